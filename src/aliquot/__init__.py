@@ -1,0 +1,1 @@
+"""Aliquot shares GPUs by the fraction and keeps the promise."""

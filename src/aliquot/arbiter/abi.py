@@ -1,0 +1,122 @@
+"""What the arbiter and the hook agree on, byte for byte: the grant page and the messages.
+
+This file is the one source. `tools/gen_abi.py` writes `native/include/aliquot_abi.h` from it, and a test compares the
+two, so the C side can not drift. All numbers are little endian; times are CLOCK_MONOTONIC nanoseconds; memory is bytes.
+
+A *grant page* is one memfd per (tenant, GPU), sealed against writes by the tenant, written by the arbiter alone. The
+hook reads `word` once per launch and sleeps on it with futex. `word` is `epoch << 2 | state`: a grant raises the epoch
+and sets VALID, a revocation clears VALID and keeps the epoch, so an answer always names the grant it belongs to.
+
+A *message* is 64 bytes on an AF_UNIX SOCK_SEQPACKET connection, one connection per process. HELLO, ATTACH and RESERVE
+are answered on the socket; every other request is answered, if at all, by the page. See docs/ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+ABI_VERSION: Final = 1
+PAGE_MAGIC: Final = 0x47514C41  # "ALQG"
+PAGE_SIZE_BYTES: Final = 4096
+MESSAGE_SIZE_BYTES: Final = 64
+
+
+class Field(NamedTuple):
+    """One field of a layout: its name, offset in bytes and struct code (`I` = u32, `Q` = u64, `H` = u16, `16s`)."""
+
+    name: str
+    offset: int
+    code: str
+
+
+# The first cache line says what the page is and never changes; the second is what the gate reads; the third is memory.
+GRANT_PAGE: Final[tuple[Field, ...]] = (
+    Field("magic", 0, "I"),
+    Field("version", 4, "H"),
+    Field("header_size", 6, "H"),
+    Field("boot_id", 8, "Q"),
+    Field("features", 16, "Q"),
+    Field("gpu_uuid", 24, "16s"),
+    Field("request_milli", 40, "I"),
+    Field("limit_milli", 44, "I"),
+    Field("fail_policy", 48, "I"),
+    Field("window_ms", 52, "I"),
+    Field("burst_gap_us", 56, "I"),
+    Field("max_in_flight", 60, "I"),
+    Field("word", 64, "I"),
+    Field("waiters", 68, "I"),
+    Field("deadline_ns", 72, "Q"),
+    Field("granted_at_ns", 80, "Q"),
+    Field("memory_limit_bytes", 128, "Q"),
+    Field("memory_leased_bytes", 136, "Q"),
+    Field("memory_context_bytes", 144, "Q"),
+)
+
+MESSAGE: Final[tuple[Field, ...]] = (
+    Field("type", 0, "H"),
+    Field("flags", 2, "H"),
+    Field("gpu", 4, "I"),
+    Field("seq", 8, "Q"),
+    Field("a", 16, "Q"),
+    Field("b", 24, "Q"),
+    Field("c", 32, "Q"),
+    Field("d", 40, "Q"),
+    Field("uuid", 48, "16s"),
+)
+MESSAGE_STRUCT: Final = struct.Struct("<HHIQQQQQ16s")
+
+
+class WordState(IntEnum):
+    """The low two bits of the grant word."""
+
+    CLOSED = 0
+    VALID = 1
+
+
+class FailPolicy(IntEnum):
+    """What a tenant does while the arbiter is away and its last grant has run out."""
+
+    PACE = 0  # run request x window, sleep the rest
+    OPEN = 1  # run freely
+    CLOSED = 2  # wait
+
+
+class MessageType(IntEnum):
+    """Requests of a tenant are below 64, answers of the arbiter above."""
+
+    HELLO = 1  # a = ABI version, b = features, c = pid as the tenant sees it        -> WELCOME | REFUSED
+    ATTACH = 2  # uuid                                                               -> PAGE (+ fd) | REFUSED
+    WANT = 3  # gpu, a = longest recent burst (ns); asks for the token                (no answer: the page)
+    RETURN = 4  # gpu, a = epoch, b = time the work ended, c = burst ns: idle         (no answer)
+    DRAINED = 5  # gpu, a = epoch, b = time the residual work ended, c = burst ns     (no answer)
+    RESERVE = 6  # gpu, a = bytes needed, b = bytes liked (>= a), flags               -> LEASE | REFUSED
+    RELEASE = 7  # gpu, a = bytes given back                                          (no answer)
+    BYE = 8  # the process ends in order                                              (no answer)
+    WELCOME = 65  # a = boot id, b = features, c = number of GPUs of the tenant
+    REFUSED = 66  # a = Refusal
+    PAGE = 67  # gpu = the slot to use from now on, uuid; the page's fd in SCM_RIGHTS
+    LEASE = 68  # gpu, a = bytes granted (0 = over the limit)
+
+
+class ReserveFlag(IntEnum):
+    """Bits of `flags` in RESERVE."""
+
+    CONTEXT = 1  # for a new context: a is ignored, the arbiter charges its allowance, later corrected by measurement
+    RESTORE = 2  # after a reconnect: these bytes are held already, so they are charged even over the limit
+
+
+class Refusal(IntEnum):
+    """Why the arbiter refused; the hook turns each into one documented behaviour."""
+
+    VERSION = 1
+    NOT_YOURS = 2
+    MALFORMED = 3
+    TOO_MANY = 4
+    GONE = 5
+
+
+def word(epoch: int, state: WordState) -> int:
+    """The grant word of an epoch (30 bits, wrapping) in a state."""
+    return ((epoch & 0x3FFFFFFF) << 2) | int(state)

@@ -1,0 +1,40 @@
+"""Where the native parts are: inside the installed package, never by the path of a source file.
+
+An editable install keeps Python sources in the checkout and the libraries in site-packages; importlib.resources knows
+both places.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+HOOK: Final = "libaliquot.so"
+EMULATED_CUDA: Final = "emulator/libcuda.so.1"
+EMULATED_NVML: Final = "emulator/libnvidia-ml.so.1"
+
+
+class NativePartMissing(FileNotFoundError):
+    """A native library is not where the installation should have put it."""
+
+
+def native_part(name: str) -> Path:
+    """The absolute path of one native library, such as `HOOK`.
+
+    `ALIQUOT_NATIVE_DIR` names another folder, for those who work on the C code.
+
+    Raises:
+        NativePartMissing: the installation is incomplete.
+    """
+    override = os.environ.get("ALIQUOT_NATIVE_DIR")
+    roots = [Path(override)] if override else []
+    package = files("aliquot")
+    candidates = getattr(package, "_paths", None) or [Path(str(package))]
+    roots += [Path(str(root)) / "native" for root in candidates]
+    for root in roots:
+        path = root / name
+        if path.exists():
+            return path.resolve()
+    raise NativePartMissing(f"native part {name} not found under {', '.join(map(str, roots))}; run make setup")
