@@ -61,8 +61,8 @@ def render() -> str:
         f"#define ALIQUOT_MESSAGE_SIZE {abi.MESSAGE_SIZE_BYTES}u",
         "",
     ]
-    out += render_struct("aliquot_page", abi.GRANT_PAGE, abi.PAGE_SIZE_BYTES) + [""]
-    out += render_struct("aliquot_message", abi.MESSAGE, abi.MESSAGE_SIZE_BYTES) + [""]
+    out += [*render_struct("aliquot_page", abi.GRANT_PAGE, abi.PAGE_SIZE_BYTES), ""]
+    out += [*render_struct("aliquot_message", abi.MESSAGE, abi.MESSAGE_SIZE_BYTES), ""]
     for prefix, enum in (
         ("WORD", abi.WordState),
         ("FAIL", abi.FailPolicy),

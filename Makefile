@@ -1,0 +1,57 @@
+# Everything this project needs is installed into .venv from the package registries this machine is set up for.
+# Wanted beforehand: python3 (3.11 or later), make, gcc.
+SHELL := /bin/bash
+PYTHON ?= python3
+UV := .venv/bin/uv
+BIN := .venv/bin
+SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -not -name '*.md')
+
+.PHONY: help setup dev demo test lint bench wheel clean
+help:
+	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot"
+	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
+	@echo "make test    lint and all tests"
+	@echo "make lint    ruff, mypy --strict, the layers"
+	@echo "make bench   the benchmarks, written to build/bench/"
+	@echo "make wheel   release wheel against glibc 2.17, in dist/"
+	@echo "make clean   remove what was built"
+
+$(UV):
+	@tools/bootstrap $(PYTHON)
+
+.venv/.setup: $(UV) $(SOURCES)
+	$(UV) sync --frozen --inexact --no-default-groups --extra demo
+	@touch $@
+
+.venv/.dev: $(UV) $(SOURCES)
+	$(UV) sync --frozen --inexact --extra demo
+	@touch $@ .venv/.setup
+
+setup: .venv/.setup
+dev: .venv/.dev
+
+demo: setup
+	$(BIN)/aliquot demo fig6 --fast --out demo-out
+
+lint: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+bench: setup
+	@mkdir -p build/bench
+	@for name in gate handover shares slowdown memory storm; do \
+	  echo "bench $$name"; $(BIN)/aliquot bench $$name -o json > build/bench/$$name.json || exit 1; cat build/bench/$$name.json; done
+
+# zig carries the old glibc's symbol versions, so the wheel runs on every distribution since CentOS 7.
+wheel: $(UV)
+	$(UV) sync --frozen --inexact --extra demo --group release
+	CC="$(CURDIR)/tools/zigcc" $(UV) build --wheel
+	$(BIN)/python tools/check_glibc.py dist/*.whl
+
+clean:
+	rm -rf build dist demo-out .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,147 @@
+"""What the code must look like, checked on the code itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON_LINES_HARD = 600
+C_LINES_HARD = 600
+FUNCTION_LINES_HARD = 70
+GENERATED = ("native/include/", "native/symbols/", "generated")
+# A call is banned where another way is meant: the reason is the message.
+BANNED_IN_C = {
+    "exit": "the hook never ends its host",
+    "abort": "the hook never ends its host",
+    "signal": "signals belong to the application",
+    "atexit": "nothing of ours may run at exit",
+    "umask": "the umask belongs to the application",
+    "strcpy": "use a bounded copy",
+    "sprintf": "use snprintf",
+}
+UNITLESS_TIME = re.compile(r"^(?:.*_)?(?:timeout|duration|interval|delay|elapsed|quota|window|deadline)$")
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    """Files of the repository with one of these suffixes, in order."""
+    out = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    files = [ROOT / line for line in out.stdout.splitlines() if line.endswith(suffixes)]
+    return sorted(path for path in files if path.exists())
+
+
+def handwritten(paths: list[Path]) -> list[Path]:
+    """Leaves out what a generator writes."""
+    return [path for path in paths if not any(mark in str(path.relative_to(ROOT)) for mark in GENERATED)]
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function of a Python file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_files_stay_short():
+    """No handwritten file grows past the hard limit of 600 lines."""
+    files = handwritten(tracked(".py", ".c", ".h"))
+    long = {str(p.relative_to(ROOT)): n for p in files if (n := len(p.read_text().splitlines())) > PYTHON_LINES_HARD}
+
+    assert {} == long
+
+
+def test_functions_stay_short():
+    """No Python function grows past the hard limit of 70 lines."""
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in tracked(".py")
+        for node in functions(path)
+        if (node.end_lineno or node.lineno) - node.lineno + 1 > FUNCTION_LINES_HARD
+    ]
+
+    assert [] == long
+
+
+@pytest.mark.parametrize(("call", "reason"), sorted(BANNED_IN_C.items()))
+def test_the_hook_never_calls(call: str, reason: str):
+    """The hook calls nothing that belongs to its host."""
+    pattern = re.compile(rf"(?<![\w.>]){call}\s*\(")
+    hits = [
+        f"{path.relative_to(ROOT)}:{number}: {reason}"
+        for path in handwritten(tracked(".c"))
+        if "native/hook" in str(path)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line) and not line.lstrip().startswith(("*", "/*", "//"))
+    ]
+
+    assert [] == hits
+
+
+def test_times_carry_their_unit():
+    """A public parameter that is a time says its unit in its name."""
+    bare = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}({arg.arg})"
+        for path in tracked(".py")
+        if "src/aliquot" in str(path)
+        for node in functions(path)
+        for arg in (*node.args.args, *node.args.kwonlyargs)
+        if UNITLESS_TIME.match(arg.arg)
+        and isinstance(arg.annotation, ast.Name)
+        and arg.annotation.id in {"int", "float"}
+    ]
+
+    assert [] == bare
+
+
+def test_public_modules_say_what_they_are():
+    """Every module of the package that has code opens with a docstring."""
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in tracked(".py")
+        if "src/aliquot" in str(path)
+        and path.read_text().strip()
+        and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+
+    assert [] == silent
+
+
+def test_every_test_states_a_behaviour():
+    """Every test has a docstring, which is a sentence of the specification."""
+    silent = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in tracked(".py")
+        if "tests/" in str(path)
+        for node in functions(path)
+        if node.name.startswith("test_") and not ast.get_docstring(node)
+    ]
+
+    assert [] == silent
+
+
+def test_native_files_are_all_built():
+    """No C or assembly file lies in native/ without a CMakeLists that names it or its folder's glob."""
+    orphans = []
+    for path in tracked(".c", ".S"):
+        if "native/" not in str(path):
+            continue
+        lists = [p / "CMakeLists.txt" for p in path.parents if (p / "CMakeLists.txt").exists() and p != ROOT]
+        text = "".join(p.read_text() for p in lists)
+        if path.name not in text and "GLOB" not in text:
+            orphans.append(str(path.relative_to(ROOT)))
+
+    assert [] == orphans
+
+
+@pytest.mark.parametrize("generator", ["gen_abi.py", "gen_symbols.py", "gen_hook.py"])
+def test_generated_files_are_fresh(generator: str):
+    """What a generator would write is what is committed."""
+    done = subprocess.run([sys.executable, ROOT / "tools" / generator, "--check"], capture_output=True, text=True)
+
+    assert 0 == done.returncode, done.stderr

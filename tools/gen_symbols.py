@@ -1,0 +1,130 @@
+"""Write native/symbols/cuda.tsv and nvml.txt: which name, version and stream flavour is which exported symbol.
+
+The driver exports several functions for one name: `cuMemAlloc` asked for at version 3020 is the symbol
+`cuMemAlloc_v2`, and most calls that take a stream have a twin for the per-thread default stream (`_ptsz`, or `_ptds`
+for calls without a stream argument). The facts are read from the headers of the pip wheel `nvidia-cuda-runtime`
+(typedefs for names and versions, `#define`s and declarations for the exact symbols) and from the module `pynvml`;
+only names and numbers are kept, no header text.
+
+Usage: gen_symbols.py [--check]   (with --check nothing is written; exit 1 when the checked-in tables are stale)
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+SYMBOLS = Path(__file__).resolve().parent.parent / "native" / "symbols"
+TYPEDEF_FILES = (
+    "cudaTypedefs.h",
+    "cudaGLTypedefs.h",
+    "cudaEGLTypedefs.h",
+    "cudaVDPAUTypedefs.h",
+    "cudaProfilerTypedefs.h",
+)
+HEADER_FILES = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h")
+TYPEDEF = re.compile(r"PFN_(cu[A-Za-z0-9_]+?)_v(\d+)(?:_(ptsz|ptds))?\)")
+ALIAS = re.compile(r"^\s*#\s*define\s+(cu[A-Z]\w*)\s+(?:__CUDA_API_(?:PTSZ|PTDS)\()?(cu[A-Z]\w*)\)?\s*$", re.MULTILINE)
+DECLARED = re.compile(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(")
+# Names that moved to another symbol instead of a numbered one.
+RENAMED = {("cuGraphInstantiate", 12000): "cuGraphInstantiateWithFlags"}
+
+
+class Row(NamedTuple):
+    """One line of cuda.tsv; `stream` is plain, ptsz or ptds."""
+
+    name: str
+    version: int
+    stream: str
+    symbol: str
+
+
+def include_dir() -> Path:
+    """The folder of the CUDA headers inside the installed wheel; exits with a sentence when it is not installed."""
+    spec = importlib.util.find_spec("nvidia")
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        for path in sorted(Path(root).glob("*/include/cudaTypedefs.h"), reverse=True):
+            return path.parent
+    sys.exit("gen_symbols: cudaTypedefs.h not found; install the wheel nvidia-cuda-runtime")
+
+
+def texts(include: Path, names: tuple[str, ...]) -> str:
+    """The named headers, one after another; a header the wheel does not carry is left out."""
+    return "\n".join((include / name).read_text("utf-8") for name in names if (include / name).exists())
+
+
+def suffix_order(name: str, versions: list[int], newest: str) -> dict[int, str]:
+    """Exact symbol of each version of `name`, counted down from the `newest` (oldest first in `versions`)."""
+    found = re.fullmatch(re.escape(name) + r"_v(\d+)", newest)
+    number = int(found.group(1)) if found else 1
+    symbols: dict[int, str] = {}
+    for version in reversed(versions):
+        if renamed := RENAMED.get((name, version)):
+            symbols[version] = renamed
+            continue
+        symbols[version] = name if number <= 1 else f"{name}_v{number}"
+        number -= 1
+    return symbols
+
+
+def cuda_rows(include: Path) -> Iterator[Row]:
+    """Every (name, version, stream flavour) of the driver interface with its exact exported symbol."""
+    typedefs = {(n, int(v), s or "plain") for n, v, s in TYPEDEF.findall(texts(include, TYPEDEF_FILES))}
+    headers = texts(include, HEADER_FILES)
+    declared = set(DECLARED.findall(headers))
+    alias = {name: target for name, target in ALIAS.findall(headers) if target.startswith(name)}
+    versions: dict[str, set[int]] = defaultdict(set)
+    for name, version, stream in typedefs:
+        if stream == "plain":
+            versions[name].add(version)
+    for name, version, stream in typedefs:
+        if not any(v <= version for v in versions[name]):
+            versions[name].add(version)
+    symbols = {}
+    for name, found in versions.items():
+        numbered = [int(s.rsplit("_v", 1)[1]) for s in declared if re.fullmatch(re.escape(name) + r"_v\d+", s)]
+        newest = f"{name}_v{max(numbered)}" if numbered else name
+        symbols[name] = suffix_order(name, sorted(found), alias.get(name, newest))
+    for name, version, stream in sorted(typedefs):
+        base = symbols[name][max(v for v in versions[name] if v <= version)]
+        yield Row(name, version, stream, base if stream == "plain" else f"{base}_{stream}")
+    for name in sorted(declared - {s for by in symbols.values() for s in by.values()}):
+        stem = re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", name)
+        if stem not in symbols:
+            yield Row(name, 2000, "plain", name)
+
+
+def nvml_names() -> list[str]:
+    """Every NVML function that the Python binding nvidia-ml-py looks up."""
+    spec = importlib.util.find_spec("pynvml")
+    if spec is None or spec.origin is None:
+        sys.exit("gen_symbols: pynvml not found; install nvidia-ml-py")
+    text = Path(spec.origin).read_text("utf-8")
+    return sorted(set(re.findall(r"_nvmlGetFunctionPointer\(\s*[\"'](nvml\w+)[\"']", text)))
+
+
+def main() -> int:
+    """Write the tables, or compare them with --check."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    lines = ["name\tversion\tstream\tsymbol"]
+    lines += ["\t".join(map(str, row)) for row in cuda_rows(include_dir())]
+    stale = False
+    for path, body in ((SYMBOLS / "cuda.tsv", lines), (SYMBOLS / "nvml.txt", nvml_names())):
+        text = "\n".join(body) + "\n"
+        if check:
+            stale |= not path.exists() or path.read_text("utf-8") != text
+        else:
+            path.write_text(text, "utf-8")
+    return int(stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
