@@ -1,4 +1,4 @@
-"""Write native/symbols/cuda.tsv and nvml.txt: which name, version and stream flavour is which exported symbol.
+"""Write the tables of native/symbols (cuda.tsv, nvml.txt and the same as .def for C): which name, version and stream flavour is which exported symbol.
 
 The driver exports several functions for one name: `cuMemAlloc` asked for at version 3020 is the symbol
 `cuMemAlloc_v2`, and most calls that take a stream have a twin for the per-thread default stream (`_ptsz`, or `_ptds`
@@ -32,8 +32,6 @@ HEADER_FILES = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.
 TYPEDEF = re.compile(r"PFN_(cu[A-Za-z0-9_]+?)_v(\d+)(?:_(ptsz|ptds))?\)")
 ALIAS = re.compile(r"^\s*#\s*define\s+(cu[A-Z]\w*)\s+(?:__CUDA_API_(?:PTSZ|PTDS)\()?(cu[A-Z]\w*)\)?\s*$", re.MULTILINE)
 DECLARED = re.compile(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(")
-# Names that moved to another symbol instead of a numbered one.
-RENAMED = {("cuGraphInstantiate", 12000): "cuGraphInstantiateWithFlags"}
 
 
 class Row(NamedTuple):
@@ -59,18 +57,10 @@ def texts(include: Path, names: tuple[str, ...]) -> str:
     return "\n".join((include / name).read_text("utf-8") for name in names if (include / name).exists())
 
 
-def suffix_order(name: str, versions: list[int], newest: str) -> dict[int, str]:
-    """Exact symbol of each version of `name`, counted down from the `newest` (oldest first in `versions`)."""
-    found = re.fullmatch(re.escape(name) + r"_v(\d+)", newest)
-    number = int(found.group(1)) if found else 1
-    symbols: dict[int, str] = {}
-    for version in reversed(versions):
-        if renamed := RENAMED.get((name, version)):
-            symbols[version] = renamed
-            continue
-        symbols[version] = name if number <= 1 else f"{name}_v{number}"
-        number -= 1
-    return symbols
+def suffix_order(name: str, versions: list[int], newest: int) -> dict[int, str]:
+    """Exact symbol of each version of `name` (oldest first in `versions`), counted down from the suffix `newest`."""
+    numbers = range(newest, newest - len(versions), -1)
+    return {v: name if n <= 1 else f"{name}_v{n}" for v, n in zip(reversed(versions), numbers, strict=True)}
 
 
 def cuda_rows(include: Path) -> Iterator[Row]:
@@ -83,14 +73,13 @@ def cuda_rows(include: Path) -> Iterator[Row]:
     for name, version, stream in typedefs:
         if stream == "plain":
             versions[name].add(version)
-    for name, version, stream in typedefs:
+    for name, version, _ in typedefs:
         if not any(v <= version for v in versions[name]):
             versions[name].add(version)
     symbols = {}
     for name, found in versions.items():
-        numbered = [int(s.rsplit("_v", 1)[1]) for s in declared if re.fullmatch(re.escape(name) + r"_v\d+", s)]
-        newest = f"{name}_v{max(numbered)}" if numbered else name
-        symbols[name] = suffix_order(name, sorted(found), alias.get(name, newest))
+        known = re.findall(rf"^{name}_v(\d+)$", "\n".join((*declared, *alias.values())), re.MULTILINE)
+        symbols[name] = suffix_order(name, sorted(found), max(map(int, known), default=1))
     for name, version, stream in sorted(typedefs):
         base = symbols[name][max(v for v in versions[name] if v <= version)]
         yield Row(name, version, stream, base if stream == "plain" else f"{base}_{stream}")
@@ -98,6 +87,13 @@ def cuda_rows(include: Path) -> Iterator[Row]:
         stem = re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", name)
         if stem not in symbols:
             yield Row(name, 2000, "plain", name)
+
+
+def def_line(row: Row) -> str:
+    """The row for the C preprocessor: ROW(name, version, symbol) or TWIN(name, version, flavour, symbol, base)."""
+    if row.stream == "plain":
+        return f"ROW({row.name}, {row.version}, {row.symbol})"
+    return f"TWIN({row.name}, {row.version}, {row.stream}, {row.symbol}, {row.symbol[:-5]})"
 
 
 def nvml_names() -> list[str]:
@@ -116,8 +112,14 @@ def main() -> int:
     check = parser.parse_args().check
     lines = ["name\tversion\tstream\tsymbol"]
     lines += ["\t".join(map(str, row)) for row in cuda_rows(include_dir())]
+    names = nvml_names()
     stale = False
-    for path, body in ((SYMBOLS / "cuda.tsv", lines), (SYMBOLS / "nvml.txt", nvml_names())):
+    for path, body in (
+        (SYMBOLS / "cuda.tsv", lines),
+        (SYMBOLS / "cuda.def", [def_line(Row(n, int(v), s, x)) for n, v, s, x in (i.split("\t") for i in lines[1:])]),
+        (SYMBOLS / "nvml.txt", names),
+        (SYMBOLS / "nvml.def", [f"NVML({name})" for name in names]),
+    ):
         text = "\n".join(body) + "\n"
         if check:
             stale |= not path.exists() or path.read_text("utf-8") != text

@@ -1,0 +1,53 @@
+/* trampoline.h: what one exported name is made of (x86-64).
+ *
+ * FORWARD: jump through the pointer table, about 2 ns; no prototype is needed, so every entry point of the driver
+ * passes, also those the hook knows nothing of. HOOKED: jump to the C hook. DENY: a setting that a tenant may not
+ * change answers NVML_ERROR_NO_PERMISSION while a tenant is held, and forwards otherwise.
+ * A table entry starts as the lazy stub of its index, which asks aliquot_resolve() and stores the answer.
+ */
+#if !defined(__x86_64__)
+#error "the hook's trampolines are written for x86-64"
+#endif
+
+.macro BEGIN_EXPORT name
+    .globl \name
+    .type \name, @function
+    .balign 16
+\name:
+.endm
+
+.macro LAZY index
+    .balign 8
+aliquot_lazy_\index:
+    pushq $\index
+    jmp aliquot_lazy
+.endm
+
+.macro FORWARD name, index
+    BEGIN_EXPORT \name
+    jmp *(aliquot_real + 8 * \index)(%rip)
+    .size \name, . - \name
+    LAZY \index
+.endm
+
+.macro HOOKED name, index
+    .hidden hook_\name
+    BEGIN_EXPORT \name
+    jmp hook_\name
+    .size \name, . - \name
+    LAZY \index
+.endm
+
+.macro DENY name, index
+    .globl aliquot_export_\name
+    .hidden aliquot_export_\name
+    BEGIN_EXPORT \name
+aliquot_export_\name:
+    cmpl $2, aliquot_mode(%rip)
+    je 1f
+    jmp *(aliquot_real + 8 * \index)(%rip)
+1:  movl $4, %eax
+    ret
+    .size \name, . - \name
+    LAZY \index
+.endm

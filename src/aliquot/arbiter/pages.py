@@ -1,0 +1,95 @@
+"""The grant page as the arbiter holds it: a sealed memfd with one writer.
+
+After the seals nobody can map the page for writing any more, the arbiter's own mapping made before still writes. Stores
+go through native-width views, so the hook never sees half a word; x86 and the interpreter keep their order, and the
+word is always stored last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+from typing import Final
+
+from .abi import ABI_VERSION, GRANT_PAGE, PAGE_MAGIC, PAGE_SIZE_BYTES, FailPolicy, WordState, word
+from .linux import F_SEAL_FUTURE_WRITE, futex_wake
+from .records import TenantGpu
+
+_OFFSET: Final = {field.name: field.offset for field in GRANT_PAGE}
+_WORD: Final = _OFFSET["word"] // 4
+_WAITERS: Final = _OFFSET["waiters"] // 4
+_DEADLINE: Final = _OFFSET["deadline_ns"] // 8
+_GRANTED: Final = _OFFSET["granted_at_ns"] // 8
+_LIMIT: Final = _OFFSET["memory_limit_bytes"] // 8
+_LEASED: Final = _OFFSET["memory_leased_bytes"] // 8
+_CONTEXT: Final = _OFFSET["memory_context_bytes"] // 8
+HEADER_SIZE_BYTES: Final = 192
+
+
+class GrantPage:
+    """One page for one (tenant, GPU); `fd` is what goes to the tenant's processes."""
+
+    def __init__(
+        self, gpu: TenantGpu, *, boot_id: int, fail_policy: FailPolicy, window_ms: int, gap_us: int, in_flight: int
+    ) -> None:
+        self.fd = os.memfd_create("aliquot-grant", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, PAGE_SIZE_BYTES)
+        self._map = mmap.mmap(self.fd, PAGE_SIZE_BYTES)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
+        self._bytes = memoryview(self._map)
+        self._u16 = self._bytes.cast("H")
+        self._u32 = self._bytes.cast("I")
+        self._u64 = self._bytes.cast("Q")
+        self._word_address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + _OFFSET["word"]
+        self._u16[_OFFSET["version"] // 2] = ABI_VERSION
+        self._u16[_OFFSET["header_size"] // 2] = HEADER_SIZE_BYTES
+        self._u64[_OFFSET["boot_id"] // 8] = boot_id
+        start = _OFFSET["gpu_uuid"]
+        self._bytes[start : start + 16] = gpu.uuid_bytes()
+        for name, value in (
+            ("request_milli", gpu.request_milli),
+            ("limit_milli", gpu.limit_milli),
+            ("fail_policy", int(fail_policy)),
+            ("window_ms", window_ms),
+            ("burst_gap_us", gap_us),
+            ("max_in_flight", in_flight),
+            ("magic", PAGE_MAGIC),
+        ):
+            self._u32[_OFFSET[name] // 4] = value
+        self._u64[_LIMIT] = gpu.memory_mib << 20
+
+    def grant(self, epoch: int, now_ns: int, deadline_ns: int) -> None:
+        """Open the gate for this epoch and wake everybody who sleeps on it."""
+        self._u64[_DEADLINE] = deadline_ns
+        self._u64[_GRANTED] = now_ns
+        self._u32[_WORD] = word(epoch, WordState.VALID)
+        futex_wake(self._word_address)
+
+    def renew(self, deadline_ns: int) -> None:
+        """Move the deadline; nobody has to wake."""
+        self._u64[_DEADLINE] = deadline_ns
+
+    def close_gate(self, epoch: int) -> None:
+        """End the grant of this epoch and wake whoever watches for it."""
+        self._u32[_WORD] = word(epoch, WordState.CLOSED)
+        futex_wake(self._word_address)
+
+    def set_waiters(self, count: int) -> None:
+        """How many other tenants wait for this GPU."""
+        if self._u32[_WAITERS] != count:
+            self._u32[_WAITERS] = count
+
+    def set_memory(self, leased_bytes: int, context_bytes: int) -> None:
+        """What the tenant is charged, for its own view of memory."""
+        self._u64[_LEASED] = leased_bytes
+        self._u64[_CONTEXT] = context_bytes
+
+    def close(self) -> None:
+        """Unmap and close; the tenant's mappings live on, closed."""
+        for view in (self._u16, self._u32, self._u64, self._bytes):
+            view.release()
+        self._map.close()
+        os.close(self.fd)

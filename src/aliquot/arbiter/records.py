@@ -1,0 +1,102 @@
+"""What the arbiter is told about tenants and what it tells about them: the JSON lines of its two local sockets.
+
+Shares are milli-GPU, memory is MiB, times carry their unit in the name. Unknown fields are ignored, so an older reader
+understands a newer arbiter.
+"""
+
+from __future__ import annotations
+
+import uuid as uuid_module
+from typing import Any
+
+import msgspec
+
+
+class TenantGpu(msgspec.Struct, frozen=True):
+    """A tenant's part of one GPU; `uuid` is the text form, such as `GPU-6c5c...`."""
+
+    uuid: str
+    request_milli: int
+    limit_milli: int
+    memory_mib: int
+    context_mib: int = 0
+
+    def uuid_bytes(self) -> bytes:
+        """The 16 bytes that cuDeviceGetUuid gives.
+
+        Raises:
+            ValueError: the text is not a GPU's UUID.
+        """
+        try:
+            return uuid_module.UUID(self.uuid.removeprefix("GPU-").removeprefix("MIG-")).bytes
+        except ValueError as error:
+            raise ValueError(f"{self.uuid!r} is not the UUID of a GPU") from error
+
+
+class TenantRecord(msgspec.Struct, frozen=True):
+    """One tenant: the path of its own socket, and its GPUs in the order of their slots."""
+
+    name: str
+    socket: str
+    gpus: list[TenantGpu]
+
+
+class TenantStatus(msgspec.Struct):
+    """One tenant on one GPU. `usage` is 0..1 over the window; the percentile is over the last 256 grants."""
+
+    name: str
+    request_milli: int
+    limit_milli: int
+    usage: float
+    charged_ns: int
+    memory_used_mib: int
+    memory_limit_mib: int
+    memory_context_mib: int
+    wait_ms_p50: float
+    debt_ms: float
+    quota_ms: float
+    handovers: int
+    processes: int
+    waiting: bool
+
+
+class GpuStatus(msgspec.Struct):
+    """One GPU: who holds it and the part of the window that was charged to anybody."""
+
+    uuid: str
+    holder: str | None
+    busy: float
+    tenants: list[TenantStatus]
+
+
+class Status(msgspec.Struct):
+    """Everything at one moment; `now_ns` is CLOCK_MONOTONIC."""
+
+    now_ns: int
+    boot_id: int
+    pid: int
+    window_ms: int
+    quota_mode: str
+    quota_ms: int
+    handover: str
+    fail_policy: str
+    connections: int
+    gpus: list[GpuStatus]
+
+
+class Request(msgspec.Struct):
+    """One line to admin.sock or status.sock."""
+
+    op: str
+    tenant: TenantRecord | None = None
+    name: str = ""
+    follow: bool = False
+
+
+class Answer(msgspec.Struct, omit_defaults=True):
+    """One line back: `error` is a sentence for a person, empty when all went well."""
+
+    error: str = ""
+    status: Status | None = None
+    event: dict[str, Any] | None = None
+    end: bool = False

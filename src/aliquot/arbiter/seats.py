@@ -1,0 +1,123 @@
+"""A tenant as the arbiter sees it: its processes, its seat at each of its GPUs, and what they hold.
+
+A seat is one (tenant, GPU): the grant page, the epoch, who has answered for the current grant, and the memory ledger.
+Shares belong to the tenant, not to its processes, so starting more of them buys nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from dataclasses import dataclass, field
+
+from .pages import GrantPage
+from .records import TenantGpu, TenantRecord
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """What one process holds of one GPU's memory, in bytes."""
+
+    leased_bytes: int = 0
+    context_bytes: int = 0
+    contexts: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """One connection. Which tenant it is of is known by the socket it came through, never by what it says."""
+
+    sock: socket.socket
+    tenant: Tenant
+    pid: int
+    pidfd: int
+    allowance: float
+    allowance_at_ns: int
+    greeted: bool = False
+    paused: bool = False
+    closed: bool = False
+    leases: dict[int, Lease] = field(default_factory=dict)  # by slot; a slot that is here is attached
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One tenant at one GPU."""
+
+    slot: int
+    gpu: TenantGpu
+    page: GrantPage
+    epoch: int = 0
+    first_epoch: int = 0
+    valid: bool = False
+    draining: bool = False
+    revoked_at_ns: int = 0
+    deadline_ns: int = 0
+    attached: set[Process] = field(default_factory=set)
+    wanting: set[Process] = field(default_factory=set)
+    users: set[Process] = field(default_factory=set)
+    returned: set[Process] = field(default_factory=set)
+    pending: set[Process] = field(default_factory=set)
+    leased_bytes: int = 0
+    context_bytes: int = 0
+    handovers: int = 0
+    waits_ns: deque[int] = field(default_factory=lambda: deque(maxlen=256))
+
+    @property
+    def limit_bytes(self) -> int:
+        """The tenant's memory on this GPU."""
+        return self.gpu.memory_mib << 20
+
+    def free_bytes(self) -> int:
+        """What may still be leased; never negative."""
+        return max(0, self.limit_bytes - self.leased_bytes - self.context_bytes)
+
+    def reserve(self, lease: Lease, needed: int, liked: int) -> int:
+        """Lease at least `needed` bytes, more if liked and far from the limit; 0 when it does not fit."""
+        free = self.free_bytes()
+        if needed > free or not needed:
+            return 0
+        given = max(needed, min(liked, free // 4))
+        self.add(lease, given)
+        return given
+
+    def add(self, lease: Lease, leased: int = 0, context: int = 0) -> None:
+        """Change what a process holds, and show it in the page."""
+        lease.leased_bytes += leased
+        lease.context_bytes += context
+        self.leased_bytes += leased
+        self.context_bytes += context
+        self.page.set_memory(self.leased_bytes, self.context_bytes)
+
+    def forget(self, process: Process) -> None:
+        """The process is gone with all it held."""
+        lease = process.leases.pop(self.slot)
+        self.add(lease, -lease.leased_bytes, -lease.context_bytes)
+        for group in (self.attached, self.wanting, self.users, self.returned, self.pending):
+            group.discard(process)
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """One tenant with its listening socket, seats by slot, and processes."""
+
+    record: TenantRecord
+    listener: socket.socket
+    seats: list[Seat]
+    processes: set[Process] = field(default_factory=set)
+    wanted_at_ns: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name in its record."""
+        return self.record.name
+
+    def seat_of(self, uuid: bytes) -> Seat | None:
+        """The seat at the GPU with these 16 bytes, if it is one of the tenant's."""
+        for seat in self.seats:
+            if seat.gpu.uuid_bytes() == uuid:
+                return seat
+        return None
+
+    def holds(self) -> bool:
+        """Whether any of its gates is open."""
+        return any(seat.valid for seat in self.seats)

@@ -1,0 +1,170 @@
+"""KubeShare's Fig. 6 as arithmetic: who runs when, what each is due, and whether it got it.
+
+Three tenants come to one GPU and one leaves: A (request .3, limit .6) at 0 s, B (.4, .6) at 200 s, C (.3, .5) at 400 s;
+C ends at 660 s. Alone, A may use its limit; with B, the spare time goes to whoever is furthest below its limit until
+both have one half; with all three the requests add up to the GPU and each gets its request.
+
+A share is measured over the part of a phase that begins one window after the newcomer's first kernel: before that, the
+sliding window still looks back at the phase before.
+
+Source: KubeShare (HPDC'20), section 5.2, Fig. 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NewType
+
+Tenant = NewType("Tenant", str)
+
+TOLERANCE: Final = 0.02
+A: Final = Tenant("a")
+B: Final = Tenant("b")
+C: Final = Tenant("c")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What one SharePod asks: milli-GPU guaranteed, milli-GPU at most, MiB of memory."""
+
+    request_milli: int
+    limit_milli: int
+    memory_mib: int
+
+
+ASKS: Final[Mapping[Tenant, Ask]] = {A: Ask(300, 600, 2048), B: Ask(400, 600, 2048), C: Ask(300, 500, 2048)}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of time with one set of tenants, and the fraction of the GPU each is due."""
+
+    name: str
+    start_s: float
+    end_s: float
+    expected: Mapping[Tenant, float]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The phases and the window the arbiter slides over them."""
+
+    window_s: float
+    phases: tuple[Phase, ...]
+
+    @property
+    def end_s(self) -> float:
+        """When the last phase ends."""
+        return self.phases[-1].end_s
+
+
+def timeline(boundaries_s: Sequence[float], window_s: float) -> Timeline:
+    """Fig. 6 with the given five boundaries: start, B comes, C comes, C ends, end."""
+    due: tuple[tuple[str, Mapping[Tenant, float]], ...] = (
+        ("A alone", {A: 0.6}),
+        ("A and B", {A: 0.5, B: 0.5}),
+        ("A, B and C", {A: 0.3, B: 0.4, C: 0.3}),
+        ("A and B again", {A: 0.5, B: 0.5}),
+    )
+    edges = zip(boundaries_s, boundaries_s[1:], strict=False)
+    phases = (Phase(name, start, end, shares) for (name, shares), (start, end) in zip(due, edges, strict=True))
+    return Timeline(window_s, tuple(phases))
+
+
+PAPER: Final = timeline((0, 200, 400, 660, 800), window_s=10)
+FAST: Final = timeline((0, 10, 22, 36, 48), window_s=2)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What every tenant had used by one moment: ns charged by the arbiter, ns of kernels it saw completed itself."""
+
+    at_ns: int
+    charged_ns: Mapping[Tenant, int]
+    completed_ns: Mapping[Tenant, int]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One phase as it happened; `measured` is by the clients' own kernels, `charged` by the arbiter's books."""
+
+    phase: Phase
+    measured: Mapping[Tenant, float]
+    charged: Mapping[Tenant, float]
+
+    @property
+    def error(self) -> float:
+        """The largest distance of a share from what was due, by either measure."""
+        return max(
+            abs(shares.get(tenant, 0.0) - due)
+            for tenant, due in self.phase.expected.items()
+            for shares in (self.measured, self.charged)
+        )
+
+
+def shares(first: Mapping[Tenant, int], last: Mapping[Tenant, int], span_ns: int) -> dict[Tenant, float]:
+    """The fraction of `span_ns` each tenant used between two samples; who is in only one of them used what it shows."""
+    if span_ns <= 0:
+        raise ValueError(f"a share needs a span above zero, not {span_ns} ns")
+    return {tenant: (last[tenant] - first.get(tenant, 0)) / span_ns for tenant in last}
+
+
+def measure(phase: Phase, settled: Sample, last: Sample) -> Measured:
+    """The shares of a phase from its first settled sample and its last."""
+    span_ns = last.at_ns - settled.at_ns
+    kept = set(phase.expected)
+    completed = shares(settled.completed_ns, last.completed_ns, span_ns)
+    charged = shares(settled.charged_ns, last.charged_ns, span_ns)
+    return Measured(
+        phase,
+        {tenant: share for tenant, share in completed.items() if tenant in kept},
+        {tenant: share for tenant, share in charged.items() if tenant in kept},
+    )
+
+
+@dataclass(frozen=True)
+class UsagePoint:
+    """The live picture: seconds since the start and each tenant's usage over the arbiter's window."""
+
+    at_s: float
+    usage: Mapping[Tenant, float]
+
+
+@dataclass
+class Report:
+    """Everything the demonstration saw."""
+
+    gpu: str
+    emulated: bool
+    phases: list[Measured] = field(default_factory=list)
+    usage: list[UsagePoint] = field(default_factory=list)
+
+    @property
+    def max_error(self) -> float:
+        """The worst error of all phases; 1.0 when a phase is missing."""
+        return max((phase.error for phase in self.phases), default=1.0)
+
+    @property
+    def kept(self) -> bool:
+        """Whether every share was within the tolerance."""
+        return bool(self.phases) and self.max_error <= TOLERANCE
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts for programs."""
+        return {
+            "phases": [
+                {
+                    "name": seen.phase.name,
+                    "start_s": round(seen.phase.start_s, 3),
+                    "end_s": round(seen.phase.end_s, 3),
+                    "expected": dict(seen.phase.expected),
+                    "measured": {tenant: round(share, 4) for tenant, share in seen.measured.items()},
+                    "charged": {tenant: round(share, 4) for tenant, share in seen.charged.items()},
+                }
+                for seen in self.phases
+            ],
+            "max_error": round(self.max_error, 4),
+            "gpu": self.gpu,
+            "emulated": self.emulated,
+        }

@@ -1,0 +1,183 @@
+"""Tenants on an engine, for as long as a measurement takes.
+
+A scene starts clients under the engine, waits until they have launched, reads what the arbiter charged and what the
+clients saw completed, and ends them in order. Every measurement of this package is made on a scene.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from aliquot.bench.fig6 import Ask, Sample, Tenant
+from aliquot.bench.progress import Interval, Totals, read_intervals, read_totals
+
+START_TIMEOUT_S: Final = 60.0
+END_TIMEOUT_S: Final = 20.0
+
+
+class ClientFailed(RuntimeError):
+    """A client ended or stayed silent when it should have run."""
+
+
+class Running(Protocol):
+    """What a scene needs of a started process (subprocess.Popen has it)."""
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it runs."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, once it has ended."""
+
+
+class Client:
+    """One tenant's program, started."""
+
+    def __init__(self, tenant: Tenant, process: Running, progress: Path) -> None:
+        self.tenant = tenant
+        self._process = process
+        self._progress = progress
+
+    @property
+    def totals(self) -> Totals | None:
+        """Its counts so far, or None before its first kernel has completed."""
+        return read_totals(self._progress)
+
+    @property
+    def intervals(self) -> list[Interval]:
+        """Its last turns."""
+        return read_intervals(self._progress)
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Return once the first kernel has completed.
+
+        Raises:
+            ClientFailed: it ended before, or the time is over.
+        """
+        until_s = time.monotonic() + timeout_s
+        while self.totals is None:
+            status = self._process.poll()
+            if status is not None:
+                raise ClientFailed(f"client {self.tenant} ended with status {status} before its first kernel")
+            if time.monotonic() > until_s:
+                raise ClientFailed(f"client {self.tenant} launched nothing in {timeout_s:.0f} s")
+            time.sleep(0.02)
+
+    def wait(self, timeout_s: float) -> int:
+        """Let it end by itself; its exit status."""
+        return self._process.wait(timeout_s)
+
+    def end(self) -> None:
+        """Ask it to end and wait; one that does not is killed."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except Exception:
+            self._process.kill()
+            self._process.wait(END_TIMEOUT_S)
+
+
+class Scene:
+    """Clients under one engine, on its first GPU."""
+
+    def __init__(self, engine: Any, directory: Path) -> None:
+        self._engine = engine
+        self._directory = directory
+        self.clients: dict[Tenant, Client] = {}
+        self.gpu, self.emulated = describe_gpu(engine)
+
+    def start(self, tenant: Tenant, ask: Ask, mode: str, *options: str) -> Client:
+        """Start one client in a mode of `aliquot.bench.client` with further options."""
+        progress = self._directory / f"{tenant}.progress"
+        argv = [sys.executable, "-m", "aliquot.bench.client", mode, "--progress", str(progress), *options]
+        process = self._engine.spawn(
+            str(tenant),
+            argv,
+            dict(os.environ),
+            request_milli=ask.request_milli,
+            limit_milli=ask.limit_milli,
+            memory_mib=ask.memory_mib,
+        )
+        client = Client(tenant, process, progress)
+        self.clients[tenant] = client
+        return client
+
+    def sample(self) -> Sample:
+        """What everybody has used by now.
+
+        The arbiter's numbers carry its own time; the clients' are read right after, so the two differ by well under a
+        millisecond.
+        """
+        gpu = self._engine.arbiter.status().gpus[0]
+        charged = {Tenant(tenant.name): int(tenant.charged_ns) for tenant in gpu.tenants}
+        completed = {
+            tenant: totals.kernel_ns for tenant, client in self.clients.items() if (totals := client.totals) is not None
+        }
+        return Sample(time.monotonic_ns(), charged, completed)
+
+    def usage(self) -> dict[Tenant, float]:
+        """Each tenant's usage of the window that ends now, as the arbiter sees it."""
+        gpu = self._engine.arbiter.status().gpus[0]
+        return {Tenant(tenant.name): float(tenant.usage) for tenant in gpu.tenants}
+
+    def end(self, tenant: Tenant) -> Client:
+        """End one client; what it counted stays readable."""
+        client = self.clients.pop(tenant)
+        client.end()
+        return client
+
+    def end_all(self) -> None:
+        """End whatever still runs."""
+        for tenant in list(self.clients):
+            self.end(tenant)
+
+
+def describe_gpu(engine: Any) -> tuple[str, bool]:
+    """The model of the engine's first GPU, and whether it is emulated."""
+    gpu = engine.gpus[0]
+    return str(gpu.model), bool(engine.emulated)
+
+
+@contextmanager
+def scene(emulate: str | None, *, window_ms: int = 10_000, **engine_options: Any) -> Iterator[Scene]:
+    """An engine of its own with nobody on it, torn down afterwards.
+
+    `emulate` names a profile; None takes the GPU of this machine, and an emulated V100 where there is none.
+    """
+    from aliquot.standalone.engine import Engine
+
+    with (
+        tempfile.TemporaryDirectory(prefix="aliquot-bench-") as directory,
+        Engine.start(emulate=emulate or default_emulation(), window_ms=window_ms, **engine_options) as engine,
+    ):
+        stage = Scene(engine, Path(directory))
+        try:
+            yield stage
+        finally:
+            stage.end_all()
+
+
+def default_emulation() -> str | None:
+    """`v100` on a machine without an NVIDIA driver, else None."""
+    return None if Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists() else "v100"
+
+
+def start_all(stage: Scene, wanted: Sequence[tuple[Tenant, Ask, Sequence[str]]]) -> list[Client]:
+    """Start several clients at once and return when each has launched."""
+    started = [stage.start(tenant, ask, *options) for tenant, ask, options in wanted]
+    for client in started:
+        client.wait_ready()
+    return started

@@ -1,0 +1,77 @@
+"""`aliquot demo`: the promise, seen to be kept on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from aliquot.bench.fig6 import Phase, Report
+    from aliquot.bench.fig6_run import Watch
+
+
+@click.group()
+def demo() -> None:
+    """Show what Aliquot does, with real CUDA programs."""
+
+
+@demo.command()
+@click.option("--fast", is_flag=True, help="Under a minute: shorter phases and a window of 2 s, by the same clock.")
+@click.option("--emulate", metavar="PROFILE", help="Use an emulated GPU; v100 where there is no NVIDIA driver.")
+@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="What to print.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("demo-out"), help="Folder for the pictures.")
+def fig6(fast: bool, emulate: str | None, output: str, out: Path) -> None:
+    """Fig. 6 of KubeShare: three tenants share one GPU and each gets its due.
+
+    The exit status is 0 when every share is within 0.02, else 1.
+    """
+    from aliquot.bench import fig6 as figure
+    from aliquot.bench.chart import table
+    from aliquot.bench.fig6_run import play
+    from aliquot.bench.plots import draw_fig6
+
+    timeline = figure.FAST if fast else figure.PAPER
+    with _watching(silent=output == "json") as watch:
+        report = play(timeline, emulate=emulate, watch=watch)
+    pictures = draw_fig6(report, out)
+    if output == "json":
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        click.echo(table(report))
+        click.echo(f"Pictures: {', '.join(map(str, pictures))}")
+    sys.exit(0 if report.kept else 1)
+
+
+@contextmanager
+def _watching(*, silent: bool) -> Iterator[Watch]:
+    """How the run is shown: nothing, a refreshing chart on a terminal, a line every few seconds elsewhere."""
+    from aliquot.bench import chart
+
+    if silent:
+        yield lambda _report, _phase, _end_s: None
+        return
+    if not sys.stdout.isatty():
+        yield _line_now_and_then
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(), auto_refresh=False) as screen:
+        yield lambda report, phase, end_s: screen.update(
+            Text(chart.live(report, phase, end_s), no_wrap=True), refresh=True
+        )
+
+
+def _line_now_and_then(report: Report, phase: Phase, end_s: float) -> None:
+    """One line for every four samples."""
+    from aliquot.bench.chart import plain
+
+    if len(report.usage) % 4 == 0:
+        click.echo(plain(report, phase, end_s))

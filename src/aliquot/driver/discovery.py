@@ -1,0 +1,102 @@
+"""What GPUs are here: asked of NVML, in a process of its own.
+
+pynvml loads one library for the life of a process and keeps it, while an engine may drive a real machine and the next
+one, in the same process, an emulated one. A child that answers once and ends has no such memory, and a driver that
+crashes takes only the child along.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from aliquot.driver.mounts import CUDA, NVML, candidates
+from aliquot.model.errors import AliquotError
+
+
+class NoDriver(AliquotError):
+    """There is no NVIDIA driver on this machine, or it does not answer."""
+
+
+@dataclass(frozen=True)
+class DriverLibraries:
+    """The two libraries of one driver, real or emulated, by absolute path."""
+
+    libcuda: Path
+    libnvml: Path
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU as NVML describes it."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+    driver: str = ""
+
+
+def find_driver() -> DriverLibraries:
+    """The driver that this machine's loader would choose.
+
+    Raises:
+        NoDriver: one of the two libraries is missing.
+    """
+    for name in (CUDA, NVML):
+        if not candidates(name):
+            raise NoDriver(
+                f"no NVIDIA driver here ({name} not found). Try an emulated GPU: aliquot run --emulate v100 -- ..."
+            )
+    return DriverLibraries(candidates(CUDA)[0], candidates(NVML)[0])
+
+
+def list_gpus(libnvml: Path) -> list[Gpu]:
+    """All GPUs that a driver shows, by index.
+
+    Raises:
+        NoDriver: the library is there but does not answer, as when the kernel module is not loaded.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "aliquot.driver.discovery", str(libnvml)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
+        raise NoDriver(f"{libnvml} does not answer ({reason}). Look with: nvidia-smi; or use --emulate v100")
+    return msgspec.json.decode(done.stdout, type=list[Gpu])
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _ask(libnvml: str) -> list[dict[str, object]]:
+    # Loaded by path first: pynvml then asks for the bare name, and the loader answers with the one already here.
+    ctypes.CDLL(libnvml, mode=ctypes.RTLD_GLOBAL)
+    import pynvml
+
+    pynvml.nvmlInit()
+    version = _text(pynvml.nvmlSystemGetDriverVersion())
+    gpus = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        gpus.append(
+            {
+                "index": index,
+                "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
+                "model": _text(pynvml.nvmlDeviceGetName(handle)),
+                "memory_mib": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20,
+                "driver": version,
+            }
+        )
+    pynvml.nvmlShutdown()
+    return gpus
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(_ask(sys.argv[1])))

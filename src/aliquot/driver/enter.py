@@ -1,0 +1,112 @@
+"""Steps into a tenant's view of the machine and becomes the tenant's program.
+
+Runs as a script of its own, `python -I -S enter.py LAUNCH.json`, in the process that is to become the program: it makes
+a private mount namespace, bind-mounts the tenant's libraries over those of the driver, and calls exec. Nothing of it
+is left in the program but the mounts: signals, descriptors, environment and process id are those the caller gave.
+
+Only the standard library, and no import from this package, for it starts with every tenant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_SLAVE = 0x80000
+PR_SET_PDEATHSIG = 1
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def new_mount_namespace() -> str:
+    """Give this process mounts of its own; returns "root" or "user", the right it was done by.
+
+    Raises:
+        OSError: the kernel does not let us.
+    """
+    libc = _libc()
+    way = "root" if os.geteuid() == 0 else "user"
+    uid, gid = os.geteuid(), os.getegid()
+    if way == "root" and libc.unshare(CLONE_NEWNS) != 0:
+        way = "user"  # root of a container without CAP_SYS_ADMIN
+    if way == "user":
+        _check(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare")
+        # The kernel takes the group map of an unprivileged writer only once setgroups is given up.
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as target:  # noqa: PTH123 (pathlib costs 10 ms here)
+                target.write(text)
+    # Slave: what the machine mounts later is seen here, what is mounted here is not seen there.
+    _check(libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None), "mount /")
+    return way
+
+
+def bind(source: str, target: str) -> None:
+    """Show `source` at `target`, with all that is mounted below it."""
+    result = _libc().mount(source.encode(), target.encode(), None, MS_BIND | MS_REC, None)
+    _check(result, f"bind {source} on {target}")
+
+
+def _substitute(launch: dict[str, Any]) -> str:
+    """The injection that came to be: substitute, or library-path where allowed and the kernel refuses."""
+    try:
+        way = new_mount_namespace()
+        for source, target in launch["binds"]:
+            bind(source, target)
+    except OSError as error:
+        if not launch["fallback"]:
+            sys.stderr.write(
+                f"aliquot: substitution is not possible here ({error.strerror or error}). "
+                f"Use --inject library-path, or see: aliquot doctor\n"
+            )
+            raise SystemExit(1) from None
+        paths = [launch["lib"], launch["env"].get("LD_LIBRARY_PATH", "")]
+        launch["env"]["LD_LIBRARY_PATH"] = ":".join(filter(None, paths))
+        return f"library-path ({error.strerror or error})"
+    return f"substitute ({way} namespace)"
+
+
+def main(path: str) -> None:
+    """Read the launch, prepare, exec; 127 and 126 mean what they mean to a shell."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as source:  # noqa: PTH123
+        launch = json.load(source)
+    os.unlink(path)  # noqa: PTH108
+    if launch["death_signal"]:
+        _libc().prctl(PR_SET_PDEATHSIG, launch["death_signal"], 0, 0, 0)
+    mode = _substitute(launch) if launch["mode"] == "substitute" else launch["mode"]
+    with contextlib.suppress(OSError), open(launch["report"], "w", encoding="utf-8") as report:  # noqa: PTH123
+        report.write(mode)
+    if launch["verbose"]:
+        sys.stderr.write(f"aliquot: tenant {launch['tenant']}: injection by {mode}\n")
+        sys.stderr.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # the interpreter ignores them; the program must not inherit that
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, launch["blocked"])
+    argv, env = launch["argv"], launch["env"]
+    try:
+        os.chdir(launch["cwd"])
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        sys.stderr.write(f'aliquot: cannot start "{argv[0]}": {error.strerror}\n')
+        sys.stderr.flush()
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,220 @@
+"""How a program comes to load our library instead of the driver's: the tenant folder and the three ways in.
+
+- *substitute*: our file stands where `libcuda.so.1` and `libnvidia-ml.so.1` are looked for, in a mount namespace of the
+  tenant's own. Holds through `env -i`, RTLD_DEEPBIND, dlmopen, static cudart and Go.
+- *library-path*: LD_LIBRARY_PATH leads to the folder. Needs no right at all; lost when a program clears or replaces it.
+- *preload*: LD_PRELOAD. The loader's own look-ups (dlsym, dlvsym) are answered by the hook.
+
+The hook trusts nothing from the environment: the path of its configuration is written into the copy of the library that
+lies in the tenant's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from aliquot.driver.mounts import driver_files, linker_cache
+from aliquot.model.errors import AliquotError
+
+Mode = Literal["substitute", "library-path", "preload", "auto"]
+MODES: Final[tuple[Mode, ...]] = ("auto", "substitute", "library-path", "preload")
+CONF_MARK: Final = b"ALIQUOT-CONF:"
+CONF_SLOT_BYTES: Final = 512
+_DEFAULT_CONF: Final = b"/etc/aliquot/tenant.conf\0"
+_HOOK_NAME: Final = "libaliquot.so"
+_STANDS_FOR: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+_ENTER: Final = Path(__file__).with_name("enter.py")
+
+
+class InjectionError(AliquotError):
+    """The tenant's folder can not be made as it has to be."""
+
+
+@dataclass(frozen=True)
+class TenantConf:
+    """What the hook of one tenant reads at its start; all paths absolute."""
+
+    tenant: str
+    socket: Path
+    libcuda: Path
+    libnvml: Path
+    cpus: str = ""
+    log: Path | None = None
+
+    def text(self, real: Path) -> str:
+        """The file's content, with the driver's libraries as seen in the folder `real`."""
+        lines = [
+            f"tenant={self.tenant}",
+            f"socket={self.socket}",
+            f"libcuda={real / 'libcuda.so.1'}",
+            f"libnvml={real / 'libnvidia-ml.so.1'}",
+        ]
+        if self.cpus:
+            lines.append(f"cpus={self.cpus}")
+        if self.log is not None:
+            lines.append(f"log={self.log}")
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class TenantFolder:
+    """One tenant's folder: `lib/` to be loaded, `real/` the driver behind it, `tenant.conf`."""
+
+    directory: Path
+    conf: TenantConf
+
+    @property
+    def lib(self) -> Path:
+        """The directory that stands before the driver's."""
+        return self.directory / "lib"
+
+    def injection(self) -> str:
+        """How the last program came in, in words; empty before one did."""
+        report = self.directory / "injection"
+        return report.read_text() if report.exists() else ""
+
+    def remove(self) -> None:
+        """Delete the folder; what is gone already is no error."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def provision(directory: Path, conf: TenantConf, hook: Path) -> TenantFolder:
+    """Make a tenant's folder.
+
+    Raises:
+        InjectionError: the hook library has no slot for the configuration's path, or the path is too long for it.
+    """
+    lib, real, bound = (directory / name for name in ("lib", "real", "bound"))
+    for folder in (directory, lib, real, bound):
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    target = lib / _HOOK_NAME
+    target.write_bytes(patched(hook.read_bytes(), directory / "tenant.conf"))
+    target.chmod(0o755)
+    for name in _STANDS_FOR:
+        (lib / name).symlink_to(_HOOK_NAME)
+        (lib / name.removesuffix(".1")).symlink_to(_HOOK_NAME)
+    for name, library in zip(_STANDS_FOR, (conf.libcuda, conf.libnvml), strict=True):
+        (real / name).symlink_to(library)
+        (bound / name).touch()
+    # The emulated libraries find their machine by the directory they were loaded from, so they are named directly;
+    # only a driver that is about to be covered by a mount needs the second name.
+    covered = set(driver_files())
+    behind = real if conf.libcuda.resolve() in covered else conf.libcuda.parent
+    (directory / "tenant.conf").write_text(conf.text(behind))
+    return TenantFolder(directory, conf)
+
+
+def patched(library: bytes, conf: Path) -> bytes:
+    """The hook library with the path of its configuration written into the slot made for it.
+
+    Raises:
+        InjectionError: see `provision`.
+    """
+    start = library.find(CONF_MARK + _DEFAULT_CONF)
+    if start < 0:
+        raise InjectionError("libaliquot.so has no slot for the path of its configuration; build it anew: make setup")
+    path = os.fsencode(conf)
+    room = CONF_SLOT_BYTES - len(CONF_MARK) - 1
+    if len(path) > room:
+        raise InjectionError(f"{conf} is longer than {room} bytes; set ALIQUOT_RUNTIME_DIR to a shorter path")
+    slot = (CONF_MARK + path).ljust(CONF_SLOT_BYTES, b"\0")
+    return library[:start] + slot + library[start + CONF_SLOT_BYTES :]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command ready for exec: `argv` with the step into the tenant's view before it, and its environment."""
+
+    argv: list[str]
+    env: dict[str, str]
+
+
+def launch(
+    folder: TenantFolder,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    mode: Mode = "auto",
+    cwd: Path | None = None,
+    death_signal: int = 0,
+    verbose: bool = False,
+    blocked: Sequence[int] = (),
+) -> Launch:
+    """The command that runs `argv` as a program of the tenant.
+
+    `auto` substitutes and falls back to the library path where the kernel refuses. `death_signal` reaches the program
+    when the thread that started it ends. `blocked` is the signal mask it starts with. The environment is exactly `env`
+    and what the mode adds.
+    """
+    if not argv:
+        raise InjectionError("there is no command to run")
+    environment = dict(env)
+    if mode == "library-path":
+        _prepend(environment, "LD_LIBRARY_PATH", folder.lib)
+    elif mode == "preload":
+        _prepend(environment, "LD_PRELOAD", folder.lib / _HOOK_NAME)
+        if folder.conf.libcuda.resolve() not in driver_files():
+            _prepend(environment, "LD_LIBRARY_PATH", folder.conf.libcuda.parent)
+    substitute = mode in ("auto", "substitute")
+    facts = {
+        "mode": "substitute" if substitute else mode,
+        "fallback": mode == "auto",
+        "binds": _binds(folder) if substitute else [],
+        "lib": str(folder.lib),
+        "argv": list(argv),
+        "env": environment,
+        "cwd": str(cwd or Path.cwd()),
+        "tenant": folder.conf.tenant,
+        "report": str(folder.directory / "injection"),
+        "death_signal": int(death_signal),
+        "verbose": verbose,
+        "blocked": [int(number) for number in blocked],
+    }
+    path = _write_private(folder.directory, json.dumps(facts))
+    return Launch([sys.executable, "-I", "-S", str(_ENTER), str(path)], environment)
+
+
+def _prepend(env: dict[str, str], name: str, path: Path) -> None:
+    env[name] = ":".join(filter(None, [str(path), env.get(name, "")]))
+
+
+def _write_private(directory: Path, text: str) -> Path:
+    """A file that only its owner reads: the environment in it may hold secrets."""
+    path = directory / f"launch-{os.urandom(6).hex()}.json"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as target:
+        target.write(text)
+    return path
+
+
+def _binds(folder: TenantFolder) -> list[tuple[str, str]]:
+    """What to mount where, in this order: the driver behind, ours before it, and the loader's cache."""
+    binds: list[tuple[str, str]] = []
+    files = driver_files()
+    if folder.conf.libcuda.resolve() in files:
+        for name, library in zip(_STANDS_FOR, (folder.conf.libcuda, folder.conf.libnvml), strict=True):
+            binds.append((str(library.resolve()), str(folder.directory / "bound" / name)))
+        binds.append((str(folder.directory / "bound"), str(folder.directory / "real")))
+    binds += [(str(folder.lib / _HOOK_NAME), str(file)) for file in files]
+    cache = folder.directory / "ld.so.cache"
+    if not cache.exists():
+        linker_cache(cache, folder.lib)
+    binds.append((str(cache), "/etc/ld.so.cache"))
+    return binds
+
+
+def probe_substitution() -> str:
+    """Whether a private mount namespace can be had: "" if so, else why not."""
+    code = "import runpy,sys; runpy.run_path(sys.argv[1])['new_mount_namespace']()"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, str(_ENTER)], capture_output=True, text=True, check=False
+    )
+    return "" if done.returncode == 0 else done.stderr.strip().rsplit("\n", 1)[-1]

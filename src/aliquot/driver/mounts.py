@@ -1,0 +1,85 @@
+"""Where the loader looks for the driver's libraries on this machine, and a cache that makes it look at ours first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from aliquot.model.errors import AliquotError
+
+CUDA: Final = "libcuda.so.1"
+NVML: Final = "libnvidia-ml.so.1"
+SYSTEM_CACHE: Final = Path("/etc/ld.so.cache")
+_WHERE_DRIVERS_LIE: Final = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/lib/x86_64-linux-gnu",
+    "/lib64",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+    "/usr/lib/nvidia",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+)
+
+
+class LinkerCacheError(AliquotError):
+    """ldconfig is missing or failed, so programs can not be led to our libraries by the loader's cache."""
+
+
+def _ldconfig() -> str:
+    found = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if found is None:
+        raise LinkerCacheError("ldconfig was not found; use --inject library-path")
+    return found
+
+
+@lru_cache(maxsize=1)
+def cached_libraries() -> dict[str, tuple[Path, ...]]:
+    """Paths that the loader's cache knows for the driver's two libraries; none without ldconfig."""
+    found: dict[str, list[Path]] = {CUDA: [], NVML: []}
+    try:
+        done = subprocess.run([_ldconfig(), "-p"], capture_output=True, text=True, check=False)
+    except AliquotError:
+        return {name: () for name in found}
+    for line in done.stdout.splitlines():
+        name, _, path = line.partition(" => ")
+        soname = name.split("(")[0].strip()
+        if soname in found and "x32" not in name:
+            found[soname].append(Path(path.strip()))
+    return {name: tuple(paths) for name, paths in found.items()}
+
+
+def candidates(name: str) -> list[Path]:
+    """Existing files by that name where the loader looks, the loader's own first choice first."""
+    paths = [*cached_libraries()[name], *(Path(folder) / name for folder in _WHERE_DRIVERS_LIE)]
+    return [path for path in dict.fromkeys(paths) if path.exists()]
+
+
+def driver_files() -> list[Path]:
+    """The real files (links followed) of every driver library on this machine, each once."""
+    files = [path.resolve() for name in (CUDA, NVML) for path in candidates(name)]
+    return list(dict.fromkeys(files))
+
+
+def linker_cache(target: Path, first: Path) -> None:
+    """Write a loader cache like the machine's, in which the libraries of `first` come before all others.
+
+    Raises:
+        LinkerCacheError: see there.
+    """
+    conf = target.with_suffix(".conf")
+    conf.write_text(f"{first}\ninclude /etc/ld.so.conf\n")
+    done = subprocess.run(
+        [_ldconfig(), "-X", "-C", str(target), "-f", str(conf)], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0 or not target.exists():
+        reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise LinkerCacheError(f"ldconfig could not write a cache ({reason[0]}); use --inject library-path")

@@ -1,0 +1,122 @@
+"""What is asked for and what is given: a request, and the plan of slices that answers it.
+
+A *slice* is (GPU, request, limit, memory). A request of 2.5 GPUs becomes a plan of three slices: two whole GPUs, which
+own all their memory, and half of a third, to which the memory asked for belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from aliquot.model.errors import UserError
+from aliquot.model.ids import GpuUuid
+from aliquot.model.quantities import MILLI, Memory, format_milli
+
+
+class BadRequest(UserError):
+    """A request that no machine could ever meet, or that contradicts itself."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels that a resident puts on its device (KubeShare 4.4); empty text is none."""
+
+    affinity: str = ""
+    anti_affinity: str = ""
+    exclusion: str = ""
+
+
+@dataclass(frozen=True)
+class GpuRequest:
+    """The part of a GPU that one tenant asks for.
+
+    `limit_milli` None means up to the whole device; `memory` None means the same part of the device's memory as of its
+    compute. `gpu` fixes the device by UUID or index, `gpu_id` by the name of a vGPU: equal names share a device.
+    """
+
+    request_milli: int
+    limit_milli: int | None = None
+    memory: Memory | None = None
+    model: str = ""
+    gpu: str = ""
+    gpu_id: str = ""
+    labels: Labels = field(default_factory=Labels)
+
+    @property
+    def whole(self) -> int:
+        """Number of GPUs taken whole."""
+        return self.request_milli // MILLI
+
+    @property
+    def rest_milli(self) -> int:
+        """Milli-GPU of the one device that may be shared; 0 when only whole GPUs are asked."""
+        return self.request_milli % MILLI
+
+    @property
+    def ceiling_milli(self) -> int:
+        """The limit with its default: so many devices as the request touches, each to the full."""
+        if self.limit_milli is not None:
+            return self.limit_milli
+        return -(-self.request_milli // MILLI) * MILLI
+
+    def memory_on(self, device_mib: int) -> int:
+        """MiB of the shared device, by what was asked or by the fraction of compute."""
+        if self.memory is not None:
+            return self.memory.on(device_mib)
+        return int(Fraction(self.rest_milli or MILLI, MILLI) * device_mib)
+
+
+def checked(request: GpuRequest, *, request_name: str, limit_name: str) -> GpuRequest:
+    """The request itself, if it makes sense; the names say where its two numbers came from.
+
+    Raises:
+        BadRequest: nothing asked, a limit below the request, or a limit above the devices it can run on.
+    """
+    asked = format_milli(request.request_milli)
+    if request.request_milli <= 0:
+        raise BadRequest(f"{request_name} {asked} asks for nothing; ask for at least 0.001 of a GPU")
+    limit = format_milli(request.ceiling_milli)
+    if request.ceiling_milli < request.request_milli:
+        raise BadRequest(f"{limit_name} {limit} is below {request_name} {asked}; a limit is at least the request")
+    devices = -(-request.request_milli // MILLI)
+    if request.ceiling_milli > devices * MILLI:
+        raise BadRequest(
+            f"{limit_name} {limit} is more than the {devices} GPU(s) that {request_name} {asked} runs on; "
+            f"a limit is at most {devices}.0"
+        )
+    return request
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of one device."""
+
+    gpu: GpuUuid
+    request_milli: int
+    limit_milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The slices that meet one request, whole GPUs first."""
+
+    slices: tuple[Slice, ...]
+
+    @property
+    def uuids(self) -> list[GpuUuid]:
+        """The devices, in the order in which the tenant sees them."""
+        return [piece.gpu for piece in self.slices]
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU as placement sees it."""
+
+    uuid: GpuUuid
+    index: int
+    model: str
+    memory_mib: int
+    attributes: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,75 @@
+"""One tenant on one GPU: its share, what it was charged, and where that puts it in the order of turns.
+
+The order is KubeShare's (HPDC'20, 4.5): whoever is at its limit is out; of those below their request the one farthest
+below comes first; else the lowest usage. Equal tenants are ordered by who came first, so the order is total.
+
+A tenant that has been here for less than a window is measured against its own time, not against time before it came:
+else every newcomer would be owed request x window at once and shut the others out until it has it.
+"""
+
+from __future__ import annotations
+
+from .actions import Share, TokenConfig
+from .window import ChargeWindow, LimitBucket
+
+Rank = tuple[int, int, int]
+
+
+class Account:
+    """The books of one tenant on one GPU."""
+
+    __slots__ = ("bucket", "config", "gpu", "ordinal", "share", "since_ns", "window")
+
+    def __init__(self, gpu: str, share: Share, ordinal: int, config: TokenConfig, now_ns: int) -> None:
+        self.gpu = gpu
+        self.share = share
+        self.ordinal = ordinal
+        self.config = config
+        self.since_ns: int | None = None
+        self.window = ChargeWindow(config.window_ns)
+        resume = max(config.min_quota_ns, config.quota_ns // 2)
+        self.bucket = LimitBucket(
+            share.limit_milli,
+            resume_ns=resume,
+            cap_ns=2 * config.quota_ns * (1000 - share.limit_milli) // 1000 + config.min_quota_ns,
+            now_ns=now_ns,
+        )
+
+    def arrive(self, now_ns: int) -> None:
+        """It wants the GPU; after a whole idle window this counts as arriving anew."""
+        if self.since_ns is None:
+            self.since_ns = now_ns
+
+    def rest(self, now_ns: int) -> None:
+        """Forget the arrival when nothing was charged for a whole window and nothing is wanted."""
+        if self.since_ns is not None and self.window.used_ns(now_ns) == 0:
+            self.since_ns = None
+
+    def age_ns(self, now_ns: int) -> int:
+        """How much of the window the tenant has been here for."""
+        return 0 if self.since_ns is None else min(self.config.window_ns, now_ns - self.since_ns)
+
+    def charge(self, start_ns: int, end_ns: int, amount_ns: int, *, overrun: bool) -> None:
+        """Charge time held, or time that ran past the grant's end."""
+        if overrun:
+            self.window.overrun(amount_ns)
+        else:
+            self.window.charge(start_ns, end_ns, amount_ns)
+        self.bucket.advance(end_ns, amount_ns)
+
+    def missing_ns(self, now_ns: int) -> int:
+        """How far the tenant is below its request; negative above."""
+        return self.share.request_milli * self.age_ns(now_ns) // 1000 - self.window.used_ns(now_ns)
+
+    def rank(self, now_ns: int) -> Rank:
+        """Smaller goes first."""
+        used, age = self.window.used_ns(now_ns), self.age_ns(now_ns)
+        missing = self.share.request_milli * age // 1000 - used
+        if missing > 0:
+            return (0, -missing, self.ordinal)
+        return (1, used * 1_000_000 // max(age, self.config.quota_ns), self.ordinal)
+
+    def usage(self, now_ns: int) -> float:
+        """Charged share of the window, or of the tenant's time here if that is shorter; 1.0 is the whole GPU."""
+        age = self.age_ns(now_ns)
+        return self.window.used_ns(now_ns) / max(age, self.config.quota_ns) if age else 0.0

@@ -1,0 +1,127 @@
+"""What the token policy is told and what it answers: plain values, times in nanoseconds, shares in milli-GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+MS: Final = 1_000_000
+SECOND: Final = 1_000_000_000
+
+
+class Handover(StrEnum):
+    """When the next tenant may start after the grant before has ended."""
+
+    DRAIN = "drain"  # when the work before is done: exact shares
+    OVERLAP = "overlap"  # at once; overlapped time is divided among those who overlap
+    AUTO = "auto"  # drain for as long as work usually takes to end, twice over, then overlap
+
+
+class QuotaMode(StrEnum):
+    """How long a grant is."""
+
+    DYNAMIC = "dynamic"  # follows the tenant's bursts (Gemini)
+    FIXED = "fixed"  # the same for everybody (KubeShare)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenConfig:
+    """The policy's settings; all times in nanoseconds."""
+
+    window_ns: int = 10 * SECOND
+    quota_mode: QuotaMode = QuotaMode.DYNAMIC
+    quota_ns: int = 100 * MS
+    min_quota_ns: int = 20 * MS
+    handover: Handover = Handover.AUTO
+    drain_timeout_ns: int = 30 * SECOND
+    renew_lead_ns: int = 3 * MS
+    gang_patience_ns: int = 200 * MS
+
+    def __post_init__(self) -> None:
+        """Refuse settings under which nothing could be promised.
+
+        Raises:
+            ValueError: says which setting, and what is allowed.
+        """
+        if not 0 < self.min_quota_ns <= self.quota_ns:
+            raise ValueError(f"min quota {self.min_quota_ns} ns must be above 0 and at most the quota {self.quota_ns} ns")
+        if self.window_ns < 4 * self.quota_ns:
+            raise ValueError(f"window {self.window_ns} ns is shorter than four quotas of {self.quota_ns} ns")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one tenant was promised on one GPU: at least `request_milli`, at most `limit_milli`."""
+
+    request_milli: int
+    limit_milli: int
+
+    def __post_init__(self) -> None:
+        """Refuse shares that cannot be kept.
+
+        Raises:
+            ValueError: the limit is below the request, or one is outside 0..1000.
+        """
+        if not 0 <= self.request_milli <= self.limit_milli <= 1000 or self.limit_milli == 0:
+            raise ValueError(
+                f"request {self.request_milli} and limit {self.limit_milli} must be 0 <= request <= limit <= 1000"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The tenant may launch on all these GPUs until the deadline."""
+
+    tenant: str
+    gpus: tuple[str, ...]
+    quota_ns: int
+    deadline_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """The deadline moves; no message is needed, for nothing stopped."""
+
+    tenant: str
+    gpus: tuple[str, ...]
+    quota_ns: int
+    deadline_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """The tenant must stop launching and say when its work has drained."""
+
+    tenant: str
+    gpus: tuple[str, ...]
+
+
+Action = Grant | Renew | Revoke
+
+
+@dataclass(slots=True)
+class QuotaEstimate:
+    """Gemini's quota: half the last quota, half the burst just seen, between the minimum and limit x window.
+
+    A twentieth of the window is a second ceiling: one grant of limit x window would be the whole promise of a window,
+    and a tenant that claims endless bursts would make its neighbours wait for seconds.
+    """
+
+    config: TokenConfig
+    limit_milli: int
+    quota_ns: int = field(default=0)
+
+    def current_ns(self) -> int:
+        """The quota of the next grant; the base quota until a burst was seen."""
+        return self.quota_ns or self.config.quota_ns
+
+    def learn(self, burst_ns: int) -> None:
+        """Take a measured burst into account; zero means nothing was measured."""
+        config = self.config
+        if burst_ns <= 0 or config.quota_mode is QuotaMode.FIXED:
+            return
+        ceiling = min(config.window_ns * self.limit_milli // 1000, max(config.quota_ns, config.window_ns // 20))
+        ceiling = max(config.min_quota_ns, ceiling)
+        blend = (burst_ns + self.current_ns()) // 2
+        self.quota_ns = min(max(blend, config.min_quota_ns), ceiling)

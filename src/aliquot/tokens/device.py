@@ -1,0 +1,80 @@
+"""One GPU's occupants: whoever holds it, and whoever has work on it that outlived its grant.
+
+Time is charged as it passes, divided among the occupants, so the charges of a GPU add up to its busy time exactly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .account import Account
+
+
+class Hold:
+    """A grant in force: on which GPUs, since when, until when."""
+
+    __slots__ = ("deadline_ns", "gpus", "gpus_set", "lent", "period_start_ns", "quota_ns", "shortened", "stopped")
+
+    def __init__(self, gpus: tuple[str, ...], quota_ns: int, start_ns: int, deadline_ns: int) -> None:
+        self.gpus = gpus
+        self.gpus_set = frozenset(gpus)
+        self.quota_ns = quota_ns
+        self.period_start_ns = start_ns
+        self.deadline_ns = deadline_ns
+        self.lent = False  # renewed while nobody waited: nobody's turn, so a waiter may end it early
+        self.shortened = False
+        self.stopped = False
+
+
+class Device:
+    """The occupants of one GPU in the order they came, and how long residual work has usually taken to end."""
+
+    __slots__ = ("_at_ns", "_residuals", "expired_at_ns", "gpu", "holder", "members", "occupants")
+
+    def __init__(self, gpu: str, now_ns: int) -> None:
+        self.gpu = gpu
+        self.members: dict[str, Account] = {}
+        self.occupants: dict[str, int | None] = {}  # name -> when its grant expired, None while valid
+        self.holder: str | None = None
+        self.expired_at_ns = 0
+        self._at_ns = now_ns
+        self._residuals: deque[int] = deque(maxlen=50)
+
+    def settle(self, now_ns: int) -> None:
+        """Charge everybody on the GPU for the time since the last call."""
+        start, self._at_ns = self._at_ns, now_ns
+        span = now_ns - start
+        if span <= 0 or not self.occupants:
+            return
+        each, rest = divmod(span, len(self.occupants))
+        for position, (name, expired) in enumerate(self.occupants.items()):
+            amount = each + (1 if position < rest else 0)
+            if amount:
+                self.members[name].charge(start, now_ns, amount, overrun=expired is not None)
+
+    def enter(self, name: str, now_ns: int) -> None:
+        """A grant begins."""
+        self.settle(now_ns)
+        self.occupants[name] = None
+        self.holder = name
+
+    def expire(self, name: str, now_ns: int) -> None:
+        """A grant ends while its work may still run."""
+        self.occupants[name] = now_ns
+        self.expired_at_ns = now_ns
+        self.holder = None
+
+    def leave(self, name: str, now_ns: int) -> None:
+        """Nothing of the tenant runs here any more."""
+        expired = self.occupants.pop(name, None)
+        if expired is not None:
+            self._residuals.append(now_ns - expired)
+        if self.holder == name:
+            self.holder = None
+
+    def usual_residual_ns(self) -> int | None:
+        """The 90th percentile of the last residuals; None before the first."""
+        if not self._residuals:
+            return None
+        ordered = sorted(self._residuals)
+        return ordered[(len(ordered) - 1) * 9 // 10]
