@@ -1,4 +1,4 @@
-"""Write the tables of native/symbols (cuda.tsv, nvml.txt and the same as .def for C): which name, version and stream flavour is which exported symbol.
+"""Write the tables of native/symbols: which name, version and stream flavour is which exported symbol.
 
 The driver exports several functions for one name: `cuMemAlloc` asked for at version 3020 is the symbol
 `cuMemAlloc_v2`, and most calls that take a stream have a twin for the per-thread default stream (`_ptsz`, or `_ptds`

@@ -105,6 +105,7 @@ class Tenant:
     seats: list[Seat]
     processes: set[Process] = field(default_factory=set)
     wanted_at_ns: int = 0
+    stopping: bool = False  # idle as a whole, to be revoked at this turn's end
 
     @property
     def name(self) -> str:
@@ -117,7 +118,3 @@ class Tenant:
             if seat.gpu.uuid_bytes() == uuid:
                 return seat
         return None
-
-    def holds(self) -> bool:
-        """Whether any of its gates is open."""
-        return any(seat.valid for seat in self.seats)

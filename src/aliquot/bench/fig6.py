@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, NewType
 
 Tenant = NewType("Tenant", str)
@@ -67,7 +68,7 @@ def timeline(boundaries_s: Sequence[float], window_s: float) -> Timeline:
         ("A, B and C", {A: 0.3, B: 0.4, C: 0.3}),
         ("A and B again", {A: 0.5, B: 0.5}),
     )
-    edges = zip(boundaries_s, boundaries_s[1:], strict=False)
+    edges = pairwise(boundaries_s)
     phases = (Phase(name, start, end, shares) for (name, shares), (start, end) in zip(due, edges, strict=True))
     return Timeline(window_s, tuple(phases))
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from aliquot.bench.fig6 import Report, Tenant
 
 COLOURS: Final = {"a": "#1b7837", "b": "#2166ac", "c": "#b35806"}
-_STYLE: Final = {
+_STYLE: Final[dict[Any, Any]] = {
     "font.family": "sans-serif",
     "font.size": 10,
     "axes.spines.top": False,

@@ -17,12 +17,13 @@ from typing import Any, Final, Protocol
 
 from aliquot.bench.fig6 import Ask, Sample, Tenant
 from aliquot.bench.progress import Interval, Totals, read_intervals, read_totals
+from aliquot.model.errors import AliquotError
 
 START_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 20.0
 
 
-class ClientFailed(RuntimeError):
+class ClientFailed(AliquotError):
     """A client ended or stayed silent when it should have run."""
 
 

@@ -100,10 +100,12 @@ def main(path: str) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, launch["blocked"])
     argv, env = launch["argv"], launch["env"]
     try:
-        os.chdir(launch["cwd"])
+        if launch["cwd"]:
+            os.chdir(launch["cwd"])
         os.execvpe(argv[0], argv, env)
     except OSError as error:
-        sys.stderr.write(f'aliquot: cannot start "{argv[0]}": {error.strerror}\n')
+        what = launch["cwd"] if error.filename == launch["cwd"] else argv[0]
+        sys.stderr.write(f'aliquot: cannot start "{what}": {error.strerror}\n')
         sys.stderr.flush()
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 

@@ -171,7 +171,7 @@ def launch(
         "lib": str(folder.lib),
         "argv": list(argv),
         "env": environment,
-        "cwd": str(cwd or Path.cwd()),
+        "cwd": "" if cwd is None else str(cwd),
         "tenant": folder.conf.tenant,
         "report": str(folder.directory / "injection"),
         "death_signal": int(death_signal),

@@ -45,7 +45,9 @@ class TokenConfig:
             ValueError: says which setting, and what is allowed.
         """
         if not 0 < self.min_quota_ns <= self.quota_ns:
-            raise ValueError(f"min quota {self.min_quota_ns} ns must be above 0 and at most the quota {self.quota_ns} ns")
+            raise ValueError(
+                f"min quota {self.min_quota_ns} ns must be above 0 and at most the quota {self.quota_ns} ns"
+            )
         if self.window_ns < 4 * self.quota_ns:
             raise ValueError(f"window {self.window_ns} ns is shorter than four quotas of {self.quota_ns} ns")
 

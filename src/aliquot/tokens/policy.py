@@ -57,6 +57,7 @@ class TokenPolicy:
         self._devices: dict[str, Device] = {}
         self._ordinal = 0
         self._wake_ns: int | None = None
+        self._ranks: dict[str, Rank] = {}  # of this tick; charges do not change within it
 
     def add_tenant(self, name: str, shares: Mapping[str, Share], now_ns: int) -> None:
         """Make a tenant known with its share on each of its GPUs.
@@ -133,6 +134,7 @@ class TokenPolicy:
     def tick(self, now_ns: int) -> list[Action]:
         """What to do now, in order. Calling again at the same time gives nothing."""
         actions: list[Action] = []
+        self._ranks.clear()
         for device in self._devices.values():
             device.settle(now_ns)
         for tenant in self._tenants.values():
@@ -224,7 +226,10 @@ class TokenPolicy:
 
     def _rank(self, tenant: Tenant, now_ns: int) -> Rank:
         """A gang ranks by the GPU on which it is most behind."""
-        return min(account.rank(now_ns) for account in tenant.accounts.values())
+        rank = self._ranks.get(tenant.name)
+        if rank is None:
+            rank = self._ranks[tenant.name] = min(account.rank(now_ns) for account in tenant.accounts.values())
+        return rank
 
     def _expire(self, now_ns: int, candidates: list[Tenant], actions: list[Action]) -> None:
         """Renew who may go on, revoke whose time is over."""

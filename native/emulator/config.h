@@ -1,0 +1,30 @@
+/* config.h: what emulator.conf and the environment say about this machine. */
+#ifndef EMU_CONFIG_H
+#define EMU_CONFIG_H
+#include <stdbool.h>
+#include <stdint.h>
+#define EMU_GPUS 16
+#define EMU_KERNELS 64
+
+typedef struct {
+    char directory[400], model[96], driver_name[32], board[32];
+    int count, cuda_version, major, minor, sms, clock_khz, mem_clock_khz, bus_bits, l2_bytes, shared_sm, power_w;
+    int threads_sm, nvlinks, pcie_width, pcie_gen;
+    uint64_t memory, context, module;
+    int64_t default_kernel_ns, slice_ns;
+    struct { unsigned char uuid[16]; char pci[24]; char cpus[64]; int numa; } gpu[EMU_GPUS];
+    char link[EMU_GPUS][EMU_GPUS][8]; /* PIX, PXB, PHB, NODE, SYS or NV<n> as nvidia-smi prints them */
+    struct { char name[96]; int64_t ns; } kernel[EMU_KERNELS];
+    int kernels;
+    struct {
+        long oom_after, sticky_after, hang_after; /* nth call of its kind, -1: never */
+        double slow;
+        int nvml_pid_shift;
+        bool nvml_processes_unsupported, nvml_utilization_unsupported;
+        char missing[8][64];
+        int missing_count;
+    } fault;
+} emu_config;
+
+const emu_config *emu_conf(void);
+#endif

@@ -1,0 +1,141 @@
+/* emu.h: what the twin's files share. One process-wide lock (`emu_lock`) guards everything below but the shared file,
+ * which has its own locks (shm.h). Times are CLOCK_MONOTONIC nanoseconds, sizes are bytes. */
+#ifndef EMU_H
+#define EMU_H
+#include <pthread.h>
+#include <stdbool.h>
+#include "abi.h"
+#include "config.h"
+
+enum op_kind { OP_KERNEL, OP_COPY, OP_FILL, OP_HOST, OP_CALLBACK, OP_EVENT, OP_WAIT, OP_FREE, OP_NOP };
+typedef struct emu_op {
+    struct emu_op *next;
+    enum op_kind kind;
+    bool started, owned; /* owned: `copy.src_host` is a staged copy to be freed */
+    uint64_t seq, ready_ns;
+    int64_t left_ns;
+    void *stage;
+    union {
+        CUmemcpy3d copy;
+        CUmemsetNode fill;
+        struct { void *fn, *data; } host;
+        struct { CUevent event; uint64_t seq; } ev;
+        CUdeviceptr ptr;
+    } u;
+} emu_op;
+
+struct emu_stream {
+    CUcontext ctx;
+    struct emu_stream *next;
+    emu_op *head, *tail;
+    unsigned depth, flags;
+    int priority;
+    bool legacy, per_thread, dead;
+    uint64_t id, end_ns, submitted, completed;
+    struct emu_capture *capture;
+    CUgraphNode *deps;
+    size_t dep_count;
+};
+struct emu_event {
+    unsigned flags;
+    uint64_t submitted, completed, time_ns;
+    struct emu_capture *capture;
+    CUgraphNode *deps;
+    size_t dep_count;
+    bool dead;
+};
+struct emu_ctx {
+    struct emu_ctx *next;
+    int dev, refs;
+    unsigned flags;
+    bool primary, alive;
+    uint64_t id, op_seq, overhead;
+    struct emu_stream *streams, *legacy;
+    size_t limits[16];
+    unsigned peers;
+};
+struct emu_func {
+    CUmodule module;
+    struct emu_func *next;
+    char *name;
+    int64_t ns; /* duration, or -1: the first launch parameter says it */
+    int attrs[32];
+};
+struct emu_module {
+    struct emu_func *funcs;
+    struct emu_global { struct emu_global *next; char *name; CUdeviceptr ptr; size_t size; } *globals;
+    int dev;
+    bool library;
+    uint64_t bytes;
+};
+struct emu_pool {
+    int dev;
+    uint64_t reserved, used, reserved_high, used_high, threshold, attrs[16];
+    bool is_default;
+    CUpoolProps props;
+};
+struct emu_array { CUdeviceptr ptr; size_t pitch, element, bytes; CUarray3d desc; int dev; };
+
+enum mem_kind { MEM_DEVICE, MEM_MANAGED, MEM_HOST, MEM_REGISTERED, MEM_POOL, MEM_VMM, MEM_MODULE };
+typedef struct emu_mem {
+    CUdeviceptr base;
+    size_t size, charged;
+    enum mem_kind kind;
+    int dev;
+    unsigned flags;
+    bool freed;
+    CUcontext ctx;
+    CUmemoryPool pool;
+    uint64_t id;
+} emu_mem;
+
+extern pthread_mutex_t emu_lock;
+extern __thread int emu_per_thread; /* set while a _ptsz or _ptds twin runs */
+extern __thread CUcontext emu_current;
+extern CUresult emu_sticky;
+
+/* init.c */
+bool emu_ready(void);
+#define NEED_INIT() do { if (!emu_ready()) return CU_NOT_INITIALIZED; } while (0)
+#define NEED_CTX() do { NEED_INIT(); if (emu_sticky) return emu_sticky; if (!emu_context()) return CU_INVALID_CONTEXT; } while (0)
+uint64_t emu_now(void);
+CUresult emu_unsupported(const char *symbol);
+/* context.c */
+CUcontext emu_context(void);
+CUcontext emu_primary(int dev);
+/* stream.c */
+CUstream emu_stream(CUstream handle);
+CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority);
+void emu_stream_sync(CUstream s);
+void emu_ctx_sync(CUcontext c);
+CUresult emu_forbid_in_capture(void);
+/* sched.c */
+emu_op *emu_op_new(enum op_kind kind);
+CUresult emu_submit(CUstream s, emu_op *op);
+void emu_sched_wake(int dev);
+void emu_sched_wait(void);
+bool emu_event_done(CUevent e);
+/* run.c */
+void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns);
+/* memory.c */
+CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, size_t charge, CUdeviceptr *out);
+CUresult emu_mem_insert(emu_mem m);
+emu_mem *emu_mem_find(CUdeviceptr p);
+CUresult emu_mem_drop(CUdeviceptr base);
+/* copy.c */
+void emu_copy(const CUmemcpy3d *c);
+void emu_fill(const CUmemsetNode *f);
+CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait);
+/* pool.c */
+CUmemoryPool emu_pool_default(int dev);
+void emu_pool_free(emu_mem *m);
+/* module.c */
+char **emu_entry_names(const void *image, size_t size, size_t *count);
+int64_t emu_kernel_ns(const char *name, void **params, void **extra, int64_t table);
+/* capture.c */
+CUresult emu_capture_add(CUstream s, int type, const void *params, size_t size, CUgraphNode *out);
+CUresult emu_capture_event(CUstream s, CUevent e);
+CUresult emu_capture_wait(CUstream s, CUevent e);
+bool emu_capturing_in(CUcontext c);
+void emu_capture_invalidate(CUstream s);
+#endif

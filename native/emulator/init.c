@@ -1,0 +1,116 @@
+/* init.c: the driver's start, its version and its error texts. */
+#define _GNU_SOURCE
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "emu.h"
+#include "shm.h"
+
+pthread_mutex_t emu_lock = PTHREAD_MUTEX_INITIALIZER;
+__thread int emu_per_thread;
+CUresult emu_sticky;
+static pid_t init_pid;
+static _Atomic long unsupported_calls;
+
+static void in_child(void)
+{
+    init_pid = -1; /* as with the real driver, a forked child cannot use it again */
+    shm_forget();
+}
+
+bool emu_ready(void)
+{
+    return init_pid > 0;
+}
+
+uint64_t emu_now(void)
+{
+    return shm_now();
+}
+
+CUresult emu_unsupported(const char *symbol)
+{
+    atomic_fetch_add(&unsupported_calls, 1);
+    const char *log = getenv("ALIQUOT_EMULATOR_LOG");
+    FILE *f = log ? fopen(log, "ae") : NULL;
+    if (f) {
+        fprintf(f, "unsupported %s\n", symbol);
+        fclose(f);
+    }
+    return CU_NOT_SUPPORTED;
+}
+
+/* Calls that answered "not supported" in this process, for tests. */
+API long emuUnsupportedCalls(void)
+{
+    return atomic_load(&unsupported_calls);
+}
+
+API CUresult cuInit(unsigned flags)
+{
+    if (flags)
+        return CU_INVALID;
+    if (init_pid < 0)
+        return CU_NOT_INITIALIZED;
+    pthread_mutex_lock(&emu_lock);
+    CUresult r = CU_OK;
+    if (!init_pid) {
+        if (emu_conf()->count == 0)
+            r = CU_NO_DEVICE;
+        else if (shm_my_slot() < 0)
+            r = 999;
+        else {
+            pthread_atfork(NULL, NULL, in_child);
+            init_pid = getpid();
+        }
+    }
+    pthread_mutex_unlock(&emu_lock);
+    return r;
+}
+
+API CUresult cuDriverGetVersion(int *version)
+{
+    if (!version)
+        return CU_INVALID;
+    *version = emu_conf()->cuda_version;
+    return CU_OK;
+}
+
+API CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+    if (table)
+        *table = NULL;
+    return emu_unsupported("cuGetExportTable");
+}
+
+static const struct { int code; const char *name, *text; } errors[] = {
+#define E(code, name, text) {code, #name, text},
+#include "errors.def"
+};
+
+API CUresult cuGetErrorName(CUresult error, const char **name)
+{
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (errors[i].code == error) {
+            *name = errors[i].name;
+            return CU_OK;
+        }
+    *name = NULL;
+    return CU_INVALID;
+}
+
+API CUresult cuGetErrorString(CUresult error, const char **text)
+{
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (errors[i].code == error) {
+            *text = errors[i].text;
+            return CU_OK;
+        }
+    *text = NULL;
+    return CU_INVALID;
+}
+
+API CUresult cuProfilerStart(void) { return CU_OK; }
+API CUresult cuProfilerStop(void) { return CU_OK; }

@@ -1,0 +1,45 @@
+/* run.c: what each kind of stream work does when its turn comes. Called with emu_lock held. */
+#include <stdlib.h>
+#include "emu.h"
+
+static void call_host(CUstream s, emu_op *op)
+{
+    /* The application's function may block and may take its own locks, so ours is not held meanwhile. */
+    void *fn = op->u.host.fn, *data = op->u.host.data;
+    pthread_mutex_unlock(&emu_lock);
+    if (op->kind == OP_HOST)
+        ((CUhostFn)fn)(data);
+    else
+        ((CUstreamCallback)fn)(s->legacy ? NULL : s, CU_OK, data);
+    pthread_mutex_lock(&emu_lock);
+}
+
+void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns)
+{
+    switch (op->kind) {
+    case OP_COPY:
+        emu_copy(&op->u.copy);
+        break;
+    case OP_FILL:
+        emu_fill(&op->u.fill);
+        break;
+    case OP_HOST:
+    case OP_CALLBACK:
+        call_host(s, op);
+        break;
+    case OP_EVENT:
+        op->u.ev.event->completed = op->u.ev.seq;
+        op->u.ev.event->time_ns = at_ns;
+        break;
+    case OP_FREE: {
+        emu_mem *m = emu_mem_find(op->u.ptr);
+        if (m)
+            emu_pool_free(m);
+        break;
+    }
+    case OP_KERNEL:
+    case OP_WAIT:
+    case OP_NOP:
+        break;
+    }
+}

@@ -1,0 +1,91 @@
+/* share.c: whose turn is it on a GPU? The alternation between processes.
+ *
+ * At most one process (slot) owns a GPU. A process with runnable work marks `wants` and sleeps; the owner hands over at
+ * its slice's end, or at once when it has nothing left, to the next waiting slot in round-robin order. `clock_ns` is the
+ * time up to which the GPU is used and is handed on with the GPU, so that nobody's late waking loses GPU time.
+ */
+#include "shm.h"
+#include <stddef.h>
+
+static emu_shm *shm(void)
+{
+    return shm_open_engine();
+}
+
+bool shm_waiters(int gpu)
+{
+    emu_shm *s = shm();
+    int me = shm_my_slot();
+    for (int i = 0; i < EMU_SLOTS; i++)
+        if (i != me && s->slot[i].pid && atomic_load(&s->slot[i].gpu[gpu].wants))
+            return true;
+    return false;
+}
+
+static void take(emu_gpu *g, int slot, int gpu)
+{
+    g->owner = slot;
+    g->slice_start_ns = g->clock_ns;
+    g->slice_end_ns = g->clock_ns + (uint64_t)emu_conf()->slice_ns;
+    g->want_ns = 0;
+    atomic_store(&shm()->slot[slot].gpu[gpu].wants, 0);
+}
+
+bool shm_acquire(int gpu)
+{
+    emu_shm *s = shm();
+    int me = shm_my_slot();
+    emu_gpu *g = &s->gpu[gpu];
+    shm_lock(gpu);
+    if (g->owner < 0) {
+        uint64_t now = shm_now();
+        uint64_t clock = g->clock_ns;
+        take(g, me, gpu);
+        if (clock + (uint64_t)emu_conf()->slice_ns < now)
+            g->slice_end_ns = now + (uint64_t)emu_conf()->slice_ns;
+    } else if (g->owner != me && !atomic_exchange(&s->slot[me].gpu[gpu].wants, 1)) {
+        if (!g->want_ns)
+            g->want_ns = shm_now();
+        shm_wake(&s->slot[g->owner].gpu[gpu].word);
+    }
+    bool mine = g->owner == me;
+    shm_unlock(gpu);
+    return mine;
+}
+
+void shm_hand_over(int gpu)
+{
+    emu_shm *s = shm();
+    int me = shm_my_slot();
+    emu_gpu *g = &s->gpu[gpu];
+    shm_lock(gpu);
+    if (g->owner == me) {
+        g->owner = -1;
+        for (int i = 1; i <= EMU_SLOTS; i++) {
+            int next = (me + i) % EMU_SLOTS;
+            if (next == me || !s->slot[next].pid || !atomic_load(&s->slot[next].gpu[gpu].wants))
+                continue;
+            take(g, next, gpu);
+            shm_wake(&s->slot[next].gpu[gpu].word);
+            break;
+        }
+    }
+    shm_unlock(gpu);
+}
+
+void shm_busy(int gpu, uint64_t from_ns, uint64_t ns)
+{
+    emu_shm *s = shm();
+    emu_gpu *g = &s->gpu[gpu];
+    shm_lock(gpu);
+    g->clock_ns = from_ns + ns;
+    g->busy_ns += ns;
+    s->slot[shm_my_slot()].gpu[gpu].busy_ns += ns;
+    uint32_t last = (g->sample_at + EMU_SAMPLES - 1) % EMU_SAMPLES;
+    if (g->clock_ns - g->sample_ns[last] >= EMU_SAMPLE_NS) {
+        g->sample_ns[g->sample_at] = g->clock_ns;
+        g->sample_busy[g->sample_at] = g->busy_ns;
+        g->sample_at = (g->sample_at + 1) % EMU_SAMPLES;
+    }
+    shm_unlock(gpu);
+}

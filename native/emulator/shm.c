@@ -1,0 +1,191 @@
+/* shm.c: attaching to engine.shm, who is alive, and the memory books of every GPU.
+ *
+ * A process owns one slot and holds a POSIX record lock on that slot's byte of the file: the kernel drops it however the
+ * process ends, in any pid namespace, and a forked child does not inherit it. Whoever looks at the books sweeps slots
+ * whose lock is gone, so memory of a killed process comes back on the next look.
+ */
+#define _GNU_SOURCE
+#include "shm.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAGIC 0x51494c41u
+#define LOCK_INIT 100000
+static emu_shm *shm;
+static int shm_fd = -1, my_slot = -1;
+static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
+
+uint64_t shm_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+void shm_wake(_Atomic uint32_t *word)
+{
+    atomic_fetch_add(word, 1);
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void shm_sleep(_Atomic uint32_t *word, uint32_t seen, uint64_t until_ns)
+{
+    struct timespec t = {(time_t)(until_ns / 1000000000ull), (long)(until_ns % 1000000000ull)};
+    syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, &t, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
+static int record_lock(int command, int type, off_t byte)
+{
+    struct flock l = {.l_type = (short)type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    int r = fcntl(shm_fd, command, &l);
+    return command == F_GETLK ? (r == 0 && l.l_type != F_UNLCK) : r;
+}
+
+static void format(emu_shm *s)
+{
+    pthread_mutexattr_t a;
+    memset(s, 0, sizeof *s);
+    pthread_mutexattr_init(&a);
+    pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&a, PTHREAD_MUTEX_ROBUST);
+    for (int i = 0; i < EMU_GPUS; i++) {
+        pthread_mutex_init(&s->gpu[i].lock, &a);
+        s->gpu[i].owner = -1;
+    }
+    s->version = sizeof *s;
+    atomic_store(&s->magic, MAGIC);
+}
+
+emu_shm *shm_open_engine(void)
+{
+    char path[512];
+    pthread_mutex_lock(&attach_lock);
+    if (!shm) {
+        snprintf(path, sizeof path, "%s/engine.shm", emu_conf()->directory);
+        shm_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (shm_fd >= 0 && record_lock(F_SETLKW, F_WRLCK, LOCK_INIT) == 0) {
+            struct stat st;
+            bool sized = fstat(shm_fd, &st) == 0 && st.st_size >= (off_t)sizeof *shm;
+            if (sized || ftruncate(shm_fd, sizeof *shm) == 0)
+                shm = mmap(NULL, sizeof *shm, PROT_READ | PROT_WRITE, MAP_SHARED, shm_fd, 0);
+            if (shm == MAP_FAILED)
+                shm = NULL;
+            if (shm && (atomic_load(&shm->magic) != MAGIC || shm->version != sizeof *shm))
+                format(shm);
+            record_lock(F_SETLK, F_UNLCK, LOCK_INIT);
+        }
+    }
+    pthread_mutex_unlock(&attach_lock);
+    return shm;
+}
+
+int shm_my_slot(void)
+{
+    if (my_slot >= 0 || !shm_open_engine())
+        return my_slot;
+    pthread_mutex_lock(&attach_lock);
+    for (int i = 0; i < EMU_SLOTS && my_slot < 0; i++) {
+        if (record_lock(F_SETLK, F_WRLCK, i) != 0)
+            continue;
+        for (int g = 0; g < EMU_GPUS; g++) {
+            shm_lock(g);
+            shm->gpu[g].used -= shm->slot[i].gpu[g].used;
+            memset(&shm->slot[i].gpu[g], 0, sizeof(emu_share));
+            shm_unlock(g);
+        }
+        shm->slot[i].pid = getpid();
+        my_slot = i;
+    }
+    pthread_mutex_unlock(&attach_lock);
+    return my_slot;
+}
+
+void shm_forget(void)
+{
+    my_slot = -1;
+}
+
+static bool alive(int slot)
+{
+    return slot == my_slot || record_lock(F_GETLK, F_WRLCK, slot);
+}
+
+void shm_lock(int gpu)
+{
+    if (pthread_mutex_lock(&shm->gpu[gpu].lock) == EOWNERDEAD)
+        pthread_mutex_consistent(&shm->gpu[gpu].lock);
+}
+
+void shm_unlock(int gpu)
+{
+    pthread_mutex_unlock(&shm->gpu[gpu].lock);
+}
+
+void shm_sweep(void)
+{
+    for (int i = 0; i < EMU_SLOTS; i++) {
+        if (shm->slot[i].pid == 0 || alive(i))
+            continue;
+        for (int g = 0; g < EMU_GPUS; g++) {
+            shm_lock(g);
+            shm->gpu[g].used -= shm->slot[i].gpu[g].used;
+            if (shm->gpu[g].owner == i)
+                shm->gpu[g].owner = -1;
+            memset(&shm->slot[i].gpu[g], 0, sizeof(emu_share));
+            shm_unlock(g);
+        }
+        shm->slot[i].pid = 0;
+    }
+}
+
+int shm_charge(int gpu, uint64_t bytes)
+{
+    int slot = shm_my_slot();
+    if (slot < 0)
+        return -1;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        shm_lock(gpu);
+        bool fits = shm->gpu[gpu].used + bytes <= emu_conf()->memory;
+        if (fits) {
+            shm->gpu[gpu].used += bytes;
+            shm->slot[slot].gpu[gpu].used += bytes;
+        }
+        shm_unlock(gpu);
+        if (fits)
+            return 0;
+        shm_sweep();
+    }
+    return -1;
+}
+
+void shm_release(int gpu, uint64_t bytes)
+{
+    int slot = shm_my_slot();
+    if (slot < 0)
+        return;
+    shm_lock(gpu);
+    shm->gpu[gpu].used -= bytes;
+    shm->slot[slot].gpu[gpu].used -= bytes;
+    shm_unlock(gpu);
+}
+
+void shm_memory(int gpu, uint64_t *total, uint64_t *free_bytes)
+{
+    *total = emu_conf()->memory;
+    *free_bytes = *total;
+    if (!shm_open_engine())
+        return;
+    shm_sweep();
+    shm_lock(gpu);
+    *free_bytes = *total - shm->gpu[gpu].used;
+    shm_unlock(gpu);
+}

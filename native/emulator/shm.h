@@ -1,0 +1,57 @@
+/* shm.h: engine.shm, the one state that all processes of an emulated machine share. */
+#ifndef EMU_SHM_H
+#define EMU_SHM_H
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "config.h"
+#define EMU_SLOTS 256
+#define EMU_SAMPLES 64
+#define EMU_SAMPLE_NS 100000000ull
+
+typedef struct {
+    _Atomic uint32_t word;     /* the process's scheduler for this GPU sleeps here */
+    _Atomic uint32_t wants;    /* it has runnable work and waits for the GPU */
+    uint64_t used, busy_ns;    /* bytes and nanoseconds charged to this process on this GPU */
+    uint64_t busy_mark, mark_ns; /* busy_ns at the last sample, for per-process utilisation */
+    int contexts;
+} emu_share;
+typedef struct {
+    int32_t pid;
+    emu_share gpu[EMU_GPUS];
+} emu_slot;
+typedef struct {
+    pthread_mutex_t lock; /* robust, process-shared */
+    int32_t owner;        /* slot that runs, or -1 */
+    uint64_t clock_ns;    /* GPU time is used up to here */
+    uint64_t slice_start_ns, slice_end_ns, want_ns;
+    uint64_t busy_ns;
+    uint64_t sample_busy[EMU_SAMPLES], sample_ns[EMU_SAMPLES];
+    uint32_t sample_at;
+    uint64_t used;
+} emu_gpu;
+typedef struct {
+    _Atomic uint32_t magic;
+    uint32_t version;
+    emu_gpu gpu[EMU_GPUS];
+    emu_slot slot[EMU_SLOTS];
+} emu_shm;
+
+emu_shm *shm_open_engine(void);
+int shm_my_slot(void);
+void shm_forget(void); /* in a forked child */
+void shm_sweep(void);
+int shm_charge(int gpu, uint64_t bytes);
+void shm_release(int gpu, uint64_t bytes);
+void shm_memory(int gpu, uint64_t *total, uint64_t *free_bytes);
+bool shm_acquire(int gpu);
+bool shm_waiters(int gpu);
+void shm_hand_over(int gpu);
+void shm_busy(int gpu, uint64_t from_ns, uint64_t ns);
+void shm_lock(int gpu);
+void shm_unlock(int gpu);
+uint64_t shm_now(void);
+void shm_wake(_Atomic uint32_t *word);
+void shm_sleep(_Atomic uint32_t *word, uint32_t seen, uint64_t until_ns);
+#endif

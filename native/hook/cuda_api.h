@@ -1,0 +1,132 @@
+/* cuda_api.h: the facts about CUDA's and NVML's binary interface that the hook needs, in our own words.
+ *
+ * Handles are void *, enumerations int. Only the fields that are read are named; what follows them is never touched.
+ */
+#ifndef ALIQUOT_CUDA_API_H
+#define ALIQUOT_CUDA_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+typedef unsigned long long CUdeviceptr;
+
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_SYSTEM_NOT_READY = 802,
+    CUDA_ERROR_CAPTURE_INVALIDATED = 901,
+    CUDA_ERROR_CAPTURE_UNJOINED = 904,
+};
+
+enum { NVML_SUCCESS = 0, NVML_ERROR_NO_PERMISSION = 4, NVML_ERROR_INSUFFICIENT_SIZE = 7, NVML_ERROR_NOT_FOUND = 13 };
+
+#define STREAM_LEGACY ((void *)1)
+#define STREAM_PER_THREAD ((void *)2)
+#define LOCATION_DEVICE 1
+#define CAPTURE_MODE_RELAXED 2
+#define EVENT_BLOCKING_NO_TIMING 3
+#define POOL_RESERVED_CURRENT 5
+#define ARRAY_SPARSE 0x40
+#define ARRAY_DEFERRED 0x80
+#define NODE_MEM_ALLOC 10
+
+struct launch_config {
+    unsigned grid[3], block[3], shared;
+    void *hStream;
+};
+
+struct launch_params {
+    void *function;
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    void **params;
+};
+
+struct mem_location {
+    int type, id;
+};
+
+struct allocation_prop {
+    int type, handle_types;
+    struct mem_location location;
+};
+
+struct pool_props {
+    int type, handle_types;
+    struct mem_location location;
+    void *security;
+    size_t max_size;
+    unsigned char reserved[56];
+};
+
+struct alloc_node {
+    struct pool_props pool;
+    const void *access;
+    size_t access_count;
+    size_t bytes;
+    CUdeviceptr ptr;
+};
+
+/* CUgraphNodeParams: the type, three words of padding, then a union that begins with the node's own parameters. */
+struct node_params {
+    int type;
+    int reserved[3];
+    struct alloc_node alloc;
+};
+
+struct array_v1 {
+    unsigned width, height;
+    int format;
+    unsigned channels;
+};
+
+struct array_v2 {
+    size_t width, height;
+    int format;
+    unsigned channels;
+};
+
+struct array3d_v1 {
+    unsigned width, height, depth;
+    int format;
+    unsigned channels, flags;
+};
+
+struct array3d_v2 {
+    size_t width, height, depth;
+    int format;
+    unsigned channels, flags;
+};
+
+struct array_requirements {
+    size_t bytes, alignment;
+    unsigned reserved[4];
+};
+
+struct nvml_memory {
+    unsigned long long total, free, used;
+};
+
+struct nvml_memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+
+struct nvml_process_v1 {
+    unsigned pid;
+    unsigned long long bytes;
+};
+
+struct nvml_process_v2 {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance, compute_instance;
+};
+
+#endif

@@ -1,0 +1,210 @@
+/* hook.h: what the parts of the hook share.
+ *
+ * A *slot* is one GPU as this process sees it; a *record* is one thread's use of one slot. The books of a GPU's memory
+ * are in its slot, behind one mutex; the launch path reads slots and records without any.
+ */
+#ifndef ALIQUOT_HOOK_H
+#define ALIQUOT_HOOK_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "aliquot_abi.h"
+#include "cuda_api.h"
+#include "gen/symbols.h"
+
+#define HIDDEN __attribute__((visibility("hidden")))
+#define EXPORT __attribute__((visibility("default")))
+#define MAX_SLOTS 32
+#define MAX_STREAMS 64
+#define SLAB_BYTES (64ull << 20)
+#define PATH_BYTES 512
+
+/* trampoline.h compares with 2. */
+enum aliquot_mode { MODE_UNKNOWN = 0, MODE_PASS = 1, MODE_HELD = 2, MODE_BROKEN = 3 };
+
+struct symbol_row {
+    const char *name;
+    void *hook; /* NULL: not intercepted */
+};
+
+struct version_row {
+    const char *name; /* as asked of cuGetProcAddress */
+    int version;
+    int own_stream; /* 1: the per-thread default stream twin */
+    int symbol;
+};
+
+struct conf {
+    char tenant[128], socket[PATH_BYTES], libcuda[PATH_BYTES], libnvml[PATH_BYTES], cpus[256];
+};
+
+/* One thread's use of one slot. `seq` is odd while the thread is inside the driver's launch. */
+struct record {
+    _Atomic uint64_t seq;
+    struct slot *slot;
+    _Atomic int in_use;
+    void *streams[4]; /* noted lately: not noted again */
+    unsigned stream_at;
+    void *ring[32]; /* events of recent launches, used only while somebody waits */
+    unsigned ring_at;
+    struct record *next;
+    uint64_t drained_seq;
+};
+
+struct slot {
+    _Atomic int state; /* enum slot_state */
+    int device;        /* CUDA ordinal, -1: known by uuid only (NVML) */
+    uint8_t uuid[16];
+    uint32_t number; /* the arbiter's slot number */
+    _Atomic(aliquot_page *) page;
+    _Atomic uint64_t boot_id;
+    pthread_mutex_t lock;
+    /* the token */
+    _Atomic uint32_t given_back; /* the word that was returned by ourselves; ~0 = none */
+    _Atomic uint32_t answered;   /* the CLOSED word DRAINED was sent for */
+    _Atomic uint64_t wanted_ns;
+    _Atomic int waiting;
+    _Atomic uint64_t pace_until_ns, pace_sleep_ns;
+    _Atomic(struct record *) records;
+    _Atomic int helper_running;
+    /* the work */
+    void *context; /* some context of this device, for our own events */
+    void *streams[MAX_STREAMS];
+    unsigned stream_count;
+    uint64_t seen_launches, finished_launches;
+    uint64_t burst_start_ns, last_active_ns, burst_max_ns, burst_max_at_ns;
+    _Atomic uint64_t synced_launches, synced_at_ns;
+    /* the memory */
+    uint64_t leased, unused, context_bytes, context_each;
+    unsigned contexts, primary_refs;
+};
+
+enum slot_state { SLOT_EMPTY = 0, SLOT_KNOWN, SLOT_HELD, SLOT_REFUSED, SLOT_AWAY };
+
+/* What tests and benches read; fields are only ever added at the end. */
+struct aliquot_stats {
+    uint64_t size, mode, launches, waits, passes, unknown_names, mapped_symbols, names, wants, returns, drains,
+        reconnects, reserved_bytes, leased_bytes, unused_bytes, ledger_entries, denied, bounded, captures, disagreed;
+};
+EXPORT int aliquot_stats(struct aliquot_stats *out);
+
+struct counters {
+    _Atomic uint64_t waits, passes, unknown, mapped, wants, returns, drains, reconnects, denied, bounded, disagreed;
+};
+extern HIDDEN struct counters aliquot_counters;
+extern HIDDEN _Atomic int aliquot_mode;
+extern HIDDEN struct conf aliquot_conf;
+extern HIDDEN void *aliquot_real[ALIQUOT_SYMBOL_COUNT];
+extern HIDDEN const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT];
+extern HIDDEN const struct version_row aliquot_versions[];
+extern HIDDEN void *(*aliquot_true_dlsym)(void *, const char *);
+extern HIDDEN void *(*aliquot_true_dlvsym)(void *, const char *, const char *);
+
+#define REAL(symbol, ...) ((CUresult (*)(__VA_ARGS__))aliquot_real[SYM_##symbol])
+#define REAL_AT(symbol, ...) ((CUresult (*)(__VA_ARGS__))aliquot_real[symbol])
+#define COUNT(what) atomic_fetch_add_explicit(&aliquot_counters.what, 1, memory_order_relaxed)
+
+/* conf.c: reads the tenant's record once; returns the mode. */
+int conf_load(void);
+/* real.c */
+void *real_library(bool nvml);
+void *real_symbol(int symbol);
+void *aliquot_resolve(long symbol);
+bool real_is_nvml(const char *name);
+void true_dl_find(void);
+/* procaddr.c: the hook of a real pointer, or NULL; `name` settles pointers that several symbols share. */
+void *hook_of(void *pointer, const char *name);
+/* gate.c, wait.c */
+struct slot *thread_slot(void);
+void thread_forget(void);
+struct record *record_of(struct slot *slot);
+uint64_t slot_launches(struct slot *slot, bool *inside);
+bool wait_for_token(struct slot *slot, uint64_t *until_ns);
+void want_token(struct slot *slot);
+/* fail.c: may this slot launch without an arbiter? Sets the end of the permission, or sleeps and says no. */
+bool fail_allows(struct slot *slot, uint64_t *until_ns);
+/* link.c */
+struct slot *slot_of_device(int device);
+struct slot *slot_of_uuid(const uint8_t uuid[16]);
+struct slot *slot_at(unsigned index);
+bool slot_attach(struct slot *slot);
+bool link_send(const aliquot_message *message);
+bool link_ask(aliquot_message *message, uint16_t expect, int *fd);
+bool link_alive(void);
+bool link_revive(void);
+void link_after_fork(void);
+void slots_after_fork(void);
+/* helper.c, burst.c */
+void helper_start(struct slot *slot);
+void note_stream(struct slot *slot, struct record *record, void *stream, bool own);
+void forget_stream(void *stream);
+void burst_tick(struct slot *slot, bool active, uint64_t now);
+uint64_t burst_estimate(struct slot *slot, uint64_t now);
+/* capture.c */
+bool capture_running(void);
+bool stream_captures(void *stream, bool own);
+/* lease.c: bytes of a slot's limit. Both are exact; false = over the limit. */
+bool memory_reserve(struct slot *slot, uint64_t bytes);
+void memory_release(struct slot *slot, uint64_t bytes);
+bool context_reserve(struct slot *slot);
+void context_release(struct slot *slot);
+void memory_restore(struct slot *slot);
+uint64_t memory_held(struct slot *slot);
+/* ledger.c: what is charged for which handle. */
+enum ledger_kind { LEDGER_POINTER = 1, LEDGER_ARRAY, LEDGER_VMM, LEDGER_MAP, LEDGER_GRAPH, LEDGER_POOL, LEDGER_CONTEXT };
+struct ledger_entry {
+    uint64_t key;
+    struct slot *slot;
+    uint64_t bytes, other;
+    uint32_t kind, refs;
+};
+bool ledger_put(struct ledger_entry entry);
+bool ledger_get(uint32_t kind, uint64_t key, struct ledger_entry *out);
+bool ledger_take(uint32_t kind, uint64_t key, struct ledger_entry *out);
+bool ledger_ref(uint32_t kind, uint64_t key, int change, struct ledger_entry *gone);
+void ledger_each(uint32_t kind, void (*visit)(struct ledger_entry *, void *), void *with);
+uint64_t ledger_count(void);
+void ledger_clear(void);
+/* pool.c */
+void pools_refresh(void);
+/* fork.c */
+void fork_watch(void);
+/* cpu.c */
+void cpu_bind(void);
+/* clock.c */
+uint64_t now_ns(void);
+uint64_t tsc_at(uint64_t deadline_ns);
+
+static inline int futex_wait_ms(const void *word, uint32_t value, unsigned ms);
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static inline int futex_wait_ns(const void *word, uint32_t value, uint64_t ns)
+{
+    struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    return (int)syscall(SYS_futex, word, FUTEX_WAIT, value, &time, NULL, 0);
+}
+static inline int futex_wait_ms(const void *word, uint32_t value, unsigned ms)
+{
+    return futex_wait_ns(word, value, (uint64_t)ms * 1000000u);
+}
+static inline uint32_t page_word(const aliquot_page *page)
+{
+    return __atomic_load_n(&page->word, __ATOMIC_ACQUIRE);
+}
+static inline uint64_t page_deadline(const aliquot_page *page)
+{
+    return __atomic_load_n(&page->deadline_ns, __ATOMIC_ACQUIRE);
+}
+static inline uint32_t page_waiters(const aliquot_page *page)
+{
+    return __atomic_load_n(&page->waiters, __ATOMIC_RELAXED);
+}
+
+#endif

@@ -1,0 +1,56 @@
+/* wait.c: a thread without a token: ask once, sleep on the page, notice a dead arbiter. */
+#include "hook.h"
+
+#define ASK_AGAIN_NS 1000000000u
+#define STILL_HELD_NS 20000000u
+
+/* One WANT for all threads of the process; again after a second, in case the arbiter lost it. */
+void want_token(struct slot *slot)
+{
+    uint64_t now = now_ns(), before = atomic_load(&slot->wanted_ns);
+    if (before && now - before < ASK_AGAIN_NS)
+        return;
+    if (!atomic_compare_exchange_strong(&slot->wanted_ns, &before, now))
+        return;
+    aliquot_message want = {.type = ALIQUOT_MSG_WANT, .gpu = slot->number, .a = burst_estimate(slot, now)};
+    if (link_send(&want))
+        COUNT(wants);
+    else
+        atomic_store(&slot->wanted_ns, 0);
+}
+
+/* Sleeps until the caller should look at the page again (true), or may go without a token until `until_ns` (false). */
+bool wait_for_token(struct slot *slot, uint64_t *until_ns)
+{
+    aliquot_page *page = atomic_load(&slot->page);
+    if (!page || !link_alive()) {
+        if (link_revive() && atomic_load(&slot->page))
+            return true;
+        bool allowed = fail_allows(slot, until_ns);
+        if (!allowed && (!page || page->fail_policy == ALIQUOT_FAIL_CLOSED))
+            nanosleep(&(struct timespec){0, 20000000}, NULL);
+        return !allowed;
+    }
+    uint32_t word = page_word(page);
+    bool valid = (word & 3) == ALIQUOT_WORD_VALID;
+    if (valid && word != atomic_load(&slot->given_back) && now_ns() < page_deadline(page))
+        return true;
+    COUNT(waits);
+    atomic_fetch_add(&slot->waiting, 1);
+    want_token(slot);
+    if (valid && word == atomic_load(&slot->given_back)) {
+        /* Returned by us, still valid: either the arbiter is about to take it, or a sister process holds it on. */
+        futex_wait_ns(&page->word, word, STILL_HELD_NS);
+        if (page_word(page) == word && now_ns() < page_deadline(page))
+            atomic_store(&slot->given_back, ~0u);
+    } else if (valid) {
+        /* Past its deadline: a renewal moves the deadline and leaves the word. */
+        futex_wait_ms(&page->word, word, 1);
+    } else {
+        futex_wait_ms(&page->word, word, 100);
+    }
+    atomic_fetch_sub(&slot->waiting, 1);
+    if (page_word(page) != word)
+        atomic_store(&slot->wanted_ns, 0);
+    return true;
+}

@@ -1,0 +1,88 @@
+"""`python -m aliquot.arbiter`: the process that hands out GPU time and memory on this machine."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from aliquot.tokens import MS, Handover, QuotaMode, TokenConfig
+
+from .abi import FailPolicy
+from .program import Program
+from .settings import Settings
+
+
+@click.command()
+@click.option(
+    "--runtime-dir", type=click.Path(file_okay=False, path_type=Path), required=True, help="Sockets, journal."
+)
+@click.option("--libnvml", type=click.Path(path_type=Path), help="Measure memory by this libnvidia-ml.so.1.")
+@click.option("--window-ms", type=click.IntRange(100), default=10_000, show_default=True)
+@click.option("--quota", type=click.Choice([m.value for m in QuotaMode]), default="dynamic", show_default=True)
+@click.option("--quota-ms", type=click.IntRange(1), default=100, show_default=True, help="Fixed, or before any data.")
+@click.option("--min-quota-ms", type=click.IntRange(1), default=20, show_default=True)
+@click.option("--handover", type=click.Choice([h.value for h in Handover]), default="auto", show_default=True)
+@click.option("--fail-policy", type=click.Choice(["pace", "open", "closed"]), default="pace", show_default=True)
+@click.option("--drain-timeout-ms", type=click.IntRange(10), default=30_000, show_default=True)
+@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Prometheus on 127.0.0.1; 0 is off.")
+@click.option("--fresh", is_flag=True, help="Forget the tenants and debts of an earlier arbiter.")
+def main(
+    runtime_dir: Path,
+    libnvml: Path | None,
+    window_ms: int,
+    quota: str,
+    quota_ms: int,
+    min_quota_ms: int,
+    handover: str,
+    fail_policy: str,
+    drain_timeout_ms: int,
+    metrics_port: int,
+    fresh: bool,
+) -> None:
+    """Arbitrate GPU time and memory between the tenants of this machine."""
+    try:
+        tokens = TokenConfig(
+            window_ns=window_ms * MS,
+            quota_mode=QuotaMode(quota),
+            quota_ns=quota_ms * MS,
+            min_quota_ns=min(min_quota_ms, quota_ms) * MS,
+            handover=Handover(handover),
+            drain_timeout_ns=drain_timeout_ms * MS,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    settings = Settings(
+        runtime_dir,
+        tokens=tokens,
+        fail_policy=FailPolicy[fail_policy.upper()],
+        libnvml=libnvml,
+        metrics_port=metrics_port,
+    )
+    _serve(settings, fresh=fresh)
+
+
+def _serve(settings: Settings, *, fresh: bool) -> None:
+    """Run until SIGTERM or SIGINT; a fault at the start is one sentence and exit status 1."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sys.setswitchinterval(0.0002)
+    try:
+        program = Program(settings, fresh=fresh)
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+    signal.signal(signal.SIGTERM, lambda *_: program.stop())
+    signal.signal(signal.SIGINT, lambda *_: program.stop())
+    click.echo("ready")
+    try:
+        program.run()
+    finally:
+        program.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The two local sockets of JSON lines: admin.sock changes tenants, status.sock only reads.
+
+A reader that does not read its lines is cut off once a bound is reached; it never makes the loop wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from .events import Event
+from .records import Answer, Request
+from .report import status_of
+from .server import Server, listen
+
+_LINE_LIMIT: Final = 1 << 20
+_BUFFER_LIMIT: Final = 4 << 20
+_CLIENT_LIMIT: Final = 64
+
+
+class Channel:
+    """One client of one of the two sockets."""
+
+    def __init__(self, owner: Channels, sock: socket.socket, *, admin: bool) -> None:
+        self._owner = owner
+        self._sock = sock
+        self._admin = admin
+        self._in = bytearray()
+        self._out = bytearray()
+        self._closed = False
+        owner.server.selector.register(sock, selectors.EVENT_READ, self._ready)
+
+    def close(self) -> None:
+        """End it; more than once does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        self._owner.server.events.followers.discard(self._follow)
+        self._owner.server.selector.unregister(self._sock)
+        self._sock.close()
+        self._owner.clients.discard(self)
+
+    def _ready(self) -> None:
+        if self._closed:
+            return
+        try:
+            data = self._sock.recv(65536)
+        except BlockingIOError:
+            self._flush()
+            return
+        except OSError:
+            self.close()
+            return
+        if not data:
+            self.close()
+            return
+        self._in += data
+        while not self._closed and (end := self._in.find(b"\n")) >= 0:
+            line = bytes(self._in[:end])
+            del self._in[: end + 1]
+            self._line(line)
+        if len(self._in) > _LINE_LIMIT:
+            self.close()
+        self._flush()
+
+    def _line(self, line: bytes) -> None:
+        try:
+            request = msgspec.json.decode(line, type=Request)
+        except msgspec.DecodeError as error:
+            self._say(Answer(error=f"not a request: {error}"))
+            return
+        try:
+            self._serve(request)
+        except (ValueError, OSError) as error:
+            self._say(Answer(error=str(error)))
+
+    def _serve(self, request: Request) -> None:
+        server = self._owner.server
+        if request.op == "status":
+            self._say(Answer(status=status_of(server.engine, server.settings, server.boot_id)))
+        elif request.op == "events":
+            for event in server.events.recent():
+                self._follow(event)
+            if request.follow:
+                server.events.followers.add(self._follow)
+            else:
+                self._say(Answer(end=True))
+        elif not self._admin:
+            raise ValueError(f"{request.op!r} is not read-only; use admin.sock")
+        elif request.op == "add_tenant" and request.tenant is not None:
+            server.add_tenant(request.tenant)
+            self._owner.changed()
+            self._say(Answer())
+        elif request.op == "remove_tenant":
+            server.remove_tenant(request.name)
+            self._owner.changed()
+            self._say(Answer())
+        else:
+            raise ValueError(f"unknown request {request.op!r}; known: status, events, add_tenant, remove_tenant")
+
+    def _follow(self, event: Event) -> None:
+        self._say(Answer(event=event))
+
+    def _say(self, answer: Answer) -> None:
+        if self._closed:
+            return
+        self._out += msgspec.json.encode(answer) + b"\n"
+        if len(self._out) > _BUFFER_LIMIT:
+            self.close()
+            return
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write what the socket takes, and ask to be woken for the rest."""
+        if self._closed:
+            return
+        try:
+            while self._out:
+                sent = self._sock.send(self._out)
+                del self._out[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+            return
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
+        self._owner.server.selector.modify(self._sock, mask, self._ready)
+
+
+class Channels:
+    """Both listening sockets; `changed` is called after the set of tenants changed."""
+
+    def __init__(self, server: Server, changed: Callable[[], None]) -> None:
+        self.server = server
+        self.changed = changed
+        self.clients: set[Channel] = set()
+        self._listeners: list[socket.socket] = []
+        settings = server.settings
+        for path, mode, admin in ((settings.admin_socket, 0o600, True), (settings.status_socket, 0o660, False)):
+            sock = listen(path, socket.SOCK_STREAM, mode)
+            self._listeners.append(sock)
+            server.selector.register(sock, selectors.EVENT_READ, lambda s=sock, a=admin: self._accept(s, admin=a))
+
+    def close(self) -> None:
+        """Close and unlink."""
+        for client in list(self.clients):
+            client.close()
+        for sock in self._listeners:
+            self.server.selector.unregister(sock)
+            sock.close()
+        for path in (self.server.settings.admin_socket, self.server.settings.status_socket):
+            path.unlink(missing_ok=True)
+
+    def _accept(self, listener: socket.socket, *, admin: bool) -> None:
+        with contextlib.suppress(OSError):
+            sock, _ = listener.accept()
+            sock.setblocking(False)
+            if len(self.clients) >= _CLIENT_LIMIT:
+                sock.close()
+                return
+            self.clients.add(Channel(self, sock, admin=admin))

@@ -1,0 +1,148 @@
+"""Talks to a running arbiter over its local sockets, one request at a time."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from .records import Answer, Request, Status, TenantGpu, TenantRecord
+
+__all__ = ["ArbiterClient", "ArbiterError", "Status", "TenantGpu", "TenantRecord"]
+
+
+class ArbiterError(RuntimeError):
+    """The arbiter is not there, or refused; the text is for the person who has to act."""
+
+
+class ArbiterClient:
+    """One user's view of the arbiter in `runtime_dir`. Not for use by several threads at once.
+
+    Reading goes through status.sock, changing through admin.sock, so a reader needs no right to change.
+    """
+
+    def __init__(self, runtime_dir: Path, *, timeout_s: float = 10.0) -> None:
+        self._dir = runtime_dir
+        self._timeout_s = timeout_s
+        self._lines: dict[str, _Lines] = {}
+
+    def __enter__(self) -> ArbiterClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for lines in self._lines.values():
+            lines.close()
+        self._lines.clear()
+
+    def add_tenant(self, record: TenantRecord) -> None:
+        """Make a tenant known and open its socket; the same record twice changes nothing.
+
+        Raises:
+            ArbiterError: no arbiter, or a record that it cannot keep.
+        """
+        self._ask("admin.sock", Request("add_tenant", tenant=record))
+
+    def remove_tenant(self, name: str) -> None:
+        """Close a tenant with all its connections.
+
+        Raises:
+            ArbiterError: no arbiter, or no such tenant.
+        """
+        self._ask("admin.sock", Request("remove_tenant", name=name))
+
+    def status(self) -> Status:
+        """Everything at this moment.
+
+        Raises:
+            ArbiterError: no arbiter.
+        """
+        status = self._ask("status.sock", Request("status")).status
+        if status is None:
+            raise ArbiterError("the arbiter answered without a status")
+        return status
+
+    def events(self, *, follow: bool = False) -> Iterator[dict[str, Any]]:
+        """The kept events, oldest first; with `follow` also every later one, until the arbiter ends.
+
+        Raises:
+            ArbiterError: no arbiter.
+        """
+        lines = _Lines(self._dir / "status.sock", None if follow else self._timeout_s)
+        try:
+            lines.send(Request("events", follow=follow))
+            while True:
+                answer = lines.receive()
+                if answer is None or answer.end:
+                    return
+                if answer.event is not None:
+                    yield answer.event
+        finally:
+            lines.close()
+
+    def _ask(self, name: str, request: Request) -> Answer:
+        lines = self._lines.get(name)
+        fresh = lines is None
+        if lines is None:
+            lines = self._lines[name] = _Lines(self._dir / name, self._timeout_s)
+        answer = lines.ask(request)
+        if answer is None:
+            self._lines.pop(name).close()
+            if fresh:
+                raise ArbiterError(f"the arbiter in {self._dir} closed the connection")
+            return self._ask(name, request)  # it was restarted since the last request
+        if answer.error:
+            raise ArbiterError(answer.error)
+        return answer
+
+
+class _Lines:
+    """One connection that carries JSON lines."""
+
+    def __init__(self, path: Path, timeout_s: float | None) -> None:
+        self._path = path
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._sock.settimeout(timeout_s)
+        try:
+            self._sock.connect(str(path))
+        except OSError as error:
+            self._sock.close()
+            raise ArbiterError(f"no arbiter at {path}: {error.strerror or error}") from error
+        self._file = self._sock.makefile("rb")
+
+    def ask(self, request: Request) -> Answer | None:
+        """One request, one answer; None when the other side is gone."""
+        try:
+            self.send(request)
+            return self.receive()
+        except TimeoutError as error:
+            raise ArbiterError(f"the arbiter at {self._path} does not answer") from error
+
+    def send(self, request: Request) -> None:
+        """Write one line; a side that is gone is noticed by `receive`."""
+        try:
+            self._sock.sendall(msgspec.json.encode(request) + b"\n")
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+    def receive(self) -> Answer | None:
+        """Read one line; None at the end."""
+        try:
+            line = self._file.readline()
+        except ConnectionResetError:
+            return None
+        return msgspec.json.decode(line, type=Answer) if line.endswith(b"\n") else None
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._file.close()
+        self._sock.close()

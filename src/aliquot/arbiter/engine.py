@@ -1,0 +1,210 @@
+"""Between the policy and the pages: turns what processes say into policy events, and actions into stored words.
+
+No I/O but stores to pages, no logging, no clock: the loop hands in the time. Everything a process says about another
+grant than the current one is old and ignored; what it says may shorten its own time only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from aliquot.tokens import Grant, Renew, Revoke, Share, TokenPolicy
+
+from .records import TenantRecord
+from .seats import Process, Seat, Tenant
+
+STUCK_FACTOR: Final = 4
+
+Emit = Callable[..., None]
+
+
+class Engine:
+    """All tenants on the policy; `emit(kind, now_ns, **facts)` receives what is worth telling."""
+
+    def __init__(self, policy: TokenPolicy, emit: Emit) -> None:
+        self.policy = policy
+        self.tenants: dict[str, Tenant] = {}
+        self._emit = emit
+
+    def add(self, tenant: Tenant, now_ns: int) -> None:
+        """Put a tenant under the policy.
+
+        Raises:
+            ValueError: a share cannot be kept.
+        """
+        self.policy.add_tenant(tenant.name, shares_of(tenant.record), now_ns)
+        self.tenants[tenant.name] = tenant
+
+    def remove(self, tenant: Tenant, now_ns: int) -> None:
+        """Take a tenant out; its gates close."""
+        self._close_gates(tenant)
+        self.policy.remove_tenant(tenant.name, now_ns)
+        del self.tenants[tenant.name]
+
+    def want(self, process: Process, seat: Seat, burst_ns: int, now_ns: int) -> None:
+        """A process has work to launch."""
+        tenant = process.tenant
+        if seat.valid and not tenant.stopping:
+            if process in seat.returned:
+                self._reopen(process, seat, now_ns)
+            seat.users.add(process)
+            return
+        seat.wanting.add(process)
+        if not tenant.wanted_at_ns:
+            tenant.wanted_at_ns = now_ns
+        self.policy.want(tenant.name, now_ns, burst_ns)
+
+    def give_back(self, process: Process, seat: Seat, epoch: int, burst_ns: int, now_ns: int) -> None:
+        """A process is idle and gives the token back."""
+        if not seat.valid or not seat.first_epoch <= epoch <= seat.epoch:
+            return
+        seat.returned.add(process)
+        seat.users.discard(process)
+        self._maybe_idle(process.tenant, burst_ns, now_ns)
+
+    def drained(self, process: Process, seat: Seat, epoch: int, burst_ns: int, now_ns: int) -> None:
+        """After a revocation: nothing of this process runs any more."""
+        if seat.draining and epoch == seat.epoch:
+            seat.pending.discard(process)
+            self._maybe_drained(process.tenant, seat, burst_ns, now_ns)
+
+    def leave(self, process: Process, now_ns: int) -> None:
+        """A process has ended, in order or not: its memory is free, nobody waits for its answers."""
+        tenant = process.tenant
+        tenant.processes.discard(process)
+        slots = list(process.leases)
+        for slot in slots:
+            tenant.seats[slot].forget(process)
+        if not any(seat.attached for seat in tenant.seats):
+            self._all_gone(tenant, now_ns)
+            return
+        for slot in slots:
+            self._maybe_drained(tenant, tenant.seats[slot], 0, now_ns)
+        self._maybe_idle(tenant, 0, now_ns)
+        if not any(seat.wanting for seat in tenant.seats):
+            tenant.wanted_at_ns = 0
+            self.policy.unwant(tenant.name)
+
+    def tick(self, now_ns: int) -> None:
+        """Carry out what the policy decides now."""
+        for action in self.policy.tick(now_ns):
+            tenant = self.tenants[action.tenant]
+            if isinstance(action, Grant):
+                self._grant(tenant, action, now_ns)
+            elif isinstance(action, Renew):
+                for seat in tenant.seats:
+                    seat.deadline_ns = action.deadline_ns
+                    seat.page.renew(action.deadline_ns)
+            elif isinstance(action, Revoke):
+                self._revoke(tenant, now_ns)
+
+    def show_waiters(self) -> None:
+        """Tell every holder how many others wait for its GPU."""
+        waiting: dict[str, int] = {}
+        for tenant in self.tenants.values():
+            if tenant.wanted_at_ns:
+                for seat in tenant.seats:
+                    waiting[seat.gpu.uuid] = waiting.get(seat.gpu.uuid, 0) + 1
+        for tenant in self.tenants.values():
+            own = 1 if tenant.wanted_at_ns else 0
+            for seat in tenant.seats:
+                seat.page.set_waiters(waiting.get(seat.gpu.uuid, 0) - own)
+
+    def release_stuck(self, now_ns: int, timeout_ns: int) -> None:
+        """Stop waiting for processes that have not answered a revocation for very long, such as stopped ones."""
+        for tenant in self.tenants.values():
+            for seat in tenant.seats:
+                if seat.draining and now_ns - seat.revoked_at_ns > STUCK_FACTOR * timeout_ns:
+                    pids = [process.pid for process in seat.pending]
+                    self._emit("drain-timeout", now_ns, tenant=tenant.name, gpu=seat.gpu.uuid, pids=pids)
+                    seat.pending.clear()
+                    self._maybe_drained(tenant, seat, 0, now_ns)
+
+    def close_all(self) -> None:
+        """Close every gate."""
+        for tenant in self.tenants.values():
+            self._close_gates(tenant)
+
+    def _grant(self, tenant: Tenant, action: Grant, now_ns: int) -> None:
+        waited = now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0
+        tenant.wanted_at_ns = 0
+        tenant.stopping = False
+        for seat in tenant.seats:
+            seat.returned.clear()
+            seat.handovers += 1
+            seat.waits_ns.append(waited)
+            seat.first_epoch = (seat.epoch + 1) & 0x3FFFFFFF
+            self._open(seat, now_ns, action.deadline_ns)
+
+    def _open(self, seat: Seat, now_ns: int, deadline_ns: int) -> None:
+        seat.epoch = (seat.epoch + 1) & 0x3FFFFFFF
+        seat.page.grant(seat.epoch, now_ns, deadline_ns)
+        seat.valid, seat.draining, seat.deadline_ns = True, False, deadline_ns
+        seat.users = set(seat.wanting)
+        seat.wanting.clear()
+
+    def _reopen(self, process: Process, seat: Seat, now_ns: int) -> None:
+        """The process gave its part back while others of the tenant go on: a new epoch lets it in again."""
+        seat.returned.discard(process)
+        seat.epoch = (seat.epoch + 1) & 0x3FFFFFFF
+        seat.page.grant(seat.epoch, now_ns, seat.deadline_ns)
+
+    def _revoke(self, tenant: Tenant, now_ns: int) -> None:
+        tenant.stopping = False
+        for seat in tenant.seats:
+            seat.page.close_gate(seat.epoch)
+        for seat in tenant.seats:
+            seat.valid, seat.draining, seat.revoked_at_ns = False, True, now_ns
+            seat.pending = seat.attached - seat.returned
+            seat.users.clear()
+        for seat in tenant.seats:
+            self._maybe_drained(tenant, seat, 0, now_ns)
+
+    def _maybe_drained(self, tenant: Tenant, seat: Seat, burst_ns: int, now_ns: int) -> None:
+        if seat.draining and not seat.pending:
+            seat.draining = False
+            self.policy.drained(tenant.name, seat.gpu.uuid, now_ns, burst_ns)
+
+    def _maybe_idle(self, tenant: Tenant, burst_ns: int, now_ns: int) -> None:
+        """When every user of every GPU has returned, the tenant has; a gang returns as a whole or not at all."""
+        held = [seat for seat in tenant.seats if seat.valid]
+        if not held or any(seat.users or (seat.attached and not seat.returned) for seat in held):
+            return
+        if any(seat.attached - seat.returned for seat in held):
+            tenant.stopping = True
+            self.policy.stop(tenant.name, now_ns)
+            return
+        self._close_gates(tenant)
+        self.policy.returned(tenant.name, now_ns, burst_ns)
+
+    def _all_gone(self, tenant: Tenant, now_ns: int) -> None:
+        self._close_gates(tenant)
+        tenant.wanted_at_ns = 0
+        tenant.stopping = False
+        for seat in tenant.seats:
+            seat.draining = False
+        self.policy.dead(tenant.name, now_ns)
+
+    def _close_gates(self, tenant: Tenant) -> None:
+        for seat in tenant.seats:
+            if seat.valid:
+                seat.valid = False
+                seat.page.close_gate(seat.epoch)
+                seat.users.clear()
+
+
+def shares_of(record: TenantRecord) -> dict[str, Share]:
+    """The shares in a record.
+
+    Raises:
+        ValueError: a share cannot be kept, or a GPU is named twice.
+    """
+    shares = {gpu.uuid: Share(gpu.request_milli, gpu.limit_milli) for gpu in record.gpus}
+    if len(shares) != len(record.gpus):
+        raise ValueError(f"tenant {record.name!r} names a GPU twice")
+    return shares
+
+
+def no_events(_kind: str, _now_ns: int, **_facts: Any) -> None:
+    """An `Emit` for those who do not listen."""

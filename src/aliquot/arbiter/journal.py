@@ -1,0 +1,126 @@
+"""What must outlive the arbiter: per tenant and GPU the charge in the window, the debt, and the sum of all charges.
+
+Append-only text, one record a line behind its CRC-32; a torn or damaged line is skipped. Times are CLOCK_MONOTONIC, so
+a journal of an earlier boot of the machine says nothing and is dropped. When the file is full it is rewritten beside
+itself and renamed. It is not fsynced: it guards against the arbiter's death, and no work outlives the machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from aliquot.tokens import TokenPolicy
+
+from .engine import Engine
+
+_MACHINE_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Entry(msgspec.Struct, array_like=True):
+    """The books of one (tenant, GPU) at `now_ns`."""
+
+    machine_boot: str
+    now_ns: int
+    tenant: str
+    gpu: str
+    used_ns: int
+    debt_ns: int
+    total_ns: int
+
+
+def machine_boot() -> str:
+    """Names this boot of the machine."""
+    try:
+        return _MACHINE_BOOT.read_text().strip()[:8]
+    except OSError:
+        return "unknown"
+
+
+class Journal:
+    """The file; `limit_bytes` bounds it, up to one record for every (tenant, GPU)."""
+
+    def __init__(self, path: Path, limit_bytes: int) -> None:
+        self._path = path
+        self._limit_bytes = limit_bytes
+        self._boot = machine_boot()
+        self._last: dict[tuple[str, str], int] = {}
+        self._file = path.open("ab")
+
+    def forget(self) -> None:
+        """Start empty."""
+        self._file.truncate(0)
+
+    def close(self) -> None:
+        """Close the file; the records stay."""
+        self._file.close()
+
+    def write(self, engine: Engine, now_ns: int) -> None:
+        """Append what has changed since the last time; rewrite the file when it is full."""
+        full = self._file.tell() > self._limit_bytes
+        lines = self._lines(engine, now_ns, everything=full)
+        if full:
+            fresh = self._path.with_suffix(".new")
+            fresh.write_bytes(b"".join(lines))
+            os.replace(fresh, self._path)
+            self._file.close()
+            self._file = self._path.open("ab")
+        elif lines:
+            self._file.write(b"".join(lines))
+            self._file.flush()
+
+    def restore(self, policy: TokenPolicy, window_ns: int, now_ns: int) -> int:
+        """Give the policy what is known of its tenants; returns how many records were taken over.
+
+        What has left the window while no arbiter ran is not charged again; debts do not age while nobody runs.
+        """
+        taken = 0
+        for entry in self.read().values():
+            age = now_ns - entry.now_ns
+            if entry.machine_boot != self._boot or age < 0:
+                continue
+            plain = max(0, entry.used_ns - entry.debt_ns)
+            used = plain * max(0, window_ns - age) // window_ns
+            try:
+                policy.restore(
+                    entry.tenant,
+                    entry.gpu,
+                    used_ns=used,
+                    debt_ns=entry.debt_ns,
+                    total_ns=entry.total_ns,
+                    now_ns=now_ns,
+                )
+            except KeyError:
+                continue
+            taken += 1
+        return taken
+
+    def read(self) -> dict[tuple[str, str], Entry]:
+        """The last good record of every (tenant, GPU)."""
+        entries: dict[tuple[str, str], Entry] = {}
+        for line in self._path.read_bytes().split(b"\n"):
+            checksum, _, body = line.partition(b" ")
+            if not body or checksum != b"%08x" % zlib.crc32(body):
+                continue
+            entry = msgspec.json.decode(body, type=Entry)
+            entries[entry.tenant, entry.gpu] = entry
+        return entries
+
+    def _lines(self, engine: Engine, now_ns: int, *, everything: bool) -> list[bytes]:
+        lines, seen = [], {}
+        for tenant in engine.tenants.values():
+            for seat in tenant.seats:
+                key = (tenant.name, seat.gpu.uuid)
+                window = engine.policy.account(*key).window
+                seen[key] = window.total_ns
+                if window.total_ns == self._last.get(key, 0) and not everything:
+                    continue
+                entry = Entry(self._boot, now_ns, *key, window.used_ns(now_ns), window.debt_ns(now_ns), window.total_ns)
+                body = msgspec.json.encode(entry)
+                lines.append(b"%08x %s\n" % (zlib.crc32(body), body))
+        self._last = seen
+        return lines

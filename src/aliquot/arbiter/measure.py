@@ -1,0 +1,96 @@
+"""What contexts and modules really cost, read from NVML by a slow thread beside the loop.
+
+A process's use that its leases do not explain is context and module memory. A larger measurement always corrects the
+allowance; a smaller one only while nothing is leased, for a lease may be partly unused and would hide in the sum.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from .engine import Engine
+from .events import EventRing
+from .seats import Seat
+
+_PERIOD_S: Final = 1.0
+_WORTH_TELLING_BYTES: Final = 32 << 20
+
+Used = dict[tuple[str, int], int]
+
+
+class MemoryMeasure:
+    """Samples per-process memory once a second; `apply` takes the last sample into the ledger."""
+
+    def __init__(self, libnvml: Path, sample: Callable[[], Used] | None = None) -> None:
+        """Start sampling.
+
+        Raises:
+            OSError: the library cannot be loaded.
+        """
+        self._sample = sample or _nvml_sampler(libnvml)
+        self._latest: Used | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="aliquot-nvml", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop sampling."""
+        self._stop.set()
+        self._thread.join(timeout=2 * _PERIOD_S)
+
+    def apply(self, engine: Engine, events: EventRing, now_ns: int) -> None:
+        """Correct contexts by the last sample; each sample is used once."""
+        used, self._latest = self._latest, None
+        if used is None:
+            return
+        for tenant in engine.tenants.values():
+            for seat in tenant.seats:
+                before = seat.context_bytes
+                _correct(seat, used)
+                if abs(seat.context_bytes - before) >= _WORTH_TELLING_BYTES:
+                    events.emit(
+                        "context-measured", now_ns, tenant=tenant.name, gpu=seat.gpu.uuid, mib=seat.context_bytes >> 20
+                    )
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PERIOD_S):
+            try:
+                self._latest = self._sample()
+            except Exception:  # a driver that fails to answer costs accuracy, never the arbiter
+                self._latest = None
+
+
+def _correct(seat: Seat, used: Used) -> None:
+    for process in seat.attached:
+        lease, total = process.leases[seat.slot], used.get((seat.gpu.uuid, process.pid))
+        if total is None or not lease.contexts:
+            continue
+        measured = max(0, total - lease.leased_bytes)
+        if measured > lease.context_bytes or not lease.leased_bytes:
+            seat.add(lease, context=measured - lease.context_bytes)
+
+
+def _nvml_sampler(libnvml: Path) -> Callable[[], Used]:
+    """A function that asks NVML who uses how much of each GPU, by UUID and host pid."""
+    import pynvml
+
+    ctypes.CDLL(str(libnvml), mode=ctypes.RTLD_GLOBAL)  # found again by its soname when pynvml asks for it
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise OSError(f"NVML of {libnvml} does not start: {error}") from error
+
+    def sample() -> Used:
+        used: Used = {}
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid: Any = pynvml.nvmlDeviceGetUUID(handle)
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                used[str(uuid), int(process.pid)] = int(process.usedGpuMemory or 0)
+        return used
+
+    return sample

@@ -1,0 +1,85 @@
+"""Prometheus metrics in a thread of their own, from the last published status; never asks the loop for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .records import Status
+
+_TENANT: Final = ("gpu", "tenant")
+
+
+class Metrics(Collector):
+    """Serves `/metrics` on 127.0.0.1."""
+
+    def __init__(self, port: int) -> None:
+        """Start serving.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        self._status: Status | None = None
+        registry = CollectorRegistry()
+        registry.register(self)
+        try:
+            self._server, self._thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+        except OSError as error:
+            raise OSError(error.errno, f"metrics port {port} cannot be used: {error.strerror}") from error
+
+    def publish(self, status: Status) -> None:
+        """What the next scrape will show."""
+        self._status = status
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=2)
+
+    def collect(self) -> Iterable[Metric]:
+        """One scrape."""
+        status = self._status
+        if status is None:
+            return
+        busy = GaugeMetricFamily("aliquot_gpu_busy_ratio", "Part of the window charged to anybody", labels=("gpu",))
+        held = GaugeMetricFamily("aliquot_gpu_held", "1 while somebody holds a valid grant", labels=("gpu",))
+        for gpu in status.gpus:
+            busy.add_metric([gpu.uuid], gpu.busy)
+            held.add_metric([gpu.uuid], 1.0 if gpu.holder else 0.0)
+        yield from (busy, held)
+        yield from _tenant_metrics(status)
+
+
+def _tenant_metrics(status: Status) -> Iterable[Metric]:
+    gauges = {
+        "usage_ratio": ("Charged part of the window", lambda t: t.usage),
+        "request_ratio": ("Guaranteed part of the GPU", lambda t: t.request_milli / 1000),
+        "limit_ratio": ("Most it may use of the GPU", lambda t: t.limit_milli / 1000),
+        "memory_used_bytes": ("Device memory leased and in contexts", lambda t: t.memory_used_mib << 20),
+        "memory_limit_bytes": ("Device memory it may use", lambda t: t.memory_limit_mib << 20),
+        "debt_seconds": ("Time that ran after its grant and is not paid yet", lambda t: t.debt_ms / 1e3),
+        "wait_seconds_median": ("Wait for a grant, median of the last 256", lambda t: t.wait_ms_p50 / 1e3),
+        "quota_seconds": ("Length of its next grant", lambda t: t.quota_ms / 1e3),
+        "processes": ("Processes attached", lambda t: t.processes),
+    }
+    counters = {
+        "charged_seconds": ("Time charged", lambda t: t.charged_ns / 1e9),
+        "grants": ("Grants", lambda t: t.handovers),
+    }
+    for name, (text, read) in gauges.items():
+        gauge = GaugeMetricFamily(f"aliquot_tenant_{name}", text, labels=_TENANT)
+        for gpu in status.gpus:
+            for tenant in gpu.tenants:
+                gauge.add_metric([gpu.uuid, tenant.name], float(read(tenant)))
+        yield gauge
+    for name, (text, read) in counters.items():
+        counter = CounterMetricFamily(f"aliquot_tenant_{name}", text, labels=_TENANT)
+        for gpu in status.gpus:
+            for tenant in gpu.tenants:
+                counter.add_metric([gpu.uuid, tenant.name], float(read(tenant)))
+        yield counter

@@ -1,0 +1,107 @@
+"""The arbiter put together: the loop, its local sockets, its memory across restarts, its side threads."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from typing import IO
+
+import msgspec
+
+from .channels import Channels
+from .journal import Journal
+from .records import TenantRecord
+from .report import status_of
+from .server import Server
+from .settings import Settings
+
+
+class Program:
+    """One running arbiter. Only one at a time in a runtime directory."""
+
+    def __init__(self, settings: Settings, *, fresh: bool = False) -> None:
+        """Open the sockets and take over what an earlier arbiter left.
+
+        Raises:
+            OSError: the directory is in use by another arbiter, or a socket or port cannot be opened.
+        """
+        settings.runtime_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = self._take_lock(settings)
+        self._tenants_file = settings.runtime_dir / "tenants.json"
+        self._journal = Journal(settings.runtime_dir / "journal", settings.journal_bytes)
+        if fresh:
+            self._tenants_file.unlink(missing_ok=True)
+            self._journal.forget()
+        self.server = Server(settings)
+        self._restore()
+        self._channels = Channels(self.server, self._save_tenants)
+        self.server.housekeepers.append(self._write_journal)
+        self._metrics: object | None = None
+        self._start_side_threads(settings)
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        self.server.run()
+
+    def stop(self) -> None:
+        """End in order; safe to call from a signal handler, which also wakes the loop."""
+        self.server.stop()
+
+    def close(self) -> None:
+        """Write down what is owed, close pages by the fail policy, unlink sockets."""
+        self._write_journal(time.monotonic_ns())
+        self._journal.close()
+        self._channels.close()
+        self.server.close()
+        self._lock.close()
+
+    def _take_lock(self, settings: Settings) -> IO[str]:
+        lock = (settings.runtime_dir / "arbiter.lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.close()
+            raise OSError(f"another arbiter serves {settings.runtime_dir}; stop it first") from error
+        return lock
+
+    def _save_tenants(self) -> None:
+        records = [tenant.record for tenant in self.server.engine.tenants.values()]
+        fresh = self._tenants_file.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.encode(records))
+        os.replace(fresh, self._tenants_file)
+
+    def _restore(self) -> None:
+        """Bring back every tenant whose folder is still there, with its charges and debts."""
+        if not self._tenants_file.exists():
+            return
+        now = time.monotonic_ns()
+        try:
+            records = msgspec.json.decode(self._tenants_file.read_bytes(), type=list[TenantRecord])
+        except msgspec.DecodeError:
+            self.server.events.emit("tenants-file-unreadable", now)
+            return
+        for record in records:
+            try:
+                self.server.add_tenant(record)
+            except (OSError, ValueError) as error:
+                self.server.events.emit("tenant-lost", now, tenant=record.name, why=str(error))
+        self._journal.restore(self.server.engine.policy, self.server.settings.tokens.window_ns, now)
+
+    def _write_journal(self, now_ns: int) -> None:
+        self._journal.write(self.server.engine, now_ns)
+
+    def _start_side_threads(self, settings: Settings) -> None:
+        if settings.metrics_port:
+            from .metrics import Metrics
+
+            metrics = Metrics(settings.metrics_port)
+            self._metrics = metrics
+            self.server.housekeepers.append(
+                lambda _now: metrics.publish(status_of(self.server.engine, settings, self.server.boot_id))
+            )
+        if settings.libnvml is not None:
+            from .measure import MemoryMeasure
+
+            measure = MemoryMeasure(settings.libnvml)
+            self.server.housekeepers.append(lambda now: measure.apply(self.server.engine, self.server.events, now))

@@ -1,0 +1,148 @@
+"""One message of one process, checked and carried out.
+
+Whatever is wrong with a message is the fault of that connection and ends that connection only.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from .abi import (
+    ABI_VERSION,
+    MESSAGE_SIZE_BYTES,
+    MESSAGE_STRUCT,
+    MessageType,
+    Refusal,
+    ReserveFlag,
+)
+from .engine import Engine
+from .seats import Lease, Process, Seat
+
+_NO_UUID: Final = bytes(16)
+_HELLO, _ATTACH, _WANT, _RETURN = (
+    int(MessageType.HELLO),
+    int(MessageType.ATTACH),
+    int(MessageType.WANT),
+    int(MessageType.RETURN),
+)
+_DRAINED, _RESERVE, _RELEASE, _BYE = (
+    int(MessageType.DRAINED),
+    int(MessageType.RESERVE),
+    int(MessageType.RELEASE),
+    int(MessageType.BYE),
+)
+_CONTEXT, _RESTORE = int(ReserveFlag.CONTEXT), int(ReserveFlag.RESTORE)
+
+
+class Misbehaved(Exception):
+    """The connection broke the protocol; `refusal` says how."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.name)
+        self.refusal = refusal
+
+
+def answer(process: Process, kind: int, seq: int, *, gpu: int = 0, a: int = 0, b: int = 0, c: int = 0) -> None:
+    """Send one answer without ever waiting.
+
+    Raises:
+        OSError: the process does not read, or is gone.
+    """
+    process.sock.send(MESSAGE_STRUCT.pack(kind, 0, gpu, seq, a, b, c, 0, _NO_UUID), socket.MSG_DONTWAIT)
+
+
+class Protocol:
+    """The tenant verbs on an engine. `boot_id` goes into every WELCOME."""
+
+    def __init__(self, engine: Engine, boot_id: int) -> None:
+        self._engine = engine
+        self._boot_id = boot_id
+
+    def handle(self, process: Process, data: bytes, now_ns: int) -> bool:
+        """Carry out one message; False when the process said goodbye.
+
+        Raises:
+            Misbehaved: it is no message, or not one that this process may send now.
+            OSError: the answer could not be sent.
+        """
+        if len(data) != MESSAGE_SIZE_BYTES:
+            raise Misbehaved(Refusal.MALFORMED)
+        kind, flags, gpu, seq, a, b, c, _, uuid = MESSAGE_STRUCT.unpack(data)
+        if not process.greeted and kind != _HELLO:
+            raise Misbehaved(Refusal.MALFORMED)
+        if kind == _WANT:
+            self._engine.want(process, self._seat(process, gpu), a, now_ns)
+        elif kind == _RETURN:
+            self._engine.give_back(process, self._seat(process, gpu), a, c, now_ns)
+        elif kind == _DRAINED:
+            self._engine.drained(process, self._seat(process, gpu), a, c, now_ns)
+        elif kind == _RESERVE:
+            self._reserve(process, self._seat(process, gpu), seq, a, b, flags)
+        elif kind == _RELEASE:
+            self._release(process, self._seat(process, gpu), a, flags)
+        elif kind == _ATTACH:
+            self._attach(process, seq, uuid)
+        elif kind == _HELLO:
+            self._hello(process, seq, a)
+        else:
+            if kind != _BYE:
+                raise Misbehaved(Refusal.MALFORMED)
+            return False
+        return True
+
+    def _seat(self, process: Process, slot: int) -> Seat:
+        if slot not in process.leases:
+            raise Misbehaved(Refusal.MALFORMED)
+        return process.tenant.seats[slot]
+
+    def _hello(self, process: Process, seq: int, version: int) -> None:
+        if version != ABI_VERSION:
+            raise Misbehaved(Refusal.VERSION)
+        process.greeted = True
+        answer(process, MessageType.WELCOME, seq, a=self._boot_id, c=len(process.tenant.seats))
+
+    def _attach(self, process: Process, seq: int, uuid: bytes) -> None:
+        seat = process.tenant.seat_of(uuid)
+        if seat is None:
+            answer(process, MessageType.REFUSED, seq, a=Refusal.NOT_YOURS)
+            return
+        if seat.slot not in process.leases:
+            process.leases[seat.slot] = Lease()
+            seat.attached.add(process)
+        reply = MESSAGE_STRUCT.pack(MessageType.PAGE, 0, seat.slot, seq, 0, 0, 0, 0, uuid)
+        socket.send_fds(process.sock, [reply], [seat.page.fd], socket.MSG_DONTWAIT)
+
+    def _reserve(self, process: Process, seat: Seat, seq: int, needed: int, liked: int, flags: int) -> None:
+        lease = process.leases[seat.slot]
+        if flags & _CONTEXT:
+            given = self._reserve_context(seat, lease, restore=bool(flags & _RESTORE))
+        elif flags & _RESTORE:
+            if needed >= 1 << 50:
+                raise Misbehaved(Refusal.MALFORMED)
+            seat.add(lease, needed)
+            given = needed
+        else:
+            given = seat.reserve(lease, needed, liked)
+        answer(process, MessageType.LEASE, seq, gpu=seat.slot, a=given)
+
+    def _reserve_context(self, seat: Seat, lease: Lease, *, restore: bool) -> int:
+        """Charge one context's allowance; an allowance of nothing is granted as one byte that is not charged."""
+        allowance = seat.gpu.context_mib << 20
+        if not restore and (allowance > seat.free_bytes() or not seat.limit_bytes):
+            return 0
+        lease.contexts += 1
+        seat.add(lease, context=allowance)
+        return max(1, allowance)
+
+    def _release(self, process: Process, seat: Seat, given_back: int, flags: int) -> None:
+        lease = process.leases[seat.slot]
+        if flags & _CONTEXT:
+            if not lease.contexts:
+                raise Misbehaved(Refusal.MALFORMED)
+            seat.add(lease, context=-(lease.context_bytes // lease.contexts))
+            lease.contexts -= 1
+            return
+        if given_back > lease.leased_bytes:
+            raise Misbehaved(Refusal.MALFORMED)
+        seat.add(lease, -given_back)

@@ -1,0 +1,275 @@
+"""The arbiter's one thread: an epoll loop over tenants' sockets, pidfds, a timer, and the two local JSON sockets.
+
+Epoll's own time-outs are whole milliseconds, so deadlines run on a timerfd. In one turn every ready connection may say
+a few messages; then the policy decides once, words are stored, and only after that anything slower happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from aliquot.tokens import TokenPolicy
+
+from .abi import MESSAGE_SIZE_BYTES, MessageType, Refusal
+from .engine import Engine, shares_of
+from .events import EventRing
+from .linux import Timer
+from .pages import GrantPage
+from .protocol import Misbehaved, Protocol, answer
+from .records import TenantRecord
+from .seats import Process, Seat, Tenant
+from .settings import Settings
+
+_CREDENTIALS: Final = struct.Struct("3i")
+_BACKLOG: Final = 1024
+
+
+class Server:
+    """Owns every descriptor. `run` returns after `stop`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.boot_id = int.from_bytes(os.urandom(8), "little") | 1
+        self.events = EventRing(settings.events_kept)
+        self.engine = Engine(TokenPolicy(settings.tokens), self.events.emit)
+        self.selector = selectors.EpollSelector()
+        self.housekeepers: list[Callable[[int], None]] = []
+        self._protocol = Protocol(self.engine, self.boot_id)
+        self._timer = Timer()
+        self._paused: dict[Process, int] = {}
+        self._running = False
+        self._next_round_ns = 0
+        self.selector.register(self._timer, selectors.EVENT_READ, self._timer.clear)
+
+    def run(self) -> None:
+        """Serve until `stop`; the collector runs only between turns, when it has time."""
+        self._running = True
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        while self._running:
+            for key, _ in self.selector.select():
+                key.data()
+            self.turn()
+
+    def stop(self) -> None:
+        """End `run` after this turn."""
+        self._running = False
+
+    def turn(self) -> None:
+        """Let the policy decide, then do what is due less urgently, then arm the timer."""
+        now = time.monotonic_ns()
+        self.engine.tick(now)
+        self.engine.show_waiters()
+        if now >= self._next_round_ns:
+            self._next_round_ns = now + self.settings.housekeeping_ns
+            self._round(now)
+        wake = self.engine.policy.next_wake_ns()
+        self._timer.arm(self._next_round_ns if wake is None else min(wake, self._next_round_ns))
+
+    def _round(self, now_ns: int) -> None:
+        for process, until in list(self._paused.items()):
+            if now_ns >= until:
+                del self._paused[process]
+                process.paused = False
+                self.selector.register(process.sock, selectors.EVENT_READ, lambda p=process: self._read(p))
+        self.engine.release_stuck(now_ns, self.settings.tokens.drain_timeout_ns)
+        for housekeeper in self.housekeepers:
+            housekeeper(now_ns)
+        gc.collect(1)
+
+    def add_tenant(self, record: TenantRecord) -> None:
+        """Open the tenant's socket and seats. Adding the same record again changes nothing.
+
+        Raises:
+            ValueError: the record cannot be kept, or the name stands for another record.
+            OSError: the socket cannot be made.
+        """
+        known = self.engine.tenants.get(record.name)
+        if known is not None:
+            if known.record == record:
+                return
+            raise ValueError(f"tenant {record.name!r} exists with another share; remove it first")
+        if not record.gpus:
+            raise ValueError(f"tenant {record.name!r} has no GPU")
+        shares_of(record)
+        for gpu in record.gpus:
+            gpu.uuid_bytes()
+        listener = listen(Path(record.socket), socket.SOCK_SEQPACKET, 0o666)
+        seats = [Seat(slot, gpu, self._page(gpu)) for slot, gpu in enumerate(record.gpus)]
+        tenant = Tenant(record, listener, seats)
+        self.engine.add(tenant, time.monotonic_ns())
+        self.selector.register(listener, selectors.EVENT_READ, lambda: self._accept(tenant))
+        self.events.emit("tenant-added", time.monotonic_ns(), tenant=record.name)
+
+    def remove_tenant(self, name: str) -> None:
+        """Close everything of the tenant.
+
+        Raises:
+            ValueError: there is no such tenant.
+        """
+        tenant = self.engine.tenants.get(name)
+        if tenant is None:
+            raise ValueError(f"there is no tenant {name!r}")
+        for process in list(tenant.processes):
+            self.drop(process, Refusal.GONE)
+        self.engine.remove(tenant, time.monotonic_ns())
+        self._close_tenant(tenant)
+        self.events.emit("tenant-removed", time.monotonic_ns(), tenant=name)
+
+    def drop(self, process: Process, refusal: Refusal | None = None) -> None:
+        """End one connection and free what it held; says why where the process may still listen."""
+        if process.closed:
+            return
+        process.closed = True
+        if refusal is not None:
+            with contextlib.suppress(OSError):
+                answer(process, MessageType.REFUSED, 0, a=refusal)
+        if self._paused.pop(process, None) is None:
+            self.selector.unregister(process.sock)
+        if process.pidfd >= 0:
+            self.selector.unregister(process.pidfd)
+            os.close(process.pidfd)
+        process.sock.close()
+        self.engine.leave(process, time.monotonic_ns())
+
+    def close(self) -> None:
+        """Close and unlink everything; running grants end now only under the `closed` policy."""
+        if self.settings.fail_policy.name == "CLOSED":
+            self.engine.close_all()
+        for tenant in self.engine.tenants.values():
+            for process in list(tenant.processes):
+                process.sock.close()
+                if process.pidfd >= 0:
+                    os.close(process.pidfd)
+            self._close_tenant(tenant)
+        self._timer.close()
+        self.selector.close()
+
+    def _page(self, gpu: Any) -> GrantPage:
+        settings = self.settings
+        return GrantPage(
+            gpu,
+            boot_id=self.boot_id,
+            fail_policy=settings.fail_policy,
+            window_ms=settings.tokens.window_ns // 1_000_000,
+            gap_us=settings.burst_gap_us,
+            in_flight=settings.max_in_flight,
+        )
+
+    def _close_tenant(self, tenant: Tenant) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(tenant.listener)
+        tenant.listener.close()
+        Path(tenant.record.socket).unlink(missing_ok=True)
+        for seat in tenant.seats:
+            seat.page.close()
+
+    def _accept(self, tenant: Tenant) -> None:
+        for _ in range(self.settings.messages_per_turn):
+            try:
+                sock, _address = tenant.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self.events.emit("out-of-descriptors", time.monotonic_ns(), tenant=tenant.name)
+                return
+            self._welcome(tenant, sock)
+
+    def _welcome(self, tenant: Tenant, sock: socket.socket) -> None:
+        """Take a connection in, known by its credentials and watched by a pidfd."""
+        sock.setblocking(False)
+        now = time.monotonic_ns()
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid = _CREDENTIALS.unpack(credentials)[0]
+        process = Process(sock, tenant, pid, -1, float(self.settings.message_burst), now)
+        if len(tenant.processes) >= self.settings.max_processes_per_tenant:
+            with contextlib.suppress(OSError):
+                answer(process, MessageType.REFUSED, 0, a=Refusal.TOO_MANY)
+            sock.close()
+            self.events.emit("too-many-processes", now, tenant=tenant.name, pid=pid)
+            return
+        try:
+            process.pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            sock.close()
+            return
+        except OSError:
+            process.pidfd = -1  # not in our pid namespace, or no descriptor left: the socket alone tells of its end
+        tenant.processes.add(process)
+        self.selector.register(sock, selectors.EVENT_READ, lambda: self._read(process))
+        if process.pidfd >= 0:
+            self.selector.register(process.pidfd, selectors.EVENT_READ, lambda: self._died(process))
+
+    def _died(self, process: Process) -> None:
+        if not process.closed:
+            self.drop(process)
+
+    def _read(self, process: Process) -> None:
+        """Carry out what is there, a few messages at most, so that a flood costs the others little."""
+        now = time.monotonic_ns()
+        for _ in range(self.settings.messages_per_turn):
+            if process.closed or process.paused:
+                return
+            try:
+                data = process.sock.recv(MESSAGE_SIZE_BYTES + 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.drop(process)
+                return
+            if not data or not self._allowed(process, now):
+                if not data:
+                    self.drop(process)
+                return
+            try:
+                if not self._protocol.handle(process, data, now):
+                    self.drop(process)
+            except Misbehaved as fault:
+                self.events.emit("misbehaved", now, tenant=process.tenant.name, pid=process.pid, why=fault.refusal.name)
+                self.drop(process, fault.refusal)
+            except OSError:
+                self.drop(process)
+
+    def _allowed(self, process: Process, now_ns: int) -> bool:
+        """Count one message; a connection that sends too many is not read for a second and loses this one."""
+        rate, burst = self.settings.messages_per_second, self.settings.message_burst
+        earned = (now_ns - process.allowance_at_ns) * rate / 1e9
+        process.allowance = min(float(burst), process.allowance + earned) - 1.0
+        process.allowance_at_ns = now_ns
+        if process.allowance >= 0:
+            return True
+        process.paused = True
+        self._paused[process] = now_ns + 1_000_000_000
+        self.selector.unregister(process.sock)
+        self.events.emit("throttled", now_ns, tenant=process.tenant.name, pid=process.pid)
+        return False
+
+
+def listen(path: Path, kind: int, mode: int) -> socket.socket:
+    """A listening unix socket with exactly this mode, in place of a stale one.
+
+    Raises:
+        OSError: the path is too long, or its folder is missing or not writable.
+    """
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        sock.bind(str(path))
+        path.chmod(mode)
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"cannot listen on {path}: {error.strerror or error}") from error
+    return sock

@@ -1,0 +1,40 @@
+"""How one arbiter is set up: the policy's settings and the limits on what tenants may cost it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aliquot.tokens import TokenConfig
+
+from .abi import FailPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every limit has a number: nothing a tenant sends can grow without end."""
+
+    runtime_dir: Path
+    tokens: TokenConfig = field(default_factory=TokenConfig)
+    fail_policy: FailPolicy = FailPolicy.PACE
+    libnvml: Path | None = None
+    metrics_port: int = 0
+    max_processes_per_tenant: int = 256
+    messages_per_second: int = 5000
+    message_burst: int = 5000
+    messages_per_turn: int = 32
+    burst_gap_us: int = 2000
+    max_in_flight: int = 16
+    events_kept: int = 1000
+    journal_bytes: int = 1 << 20
+    housekeeping_ns: int = 250_000_000
+
+    @property
+    def admin_socket(self) -> Path:
+        """For whoever creates tenants; owner only."""
+        return self.runtime_dir / "admin.sock"
+
+    @property
+    def status_socket(self) -> Path:
+        """For whoever reads; cannot change anything."""
+        return self.runtime_dir / "status.sock"

@@ -1,0 +1,97 @@
+"""Numbers from samples: percentiles, hand-overs, idle time, share errors. Pure, in nanoseconds and fractions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from aliquot.bench.fig6 import Tenant
+from aliquot.bench.progress import Interval
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` of the values do not exceed (nearest rank).
+
+    Raises:
+        ValueError: no values.
+    """
+    if not values:
+        raise ValueError("a percentile needs at least one value")
+    ordered = sorted(values)
+    return ordered[max(0, ceil(percent / 100 * len(ordered)) - 1)]
+
+
+@dataclass(frozen=True)
+class Handovers:
+    """The changes of tenant in a stretch of time: each gap, and the share of the time nobody used the GPU."""
+
+    gaps_ns: tuple[int, ...]
+    idle_percent: float
+
+
+def handovers(turns: Mapping[Tenant, Sequence[Interval]]) -> Handovers:
+    """What happened between tenants whose synchronous turns are known.
+
+    A hand-over is the time from the last seen end of one tenant's work to the moment the next tenant's launch call
+    returned; it includes the client's own way from "work finished" to "next launch". Idle is the hand-overs' part of
+    the whole stretch: the pauses within one tenant's turns are the client's own.
+    """
+    merged = sorted((turn.launched_ns, turn.ended_ns, tenant) for tenant, seen in turns.items() for turn in seen)
+    if len(merged) < 2:
+        return Handovers((), 0.0)
+    gaps: list[int] = []
+    _, last_end_ns, last = merged[0]
+    for launched_ns, ended_ns, tenant in merged[1:]:
+        if tenant != last:
+            gaps.append(max(0, launched_ns - last_end_ns))
+        if ended_ns >= last_end_ns:
+            last_end_ns, last = ended_ns, tenant
+    span_ns = last_end_ns - merged[0][0]
+    return Handovers(tuple(gaps), 100 * sum(gaps) / span_ns if span_ns > 0 else 0.0)
+
+
+def overlap(turns: Mapping[Tenant, Sequence[Interval]]) -> dict[Tenant, list[Interval]]:
+    """Only the turns of the time in which every tenant was at work."""
+    busy = [seen for seen in turns.values() if seen]
+    if not busy:
+        return {}
+    first_ns = max(seen[0].launched_ns for seen in busy)
+    last_ns = min(seen[-1].ended_ns for seen in busy)
+    return {
+        tenant: [turn for turn in seen if turn.launched_ns >= first_ns and turn.ended_ns <= last_ns]
+        for tenant, seen in turns.items()
+    }
+
+
+def worst_error(due: Mapping[Tenant, float], windows: Sequence[Mapping[Tenant, float]]) -> float:
+    """The largest distance from what was due, in points (hundredths of a GPU), over all windows."""
+    return max((100 * abs(seen[tenant] - share) for seen in windows for tenant, share in due.items()), default=0.0)
+
+
+def due_shares(asks: Mapping[Tenant, tuple[float, float]]) -> dict[Tenant, float]:
+    """What tenants that always want the GPU are due, from (request, limit) fractions.
+
+    Everybody gets its request; what is left goes to whoever has least, up to its limit (KubeShare 4.5: the spare token
+    goes to the tenant furthest from its limit; with equal limits this is water filling from below).
+    """
+    shares = {tenant: request for tenant, (request, _) in asks.items()}
+    spare = max(0.0, 1.0 - sum(shares.values()))
+    while spare > 1e-9:
+        open_to = [tenant for tenant, (_, limit) in asks.items() if shares[tenant] < limit - 1e-9]
+        if not open_to:
+            break
+        gap = {tenant: asks[tenant][1] - shares[tenant] for tenant in open_to}
+        widest = max(gap.values())
+        lowest = [tenant for tenant in open_to if gap[tenant] > widest - 1e-9]
+        others = [room for room in gap.values() if room <= widest - 1e-9]
+        step = min(widest - max(others, default=0.0), spare / len(lowest))
+        for tenant in lowest:
+            shares[tenant] += step
+        spare -= step * len(lowest)
+    return shares
+
+
+def slowdown_percent(alone_per_s: float, here_per_s: float) -> float:
+    """How much slower than alone, in percent; below zero when faster."""
+    return 100 * (1 - here_per_s / alone_per_s)

@@ -1,0 +1,123 @@
+"""The arbiter as a child of the engine: started, watched, started again when it dies.
+
+It is a process of its own so that nothing the engine does can delay a grant. Grants outlive it until their deadlines
+and its debts are in its journal, so a restart is invisible to programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aliquot.model.errors import AliquotError
+
+READY_TIMEOUT_S: Final = 20.0
+STOP_TIMEOUT_S: Final = 5.0
+RESTART_PAUSE_S: Final = 0.2
+RESTARTS_IN_A_ROW: Final = 20
+
+
+class ArbiterFailed(AliquotError):
+    """The arbiter did not come up."""
+
+
+@dataclass(frozen=True)
+class ArbiterOptions:
+    """What the arbiter is started with; see `python -m aliquot.arbiter --help`."""
+
+    window_ms: int = 10_000
+    quota: str = "dynamic"
+    quota_ms: int = 100
+    min_quota_ms: int = 20
+    handover: str = "auto"
+    fail_policy: str = "pace"
+    metrics_port: int | None = None
+
+    def argv(self, runtime: Path, libnvml: Path | None) -> list[str]:
+        """The command line."""
+        argv = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(runtime)]
+        argv += ["--window-ms", str(self.window_ms), "--quota", self.quota, "--quota-ms", str(self.quota_ms)]
+        argv += ["--min-quota-ms", str(self.min_quota_ms), "--handover", self.handover]
+        argv += ["--fail-policy", self.fail_policy]
+        if libnvml is not None:
+            argv += ["--libnvml", str(libnvml)]
+        if self.metrics_port is not None:
+            argv += ["--metrics-port", str(self.metrics_port)]
+        return argv
+
+
+class ArbiterProcess:
+    """One arbiter at a time; `on_restart` is called after each new start, from the watching thread."""
+
+    def __init__(self, argv: list[str], log: Path, on_restart: Callable[[], None]) -> None:
+        self._argv = argv
+        self._log = log
+        self._on_restart = on_restart
+        self._stopping = threading.Event()
+        self._process = self._spawn()
+        self._watcher = threading.Thread(target=self._watch, name="arbiter-watch", daemon=True)
+        self._watcher.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the arbiter that runs now."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End the arbiter in order, or by force when it does not answer."""
+        self._stopping.set()
+        process = self._process
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._watcher.join(STOP_TIMEOUT_S)
+
+    def _spawn(self) -> subprocess.Popen[str]:
+        with self._log.open("ab") as log:
+            # Its own session: Ctrl-C at a terminal is for the engine, which then ends the arbiter last.
+            process = subprocess.Popen(
+                self._argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+        timer = threading.Timer(READY_TIMEOUT_S, process.kill)
+        timer.start()
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+        finally:
+            timer.cancel()
+        if line.strip() != "ready":
+            process.kill()
+            process.wait()
+            raise ArbiterFailed(f"the arbiter did not start: {self._last_words()} (all of it: {self._log})")
+        return process
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
+        return lines[-1].removeprefix("aliquot: ") if lines else "it said nothing"
+
+    def _watch(self) -> None:
+        failures = 0
+        while True:
+            self._process.wait()
+            if self._stopping.wait(RESTART_PAUSE_S * failures):
+                return
+            try:
+                self._process = self._spawn()
+                self._on_restart()
+                failures = 0
+            except (AliquotError, OSError):
+                failures += 1
+                if failures > RESTARTS_IN_A_ROW:
+                    return

@@ -1,0 +1,171 @@
+"""Speaks to the engine that is up, and starts one for a run where none is."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from aliquot.model.errors import AliquotError, UserError
+from aliquot.standalone.paths import RuntimeDir
+from aliquot.standalone.wire import Call, Lease, Reply
+
+START_TIMEOUT_S: Final = 30.0
+ATTEMPTS: Final = 5
+
+
+class NoEngine(AliquotError):
+    """No engine answers."""
+
+
+class EngineRefused(AliquotError):
+    """The engine said no; `exit_code` is what it said."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.exit_code = code  # type: ignore[misc]
+
+
+class Connection:
+    """One call and its replies."""
+
+    def __init__(self, runtime: RuntimeDir) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(str(runtime.engine_socket))
+        except OSError:
+            self._socket.close()
+            raise NoEngine(f"no engine is up at {runtime.root}. Start one: aliquot up") from None
+        self._lines = self._socket.makefile("rb")
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up; a lease ends with it."""
+        self._lines.close()
+        self._socket.close()
+
+    def ask(self, call: Call) -> Reply:
+        """One reply to one call.
+
+        Raises:
+            EngineRefused: the engine said no.
+            NoEngine: it went away.
+        """
+        try:
+            self._socket.sendall(msgspec.json.encode(call) + b"\n")
+        except OSError:
+            raise NoEngine("the engine went away") from None
+        return self._reply()
+
+    def replies(self, call: Call) -> Iterator[Reply]:
+        """Every reply until the engine hangs up."""
+        yield self.ask(call)
+        while True:
+            try:
+                yield self._reply()
+            except NoEngine:
+                return
+
+    def _reply(self) -> Reply:
+        try:
+            line = self._lines.readline()
+        except OSError:
+            line = b""
+        if not line:
+            raise NoEngine("the engine went away")
+        reply = msgspec.json.decode(line, type=Reply)
+        if reply.error:
+            raise EngineRefused(reply.error, reply.code)
+        return reply
+
+
+def ask(runtime: RuntimeDir, call: Call) -> Reply:
+    """One call on a connection of its own."""
+    with Connection(runtime) as connection:
+        return connection.ask(call)
+
+
+def lease(runtime: RuntimeDir, call: Call, *, emulate: str | None) -> tuple[Connection, Lease]:
+    """A place for a run: from the engine that is up, else from one started for it, which ends with its last run.
+
+    Raises:
+        EngineRefused: the place can not be given.
+        UserError: the engine that is up drives another machine than the one asked for.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            connection = Connection(runtime)
+        except NoEngine:
+            start_engine(runtime, emulate)
+            continue
+        try:
+            _require_same_machine(runtime, emulate)
+            reply = connection.ask(call)
+            assert reply.lease is not None
+            return connection, reply.lease
+        except NoEngine:  # it was just ending with its last run: start the next one
+            connection.close()
+            time.sleep(0.05 * attempt)
+        except BaseException:
+            connection.close()
+            raise
+    raise NoEngine(f"the engine at {runtime.root} keeps going away; see {runtime.engine_log}")
+
+
+def _require_same_machine(runtime: RuntimeDir, emulate: str | None) -> None:
+    facts = ask(runtime, Call("info")).facts
+    if facts is None or not emulate or facts.emulate == emulate:
+        return
+    up = f"emulates {facts.emulate}" if facts.emulate else "drives this machine's own GPUs"
+    raise UserError(f"the engine at {runtime.root} {up}, not {emulate}; leave --emulate out, or end that engine first")
+
+
+def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:
+    """Start an engine in the background and wait until it answers.
+
+    Raises:
+        EngineRefused: it said why it can not start.
+    """
+    runtime.create()
+    argv = [sys.executable, "-m", "aliquot.standalone.daemon", "--runtime-dir", str(runtime.root)]
+    if emulate:
+        argv += ["--emulate", emulate]
+    with runtime.engine_log.open("ab") as log:
+        # Its own session, so that Ctrl-C on the run ends the run and lets the engine clean up after it.
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True, cwd="/",
+            env=_engine_environment(),
+        )  # fmt: skip
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.stdout.close()
+    if not line:
+        process.wait()
+        raise EngineRefused(f"the engine did not start (status {process.returncode}); see {runtime.engine_log}", 1)
+    reply = msgspec.json.decode(line, type=Reply)
+    if reply.error:
+        process.wait()
+        raise EngineRefused(reply.error, reply.code)
+
+
+def _engine_environment() -> dict[str, str]:
+    """This environment, with import paths that hold in the engine's own working directory."""
+    env = dict(os.environ)
+    if env.get("PYTHONPATH"):
+        env["PYTHONPATH"] = os.pathsep.join(str(Path(part).absolute()) for part in env["PYTHONPATH"].split(os.pathsep))
+    return env

@@ -1,0 +1,73 @@
+"""The engine behind `aliquot run` where none is up: starts with the first run, ends with the last.
+
+Says on stdout, in one JSON line, that it is ready or why it is not, then closes stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from aliquot.model.errors import AliquotError
+from aliquot.standalone.engine import Engine
+from aliquot.standalone.lock import EngineLock
+from aliquot.standalone.paths import RuntimeDir
+from aliquot.standalone.pods import Pods
+from aliquot.standalone.server import EngineServer
+from aliquot.standalone.wire import Reply
+
+FIRST_CALLER_S: Final = 20.0
+PREDECESSOR_S: Final = 15.0
+
+
+def _say(reply: Reply) -> None:
+    os.write(1, msgspec.json.encode(reply) + b"\n")
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 1)
+    os.close(devnull)
+
+
+def main() -> int:
+    """Serve until nobody holds a place."""
+    parser = argparse.ArgumentParser(prog="python -m aliquot.standalone.daemon")
+    parser.add_argument("--runtime-dir", type=Path, required=True)
+    parser.add_argument("--emulate", default=None)
+    options = parser.parse_args()
+    runtime = RuntimeDir(options.runtime_dir)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with EngineLock(runtime, wait_s=PREDECESSOR_S) as lock:
+            if lock is None:  # another run was faster; its engine serves us too
+                _say(Reply())
+                return 0
+            with Engine.start(options.emulate, runtime_dir=runtime.root) as engine:
+                _serve(engine)
+    except AliquotError as error:
+        _say(Reply(error=str(error), code=error.exit_code))
+        return error.exit_code
+    return 0
+
+
+def _serve(engine: Engine) -> None:
+    idle = threading.Event()
+    server = EngineServer(engine, Pods(engine), on_idle=idle.set)
+    try:
+        _say(Reply())
+        idle.wait(FIRST_CALLER_S)
+        while not server.close_if_idle():
+            idle.clear()
+            idle.wait(FIRST_CALLER_S)
+    finally:
+        server.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""The engine: one machine's GPUs, their books, the arbiter, and a folder for every tenant.
+
+Everything a tenant needs is made here and taken away here: its place in the ledger, its record at the arbiter, its
+folder. `aliquot up` serves an engine to others, the demonstration and the benchmarks use one in their own process:
+
+    with Engine.start(emulate="v100") as engine:
+        tenant = engine.spawn("a", ["python", "train.py"], None, request_milli=300, limit_milli=600, memory_mib=2048)
+        tenant.wait()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from aliquot.driver.discovery import Gpu
+from aliquot.driver.injection import Mode, TenantConf, TenantFolder, provision
+from aliquot.driver.native import HOOK, native_part
+from aliquot.model.errors import AliquotError
+from aliquot.model.ids import TenantName
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import GpuRequest, Plan
+from aliquot.placement.firstfit import first_fit
+from aliquot.placement.ledger import Ledger
+from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
+from aliquot.standalone.machine import Machine, find_machine
+from aliquot.standalone.paths import RuntimeDir
+from aliquot.standalone.tenant import Tenant, start_program
+
+if TYPE_CHECKING:
+    from aliquot.arbiter.client import ArbiterClient
+    from aliquot.arbiter.records import TenantRecord
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A tenant's place: what it was given and the folder its programs start from."""
+
+    name: TenantName
+    plan: Plan
+    folder: TenantFolder
+    record: TenantRecord = field(repr=False)
+
+    @property
+    def visible_devices(self) -> str:
+        """The value of CUDA_VISIBLE_DEVICES for its programs."""
+        return ",".join(self.plan.uuids)
+
+
+class Engine:
+    """One machine's GPUs being shared. Made by `Engine.start`; safe to use from several threads."""
+
+    def __init__(self, runtime: RuntimeDir, machine: Machine, options: ArbiterOptions, *, injection: Mode) -> None:
+        from aliquot.arbiter.client import ArbiterClient
+
+        self.runtime = runtime
+        self.machine = machine
+        self.ledger = Ledger(machine.devices)
+        self.injection: Mode = injection
+        self._lock = threading.RLock()
+        self._seats: dict[TenantName, Seat] = {}
+        self._started: list[Tenant] = []
+        self._numbers = itertools.count(1)
+        self._hook = native_part(HOOK)
+        self._own_directory = False
+        argv = options.argv(runtime.root, machine.libnvml)
+        self._process = ArbiterProcess(argv, runtime.engine_log, self._register_again)
+        self.arbiter: ArbiterClient = ArbiterClient(runtime.root)
+
+    @classmethod
+    def start(
+        cls,
+        emulate: str | None = None,
+        *,
+        runtime_dir: Path | None = None,
+        injection: Mode = "auto",
+        **options: Any,
+    ) -> Engine:
+        """An engine that is ready for tenants.
+
+        `emulate` is a spec such as `v100x4`; None drives this machine's GPUs. Without `runtime_dir` the engine has a
+        folder of its own, gone with it. `options` are the fields of `ArbiterOptions`.
+
+        Raises:
+            AliquotError: no GPU, unknown profile, or a part of the engine did not come up.
+        """
+        private = runtime_dir is None
+        runtime = RuntimeDir(runtime_dir or Path(tempfile.mkdtemp(prefix="aliquot-")))
+        try:
+            runtime.create()
+            shutil.rmtree(runtime.tenants, ignore_errors=True)  # of an engine that was killed
+            runtime.tenants.mkdir(mode=0o700)
+            machine = find_machine(emulate, runtime.emulated)
+            engine = cls(runtime, machine, ArbiterOptions(**options), injection=injection)
+        except BaseException:
+            if private:
+                shutil.rmtree(runtime.root, ignore_errors=True)
+            raise
+        engine._own_directory = private
+        return engine
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def gpus(self) -> list[Gpu]:
+        """This machine's GPUs, by index."""
+        return self.machine.gpus
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the GPUs are emulated."""
+        return self.machine.emulated
+
+    @property
+    def arbiter_pid(self) -> int:
+        """Process id of the arbiter that runs now."""
+        return self._process.pid
+
+    @property
+    def seats(self) -> dict[TenantName, Seat]:
+        """A copy of who is seated."""
+        with self._lock:
+            return dict(self._seats)
+
+    def admit(self, name: TenantName, request: GpuRequest, *, cpus: str = "") -> Seat:
+        """Give a tenant its place.
+
+        Raises:
+            NoRoom, NeverFits: see `first_fit`.
+            LedgerError: the name is taken.
+        """
+        with self._lock:
+            plan = first_fit(self.ledger, request)
+            self.ledger.reserve(name, plan, request.labels, request.gpu_id)
+            directory = self.runtime.tenants / str(next(self._numbers))
+            try:
+                seat = self._provide(name, plan, directory, cpus)
+            except BaseException:
+                self.ledger.release(name)
+                shutil.rmtree(directory, ignore_errors=True)
+                raise
+            self._seats[name] = seat
+            return seat
+
+    def release(self, name: TenantName) -> None:
+        """Take a tenant's place away; one that has none is no error. Its programs must have ended."""
+        with self._lock:
+            seat = self._seats.pop(name, None)
+            if seat is None:
+                return
+            # An arbiter that is just being restarted learns the tenants from us, and this one is not among them.
+            with contextlib.suppress(Exception):
+                self.arbiter.remove_tenant(name)
+            seat.folder.remove()
+            self.ledger.release(name)
+
+    def spawn(
+        self,
+        name: str,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        *,
+        request_milli: int,
+        limit_milli: int = 1000,
+        memory_mib: int | None = None,
+        gpu: int | str = 0,
+        injection: Mode | None = None,
+    ) -> Tenant:
+        """Start a program as a new tenant; its place is given up when the program is seen to have ended.
+
+        `env` is the whole environment (None: this process's).
+
+        Raises:
+            AliquotError: as `admit`.
+        """
+        memory = None if memory_mib is None else Memory(mib=memory_mib)
+        request = GpuRequest(request_milli, limit_milli, memory, gpu=str(gpu))
+        seat = self.admit(TenantName(name), request)
+        environment = dict(os.environ if env is None else env) | {"CUDA_VISIBLE_DEVICES": seat.visible_devices}
+        try:
+            process = start_program(seat.folder, argv, environment, mode=injection or self.injection)
+        except BaseException:
+            self.release(seat.name)
+            raise
+        tenant = Tenant(seat.name, process, seat.folder, lambda: self.release(seat.name))
+        with self._lock:
+            self._started = [other for other in self._started if other.poll() is None]
+            self._started.append(tenant)
+        return tenant
+
+    def stop(self) -> None:
+        """End all tenants of this engine, then the arbiter, and remove what was made for them."""
+        for tenant in self._started:
+            tenant.end()
+        for name in list(self.seats):
+            self.release(name)
+        with contextlib.suppress(Exception):
+            self.arbiter.close()
+        self._process.stop()
+        shutil.rmtree(self.runtime.tenants, ignore_errors=True)
+        shutil.rmtree(self.runtime.emulated, ignore_errors=True)
+        if self._own_directory:
+            shutil.rmtree(self.runtime.root, ignore_errors=True)
+
+    def _provide(self, name: TenantName, plan: Plan, directory: Path, cpus: str) -> Seat:
+        from aliquot.arbiter.records import TenantGpu, TenantRecord
+
+        conf = TenantConf(name, directory / "socket", self.machine.libcuda, self.machine.libnvml, cpus)
+        folder = provision(directory, conf, self._hook)
+        gpus = [TenantGpu(p.gpu, p.request_milli, p.limit_milli, p.memory_mib) for p in plan.slices]
+        record = TenantRecord(name=name, socket=str(conf.socket), gpus=gpus)
+        self.arbiter.add_tenant(record)
+        return Seat(name, plan, folder, record)
+
+    def _register_again(self) -> None:
+        """Tell a new arbiter who is here."""
+        from aliquot.arbiter.client import ArbiterClient
+
+        with self._lock, ArbiterClient(self.runtime.root) as client:
+            for seat in self._seats.values():
+                with contextlib.suppress(AliquotError, OSError):
+                    client.add_tenant(seat.record)

@@ -1,0 +1,80 @@
+"""Where an engine keeps what it needs while it runs, and what it keeps for longer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from aliquot.model.errors import AliquotError
+
+SOCKET_PATH_BYTES: Final = 107  # sun_path, less its NUL
+_LONGEST_NAME: Final = "tenants/99999/socket"
+
+
+class RuntimeDirError(AliquotError):
+    """The runtime directory can not be used."""
+
+
+def runtime_dir() -> Path:
+    """ALIQUOT_RUNTIME_DIR, else /run/aliquot for root, else a folder of the user's own."""
+    named = os.environ.get("ALIQUOT_RUNTIME_DIR")
+    if named:
+        return Path(named).absolute()
+    if os.geteuid() == 0:
+        return Path("/run/aliquot")
+    session = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(session) / "aliquot" if session else Path(f"/tmp/aliquot-{os.geteuid()}")
+
+
+class RuntimeDir:
+    """The files of one engine, by name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def create(self) -> None:
+        """Make the directory, for this user alone.
+
+        Raises:
+            RuntimeDirError: it is somebody else's, can not be made, or its name is too long for sockets in it.
+        """
+        if len(os.fsencode(self.root / _LONGEST_NAME)) > SOCKET_PATH_BYTES:
+            raise RuntimeDirError(f"{self.root} is too long a path for sockets; set ALIQUOT_RUNTIME_DIR to a shorter one")
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise RuntimeDirError(f"{self.root} can not be made ({error.strerror}); set ALIQUOT_RUNTIME_DIR") from None
+        if self.root.stat().st_uid != os.geteuid():
+            raise RuntimeDirError(f"{self.root} belongs to another user; set ALIQUOT_RUNTIME_DIR to a folder of yours")
+        self.root.chmod(0o700)
+
+    @property
+    def engine_socket(self) -> Path:
+        """Where the engine answers."""
+        return self.root / "engine.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the engine that is up; the kernel lets go of it when the engine dies."""
+        return self.root / "engine.lock"
+
+    @property
+    def emulated(self) -> Path:
+        """The emulated machine."""
+        return self.root / "emulated"
+
+    @property
+    def tenants(self) -> Path:
+        """One folder per tenant."""
+        return self.root / "tenants"
+
+    @property
+    def logs(self) -> Path:
+        """What pods print; outlives the engine until the machine restarts."""
+        return self.root / "logs"
+
+    @property
+    def engine_log(self) -> Path:
+        """What an engine without a terminal has to say."""
+        return self.root / "engine.log"

@@ -1,0 +1,85 @@
+"""One command as a tenant: from the place it gets to the status it ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from aliquot.driver.injection import Mode, TenantConf, TenantFolder, launch
+from aliquot.standalone.wire import Lease
+
+# What a terminal or a supervisor may send to end, reload or question a program.
+FORWARDED: Final = tuple(
+    signal.Signals(number)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGWINCH,
+        signal.SIGALRM,
+    )
+)
+
+
+def original_environment() -> dict[str, str]:
+    """The environment this process was started with.
+
+    The interpreter adds LC_CTYPE in the C locale; a command that we start must not see it.
+    """
+    env = dict(os.environ)
+    with contextlib.suppress(OSError):
+        given = Path("/proc/self/environ").read_bytes().split(b"\0")
+        if not any(entry.startswith(b"LC_CTYPE=") for entry in given):
+            env.pop("LC_CTYPE", None)
+    return env
+
+
+def run_command(
+    lease: Lease, argv: Sequence[str], env: Mapping[str, str], *, mode: Mode, verbose: bool = False
+) -> int:
+    """Run a command in a place and return the exit status for our own end: its code, or 128 + its signal."""
+    conf = TenantConf(lease.name, Path(lease.socket), Path(lease.libcuda), Path(lease.libnvml))
+    folder = TenantFolder(Path(lease.directory), conf)
+    environment = dict(env) | {"CUDA_VISIBLE_DEVICES": lease.visible_devices}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [*FORWARDED, signal.SIGCHLD])
+    try:
+        ready = launch(
+            folder, argv, environment, mode=mode, verbose=verbose, blocked=[int(n) for n in before],
+            death_signal=signal.SIGTERM,
+        )  # fmt: skip
+        # Descriptors that were handed to us on purpose are for the command.
+        process = subprocess.Popen(ready.argv, env=ready.env, close_fds=False)
+        status = _attend(process)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return 128 - status if status < 0 else status
+
+
+def _attend(process: subprocess.Popen[bytes]) -> int:
+    """Pass signals on until the command ends; negative: the signal that ended it."""
+    waited = [*FORWARDED, signal.SIGCHLD]
+    while True:
+        status = process.poll()
+        if status is not None:
+            return status
+        came = signal.sigwaitinfo(waited)
+        # A terminal's Ctrl-C reaches the whole group, so the command has it already; one sent to us by somebody has not.
+        if came.si_signo != signal.SIGCHLD and came.si_code <= 0:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(came.si_signo)
+
+
+def with_lease_closed(close: Callable[[], None], work: Callable[[], int]) -> int:
+    """Do the work and hang up in whatever way it ends."""
+    try:
+        return work()
+    finally:
+        close()

@@ -1,0 +1,88 @@
+"""What the command line and an engine say to each other: JSON lines on a socket that only its owner may open.
+
+One connection, one call. The call `lease` keeps its connection: a place lasts as long as the connection of whoever
+holds it, so a runner that dies in whatever way leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aliquot.driver.discovery import Gpu
+
+
+class Ask(msgspec.Struct, omit_defaults=True):
+    """A request for a part of a GPU, in integers."""
+
+    request_milli: int
+    limit_milli: int | None = None
+    memory_mib: int | None = None
+    memory_percent: float | None = None
+    gpu: str = ""
+    cpus: str = ""
+
+
+class Call(msgspec.Struct, omit_defaults=True):
+    """One line to the engine; which fields matter depends on `verb`."""
+
+    verb: str
+    name: str = ""
+    text: str = ""
+    ask: Ask | None = None
+    follow: bool = False
+    container: str = ""
+    pid: int = 0
+
+
+class Lease(msgspec.Struct):
+    """A tenant's place, as its runner needs it."""
+
+    name: str
+    directory: str
+    socket: str
+    libcuda: str
+    libnvml: str
+    visible_devices: str
+
+
+class EngineFacts(msgspec.Struct):
+    """What is up."""
+
+    pid: int
+    runtime_dir: str
+    emulate: str
+    arbiter_pid: int
+    gpus: list[Gpu]
+    tenants: int
+
+
+class PodFacts(msgspec.Struct):
+    """One SharePod as `get` shows it; `gpu` is the index of its first GPU, -1 while it has none."""
+
+    name: str
+    phase: str
+    gpu: int
+    gpu_uuid: str
+    request_milli: int
+    limit_milli: int
+    memory_mib: int
+    restarts: int
+    age_s: float
+    message: str = ""
+    containers: list[dict[str, Any]] = []
+    events: list[str] = []
+
+
+class Reply(msgspec.Struct, omit_defaults=True):
+    """One line back. `error` is a sentence for a person and `code` the exit status that goes with it."""
+
+    error: str = ""
+    code: int = 1
+    lease: Lease | None = None
+    facts: EngineFacts | None = None
+    pods: list[PodFacts] | None = None
+    tenants: list[dict[str, Any]] | None = None
+    lines: list[str] | None = None
+    text: str = ""

@@ -1,0 +1,130 @@
+"""A tenant's process in Python: speaks the messages and sleeps on the grant page, as the hook does."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import socket
+import time
+import uuid
+
+from aliquot.arbiter.abi import (
+    ABI_VERSION,
+    GRANT_PAGE,
+    MESSAGE_STRUCT,
+    PAGE_SIZE_BYTES,
+    MessageType,
+    WordState,
+)
+
+OFFSET = {field.name: field.offset for field in GRANT_PAGE}
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Page:
+    """The tenant's read-only view of one grant page."""
+
+    def __init__(self, fd: int) -> None:
+        self._map = mmap.mmap(fd, PAGE_SIZE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
+        os.close(fd)
+        self._u32 = memoryview(self._map).cast("I")
+        self._u64 = memoryview(self._map).cast("Q")
+
+    def u32(self, name: str) -> int:
+        return self._u32[OFFSET[name] // 4]
+
+    def u64(self, name: str) -> int:
+        return self._u64[OFFSET[name] // 8]
+
+    @property
+    def epoch(self) -> int:
+        return self.u32("word") >> 2
+
+    @property
+    def valid(self) -> bool:
+        return self.u32("word") & 3 == WordState.VALID
+
+    def close(self) -> None:
+        self._u32.release()
+        self._u64.release()
+        self._map.close()
+
+
+class FakeProcess:
+    """One connection: `attach` first, then the verbs. `epoch` is the last grant seen."""
+
+    def __init__(self, path: str, *, hello: bool = True) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.settimeout(5)
+        self.sock.connect(path)
+        self.pages: dict[int, Page] = {}
+        self.boot_id = 0
+        self.seq = 0
+        if hello:
+            kind, *rest = self.ask(MessageType.HELLO, a=ABI_VERSION, c=os.getpid())
+            assert kind == MessageType.WELCOME, rest
+            self.boot_id = rest[3]
+
+    def send(self, kind: int, *, flags=0, gpu=0, a=0, b=0, c=0, uuid_bytes=bytes(16)) -> None:
+        self.seq += 1
+        self.sock.send(MESSAGE_STRUCT.pack(kind, flags, gpu, self.seq, a, b, c, 0, uuid_bytes))
+
+    def ask(self, kind: int, **fields) -> tuple:
+        self.send(kind, **fields)
+        return self.receive()
+
+    def receive(self) -> tuple:
+        data = self.sock.recv(65)
+        if not data:
+            raise ConnectionResetError
+        return MESSAGE_STRUCT.unpack(data)
+
+    def attach(self, gpu: str) -> int:
+        """Attach to a GPU by its text UUID; returns the slot."""
+        self.send(MessageType.ATTACH, uuid_bytes=uuid.UUID(gpu.removeprefix("GPU-")).bytes)
+        data, fds, _, _ = socket.recv_fds(self.sock, 65, 1)
+        message = MESSAGE_STRUCT.unpack(data)
+        assert message[0] == MessageType.PAGE, message
+        self.pages[message[2]] = Page(fds[0])
+        return message[2]
+
+    def want(self, slot: int = 0, burst_ns: int = 0) -> None:
+        self.send(MessageType.WANT, gpu=slot, a=burst_ns)
+
+    def wait_valid(self, slot: int = 0, *, above: int = -1, timeout_s: float = 5.0) -> int:
+        """Sleep until a grant with a higher epoch is valid; returns its epoch."""
+        page, end = self.pages[slot], time.monotonic() + timeout_s
+        while not (page.valid and page.epoch > above):
+            if time.monotonic() > end:
+                raise TimeoutError("no grant")
+            time.sleep(0.0002)
+        return page.epoch
+
+    def wait_closed(self, slot: int = 0, timeout_s: float = 5.0) -> int:
+        page, end = self.pages[slot], time.monotonic() + timeout_s
+        while page.valid:
+            if time.monotonic() > end:
+                raise TimeoutError("not revoked")
+            time.sleep(0.0002)
+        return page.epoch
+
+    def give_back(self, slot: int = 0, burst_ns: int = 0) -> None:
+        self.send(
+            MessageType.RETURN, gpu=slot, a=self.pages[slot].epoch, b=time.monotonic_ns(), c=burst_ns
+        )
+
+    def drained(self, slot: int = 0, burst_ns: int = 0) -> None:
+        self.send(
+            MessageType.DRAINED, gpu=slot, a=self.pages[slot].epoch, b=time.monotonic_ns(), c=burst_ns
+        )
+
+    def reserve(self, needed: int, liked: int = 0, flags: int = 0, slot: int = 0) -> int:
+        kind, _, _, _, given, *_ = self.ask(MessageType.RESERVE, gpu=slot, a=needed, b=max(liked, needed), flags=flags)
+        assert kind == MessageType.LEASE
+        return given
+
+    def close(self) -> None:
+        for page in self.pages.values():
+            page.close()
+        self.sock.close()

@@ -1,0 +1,82 @@
+"""Fig. 6 as arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+
+from aliquot.bench.fig6 import ASKS, FAST, PAPER, A, B, C, Measured, Report, Sample, measure, shares
+from aliquot.bench.figures import due_shares
+
+S = 1_000_000_000
+
+
+def perfect(timeline=PAPER, *, off: float = 0.0) -> Report:
+    """A report in which every share is off by the same amount."""
+    report = Report("Tesla V100", emulated=True)
+    for phase in timeline.phases:
+        seen = {tenant: due + off for tenant, due in phase.expected.items()}
+        report.phases.append(Measured(phase, seen, seen))
+    return report
+
+
+def test_the_paper_timeline_is_the_paper_s():
+    """B comes at 200 s, C at 400 s, C leaves at 660 s."""
+    assert [phase.start_s for phase in PAPER.phases] == [0, 200, 400, 660]
+
+
+def test_the_fast_timeline_ends_within_a_minute():
+    """Fast is under a minute and leaves each phase more than two windows to be measured in."""
+    assert FAST.end_s < 60
+    assert all(phase.end_s - phase.start_s >= 4 * FAST.window_s for phase in FAST.phases)
+
+
+@pytest.mark.parametrize("phase", PAPER.phases, ids=lambda phase: phase.name)
+def test_what_is_due_follows_from_the_asks(phase):
+    """The shares of every phase are what request, limit and KubeShare's rule give."""
+    asks = {tenant: (ASKS[tenant].request_milli / 1000, ASKS[tenant].limit_milli / 1000) for tenant in phase.expected}
+
+    assert pytest.approx(dict(phase.expected)) == due_shares(asks)
+
+
+def test_a_share_is_the_difference_over_the_span():
+    """Time used between two samples over the time between them."""
+    assert shares({A: 1 * S}, {A: 6 * S, B: 5 * S // 2}, 10 * S) == {A: 0.5, B: 0.25}
+
+
+def test_no_span_no_share():
+    """A span of zero is refused, not divided by."""
+    with pytest.raises(ValueError, match="above zero"):
+        shares({}, {A: 1}, 0)
+
+
+def test_a_tenant_that_left_does_not_count():
+    """C's leftovers are no part of the phase after it ended."""
+    settled = Sample(0, {A: 0, B: 0, C: 5}, {A: 0, B: 0})
+    last = Sample(10 * S, {A: 5 * S, B: 5 * S, C: 5}, {A: 5 * S, B: 5 * S})
+
+    seen = measure(PAPER.phases[3], settled, last)
+
+    assert seen.error == 0.0
+    assert {A, B} == set(seen.charged)
+
+
+def test_a_missing_tenant_is_an_error_as_large_as_its_share():
+    """Who never ran is off by all it was due."""
+    seen = measure(PAPER.phases[0], Sample(0, {}, {}), Sample(S, {}, {}))
+
+    assert pytest.approx(0.6) == seen.error
+
+
+def test_the_promise_is_kept_within_two_points():
+    """1.9 points pass, 2.1 do not, and nothing measured is no success."""
+    assert perfect(off=0.019).kept
+    assert not perfect(off=0.021).kept
+    assert not Report("x", emulated=True).kept
+
+
+def test_the_json_has_the_promised_fields():
+    """Programs find phases, max_error, gpu and emulated."""
+    facts = perfect().as_json()
+
+    assert {"phases", "max_error", "gpu", "emulated"} == set(facts)
+    assert {"name", "start_s", "end_s", "expected", "measured"} <= set(facts["phases"][0])

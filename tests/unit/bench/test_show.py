@@ -1,0 +1,55 @@
+"""What the demonstration shows: bars, lines, table, pictures."""
+
+from __future__ import annotations
+
+import pytest
+
+from aliquot.bench import chart
+from aliquot.bench.fig6 import PAPER, A, B, C, Measured, Report, UsagePoint
+from aliquot.bench.plots import draw_fig6, title
+
+
+@pytest.fixture
+def report() -> Report:
+    """A run in which everybody got its due."""
+    report = Report("Tesla V100-SXM2-16GB", emulated=True)
+    for phase in PAPER.phases:
+        report.phases.append(Measured(phase, dict(phase.expected), dict(phase.expected)))
+        report.usage.append(UsagePoint(phase.end_s, dict(phase.expected)))
+    return report
+
+
+def test_a_bar_marks_the_due():
+    """A full bar up to the share, a stroke where the due is."""
+    assert chart.bar(0.2, 0.2, 10) == "██│░░░░░░░"
+    assert chart.bar(0.6, 0.5, 10) == "█████│░░░░"
+
+
+def test_the_live_picture_keeps_its_width(report):
+    """Every tenant's line is as long as every other's, whatever it uses."""
+    lines = chart.live(report, PAPER.phases[2], 800).splitlines()
+
+    assert len({len(line) for line in lines[2:]}) == 1
+
+
+def test_the_plain_line_names_every_tenant(report):
+    """A log without a terminal shows time, phase and shares."""
+    line = chart.plain(report, PAPER.phases[3], 800)
+
+    assert all(f"{tenant} " in line for tenant in (A, B, C))
+    assert "A and B again" in line
+
+
+def test_the_table_ends_with_the_verdict(report):
+    """The last line says whether the promise was kept."""
+    assert chart.table(report).splitlines()[-1].endswith("the promise is kept.")
+
+
+def test_the_pictures_carry_the_finding(report, tmp_path):
+    """SVG and PNG are written, and the title states what was found."""
+    pytest.importorskip("matplotlib")
+
+    svg, png = draw_fig6(report, tmp_path / "new")
+
+    assert title(report) in svg.read_text()
+    assert png.read_bytes().startswith(b"\x89PNG")
