@@ -65,7 +65,7 @@ struct emu_module {
     struct emu_func *funcs;
     struct emu_global { struct emu_global *next; char *name; CUdeviceptr ptr; size_t size; } *globals;
     int dev;
-    bool library;
+    bool library, known; /* known: the image said which kernels it has */
     uint64_t bytes;
 };
 struct emu_pool {
@@ -122,6 +122,7 @@ CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, size_t charge, CU
 CUresult emu_mem_insert(emu_mem m);
 emu_mem *emu_mem_find(CUdeviceptr p);
 CUresult emu_mem_drop(CUdeviceptr base);
+void emu_mem_set_pool(CUdeviceptr base, CUmemoryPool pool);
 /* copy.c */
 void emu_copy(const CUmemcpy3d *c);
 void emu_fill(const CUmemsetNode *f);
@@ -138,4 +139,5 @@ CUresult emu_capture_event(CUstream s, CUevent e);
 CUresult emu_capture_wait(CUstream s, CUevent e);
 bool emu_capturing_in(CUcontext c);
 void emu_capture_invalidate(CUstream s);
+CUdeviceptr emu_node_ptr(CUgraphNode n);
 #endif

@@ -137,6 +137,8 @@ static void remember(struct slot *slot, struct record *record, void *stream, boo
     gate_cache.deadline_tsc = page ? tsc_at(until_ns) : 0;
     gate_cache.bounded = page && page_waiters(page) > 0 && page->max_in_flight > 0;
     gate_cache.record = page ? record : NULL;
+    if (!page)
+        record_step(record); /* not followed: nobody will ask */
 }
 
 void gate_slow(void *stream, bool own)

@@ -55,6 +55,11 @@ struct record {
     uint64_t drained_seq;
 };
 
+/* A stream that was launched into since the grant; `event` stands for a stream that was destroyed meanwhile. */
+struct used_stream {
+    void *context, *stream, *event;
+};
+
 struct slot {
     _Atomic int state; /* enum slot_state */
     int device;        /* CUDA ordinal, -1: known by uuid only (NVML) */
@@ -72,9 +77,11 @@ struct slot {
     _Atomic(struct record *) records;
     _Atomic int helper_running;
     /* the work */
-    void *context; /* some context of this device, for our own events */
-    void *streams[MAX_STREAMS];
+    pthread_mutex_t drain_lock; /* held while our events of its contexts are waited for */
+    struct used_stream streams[MAX_STREAMS];
     unsigned stream_count;
+    bool streams_overflow;
+    uint32_t seen_word;
     uint64_t seen_launches, finished_launches;
     uint64_t burst_start_ns, last_active_ns, burst_max_ns, burst_max_at_ns;
     _Atomic uint64_t synced_launches, synced_at_ns;
@@ -142,6 +149,10 @@ void slots_after_fork(void);
 void helper_start(struct slot *slot);
 void note_stream(struct slot *slot, struct record *record, void *stream, bool own);
 void forget_stream(void *stream);
+void forget_context(void *context);
+void drain_locks(bool lock);
+bool streams_idle(struct slot *slot);
+void streams_wait(struct slot *slot);
 void burst_tick(struct slot *slot, bool active, uint64_t now);
 uint64_t burst_estimate(struct slot *slot, uint64_t now);
 /* capture.c */
@@ -178,8 +189,6 @@ void cpu_bind(void);
 /* clock.c */
 uint64_t now_ns(void);
 uint64_t tsc_at(uint64_t deadline_ns);
-
-static inline int futex_wait_ms(const void *word, uint32_t value, unsigned ms);
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

@@ -7,7 +7,6 @@ itself and renamed. It is not fsynced: it guards against the arbiter's death, an
 
 from __future__ import annotations
 
-import os
 import zlib
 from pathlib import Path
 from typing import Final
@@ -66,7 +65,7 @@ class Journal:
         if full:
             fresh = self._path.with_suffix(".new")
             fresh.write_bytes(b"".join(lines))
-            os.replace(fresh, self._path)
+            fresh.replace(self._path)
             self._file.close()
             self._file = self._path.open("ab")
         elif lines:

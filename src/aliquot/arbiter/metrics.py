@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from .records import Status
+from .records import Status, TenantStatus
 
 _TENANT: Final = ("gpu", "tenant")
+Readers = dict[str, tuple[str, Callable[[TenantStatus], float]]]
 
 
 class Metrics(Collector):
@@ -56,7 +57,7 @@ class Metrics(Collector):
 
 
 def _tenant_metrics(status: Status) -> Iterable[Metric]:
-    gauges = {
+    gauges: Readers = {
         "usage_ratio": ("Charged part of the window", lambda t: t.usage),
         "request_ratio": ("Guaranteed part of the GPU", lambda t: t.request_milli / 1000),
         "limit_ratio": ("Most it may use of the GPU", lambda t: t.limit_milli / 1000),
@@ -67,7 +68,7 @@ def _tenant_metrics(status: Status) -> Iterable[Metric]:
         "quota_seconds": ("Length of its next grant", lambda t: t.quota_ms / 1e3),
         "processes": ("Processes attached", lambda t: t.processes),
     }
-    counters = {
+    counters: Readers = {
         "charged_seconds": ("Time charged", lambda t: t.charged_ns / 1e9),
         "grants": ("Grants", lambda t: t.handovers),
     }
@@ -75,11 +76,11 @@ def _tenant_metrics(status: Status) -> Iterable[Metric]:
         gauge = GaugeMetricFamily(f"aliquot_tenant_{name}", text, labels=_TENANT)
         for gpu in status.gpus:
             for tenant in gpu.tenants:
-                gauge.add_metric([gpu.uuid, tenant.name], float(read(tenant)))
+                gauge.add_metric([gpu.uuid, tenant.name], read(tenant))
         yield gauge
     for name, (text, read) in counters.items():
         counter = CounterMetricFamily(f"aliquot_tenant_{name}", text, labels=_TENANT)
         for gpu in status.gpus:
             for tenant in gpu.tenants:
-                counter.add_metric([gpu.uuid, tenant.name], float(read(tenant)))
+                counter.add_metric([gpu.uuid, tenant.name], read(tenant))
         yield counter

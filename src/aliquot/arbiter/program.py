@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import time
 from typing import IO
 
@@ -69,7 +68,7 @@ class Program:
         records = [tenant.record for tenant in self.server.engine.tenants.values()]
         fresh = self._tenants_file.with_suffix(".new")
         fresh.write_bytes(msgspec.json.encode(records))
-        os.replace(fresh, self._tenants_file)
+        fresh.replace(self._tenants_file)
 
     def _restore(self) -> None:
         """Bring back every tenant whose folder is still there, with its charges and debts."""

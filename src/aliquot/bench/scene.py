@@ -7,17 +7,21 @@ clients saw completed, and ends them in order. Every measurement of this package
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aliquot.bench.fig6 import Ask, Sample, Tenant
 from aliquot.bench.progress import Interval, Totals, read_intervals, read_totals
 from aliquot.model.errors import AliquotError
+
+if TYPE_CHECKING:
+    from aliquot.standalone.engine import Engine
 
 START_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 20.0
@@ -86,7 +90,7 @@ class Client:
             self._process.terminate()
         try:
             self._process.wait(END_TIMEOUT_S)
-        except Exception:
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(END_TIMEOUT_S)
 
@@ -94,7 +98,7 @@ class Client:
 class Scene:
     """Clients under one engine, on its first GPU."""
 
-    def __init__(self, engine: Any, directory: Path) -> None:
+    def __init__(self, engine: Engine, directory: Path) -> None:
         self._engine = engine
         self._directory = directory
         self.clients: dict[Tenant, Client] = {}
@@ -116,18 +120,51 @@ class Scene:
         self.clients[tenant] = client
         return client
 
+    def run(self, tenant: Tenant, ask: Ask, argv: Sequence[str], timeout_s: float) -> None:
+        """Run another program as a tenant to its end.
+
+        Raises:
+            ClientFailed: it ended with another status than zero, or not in time.
+        """
+        process = self._engine.spawn(
+            str(tenant),
+            list(argv),
+            None,
+            request_milli=ask.request_milli,
+            limit_milli=ask.limit_milli,
+            memory_mib=ask.memory_mib,
+        )
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise ClientFailed(f"{argv[0]} did not end within {timeout_s:.0f} s") from None
+        if status != 0:
+            raise ClientFailed(f"{argv[0]} ended with status {status}")
+
+    @property
+    def engine(self) -> Engine:
+        """The engine beneath."""
+        return self._engine
+
+    @property
+    def directory(self) -> Path:
+        """A folder for this scene's files."""
+        return self._directory
+
     def sample(self) -> Sample:
         """What everybody has used by now.
 
-        The arbiter's numbers carry its own time; the clients' are read right after, so the two differ by well under a
-        millisecond.
+        The moment is the arbiter's; the clients' counts are read right after, well under a millisecond later.
         """
-        gpu = self._engine.arbiter.status().gpus[0]
+        status = self._engine.arbiter.status()
+        gpu = status.gpus[0]
         charged = {Tenant(tenant.name): int(tenant.charged_ns) for tenant in gpu.tenants}
         completed = {
             tenant: totals.kernel_ns for tenant, client in self.clients.items() if (totals := client.totals) is not None
         }
-        return Sample(time.monotonic_ns(), charged, completed)
+        return Sample(status.now_ns, charged, completed)
 
     def usage(self) -> dict[Tenant, float]:
         """Each tenant's usage of the window that ends now, as the arbiter sees it."""
@@ -146,10 +183,10 @@ class Scene:
             self.end(tenant)
 
 
-def describe_gpu(engine: Any) -> tuple[str, bool]:
+def describe_gpu(engine: Engine) -> tuple[str, bool]:
     """The model of the engine's first GPU, and whether it is emulated."""
     gpu = engine.gpus[0]
-    return str(gpu.model), bool(engine.emulated)
+    return gpu.model, engine.emulated
 
 
 @contextmanager
@@ -173,7 +210,13 @@ def scene(emulate: str | None, *, window_ms: int = 10_000, **engine_options: Any
 
 def default_emulation() -> str | None:
     """`v100` on a machine without an NVIDIA driver, else None."""
-    return None if Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists() else "v100"
+    from aliquot.driver.discovery import NoDriver, find_driver
+
+    try:
+        find_driver()
+    except NoDriver:
+        return "v100"
+    return None
 
 
 def start_all(stage: Scene, wanted: Sequence[tuple[Tenant, Ask, Sequence[str]]]) -> list[Client]:

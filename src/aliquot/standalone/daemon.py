@@ -61,10 +61,11 @@ def _serve(engine: Engine) -> None:
     server = EngineServer(engine, Pods(engine), on_idle=idle.set)
     try:
         _say(Reply())
-        idle.wait(FIRST_CALLER_S)
-        while not server.close_if_idle():
-            idle.clear()
+        while True:
             idle.wait(FIRST_CALLER_S)
+            idle.clear()
+            if server.close_if_idle():
+                return
     finally:
         server.close()
 

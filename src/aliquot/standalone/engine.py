@@ -20,8 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from aliquot.arbiter.client import ArbiterClient, ArbiterError
+from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.driver.discovery import Gpu
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, native_part
@@ -36,9 +38,9 @@ from aliquot.standalone.machine import Machine, find_machine
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.tenant import Tenant, start_program
 
-if TYPE_CHECKING:
-    from aliquot.arbiter.client import ArbiterClient
-    from aliquot.arbiter.records import TenantRecord
+
+class EngineError(AliquotError):
+    """A part of the engine did not do its work."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,6 @@ class Engine:
     """One machine's GPUs being shared. Made by `Engine.start`; safe to use from several threads."""
 
     def __init__(self, runtime: RuntimeDir, machine: Machine, options: ArbiterOptions, *, injection: Mode) -> None:
-        from aliquot.arbiter.client import ArbiterClient
-
         self.runtime = runtime
         self.machine = machine
         self.ledger = Ledger(machine.devices)
@@ -75,6 +75,7 @@ class Engine:
         argv = options.argv(runtime.root, machine.libnvml)
         self._process = ArbiterProcess(argv, runtime.engine_log, self._register_again)
         self.arbiter: ArbiterClient = ArbiterClient(runtime.root)
+        self._admin = ArbiterClient(runtime.root)  # a client is not for several threads; this one is used locked
 
     @classmethod
     def start(
@@ -165,7 +166,7 @@ class Engine:
                 return
             # An arbiter that is just being restarted learns the tenants from us, and this one is not among them.
             with contextlib.suppress(Exception):
-                self.arbiter.remove_tenant(name)
+                self._admin.remove_tenant(name)
             seat.folder.remove()
             self.ledger.release(name)
 
@@ -209,8 +210,9 @@ class Engine:
             tenant.end()
         for name in list(self.seats):
             self.release(name)
-        with contextlib.suppress(Exception):
-            self.arbiter.close()
+        for client in (self.arbiter, self._admin):
+            with contextlib.suppress(Exception):
+                client.close()
         self._process.stop()
         shutil.rmtree(self.runtime.tenants, ignore_errors=True)
         shutil.rmtree(self.runtime.emulated, ignore_errors=True)
@@ -218,20 +220,19 @@ class Engine:
             shutil.rmtree(self.runtime.root, ignore_errors=True)
 
     def _provide(self, name: TenantName, plan: Plan, directory: Path, cpus: str) -> Seat:
-        from aliquot.arbiter.records import TenantGpu, TenantRecord
-
         conf = TenantConf(name, directory / "socket", self.machine.libcuda, self.machine.libnvml, cpus)
         folder = provision(directory, conf, self._hook)
         gpus = [TenantGpu(p.gpu, p.request_milli, p.limit_milli, p.memory_mib) for p in plan.slices]
         record = TenantRecord(name=name, socket=str(conf.socket), gpus=gpus)
-        self.arbiter.add_tenant(record)
+        try:
+            self._admin.add_tenant(record)
+        except ArbiterError as error:
+            raise EngineError(f'the arbiter does not take tenant "{name}": {error}') from None
         return Seat(name, plan, folder, record)
 
     def _register_again(self) -> None:
         """Tell a new arbiter who is here."""
-        from aliquot.arbiter.client import ArbiterClient
-
         with self._lock, ArbiterClient(self.runtime.root) as client:
             for seat in self._seats.values():
-                with contextlib.suppress(AliquotError, OSError):
+                with contextlib.suppress(ArbiterError, OSError):
                     client.add_tenant(seat.record)

@@ -110,14 +110,10 @@ class FakeProcess:
         return page.epoch
 
     def give_back(self, slot: int = 0, burst_ns: int = 0) -> None:
-        self.send(
-            MessageType.RETURN, gpu=slot, a=self.pages[slot].epoch, b=time.monotonic_ns(), c=burst_ns
-        )
+        self.send(MessageType.RETURN, gpu=slot, a=self.pages[slot].epoch, b=time.monotonic_ns(), c=burst_ns)
 
     def drained(self, slot: int = 0, burst_ns: int = 0) -> None:
-        self.send(
-            MessageType.DRAINED, gpu=slot, a=self.pages[slot].epoch, b=time.monotonic_ns(), c=burst_ns
-        )
+        self.send(MessageType.DRAINED, gpu=slot, a=self.pages[slot].epoch, b=time.monotonic_ns(), c=burst_ns)
 
     def reserve(self, needed: int, liked: int = 0, flags: int = 0, slot: int = 0) -> int:
         kind, _, _, _, given, *_ = self.ask(MessageType.RESERVE, gpu=slot, a=needed, b=max(liked, needed), flags=flags)

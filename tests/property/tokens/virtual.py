@@ -107,7 +107,9 @@ class VirtualNode:
             assert isinstance(action, Renew)
 
 
-def shares_between(node: VirtualNode, names: list[str], start_ns: int, end_ns: int, gpu: str = "g0") -> dict[str, float]:
+def shares_between(
+    node: VirtualNode, names: list[str], start_ns: int, end_ns: int, gpu: str = "g0"
+) -> dict[str, float]:
     """Run from start to end and give each tenant's charged share of that time."""
     node.run_until(start_ns)
     before = {n: node.charged(n, gpu) for n in names}

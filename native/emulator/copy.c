@@ -1,0 +1,150 @@
+/* copy.c: moving bytes. Every copy is one three-dimensional box between two places; plain copies are one row. */
+#include <stdlib.h>
+#include <string.h>
+#include "emu.h"
+
+enum { HOST = 1, DEVICE = 2, ARRAY = 3, UNIFIED = 4 };
+
+static char *place(int type, const void *host, CUdeviceptr dev, CUarray array, size_t *pitch, size_t *height)
+{
+    if (type == ARRAY) {
+        *pitch = array->pitch;
+        *height = array->desc.height ? array->desc.height : 1;
+        return (char *)array->ptr;
+    }
+    return type == HOST ? (char *)host : (char *)dev;
+}
+
+void emu_copy(const CUmemcpy3d *c)
+{
+    size_t sp = c->src_pitch, sh = c->src_height, dp = c->dst_pitch, dh = c->dst_height;
+    char *from = place(c->src_type, c->src_host, c->src_dev, c->src_array, &sp, &sh);
+    char *to = place(c->dst_type, c->dst_host, c->dst_dev, c->dst_array, &dp, &dh);
+    sp = sp ? sp : c->width;
+    dp = dp ? dp : c->width;
+    sh = sh ? sh : c->height;
+    dh = dh ? dh : c->height;
+    from += c->src_x + sp * (c->src_y + sh * c->src_z);
+    to += c->dst_x + dp * (c->dst_y + dh * c->dst_z);
+    for (size_t z = 0; z < c->depth; z++)
+        for (size_t y = 0; y < c->height; y++)
+            memmove(to + dp * (y + dh * z), from + sp * (y + sh * z), c->width);
+}
+
+static bool in_bounds(CUdeviceptr p, size_t size)
+{
+    emu_mem *m = emu_mem_find(p);
+    return m && p + size <= m->base + m->size;
+}
+
+/* Pageable sources are read when the call is made, as the real driver stages them. */
+static void *stage(CUmemcpy3d *c)
+{
+    bool flat = c->height == 1 && c->depth == 1 && !c->src_x && !c->src_y && !c->src_z;
+    if (c->src_type != HOST || !flat || emu_mem_find((CUdeviceptr)c->src_host))
+        return NULL;
+    void *copy = malloc(c->width);
+    if (copy) {
+        memcpy(copy, c->src_host, c->width);
+        c->src_host = copy;
+    }
+    return copy;
+}
+
+CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
+{
+    if (!s)
+        return CU_INVALID_HANDLE;
+    if (s->capture) {
+        if (wait) {
+            emu_capture_invalidate(s);
+            return CU_CAPTURE_UNSUPPORTED;
+        }
+        return emu_capture_add(s, 1, c, sizeof *c, NULL);
+    }
+    if (s->legacy && emu_capturing_in(s->ctx))
+        return CU_CAPTURE_IMPLICIT;
+    if (!c->width || !c->height || !c->depth)
+        return CU_OK;
+    pthread_mutex_lock(&emu_lock);
+    emu_op *op = emu_op_new(OP_COPY);
+    op->u.copy = *c;
+    if (!wait && s->head)
+        op->stage = stage(&op->u.copy);
+    CUresult r = emu_submit(s, op);
+    pthread_mutex_unlock(&emu_lock);
+    if (wait)
+        emu_stream_sync(s);
+    return r;
+}
+
+static CUresult flat(int to_type, CUdeviceptr to, int from_type, CUdeviceptr from, size_t size, CUstream s, bool wait)
+{
+    NEED_CTX();
+    bool to_ok = to_type != DEVICE || in_bounds(to, size), from_ok = from_type != DEVICE || in_bounds(from, size);
+    if ((!to_ok || !from_ok || !to || !from) && size)
+        return CU_INVALID;
+    CUmemcpy3d c = {.src_type = from_type, .src_host = (void *)from, .src_dev = from, .dst_type = to_type,
+        .dst_host = (void *)to, .dst_dev = to, .width = size, .height = 1, .depth = 1};
+    return emu_enqueue_copy(&c, emu_stream(s), wait);
+}
+
+#define P(x) ((CUdeviceptr)(x))
+typedef CUdeviceptr D;
+API CUresult cuMemcpy(D to, D from, size_t n) { return flat(UNIFIED, to, UNIFIED, from, n, NULL, true); }
+API CUresult cuMemcpyHtoD_v2(D to, const void *from, size_t n) { return flat(DEVICE, to, HOST, P(from), n, NULL, true); }
+API CUresult cuMemcpyDtoH_v2(void *to, D from, size_t n) { return flat(HOST, P(to), DEVICE, from, n, NULL, true); }
+API CUresult cuMemcpyDtoD_v2(D to, D from, size_t n) { return flat(DEVICE, to, DEVICE, from, n, NULL, true); }
+API CUresult cuMemcpyAsync(D to, D from, size_t n, CUstream s) { return flat(UNIFIED, to, UNIFIED, from, n, s, false); }
+
+API CUresult cuMemcpyHtoDAsync_v2(D to, const void *from, size_t n, CUstream s)
+{
+    return flat(DEVICE, to, HOST, P(from), n, s, false);
+}
+
+API CUresult cuMemcpyDtoHAsync_v2(void *to, D from, size_t n, CUstream s)
+{
+    return flat(HOST, P(to), DEVICE, from, n, s, false);
+}
+
+API CUresult cuMemcpyDtoDAsync_v2(D to, D from, size_t n, CUstream s)
+{
+    return flat(DEVICE, to, DEVICE, from, n, s, false);
+}
+
+API CUresult cuMemcpyPeer(D to, CUcontext a, D from, CUcontext b, size_t n)
+{
+    return flat(DEVICE, to, DEVICE, from, n, NULL, true);
+}
+
+API CUresult cuMemcpyPeerAsync(D to, CUcontext a, D from, CUcontext b, size_t n, CUstream s)
+{
+    return flat(DEVICE, to, DEVICE, from, n, s, false);
+}
+
+static CUresult box2d(const CUmemcpy2d *c, CUstream s, bool wait)
+{
+    NEED_CTX();
+    if (!c)
+        return CU_INVALID;
+    CUmemcpy3d b = {.src_x = c->src_x, .src_y = c->src_y, .src_type = c->src_type, .src_host = c->src_host,
+        .src_dev = c->src_dev, .src_array = c->src_array, .src_pitch = c->src_pitch, .dst_x = c->dst_x,
+        .dst_y = c->dst_y, .dst_type = c->dst_type, .dst_host = c->dst_host, .dst_dev = c->dst_dev,
+        .dst_array = c->dst_array, .dst_pitch = c->dst_pitch, .width = c->width, .height = c->height, .depth = 1};
+    return emu_enqueue_copy(&b, emu_stream(s), wait);
+}
+
+API CUresult cuMemcpy2D_v2(const CUmemcpy2d *c) { return box2d(c, NULL, true); }
+API CUresult cuMemcpy2DUnaligned_v2(const CUmemcpy2d *c) { return box2d(c, NULL, true); }
+API CUresult cuMemcpy2DAsync_v2(const CUmemcpy2d *c, CUstream s) { return box2d(c, s, false); }
+
+static CUresult box3d(const CUmemcpy3d *c, CUstream s, bool wait)
+{
+    NEED_CTX();
+    return c ? emu_enqueue_copy(c, emu_stream(s), wait) : CU_INVALID;
+}
+
+API CUresult cuMemcpy3D_v2(const CUmemcpy3d *c) { return box3d(c, NULL, true); }
+API CUresult cuMemcpy3DPeer(const CUmemcpy3d *c) { return box3d(c, NULL, true); }
+API CUresult cuMemcpy3DAsync_v2(const CUmemcpy3d *c, CUstream s) { return box3d(c, s, false); }
+API CUresult cuMemcpy3DPeerAsync(const CUmemcpy3d *c, CUstream s) { return box3d(c, s, false); }

@@ -1,0 +1,80 @@
+/* launch.c: kernel launches. A kernel computes nothing here; it takes its time on the GPU's clock. */
+#include <stdlib.h>
+#include "emu.h"
+
+static long launches;
+
+static CUresult fault(int64_t *ns)
+{
+    const emu_config *c = emu_conf();
+    if (c->fault.sticky_after < 0 && c->fault.hang_after < 0)
+        return CU_OK;
+    long n = __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
+    if (c->fault.sticky_after >= 0 && n >= c->fault.sticky_after)
+        return emu_sticky = CU_ILLEGAL_ADDRESS;
+    if (c->fault.hang_after >= 0 && n >= c->fault.hang_after)
+        *ns = 1000000000000000ll;
+    return CU_OK;
+}
+
+static CUresult launch(const CUkernelNode *k, CUstream s)
+{
+    NEED_CTX();
+    CUstream st = emu_stream(s);
+    CUfunction f = k->func ? k->func : k->kern;
+    if (!st || !f)
+        return CU_INVALID_HANDLE;
+    if (!k->gx || !k->gy || !k->gz || !k->bx || !k->by || !k->bz || (uint64_t)k->bx * k->by * k->bz > 1024)
+        return CU_INVALID;
+    if (k->shared > (unsigned)emu_conf()->shared_sm)
+        return CU_LAUNCH_RESOURCES;
+    if (st->capture)
+        return emu_capture_add(st, 0, k, sizeof *k, NULL);
+    if (st->legacy && emu_capturing_in(st->ctx))
+        return CU_CAPTURE_IMPLICIT;
+    int64_t ns = emu_kernel_ns(f->name, k->params, k->extra, 0);
+    CUresult r = fault(&ns);
+    if (r)
+        return r;
+    pthread_mutex_lock(&emu_lock);
+    emu_op *op = emu_op_new(OP_KERNEL);
+    op->left_ns = ns;
+    r = emu_submit(st, op);
+    pthread_mutex_unlock(&emu_lock);
+    return r;
+}
+
+API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                            unsigned shared, CUstream s, void **params, void **extra)
+{
+    CUkernelNode k = {f, gx, gy, gz, bx, by, bz, shared, params, extra, NULL, NULL};
+    return launch(&k, s);
+}
+
+API CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, void **extra)
+{
+    if (!c)
+        return CU_INVALID;
+    CUkernelNode k = {f, c->gx, c->gy, c->gz, c->bx, c->by, c->bz, c->shared, params, extra, NULL, NULL};
+    return launch(&k, c->stream);
+}
+
+API CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                       unsigned bz, unsigned shared, CUstream s, void **params)
+{
+    CUkernelNode k = {f, gx, gy, gz, bx, by, bz, shared, params, NULL, NULL, NULL};
+    return launch(&k, s);
+}
+
+typedef struct { CUfunction f; unsigned gx, gy, gz, bx, by, bz, shared; CUstream s; void **params; } multi_launch;
+
+API CUresult cuLaunchCooperativeKernelMultiDevice(const multi_launch *list, unsigned count, unsigned flags)
+{
+    CUresult r = CU_OK;
+    for (unsigned i = 0; i < count && !r; i++) {
+        CUkernelNode k = {list[i].f, list[i].gx, list[i].gy, list[i].gz, list[i].bx, list[i].by, list[i].bz,
+            list[i].shared, list[i].params, NULL, NULL, NULL};
+        r = launch(&k, list[i].s);
+    }
+    return r;
+}

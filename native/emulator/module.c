@@ -1,0 +1,193 @@
+/* module.c: modules, libraries and the kernels in them. A kernel and a function are the same object here. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "emu.h"
+#include "shm.h"
+
+static CUfunction add_function(CUmodule m, const char *name)
+{
+    const emu_config *c = emu_conf();
+    CUfunction f = calloc(1, sizeof *f);
+    f->module = m;
+    f->name = strdup(name);
+    f->attrs[0] = 1024;
+    f->attrs[4] = 32;
+    f->attrs[5] = f->attrs[6] = c->major * 10 + c->minor;
+    f->attrs[8] = 48 << 10;
+    f->attrs[9] = -1;
+    f->next = m->funcs;
+    m->funcs = f;
+    return f;
+}
+
+static CUresult load(CUmodule *out, const void *image, size_t size, bool library)
+{
+    if (!out || !image)
+        return CU_INVALID;
+    size_t count;
+    char **names = emu_entry_names(image, size, &count);
+    CUmodule m = calloc(1, sizeof *m);
+    m->dev = emu_context() ? emu_context()->dev : 0;
+    m->library = library;
+    m->bytes = emu_conf()->module;
+    if (shm_charge(m->dev, m->bytes) != 0) {
+        free(m);
+        return CU_OOM;
+    }
+    for (size_t i = 0; i < count; i++) {
+        add_function(m, names[i]);
+        free(names[i]);
+    }
+    free(names);
+    m->known = count > 0;
+    *out = m;
+    return CU_OK;
+}
+
+static CUresult load_file(CUmodule *out, const char *path, bool library)
+{
+    struct stat st;
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0 || fstat(fd, &st) != 0 || st.st_size < 4) {
+        if (fd >= 0)
+            close(fd);
+        return CU_FILE_NOT_FOUND;
+    }
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED)
+        return CU_FILE_NOT_FOUND;
+    CUresult r = load(out, p, (size_t)st.st_size, library);
+    munmap(p, (size_t)st.st_size);
+    return r;
+}
+
+#define LOADABLE() do { NEED_CTX(); CUresult c_ = emu_forbid_in_capture(); if (c_) return c_; } while (0)
+API CUresult cuModuleLoad(CUmodule *m, const char *path) { LOADABLE(); return load_file(m, path, false); }
+API CUresult cuModuleLoadData(CUmodule *m, const void *image) { LOADABLE(); return load(m, image, 0, false); }
+API CUresult cuModuleLoadFatBinary(CUmodule *m, const void *image) { LOADABLE(); return load(m, image, 0, false); }
+
+API CUresult cuModuleLoadDataEx(CUmodule *m, const void *image, unsigned n, int *options, void **values)
+{
+    LOADABLE();
+    return load(m, image, 0, false);
+}
+
+API CUresult cuLibraryLoadData(CUmodule *m, const void *code, int *jit, void **jit_values, unsigned jit_count,
+                               int *options, void **values, unsigned count)
+{
+    NEED_INIT();
+    return load(m, code, 0, true);
+}
+
+API CUresult cuLibraryLoadFromFile(CUmodule *m, const char *path, int *jit, void **jit_values, unsigned jit_count,
+                                   int *options, void **values, unsigned count)
+{
+    NEED_INIT();
+    return load_file(m, path, true);
+}
+
+/* Functions stay allocated: launches still in a stream name them. */
+static CUresult unload(CUmodule m)
+{
+    if (!m || !m->bytes)
+        return CU_INVALID_HANDLE;
+    shm_release(m->dev, m->bytes);
+    m->bytes = 0;
+    return CU_OK;
+}
+
+API CUresult cuModuleUnload(CUmodule m) { NEED_INIT(); return unload(m); }
+API CUresult cuLibraryUnload(CUmodule m) { NEED_INIT(); return unload(m); }
+
+API CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name)
+{
+    NEED_INIT();
+    if (!out || !m || !name)
+        return CU_INVALID;
+    pthread_mutex_lock(&emu_lock);
+    CUfunction f = m->funcs;
+    while (f && strcmp(f->name, name))
+        f = f->next;
+    if (!f && !m->known)
+        f = add_function(m, name);
+    pthread_mutex_unlock(&emu_lock);
+    *out = f;
+    return f ? CU_OK : CU_NOT_FOUND;
+}
+
+API CUresult cuLibraryGetKernel(CUfunction *out, CUmodule m, const char *name)
+{
+    return cuModuleGetFunction(out, m, name);
+}
+
+API CUresult cuLibraryGetModule(CUmodule *out, CUmodule m) { NEED_CTX(); *out = m; return CU_OK; }
+API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) { NEED_CTX(); *out = k; return CU_OK; }
+API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) { NEED_INIT(); *out = k->module; return CU_OK; }
+API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) { NEED_INIT(); *out = f->module; return CU_OK; }
+API CUresult cuFuncGetName(const char **name, CUfunction f) { NEED_INIT(); *name = f->name; return CU_OK; }
+API CUresult cuKernelGetName(const char **name, CUfunction f) { NEED_INIT(); *name = f->name; return CU_OK; }
+API CUresult cuFuncIsLoaded(int *state, CUfunction f) { NEED_INIT(); *state = 1; return CU_OK; }
+API CUresult cuFuncLoad(CUfunction f) { NEED_INIT(); return CU_OK; }
+API CUresult cuModuleGetLoadingMode(int *mode) { NEED_INIT(); *mode = 1; return CU_OK; }
+
+API CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule m)
+{
+    NEED_INIT();
+    *count = 0;
+    for (CUfunction f = m->funcs; f; f = f->next)
+        ++*count;
+    return CU_OK;
+}
+
+API CUresult cuModuleEnumerateFunctions(CUfunction *out, unsigned count, CUmodule m)
+{
+    NEED_INIT();
+    for (CUfunction f = m->funcs; f && count; f = f->next, count--)
+        *out++ = f;
+    return CU_OK;
+}
+
+API CUresult cuLibraryGetKernelCount(unsigned *count, CUmodule m) { return cuModuleGetFunctionCount(count, m); }
+
+API CUresult cuLibraryEnumerateKernels(CUfunction *out, unsigned count, CUmodule m)
+{
+    return cuModuleEnumerateFunctions(out, count, m);
+}
+
+/* A global exists once it is asked for: 4 KiB of zeros under its name. */
+API CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *size, CUmodule m, const char *name)
+{
+    NEED_CTX();
+    if (!m || !name)
+        return CU_INVALID;
+    struct emu_global *g = m->globals;
+    while (g && strcmp(g->name, name))
+        g = g->next;
+    if (!g) {
+        g = calloc(1, sizeof *g);
+        g->size = 4096;
+        CUresult r = emu_mem_new(g->size, MEM_MODULE, m->dev, 0, &g->ptr);
+        if (r) {
+            free(g);
+            return r;
+        }
+        g->name = strdup(name);
+        g->next = m->globals;
+        m->globals = g;
+    }
+    if (ptr)
+        *ptr = g->ptr;
+    if (size)
+        *size = g->size;
+    return CU_OK;
+}
+
+API CUresult cuLibraryGetGlobal(CUdeviceptr *ptr, size_t *size, CUmodule m, const char *name)
+{
+    return cuModuleGetGlobal_v2(ptr, size, m, name);
+}

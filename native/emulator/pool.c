@@ -1,0 +1,247 @@
+/* pool.c: memory pools and stream-ordered allocation.
+ *
+ * A pool books what it reserves from the device; memory freed to it stays reserved up to the release threshold and is
+ * handed out again without asking the device.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "emu.h"
+#include "shm.h"
+
+enum { ATTR_THRESHOLD = 4, ATTR_RESERVED = 5, ATTR_RESERVED_HIGH = 6, ATTR_USED = 7, ATTR_USED_HIGH = 8 };
+#define GRAIN 512
+static CUmemoryPool defaults[EMU_GPUS], current[EMU_GPUS];
+
+static CUmemoryPool pool_new(int dev)
+{
+    CUmemoryPool p = calloc(1, sizeof *p);
+    p->dev = dev;
+    p->attrs[1] = p->attrs[2] = p->attrs[3] = 1;
+    return p;
+}
+
+CUmemoryPool emu_pool_default(int dev)
+{
+    pthread_mutex_lock(&emu_lock);
+    if (!defaults[dev]) {
+        defaults[dev] = pool_new(dev);
+        defaults[dev]->is_default = true;
+    }
+    CUmemoryPool p = defaults[dev];
+    pthread_mutex_unlock(&emu_lock);
+    return p;
+}
+
+/* Give back what is reserved but unused, down to `keep` bytes. Called with emu_lock held. */
+static void trim(CUmemoryPool p, uint64_t keep)
+{
+    uint64_t floor = p->used > keep ? p->used : keep;
+    if (p->reserved > floor) {
+        shm_release(p->dev, p->reserved - floor);
+        p->reserved = floor;
+    }
+}
+
+void emu_pool_free(emu_mem *m)
+{
+    CUmemoryPool p = m->pool;
+    uint64_t size = (m->size + GRAIN - 1) & ~(uint64_t)(GRAIN - 1);
+    if (emu_mem_drop(m->base) != CU_OK || !p)
+        return;
+    p->used -= size;
+    trim(p, p->threshold);
+}
+
+static CUresult pool_alloc(CUdeviceptr *out, size_t size, CUmemoryPool p)
+{
+    uint64_t need = (size + GRAIN - 1) & ~(uint64_t)(GRAIN - 1);
+    pthread_mutex_lock(&emu_lock);
+    uint64_t spare = p->reserved - p->used, more = need > spare ? need - spare : 0;
+    CUresult r = CU_OK;
+    if (p->props.max_size && p->used + need > p->props.max_size)
+        r = CU_OOM;
+    else if (more && shm_charge(p->dev, more) != 0)
+        r = CU_OOM;
+    if (!r) {
+        p->reserved += more;
+        p->used += need;
+        p->reserved_high = p->reserved > p->reserved_high ? p->reserved : p->reserved_high;
+        p->used_high = p->used > p->used_high ? p->used : p->used_high;
+        r = emu_mem_new(size, MEM_POOL, p->dev, 0, out);
+        if (r) {
+            p->used -= need;
+            trim(p, p->threshold);
+        } else {
+            emu_mem_set_pool(*out, p);
+        }
+    }
+    pthread_mutex_unlock(&emu_lock);
+    return r;
+}
+
+static CUmemoryPool pool_of(int dev)
+{
+    return current[dev] ? current[dev] : emu_pool_default(dev);
+}
+
+API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool p, CUstream s)
+{
+    NEED_CTX();
+    CUstream st = emu_stream(s);
+    if (!out || !size || !p || !st)
+        return CU_INVALID;
+    if (st->capture) {
+        CUallocNode a = {.props = {.alloc_type = 1, .location = {1, p->dev}}, .bytes = size};
+        CUgraphNode node;
+        CUresult r = emu_capture_add(st, 10, &a, sizeof a, &node);
+        if (!r)
+            *out = emu_node_ptr(node);
+        return r;
+    }
+    return pool_alloc(out, size, p);
+}
+
+API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream s)
+{
+    NEED_CTX();
+    return cuMemAllocFromPoolAsync(out, size, pool_of(emu_context()->dev), s);
+}
+
+API CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream s)
+{
+    NEED_CTX();
+    CUstream st = emu_stream(s);
+    emu_mem *m = emu_mem_find(ptr);
+    if (!st || !m || m->base != ptr)
+        return CU_INVALID;
+    if (st->capture)
+        return emu_capture_add(st, 11, &ptr, sizeof ptr, NULL);
+    pthread_mutex_lock(&emu_lock);
+    emu_op *op = emu_op_new(OP_FREE);
+    op->u.ptr = ptr;
+    CUresult r = emu_submit(st, op);
+    pthread_mutex_unlock(&emu_lock);
+    return r;
+}
+
+API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUpoolProps *props)
+{
+    NEED_INIT();
+    if (!out || !props || props->alloc_type != 1)
+        return CU_INVALID;
+    int dev = props->location.type == 1 ? props->location.id : 0;
+    if (dev < 0 || dev >= emu_conf()->count)
+        return CU_INVALID_DEVICE;
+    *out = pool_new(dev);
+    (*out)->props = *props;
+    return CU_OK;
+}
+
+API CUresult cuMemPoolDestroy(CUmemoryPool p)
+{
+    NEED_INIT();
+    if (!p || p->is_default)
+        return CU_INVALID;
+    pthread_mutex_lock(&emu_lock);
+    p->threshold = 0;
+    trim(p, 0);
+    if (current[p->dev] == p)
+        current[p->dev] = NULL;
+    pthread_mutex_unlock(&emu_lock);
+    return CU_OK;
+}
+
+API CUresult cuMemPoolTrimTo(CUmemoryPool p, size_t keep)
+{
+    NEED_INIT();
+    pthread_mutex_lock(&emu_lock);
+    trim(p, keep);
+    pthread_mutex_unlock(&emu_lock);
+    return CU_OK;
+}
+
+API CUresult cuMemPoolSetAttribute(CUmemoryPool p, int attribute, void *value)
+{
+    NEED_INIT();
+    if (!p || !value)
+        return CU_INVALID;
+    if (attribute >= 1 && attribute <= 3)
+        p->attrs[attribute] = *(unsigned *)value;
+    else if (attribute == ATTR_THRESHOLD)
+        p->threshold = *(uint64_t *)value;
+    else if (attribute == ATTR_RESERVED_HIGH && !*(uint64_t *)value)
+        p->reserved_high = p->reserved;
+    else if (attribute == ATTR_USED_HIGH && !*(uint64_t *)value)
+        p->used_high = p->used;
+    else
+        return CU_INVALID;
+    return CU_OK;
+}
+
+API CUresult cuMemPoolGetAttribute(CUmemoryPool p, int attribute, void *value)
+{
+    NEED_INIT();
+    if (!p || !value)
+        return CU_INVALID;
+    switch (attribute) {
+    case 1: case 2: case 3: *(int *)value = (int)p->attrs[attribute]; break;
+    case ATTR_THRESHOLD: *(uint64_t *)value = p->threshold; break;
+    case ATTR_RESERVED: *(uint64_t *)value = p->reserved; break;
+    case ATTR_RESERVED_HIGH: *(uint64_t *)value = p->reserved_high; break;
+    case ATTR_USED: *(uint64_t *)value = p->used; break;
+    case ATTR_USED_HIGH: *(uint64_t *)value = p->used_high; break;
+    default: return CU_INVALID;
+    }
+    return CU_OK;
+}
+
+API CUresult cuMemPoolSetAccess(CUmemoryPool p, const CUmemAccessDesc *d, size_t n) { NEED_INIT(); return CU_OK; }
+
+API CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool p, CUmemLocation *where)
+{
+    NEED_INIT();
+    *flags = where->type == 1 && where->id == p->dev ? 3 : 0;
+    return CU_OK;
+}
+
+API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice dev)
+{
+    NEED_INIT();
+    if (dev < 0 || dev >= emu_conf()->count)
+        return CU_INVALID_DEVICE;
+    *out = emu_pool_default(dev);
+    return CU_OK;
+}
+
+API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice dev)
+{
+    CUresult r = cuDeviceGetDefaultMemPool(out, dev);
+    if (!r && current[dev])
+        *out = current[dev];
+    return r;
+}
+
+API CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool p)
+{
+    NEED_INIT();
+    if (dev < 0 || dev >= emu_conf()->count || !p)
+        return CU_INVALID;
+    current[dev] = p;
+    return CU_OK;
+}
+
+API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
+{
+    return where->type == 1 ? cuDeviceGetDefaultMemPool(out, where->id) : emu_unsupported("cuMemGetDefaultMemPool");
+}
+
+API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
+{
+    return where->type == 1 ? cuDeviceGetMemPool(out, where->id) : emu_unsupported("cuMemGetMemPool");
+}
+
+API CUresult cuMemSetMemPool(CUmemLocation *where, int type, CUmemoryPool p)
+{
+    return where->type == 1 ? cuDeviceSetMemPool(where->id, p) : emu_unsupported("cuMemSetMemPool");
+}

@@ -1,0 +1,127 @@
+/* context.c: contexts cost memory of their own, hundreds of MiB; the arbiter charges its allowance before the first use
+ * and corrects it by measurement. On a GPU that the tenant was not given there is no memory for a context.
+ */
+#include "charge.h"
+
+static bool enter(int device, struct slot **slot)
+{
+    *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
+    return !*slot || context_reserve(*slot);
+}
+
+static CUresult created(CUresult result, struct slot *slot, void **context)
+{
+    thread_forget();
+    if (!slot)
+        return result;
+    if (result != CUDA_SUCCESS)
+        context_release(slot);
+    else
+        ledger_put((struct ledger_entry){
+            .kind = LEDGER_CONTEXT, .key = (uintptr_t)*context, .slot = slot, .refs = 1});
+    return result;
+}
+
+CUresult on_ctx_create(enum aliquot_symbol symbol, void **context, unsigned flags, int device)
+{
+    struct slot *slot;
+    if (!enter(device, &slot))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return created(REAL_AT(symbol, void **, unsigned, int)(context, flags, device), slot, context);
+}
+
+CUresult on_ctx_create_v3(enum aliquot_symbol symbol, void **context, void *affinity, int count, unsigned flags,
+                          int device)
+{
+    struct slot *slot;
+    if (!enter(device, &slot))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return created(REAL_AT(symbol, void **, void *, int, unsigned, int)(context, affinity, count, flags, device), slot,
+                   context);
+}
+
+CUresult on_ctx_create_v4(enum aliquot_symbol symbol, void **context, void *params, unsigned flags, int device)
+{
+    struct slot *slot;
+    if (!enter(device, &slot))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return created(REAL_AT(symbol, void **, void *, unsigned, int)(context, params, flags, device), slot, context);
+}
+
+CUresult on_green_create(enum aliquot_symbol symbol, void **context, void *desc, int device, unsigned flags)
+{
+    struct slot *slot;
+    if (!enter(device, &slot))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return created(REAL_AT(symbol, void **, void *, int, unsigned)(context, desc, device, flags), slot, context);
+}
+
+CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *context)
+{
+    struct ledger_entry gone;
+    bool held = conf_load() == MODE_HELD;
+    if (held)
+        drain_locks(true);
+    CUresult result = REAL_AT(symbol, void *)(context);
+    if (held && result == CUDA_SUCCESS)
+        forget_context(context);
+    if (held)
+        drain_locks(false);
+    if (result == CUDA_SUCCESS && ledger_take(LEDGER_CONTEXT, (uintptr_t)context, &gone))
+        context_release(gone.slot);
+    return result;
+}
+
+CUresult on_primary_retain(enum aliquot_symbol symbol, void **context, int device)
+{
+    struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
+    bool first = false;
+    if (slot) {
+        pthread_mutex_lock(&slot->lock);
+        first = slot->primary_refs++ == 0;
+        pthread_mutex_unlock(&slot->lock);
+    }
+    bool fits = !first || context_reserve(slot);
+    CUresult result = fits ? REAL_AT(symbol, void **, int)(context, device) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (slot && result != CUDA_SUCCESS) {
+        if (first && fits)
+            context_release(slot);
+        pthread_mutex_lock(&slot->lock);
+        slot->primary_refs--;
+        pthread_mutex_unlock(&slot->lock);
+    }
+    return result;
+}
+
+static CUresult primary_gone(enum aliquot_symbol symbol, int device, bool all)
+{
+    struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
+    if (slot)
+        drain_locks(true);
+    CUresult result = REAL_AT(symbol, int)(device);
+    bool last = false;
+    if (slot && result == CUDA_SUCCESS) {
+        pthread_mutex_lock(&slot->lock);
+        last = slot->primary_refs && (all || slot->primary_refs == 1);
+        slot->primary_refs = all ? 0 : slot->primary_refs ? slot->primary_refs - 1 : 0;
+        pthread_mutex_unlock(&slot->lock);
+        if (last)
+            forget_context(NULL);
+    }
+    if (slot)
+        drain_locks(false);
+    if (last)
+        context_release(slot);
+    return result;
+}
+
+CUresult on_primary_release(enum aliquot_symbol symbol, int device)
+{
+    return primary_gone(symbol, device, false);
+}
+
+/* A reset frees the context's memory but not its references: the next use makes it again. */
+CUresult on_primary_reset(enum aliquot_symbol symbol, int device)
+{
+    return primary_gone(symbol, device, true);
+}

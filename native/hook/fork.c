@@ -1,0 +1,26 @@
+/* fork.c: the child of a fork has our memory but none of our threads.
+ *
+ * CUDA itself does not survive a fork; what must be right is that the child neither speaks on the parent's connection
+ * nor waits for a lock that a lost thread held. Programs it executes start afresh.
+ */
+#include "gate.h"
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void in_child(void)
+{
+    link_after_fork();
+    ledger_clear();
+    thread_forget();
+    atomic_store(&capture_count, 0);
+}
+
+static void watch(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+void fork_watch(void)
+{
+    pthread_once(&once, watch);
+}

@@ -1,0 +1,154 @@
+/* ledger.c: what is charged for which pointer or handle.
+ *
+ * Open addressing in anonymous memory of our own (the application's malloc may be calling us), doubled when half full.
+ * Removal moves later entries up, so there are no tombstones.
+ */
+#include "hook.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+static struct ledger_entry *table;
+static uint64_t capacity, used;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t home(uint32_t kind, uint64_t key)
+{
+    uint64_t hash = (key ^ ((uint64_t)kind << 57)) * 0x9E3779B97F4A7C15ull;
+    return (hash >> 20) & (capacity - 1);
+}
+
+static struct ledger_entry *find(uint32_t kind, uint64_t key)
+{
+    if (!capacity)
+        return NULL;
+    for (uint64_t i = home(kind, key); table[i].kind; i = (i + 1) & (capacity - 1))
+        if (table[i].kind == kind && table[i].key == key)
+            return &table[i];
+    return NULL;
+}
+
+static void place(const struct ledger_entry *entry)
+{
+    uint64_t i = home(entry->kind, entry->key);
+    while (table[i].kind)
+        i = (i + 1) & (capacity - 1);
+    table[i] = *entry;
+    used++;
+}
+
+static bool grow(void)
+{
+    struct ledger_entry *old = table;
+    uint64_t old_capacity = capacity, new_capacity = capacity ? capacity * 2 : 1024;
+    void *map = mmap(NULL, new_capacity * sizeof *table, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        return false;
+    table = map;
+    capacity = new_capacity;
+    used = 0;
+    for (uint64_t i = 0; i < old_capacity; i++)
+        if (old[i].kind)
+            place(&old[i]);
+    if (old)
+        munmap(old, old_capacity * sizeof *old);
+    return true;
+}
+
+static void removed(struct ledger_entry *entry)
+{
+    uint64_t hole = (uint64_t)(entry - table), i = hole;
+    for (;;) {
+        i = (i + 1) & (capacity - 1);
+        if (!table[i].kind)
+            break;
+        uint64_t wish = home(table[i].kind, table[i].key);
+        if (((i - wish) & (capacity - 1)) >= ((i - hole) & (capacity - 1))) {
+            table[hole] = table[i];
+            hole = i;
+        }
+    }
+    memset(&table[hole], 0, sizeof table[hole]);
+    used--;
+}
+
+/* Replaces an entry of the same key. False: no memory for the table. */
+bool ledger_put(struct ledger_entry entry)
+{
+    pthread_mutex_lock(&lock);
+    struct ledger_entry *old = find(entry.kind, entry.key);
+    bool good = old || used * 2 < capacity || grow();
+    if (old)
+        *old = entry;
+    else if (good)
+        place(&entry);
+    pthread_mutex_unlock(&lock);
+    return good;
+}
+
+bool ledger_get(uint32_t kind, uint64_t key, struct ledger_entry *out)
+{
+    pthread_mutex_lock(&lock);
+    struct ledger_entry *entry = find(kind, key);
+    if (entry)
+        *out = *entry;
+    pthread_mutex_unlock(&lock);
+    return entry != NULL;
+}
+
+bool ledger_take(uint32_t kind, uint64_t key, struct ledger_entry *out)
+{
+    pthread_mutex_lock(&lock);
+    struct ledger_entry *entry = find(kind, key);
+    if (entry) {
+        *out = *entry;
+        removed(entry);
+    }
+    pthread_mutex_unlock(&lock);
+    return entry != NULL;
+}
+
+/* Adds `change` to the references; true when the last one went, with the entry in `gone`. */
+bool ledger_ref(uint32_t kind, uint64_t key, int change, struct ledger_entry *gone)
+{
+    bool last = false;
+    pthread_mutex_lock(&lock);
+    struct ledger_entry *entry = find(kind, key);
+    if (entry) {
+        entry->refs += (uint32_t)change;
+        if (entry->refs == 0) {
+            *gone = *entry;
+            removed(entry);
+            last = true;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return last;
+}
+
+/* The visitor runs under the ledger's lock and must not come back here. */
+void ledger_each(uint32_t kind, void (*visit)(struct ledger_entry *, void *), void *with)
+{
+    pthread_mutex_lock(&lock);
+    for (uint64_t i = 0; i < capacity; i++)
+        if (table[i].kind == kind)
+            visit(&table[i], with);
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t ledger_count(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t count = used;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+/* In the child of a fork: nothing is held there. */
+void ledger_clear(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    if (table)
+        memset(table, 0, capacity * sizeof *table);
+    used = 0;
+}

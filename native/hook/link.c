@@ -1,0 +1,269 @@
+/* link.c: the connection to the arbiter and the slots it gave us.
+ *
+ * One SOCK_SEQPACKET connection per process, made at the first need. One mutex keeps a question and its answer
+ * together; a dead connection is closed, and link_revive() builds a new one with a jittered back-off, attaches every
+ * slot again and restores the books before anybody else may speak.
+ */
+#define _GNU_SOURCE
+#include "hook.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+struct counters aliquot_counters;
+static struct slot slots[MAX_SLOTS];
+static _Atomic unsigned slot_count;
+static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER, link_lock = PTHREAD_MUTEX_INITIALIZER,
+                       revive_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int link_fd = -1;
+static _Atomic int reviver; /* the thread that may speak while the slots are attached again */
+static _Atomic uint64_t next_try_ns, sequence, boot_id;
+
+static void link_close(void)
+{
+    int fd = atomic_exchange(&link_fd, -1);
+    if (fd >= 0)
+        close(fd);
+}
+
+static bool may_speak(void)
+{
+    int only = atomic_load(&reviver);
+    return atomic_load(&link_fd) >= 0 && (only == 0 || only == (int)syscall(SYS_gettid));
+}
+
+bool link_alive(void)
+{
+    char byte;
+    if (!may_speak())
+        return atomic_load(&reviver) != 0;
+    if (pthread_mutex_trylock(&link_lock) != 0)
+        return true;
+    int fd = atomic_load(&link_fd);
+    ssize_t got = fd < 0 ? 0 : recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    bool alive = got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
+    if (!alive)
+        link_close();
+    pthread_mutex_unlock(&link_lock);
+    return alive;
+}
+
+bool link_send(const aliquot_message *message)
+{
+    if (!may_speak())
+        return false;
+    pthread_mutex_lock(&link_lock);
+    int fd = atomic_load(&link_fd);
+    bool sent = fd >= 0 && send(fd, message, sizeof *message, MSG_NOSIGNAL) == (ssize_t)sizeof *message;
+    if (!sent)
+        link_close();
+    pthread_mutex_unlock(&link_lock);
+    return sent;
+}
+
+static bool receive(int fd, aliquot_message *answer, int *passed)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec part = {answer, sizeof *answer};
+    struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t got;
+    do
+        got = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    int new_fd = -1;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(&header); got > 0 && part; part = CMSG_NXTHDR(&header, part))
+        if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS)
+            memcpy(&new_fd, CMSG_DATA(part), sizeof new_fd);
+    if (passed)
+        *passed = new_fd;
+    else if (new_fd >= 0)
+        close(new_fd);
+    return got == (ssize_t)sizeof *answer;
+}
+
+/* Sends `message` and reads the answer into it. False: no connection, or the answer is not `expect` nor REFUSED. */
+static bool ask(aliquot_message *message, uint16_t expect, int *passed)
+{
+    pthread_mutex_lock(&link_lock);
+    int fd = atomic_load(&link_fd);
+    uint64_t seq = message->seq = atomic_fetch_add(&sequence, 1) + 1;
+    bool good = fd >= 0 && send(fd, message, sizeof *message, MSG_NOSIGNAL) == (ssize_t)sizeof *message;
+    for (int strays = 0; good && strays < 16; strays++) {
+        good = receive(fd, message, passed);
+        if (good && (message->type == expect || message->type == ALIQUOT_MSG_REFUSED) &&
+            (message->seq == seq || message->seq == 0))
+            break;
+    }
+    if (!good)
+        link_close();
+    pthread_mutex_unlock(&link_lock);
+    return good && (message->type == expect || message->type == ALIQUOT_MSG_REFUSED);
+}
+
+bool link_ask(aliquot_message *message, uint16_t expect, int *passed)
+{
+    return may_speak() && ask(message, expect, passed);
+}
+
+static bool connect_once(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(aliquot_conf.socket) >= sizeof address.sun_path)
+        return false;
+    strcpy(address.sun_path, aliquot_conf.socket);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return false;
+    struct timeval patience = {2, 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        close(fd);
+        return false;
+    }
+    atomic_store(&link_fd, fd);
+    aliquot_message hello = {.type = ALIQUOT_MSG_HELLO, .a = ALIQUOT_ABI_VERSION, .c = (uint64_t)getpid()};
+    if (!ask(&hello, ALIQUOT_MSG_WELCOME, NULL) || hello.type != ALIQUOT_MSG_WELCOME) {
+        link_close();
+        return false;
+    }
+    atomic_store(&boot_id, hello.a);
+    return true;
+}
+
+/* Maps the slot's page; the caller holds slot->lock. */
+static bool attach_locked(struct slot *slot)
+{
+    int fd = -1;
+    aliquot_message message = {.type = ALIQUOT_MSG_ATTACH};
+    memcpy(message.uuid, slot->uuid, 16);
+    if (!link_ask(&message, ALIQUOT_MSG_PAGE, &fd)) {
+        atomic_store(&slot->state, SLOT_AWAY);
+        return false;
+    }
+    if (message.type == ALIQUOT_MSG_REFUSED) {
+        atomic_store(&slot->state, message.a == ALIQUOT_REFUSAL_NOT_YOURS ? SLOT_REFUSED : SLOT_AWAY);
+        return false;
+    }
+    void *map = mmap(NULL, ALIQUOT_PAGE_SIZE, PROT_READ, MAP_SHARED, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    aliquot_page *page = map == MAP_FAILED ? NULL : map;
+    if (!page || page->magic != ALIQUOT_PAGE_MAGIC || page->version != ALIQUOT_ABI_VERSION) {
+        atomic_store(&slot->state, SLOT_AWAY);
+        return false;
+    }
+    slot->number = message.gpu;
+    uint32_t word = page_word(page);
+    atomic_store(&slot->answered, (word & 3) == ALIQUOT_WORD_VALID ? ~0u : word);
+    atomic_store(&slot->given_back, ~0u);
+    atomic_store(&slot->wanted_ns, 0);
+    atomic_store(&slot->page, page); /* an older page stays mapped: another thread may be reading it */
+    atomic_store(&slot->state, SLOT_HELD);
+    return true;
+}
+
+bool link_revive(void)
+{
+    uint64_t now = now_ns();
+    if (may_speak() || now < atomic_load(&next_try_ns) || pthread_mutex_trylock(&revive_lock) != 0)
+        return may_speak();
+    fork_watch();
+    atomic_store(&reviver, (int)syscall(SYS_gettid));
+    bool up = connect_once();
+    for (unsigned i = 0; up && i < atomic_load(&slot_count); i++) {
+        struct slot *slot = &slots[i];
+        int state = atomic_load(&slot->state);
+        if (state != SLOT_HELD && state != SLOT_AWAY)
+            continue;
+        pthread_mutex_lock(&slot->lock);
+        if (attach_locked(slot))
+            memory_restore(slot);
+        pthread_mutex_unlock(&slot->lock);
+        COUNT(reconnects);
+    }
+    atomic_store(&next_try_ns, up ? 0 : now + 20000000u + (now >> 10) % 80000000u);
+    atomic_store(&reviver, 0);
+    pthread_mutex_unlock(&revive_lock);
+    return up;
+}
+
+bool slot_attach(struct slot *slot)
+{
+    int state = atomic_load_explicit(&slot->state, memory_order_acquire);
+    if (state == SLOT_HELD || state == SLOT_AWAY)
+        return true;
+    if (state == SLOT_REFUSED)
+        return false;
+    link_revive();
+    pthread_mutex_lock(&slot->lock);
+    if (atomic_load(&slot->state) == SLOT_KNOWN)
+        attach_locked(slot);
+    state = atomic_load(&slot->state);
+    pthread_mutex_unlock(&slot->lock);
+    if (state == SLOT_HELD)
+        cpu_bind();
+    return state == SLOT_HELD || state == SLOT_AWAY;
+}
+
+static struct slot *add_slot(const uint8_t uuid[16], int device)
+{
+    pthread_mutex_lock(&slots_lock);
+    unsigned count = atomic_load(&slot_count), i = 0;
+    while (i < count && memcmp(slots[i].uuid, uuid, 16) != 0)
+        i++;
+    struct slot *slot = i < MAX_SLOTS ? &slots[i] : NULL;
+    if (slot && i == count) {
+        memcpy(slot->uuid, uuid, 16);
+        slot->device = -1;
+        pthread_mutex_init(&slot->lock, NULL);
+        pthread_mutex_init(&slot->drain_lock, NULL);
+        atomic_store(&slot->given_back, ~0u);
+        atomic_store(&slot->state, SLOT_KNOWN);
+        atomic_store_explicit(&slot_count, count + 1, memory_order_release);
+    }
+    if (slot && device >= 0)
+        slot->device = device;
+    pthread_mutex_unlock(&slots_lock);
+    return slot;
+}
+
+struct slot *slot_at(unsigned index)
+{
+    return index < atomic_load_explicit(&slot_count, memory_order_acquire) ? &slots[index] : NULL;
+}
+
+struct slot *slot_of_uuid(const uint8_t uuid[16])
+{
+    return add_slot(uuid, -1);
+}
+
+struct slot *slot_of_device(int device)
+{
+    for (unsigned i = 0; i < atomic_load_explicit(&slot_count, memory_order_acquire); i++)
+        if (slots[i].device == device)
+            return &slots[i];
+    uint8_t uuid[16] = {0};
+    if (REAL(cuDeviceGetUuid_v2, void *, int)(uuid, device) != CUDA_SUCCESS &&
+        REAL(cuDeviceGetUuid, void *, int)(uuid, device) != CUDA_SUCCESS)
+        return NULL;
+    return add_slot(uuid, device);
+}
+
+void link_after_fork(void)
+{
+    pthread_mutex_init(&link_lock, NULL);
+    pthread_mutex_init(&slots_lock, NULL);
+    pthread_mutex_init(&revive_lock, NULL);
+    link_close();
+    atomic_store(&reviver, 0);
+    atomic_store(&next_try_ns, 0);
+    memset(slots, 0, sizeof slots);
+    atomic_store(&slot_count, 0);
+}

@@ -1,0 +1,36 @@
+/* stats.c: counters for tests and benches. Nothing in production reads them. */
+#include "gate.h"
+
+int aliquot_stats(struct aliquot_stats *out)
+{
+    struct aliquot_stats stats = {.size = sizeof stats};
+    bool inside;
+    for (unsigned i = 0; slot_at(i); i++) {
+        struct slot *slot = slot_at(i);
+        stats.launches += slot_launches(slot, &inside);
+        pthread_mutex_lock(&slot->lock);
+        stats.reserved_bytes += memory_held(slot);
+        stats.leased_bytes += slot->leased;
+        stats.unused_bytes += slot->unused;
+        pthread_mutex_unlock(&slot->lock);
+    }
+    stats.mode = (uint64_t)atomic_load(&aliquot_mode);
+    stats.waits = atomic_load(&aliquot_counters.waits);
+    stats.passes = atomic_load(&aliquot_counters.passes);
+    stats.unknown_names = atomic_load(&aliquot_counters.unknown);
+    stats.mapped_symbols = atomic_load(&aliquot_counters.mapped);
+    stats.names = ALIQUOT_SYMBOL_COUNT;
+    stats.wants = atomic_load(&aliquot_counters.wants);
+    stats.returns = atomic_load(&aliquot_counters.returns);
+    stats.drains = atomic_load(&aliquot_counters.drains);
+    stats.reconnects = atomic_load(&aliquot_counters.reconnects);
+    stats.ledger_entries = ledger_count();
+    stats.denied = atomic_load(&aliquot_counters.denied);
+    stats.bounded = atomic_load(&aliquot_counters.bounded);
+    stats.captures = (uint64_t)atomic_load(&capture_count);
+    stats.disagreed = atomic_load(&aliquot_counters.disagreed);
+    if (!out)
+        return -1;
+    *out = stats;
+    return 0;
+}

@@ -1,0 +1,90 @@
+/* view.c: the tenant's own GPU: its total is its limit, its free what is left of both limit and device. Also cuInit. */
+#include "charge.h"
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The limit and what is free under it, for a device that has `real_free` and `real_total`. */
+static void seen(struct slot *slot, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+    const aliquot_page *page = atomic_load(&slot->page);
+    if (!page)
+        return;
+    uint64_t limit = least(__atomic_load_n(&page->memory_limit_bytes, __ATOMIC_RELAXED), *total_bytes);
+    uint64_t leased = __atomic_load_n(&page->memory_leased_bytes, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&slot->lock);
+    uint64_t charged = leased > slot->unused ? leased - slot->unused : 0;
+    pthread_mutex_unlock(&slot->lock);
+    *free_bytes = least(*free_bytes, limit > charged ? limit - charged : 0);
+    *total_bytes = limit;
+}
+
+CUresult on_init(enum aliquot_symbol symbol, unsigned flags)
+{
+    if (conf_load() == MODE_BROKEN)
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    return REAL_AT(symbol, unsigned)(flags);
+}
+
+CUresult on_mem_get_info(enum aliquot_symbol symbol, size_t *free_bytes, size_t *total_bytes)
+{
+    size_t free_real = 0, total_real = 0;
+    CUresult result = REAL_AT(symbol, size_t *, size_t *)(&free_real, &total_real);
+    struct slot *slot = result == CUDA_SUCCESS ? charged_slot() : NULL;
+    uint64_t free_seen = free_real, total_seen = total_real;
+    if (slot)
+        seen(slot, &free_seen, &total_seen);
+    if (free_bytes && result == CUDA_SUCCESS)
+        *free_bytes = free_seen;
+    if (total_bytes && result == CUDA_SUCCESS)
+        *total_bytes = total_seen;
+    return result;
+}
+
+CUresult on_mem_get_info_v1(enum aliquot_symbol symbol, unsigned *free_bytes, unsigned *total_bytes)
+{
+    unsigned free_real = 0, total_real = 0;
+    CUresult result = REAL_AT(symbol, unsigned *, unsigned *)(&free_real, &total_real);
+    struct slot *slot = result == CUDA_SUCCESS ? charged_slot() : NULL;
+    uint64_t free_seen = free_real, total_seen = total_real;
+    if (slot)
+        seen(slot, &free_seen, &total_seen);
+    if (free_bytes && result == CUDA_SUCCESS)
+        *free_bytes = (unsigned)free_seen;
+    if (total_bytes && result == CUDA_SUCCESS)
+        *total_bytes = (unsigned)total_seen;
+    return result;
+}
+
+static uint64_t total_of(int device, uint64_t real)
+{
+    struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
+    uint64_t unused = real;
+    if (slot && slot_attach(slot))
+        seen(slot, &unused, &real);
+    return real;
+}
+
+CUresult on_total_mem(enum aliquot_symbol symbol, size_t *bytes, int device)
+{
+    CUresult result = REAL_AT(symbol, size_t *, int)(bytes, device);
+    if (result == CUDA_SUCCESS)
+        *bytes = total_of(device, *bytes);
+    return result;
+}
+
+CUresult on_total_mem_v1(enum aliquot_symbol symbol, unsigned *bytes, int device)
+{
+    CUresult result = REAL_AT(symbol, unsigned *, int)(bytes, device);
+    if (result == CUDA_SUCCESS)
+        *bytes = (unsigned)total_of(device, *bytes);
+    return result;
+}
+
+/* For nvmlview.c. */
+void view_of_slot(struct slot *slot, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+    seen(slot, free_bytes, total_bytes);
+}

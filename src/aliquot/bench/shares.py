@@ -1,0 +1,115 @@
+"""`aliquot bench shares`: how far any tenant is from its due over a window, for different kinds of work.
+
+Method: each mix runs for a window to settle and then `seconds`; twice a second every tenant's completed kernel time is
+read. The error of a window is the largest distance of a tenant's share of it from its due, and a mix's figure is the
+worst of all windows that begin at any of these samples. Where requests add up to the GPU the due is the request; for
+bursts, which leave part of their time to others, it is an equal part of what both used.
+
+A client counts a kernel when it has seen it finished, so a kernel of one second that straddles the edge of a window is
+counted in one of the two only: for the mix `long` the arbiter's charged time is read, which runs on within a kernel.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aliquot.bench.fig6 import Ask, Sample, Tenant
+from aliquot.bench.fig6 import shares as shares_between
+from aliquot.bench.figures import worst_error
+from aliquot.bench.scene import scene, start_all
+
+SECONDS: Final = 20.0
+TICK_S: Final = 0.5
+WINDOW_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Tenants by (request milli, limit milli, client mode and options); `equal` instead of their requests as due."""
+
+    name: str
+    tenants: tuple[tuple[int, int, tuple[str, ...]], ...]
+    equal: bool = False
+    charged: bool = False
+
+    @property
+    def wanted(self) -> list[tuple[Tenant, Ask, Sequence[str]]]:
+        """As a scene starts them."""
+        return [
+            (Tenant(f"t{number}"), Ask(request, limit, 1024), options)
+            for number, (request, limit, options) in enumerate(self.tenants)
+        ]
+
+
+_BURST: Final = ("burst", "--batch", "25", "--kernel-ms", "4", "--idle-ms", "20")
+MIXES: Final = (
+    Mix("steady", ((300, 1000, ("steady",)), (700, 1000, ("steady",)))),
+    Mix("sync", ((250, 1000, ("sync",)), (750, 1000, ("sync",)))),
+    Mix("graph", ((400, 1000, ("graph",)), (600, 1000, ("graph",)))),
+    Mix("burst", ((500, 1000, _BURST), (500, 1000, _BURST)), equal=True),
+    Mix("long", ((300, 1000, ("long",)), (700, 1000, ("steady",))), charged=True),
+    Mix("mixed", ((200, 1000, ("steady",)), (300, 1000, ("sync",)), (500, 1000, ("graph",)))),
+    Mix("eight", tuple((125, 1000, ("steady",)) for _ in range(8))),
+)
+
+
+def windows(samples: Sequence[Sample], window_s: float, *, charged: bool = False) -> list[dict[Tenant, float]]:
+    """Every tenant's share of each window that begins at a sample and ends at the first one a window later."""
+    seen: list[dict[Tenant, float]] = []
+    for first in samples:
+        last = next((late for late in samples if late.at_ns - first.at_ns >= window_s * 1e9), None)
+        if last is None:
+            break
+        span_ns = last.at_ns - first.at_ns
+        if charged:
+            seen.append(shares_between(first.charged_ns, last.charged_ns, span_ns))
+        else:
+            seen.append(shares_between(first.completed_ns, last.completed_ns, span_ns))
+    return seen
+
+
+def mix_error(mix: Mix, seen: Sequence[Mapping[Tenant, float]]) -> float:
+    """The worst error of a mix in points."""
+    if not mix.equal:
+        due = {tenant: ask.request_milli / 1000 for tenant, ask, _ in mix.wanted}
+        return worst_error(due, seen)
+    errors = [0.0]
+    for window in seen:
+        part = sum(window.values()) / len(window)
+        errors.append(worst_error(dict.fromkeys(window, part), [window]))
+    return max(errors)
+
+
+def run_mix(emulate: str | None, mix: Mix, seconds: float) -> tuple[dict[str, Any], str, bool]:
+    """One mix; its figure, the GPU, and whether it is emulated."""
+    with scene(emulate, window_ms=int(WINDOW_S * 1000)) as stage:
+        start_all(stage, mix.wanted)
+        time.sleep(WINDOW_S * 1.2)
+        samples = [stage.sample()]
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            time.sleep(TICK_S)
+            samples.append(stage.sample())
+        seen = windows(samples, WINDOW_S, charged=mix.charged)
+        mean = shares_between(samples[0].completed_ns, samples[-1].completed_ns, samples[-1].at_ns - samples[0].at_ns)
+        case = {
+            "mix": mix.name,
+            "error_points_worst": round(mix_error(mix, seen), 2),
+            "shares": {tenant: round(share, 4) for tenant, share in mean.items()},
+        }
+        return case, stage.gpu, stage.emulated
+
+
+def shares(emulate: str | None, mixes: Sequence[Mix] = MIXES, seconds: float = SECONDS) -> dict[str, Any]:
+    """All mixes and the worst of them."""
+    seen = [run_mix(emulate, mix, seconds) for mix in mixes]
+    cases = [case for case, _, _ in seen]
+    return {
+        "cases": cases,
+        "error_points_worst": max(case["error_points_worst"] for case in cases),
+        "gpu": seen[0][1],
+        "emulated": seen[0][2],
+    }

@@ -1,0 +1,109 @@
+"""`aliquot bench`: the figures Aliquot is measured by, on your own GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Measurement = Callable[..., dict[str, Any]]
+
+
+@click.group()
+def bench() -> None:
+    """Measure what sharing costs and how exact it is. The method of each is in bench/README.md."""
+
+
+def _emulate(command: Callable[..., None]) -> Callable[..., None]:
+    """The options every measurement has."""
+    command = click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="What to print.")(
+        command
+    )
+    return click.option("--emulate", metavar="PROFILE", help="Use an emulated GPU; v100 where there is no driver.")(
+        command
+    )
+
+
+def _show(figures: dict[str, Any], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(figures))
+        return
+    emulated = " (emulated)" if figures.pop("emulated") else ""
+    click.echo(f"{figures.pop('gpu')}{emulated}")
+    for name, value in figures.items():
+        if isinstance(value, list):
+            for case in value:
+                click.echo("  " + "  ".join(f"{key} {shown}" for key, shown in case.items()))
+        else:
+            click.echo(f"  {name} {value}")
+
+
+@bench.command()
+@_emulate
+def gate(emulate: str | None, output: str) -> None:
+    """Nanoseconds and system calls the hook adds to a launch."""
+    from aliquot.bench.driver_calls import gate as measure
+
+    _show(measure(emulate), output)
+
+
+@bench.command()
+@_emulate
+@click.option("--seconds", type=float, default=10.0, show_default=True, help="Time per case.")
+@click.option("--tenants", type=int, multiple=True, default=(2, 8, 32), show_default=True)
+@click.option("--quota-ms", type=int, multiple=True, default=(30, 100), show_default=True)
+def handover(
+    emulate: str | None, output: str, seconds: float, tenants: tuple[int, ...], quota_ms: tuple[int, ...]
+) -> None:
+    """Microseconds from one tenant's last use to the next one's launch."""
+    from aliquot.bench.handover import handover as measure
+
+    _show(measure(emulate, tenants, quota_ms, seconds), output)
+
+
+@bench.command()
+@_emulate
+@click.option("--seconds", type=float, default=20.0, show_default=True, help="Time per mix, after a window to settle.")
+@click.option("--mix", "names", multiple=True, help="Only these mixes.")
+def shares(emulate: str | None, output: str, seconds: float, names: tuple[str, ...]) -> None:
+    """Points by which a tenant's share of a window was off, at worst."""
+    from aliquot.bench.shares import MIXES
+    from aliquot.bench.shares import shares as measure
+
+    known = [mix.name for mix in MIXES]
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"no mix {name!r}; there are {', '.join(known)}", param_hint="--mix")
+    chosen = [mix for mix in MIXES if not names or mix.name in names]
+    _show(measure(emulate, chosen, seconds), output)
+
+
+@bench.command()
+@_emulate
+@click.option("--seconds", type=float, default=8.0, show_default=True, help="Time per rate.")
+def slowdown(emulate: str | None, output: str, seconds: float) -> None:
+    """Percent lost alone under the hook, and by two tenants at each quota."""
+    from aliquot.bench.slowdown import slowdown as measure
+
+    _show(measure(emulate, seconds=seconds), output)
+
+
+@bench.command()
+@_emulate
+def memory(emulate: str | None, output: str) -> None:
+    """Microseconds of an allocation of 1 MiB."""
+    from aliquot.bench.driver_calls import memory as measure
+
+    _show(measure(emulate), output)
+
+
+@bench.command()
+@_emulate
+@click.option("--processes", type=click.IntRange(1, 10_000), default=1000, show_default=True)
+def storm(emulate: str | None, output: str, processes: int) -> None:
+    """Seconds until many processes have registered."""
+    from aliquot.bench.storm import storm as measure
+
+    _show(measure(emulate, processes), output)

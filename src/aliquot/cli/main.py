@@ -1,0 +1,107 @@
+"""The command `aliquot`: finds the subcommand, and turns errors into one sentence and an exit status.
+
+Commands are imported when they are asked for, so that `aliquot --help` and completion stay quick and a `run` does not
+pay for tables and plots.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Final
+
+import click
+
+from aliquot.model.errors import AliquotError
+
+# name -> (module, attribute, what --help says; kept here so that the list of commands imports none of them)
+COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
+    "run": ("aliquot.cli.run", "run", "Run a command with a part of a GPU."),
+    "up": ("aliquot.cli.up", "up", "Serve this machine's GPUs to SharePods until stopped."),
+    "apply": ("aliquot.cli.pods", "apply", "Give SharePods to the engine that is up."),
+    "get": ("aliquot.cli.pods", "get", "List sharepods, tenants or gpus."),
+    "describe": ("aliquot.cli.pods", "describe", "Tell everything about one SharePod."),
+    "delete": ("aliquot.cli.pods", "delete", "End a SharePod."),
+    "logs": ("aliquot.cli.pods", "logs", "Show what a SharePod prints."),
+    "top": ("aliquot.cli.top", "top", "Show who uses the GPUs, as it happens."),
+    "doctor": ("aliquot.cli.doctor", "doctor", "Tell what was found on this machine and what to do about faults."),
+    "demo": ("aliquot.cli.demo", "demo", "Show what Aliquot does, with real CUDA programs."),
+    "bench": ("aliquot.cli.bench", "bench", "Measure Aliquot on your GPU or an emulated one."),
+    "arbiter": ("aliquot.cli.arbiter", "arbiter", "Serve tokens (started by the engine; rarely by hand)."),
+}
+
+
+class Commands(click.Group):
+    """A group that imports a command when it is called for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table: what is used most comes first."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command itself, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list for --help, from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="aliquot", prog_name="aliquot")
+def cli() -> None:
+    """Share GPUs by the fraction and keep the promise."""
+
+
+def main() -> None:
+    """The entry point of the console script."""
+    try:
+        status = cli.main(prog_name="aliquot", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
+        sys.exit(2)
+    except click.UsageError as error:
+        hint = f" See: {error.ctx.command_path} --help" if error.ctx else ""
+        _fail(f"{_one_line(error.format_message())}{hint}", 2)
+    except click.ClickException as error:
+        _fail(_one_line(error.format_message()), error.exit_code)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except AliquotError as error:
+        _fail(_one_line(str(error)), error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    except Exception as error:
+        sentence = _expected(error)
+        if sentence is None:
+            raise
+        _fail(sentence, 1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _expected(error: Exception) -> str | None:
+    """The sentence of a failure that a part below reports in its own way; None for a defect."""
+    from aliquot.arbiter.client import ArbiterError
+    from aliquot.driver.native import NativePartMissing
+
+    return _one_line(str(error)) if isinstance(error, ArbiterError | NativePartMissing) else None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _fail(text: str, code: int) -> None:
+    click.echo(f"aliquot: {text}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

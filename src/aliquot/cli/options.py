@@ -1,0 +1,57 @@
+"""Options that several commands have, and how their texts are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import BadQuantity, Memory, parse_memory, parse_milli
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Milli(click.ParamType):
+    """A fraction of a GPU; gives milli-GPU."""
+
+    name = "fraction"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """`0.3` -> 300."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_milli(value)
+        except BadQuantity as error:
+            raise UserError(f"{param.opts[0] if param else 'fraction'}: {error}") from None
+
+
+class Size(click.ParamType):
+    """An amount of GPU memory."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Memory:
+        """`4Gi` -> 4096 MiB."""
+        if isinstance(value, Memory):
+            return value
+        try:
+            return parse_memory(value)
+        except BadQuantity as error:
+            raise UserError(f"{param.opts[0] if param else 'memory'}: {error}") from None
+
+
+def output_option(command: Command) -> Command:
+    """`-o json` for those that print facts."""
+    return click.option(
+        "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print; json is for programs."
+    )(command)
+
+
+def emulate_option(command: Command) -> Command:
+    """`--emulate PROFILE[xN]`."""
+    return click.option(
+        "--emulate", metavar="PROFILE[xN]", help="Use N emulated GPUs (t4, v100, a100, a100-80g, h100, h200)."
+    )(command)

@@ -1,0 +1,74 @@
+"""`aliquot run`: one command with a part of a GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from aliquot.cli.options import Milli, Size, emulate_option
+from aliquot.driver.injection import MODES, Mode
+from aliquot.model.quantities import MILLI, Memory
+from aliquot.model.requests import GpuRequest, checked
+
+
+@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.option("--gpu-request", type=Milli(), default="1", show_default=True, help="Guaranteed part of a GPU: 0.3, 300m.")
+@click.option("--gpu-limit", type=Milli(), help="Most it may use while others are idle. [default: the whole GPU]")
+@click.option("--gpu-mem", type=Size(), help="GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]")
+@click.option("--gpu", default="", metavar="UUID|INDEX", help="Which GPU. [default: the first that has room]")
+@click.option("--cpu-bind", type=click.IntRange(1), metavar="N", help="Run on the N CPU cores nearest to the GPU.")
+@emulate_option
+@click.option("--inject", type=click.Choice(MODES), default="auto", show_default=True, help="How CUDA is intercepted.")
+@click.option("--name", help="The tenant's name. [default: run-PID]")
+@click.option("-v", "--verbose", is_flag=True, help="Say on stderr what is done.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
+def run(
+    gpu_request: int,
+    gpu_limit: int | None,
+    gpu_mem: Memory | None,
+    gpu: str,
+    cpu_bind: int | None,
+    emulate: str | None,
+    inject: Mode,
+    name: str | None,
+    verbose: bool,
+    command: tuple[str, ...],
+) -> int:
+    """Run COMMAND with a part of a GPU; ends as the command ends.
+
+    An engine is started when none is up, and ends with its last run.
+    """
+    from aliquot.standalone.client import lease
+    from aliquot.standalone.machine import check_spec
+    from aliquot.standalone.paths import RuntimeDir, runtime_dir
+    from aliquot.standalone.runner import original_environment, run_command
+    from aliquot.standalone.wire import Ask, Call
+
+    checked(GpuRequest(gpu_request, gpu_limit), request_name="--gpu-request", limit_name="--gpu-limit")
+    if emulate:
+        check_spec(emulate)
+    ask = Ask(gpu_request, gpu_limit, gpu=gpu, cpus=_cores(cpu_bind, emulate, gpu))
+    if gpu_mem is not None:
+        ask.memory_mib = gpu_mem.mib
+        ask.memory_percent = None if gpu_mem.part is None else float(gpu_mem.part * 100)
+    call = Call("lease", name=name or f"run-{os.getpid()}", ask=ask, pid=os.getpid())
+    connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate)
+    try:
+        if verbose:
+            limit = gpu_limit if gpu_limit is not None else MILLI
+            click.echo(f"aliquot: tenant {place.name} on {place.visible_devices}, limit {limit / MILLI:.2f}", err=True)
+        sys.stderr.flush()
+        return run_command(place, command, original_environment(), mode=inject, verbose=verbose)
+    finally:
+        connection.close()
+
+
+def _cores(count: int | None, emulate: str | None, gpu: str) -> str:
+    """The list of cores for `--cpu-bind`, as in `0-3`; empty when not asked."""
+    if count is None:
+        return ""
+    from aliquot.driver.cores import nearest_cores
+
+    return nearest_cores(count)

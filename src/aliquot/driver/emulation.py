@@ -1,0 +1,163 @@
+"""Emulated machines: GPUs that real CUDA clients can use where there are none.
+
+A machine is one directory with the twins of libcuda and libnvidia-ml, what they are to be (`emulator.conf`), and the
+clock and books that all processes on it share (`engine.shm`). It computes nothing but copies and fills: it proves
+protocol, accounting, timing and the binary interface, not arithmetic and not contention inside a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, native_part
+
+MAX_GPUS: Final = 16
+_NAMESPACE: Final = uuid.UUID("8f1d9a4e-6c1b-5a0e-9b1f-2d6b2f6d7a10")
+_LINK = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|X")
+
+
+class UnknownProfile(ValueError):
+    """A specification names no profile, or a number of GPUs that is not between 1 and 16."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one model of GPU looks like to its clients; sizes in the unit of their name."""
+
+    name: str
+    model: str
+    compute_capability: str
+    memory_mib: int
+    context_mib: int
+    sms: int
+    threads_per_sm: int
+    shared_per_sm: int
+    clock_khz: int
+    memory_clock_khz: int
+    bus_bits: int
+    l2_bytes: int
+    power_w: int
+    nvlinks: int
+    pcie_gen: int
+    driver: str
+    cuda_version: int
+    topology: str
+    topology_16: str = ""
+
+
+@dataclass(frozen=True)
+class EmulatedMachine:
+    """A prepared directory; `uuids` in device order, as NVML prints them (`GPU-...`)."""
+
+    directory: Path
+    libcuda: Path
+    libnvml: Path
+    profile: Profile
+    uuids: tuple[str, ...]
+
+
+def _folder() -> Traversable:
+    return files("aliquot.driver") / "profiles"
+
+
+def _load() -> Iterator[tuple[str, Profile]]:
+    for entry in sorted(_folder().iterdir(), key=lambda e: e.name):
+        if entry.name.endswith(".yaml"):
+            name = entry.name.removesuffix(".yaml")
+            yield name, Profile(name=name, **yaml.safe_load(entry.read_text("utf-8")))
+
+
+PROFILES: Final[Mapping[str, Profile]] = dict(_load())
+"""Every profile by its short name, such as `v100`."""
+
+
+def parse_spec(spec: str) -> tuple[Profile, int]:
+    """The profile and the number of GPUs of a specification such as `v100` or `v100x4`.
+
+    Raises:
+        UnknownProfile: no such profile, or not 1 to 16 GPUs.
+    """
+    text = spec.strip().lower()
+    if text in PROFILES:
+        return PROFILES[text], 1
+    name, times, number = text.rpartition("x")
+    if not times or name not in PROFILES or not number.isdigit():
+        raise UnknownProfile(f"no emulated GPU {spec!r}; known are {', '.join(PROFILES)}, as in v100 or v100x4")
+    if not 1 <= int(number) <= MAX_GPUS:
+        raise UnknownProfile(f"{spec!r} asks for {number} GPUs; a machine has 1 to {MAX_GPUS}")
+    return PROFILES[name], int(number)
+
+
+def prepare(directory: Path, spec: str, *, extra: tuple[str, ...] = ()) -> EmulatedMachine:
+    """Make `directory` an emulated machine; `extra` are further lines of emulator.conf, such as `fault=oom 3`.
+
+    Calling it again for the same directory replaces the configuration; processes already running keep theirs.
+
+    Raises:
+        UnknownProfile: the specification is wrong.
+        NativePartMissing: the emulated libraries are not installed.
+    """
+    profile, count = parse_spec(spec)
+    directory = directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    libraries = []
+    for part in (EMULATED_CUDA, EMULATED_NVML):
+        target = directory / Path(part).name
+        fresh = target.with_name(target.name + ".new")
+        shutil.copyfile(native_part(part), fresh)
+        fresh.chmod(0o755)
+        fresh.replace(target)
+        libraries.append(target)
+    uuids = tuple(str(uuid.uuid5(_NAMESPACE, f"{directory}/{profile.name}/{i}")) for i in range(count))
+    conf = directory / "emulator.conf.new"
+    conf.write_text("\n".join([*_conf_lines(profile, count, uuids), *extra]) + "\n", "utf-8")
+    conf.replace(directory / "emulator.conf")
+    return EmulatedMachine(directory, libraries[0], libraries[1], profile, tuple(f"GPU-{u}" for u in uuids))
+
+
+def _conf_lines(profile: Profile, count: int, uuids: tuple[str, ...]) -> Iterator[str]:
+    major, minor = profile.compute_capability.split(".")
+    yield f"# {profile.name} x {count}"
+    yield f"count={count}"
+    yield f"cc_major={major}"
+    yield f"cc_minor={minor}"
+    for field, value in vars(profile).items():
+        if field not in ("name", "compute_capability", "topology", "topology_16"):
+            yield f"{field}={value}"
+    links, cpus, numa = _topology(profile, count)
+    for i in range(count):
+        yield f"uuid={i} {uuids[i]}"
+        yield f"pci={i} 0000:{0x10 + 4 * i:02x}:00.0"
+        yield f"cpus={i} {cpus[i]}"
+        yield f"numa={i} {numa[i]}"
+        yield from (f"link={i} {j} {links[i][j]}" for j in range(i + 1, count))
+
+
+def _topology(profile: Profile, count: int) -> tuple[list[list[str]], list[str], list[int]]:
+    """Links, CPU lists and NUMA nodes of the first `count` GPUs; beyond one board the boards are SYS apart."""
+    name = profile.topology_16 if count > 8 and profile.topology_16 else profile.topology
+    text = (_folder() / "topologies" / name).read_text("utf-8")
+    board, affinity = _read_matrix(text)
+    size = len(board)
+    links = [[board[i % size][j % size] if i // size == j // size else "SYS" for j in range(count)] for i in range(count)]
+    cpus = [affinity[i % size] for i in range(count)]
+    nodes = {cpu: number for number, cpu in enumerate(dict.fromkeys(cpus))}
+    return links, cpus, [nodes[cpu] for cpu in cpus]
+
+
+def _read_matrix(text: str) -> tuple[list[list[str]], list[str]]:
+    rows = [line.split() for line in text.splitlines() if re.match(r"\s*GPU\d+\s+(X|[A-Z])", line)]
+    rows = [row for row in rows if len(row) > 1 and _LINK.fullmatch(row[1])]
+    board = [[cell.replace("SOC", "SYS") for cell in row[1 : len(rows) + 1]] for row in rows]
+    ranges = [next((c for c in row[1:] if re.fullmatch(r"\d[\d,-]*", c) and ("-" in c or "," in c)), "0") for row in rows]
+    return board, ranges

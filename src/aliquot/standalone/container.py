@@ -1,0 +1,152 @@
+"""One container of a SharePod: its program is started, watched, and started again by its restart policy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from aliquot.driver.injection import Mode
+from aliquot.model.sharepod import Container, RestartPolicy
+from aliquot.standalone.engine import Seat
+from aliquot.standalone.logs import ContainerLog
+from aliquot.standalone.tenant import start_program
+
+BACKOFF_FIRST_S: Final = 1.0
+BACKOFF_MOST_S: Final = 60.0
+RAN_WELL_S: Final = 60.0
+
+
+class ContainerRun:
+    """A container's life. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        spec: Container,
+        seat: Seat,
+        log: ContainerLog,
+        *,
+        policy: RestartPolicy,
+        grace_s: float,
+        base_env: Mapping[str, str],
+        note: Callable[[str], None],
+        on_done: Callable[[], None],
+        injection: Mode,
+    ) -> None:
+        self.spec = spec
+        self.log = log
+        self.restarts = 0
+        self.exit_status: int | None = None
+        self.done = False
+        self._seat = seat
+        self._policy = policy
+        self._grace_s = grace_s
+        self._env = dict(base_env) | {v.name: v.value for v in spec.env}
+        self._env["CUDA_VISIBLE_DEVICES"] = seat.visible_devices
+        self._note = note
+        self._on_done = on_done
+        self._injection: Mode = injection
+        self._ending = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._live, name=f"container-{spec.name}", daemon=True)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the program, while it runs."""
+        process = self._process
+        return process.pid if process is not None else None
+
+    @property
+    def state(self) -> str:
+        """Running, Waiting (for its next start) or Terminated."""
+        if self.done:
+            return "Terminated"
+        return "Running" if self._process is not None else "Waiting"
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM to the program and start it no more."""
+        self._ending.set()
+        self._signal(signal.SIGTERM)
+
+    def join(self) -> None:
+        """Wait for the end; past the grace period it is forced."""
+        if self._thread is threading.current_thread():
+            return
+        self._thread.join(self._grace_s)
+        if self._thread.is_alive():
+            self._signal(signal.SIGKILL)
+            self._thread.join()
+
+    def _signal(self, number: int) -> None:
+        process = self._process
+        if process is None:
+            return
+        # The container's whole session: a shell that was told to end does not tell its children.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+
+    def _live(self) -> None:
+        backoff_s = BACKOFF_FIRST_S
+        while not self._ending.is_set():
+            began_s = time.monotonic()
+            self.exit_status = self._run_once()
+            self._note(f"container {self.spec.name} ended with {_in_words(self.exit_status)}")
+            if not self._again():
+                break
+            backoff_s = BACKOFF_FIRST_S if time.monotonic() - began_s > RAN_WELL_S else backoff_s
+            if self._ending.wait(backoff_s):
+                break
+            backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
+            self.restarts += 1
+        self.done = True
+        self._on_done()
+
+    def _again(self) -> bool:
+        if self._ending.is_set() or self._policy == "Never":
+            return False
+        return self._policy == "Always" or self.exit_status != 0
+
+    def _run_once(self) -> int:
+        reader, writer = os.pipe()
+        copying = self.log.copy_from(reader)
+        try:
+            # SIGKILL comes from the kernel when the engine is gone: this thread lives as long as the program.
+            process = start_program(
+                self._seat.folder,
+                [*self.spec.command, *self.spec.args],
+                self._env,
+                mode=self._injection,
+                cwd=None if not self.spec.working_dir else Path(self.spec.working_dir),
+                death_signal=signal.SIGKILL,
+                output=writer,
+                new_session=True,
+            )
+        except OSError as error:
+            self.log.append(f"aliquot: {error}\n".encode())
+            return 126
+        finally:
+            os.close(writer)
+        self._process = process
+        if self._ending.is_set():
+            self._signal(signal.SIGTERM)
+        try:
+            return process.wait()
+        finally:
+            self._process = None
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            copying.join(1.0)
+
+
+def _in_words(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"

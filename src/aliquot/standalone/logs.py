@@ -1,0 +1,94 @@
+"""What a container prints, kept in a file that never grows past a bound.
+
+The program writes into a pipe and a thread copies: a program can then print for months, and its log holds the last
+megabytes. Two files take turns, the newer one continues the older.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+HALF_BYTES: Final = 4 << 20
+FOLLOW_POLL_S: Final = 0.2
+_CHUNK_BYTES: Final = 65536
+
+
+class ContainerLog:
+    """One container's log; `path` is the newer half and `path.1` the older."""
+
+    def __init__(self, path: Path, *, half_bytes: int = HALF_BYTES) -> None:
+        self.path = path
+        self.older = path.with_name(path.name + ".1")
+        self._half_bytes = half_bytes
+        self._lock = threading.Lock()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def append(self, data: bytes) -> None:
+        """Add to the end; the oldest goes when there is too much."""
+        with self._lock:
+            if self.path.exists() and self.path.stat().st_size + len(data) > self._half_bytes:
+                self.path.replace(self.older)
+            with self.path.open("ab") as log:
+                log.write(data)
+
+    def copy_from(self, descriptor: int) -> threading.Thread:
+        """Copy a pipe into the log until its last writer is gone; closes the descriptor."""
+
+        def copy() -> None:
+            try:
+                while data := os.read(descriptor, _CHUNK_BYTES):
+                    self.append(data)
+            finally:
+                os.close(descriptor)
+
+        thread = threading.Thread(target=copy, name=f"log-{self.path.name}", daemon=True)
+        thread.start()
+        return thread
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self.path.unlink(missing_ok=True)
+            self.older.unlink(missing_ok=True)
+
+    def text(self) -> bytes:
+        """All that is kept."""
+        with self._lock:
+            return b"".join(path.read_bytes() for path in (self.older, self.path) if path.exists())
+
+    def follow(self) -> Iterator[bytes]:
+        """All that is kept, then what comes; an empty piece whenever nothing new came for a moment."""
+        yield self.text()
+        inode, at = self._position()
+        while True:
+            time.sleep(FOLLOW_POLL_S)
+            new_inode, size = self._position()
+            if new_inode != inode:  # turned over: the rest of what was the newer half, then the new one
+                rest = self._read(self.older, at)
+                inode, at = new_inode, 0
+                yield rest
+            elif size > at:
+                piece = self._read(self.path, at)
+                at += len(piece)
+                yield piece
+            else:
+                yield b""
+
+    def _position(self) -> tuple[int, int]:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return 0, 0
+        return status.st_ino, status.st_size
+
+    def _read(self, path: Path, at: int) -> bytes:
+        if not path.exists():
+            return b""
+        with path.open("rb") as log:
+            log.seek(at)
+            return log.read()

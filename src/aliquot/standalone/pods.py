@@ -1,0 +1,272 @@
+"""SharePods on this machine: places them, runs their containers, restarts them, keeps what they print.
+
+One SharePod is one tenant: its containers share one grant, as the processes of one container do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from aliquot.model.errors import AliquotError, UserError
+from aliquot.model.ids import TenantName
+from aliquot.model.sharepod import SharePod, parse_sharepod
+from aliquot.placement.firstfit import NoRoom
+from aliquot.standalone.container import ContainerRun
+from aliquot.standalone.engine import Engine, Seat
+from aliquot.standalone.logs import ContainerLog
+from aliquot.standalone.wire import PodFacts
+
+EVENTS_KEPT = 50
+
+
+class UnknownPod(UserError):
+    """No SharePod by that name."""
+
+
+class Unreadable(UserError):
+    """The text is not YAML."""
+
+
+def read_documents(text: str) -> list[SharePod]:
+    """The SharePods of a YAML text.
+
+    Raises:
+        Unreadable: no YAML, with the line.
+        BadSharePod: one of them does not make sense; then none counts.
+    """
+    try:
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        raise Unreadable(f"not readable as YAML: {where}{getattr(error, 'problem', None) or error}") from None
+    if not documents:
+        raise Unreadable("there is no SharePod in this file")
+    return [parse_sharepod(document) for document in documents]
+
+
+class Pod:
+    """One SharePod and what became of it."""
+
+    def __init__(self, spec: SharePod) -> None:
+        self.spec = spec
+        self.seat: Seat | None = None
+        self.containers: list[ContainerRun] = []
+        self.created_s = time.monotonic()
+        self.message = ""
+        self.events: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Keep an event."""
+        self.events = [*self.events, f"{time.strftime('%H:%M:%S')} {text}"][-EVENTS_KEPT:]
+
+    @property
+    def phase(self) -> str:
+        """Pending, Running, Succeeded or Failed, as for pods."""
+        if self.seat is None and not self.containers:
+            return "Pending"
+        if any(not container.done for container in self.containers):
+            return "Running"
+        return "Succeeded" if all(c.exit_status == 0 for c in self.containers) else "Failed"
+
+
+class Pods:
+    """All SharePods of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.RLock()
+        self._pods: dict[str, Pod] = {}
+
+    def apply(self, text: str) -> list[str]:
+        """Take SharePods from a YAML text; one line for each.
+
+        A changed one is ended and started anew. One that has no room waits.
+
+        Raises:
+            UserError: a document is wrong, or asks for what this machine never has; nothing was changed then.
+        """
+        specs = read_documents(text)
+        lines = []
+        with self._lock:
+            for spec in specs:
+                self._check_possible(spec)
+            for spec in specs:
+                lines.append(self._apply_one(spec))
+        return lines
+
+    def delete(self, name: str) -> str:
+        """End a SharePod and forget it.
+
+        Raises:
+            UnknownPod: there is none.
+        """
+        with self._lock:
+            pod = self._find(name)
+            del self._pods[pod.spec.full_name]
+        self._end(pod)
+        for container in pod.containers:
+            container.log.clear()
+        self.place_waiting()
+        return f"sharepod/{pod.spec.metadata.name} deleted"
+
+    def facts(self, name: str = "") -> list[PodFacts]:
+        """One or all."""
+        with self._lock:
+            pods = [self._find(name)] if name else list(self._pods.values())
+            return [self._describe(pod) for pod in pods]
+
+    def logs(self, name: str, container: str, *, follow: bool) -> Iterator[list[str]]:
+        """What a container printed, in pieces; with `follow`, an empty piece whenever nothing came for a moment.
+
+        Raises:
+            UnknownPod: no such pod or container, or it has not started.
+        """
+        log = self._log(name, container)
+        for piece in log.follow() if follow else [log.text()]:
+            yield [piece.decode(errors="replace")] if piece else []
+
+    def stop(self) -> None:
+        """End everything, all at once."""
+        with self._lock:
+            pods = list(self._pods.values())
+            self._pods.clear()
+        for pod in pods:
+            for container in pod.containers:
+                container.ask_to_end()
+        for pod in pods:
+            self._end(pod)
+
+    def place_waiting(self) -> None:
+        """Try those that wait, the longest waiting first."""
+        with self._lock:
+            for pod in self._pods.values():
+                if pod.phase == "Pending":
+                    self._place(pod)
+
+    def _apply_one(self, spec: SharePod) -> str:
+        name = spec.metadata.name
+        old = self._pods.get(spec.full_name)
+        if old is not None and old.spec == spec:
+            return f"sharepod/{name} unchanged"
+        if old is not None:
+            del self._pods[spec.full_name]
+            self._end(old)
+        pod = Pod(spec)
+        self._pods[spec.full_name] = pod
+        self._place(pod)
+        waits = f", waits: {pod.message}" if pod.seat is None else ""
+        ignored = f" (no effect on one machine: {', '.join(spec.ignored)})" if spec.ignored else ""
+        return f"sharepod/{name} {'created' if old is None else 'configured'}{waits}{ignored}"
+
+    def _check_possible(self, spec: SharePod) -> None:
+        """Refuse what could not even run on this machine if it were empty."""
+        from aliquot.placement.firstfit import first_fit
+        from aliquot.placement.ledger import Ledger
+
+        try:
+            first_fit(Ledger(self._engine.machine.devices), spec.request)
+        except AliquotError as error:
+            raise UserError(f'sharepod "{spec.metadata.name}": {error}') from None
+
+    def _place(self, pod: Pod) -> None:
+        name = TenantName(pod.spec.full_name)
+        try:
+            pod.seat = self._engine.admit(name, pod.spec.request)
+        except NoRoom as error:
+            if pod.message != str(error):
+                pod.note(f"waits: {error}")
+            pod.message = str(error)
+            return
+        pod.message = ""
+        index = self._index(pod.seat)
+        pod.note(f"placed on GPU {index}")
+        folder = self._engine.runtime.logs / pod.spec.metadata.namespace / pod.spec.metadata.name
+        pod.containers = [
+            ContainerRun(
+                container,
+                pod.seat,
+                ContainerLog(folder / f"{container.name}.log"),
+                policy=pod.spec.spec.template.spec.restart_policy,
+                grace_s=pod.spec.spec.template.spec.termination_grace_period_seconds,
+                base_env=dict(os.environ),
+                note=pod.note,
+                on_done=lambda: self._container_done(pod),
+                injection=self._engine.injection,
+            )
+            for container in pod.spec.spec.template.spec.containers
+        ]
+        for run in pod.containers:
+            run.start()
+
+    def _container_done(self, pod: Pod) -> None:
+        """A pod whose containers have all ended for good gives its part of the GPU back."""
+        with self._lock:
+            if pod.seat is None or any(not container.done for container in pod.containers):
+                return
+            self._engine.release(pod.seat.name)
+            pod.note("all containers have ended; the GPU is given back")
+        self.place_waiting()
+
+    def _end(self, pod: Pod) -> None:
+        for container in pod.containers:
+            container.ask_to_end()
+        for container in pod.containers:
+            container.join()
+        if pod.seat is not None:
+            self._engine.release(pod.seat.name)
+
+    def _find(self, name: str) -> Pod:
+        full = name if "/" in name else f"default/{name}"
+        pod = self._pods.get(full)
+        if pod is None:
+            known = ", ".join(sorted(self._pods)) or "none"
+            raise UnknownPod(f'there is no sharepod "{name}"; there is {known}')
+        return pod
+
+    def _log(self, name: str, container: str) -> ContainerLog:
+        with self._lock:
+            pod = self._find(name)
+            runs = {run.spec.name: run for run in pod.containers}
+            if not runs:
+                raise UnknownPod(f'sharepod "{name}" has not started; see: aliquot describe {name}')
+            if container and container not in runs:
+                raise UnknownPod(f'sharepod "{name}" has no container "{container}"; it has {", ".join(runs)}')
+            return runs[container].log if container else next(iter(runs.values())).log
+
+    def _index(self, seat: Seat) -> int:
+        return next(gpu.index for gpu in self._engine.gpus if gpu.uuid == seat.plan.slices[0].gpu)
+
+    def _describe(self, pod: Pod) -> PodFacts:
+        request = pod.spec.request
+        slices = pod.seat.plan.slices if pod.seat else ()
+        return PodFacts(
+            name=pod.spec.full_name,
+            phase=pod.phase,
+            gpu=self._index(pod.seat) if pod.seat else -1,
+            gpu_uuid=slices[0].gpu if slices else "",
+            request_milli=request.request_milli,
+            limit_milli=request.ceiling_milli,
+            memory_mib=sum(piece.memory_mib for piece in slices),
+            restarts=sum(container.restarts for container in pod.containers),
+            age_s=round(time.monotonic() - pod.created_s, 1),
+            message=pod.message,
+            containers=[self._describe_container(run) for run in pod.containers],
+            events=pod.events,
+        )
+
+    @staticmethod
+    def _describe_container(run: ContainerRun) -> dict[str, Any]:
+        return {
+            "name": run.spec.name,
+            "state": run.state,
+            "pid": run.pid,
+            "exit_status": run.exit_status,
+            "restarts": run.restarts,
+        }
