@@ -1,7 +1,8 @@
 """Writes native/hook/gen/ from native/symbols/: the exported trampolines, the hooks and the table of names.
 
 The driver has some 1100 entry points in several versions. None of them is typed by hand twice: `cuda.tsv` and
-`nvml.txt` say what exists, `hooks.toml` says what is intercepted and how, this file writes the C and assembly. The
+`nvml.txt` with
+`nvml_versions.txt` (older and newer versions of its names) say what exists, `hooks.toml` says what is intercepted and how, this file writes the C and assembly. The
 result is committed; `gen_hook.py --check` fails when it is stale, and a test runs that.
 """
 
@@ -75,10 +76,11 @@ def make_hook(symbol: str, entry: dict[str, Any]) -> Hook:
 def load() -> Tables:
     """Reads the three sources and resolves `like` and the per-thread twins."""
     rows = read_rows()
-    nvml = [line.strip() for line in (SYMBOLS / "nvml.txt").read_text().splitlines() if line.strip()]
+    files = (SYMBOLS / "nvml.txt", SYMBOLS / "nvml_versions.txt")
+    nvml = [line for path in files for line in path.read_text().split("\n") if line.startswith("nvml")]
     config = tomllib.loads((SYMBOLS / "hooks.toml").read_text())
     deny = config.pop(DENIED)
-    symbols = {row.symbol for row in rows} | {name for name in nvml if not name.startswith("#")} | set(config)
+    symbols = {row.symbol for row in rows} | set(nvml) | set(config)
     hooks: dict[str, Hook] = {}
     for key, entry in config.items():
         source = config[entry["like"]] if "like" in entry else entry
@@ -172,23 +174,21 @@ def write_hooks(tables: Tables) -> str:
     return "\n".join(lines)
 
 
+def target_of(tables: Tables, symbol: str) -> str:
+    """The C name of what stands in front of a symbol, `0` for nothing."""
+    hook = tables.hooks.get(symbol)
+    if hook is None:
+        return "0"
+    return f"aliquot_export_{symbol}" if hook.kind == DENIED else f"hook_{symbol}"
+
+
 def write_table(tables: Tables) -> str:
     """table.c: name, exported trampoline or hook of every symbol, and the truth table of cuGetProcAddress."""
     lines = [f"/* {HEADER} */", '#include "../hook.h"', ""]
-    for symbol in tables.symbols:
-        if symbol in tables.hooks:
-            lines.append(f"extern char hook_{symbol}[];" if tables.hooks[symbol].kind != DENIED else "")
-    lines = [line for line in lines if line or line == ""]
-    denied = [symbol for symbol, hook in tables.hooks.items() if hook.kind == DENIED]
-    lines += [f"extern char aliquot_export_{symbol}[];" for symbol in sorted(denied)]
+    lines += [f"extern char {target_of(tables, symbol)}[];" for symbol in tables.symbols if symbol in tables.hooks]
     lines.append("const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {")
     for symbol in tables.symbols:
-        hook = tables.hooks.get(symbol)
-        if hook is None:
-            target = "0"
-        else:
-            target = f"aliquot_export_{symbol}" if hook.kind == DENIED else f"hook_{symbol}"
-        lines.append(f'    {{"{symbol}", {target}}},')
+        lines.append(f'    {{"{symbol}", {target_of(tables, symbol)}}},')
     lines += ["};", "", "const struct version_row aliquot_versions[] = {"]
     index = {symbol: number for number, symbol in enumerate(tables.symbols)}
     for row in sorted(tables.rows):

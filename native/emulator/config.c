@@ -16,7 +16,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void copy_text(char *to, size_t size, const char *from)
 {
-    snprintf(to, size, "%s", from);
+    size_t n = strnlen(from, size - 1);
+    memcpy(to, from, n);
+    to[n] = 0;
 }
 
 static void parse_uuid(unsigned char *out, const char *text)

@@ -1,5 +1,4 @@
 /* cpu.c: the tenant's threads stay on the cores near its GPU, when its record asks for that ("0-3,8"). */
-#define _GNU_SOURCE
 #include "hook.h"
 
 #include <sched.h>

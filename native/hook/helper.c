@@ -3,7 +3,6 @@
  * It sleeps on the grant word. While the token is ours it looks every half burst gap; when the word closes it waits for
  * the work launched under it. All signals are blocked in it; it never holds a lock that a launch needs.
  */
-#define _GNU_SOURCE
 #include "gate.h"
 
 #include <linux/membarrier.h>

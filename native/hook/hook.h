@@ -6,6 +6,9 @@
 #ifndef ALIQUOT_HOOK_H
 #define ALIQUOT_HOOK_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>

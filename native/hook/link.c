@@ -4,7 +4,6 @@
  * together; a dead connection is closed, and link_revive() builds a new one with a jittered back-off, attaches every
  * slot again and restores the books before anybody else may speak.
  */
-#define _GNU_SOURCE
 #include "hook.h"
 
 #include <errno.h>

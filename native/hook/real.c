@@ -3,7 +3,6 @@
  * The true dlsym is found by reading libc's symbol table through dl_iterate_phdr: asking dlsym or dlvsym for it would
  * reach our own exports, and glibc's private look-ups are gone since 2.34.
  */
-#define _GNU_SOURCE
 #include "hook.h"
 
 #include <dlfcn.h>

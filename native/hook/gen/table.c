@@ -105,13 +105,13 @@ extern char hook_cuStreamQuery[];
 extern char hook_cuStreamQuery_ptsz[];
 extern char hook_cuStreamSynchronize[];
 extern char hook_cuStreamSynchronize_ptsz[];
-
-
-
-
-
-
-
+extern char aliquot_export_nvmlComputeInstanceDestroy[];
+extern char aliquot_export_nvmlDeviceClearAccountingPids[];
+extern char aliquot_export_nvmlDeviceClearEccErrorCounts[];
+extern char aliquot_export_nvmlDeviceClearFieldValues[];
+extern char aliquot_export_nvmlDeviceCreateGpuInstance[];
+extern char aliquot_export_nvmlDeviceCreateGpuInstanceWithPlacement[];
+extern char aliquot_export_nvmlDeviceFreezeNvLinkUtilizationCounter[];
 extern char hook_nvmlDeviceGetComputeRunningProcesses[];
 extern char hook_nvmlDeviceGetComputeRunningProcesses_v2[];
 extern char hook_nvmlDeviceGetComputeRunningProcesses_v3[];
@@ -123,61 +123,8 @@ extern char hook_nvmlDeviceGetMPSComputeRunningProcesses_v2[];
 extern char hook_nvmlDeviceGetMPSComputeRunningProcesses_v3[];
 extern char hook_nvmlDeviceGetMemoryInfo[];
 extern char hook_nvmlDeviceGetMemoryInfo_v2[];
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-extern char aliquot_export_nvmlComputeInstanceDestroy[];
-extern char aliquot_export_nvmlDeviceClearAccountingPids[];
-extern char aliquot_export_nvmlDeviceClearEccErrorCounts[];
-extern char aliquot_export_nvmlDeviceClearFieldValues[];
-extern char aliquot_export_nvmlDeviceCreateGpuInstance[];
-extern char aliquot_export_nvmlDeviceCreateGpuInstanceWithPlacement[];
-extern char aliquot_export_nvmlDeviceFreezeNvLinkUtilizationCounter[];
 extern char aliquot_export_nvmlDeviceRemoveGpu[];
+extern char aliquot_export_nvmlDeviceRemoveGpu_v2[];
 extern char aliquot_export_nvmlDeviceResetApplicationsClocks[];
 extern char aliquot_export_nvmlDeviceResetGpuLockedClocks[];
 extern char aliquot_export_nvmlDeviceResetMemoryLockedClocks[];
@@ -197,6 +144,7 @@ extern char aliquot_export_nvmlDeviceSetDramEncryptionMode[];
 extern char aliquot_export_nvmlDeviceSetDriverModel[];
 extern char aliquot_export_nvmlDeviceSetEccMode[];
 extern char aliquot_export_nvmlDeviceSetFanControlPolicy[];
+extern char aliquot_export_nvmlDeviceSetFanSpeed[];
 extern char aliquot_export_nvmlDeviceSetFanSpeed_v2[];
 extern char aliquot_export_nvmlDeviceSetGpcClkVfOffset[];
 extern char aliquot_export_nvmlDeviceSetGpuLockedClocks[];
@@ -221,6 +169,7 @@ extern char aliquot_export_nvmlDeviceSetVgpuHeterogeneousMode[];
 extern char aliquot_export_nvmlDeviceSetVgpuSchedulerState[];
 extern char aliquot_export_nvmlDeviceSetVgpuSchedulerState_v2[];
 extern char aliquot_export_nvmlDeviceSetVirtualizationMode[];
+extern char aliquot_export_nvmlDeviceSetupNvlinkNvleEncryptionKey_v1[];
 extern char aliquot_export_nvmlGpuInstanceCreateComputeInstance[];
 extern char aliquot_export_nvmlGpuInstanceCreateComputeInstanceWithPlacement[];
 extern char aliquot_export_nvmlGpuInstanceDestroy[];
@@ -950,6 +899,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuWaitExternalSemaphoresAsync", 0},
     {"cuWaitExternalSemaphoresAsync_ptsz", 0},
     {"nvmlComputeInstanceDestroy", aliquot_export_nvmlComputeInstanceDestroy},
+    {"nvmlComputeInstanceGetInfo", 0},
     {"nvmlComputeInstanceGetInfo_v2", 0},
     {"nvmlDeviceClearAccountingPids", aliquot_export_nvmlDeviceClearAccountingPids},
     {"nvmlDeviceClearCpuAffinity", 0},
@@ -971,6 +921,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetAddressingMode", 0},
     {"nvmlDeviceGetApplicationsClock", 0},
     {"nvmlDeviceGetArchitecture", 0},
+    {"nvmlDeviceGetAttributes", 0},
     {"nvmlDeviceGetAttributes_v2", 0},
     {"nvmlDeviceGetAutoBoostedClocksEnabled", 0},
     {"nvmlDeviceGetBAR1MemoryInfo", 0},
@@ -997,6 +948,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetConfComputeMemSizeInfo", 0},
     {"nvmlDeviceGetConfComputeProtectedMemoryUsage", 0},
     {"nvmlDeviceGetCoolerInfo", 0},
+    {"nvmlDeviceGetCount", 0},
     {"nvmlDeviceGetCount_v2", 0},
     {"nvmlDeviceGetCpuAffinity", 0},
     {"nvmlDeviceGetCpuAffinityWithinScope", 0},
@@ -1038,6 +990,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetGpuFabricInfo_v4", 0},
     {"nvmlDeviceGetGpuInstanceById", 0},
     {"nvmlDeviceGetGpuInstanceId", 0},
+    {"nvmlDeviceGetGpuInstancePossiblePlacements", 0},
     {"nvmlDeviceGetGpuInstancePossiblePlacements_v2", 0},
     {"nvmlDeviceGetGpuInstanceProfileInfo", 0},
     {"nvmlDeviceGetGpuInstanceProfileInfoByIdV", 0},
@@ -1046,13 +999,19 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetGpuInstances", 0},
     {"nvmlDeviceGetGpuMaxPcieLinkGeneration", 0},
     {"nvmlDeviceGetGpuOperationMode", 0},
+    {"nvmlDeviceGetGpuUptime_v1", 0},
     {"nvmlDeviceGetGraphicsRunningProcesses", hook_nvmlDeviceGetGraphicsRunningProcesses},
     {"nvmlDeviceGetGraphicsRunningProcesses_v2", hook_nvmlDeviceGetGraphicsRunningProcesses_v2},
     {"nvmlDeviceGetGraphicsRunningProcesses_v3", hook_nvmlDeviceGetGraphicsRunningProcesses_v3},
+    {"nvmlDeviceGetGridLicensableFeatures", 0},
+    {"nvmlDeviceGetGridLicensableFeatures_v2", 0},
+    {"nvmlDeviceGetGridLicensableFeatures_v3", 0},
     {"nvmlDeviceGetGridLicensableFeatures_v4", 0},
     {"nvmlDeviceGetGspFirmwareMode", 0},
     {"nvmlDeviceGetGspFirmwareVersion", 0},
+    {"nvmlDeviceGetHandleByIndex", 0},
     {"nvmlDeviceGetHandleByIndex_v2", 0},
+    {"nvmlDeviceGetHandleByPciBusId", 0},
     {"nvmlDeviceGetHandleByPciBusId_v2", 0},
     {"nvmlDeviceGetHandleBySerial", 0},
     {"nvmlDeviceGetHandleByUUID", 0},
@@ -1097,7 +1056,9 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetNvLinkCapability", 0},
     {"nvmlDeviceGetNvLinkErrorCounter", 0},
     {"nvmlDeviceGetNvLinkInfo", 0},
+    {"nvmlDeviceGetNvLinkInfo_v3", 0},
     {"nvmlDeviceGetNvLinkRemoteDeviceType", 0},
+    {"nvmlDeviceGetNvLinkRemotePciInfo", 0},
     {"nvmlDeviceGetNvLinkRemotePciInfo_v2", 0},
     {"nvmlDeviceGetNvLinkState", 0},
     {"nvmlDeviceGetNvLinkTelemetrySamples_v1", 0},
@@ -1105,10 +1066,14 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetNvLinkUtilizationCounter", 0},
     {"nvmlDeviceGetNvLinkVersion", 0},
     {"nvmlDeviceGetNvlinkBwMode", 0},
+    {"nvmlDeviceGetNvlinkNvlePrivateInfo_v1", 0},
+    {"nvmlDeviceGetNvlinkRemapTableInfo_v1", 0},
     {"nvmlDeviceGetNvlinkSupportedBwModes", 0},
     {"nvmlDeviceGetOfaUtilization", 0},
     {"nvmlDeviceGetP2PStatus", 0},
+    {"nvmlDeviceGetPciInfo", 0},
     {"nvmlDeviceGetPciInfoExt", 0},
+    {"nvmlDeviceGetPciInfo_v2", 0},
     {"nvmlDeviceGetPciInfo_v3", 0},
     {"nvmlDeviceGetPcieLinkMaxSpeed", 0},
     {"nvmlDeviceGetPcieReplayCounter", 0},
@@ -1179,6 +1144,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetViolationStatus", 0},
     {"nvmlDeviceGetVirtualizationMode", 0},
     {"nvmlDeviceIsMigDeviceHandle", 0},
+    {"nvmlDeviceLockNvlinkRemapTable_v1", 0},
     {"nvmlDeviceModifyDrainState", 0},
     {"nvmlDeviceOnSameBoard", 0},
     {"nvmlDevicePerfMetricsGetSamples_v1", 0},
@@ -1190,6 +1156,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceReadWritePRM_v1", 0},
     {"nvmlDeviceRegisterEvents", 0},
     {"nvmlDeviceRemoveGpu", aliquot_export_nvmlDeviceRemoveGpu},
+    {"nvmlDeviceRemoveGpu_v2", aliquot_export_nvmlDeviceRemoveGpu_v2},
     {"nvmlDeviceResetApplicationsClocks", aliquot_export_nvmlDeviceResetApplicationsClocks},
     {"nvmlDeviceResetGpuLockedClocks", aliquot_export_nvmlDeviceResetGpuLockedClocks},
     {"nvmlDeviceResetMemoryLockedClocks", aliquot_export_nvmlDeviceResetMemoryLockedClocks},
@@ -1210,6 +1177,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceSetDriverModel", aliquot_export_nvmlDeviceSetDriverModel},
     {"nvmlDeviceSetEccMode", aliquot_export_nvmlDeviceSetEccMode},
     {"nvmlDeviceSetFanControlPolicy", aliquot_export_nvmlDeviceSetFanControlPolicy},
+    {"nvmlDeviceSetFanSpeed", aliquot_export_nvmlDeviceSetFanSpeed},
     {"nvmlDeviceSetFanSpeed_v2", aliquot_export_nvmlDeviceSetFanSpeed_v2},
     {"nvmlDeviceSetGpcClkVfOffset", aliquot_export_nvmlDeviceSetGpcClkVfOffset},
     {"nvmlDeviceSetGpuLockedClocks", aliquot_export_nvmlDeviceSetGpuLockedClocks},
@@ -1234,6 +1202,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceSetVgpuSchedulerState", aliquot_export_nvmlDeviceSetVgpuSchedulerState},
     {"nvmlDeviceSetVgpuSchedulerState_v2", aliquot_export_nvmlDeviceSetVgpuSchedulerState_v2},
     {"nvmlDeviceSetVirtualizationMode", aliquot_export_nvmlDeviceSetVirtualizationMode},
+    {"nvmlDeviceSetupNvlinkNvleEncryptionKey_v1", aliquot_export_nvmlDeviceSetupNvlinkNvleEncryptionKey_v1},
     {"nvmlDeviceValidateInforom", 0},
     {"nvmlDeviceVgpuForceGspUnload", 0},
     {"nvmlDeviceWorkloadPowerProfileClearRequestedProfiles", 0},
@@ -1249,8 +1218,11 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlEventSetGetContextInfo_v1", 0},
     {"nvmlEventSetGetGpuOperationalEventContextLegacyXid_v1", 0},
     {"nvmlEventSetRegisterGpuOperationalEvents_v1", 0},
+    {"nvmlEventSetWait", 0},
     {"nvmlEventSetWait_v2", 0},
     {"nvmlEventSetWait_v3", 0},
+    {"nvmlGetBlacklistDeviceCount", 0},
+    {"nvmlGetBlacklistDeviceInfoByIndex", 0},
     {"nvmlGetExcludedDeviceCount", 0},
     {"nvmlGetExcludedDeviceInfoByIndex", 0},
     {"nvmlGetVgpuCompatibility", 0},
@@ -1285,7 +1257,10 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlGpuInstanceSetVgpuHeterogeneousMode", 0},
     {"nvmlGpuInstanceSetVgpuSchedulerState", 0},
     {"nvmlGpuInstanceSetVgpuSchedulerState_v2", 0},
+    {"nvmlInit", 0},
     {"nvmlInitWithFlags", 0},
+    {"nvmlInit_v2", 0},
+    {"nvmlInternalGetExportTable", 0},
     {"nvmlSetVgpuVersion", 0},
     {"nvmlShutdown", 0},
     {"nvmlSystemEventSetCreate", 0},
@@ -1296,6 +1271,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlSystemGetConfComputeGpusReadyState", 0},
     {"nvmlSystemGetConfComputeKeyRotationThresholdInfo", 0},
     {"nvmlSystemGetConfComputeSettings", 0},
+    {"nvmlSystemGetConfComputeSettings_v2", 0},
     {"nvmlSystemGetConfComputeState", 0},
     {"nvmlSystemGetCudaDriverVersion", 0},
     {"nvmlSystemGetCudaDriverVersion_v2", 0},
@@ -1333,6 +1309,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlVgpuInstanceGetFrameRateLimit", 0},
     {"nvmlVgpuInstanceGetGpuInstanceId", 0},
     {"nvmlVgpuInstanceGetGpuPciId", 0},
+    {"nvmlVgpuInstanceGetLicenseInfo", 0},
     {"nvmlVgpuInstanceGetLicenseInfo_v2", 0},
     {"nvmlVgpuInstanceGetLicenseStatus", 0},
     {"nvmlVgpuInstanceGetMdevUUID", 0},

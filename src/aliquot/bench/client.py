@@ -10,7 +10,7 @@ It knows nothing of Aliquot. Each mode is one way programs use a GPU:
 - memory: allocates and frees, and keeps the time of each pair's allocation.
 
 The work is kernels of a known duration, so completed kernels are GPU time that the client can swear to. It ends at
-SIGTERM or after `--seconds`, waits for its work, and prints its counts as one JSON line.
+SIGTERM or after `--seconds`, waits for its work, and with `--report` prints its counts as one JSON line.
 """
 
 from __future__ import annotations
@@ -145,6 +145,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--idle-ms", type=float, default=50, help="rest between bursts")
     parser.add_argument("--memory-mib", type=int, default=0, help="device memory held all the while")
     parser.add_argument("--seconds", type=float, default=0, help="end after this long; 0: when told")
+    parser.add_argument("--report", action="store_true", help="print the counts at the end")
     asked = parser.parse_args(argv)
     if asked.kernel_ms is None:
         asked.kernel_ms = 1000 if asked.mode == "long" else 2
@@ -160,6 +161,8 @@ def main(argv: list[str]) -> int:
     MODES[asked.mode](client)
     progress = client.progress
     progress.store()
+    if not asked.report:
+        return 0
     counts = {
         "mode": asked.mode,
         "gpu": client.gpu.name,

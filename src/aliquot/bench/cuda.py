@@ -50,7 +50,8 @@ class Gpu:
     @property
     def name(self) -> str:
         """The model as CUDA names it."""
-        return str(check("cuDeviceGetName", driver.cuDeviceGetName(64, self.device)).rstrip(b"\0").decode())
+        name: bytes = check("cuDeviceGetName", driver.cuDeviceGetName(64, self.device))
+        return name.split(b"\0")[0].decode()
 
     def spin(self, duration_ns: int) -> None:
         """Launch one kernel of `duration_ns` on the stream."""

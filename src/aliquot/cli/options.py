@@ -13,7 +13,7 @@ from aliquot.model.quantities import BadQuantity, Memory, parse_memory, parse_mi
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Milli(click.ParamType):
+class Milli(click.ParamType):  # type: ignore[type-arg]
     """A fraction of a GPU; gives milli-GPU."""
 
     name = "fraction"
@@ -28,7 +28,7 @@ class Milli(click.ParamType):
             raise UserError(f"{param.opts[0] if param else 'fraction'}: {error}") from None
 
 
-class Size(click.ParamType):
+class Size(click.ParamType):  # type: ignore[type-arg]
     """An amount of GPU memory."""
 
     name = "size"
@@ -46,7 +46,11 @@ class Size(click.ParamType):
 def output_option(command: Command) -> Command:
     """`-o json` for those that print facts."""
     return click.option(
-        "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to print; json is for programs."
+        "-o",
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="How to print; json is for programs.",
     )(command)
 
 

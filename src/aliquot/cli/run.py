@@ -14,7 +14,9 @@ from aliquot.model.requests import GpuRequest, checked
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
-@click.option("--gpu-request", type=Milli(), default="1", show_default=True, help="Guaranteed part of a GPU: 0.3, 300m.")
+@click.option(
+    "--gpu-request", type=Milli(), default="1", show_default=True, help="Guaranteed part of a GPU: 0.3, 300m."
+)
 @click.option("--gpu-limit", type=Milli(), help="Most it may use while others are idle. [default: the whole GPU]")
 @click.option("--gpu-mem", type=Size(), help="GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]")
 @click.option("--gpu", default="", metavar="UUID|INDEX", help="Which GPU. [default: the first that has room]")

@@ -98,9 +98,11 @@ def provision(directory: Path, conf: TenantConf, hook: Path) -> TenantFolder:
     target = lib / _HOOK_NAME
     target.write_bytes(patched(hook.read_bytes(), directory / "tenant.conf"))
     target.chmod(0o755)
+    # Links to one file, so the loader sees one library whatever it is asked for; hard, because ldconfig names a library
+    # without a soname after its file and skips symbolic links to it.
     for name in _STANDS_FOR:
-        (lib / name).symlink_to(_HOOK_NAME)
-        (lib / name.removesuffix(".1")).symlink_to(_HOOK_NAME)
+        (lib / name).hardlink_to(target)
+        (lib / name.removesuffix(".1")).hardlink_to(target)
     for name, library in zip(_STANDS_FOR, (conf.libcuda, conf.libnvml), strict=True):
         (real / name).symlink_to(library)
         (bound / name).touch()

@@ -34,7 +34,12 @@ class LinkerCacheError(AliquotError):
     """ldconfig is missing or failed, so programs can not be led to our libraries by the loader's cache."""
 
 
-def _ldconfig() -> str:
+def ldconfig() -> str:
+    """Where ldconfig is.
+
+    Raises:
+        LinkerCacheError: nowhere.
+    """
     found = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if found is None:
         raise LinkerCacheError("ldconfig was not found; use --inject library-path")
@@ -46,9 +51,9 @@ def cached_libraries() -> dict[str, tuple[Path, ...]]:
     """Paths that the loader's cache knows for the driver's two libraries; none without ldconfig."""
     found: dict[str, list[Path]] = {CUDA: [], NVML: []}
     try:
-        done = subprocess.run([_ldconfig(), "-p"], capture_output=True, text=True, check=False)
+        done = subprocess.run([ldconfig(), "-p"], capture_output=True, text=True, check=False)
     except AliquotError:
-        return {name: () for name in found}
+        return dict.fromkeys(found, ())
     for line in done.stdout.splitlines():
         name, _, path = line.partition(" => ")
         soname = name.split("(")[0].strip()
@@ -78,7 +83,7 @@ def linker_cache(target: Path, first: Path) -> None:
     conf = target.with_suffix(".conf")
     conf.write_text(f"{first}\ninclude /etc/ld.so.conf\n")
     done = subprocess.run(
-        [_ldconfig(), "-X", "-C", str(target), "-f", str(conf)], capture_output=True, text=True, check=False
+        [ldconfig(), "-X", "-C", str(target), "-f", str(conf)], capture_output=True, text=True, check=False
     )
     if done.returncode != 0 or not target.exists():
         reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]

@@ -220,5 +220,5 @@ def _check_containers(who: str, pod: PodSpec) -> None:
     for container in pod.containers:
         if not container.command:
             raise BadSharePod(
-                f'{who}: container "{container.name}" has no command; without a cluster there is no image to take one from'
+                f'{who}: container "{container.name}" has no command; on one machine there is no image to take it from'
             )

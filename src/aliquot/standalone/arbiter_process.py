@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -61,7 +61,8 @@ class ArbiterProcess:
         self._log = log
         self._on_restart = on_restart
         self._stopping = threading.Event()
-        self._process = self._spawn()
+        # A new engine has no tenants; only an arbiter that died under it comes back to its debts.
+        self._process = self._spawn(["--fresh"])
         self._watcher = threading.Thread(target=self._watch, name="arbiter-watch", daemon=True)
         self._watcher.start()
 
@@ -83,7 +84,7 @@ class ArbiterProcess:
             process.wait()
         self._watcher.join(STOP_TIMEOUT_S)
 
-    def _spawn(self) -> subprocess.Popen[str]:
+    def _spawn(self, extra: Sequence[str] = ()) -> subprocess.Popen[str]:
         with self._log.open("ab") as log:
             # Its own session: Ctrl-C at a terminal is for the engine, which then ends the arbiter last.
             process = subprocess.Popen(

@@ -63,7 +63,12 @@ def find_machine(spec: str | None, directory: Path) -> Machine:
 
         shutil.rmtree(directory, ignore_errors=True)
         emulated = emulation.prepare(directory, spec)
-        return Machine(emulated.libcuda, emulated.libnvml, list_gpus(emulated.libnvml), spec)
+        profile = emulated.profile
+        gpus = [
+            Gpu(index, uuid, profile.model, profile.memory_mib, profile.driver)
+            for index, uuid in enumerate(emulated.uuids)
+        ]
+        return Machine(emulated.libcuda, emulated.libnvml, gpus, spec)
     driver = find_driver()
     gpus = list_gpus(driver.libnvml)
     if not gpus:

@@ -40,7 +40,9 @@ class RuntimeDir:
             RuntimeDirError: it is somebody else's, can not be made, or its name is too long for sockets in it.
         """
         if len(os.fsencode(self.root / _LONGEST_NAME)) > SOCKET_PATH_BYTES:
-            raise RuntimeDirError(f"{self.root} is too long a path for sockets; set ALIQUOT_RUNTIME_DIR to a shorter one")
+            raise RuntimeDirError(
+                f"{self.root} is too long a path for sockets; set ALIQUOT_RUNTIME_DIR to a shorter one"
+            )
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:

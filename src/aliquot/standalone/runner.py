@@ -42,9 +42,7 @@ def original_environment() -> dict[str, str]:
     return env
 
 
-def run_command(
-    lease: Lease, argv: Sequence[str], env: Mapping[str, str], *, mode: Mode, verbose: bool = False
-) -> int:
+def run_command(lease: Lease, argv: Sequence[str], env: Mapping[str, str], *, mode: Mode, verbose: bool = False) -> int:
     """Run a command in a place and return the exit status for our own end: its code, or 128 + its signal."""
     conf = TenantConf(lease.name, Path(lease.socket), Path(lease.libcuda), Path(lease.libnvml))
     folder = TenantFolder(Path(lease.directory), conf)
@@ -71,7 +69,7 @@ def _attend(process: subprocess.Popen[bytes]) -> int:
         if status is not None:
             return status
         came = signal.sigwaitinfo(waited)
-        # A terminal's Ctrl-C reaches the whole group, so the command has it already; one sent to us by somebody has not.
+        # A terminal's Ctrl-C reaches the whole group, so the command has it already; one sent to us alone has not.
         if came.si_signo != signal.SIGCHLD and came.si_code <= 0:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(came.si_signo)

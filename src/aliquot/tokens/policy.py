@@ -142,8 +142,9 @@ class TokenPolicy:
                 for account in tenant.accounts.values():
                     account.rest(now_ns)
         candidates = self._candidates(now_ns)
-        self._expire(now_ns, candidates, actions)
-        self._assign(now_ns, candidates, actions)
+        reserved = self._reservations(now_ns, candidates)
+        self._expire(now_ns, candidates, reserved, actions)
+        self._assign(now_ns, candidates, reserved, actions)
         self._wake_ns = self._next_wake(now_ns)
         return actions
 
@@ -231,7 +232,9 @@ class TokenPolicy:
             rank = self._ranks[tenant.name] = min(account.rank(now_ns) for account in tenant.accounts.values())
         return rank
 
-    def _expire(self, now_ns: int, candidates: list[Tenant], actions: list[Action]) -> None:
+    def _expire(
+        self, now_ns: int, candidates: list[Tenant], reserved: Mapping[str, str], actions: list[Action]
+    ) -> None:
         """Renew who may go on, revoke whose time is over."""
         for tenant in self._tenants.values():
             hold = tenant.hold
@@ -241,25 +244,35 @@ class TokenPolicy:
             self._shorten(tenant, hold, rivals, now_ns)
             if now_ns < hold.deadline_ns - self._lead(hold):
                 continue
-            mine = self._rank(tenant, now_ns)
-            if not any(self._rank(rival, now_ns) < mine for rival in rivals) and self._renew(
+            if self._may_go_on(tenant, hold, rivals, reserved, now_ns) and self._renew(
                 tenant, hold, now_ns, actions, lent=not rivals
             ):
                 continue
             if now_ns >= hold.deadline_ns:
                 self._revoke(tenant, hold, now_ns, actions)
 
+    def _may_go_on(
+        self, tenant: Tenant, hold: Hold, rivals: list[Tenant], reserved: Mapping[str, str], now_ns: int
+    ) -> bool:
+        """Whether it would be chosen again at once, and no gang has reserved one of its GPUs."""
+        if not rivals:
+            return True
+        mine = self._rank(tenant, now_ns)
+        return hold.gpus_set.isdisjoint(reserved) and not any(self._rank(rival, now_ns) < mine for rival in rivals)
+
     def _lead(self, hold: Hold) -> int:
         return min(self.config.renew_lead_ns, hold.quota_ns // 4)
 
     def _shorten(self, tenant: Tenant, hold: Hold, rivals: list[Tenant], now_ns: int) -> None:
-        """A waiter ends lent time, and time of a tenant that ranks behind it, at the minimum quota."""
+        """A waiter ends lent time at the minimum quota, and so does one that is owed more than this whole grant.
+
+        Waiters of equal standing do not: taking turns by whole quotas keeps hand-overs rare.
+        """
         if not rivals or hold.shortened:
             return
         if not hold.lent:
-            mine = self._rank(tenant, now_ns)
-            owed = any(mine[0] == 1 and self._rank(rival, now_ns)[0] == 0 for rival in rivals)
-            if not owed:
+            owed = max(-self._rank(rival, now_ns)[1] if self._rank(rival, now_ns)[0] == 0 else 0 for rival in rivals)
+            if owed <= hold.quota_ns or self._rank(tenant, now_ns)[0] == 0:
                 return
         hold.shortened = True
         hold.deadline_ns = min(hold.deadline_ns, max(now_ns, hold.period_start_ns + self.config.min_quota_ns))
@@ -285,19 +298,20 @@ class TokenPolicy:
         tenant.hold = None
         actions.append(Revoke(tenant.name, hold.gpus))
 
-    def _assign(self, now_ns: int, candidates: list[Tenant], actions: list[Action]) -> None:
+    def _assign(
+        self, now_ns: int, candidates: list[Tenant], reserved: Mapping[str, str], actions: list[Action]
+    ) -> None:
         """Give every free GPU to the first in the order that can start on all of its GPUs."""
         ranked = sorted((self._rank(t, now_ns), t.name, t) for t in candidates)
-        reserved = self._reservations(now_ns, [t for _, _, t in ranked])
         for _, _, tenant in ranked:
             if all(
                 self._free(gpu, now_ns) and reserved.get(gpu, tenant.name) == tenant.name for gpu in tenant.accounts
             ):
                 self._grant(tenant, now_ns, actions)
 
-    def _reservations(self, now_ns: int, ranked: list[Tenant]) -> dict[str, str]:
+    def _reservations(self, now_ns: int, candidates: list[Tenant]) -> dict[str, str]:
         """GPUs kept for gangs that have waited long enough, eldest first, each all of its GPUs or none."""
-        gangs = [t for t in ranked if len(t.accounts) > 1]
+        gangs = [t for t in candidates if len(t.accounts) > 1]
         gangs.sort(key=lambda t: (t.wanting_since_ns or 0, next(iter(t.accounts.values())).ordinal))
         reserved: dict[str, str] = {}
         for gang in gangs:

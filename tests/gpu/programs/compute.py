@@ -53,7 +53,7 @@ def triton() -> dict:
     return {"right": bool((out == 2 * x).all()), "total_bytes": t.cuda.mem_get_info()[1]}
 
 
-def _add(a, b, out, n, BLOCK: "tl.constexpr"):  # noqa: N803, F821  (Triton's own spelling)
+def _add(a, b, out, n, BLOCK: tl.constexpr):  # noqa: N803, F821  (Triton's own spelling)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)  # noqa: F821
     keep = at < n
     tl.store(out + at, tl.load(a + at, mask=keep) + tl.load(b + at, mask=keep), mask=keep)  # noqa: F821
@@ -72,7 +72,10 @@ def numba() -> dict:
     x = cuda.to_device(numpy.zeros(1000, dtype=numpy.int32))
     for _ in range(ROUNDS):
         increment[4, 256](x)
-    return {"right": bool((x.copy_to_host() == ROUNDS).all()), "total_bytes": cuda.current_context().get_memory_info()[1]}
+    return {
+        "right": bool((x.copy_to_host() == ROUNDS).all()),
+        "total_bytes": cuda.current_context().get_memory_info()[1],
+    }
 
 
 def bindings() -> dict:

@@ -27,7 +27,9 @@ def main(path: Path, graphs: bool) -> None:
     signal.signal(signal.SIGTERM, tell)
     torch.manual_seed(1)
     progress = ProgressWriter(path)
-    model = nn.Sequential(nn.Linear(2048, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10)).cuda()
+    model = nn.Sequential(
+        nn.Linear(2048, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10)
+    ).cuda()
     optimiser = torch.optim.Adam(model.parameters(), capturable=graphs)
     x = torch.randn(2048, 2048, device="cuda")
     y = torch.randint(10, (2048,), device="cuda")

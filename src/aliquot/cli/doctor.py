@@ -1,0 +1,152 @@
+"""`aliquot doctor`: what was found here, and what to do about each fault."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+
+import click
+
+from aliquot.cli.options import output_option
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report: `state` is ok, note or fault; a fault has a way out."""
+
+    what: str
+    state: str
+    found: str
+    way_out: str = ""
+
+
+@click.command()
+@output_option
+def doctor(output: str) -> int:
+    """Tell what was found on this machine and what to do about faults; exit status 1 when there is one."""
+    findings = examine()
+    sound = all(finding.state != "fault" for finding in findings)
+    if output == "json":
+        click.echo(json.dumps({"ok": sound, "findings": [asdict(finding) for finding in findings]}, indent=2))
+        return 0 if sound else 1
+    width = max(len(finding.what) for finding in findings)
+    for finding in findings:
+        click.echo(f"{finding.state:<5}  {finding.what:<{width}}  {finding.found}")
+        if finding.way_out:
+            click.echo(f"{'':<5}  {'':<{width}}  -> {finding.way_out}")
+    return 0 if sound else 1
+
+
+def examine() -> list[Finding]:
+    """Everything, in the order in which it matters."""
+    return [
+        *_native(),
+        *_driver(),
+        *_injection(),
+        *_protection(),
+        *_engine(),
+    ]
+
+
+def _native() -> list[Finding]:
+    from aliquot.driver.injection import InjectionError, patched
+    from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, HOOK, NativePartMissing, native_part
+    from aliquot.standalone.paths import runtime_dir
+
+    findings = []
+    for what, part in (("hook", HOOK), ("emulated CUDA", EMULATED_CUDA), ("emulated NVML", EMULATED_NVML)):
+        try:
+            path = native_part(part)
+            if part == HOOK:
+                patched(path.read_bytes(), runtime_dir() / "tenants/1/tenant.conf")
+            findings.append(Finding(what, "ok", str(path)))
+        except NativePartMissing:
+            findings.append(
+                Finding(what, "fault", f"{part} is not installed", "make setup, or install the wheel again")
+            )
+        except InjectionError as error:
+            findings.append(Finding(what, "fault", str(error), "make setup"))
+    return findings
+
+
+def _driver() -> list[Finding]:
+    from aliquot.driver.discovery import NoDriver, find_driver, list_gpus
+    from aliquot.model.quantities import format_mib
+
+    emulate = "use an emulated GPU: aliquot run --emulate v100 -- ..."
+    try:
+        driver = find_driver()
+    except NoDriver:
+        return [
+            Finding("driver", "note", "no NVIDIA driver here (libcuda.so.1 or libnvidia-ml.so.1 not found)", emulate)
+        ]
+    try:
+        gpus = list_gpus(driver.libnvml)
+    except NoDriver as error:
+        return [Finding("driver", "fault", str(error), f"look with nvidia-smi; or {emulate}")]
+    findings = [Finding("driver", "ok", f"{driver.libcuda} (version {gpus[0].driver if gpus else 'unknown'})")]
+    if not gpus:
+        findings.append(Finding("GPUs", "note", "the driver shows none", emulate))
+    for gpu in gpus:
+        findings.append(Finding(f"GPU {gpu.index}", "ok", f"{gpu.model}, {format_mib(gpu.memory_mib)}, {gpu.uuid}"))
+    return findings
+
+
+def _injection() -> list[Finding]:
+    from aliquot.driver.injection import probe_substitution
+    from aliquot.driver.mounts import SYSTEM_CACHE, LinkerCacheError, ldconfig
+
+    reason = probe_substitution()
+    if not SYSTEM_CACHE.exists():
+        reason = reason or f"{SYSTEM_CACHE} does not exist"
+    try:
+        ldconfig()
+    except LinkerCacheError as error:
+        reason = reason or str(error)
+    if not reason:
+        who = "as root" if os.geteuid() == 0 else "in a user namespace"
+        return [Finding("injection", "ok", f"substitution, in a private mount namespace {who}")]
+    way_out = (
+        "programs run by library path instead, which a program can lose by clearing its environment; "
+        "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+        "kernel.apparmor_restrict_unprivileged_userns=0) or run as root"
+    )
+    return [Finding("injection", "note", f"library path; substitution is not possible ({reason})", way_out)]
+
+
+def _protection() -> list[Finding]:
+    return [
+        Finding(
+            "protection",
+            "note",
+            "cooperative: a library in the program keeps its share; a program that works against it is not held",
+            "for untrusted programs use MIG or separate machines; audited and enforced need the cluster's node agent",
+        )
+    ]
+
+
+def _engine() -> list[Finding]:
+    from aliquot.model.errors import AliquotError
+    from aliquot.standalone.client import NoEngine, ask
+    from aliquot.standalone.paths import RuntimeDir, RuntimeDirError, runtime_dir
+    from aliquot.standalone.wire import Call
+
+    runtime = RuntimeDir(runtime_dir())
+    try:
+        facts = ask(runtime, Call("info")).facts
+    except NoEngine:
+        runtime_finding = []
+        try:
+            existed = runtime.root.exists()
+            runtime.create()
+            if not existed:
+                runtime.root.rmdir()
+        except RuntimeDirError as error:
+            runtime_finding = [Finding("runtime dir", "fault", str(error), "set ALIQUOT_RUNTIME_DIR")]
+        return [*runtime_finding, Finding("engine", "ok", f"none is up at {runtime.root}; a run starts its own")]
+    except AliquotError as error:
+        return [Finding("engine", "fault", str(error), f"look into {runtime.engine_log}; end it and start again")]
+    assert facts is not None
+    machine = f"emulating {facts.emulate}" if facts.emulate else "on this machine's GPUs"
+    return [Finding("engine", "ok", f"up at {runtime.root}, {machine}, {facts.tenants} tenants, pid {facts.pid}")]

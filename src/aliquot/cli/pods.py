@@ -1,0 +1,192 @@
+"""`aliquot apply, get, describe, delete, logs`: SharePods of the engine that is up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aliquot.cli.options import output_option
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import format_mib, format_milli
+
+if TYPE_CHECKING:
+    from aliquot.standalone.wire import Call, PodFacts, Reply
+
+
+class UnreadableFile(UserError):
+    """The file that was named can not be read."""
+
+
+def read_text(file: str) -> str:
+    """The text of a file; `-` is stdin.
+
+    Raises:
+        UnreadableFile: it is not there, not ours to read, or not text.
+    """
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise UnreadableFile(f"{file} is not readable as YAML: it is not UTF-8 text") from None
+    except OSError as error:
+        raise UnreadableFile(f"{file} can not be read: {(error.strerror or str(error)).lower()}") from None
+
+
+def _ask(call: Call) -> Reply:
+    from aliquot.standalone.client import ask
+    from aliquot.standalone.paths import RuntimeDir, runtime_dir
+
+    return ask(RuntimeDir(runtime_dir()), call)
+
+
+def _call(verb: str, **fields: Any) -> Call:
+    from aliquot.standalone.wire import Call
+
+    return Call(verb, **fields)
+
+
+@click.command()
+@click.option("-f", "--filename", "file", required=True, type=click.Path(), help="YAML with SharePods; - is stdin.")
+def apply(file: str) -> None:
+    """Give SharePods to the engine: new ones start, changed ones start anew, equal ones stay."""
+    from aliquot.standalone.pods import Unreadable, read_documents
+
+    text = read_text(file)
+    try:
+        read_documents(text)  # the user's mistakes need no engine to be found
+    except Unreadable as error:
+        raise UnreadableFile(f"{file}: {error}") from None
+    for line in _ask(_call("apply", text=text)).lines or []:
+        click.echo(line)
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["sharepods", "sharepod", "tenants", "gpus"]), default="sharepods")
+@click.argument("name", required=False, default="")
+@output_option
+def get(what: str, name: str, output: str) -> None:
+    """List sharepods, tenants or gpus."""
+    if what.startswith("sharepod"):
+        pods = _ask(_call("pods", name=name)).pods or []
+        _print(output, pods, lambda: _pod_table(pods))
+    elif what == "tenants":
+        tenants = _ask(_call("tenants")).tenants or []
+        _print(output, tenants, lambda: _tenant_table(tenants))
+    else:
+        facts = _ask(_call("info")).facts
+        gpus = facts.gpus if facts else []
+        table = [["GPU", "MODEL", "MEMORY", "UUID"]]
+        table += [[str(g.index), g.model, format_mib(g.memory_mib), g.uuid] for g in gpus]
+        _print(output, gpus, lambda: table)
+
+
+@click.command()
+@click.argument("name")
+@output_option
+def describe(name: str, output: str) -> None:
+    """Tell everything about one SharePod."""
+    pod = (_ask(_call("pods", name=name.removeprefix("sharepod/"))).pods or [])[0]
+    if output == "json":
+        click.echo(_json(pod))
+        return
+    rows = [
+        ("Name", pod.name),
+        ("Phase", pod.phase + (f" ({pod.message})" if pod.message else "")),
+        ("GPU", f"{pod.gpu}  {pod.gpu_uuid}" if pod.gpu >= 0 else "none yet"),
+        ("Request", format_milli(pod.request_milli)),
+        ("Limit", format_milli(pod.limit_milli)),
+        ("Memory", format_mib(pod.memory_mib)),
+        ("Age", f"{pod.age_s:.0f} s"),
+    ]
+    for label, value in rows:
+        click.echo(f"{label + ':':<12}{value}")
+    click.echo("Containers:")
+    for c in pod.containers:
+        last = "" if c["exit_status"] is None else f", last ended with {c['exit_status']}"
+        pid = f", pid {c['pid']}" if c["pid"] else ""
+        click.echo(f"  {c['name']}: {c['state']}{pid}, {c['restarts']} restarts{last}")
+    click.echo("Events:")
+    for event in pod.events:
+        click.echo(f"  {event}")
+
+
+@click.command()
+@click.argument("name", required=False, default="")
+@click.option("-f", "--filename", "file", type=click.Path(), help="End the SharePods of this file.")
+def delete(name: str, file: str | None) -> None:
+    """End a SharePod and forget it with its logs."""
+    from aliquot.standalone.pods import read_documents
+
+    if bool(name) == bool(file):
+        raise UserError("name one SharePod, or a file with -f: aliquot delete NAME")
+    names = [name.removeprefix("sharepod/")] if file is None else [p.full_name for p in read_documents(read_text(file))]
+    for each in names:
+        for line in _ask(_call("delete", name=each)).lines or []:
+            click.echo(line)
+
+
+@click.command()
+@click.argument("name")
+@click.option("-c", "--container", default="", help="Which container. [default: the first]")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+def logs(name: str, container: str, follow: bool) -> None:
+    """Show what a SharePod prints."""
+    from aliquot.standalone.client import Connection
+    from aliquot.standalone.paths import RuntimeDir, runtime_dir
+
+    call = _call("logs", name=name.removeprefix("sharepod/"), container=container, follow=follow)
+    try:
+        with Connection(RuntimeDir(runtime_dir())) as connection:
+            for reply in connection.replies(call):
+                for piece in reply.lines or []:
+                    click.echo(piece, nl=False)
+    except KeyboardInterrupt:
+        return
+
+
+def _pod_table(pods: list[PodFacts]) -> list[list[str]]:
+    table = [["NAME", "PHASE", "GPU", "REQUEST", "LIMIT", "MEMORY", "RESTARTS", "AGE"]]
+    for pod in pods:
+        gpu = str(pod.gpu) if pod.gpu >= 0 else "-"
+        table.append(
+            [
+                pod.name,
+                pod.phase,
+                gpu,
+                format_milli(pod.request_milli),
+                format_milli(pod.limit_milli),
+                format_mib(pod.memory_mib),
+                str(pod.restarts),
+                f"{pod.age_s:.0f} s",
+            ]
+        )
+    return table
+
+
+def _tenant_table(tenants: list[dict[str, Any]]) -> list[list[str]]:
+    table = [["TENANT", "GPU", "REQUEST", "LIMIT", "MEMORY", "INJECTION"]]
+    for tenant in tenants:
+        for piece in tenant["slices"]:
+            shares = [format_milli(piece["request_milli"]), format_milli(piece["limit_milli"])]
+            memory = format_mib(piece["memory_mib"])
+            table.append([tenant["name"], piece["gpu"], *shares, memory, tenant["injection"] or "-"])
+    return table
+
+
+def _print(output: str, facts: Any, table: Any) -> None:
+    if output == "json":
+        click.echo(_json(facts))
+        return
+    rows = table()
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _json(facts: Any) -> str:
+    import msgspec
+
+    return json.dumps(msgspec.to_builtins(facts), indent=2)

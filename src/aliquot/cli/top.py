@@ -1,0 +1,120 @@
+"""`aliquot top`: who uses the GPUs, GPU first, tenants under it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aliquot.cli.options import output_option
+from aliquot.model.quantities import format_milli
+
+if TYPE_CHECKING:
+    from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
+    from aliquot.standalone.wire import EngineFacts
+
+BAR_CELLS = 22
+_NAME_WIDTH = 14
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print one table and end.")
+@click.option("--interval", "interval_s", type=click.FloatRange(0.1), default=1.0, show_default=True,
+              help="Seconds between refreshes.")  # fmt: skip
+@output_option
+def top(once: bool, interval_s: float, output: str) -> None:
+    """Show who uses the GPUs, refreshing on a terminal."""
+    from aliquot.arbiter.client import ArbiterClient
+    from aliquot.standalone.client import ask
+    from aliquot.standalone.paths import RuntimeDir, runtime_dir
+    from aliquot.standalone.wire import Call
+
+    runtime = RuntimeDir(runtime_dir())
+    facts = ask(runtime, Call("info")).facts
+    assert facts is not None
+    with ArbiterClient(runtime.root) as arbiter:
+        if output == "json":
+            click.echo(as_json(facts, arbiter.status()))
+            return
+        if once or not sys.stdout.isatty():
+            click.echo(render(facts, arbiter.status()))
+            return
+        _refresh(lambda: render(facts, arbiter.status()), interval_s)
+
+
+def _refresh(draw: Any, interval_s: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    try:
+        with Live(console=Console(), auto_refresh=False, screen=True) as screen:
+            while True:
+                screen.update(Text(draw(), no_wrap=True), refresh=True)
+                time.sleep(interval_s)
+    except KeyboardInterrupt:
+        return
+
+
+def render(facts: EngineFacts, status: Status) -> str:
+    """The table as text."""
+    by_uuid = {gpu.uuid: gpu for gpu in status.gpus}
+    window = f"{status.window_ms / 1000:g} s"
+    blocks = []
+    for gpu in facts.gpus:
+        seen = by_uuid.get(gpu.uuid)
+        kind = " (emulated)" if facts.emulate else ""
+        used = sum(t.memory_used_mib for t in seen.tenants) if seen else 0
+        busy = seen.busy if seen else 0.0
+        lines = [
+            f"GPU {gpu.index}  {gpu.model}{kind}   busy {busy * 100:.0f} %   "
+            f"memory {used / 1024:.1f} / {gpu.memory_mib / 1024:.1f} GiB"
+        ]
+        lines += _tenant_lines(seen, window) if seen and seen.tenants else ["  no tenants"]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _tenant_lines(gpu: GpuStatus, window: str) -> list[str]:
+    width = max(_NAME_WIDTH, *(len(tenant.name) for tenant in gpu.tenants))
+    head = f"  {'TENANT':<{width}} REQUEST  LIMIT   {f'USAGE ({window})':<{BAR_CELLS + 6}}   {'MEMORY':<16} WAITS"
+    return [head, *(_tenant_line(tenant, width) for tenant in gpu.tenants)]
+
+
+def _tenant_line(tenant: TenantStatus, width: int) -> str:
+    memory = f"{tenant.memory_used_mib / 1024:.1f} / {tenant.memory_limit_mib / 1024:.1f} GiB"
+    return (
+        f"  {tenant.name:<{width}}   {format_milli(tenant.request_milli):<5}   {format_milli(tenant.limit_milli):<5} "
+        f" {bar(tenant.usage, tenant.limit_milli)}  {tenant.usage:.2f}   {memory:<16} {tenant.wait_ms_p50:.0f} ms"
+    )
+
+
+def bar(usage: float, limit_milli: int) -> str:
+    """Usage as a filled bar with a stroke at the limit; always so many cells wide."""
+    filled = min(BAR_CELLS, round(usage * BAR_CELLS))
+    cells = ["█"] * filled + ["░"] * (BAR_CELLS - filled)
+    if limit_milli < 1000:
+        cells[min(BAR_CELLS - 1, limit_milli * BAR_CELLS // 1000)] = "│"
+    return "".join(cells)
+
+
+def as_json(facts: EngineFacts, status: Status) -> str:
+    """The same facts for programs."""
+    import json
+
+    import msgspec
+
+    models = {gpu.uuid: gpu for gpu in facts.gpus}
+    gpus = []
+    seen = {gpu.uuid: gpu for gpu in status.gpus}
+    for uuid, gpu in models.items():
+        entry: dict[str, Any] = msgspec.to_builtins(gpu)
+        entry["emulated"] = bool(facts.emulate)
+        now = seen.get(uuid)
+        entry["busy"] = now.busy if now else 0.0
+        entry["holder"] = now.holder if now else None
+        entry["tenants"] = msgspec.to_builtins(now.tenants) if now else []
+        gpus.append(entry)
+    return json.dumps({"window_ms": status.window_ms, "gpus": gpus}, indent=2)

@@ -1,0 +1,121 @@
+"""One emulated GPU, a tenant's folder and a scripted arbiter for each test of the hook."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aliquot.arbiter.abi import FailPolicy
+from aliquot.driver.emulation import prepare
+from aliquot.driver.injection import TenantConf, TenantFolder, provision
+from aliquot.driver.native import HOOK, NativePartMissing, native_part
+
+from fakearbiter import FakeArbiter
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Program:
+    """A running test program."""
+
+    process: subprocess.Popen[str]
+
+    def read(self) -> dict[str, Any]:
+        """The next line it says."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            _, errors = self.process.communicate(timeout=10)
+            raise AssertionError(f"the program ended with {self.process.returncode}: {errors}")
+        return dict(json.loads(line))
+
+    def go(self, text: str = "go") -> None:
+        """Lets it go on from wait_line()."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def end(self) -> int:
+        """Waits for the end; the exit status."""
+        self.process.communicate(timeout=20)
+        return self.process.returncode
+
+
+class Tenant:
+    """Builder: a machine, an arbiter and programs that run under the hook."""
+
+    def __init__(self, directory: Path, **arbiter: Any) -> None:
+        spec = arbiter.pop("spec", "v100")
+        owned = arbiter.pop("owned", None)
+        self.machine = prepare(directory / "emulated", spec)
+        uuids = self.machine.uuids if owned is None else self.machine.uuids[:owned]
+        self.arbiter = FakeArbiter(directory / "s", uuids, **arbiter)
+        self.arbiter.start()
+        conf = TenantConf("t", directory / "s", self.machine.libcuda, self.machine.libnvml)
+        self.folder: TenantFolder = provision(directory / "tenant", conf, native_part(HOOK))
+        self.programs: list[Program] = []
+
+    def environment(self, mode: str) -> dict[str, str]:
+        """The environment of a way in: `library-path` or `preload`."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith("LD_")}
+        env["PYTHONPATH"] = str(HERE)
+        if mode == "preload":
+            env["LD_PRELOAD"] = str(self.folder.lib / "libaliquot.so")
+            env["LD_LIBRARY_PATH"] = str(self.machine.directory)
+        else:
+            env["LD_LIBRARY_PATH"] = str(self.folder.lib)
+        return env
+
+    def run(self, code: str, *, mode: str = "library-path") -> Program:
+        """Starts a program; client.py is imported already."""
+        text = "from client import *\n" + textwrap.dedent(code)
+        process = subprocess.Popen(
+            [sys.executable, "-c", text],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment(mode),
+        )
+        program = Program(process)
+        self.programs.append(program)
+        return program
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        for program in self.programs:
+            if program.process.poll() is None:
+                program.process.kill()
+            program.process.communicate()
+        self.arbiter.stop()
+
+
+@pytest.fixture
+def tenant(tmp_path: Path) -> Iterator[Callable[..., Tenant]]:
+    """Makes tenants; arguments go to FakeArbiter, `spec` to the emulated machine."""
+    made: list[Tenant] = []
+
+    def make(**arbiter: Any) -> Tenant:
+        try:
+            one = Tenant(tmp_path, **arbiter)
+        except NativePartMissing as missing:
+            pytest.skip(str(missing))
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.close()
+
+
+__all__ = ["FailPolicy"]

@@ -1,0 +1,169 @@
+"""The gate: who has no token waits, who lost it stops, who is idle gives it back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from aliquot.arbiter.abi import FailPolicy, MessageType
+
+LAUNCH_TWICE = """
+cuda = Cuda(); spin = cuda.spin(); say(ready=True)
+t = time.monotonic_ns(); result = cuda.launch(spin, 1_000_000); say(result=result, waited_ns=time.monotonic_ns() - t)
+wait_line()
+t = time.monotonic_ns(); result = cuda.launch(spin, 1_000_000); say(result=result, waited_ns=time.monotonic_ns() - t)
+say(**cuda.stats())
+"""
+
+
+@pytest.mark.parametrize("mode", ["library-path", "preload"])
+def test_a_launch_waits_for_the_grant(tenant, mode):
+    """Without a token a launch sleeps until the arbiter grants one."""
+    scene = tenant()
+    program = scene.run(LAUNCH_TWICE, mode=mode)
+    program.read()
+    scene.arbiter.wait_for(MessageType.WANT)
+
+    time.sleep(0.1)
+    scene.arbiter.grant()
+
+    first = program.read()
+    assert first["result"] == 0
+    assert first["waited_ns"] > 90_000_000
+
+
+def test_revocation_stops_the_next_launch_and_is_answered(tenant):
+    """After a revocation the work in flight is waited for, DRAINED is sent, and the next launch waits."""
+    scene = tenant(gap_us=1_000_000)
+    program = scene.run(LAUNCH_TWICE.replace("1_000_000)", "50_000_000)", 1))
+    program.read()
+    scene.arbiter.wait_for(MessageType.WANT)
+    epoch = scene.arbiter.grant()
+    assert program.read()["result"] == 0
+
+    revoked_ns = time.monotonic_ns()
+    scene.arbiter.revoke()
+    drained = scene.arbiter.wait_for(MessageType.DRAINED)
+    before = len(scene.arbiter.heard)
+    program.go()
+    scene.arbiter.wait_for(MessageType.WANT, since=before)
+    time.sleep(0.1)
+    scene.arbiter.grant()
+
+    assert drained.a == epoch
+    assert drained.at_ns - revoked_ns > 20_000_000
+    assert program.read()["waited_ns"] > 90_000_000
+
+
+def test_an_idle_holder_returns_the_token(tenant):
+    """A program whose work has ended for longer than the burst gap gives the token back by itself."""
+    scene = tenant(auto_grant=True)
+    program = scene.run("cuda = Cuda(); spin = cuda.spin(); cuda.launch(spin, 1000); cuda.sync(); say(); wait_line()")
+    program.read()
+
+    returned = scene.arbiter.wait_for(MessageType.RETURN)
+
+    assert returned.a == scene.arbiter.epoch
+
+
+def test_a_running_kernel_is_not_idle(tenant):
+    """The token is kept while a kernel runs, however quiet the program is."""
+    scene = tenant(auto_grant=True)
+    program = scene.run(
+        "cuda = Cuda(); spin = cuda.spin(); cuda.launch(spin, 300_000_000)\n"
+        "say(at=time.monotonic_ns()); wait_line()"
+    )
+    launched_ns = program.read()["at"]
+
+    assert scene.arbiter.wait_for(MessageType.RETURN).at_ns - launched_ns > 290_000_000
+
+
+def test_after_a_return_the_next_launch_asks_again(tenant):
+    """A returned token is not used again: the next launch asks and waits for a new grant."""
+    scene = tenant(auto_grant=True)
+    program = scene.run(LAUNCH_TWICE)
+    program.read()
+    program.read()
+    scene.arbiter.wait_for(MessageType.RETURN)
+
+    program.go()
+
+    assert program.read()["result"] == 0
+    assert scene.arbiter.epoch == 2
+
+
+def test_threads_share_one_request(tenant):
+    """Many threads that wait ask once, and all go with the same grant."""
+    scene = tenant()
+    program = scene.run(
+        """
+        import threading
+        cuda = Cuda(); spin = cuda.spin(); results = []
+        def work():
+            cuda.lib.cuCtxSetCurrent(cuda.ctx); results.append(cuda.launch(spin, 1000))
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        say(results=results, **cuda.stats())
+        """
+    )
+    scene.arbiter.wait_for(MessageType.WANT)
+    time.sleep(0.2)
+    scene.arbiter.grant()
+
+    facts = program.read()
+
+    assert facts["results"] == [0] * 8
+    assert facts["launches"] == 8
+    assert scene.arbiter.count(MessageType.WANT) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "goes"), [(FailPolicy.PACE, True), (FailPolicy.OPEN, True), (FailPolicy.CLOSED, False)]
+)
+def test_without_an_arbiter_the_policy_decides(tenant, policy, goes):
+    """When the arbiter is gone and the grant over, pace and open launch and closed waits."""
+    scene = tenant(fail_policy=policy)
+    program = scene.run(LAUNCH_TWICE)
+    program.read()
+    scene.arbiter.wait_for(MessageType.WANT)
+    scene.arbiter.grant(for_s=0.2)
+    program.read()
+    scene.arbiter.stop()
+    time.sleep(0.4)
+
+    program.go()
+
+    if goes:
+        assert program.read()["result"] == 0
+    else:
+        time.sleep(0.5)
+        assert program.process.poll() is None
+        scene.arbiter.start()
+        before = len(scene.arbiter.heard)
+        scene.arbiter.wait_for(MessageType.WANT, since=before)
+        scene.arbiter.grant()
+        assert program.read()["result"] == 0
+
+
+def test_pace_runs_the_share_of_the_request(tenant):
+    """Left alone with `pace`, a tenant with a request of 0.3 launches during about 0.3 of the time."""
+    scene = tenant(fail_policy=FailPolicy.PACE, request_milli=300)
+    program = scene.run(
+        """
+        cuda = Cuda(); spin = cuda.spin(); cuda.launch(spin, 1000); say(); wait_line()
+        start = time.monotonic(); busy = 0.0
+        while time.monotonic() - start < 2.0:
+            t = time.monotonic(); cuda.launch(spin, 1_000_000); cuda.sync(); busy += min(time.monotonic() - t, 0.005)
+        say(share=busy / 2.0)
+        """
+    )
+    scene.arbiter.wait_for(MessageType.WANT)
+    scene.arbiter.grant(for_s=0.1)
+    program.read()
+    scene.arbiter.stop()
+    time.sleep(0.2)
+
+    program.go()
+
+    assert program.read()["share"] == pytest.approx(0.3, abs=0.1)
