@@ -1,9 +1,9 @@
 """Writes native/hook/gen/ from native/symbols/: the exported trampolines, the hooks and the table of names.
 
-The driver has some 1100 entry points in several versions. None of them is typed by hand twice: `cuda.tsv` and
-`nvml.txt` with
-`nvml_versions.txt` (older and newer versions of its names) say what exists, `hooks.toml` says what is intercepted and how, this file writes the C and assembly. The
-result is committed; `gen_hook.py --check` fails when it is stale, and a test runs that.
+The driver has some 1100 entry points in several versions. None of them is typed by hand twice: `cuda.tsv`, `nvml.txt`
+and `nvml_versions.txt` (older and newer versions of its names) say what exists, `hooks.toml` says what is intercepted
+and how, this file writes the C and assembly. The result is committed; `gen_hook.py --check` fails when it is stale, and
+a test runs that.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@
  *
  *   aliquot-bench-driver launch PTX ROUNDS OUT     per round: ns per launch through libcuda.so.1, ns per launch direct
  *   aliquot-bench-driver memory PTX ROUNDS OUT     per round: ns of one cuMemAlloc through libcuda.so.1, ns direct
- *   aliquot-bench-driver syscalls PTX ROUNDS OUT   one line: system calls of the launching thread, and launches made
+ *   aliquot-bench-driver syscalls PTX ROUNDS OUT   one line: system calls of the launching thread in 100 ROUNDS
+ *                                                  launches through libcuda.so.1, and in as many direct ones
+ *   aliquot-bench-driver turns PTX SECONDS OUT     per kernel of 1 ms: launch asked, launch returned, end seen (ns)
  *
  * Exit status: 0, or 1 with one line on stderr.
  */
@@ -42,7 +44,7 @@ static struct {
     sync_fn sync;
 } hooked, direct;
 
-static void *kernel;
+static void *kernel, *spin;
 
 static void fail(const char *what, int code) {
     fprintf(stderr, "aliquot-bench-driver: %s failed (%d)\n", what, code);
@@ -111,6 +113,7 @@ static void open_driver(const char *ptx_path) {
     CALL(library, (void *), cuCtxSetCurrent, context);
     CALL(library, (void **, const void *), cuModuleLoadData, &module, read_file(ptx_path));
     CALL(library, (void **, void *, const char *), cuModuleGetFunction, &kernel, module, "spin_ns_none");
+    CALL(library, (void **, void *, const char *), cuModuleGetFunction, &spin, module, "spin_ns");
     hooked.launch = (launch_fn)need(library, "cuLaunchKernel");
     hooked.alloc = (alloc_fn)need(library, "cuMemAlloc_v2");
     hooked.release = (free_fn)need(library, "cuMemFree_v2");
@@ -174,17 +177,44 @@ static void measure(int memory, int rounds, FILE *out) {
     }
 }
 
-/* The child stops at every system call of its launching thread; those between the two marks are counted. */
-static long count_between_marks(pid_t child) {
-    int status, entering = 1, counting = 0;
-    long count = 0;
+static uint64_t monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* One kernel at a time, as fast as it is let. The first line appears once the first kernel has completed. */
+static void take_turns(int seconds, FILE *out) {
+    uint64_t duration_ns = 1000000, until_ns = 0, ended_ns = 0;
+    void *parameters[] = {&duration_ns};
+    do {
+        uint64_t asked_ns = monotonic_ns();
+        int code = spin ? hooked.launch(spin, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL) : 1;
+        uint64_t launched_ns = monotonic_ns();
+        if (code || (code = hooked.sync()))
+            fail("a turn", code);
+        ended_ns = monotonic_ns();
+        fprintf(out, "%llu %llu %llu\n", (unsigned long long)asked_ns, (unsigned long long)launched_ns,
+                (unsigned long long)ended_ns);
+        if (!until_ns) {
+            until_ns = ended_ns + (uint64_t)seconds * 1000000000u;
+            fflush(out);
+        }
+    } while (ended_ns < until_ns);
+}
+
+/* The child stops at every system call of its launching thread; each is counted for the side that the last mark named:
+ * 0 neither, 1 through the hook, 2 direct. Returns 0, or -1 when the child did not end well. */
+static int count_between_marks(pid_t child, long counts[3]) {
+    int status, entering = 1;
+    unsigned side = 0;
     waitpid(child, &status, 0);
     ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_TRACESYSGOOD);
     for (int deliver = 0;; deliver = 0) {
         if (ptrace(PTRACE_SYSCALL, child, 0, deliver) < 0 || waitpid(child, &status, 0) < 0)
             return -1;
         if (WIFEXITED(status) || WIFSIGNALED(status))
-            return WIFEXITED(status) && !WEXITSTATUS(status) ? count : -1;
+            return WIFEXITED(status) && !WEXITSTATUS(status) ? 0 : -1;
         if (WSTOPSIG(status) != (SIGTRAP | 0x80)) {
             deliver = WSTOPSIG(status);
             continue;
@@ -192,39 +222,41 @@ static long count_between_marks(pid_t child) {
         if (entering) {
             struct __ptrace_syscall_info info = {0};
             ptrace(PTRACE_GET_SYSCALL_INFO, child, sizeof info, &info);
-            int mark = info.entry.nr == SYS_prctl && info.entry.args[0] == MARK;
-            counting ^= mark;
-            count += counting && !mark;
+            if (info.entry.nr == SYS_prctl && info.entry.args[0] == MARK)
+                side = (unsigned)info.entry.args[1] % 3;
+            else
+                counts[side]++;
         }
         entering = !entering;
     }
 }
 
 static void count_syscalls(const char *ptx_path, int rounds, FILE *out) {
+    long counts[3] = {0};
     pid_t child = fork();
     if (child == 0) {
         ptrace(PTRACE_TRACEME, 0, 0, 0);
         raise(SIGSTOP);
         open_driver(ptx_path);
-        for (int i = 0; i < rounds + WARM_ROUNDS; i++) {
-            if (i >= WARM_ROUNDS)
+        for (int i = -WARM_ROUNDS; i < rounds; i++) {
+            launch_fn sides[] = {hooked.launch, direct.launch};
+            for (int side = 0; side < 2; side++) {
+                prctl(MARK, i < 0 ? 0 : side + 1, 0, 0, 0);
+                launch_batch(sides[side], BATCH);
                 prctl(MARK, 0, 0, 0, 0);
-            launch_batch(hooked.launch, BATCH);
-            if (i >= WARM_ROUNDS)
-                prctl(MARK, 0, 0, 0, 0);
-            hooked.sync();
+                hooked.sync();
+            }
         }
         _exit(0);
     }
-    long count = count_between_marks(child);
-    if (count < 0)
-        fail("counting system calls", (int)count);
-    fprintf(out, "%ld %d\n", count, rounds * BATCH);
+    if (child < 0 || count_between_marks(child, counts))
+        fail("counting system calls", (int)child);
+    fprintf(out, "%ld %ld\n", counts[1], counts[2]);
 }
 
 int main(int argc, char **argv) {
     if (argc != 5 || atoi(argv[3]) < 1) {
-        fprintf(stderr, "usage: aliquot-bench-driver launch|memory|syscalls PTX ROUNDS OUT\n");
+        fprintf(stderr, "usage: aliquot-bench-driver launch|memory|syscalls|turns PTX ROUNDS OUT\n");
         return 1;
     }
     FILE *out = fopen(argv[4], "w");
@@ -232,6 +264,9 @@ int main(int argc, char **argv) {
         fail(argv[4], 0);
     if (!strcmp(argv[1], "syscalls")) {
         count_syscalls(argv[2], atoi(argv[3]), out);
+    } else if (!strcmp(argv[1], "turns")) {
+        open_driver(argv[2]);
+        take_turns(atoi(argv[3]), out);
     } else {
         open_driver(argv[2]);
         measure(!strcmp(argv[1], "memory"), atoi(argv[3]), out);

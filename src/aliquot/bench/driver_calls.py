@@ -5,7 +5,7 @@ libcuda.so.1, which is the hook, and the same calls straight into the driver tha
 context, alternating within milliseconds. A batch is 100 launches of an empty kernel, timed without the wait that
 follows. `gate_ns_p50` is the difference of the two medians, `gate_ns_p99` of the two 99th percentiles (of batch means,
 so a single slow launch shows with a hundredth of its length). System calls are those of the launching thread, counted
-by ptrace between the first and the last launch of each batch.
+by ptrace within the batches: those through the hook less those of as many direct launches.
 
 On the emulated driver the difference is as real as on a GPU, for the hook's code is the same; its caches are not
 disturbed by a real driver's, so expect a few nanoseconds more on one.
@@ -27,6 +27,7 @@ PROGRAM: Final = "bench/aliquot-bench-driver"
 ROUNDS: Final = 2000
 ALLOCATIONS: Final = 5000
 SYSCALL_ROUNDS: Final = 50
+BATCH: Final = 100
 _ALONE: Final = Ask(1000, 1000, 4096)
 
 
@@ -48,12 +49,15 @@ def gate(emulate: str | None, rounds: int = ROUNDS) -> dict[str, Any]:
     """ns per launch through the hook minus without, and system calls per launch."""
     with scene(emulate) as stage:
         through, direct = zip(*_rows(stage, "launch", rounds), strict=True)
-        calls, launches = _rows(stage, "syscalls", SYSCALL_ROUNDS)[0]
+        calls, driver_calls = _rows(stage, "syscalls", SYSCALL_ROUNDS)[0]
+        launches = SYSCALL_ROUNDS * BATCH
         return {
             "gate_ns_p50": round(percentile(through, 50) - percentile(direct, 50), 2),
             "gate_ns_p99": round(percentile(through, 99) - percentile(direct, 99), 2),
-            "syscalls_per_launch": calls / launches,
-            "launch_ns_p50": percentile(through, 50),
+            "syscalls_per_launch": max(0.0, calls - driver_calls) / launches,
+            "driver_syscalls_per_launch": driver_calls / launches,
+            "direct_ns_p50": percentile(direct, 50),
+            "direct_ns_p99": percentile(direct, 99),
             "emulated": stage.emulated,
             "gpu": stage.gpu,
         }

@@ -1,38 +1,58 @@
 """`aliquot bench handover`: from the last use by one tenant to the first launch of the next.
 
 Method: 2, 8 and 32 tenants with equal requests that add up to the GPU launch kernels of 1 ms one at a time, as fast as
-they may, at a fixed quota of 30 and of 100 ms. Each notes when its launch call returned and when it saw the kernel
-finished. With all turns of all tenants in one order, a hand-over is the gap at each change of tenant: revocation,
-draining's answer, the grant, the wake-up of the next process, and its launch call. It contains both clients' Python, of
-some ten microseconds. `gpu_idle_percent` is the sum of these gaps over the whole time.
+they may, at a fixed quota of 30 and of 100 ms (native/bench/driver_bench.c). Each notes when its launch call returned and
+when it saw the kernel finished. With all turns of all tenants in one order, a hand-over is the gap at each change of
+tenant: the answer of who drained, the grant, the wake-up of the next process, and its launch call. `gpu_idle_percent` is the sum of these gaps over the whole time.
 """
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any, Final
 
-from aliquot.bench.fig6 import Ask, Tenant
+from aliquot.bench.driver_calls import PROGRAM, SPIN_PTX
+from aliquot.bench.fig6 import Tenant
 from aliquot.bench.figures import handovers, overlap, percentile
-from aliquot.bench.scene import scene, start_all
+from aliquot.bench.progress import Interval
+from aliquot.bench.scene import ClientFailed, scene
+from aliquot.driver.native import native_part
 
 TENANTS: Final = (2, 8, 32)
 QUOTAS_MS: Final = (30, 100)
 SECONDS: Final = 10.0
-MEMORY_MIB: Final = 64
+
+
+def _turns(path: Path) -> list[Interval]:
+    """What one program wrote."""
+    rows = (line.split() for line in path.read_text().splitlines())
+    return [Interval(int(asked), int(launched), int(ended)) for asked, launched, ended in rows]
 
 
 def handover_case(emulate: str | None, tenants: int, quota_ms: int, seconds: float) -> tuple[dict[str, Any], str, bool]:
-    """One number of tenants at one quota; the figures, the GPU, and whether it is emulated."""
-    ask = Ask(1000 // tenants, 1000, MEMORY_MIB if tenants > 8 else 1024)
-    options = ("sync", "--kernel-ms", "1")
-    with scene(emulate, quota="fixed", quota_ms=quota_ms) as stage:
-        wanted = [(Tenant(f"t{number}"), ask, options) for number in range(tenants)]
-        clients = start_all(stage, wanted)
-        time.sleep(seconds)
-        stage.end_all()
-        seen = handovers(overlap({client.tenant: client.intervals for client in clients}))
+    """One number of tenants at one quota; the figures, the GPU, and whether it is emulated.
+
+    Raises:
+        ClientFailed: a tenant's program failed.
+    """
+    memory_mib = 512 if tenants > 8 else 1024
+    with (
+        scene(emulate, quota="fixed", quota_ms=quota_ms) as stage,
+        as_file(files("aliquot.bench").joinpath(SPIN_PTX)) as ptx,
+    ):
+        paths = {Tenant(f"t{number}"): stage.directory / f"turns-{number}" for number in range(tenants)}
+        processes = []
+        for tenant, path in paths.items():
+            argv = [str(native_part(PROGRAM)), "turns", str(ptx), str(math.ceil(seconds)), str(path)]
+            ask = {"request_milli": 1000 // tenants, "limit_milli": 1000, "memory_mib": memory_mib}
+            processes.append(stage.engine.spawn(tenant, argv, None, **ask))
+        statuses = [process.wait(seconds + 60) for process in processes]
+        if any(statuses):
+            raise ClientFailed(f"a tenant's program ended with status {max(statuses, key=abs)}")
+        seen = handovers(overlap({tenant: _turns(path) for tenant, path in paths.items()}))
         gaps_us = [gap / 1e3 for gap in seen.gaps_ns]
         case = {
             "tenants": tenants,

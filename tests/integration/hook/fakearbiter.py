@@ -106,7 +106,9 @@ class FakeArbiter:
                     if message.type == kind:
                         return message
                 if not self._changed.wait(max(0.0, end - time.monotonic())) and time.monotonic() >= end:
-                    raise TimeoutError(f"no {kind.name} within {timeout_s} s; heard {[m.type.name for m in self.heard]}")
+                    raise TimeoutError(
+                        f"no {kind.name} within {timeout_s} s; heard {[m.type.name for m in self.heard]}"
+                    )
 
     def count(self, kind: MessageType) -> int:
         """How many messages of this type came so far."""

@@ -81,8 +81,7 @@ def test_over_the_limit_is_out_of_memory_and_frees_are_exact(tenant, allocate, r
     """One granule over the limit is OUT_OF_MEMORY, the limit itself fits, and freeing leaves the books as they were."""
     scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True)
     program = scene.run(
-        PRELUDE
-        + f"start = cuda.stats()['reserved_bytes']\n"
+        PRELUDE + f"start = cuda.stats()['reserved_bytes']\n"
         f"over = {allocate}({LIMIT_MIB + 2}); within = {allocate}({LIMIT_MIB})\n"
         f"held = cuda.stats()['reserved_bytes']; freed = {release}(); end = cuda.stats()\n"
         "say(over=over, within=within, freed=freed, start=start, held=held, end=end)\n",

@@ -71,8 +71,7 @@ def test_a_running_kernel_is_not_idle(tenant):
     """The token is kept while a kernel runs, however quiet the program is."""
     scene = tenant(auto_grant=True)
     program = scene.run(
-        "cuda = Cuda(); spin = cuda.spin(); cuda.launch(spin, 300_000_000)\n"
-        "say(at=time.monotonic_ns()); wait_line()"
+        "cuda = Cuda(); spin = cuda.spin(); cuda.launch(spin, 300_000_000)\nsay(at=time.monotonic_ns()); wait_line()"
     )
     launched_ns = program.read()["at"]
 

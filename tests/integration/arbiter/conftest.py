@@ -1,0 +1,120 @@
+"""A real arbiter process for each test, with builders for tenants and their processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from tenant import FakeProcess
+
+from aliquot.arbiter.client import ArbiterClient, TenantGpu, TenantRecord
+
+SOURCES = Path(__file__).resolve().parents[3] / "src"
+
+
+class Arbiter:
+    """A running arbiter; `tenant` makes tenants, `process` connects to one."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.directory = directory
+        self.options = options
+        self.gpu = f"GPU-{uuid.uuid4()}"
+        self.other_gpu = f"GPU-{uuid.uuid4()}"
+        self._open: list[FakeProcess] = []
+        self.child: subprocess.Popen | None = None
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.directory), *self.options]
+        environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        assert self.child.stdout.readline() == "ready\n"
+        self.client = ArbiterClient(self.directory)
+
+    def kill(self) -> None:
+        self.client.close()
+        self.child.kill()
+        self.child.wait()
+        self.child.stdout.close()
+
+    def stop(self) -> int:
+        for process in self._open:
+            with contextlib.suppress(OSError, ValueError):
+                process.close()
+        self.client.close()
+        if self.child.poll() is None:
+            self.child.send_signal(signal.SIGTERM)
+        code = self.child.wait(timeout=10)
+        self.child.stdout.close()
+        return code
+
+    def tenant(self, name="a", request=300, limit=1000, *, memory_mib=1000, context_mib=0, gpus=None) -> TenantRecord:
+        record = TenantRecord(
+            name,
+            str(self.directory / f"{name}.sock"),
+            [TenantGpu(g, request, limit, memory_mib, context_mib) for g in (gpus or [self.gpu])],
+        )
+        self.client.add_tenant(record)
+        return record
+
+    def process(self, name="a", *, gpus=None, hello=True) -> FakeProcess:
+        process = FakeProcess(str(self.directory / f"{name}.sock"), hello=hello)
+        self._open.append(process)
+        if hello:
+            for gpu in gpus or [self.gpu]:
+                process.attach(gpu)
+        return process
+
+    def seen(self, name="a", gpu=None):
+        """The tenant's status on one GPU."""
+        for each in self.client.status().gpus:
+            if each.uuid == (gpu or self.gpu):
+                return next(t for t in each.tenants if t.name == name)
+        raise KeyError(name)
+
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.child.pid}/fd").iterdir()))
+
+    def mappings(self) -> int:
+        return Path(f"/proc/{self.child.pid}/maps").read_text().count("aliquot-grant")
+
+
+def until(condition, timeout_s=5.0) -> None:
+    """Wait for a condition that another process makes true."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def start_arbiter():
+    """Start arbiters with options; each is stopped in order at the end."""
+    running: list[Arbiter] = []
+    folders: list[str] = []
+
+    def start(*options: str) -> Arbiter:
+        folders.append(tempfile.mkdtemp(prefix="alq-"))  # short: a socket's path has 108 bytes
+        running.append(Arbiter(Path(folders[-1]), *options))
+        return running[-1]
+
+    yield start
+    for arbiter in running:
+        arbiter.stop()
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def arbiter(start_arbiter):
+    """An arbiter with default settings."""
+    return start_arbiter()

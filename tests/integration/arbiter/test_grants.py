@@ -1,0 +1,237 @@
+"""A real arbiter and tenants that speak its messages: who may launch when."""
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+from conftest import SOURCES, until
+
+
+def test_first_want_opens_the_gate(arbiter):
+    """A tenant alone that wants the GPU is granted within milliseconds."""
+    arbiter.tenant("a")
+    process = arbiter.process("a")
+    process.want()
+
+    assert process.wait_valid() == 1
+    assert process.pages[0].u64("deadline_ns") > time.monotonic_ns()
+
+
+def test_lone_holder_is_renewed_without_a_message(arbiter):
+    """The deadline of a lone holder moves while its word stays."""
+    arbiter.tenant("a")
+    process = arbiter.process("a")
+    process.want()
+    epoch = process.wait_valid()
+    deadline = process.pages[0].u64("deadline_ns")
+    time.sleep(0.35)
+
+    assert process.pages[0].valid
+    assert process.pages[0].epoch == epoch
+    assert process.pages[0].u64("deadline_ns") > max(deadline, time.monotonic_ns())
+
+
+def test_waiter_has_the_holder_revoked_and_follows_its_drain(arbiter):
+    """A waiter is granted after the holder was revoked and has drained, not before."""
+    arbiter.tenant("a")
+    arbiter.tenant("b")
+    first, second = arbiter.process("a"), arbiter.process("b")
+    first.want()
+    first.wait_valid()
+    second.want()
+    first.wait_closed()
+    time.sleep(0.02)
+    assert not second.pages[0].valid
+    first.drained()
+
+    assert second.wait_valid(timeout_s=0.5) == 1
+
+
+def test_waiters_are_shown_in_the_holders_page(arbiter):
+    """The holder's page says how many others wait, so the hook bounds its launches only then."""
+    arbiter.tenant("a")
+    arbiter.tenant("b")
+    first, second = arbiter.process("a"), arbiter.process("b")
+    first.want()
+    first.wait_valid()
+    assert first.pages[0].u32("waiters") == 0
+    second.want()
+
+    until(lambda: first.pages[0].u32("waiters") == 1)
+
+
+def test_idle_return_hands_over_at_once(arbiter):
+    """A holder that returns the token is followed by the waiter within the round trip."""
+    arbiter.tenant("a")
+    arbiter.tenant("b")
+    first, second = arbiter.process("a"), arbiter.process("b")
+    first.want()
+    first.wait_valid()
+    second.want()
+    first.give_back()
+
+    second.wait_valid(timeout_s=0.2)
+    assert not first.pages[0].valid
+
+
+def test_two_processes_of_a_tenant_share_one_grant(arbiter):
+    """The tenant has returned only when every process that wanted the grant has returned."""
+    arbiter.tenant("a")
+    arbiter.tenant("b")
+    one, two, other = arbiter.process("a"), arbiter.process("a"), arbiter.process("b")
+    one.want()
+    two.want()
+    one.wait_valid()
+    two.wait_valid()
+    one.give_back()
+    time.sleep(0.05)
+    assert two.pages[0].valid
+    two.give_back()
+    other.want()
+
+    other.wait_valid(timeout_s=0.5)
+
+
+def test_process_that_returned_is_let_in_again_by_a_higher_epoch(arbiter):
+    """While others of the tenant go on, a process that gave back and wants again sees a new epoch."""
+    arbiter.tenant("a")
+    one, two = arbiter.process("a"), arbiter.process("a")
+    one.want()
+    two.want()
+    epoch = one.wait_valid()
+    one.give_back()
+    one.want()
+
+    assert one.wait_valid(above=epoch) > epoch
+
+
+def test_tenant_is_drained_when_all_its_processes_have_answered(arbiter):
+    """One process that has not drained keeps the next tenant waiting."""
+    arbiter.tenant("a")
+    arbiter.tenant("b")
+    one, two, other = arbiter.process("a"), arbiter.process("a"), arbiter.process("b")
+    one.want()
+    one.wait_valid()
+    other.want()
+    one.wait_closed()
+    one.drained()
+    time.sleep(0.05)
+    assert not other.pages[0].valid
+    two.drained()
+
+    other.wait_valid(timeout_s=0.5)
+
+
+def test_dead_holder_is_followed_within_fifty_milliseconds(arbiter):
+    """A holder killed with -9 is charged and the waiter is granted within 50 ms."""
+    arbiter.tenant("a")
+    arbiter.tenant("b")
+    path, gpu = arbiter.directory / "a.sock", arbiter.gpu
+    code = (
+        "import sys, time; sys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
+        "from tenant import FakeProcess\n"
+        "p = FakeProcess(sys.argv[3]); p.attach(sys.argv[4]); p.want(); p.wait_valid()\n"
+        "print('holds', flush=True); time.sleep(60)\n"
+    )
+    here = os.path.dirname(__file__)  # noqa: PTH120
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(SOURCES), here, str(path), gpu], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout.readline() == "holds\n"
+        waiter = arbiter.process("b")
+        waiter.want()
+        until(lambda: arbiter.seen("b").waiting)
+        began = time.monotonic()
+        child.send_signal(signal.SIGKILL)
+        waiter.wait_valid(timeout_s=1)
+        took = time.monotonic() - began
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+    assert took < 0.05
+    assert arbiter.seen("a").charged_ns > 0
+
+
+def test_gang_is_granted_on_both_gpus_at_once(arbiter):
+    """A tenant with two GPUs gets both gates opened by one grant, after whoever held one has drained."""
+    arbiter.tenant("solo")
+    arbiter.tenant("gang", gpus=[arbiter.gpu, arbiter.other_gpu])
+    solo = arbiter.process("solo")
+    gang = arbiter.process("gang", gpus=[arbiter.gpu, arbiter.other_gpu])
+    solo.want()
+    solo.wait_valid()
+    gang.want(slot=1)
+    solo.wait_closed()
+    assert not gang.pages[1].valid
+    solo.drained()
+
+    gang.wait_valid(slot=0, timeout_s=1)
+    gang.wait_valid(slot=1, timeout_s=1)
+
+
+def test_limit_holds_a_lone_tenant(start_arbiter):
+    """A tenant alone at a limit of 0.5 that always wants more is charged half of the time."""
+    arbiter = start_arbiter("--window-ms", "1000")
+    arbiter.tenant("a", 300, 500)
+    process = arbiter.process("a")
+    start, end = time.monotonic_ns(), time.monotonic() + 2
+    epoch = 0
+    while time.monotonic() < end:
+        process.want()
+        epoch = process.wait_valid(above=epoch)
+        process.wait_closed()
+        process.drained()
+    share = arbiter.seen("a").charged_ns / (time.monotonic_ns() - start)
+
+    assert 0.44 < share < 0.56
+
+
+def test_undrained_tenant_hurts_only_itself(start_arbiter):
+    """A tenant that never says it has drained is passed over; the others go on without it."""
+    arbiter = start_arbiter("--drain-timeout-ms", "200")
+    arbiter.tenant("liar")
+    arbiter.tenant("b")
+    liar, honest = arbiter.process("liar"), arbiter.process("b")
+    liar.want()
+    liar.wait_valid()
+    honest.want()
+    liar.wait_closed()
+
+    honest.wait_valid(timeout_s=2)
+    before = arbiter.seen("liar").charged_ns
+    time.sleep(0.1)
+    assert arbiter.seen("liar").charged_ns > before
+    assert not liar.pages[0].valid
+
+
+def test_hand_over_takes_a_tenth_of_a_millisecond(arbiter, record_property):
+    """From RETURN sent to the next page valid: median and 99th percentile, on an otherwise idle machine."""
+    arbiter.tenant("a")
+    arbiter.tenant("b")
+    holder, waiter = arbiter.process("a"), arbiter.process("b")
+    holder.want()
+    holder.wait_valid()
+    took = []
+    for _ in range(300):
+        epoch = waiter.pages[0].epoch
+        waiter.want()
+        time.sleep(0.001)
+        page = waiter.pages[0]
+        began = time.perf_counter_ns()
+        holder.give_back()
+        while not (page.valid and page.epoch > epoch):
+            pass
+        took.append((time.perf_counter_ns() - began) / 1000)
+        holder, waiter = waiter, holder
+    took.sort()
+    record_property("handover_us_p50", statistics.median(took))
+    record_property("handover_us_p99", took[int(len(took) * 0.99)])
+    print(f"hand-over us: p50 {statistics.median(took):.0f} p99 {took[int(len(took) * 0.99)]:.0f}")
+
+    assert statistics.median(took) < 1000

@@ -1,0 +1,96 @@
+"""Memory leases: reserved before they are used, never over the limit, free again with the process."""
+
+from conftest import until
+
+from aliquot.arbiter.abi import MessageType, ReserveFlag
+
+MIB = 1 << 20
+
+
+def test_slab_is_leased_when_there_is_room(arbiter):
+    """Far from the limit a process gets the slab it likes instead of the bytes it needs."""
+    arbiter.tenant("a", memory_mib=1000)
+    assert arbiter.process("a").reserve(1 * MIB, 64 * MIB) == 64 * MIB
+
+
+def test_near_the_limit_only_what_is_needed_is_leased(arbiter):
+    """Near the limit no slack is leased, so the last byte can be used."""
+    arbiter.tenant("a", memory_mib=100)
+    process = arbiter.process("a")
+    assert process.reserve(90 * MIB) == 90 * MIB
+
+    assert process.reserve(10 * MIB, 64 * MIB) == 10 * MIB
+    assert process.reserve(1) == 0
+
+
+def test_not_one_byte_over_the_limit(arbiter):
+    """A request that does not fit is answered with zero, whatever its size."""
+    arbiter.tenant("a", memory_mib=100)
+    process = arbiter.process("a")
+
+    assert process.reserve(100 * MIB + 1) == 0
+    assert process.reserve(2**64 - 1) == 0
+    assert process.reserve(100 * MIB) == 100 * MIB
+
+
+def test_limit_is_shared_by_all_processes_of_a_tenant(arbiter):
+    """What one process holds is missing for the next; starting more processes buys nothing."""
+    arbiter.tenant("a", memory_mib=100)
+    one, two = arbiter.process("a"), arbiter.process("a")
+    one.reserve(60 * MIB)
+
+    assert two.reserve(60 * MIB) == 0
+    assert two.pages[0].u64("memory_leased_bytes") == 60 * MIB
+
+
+def test_memory_of_a_dead_process_is_free(arbiter):
+    """When a process ends, all it held can be leased again."""
+    arbiter.tenant("a", memory_mib=100)
+    one, two = arbiter.process("a"), arbiter.process("a")
+    one.reserve(100 * MIB)
+    one.close()
+
+    until(lambda: two.pages[0].u64("memory_leased_bytes") == 0)
+    assert two.reserve(100 * MIB) == 100 * MIB
+
+
+def test_context_is_charged_its_allowance(arbiter):
+    """A context costs the record's allowance, and is refused when that does not fit."""
+    arbiter.tenant("a", memory_mib=500, context_mib=300)
+    process = arbiter.process("a")
+
+    assert process.reserve(0, flags=ReserveFlag.CONTEXT) == 300 * MIB
+    assert process.reserve(0, flags=ReserveFlag.CONTEXT) == 0
+    assert process.pages[0].u64("memory_context_bytes") == 300 * MIB
+    assert process.reserve(201 * MIB) == 0
+
+
+def test_context_is_given_back(arbiter):
+    """A destroyed context gives its allowance back."""
+    arbiter.tenant("a", memory_mib=500, context_mib=300)
+    process = arbiter.process("a")
+    process.reserve(0, flags=ReserveFlag.CONTEXT)
+    process.send(MessageType.RELEASE, flags=ReserveFlag.CONTEXT)
+
+    assert process.reserve(500 * MIB) == 500 * MIB
+
+
+def test_restored_memory_is_charged_even_over_the_limit(arbiter):
+    """What a process held before a restart is charged as it is; nothing new fits beside it."""
+    arbiter.tenant("a", memory_mib=100)
+    process = arbiter.process("a")
+
+    assert process.reserve(150 * MIB, flags=ReserveFlag.RESTORE) == 150 * MIB
+    assert process.reserve(1) == 0
+    assert arbiter.seen("a").memory_used_mib == 150
+
+
+def test_released_memory_can_be_leased_again(arbiter):
+    """RELEASE makes room for others of the tenant."""
+    arbiter.tenant("a", memory_mib=100)
+    process = arbiter.process("a")
+    process.reserve(100 * MIB)
+    process.send(MessageType.RELEASE, a=40 * MIB)
+
+    assert process.reserve(40 * MIB) == 40 * MIB
+    assert process.reserve(1) == 0

@@ -1,0 +1,184 @@
+"""Tenants that send garbage, flood, or lie: only their own connection suffers."""
+
+import os
+import time
+import uuid
+
+import pytest
+from conftest import until
+from tenant import FakeProcess
+
+from aliquot.arbiter.abi import ABI_VERSION, MESSAGE_STRUCT, MessageType, Refusal
+
+GOOD_HELLO = MESSAGE_STRUCT.pack(MessageType.HELLO, 0, 0, 1, ABI_VERSION, 0, 1, 0, bytes(16))
+
+
+def refused(process) -> int | None:
+    """The reason the connection was closed with, or None if it was closed without one."""
+    reason = None
+    try:
+        while True:
+            message = process.receive()
+            if message[0] == MessageType.REFUSED:
+                reason = message[4]
+    except (ConnectionError, BrokenPipeError):
+        return reason
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"x", os.urandom(63), os.urandom(65), bytes(64), b"\xff" * 64, os.urandom(4096)],
+    ids=["one byte", "63 bytes", "65 bytes", "zeros", "ones", "page"],
+)
+def test_garbage_closes_only_that_connection(arbiter, garbage):
+    """Bytes that are no message end the connection with MALFORMED; a neighbour's grant stays."""
+    arbiter.tenant("a")
+    neighbour = arbiter.process("a")
+    neighbour.want()
+    neighbour.wait_valid()
+    bad = arbiter.process("a", hello=False)
+    bad.sock.send(garbage)
+
+    assert refused(bad) == Refusal.MALFORMED
+    assert neighbour.pages[0].valid
+    bad.close()
+
+
+def test_first_message_must_be_hello(arbiter):
+    """A connection that does not say hello first is closed."""
+    arbiter.tenant("a")
+    bad = arbiter.process("a", hello=False)
+    bad.send(MessageType.WANT)
+
+    assert refused(bad) == Refusal.MALFORMED
+
+
+def test_other_abi_version_is_refused_with_the_reason(arbiter):
+    """A hook of another ABI version is told so."""
+    arbiter.tenant("a")
+    bad = arbiter.process("a", hello=False)
+    bad.send(MessageType.HELLO, a=ABI_VERSION + 1)
+
+    assert refused(bad) == Refusal.VERSION
+
+
+def test_slot_that_was_not_attached_is_refused(arbiter):
+    """Using a slot before ATTACH ends the connection."""
+    arbiter.tenant("a")
+    bad = arbiter.process("a")
+    bad.want(slot=7)
+
+    assert refused(bad) == Refusal.MALFORMED
+
+
+def test_gpu_of_somebody_else_is_not_attached(arbiter):
+    """ATTACH to a GPU the tenant was not given is refused, and the connection lives on."""
+    arbiter.tenant("a")
+    process = arbiter.process("a")
+    kind, _, _, _, reason, *_ = process.ask(MessageType.ATTACH, uuid_bytes=uuid.uuid4().bytes)
+
+    assert (kind, reason) == (MessageType.REFUSED, Refusal.NOT_YOURS)
+    process.want()
+    process.wait_valid()
+
+
+def test_releasing_more_than_was_leased_ends_the_connection(arbiter):
+    """A process that claims to give back what it never had is closed, and the ledger is right."""
+    arbiter.tenant("a", memory_mib=100)
+    neighbour, liar = arbiter.process("a"), arbiter.process("a")
+    neighbour.reserve(50 << 20)
+    liar.send(MessageType.RELEASE, a=50 << 20)
+
+    assert refused(liar) == Refusal.MALFORMED
+    assert arbiter.seen("a").memory_used_mib == 50
+
+
+def test_answers_for_another_epoch_are_ignored(arbiter):
+    """RETURN or DRAINED of a grant that is not the current one changes nothing."""
+    arbiter.tenant("a")
+    process = arbiter.process("a")
+    process.want()
+    epoch = process.wait_valid()
+    for wrong in (0, epoch + 5, 2**63):
+        process.send(MessageType.RETURN, a=wrong)
+        process.send(MessageType.DRAINED, a=wrong)
+    time.sleep(0.05)
+
+    assert process.pages[0].valid
+    assert process.pages[0].epoch == epoch
+
+
+def test_flood_is_throttled_and_neighbours_are_served(arbiter):
+    """A connection that floods is not read for a while; another tenant's hand-overs go on."""
+    arbiter.tenant("flood")
+    arbiter.tenant("b")
+    bad, good = arbiter.process("flood"), arbiter.process("b")
+    bad.sock.setblocking(False)
+    message = MESSAGE_STRUCT.pack(MessageType.RETURN, 0, 0, 1, 0, 0, 0, 0, bytes(16))
+    sent, end = 0, time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            bad.sock.send(message)
+            sent += 1
+        except BlockingIOError:
+            if any(event["kind"] == "throttled" for event in arbiter.client.events()):
+                break
+            time.sleep(0.001)
+    began = time.monotonic()
+    good.want()
+    good.wait_valid()
+
+    assert time.monotonic() - began < 0.1
+    assert any(event["kind"] == "throttled" for event in arbiter.client.events())
+
+
+def test_too_many_processes_of_one_tenant_are_refused(arbiter):
+    """The 257th process of a tenant is refused with TOO_MANY; another tenant still gets in."""
+    arbiter.tenant("many")
+    arbiter.tenant("b")
+    crowd = [arbiter.process("many") for _ in range(256)]
+    late = arbiter.process("many", hello=False)
+
+    assert refused(late) == Refusal.TOO_MANY
+    arbiter.process("b").want()
+    assert len(crowd) == arbiter.seen("many").processes
+
+
+def test_a_reader_that_never_reads_is_cut_off(arbiter):
+    """A process that asks and never reads the answers loses its connection, nobody else waits."""
+    arbiter.tenant("a")
+    arbiter.tenant("b")
+    deaf = arbiter.process("a")
+    deaf.sock.settimeout(0.2)
+    try:
+        for _ in range(4000):
+            deaf.send(MessageType.RESERVE, a=1)
+    except OSError:
+        pass
+    good = arbiter.process("b")
+    good.want()
+    good.wait_valid(timeout_s=1)
+
+    until(lambda: arbiter.seen("a").processes == 0)
+
+
+def test_page_cannot_be_written_by_a_tenant(arbiter):
+    """The grant page's descriptor refuses every way of writing."""
+    import fcntl
+    import mmap
+    import socket
+
+    arbiter.tenant("a")
+    process = FakeProcess(str(arbiter.directory / "a.sock"))
+    process.send(MessageType.ATTACH, uuid_bytes=uuid.UUID(arbiter.gpu.removeprefix("GPU-")).bytes)
+    _, (fd,), _, _ = socket.recv_fds(process.sock, 65, 1)
+    with pytest.raises(PermissionError):
+        mmap.mmap(fd, 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    with pytest.raises(PermissionError):
+        os.pwrite(fd, b"x", 64)
+    with pytest.raises(PermissionError):
+        os.ftruncate(fd, 0)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, 0x8)
+    os.close(fd)
+    process.close()
