@@ -47,7 +47,9 @@ void emu_pool_free(emu_mem *m)
 {
     CUmemoryPool p = m->pool;
     uint64_t size = (m->size + GRAIN - 1) & ~(uint64_t)(GRAIN - 1);
-    if (emu_mem_drop(m->base) != CU_OK || !p)
+    if (!p) /* memory of a graph stays with the graph */
+        return;
+    if (emu_mem_drop(m->base) != CU_OK)
         return;
     p->used -= size;
     trim(p, p->threshold);

@@ -73,6 +73,8 @@ bool context_reserve(struct slot *slot)
         COUNT(denied);
     }
     pthread_mutex_unlock(&slot->lock);
+    if (granted)
+        helper_start(slot); /* it notices a restarted arbiter for programs that only hold memory */
     return granted != 0;
 }
 

@@ -1,9 +1,10 @@
 """`aliquot bench handover`: from the last use by one tenant to the first launch of the next.
 
 Method: 2, 8 and 32 tenants with equal requests that add up to the GPU launch kernels of 1 ms one at a time, as fast as
-they may, at a fixed quota of 30 and of 100 ms (native/bench/driver_bench.c). Each notes when its launch call returned and
-when it saw the kernel finished. With all turns of all tenants in one order, a hand-over is the gap at each change of
-tenant: the answer of who drained, the grant, the wake-up of the next process, and its launch call. `gpu_idle_percent` is the sum of these gaps over the whole time.
+they may, at a fixed quota of 30 and of 100 ms (native/bench/driver_bench.c). Each notes when its launch call returned
+and when it saw the kernel finished. With all turns of all tenants in one order, a hand-over is the gap at each change
+of tenant: the answer of who drained, the grant, the wake-up of the next process, and its launch call.
+`gpu_idle_percent` is the sum of these gaps over the whole time.
 """
 
 from __future__ import annotations
@@ -47,8 +48,11 @@ def handover_case(emulate: str | None, tenants: int, quota_ms: int, seconds: flo
         processes = []
         for tenant, path in paths.items():
             argv = [str(native_part(PROGRAM)), "turns", str(ptx), str(math.ceil(seconds)), str(path)]
-            ask = {"request_milli": 1000 // tenants, "limit_milli": 1000, "memory_mib": memory_mib}
-            processes.append(stage.engine.spawn(tenant, argv, None, **ask))
+            processes.append(
+                stage.engine.spawn(
+                    tenant, argv, None, request_milli=1000 // tenants, limit_milli=1000, memory_mib=memory_mib
+                )
+            )
         statuses = [process.wait(seconds + 60) for process in processes]
         if any(statuses):
             raise ClientFailed(f"a tenant's program ended with status {max(statuses, key=abs)}")

@@ -149,6 +149,8 @@ def parse_sharepod(document: object) -> SharePod:
     Raises:
         BadSharePod: the text names the SharePod, the field by its path, and what is allowed there.
     """
+    if not isinstance(document, dict):
+        raise BadSharePod(f"a SharePod is a mapping with apiVersion, kind, metadata and spec, not {document!r:.40}")
     who = f'sharepod "{_name_of(document)}"'
     try:
         pod = msgspec.convert(document, SharePod)
@@ -189,12 +191,13 @@ _TYPES: Final[dict[str, type[msgspec.Struct]]] = {
     "spec.gpu": GpuSpec,
     "spec.template": PodTemplateSpec,
     "spec.template.spec": PodSpec,
-    "spec.template.spec.containers[...]": Container,
+    "spec.template.spec.containers[]": Container,
+    "spec.template.spec.containers[].env[]": EnvVar,
 }
 
 
 def _known(where: str) -> str:
-    known = _TYPES.get(where)
+    known = _TYPES.get(re.sub(r"\[(\d+|\.\.\.)\]", "[]", where))
     if known is None:
         return "see the example in the documentation"
     return "it knows " + ", ".join(field.encode_name for field in msgspec.structs.fields(known))

@@ -13,6 +13,30 @@ PTX = b""".version 7.0
 \0"""
 
 
+COUNTERS = [
+    "size",
+    "mode",
+    "launches",
+    "waits",
+    "passes",
+    "unknown_names",
+    "mapped_symbols",
+    "names",
+    "wants",
+    "returns",
+    "drains",
+    "reconnects",
+    "reserved_bytes",
+    "leased_bytes",
+    "unused_bytes",
+    "ledger_entries",
+    "denied",
+    "bounded",
+    "captures",
+    "disagreed",
+]
+
+
 def say(**facts):
     """One line of JSON for the test."""
     print(json.dumps(facts), flush=True)
@@ -55,14 +79,10 @@ class Cuda:
 
     def stats(self):
         """The hook's own counters."""
-        names = (
-            "size mode launches waits passes unknown_names mapped_symbols names wants returns drains reconnects "
-            "reserved_bytes leased_bytes unused_bytes ledger_entries denied bounded captures disagreed"
-        ).split()
-        out = (ctypes.c_uint64 * len(names))()
+        out = (ctypes.c_uint64 * len(COUNTERS))()
         hook = self.lib if hasattr(self.lib, "aliquot_stats") else ctypes.CDLL(None)
         assert hook.aliquot_stats(out) == 0
-        return dict(zip(names, out, strict=True))
+        return dict(zip(COUNTERS, out, strict=True))
 
 
 __all__ = ["Cuda", "ctypes", "os", "say", "sys", "time", "wait_line"]

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakearbiter import FakeArbiter
 
 from aliquot.arbiter.abi import FailPolicy
 from aliquot.driver.emulation import prepare
 from aliquot.driver.injection import TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, NativePartMissing, native_part
-
-from fakearbiter import FakeArbiter
 
 HERE = Path(__file__).parent
 

@@ -148,7 +148,7 @@ class FakeArbiter:
         self.contexts[gpu] += contexts
         self.pages[gpu].set_memory(self.leased[gpu], self.contexts[gpu] * self.context_mib << 20)
 
-    def _answer(self, connection, kind, flags, gpu, seq, a, b, uuid, leases, contexts) -> None:  # noqa: ANN001
+    def _answer(self, connection, kind, flags, gpu, seq, a, b, uuid, leases, contexts) -> None:
         def say(answer: MessageType, *, slot: int = 0, value: int = 0, fds: tuple[int, ...] = ()) -> None:
             message = MESSAGE_STRUCT.pack(answer, 0, slot, seq, value, 0, 0, 0, uuid)
             socket.send_fds(connection, [message], list(fds))

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from aliquot.arbiter.abi import MessageType
+
 LIMIT_MIB = 256
 
 PRELUDE = """
@@ -13,7 +15,8 @@ import ctypes as c
 cuda = Cuda(); L = cuda.lib; MIB = 1 << 20; stream = c.c_void_p(); L.cuStreamCreate(c.byref(stream), 0)
 class Location(c.Structure): _fields_ = [("type", c.c_int), ("id", c.c_int)]
 class Prop(c.Structure):
-    _fields_ = [("type", c.c_int), ("handles", c.c_int), ("location", Location), ("win", c.c_void_p), ("flags", c.c_ubyte * 8)]
+    _fields_ = [("type", c.c_int), ("handles", c.c_int), ("location", Location),
+                ("win", c.c_void_p), ("flags", c.c_ubyte * 8)]
 class Desc(c.Structure):
     _fields_ = [("width", c.c_size_t), ("height", c.c_size_t), ("format", c.c_int), ("channels", c.c_uint)]
 class Desc3(c.Structure):
@@ -23,7 +26,8 @@ class PoolProps(c.Structure):
     _fields_ = [("type", c.c_int), ("handles", c.c_int), ("location", Location), ("win", c.c_void_p),
                 ("max", c.c_size_t), ("reserved", c.c_ubyte * 56)]
 class AllocNode(c.Structure):
-    _fields_ = [("pool", PoolProps), ("access", c.c_void_p), ("count", c.c_size_t), ("bytes", c.c_size_t), ("ptr", c.c_uint64)]
+    _fields_ = [("pool", PoolProps), ("access", c.c_void_p), ("count", c.c_size_t), ("bytes", c.c_size_t),
+                ("ptr", c.c_uint64)]
 class NodeParams(c.Structure):
     _fields_ = [("type", c.c_int), ("reserved", c.c_int * 3), ("alloc", AllocNode), ("rest", c.c_ubyte * 256)]
 POOL = PoolProps(1, 0, Location(1, 0))
@@ -50,7 +54,8 @@ def mipmap_free(): return L.cuMipmappedArrayDestroy(ptr)
 graph = c.c_void_p(); node = c.c_void_p()
 def graph_alloc(mib):
     if not graph: L.cuGraphCreate(c.byref(graph), 0)
-    return L.cuGraphAddMemAllocNode(c.byref(node), graph, None, c.c_size_t(0), c.byref(AllocNode(POOL, None, 0, mib * MIB, 0)))
+    params = AllocNode(POOL, None, 0, mib * MIB, 0)
+    return L.cuGraphAddMemAllocNode(c.byref(node), graph, None, c.c_size_t(0), c.byref(params))
 def graph_node(mib):
     if not graph: L.cuGraphCreate(c.byref(graph), 0)
     params = NodeParams(10, (c.c_int * 3)(), AllocNode(POOL, None, 0, mib * MIB, 0))
@@ -118,6 +123,7 @@ def test_contexts_are_charged_and_given_back(tenant):
     charged = scene.arbiter.contexts[0]
     program.go()
     program.read()
+    scene.arbiter.wait_for(MessageType.RELEASE)
 
     assert (charged, scene.arbiter.contexts[0]) == (1, 0)
 
@@ -140,7 +146,8 @@ def test_the_tenant_sees_its_own_memory(tenant):
         "L.cuMemGetInfo_v2(None, None)\n"
         "class Memory(c.Structure): _fields_ = [('total', c.c_uint64), ('free', c.c_uint64), ('used', c.c_uint64)]\n"
         "N = c.CDLL('libnvidia-ml.so.1'); N.nvmlInit_v2(); device = c.c_void_p(); memory = Memory()\n"
-        "handle = N.nvmlDeviceGetHandleByIndex_v2(0, c.byref(device)); N.nvmlDeviceGetMemoryInfo(device, c.byref(memory))\n"
+        "handle = N.nvmlDeviceGetHandleByIndex_v2(0, c.byref(device))\n"
+        "N.nvmlDeviceGetMemoryInfo(device, c.byref(memory))\n"
         "say(free=free.value >> 20, total=total.value >> 20, whole=whole.value >> 20, handle=handle,\n"
         "    nvml=[memory.total >> 20, memory.used >> 20], deny=N.nvmlDeviceSetComputeMode(device, 0))\n"
     )
@@ -160,10 +167,12 @@ def test_books_survive_a_restart_of_the_arbiter(tenant):
     program.read()
     scene.arbiter.stop()
     time.sleep(0.1)
+    restarted = len(scene.arbiter.heard)
     scene.arbiter.start()
 
     program.go()
 
     assert program.read()["r"] == 0
+    scene.arbiter.wait_for(MessageType.RESERVE, since=restarted)
     time.sleep(0.1)
     assert scene.arbiter.leased[0] >= 150 << 20

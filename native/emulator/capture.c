@@ -1,0 +1,268 @@
+/* capture.c: turning stream calls into a graph.
+ *
+ * A capture begins in one stream and spreads to others through events. What would need the captured work to have run
+ * (synchronising, or an implicit wait through the legacy stream) is refused and spoils the capture, as does a call that
+ * may synchronise (allocating) unless the capture's and the thread's modes allow it.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "graph.h"
+
+enum { GLOBAL, THREAD_LOCAL, RELAXED };
+typedef struct emu_capture capture;
+static capture *captures;
+static uint64_t next_id;
+static __thread int thread_mode = GLOBAL;
+
+static void set_deps(CUstream s, const CUgraphNode *deps, size_t count)
+{
+    CUgraphNode *copy = count ? malloc(count * sizeof *copy) : NULL;
+    if (count)
+        memcpy(copy, deps, count * sizeof *copy);
+    free(s->deps);
+    s->deps = copy;
+    s->dep_count = count;
+}
+
+static void add_dep(CUstream s, CUgraphNode n)
+{
+    for (size_t i = 0; i < s->dep_count; i++)
+        if (s->deps[i] == n)
+            return;
+    s->deps = realloc(s->deps, (s->dep_count + 1) * sizeof *s->deps);
+    s->deps[s->dep_count++] = n;
+}
+
+void emu_capture_invalidate(CUstream s)
+{
+    if (s->capture)
+        s->capture->invalid = true;
+}
+
+/* Does a capturing stream of `c` wait for the legacy stream (and the other way round)? */
+bool emu_capturing_in(CUcontext c)
+{
+    bool any = false;
+    for (CUstream s = c->streams; s; s = s->next)
+        if (s->capture && !(s->flags & 1))
+            any = s->capture->invalid = true;
+    return any;
+}
+
+CUresult emu_forbid_in_capture(void)
+{
+    bool refused = false;
+    if (thread_mode == RELAXED)
+        return CU_OK;
+    pthread_mutex_lock(&graph_lock);
+    for (capture *c = captures; c; c = c->next) {
+        bool mine = pthread_equal(c->thread, pthread_self());
+        bool counts = c->mode == GLOBAL ? thread_mode == GLOBAL || mine : c->mode == THREAD_LOCAL && mine;
+        if (!c->ended && counts)
+            refused = c->invalid = true;
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return refused ? CU_CAPTURE_UNSUPPORTED : CU_OK;
+}
+
+CUresult emu_capture_add(CUstream s, int type, const void *params, size_t size, CUgraphNode *out)
+{
+    CUgraphNode node;
+    if (s->capture->invalid)
+        return CU_CAPTURE_INVALIDATED;
+    CUresult r = graph_add(&node, s->capture->graph, s->deps, s->dep_count, type, params);
+    if (r)
+        return r;
+    set_deps(s, &node, 1);
+    if (out)
+        *out = node;
+    return CU_OK;
+}
+
+CUresult emu_capture_event(CUstream s, CUevent e)
+{
+    if (s->capture->invalid)
+        return CU_CAPTURE_INVALIDATED;
+    free(e->deps);
+    e->deps = s->dep_count ? malloc(s->dep_count * sizeof *e->deps) : NULL;
+    if (s->dep_count)
+        memcpy(e->deps, s->deps, s->dep_count * sizeof *e->deps);
+    e->dep_count = s->dep_count;
+    e->capture = s->capture;
+    return CU_OK;
+}
+
+CUresult emu_capture_wait(CUstream s, CUevent e)
+{
+    if (!e->capture || e->capture->ended) {
+        if (s->capture && e->submitted)
+            s->capture->invalid = true;
+        return e->submitted || e->capture ? CU_CAPTURE_ISOLATION : CU_OK;
+    }
+    if (s->capture && s->capture != e->capture) {
+        s->capture->invalid = e->capture->invalid = true;
+        return CU_CAPTURE_MERGE;
+    }
+    if (s->legacy)
+        return CU_CAPTURE_IMPLICIT;
+    if (!s->capture) {
+        s->capture = e->capture;
+        set_deps(s, NULL, 0);
+    }
+    for (size_t i = 0; i < e->dep_count; i++)
+        add_dep(s, e->deps[i]);
+    return CU_OK;
+}
+
+static CUresult begin(CUstream handle, CUgraph g, const CUgraphNode *deps, size_t count, int mode)
+{
+    NEED_CTX();
+    CUstream s = emu_stream(handle);
+    if (!s || mode < GLOBAL || mode > RELAXED)
+        return s ? CU_INVALID : CU_INVALID_HANDLE;
+    if (s->legacy)
+        return CU_CAPTURE_UNSUPPORTED;
+    if (s->capture)
+        return CU_INVALID;
+    capture *c = calloc(1, sizeof *c);
+    c->graph = g ? g : graph_new();
+    c->origin = s;
+    c->thread = pthread_self();
+    c->mode = mode;
+    pthread_mutex_lock(&graph_lock);
+    c->id = ++next_id;
+    c->next = captures;
+    captures = c;
+    pthread_mutex_unlock(&graph_lock);
+    set_deps(s, deps, count);
+    s->capture = c;
+    return CU_OK;
+}
+
+API CUresult cuStreamBeginCapture_v2(CUstream s, int mode) { return begin(s, NULL, NULL, 0, mode); }
+API CUresult cuStreamBeginCapture(CUstream s) { return begin(s, NULL, NULL, 0, GLOBAL); }
+
+API CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode *deps, const CUedge *edges,
+                                         size_t count, int mode)
+{
+    return g ? begin(s, g, deps, count, mode) : CU_INVALID;
+}
+
+static bool is_joined(const capture *c)
+{
+    bool joined = true;
+    for (CUgraphNode n = c->graph->first; n; n = n->next)
+        n->mark = false;
+    for (size_t i = 0; i < c->origin->dep_count; i++)
+        graph_mark_ancestors(c->origin->deps[i]);
+    for (CUstream o = c->origin->ctx->streams; o; o = o->next)
+        for (size_t i = 0; o->capture == c && i < o->dep_count; i++)
+            joined &= o->deps[i]->mark;
+    return joined;
+}
+
+API CUresult cuStreamEndCapture(CUstream handle, CUgraph *out)
+{
+    NEED_CTX();
+    CUstream s = emu_stream(handle);
+    if (!s || !out)
+        return CU_INVALID;
+    *out = NULL;
+    capture *c = s->capture;
+    if (!c)
+        return CU_INVALID;
+    if (c->origin != s)
+        return CU_CAPTURE_UNMATCHED;
+    if (c->mode != RELAXED && !pthread_equal(c->thread, pthread_self()))
+        return CU_CAPTURE_WRONG_THREAD;
+    CUresult r = c->invalid ? CU_CAPTURE_INVALIDATED : is_joined(c) ? CU_OK : CU_CAPTURE_UNJOINED;
+    for (CUstream o = s->ctx->streams; o; o = o->next)
+        if (o->capture == c) {
+            o->capture = NULL;
+            set_deps(o, NULL, 0);
+        }
+    pthread_mutex_lock(&graph_lock);
+    c->ended = true;
+    for (capture **at = &captures; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next; /* the structure stays: events may still point at it */
+            break;
+        }
+    pthread_mutex_unlock(&graph_lock);
+    if (!r)
+        *out = c->graph;
+    return r;
+}
+
+API CUresult cuStreamIsCapturing(CUstream handle, int *status)
+{
+    NEED_CTX();
+    CUstream s = emu_stream(handle);
+    if (!s || !status)
+        return CU_INVALID;
+    if (s->legacy && emu_capturing_in(s->ctx))
+        return CU_CAPTURE_IMPLICIT;
+    *status = s->capture ? (s->capture->invalid ? 2 : 1) : 0;
+    return CU_OK;
+}
+
+API CUresult cuStreamGetCaptureInfo_v3(CUstream handle, int *status, uint64_t *id, CUgraph *g,
+                                       const CUgraphNode **deps, const CUedge **edges, size_t *count)
+{
+    CUresult r = cuStreamIsCapturing(handle, status);
+    if (r)
+        return r;
+    CUstream s = emu_stream(handle);
+    bool active = *status == 1;
+    if (id)
+        *id = active ? s->capture->id : 0;
+    if (g)
+        *g = active ? s->capture->graph : NULL;
+    if (deps)
+        *deps = active ? s->deps : NULL;
+    if (edges)
+        *edges = NULL;
+    if (count)
+        *count = active ? s->dep_count : 0;
+    return CU_OK;
+}
+
+API CUresult cuStreamGetCaptureInfo_v2(CUstream s, int *status, uint64_t *id, CUgraph *g, const CUgraphNode **deps,
+                                       size_t *count)
+{
+    return cuStreamGetCaptureInfo_v3(s, status, id, g, deps, NULL, count);
+}
+
+API CUresult cuStreamGetCaptureInfo(CUstream s, int *status, uint64_t *id)
+{
+    return cuStreamGetCaptureInfo_v3(s, status, id, NULL, NULL, NULL, NULL);
+}
+
+API CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *deps, size_t count, unsigned replace)
+{
+    NEED_CTX();
+    CUstream s = emu_stream(handle);
+    if (!s || !s->capture)
+        return CU_INVALID;
+    if (replace)
+        set_deps(s, deps, count);
+    for (size_t i = 0; !replace && i < count; i++)
+        add_dep(s, deps[i]);
+    return CU_OK;
+}
+
+API CUresult cuStreamUpdateCaptureDependencies_v2(CUstream s, CUgraphNode *deps, const CUedge *edges, size_t count,
+                                                  unsigned replace)
+{
+    return cuStreamUpdateCaptureDependencies(s, deps, count, replace);
+}
+
+API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    if (!mode || *mode < GLOBAL || *mode > RELAXED)
+        return CU_INVALID;
+    int old = thread_mode;
+    thread_mode = *mode;
+    *mode = old;
+    return CU_OK;
+}

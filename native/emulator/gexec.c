@@ -1,0 +1,259 @@
+/* gexec.c: executable graphs. A launch puts the nodes into the stream one after another, in an order that respects every
+ * dependency: the GPU runs one kernel at a time here anyway.
+ *
+ * Memory of allocation nodes is booked at the first launch and given back when the executable graph is destroyed or
+ * trimmed; its address is fixed when the node is made.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "graph.h"
+#include "shm.h"
+
+static uint64_t reserved[EMU_GPUS], reserved_high[EMU_GPUS];
+static unsigned next_id;
+
+static CUresult flatten(CUgraphExec e, CUgraph g)
+{
+    CUgraphNode *order = graph_order(g);
+    if (!order)
+        return CU_INVALID;
+    CUresult r = CU_OK;
+    for (size_t i = 0; i < g->count && !r; i++) {
+        CUgraphNode n = order[i];
+        if (n->type == N_CHILD) {
+            r = flatten(e, n->p.child);
+            continue;
+        }
+        e->nodes = realloc(e->nodes, (e->count + 1) * sizeof *e->nodes);
+        e->nodes[e->count++] = (exec_node){n, n->type, n->p, true};
+        if (n->type == N_ALLOC)
+            e->bytes += (n->p.alloc.bytes + 511) & ~(uint64_t)511;
+    }
+    free(order);
+    return r;
+}
+
+API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned long long flags)
+{
+    NEED_CTX();
+    if (!out || !g)
+        return CU_INVALID;
+    CUgraphExec e = calloc(1, sizeof *e);
+    e->dev = emu_context()->dev;
+    e->flags = flags;
+    e->id = ++next_id;
+    pthread_mutex_lock(&graph_lock);
+    CUresult r = flatten(e, g);
+    pthread_mutex_unlock(&graph_lock);
+    if (r) {
+        free(e->nodes);
+        free(e);
+        return r;
+    }
+    *out = e;
+    return CU_OK;
+}
+
+API CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph g, CUgraphNode *bad, char *log, size_t size)
+{
+    return cuGraphInstantiateWithFlags(out, g, 0);
+}
+
+API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph g, CUgraphNode *bad, char *log, size_t size)
+{
+    return cuGraphInstantiateWithFlags(out, g, 0);
+}
+
+typedef struct { uint64_t flags; CUstream upload; CUgraphNode bad; int result; } instantiate_params;
+
+API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph g, instantiate_params *p)
+{
+    CUresult r = cuGraphInstantiateWithFlags(out, g, p->flags);
+    p->bad = NULL;
+    p->result = r ? 1 : 0;
+    return r;
+}
+
+static void give_back(CUgraphExec e)
+{
+    if (e->charged) {
+        shm_release(e->dev, e->charged);
+        reserved[e->dev] -= e->charged;
+        e->charged = 0;
+    }
+}
+
+/* Launches still in a stream are plain copies of the nodes, so nothing here is needed any more. */
+API CUresult cuGraphExecDestroy(CUgraphExec e)
+{
+    NEED_INIT();
+    if (!e)
+        return CU_INVALID;
+    give_back(e);
+    free(e->nodes);
+    free(e);
+    return CU_OK;
+}
+
+static emu_op *node_op(const exec_node *n)
+{
+    static const enum op_kind kinds[] = {OP_KERNEL, OP_COPY, OP_FILL, OP_HOST, OP_NOP, OP_NOP, OP_WAIT, OP_EVENT};
+    emu_op *op = emu_op_new(n->enabled && n->type <= N_RECORD ? kinds[n->type] : OP_NOP);
+    if (op->kind == OP_KERNEL)
+        op->left_ns = n->p.ns;
+    else if (op->kind == OP_COPY)
+        op->u.copy = n->p.copy;
+    else if (op->kind == OP_FILL)
+        op->u.fill = n->p.fill;
+    else if (op->kind == OP_HOST) {
+        op->u.host.fn = (void *)n->p.host.fn;
+        op->u.host.data = n->p.host.data;
+    } else if (op->kind == OP_WAIT || op->kind == OP_EVENT) {
+        op->u.ev.event = n->p.event;
+        op->u.ev.seq = op->kind == OP_EVENT ? ++n->p.event->submitted : n->p.event->submitted;
+    }
+    return op;
+}
+
+static CUresult reserve(CUgraphExec e)
+{
+    if (e->charged >= e->bytes)
+        return CU_OK;
+    if (shm_charge(e->dev, e->bytes - e->charged) != 0)
+        return CU_OOM;
+    reserved[e->dev] += e->bytes - e->charged;
+    if (reserved[e->dev] > reserved_high[e->dev])
+        reserved_high[e->dev] = reserved[e->dev];
+    e->charged = e->bytes;
+    return CU_OK;
+}
+
+API CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
+{
+    NEED_CTX();
+    CUstream st = emu_stream(s);
+    if (!e || !st)
+        return CU_INVALID_HANDLE;
+    if (st->capture)
+        return CU_CAPTURE_UNSUPPORTED;
+    CUresult r = reserve(e);
+    pthread_mutex_lock(&emu_lock);
+    for (size_t i = 0; i < e->count && !r; i++)
+        r = emu_submit(st, node_op(&e->nodes[i]));
+    pthread_mutex_unlock(&emu_lock);
+    return r;
+}
+
+API CUresult cuGraphUpload(CUgraphExec e, CUstream s)
+{
+    NEED_CTX();
+    return e ? reserve(e) : CU_INVALID;
+}
+
+API CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *bad, int *result)
+{
+    NEED_CTX();
+    struct emu_gexec fresh = {.dev = e->dev};
+    CUresult r = flatten(&fresh, g);
+    bool same = !r && fresh.count == e->count;
+    for (size_t i = 0; same && i < e->count; i++)
+        same = fresh.nodes[i].type == e->nodes[i].type;
+    if (bad)
+        *bad = NULL;
+    if (result)
+        *result = same ? 0 : 2; /* the topology changed */
+    if (!same) {
+        free(fresh.nodes);
+        return CU_GRAPH_UPDATE_FAILURE;
+    }
+    free(e->nodes);
+    e->nodes = fresh.nodes;
+    return CU_OK;
+}
+
+typedef struct { int result; CUgraphNode bad, from; } update_info;
+
+API CUresult cuGraphExecUpdate_v2(CUgraphExec e, CUgraph g, update_info *info)
+{
+    if (info)
+        info->bad = info->from = NULL;
+    return cuGraphExecUpdate(e, g, NULL, info ? &info->result : NULL);
+}
+
+static exec_node *find(CUgraphExec e, CUgraphNode n)
+{
+    for (size_t i = 0; e && i < e->count; i++)
+        if (e->nodes[i].origin == n)
+            return &e->nodes[i];
+    return NULL;
+}
+
+static CUresult exec_set(CUgraphExec e, CUgraphNode n, const void *params)
+{
+    NEED_INIT();
+    exec_node *x = find(e, n);
+    if (!x || !params)
+        return CU_INVALID;
+    struct emu_node copy = *n;
+    CUresult r = graph_set(&copy, params);
+    if (!r)
+        x->p = copy.p;
+    return r;
+}
+
+API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode n, const CUkernelNode *p) { return exec_set(e, n, p); }
+API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const CUkernelNode *p) { return exec_set(e, n, p); }
+API CUresult cuGraphExecHostNodeSetParams(CUgraphExec e, CUgraphNode n, const CUhostNode *p) { return exec_set(e, n, p); }
+API CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec e, CUgraphNode n, CUevent v) { return exec_set(e, n, &v); }
+API CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec e, CUgraphNode n, CUevent v) { return exec_set(e, n, &v); }
+
+API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec e, CUgraphNode n, const CUmemcpy3d *p, CUcontext c)
+{
+    return exec_set(e, n, p);
+}
+
+API CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUmemsetNode *p, CUcontext c)
+{
+    return exec_set(e, n, p);
+}
+
+API CUresult cuGraphNodeSetEnabled(CUgraphExec e, CUgraphNode n, unsigned on)
+{
+    NEED_INIT();
+    exec_node *x = find(e, n);
+    if (!x)
+        return CU_INVALID;
+    x->enabled = on;
+    return CU_OK;
+}
+
+API CUresult cuGraphNodeGetEnabled(CUgraphExec e, CUgraphNode n, unsigned *on)
+{
+    NEED_INIT();
+    exec_node *x = find(e, n);
+    if (!x)
+        return CU_INVALID;
+    *on = x->enabled;
+    return CU_OK;
+}
+
+API CUresult cuGraphExecGetFlags(CUgraphExec e, uint64_t *flags) { NEED_INIT(); *flags = e->flags; return CU_OK; }
+API CUresult cuGraphExecGetId(CUgraphExec e, unsigned *id) { NEED_INIT(); *id = e->id; return CU_OK; }
+
+API CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, uint64_t *value)
+{
+    NEED_INIT();
+    if (dev < 0 || dev >= emu_conf()->count)
+        return CU_INVALID_DEVICE;
+    *value = attribute & 1 ? reserved_high[dev] : reserved[dev];
+    return CU_OK;
+}
+
+API CUresult cuDeviceSetGraphMemAttribute(CUdevice dev, int attribute, uint64_t *value)
+{
+    NEED_INIT();
+    reserved_high[dev] = reserved[dev];
+    return CU_OK;
+}
+
+API CUresult cuDeviceGraphMemTrim(CUdevice dev) { NEED_INIT(); return CU_OK; }

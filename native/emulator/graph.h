@@ -1,0 +1,47 @@
+/* graph.h: graphs, their executable form and captures in progress. Guarded by graph_lock (graph.c). */
+#ifndef EMU_GRAPH_H
+#define EMU_GRAPH_H
+#include "emu.h"
+
+enum node_type { N_KERNEL, N_COPY, N_FILL, N_HOST, N_CHILD, N_EMPTY, N_WAIT, N_RECORD, N_ALLOC = 10, N_FREE };
+typedef struct {
+    CUkernelNode kernel; /* params and extra are forgotten: the duration was read from them */
+    int64_t ns;
+    CUmemcpy3d copy;
+    CUmemsetNode fill;
+    CUhostNode host;
+    CUevent event;
+    CUgraph child;
+    CUallocNode alloc;
+    CUdeviceptr ptr;
+} node_params;
+struct emu_node {
+    enum node_type type;
+    CUgraph graph;
+    CUgraphNode next, *deps, origin; /* origin: the node this one was cloned from */
+    size_t dep_count;
+    node_params p;
+    bool mark;
+    unsigned id;
+};
+struct emu_graph { CUgraphNode first, last; size_t count; unsigned id; };
+typedef struct { CUgraphNode origin; enum node_type type; node_params p; bool enabled; } exec_node;
+struct emu_gexec { exec_node *nodes; size_t count; uint64_t bytes, charged, flags; int dev; unsigned id; };
+struct emu_capture {
+    struct emu_capture *next;
+    CUgraph graph;
+    CUstream origin;
+    pthread_t thread;
+    int mode;
+    uint64_t id;
+    bool invalid, ended;
+};
+
+extern pthread_mutex_t graph_lock;
+CUgraph graph_new(void);
+CUresult graph_add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t count, int type, const void *params);
+void graph_mark_ancestors(CUgraphNode n);
+CUgraphNode *graph_order(CUgraph g); /* malloc'ed; NULL on a cycle */
+CUresult graph_set(CUgraphNode n, const void *params);
+CUresult cuGraphClone(CUgraph *out, CUgraph g);
+#endif

@@ -1,0 +1,118 @@
+"""cuGetProcAddress and dlsym: what is handed out is the hook of the very symbol that the driver chose."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TABLE = ROOT / "native" / "symbols" / "cuda.tsv"
+
+ASK_BOTH = """
+import csv
+libc = ctypes.CDLL(None)
+class Info(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("at", ctypes.c_void_p)]
+def where(address):
+    info = Info()
+    libc.dladdr(ctypes.c_void_p(address), ctypes.byref(info))
+    return [(info.file or b"").decode().rsplit("/", 2)[-2:], (info.name or b"").decode() if info.at == address else ""]
+def ask(lib, name, version, flags, symbol="cuGetProcAddress_v2"):
+    out, status = ctypes.c_void_p(), ctypes.c_int(-1)
+    result = getattr(lib, symbol)(name.encode(), ctypes.byref(out), version, ctypes.c_uint64(flags), ctypes.byref(status))
+    return [result, status.value, out.value or 0]
+hook = ctypes.CDLL("libcuda.so.1"); hook.cuInit(0)
+real = ctypes.CDLL(REAL)
+"""
+
+
+def rows() -> list[dict[str, str]]:
+    """The published truth table."""
+    return list(csv.DictReader(TABLE.open(), delimiter="\t"))
+
+
+def hooked() -> set[str]:
+    """The exact symbols that the generator intercepts."""
+    text = (ROOT / "native" / "hook" / "gen" / "hooks.c").read_text()
+    return {line.split("hook_", 1)[1].split("(")[0] for line in text.splitlines() if line.startswith("HOOK CUresult")}
+
+
+def test_generated_files_are_fresh():
+    """What is committed under native/hook/gen is what the tables say."""
+    assert subprocess.run([sys.executable, ROOT / "tools" / "gen_hook.py", "--check"]).returncode == 0
+
+
+@pytest.mark.parametrize("mode", ["library-path", "preload"])
+def test_every_name_version_and_flag_gets_its_own_hook(tenant, mode):
+    """For each row of the table the answer is the driver's own function, or our hook of exactly that symbol."""
+    scene = tenant()
+    names = sorted({(row["name"], int(row["version"])) for row in rows()})
+    program = scene.run(
+        f"REAL = {str(scene.machine.libcuda)!r}; NAMES = {names!r}\n"
+        + ASK_BOTH
+        + """
+answers = []
+for name, version in NAMES:
+    for at in (version - 1, version, 13040):
+        for flags in (0, 1, 2):
+            answers.append([name, at, flags, ask(real, name, at, flags), ask(hook, name, at, flags)])
+addresses = sorted({a[i][2] for a in answers for i in (3, 4)})
+say(answers=answers, where={a: where(a) for a in addresses if a}, stats=None)
+say(symbols={s: ctypes.cast(getattr(real, s), ctypes.c_void_p).value for s in SYMBOLS if hasattr(real, s)})
+""".replace("SYMBOLS", repr(sorted(hooked()))),
+        mode=mode,
+    )
+    facts, symbols = program.read(), program.read()["symbols"]
+
+    by_address = {address: symbol for symbol, address in symbols.items() if symbol.startswith("cu")}
+    wrong = []
+    replaced: dict[int, set[str]] = {}
+    for name, version, flags, (real_result, real_status, real), (result, status, ours) in facts["answers"]:
+        same = (result, status) == (real_result, real_status)
+        is_hooked = real in by_address
+        if not same or (real and is_hooked == (ours == real)):
+            wrong.append((name, version, flags, by_address.get(real), result, real_result))
+        if is_hooked:
+            replaced.setdefault(ours, set()).add(by_address[real])
+    assert wrong == []
+    assert all(len(symbols) == 1 for symbols in replaced.values())
+    assert len(replaced) > 60
+
+
+def test_every_version_and_twin_of_an_intercepted_name_is_intercepted():
+    """No version of an intercepted name and no per-thread-stream twin of it is left to pass."""
+    known = hooked()
+    names = {row["name"] for row in rows() if row["symbol"] in known}
+
+    missed = {row["symbol"] for row in rows() if row["name"] in names and row["symbol"] not in known}
+
+    assert missed == set()
+
+
+def test_unknown_names_pass_and_are_counted(tenant):
+    """A name that the driver knows and our table does not is handed out as it is, and the empty name is harmless."""
+    scene = tenant()
+    program = scene.run(
+        f"REAL = {str(scene.machine.libcuda)!r}\n" + ASK_BOTH + "cuda = Cuda()\n"
+        "say(empty=ask(hook, '', 0, 0)[0], real=ask(real, '', 0, 0)[0], nothing=ask(hook, 'cuNoSuchThing', 13000, 0)[2])"
+    )
+
+    facts = program.read()
+
+    assert facts["empty"] == facts["real"]
+    assert facts["nothing"] == 0
+
+
+def test_exports_nothing_but_the_driver(tenant):
+    """The library needs libc alone, and exports the driver's names, dlsym, dlvsym and its counters."""
+    library = tenant().folder.lib / "libaliquot.so"
+    exported = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True).stdout
+    needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True).stdout
+    names = {line.split()[-1] for line in exported.splitlines()}
+
+    assert {n for n in names if not n.startswith(("cu", "nvml"))} == {"dlsym", "dlvsym", "aliquot_stats"}
+    assert [line.split("[")[1] for line in needed.splitlines() if "NEEDED" in line] == ["libc.so.6]"]

@@ -1,0 +1,104 @@
+"""A runtime directory of its own for each test, and short ways to run the command in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import aliquot
+from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, HOOK, NativePartMissing, native_part
+
+SOURCES = Path(aliquot.__file__).parents[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without the native parts there is nothing to inject; say so once per test."""
+    try:
+        for part in (HOOK, EMULATED_CUDA, EMULATED_NVML):
+            native_part(part)
+    except NativePartMissing as error:
+        for item in items:
+            if "integration/standalone" in str(item.path):
+                item.add_marker(pytest.mark.skip(reason=str(error)))
+
+
+def eventually(true: Callable[[], bool], what: str, timeout_s: float = 15.0) -> None:
+    """Wait until something holds."""
+    until_s = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < until_s, f"not in {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+class Aliquot:
+    """The command, run in one runtime directory."""
+
+    def __init__(self, runtime: Path) -> None:
+        self.runtime = runtime
+        path = os.pathsep.join(filter(None, [str(SOURCES), os.environ.get("PYTHONPATH", "")]))
+        self.env = os.environ | {"ALIQUOT_RUNTIME_DIR": str(runtime), "PYTHONPATH": path}
+
+    def start(self, *words: str, **options) -> subprocess.Popen[str]:
+        """Start it and go on."""
+        command = [sys.executable, "-m", "aliquot.cli", *words]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **({"env": self.env} | options)
+        )
+
+    def __call__(self, *words: str, **options) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        process = self.start(*words, **options)
+        try:
+            out, err = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def run(self, *words: str, **options) -> subprocess.CompletedProcess[str]:
+        """`aliquot run` on an emulated V100."""
+        return self("run", "--emulate", "v100", *words, **options)
+
+    @property
+    def engine_is_up(self) -> bool:
+        """Whether an engine's socket is there."""
+        return (self.runtime / "engine.sock").exists()
+
+    def wait_gone(self) -> None:
+        """Wait until the engine of the last run has ended and left nothing of its tenants."""
+        eventually(lambda: not self.engine_is_up and not (self.runtime / "tenants").exists(), "the engine has ended")
+
+
+@pytest.fixture
+def aliquot_cli() -> Iterator[Aliquot]:
+    """The command in a runtime directory of this test's own; whatever engine it started is gone afterwards."""
+    runtime = Path(tempfile.mkdtemp(prefix="alq-"))
+    command = Aliquot(runtime)
+    yield command
+    eventually(lambda: not command.engine_is_up, "no engine is left")
+    shutil.rmtree(runtime, ignore_errors=True)
+
+
+@pytest.fixture
+def engine(aliquot_cli: Aliquot) -> Iterator[Aliquot]:
+    """The command with `aliquot up` on two emulated V100 in the background."""
+    process = aliquot_cli.start("up", "--emulate", "v100x2", "--window", "2")
+    try:
+        assert process.stdout is not None
+        lines = []
+        while not lines or not lines[-1].startswith("ready"):
+            lines.append(process.stdout.readline())
+            assert lines[-1], (process.stderr.read() if process.stderr else "", lines)
+        yield aliquot_cli
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 0

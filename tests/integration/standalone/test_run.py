@@ -1,0 +1,172 @@
+"""`aliquot run`: the command it runs is as it would be without, but for its part of a GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Aliquot, eventually
+
+MODES = ("substitute", "library-path", "preload")
+CLIENT = """
+from cuda.bindings import driver as cuda
+def ok(answer):
+    assert int(answer[0]) == 0, answer
+    return answer[1] if len(answer) == 2 else answer[1:]
+ok(cuda.cuInit(0))
+device = ok(cuda.cuDeviceGet(0))
+ok(cuda.cuCtxSetCurrent(ok(cuda.cuDevicePrimaryCtxRetain(device))))
+print(ok(cuda.cuDeviceTotalMem(device)) >> 20, int(cuda.cuMemAlloc(1 << 20)[0]), int(cuda.cuMemAlloc(3 << 30)[0]))
+"""
+
+
+@pytest.mark.parametrize(("command", "status"), [(["true"], 0), (["false"], 1), (["sh", "-c", "exit 42"], 42)])
+def test_the_exit_status_is_the_commands(aliquot_cli: Aliquot, command, status):
+    """A run ends with the status of its command."""
+    assert aliquot_cli.run("--", *command).returncode == status
+
+
+def test_a_command_ended_by_a_signal_gives_128_and_the_signal(aliquot_cli: Aliquot):
+    """A command that a signal ended gives the status that a shell would."""
+    assert aliquot_cli.run("--", "sh", "-c", "kill -KILL $$").returncode == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(("command", "status"), [("/no/such/program", 127), ("/etc/passwd", 126)])
+def test_a_command_that_can_not_start_is_said_as_a_shell_does(aliquot_cli: Aliquot, command, status):
+    """A missing command is 127, one that may not be run 126, each with a sentence."""
+    done = aliquot_cli.run("--", command)
+
+    assert (status, True) == (done.returncode, f'cannot start "{command}"' in done.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_reach_the_command(aliquot_cli: Aliquot, number):
+    """A signal sent to the run is the command's to handle, and its status is the run's."""
+    script = f"trap 'exit 33' {number - 0}; echo ready; while :; do sleep 0.05; done"
+    process = aliquot_cli.start("run", "--emulate", "v100", "--", "sh", "-c", script)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    process.communicate(timeout=20)
+
+    assert process.returncode == 33
+
+
+def test_streams_arguments_and_directory_are_the_commands(aliquot_cli: Aliquot, tmp_path):
+    """Stdin, stdout, stderr, arguments with odd characters and the working directory pass unchanged."""
+    done = subprocess.run(
+        [sys.executable, "-m", "aliquot.cli", "run", "--emulate", "v100", "--", "sh", "-c",
+         'cat; pwd; printf "%s|" "$@" >&2', "sh", "a b", "--x", "é"],
+        input="given\n", capture_output=True, text=True, cwd=tmp_path, env=aliquot_cli.env, timeout=60,
+    )  # fmt: skip
+
+    assert (f"given\n{tmp_path}\n", "a b|--x|é|") == (done.stdout, done.stderr)
+
+
+def test_a_program_without_cuda_sees_nothing_new_but_its_gpu(aliquot_cli: Aliquot):
+    """By substitution the environment gains CUDA_VISIBLE_DEVICES and nothing else, and signals are as before."""
+    code = "import os,signal; print(dict(os.environ)); print(signal.pthread_sigmask(0, []))"
+    plain = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=aliquot_cli.env, check=True
+    ).stdout.splitlines()
+    under = aliquot_cli.run("--inject", "substitute", "--", sys.executable, "-c", code).stdout.splitlines()
+    added = dict(eval(under[0]).items() - eval(plain[0]).items())
+
+    assert (["CUDA_VISIBLE_DEVICES"], plain[1]) == (list(added), under[1])
+    assert added["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
+
+
+def test_the_engine_ends_with_its_last_run(aliquot_cli: Aliquot):
+    """An engine that a run started is gone after it, with its sockets and the tenant's folder."""
+    aliquot_cli.run("--", "true")
+
+    aliquot_cli.wait_gone()
+
+
+def test_runs_share_one_engine(aliquot_cli: Aliquot):
+    """Runs that overlap are tenants of one engine, and the sum of their requests is at most one GPU."""
+    first = aliquot_cli.start("run", "--emulate", "v100", "--gpu-request", ".7", "--", "sh", "-c", "echo up; sleep 20")
+    assert first.stdout is not None and first.stdout.readline() == "up\n"
+    second = aliquot_cli.run("--gpu-request", ".3", "--", "true")
+    third = aliquot_cli.run("--gpu-request", ".4", "--", "true")
+    first.terminate()
+    first.communicate(timeout=20)
+
+    assert (0, 1) == (second.returncode, third.returncode)
+    assert "GPU 0 has 0.30 unreserved, 0.40 were asked" in third.stderr
+
+
+def test_a_runner_that_is_killed_leaves_nothing(aliquot_cli: Aliquot, tmp_path):
+    """After kill -9 of the run, the command ends, its place is free and the engine goes."""
+    note = tmp_path / "pid"
+    process = aliquot_cli.start("run", "--emulate", "v100", "--", "sh", "-c", f"echo $$ > {note}; exec sleep 60")
+    eventually(lambda: note.exists() and note.read_text().strip() != "", "the command has started")
+    process.kill()
+    process.communicate(timeout=20)
+
+    eventually(lambda: not Path(f"/proc/{note.read_text().strip()}").exists(), "the command has ended")
+    aliquot_cli.wait_gone()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_unmodified_cuda_program_sees_its_memory(aliquot_cli: Aliquot, mode):
+    """A cuda-bindings program sees its own total, gets what fits and OUT_OF_MEMORY for what does not, in each mode."""
+    pytest.importorskip("cuda.bindings")
+    done = aliquot_cli.run("--gpu-mem", "2Gi", "--inject", mode, "--", sys.executable, "-c", CLIENT)
+
+    assert ("2048 0 2\n", 0) == (done.stdout, done.returncode), done.stderr
+
+
+def test_substitution_survives_an_empty_environment(aliquot_cli: Aliquot):
+    """A program started with `env -i` is still held to its memory."""
+    pytest.importorskip("cuda.bindings")
+    done = aliquot_cli.run(
+        "--gpu-mem", "2Gi", "--inject", "substitute", "--", "env", "-i", sys.executable, "-c", CLIENT
+    )  # fmt: skip
+
+    assert ("2048 0 2\n", 0) == (done.stdout, done.returncode), done.stderr
+
+
+@pytest.mark.parametrize("mode", ["auto", *MODES])
+def test_verbose_says_which_way_in_was_taken(aliquot_cli: Aliquot, mode):
+    """With -v the run names the injection on stderr."""
+    done = aliquot_cli.run("-v", "--inject", mode, "--", "true")
+
+    assert "injection by " + ("" if mode == "auto" else mode) in done.stderr
+
+
+def test_more_memory_than_the_device_is_a_mistake(aliquot_cli: Aliquot):
+    """Memory beyond the device ends with status 2 and both sizes."""
+    done = aliquot_cli.run("--gpu-mem", "64Gi", "--", "true")
+
+    assert (2, True) == (done.returncode, "64.0 GiB of GPU memory were asked, GPU 0 has 16.0 GiB" in done.stderr)
+
+
+def test_many_runs_at_once_all_get_their_place(aliquot_cli: Aliquot):
+    """Runs that start together agree on one engine."""
+    runs = [aliquot_cli.start("run", "--emulate", "v100", "--gpu-request", ".1", "--", "true") for _ in range(6)]
+    results = [(run.communicate(timeout=60)[1], run.returncode) for run in runs]
+
+    assert results == [("", 0)] * 6
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_another_user_substitutes_in_a_user_namespace_or_says_why_not(aliquot_cli: Aliquot, tmp_path):
+    """An ordinary user gets a working run without any right, in the best way that the kernel allows."""
+    if subprocess.run(["setpriv", "--reuid", "65534", "--clear-groups", sys.executable, "-c", "import msgspec"],
+                      env=aliquot_cli.env, capture_output=True).returncode != 0:  # fmt: skip
+        pytest.skip("another user can not reach this Python")
+    aliquot_cli.runtime.chmod(0o755)
+    os.chown(aliquot_cli.runtime, 65534, 65534)
+    command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable, "-m"]
+    done = subprocess.run(
+        [*command, "aliquot.cli", "run", "--emulate", "v100", "--gpu-mem", "2Gi", "-v", "--", sys.executable, "-c", CLIENT],
+        capture_output=True, text=True, env=aliquot_cli.env, cwd="/", timeout=60,
+    )  # fmt: skip
+
+    assert ("2048 0 2\n", 0) == (done.stdout, done.returncode), done.stderr
+    assert "injection by " in done.stderr

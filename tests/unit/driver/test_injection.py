@@ -1,0 +1,92 @@
+"""The tenant folder and the launch that starts from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aliquot.driver.cores import TooManyCores, core_list, nearest_cores
+from aliquot.driver.injection import CONF_MARK, InjectionError, TenantConf, launch, patched, provision
+
+SLOT = (CONF_MARK + b"/etc/aliquot/tenant.conf").ljust(512, b"\0")
+
+
+@pytest.fixture
+def hook(tmp_path) -> Path:
+    """A file that is like the hook where provisioning looks at it."""
+    path = tmp_path / "libaliquot.so"
+    path.write_bytes(b"before" + SLOT + b"after")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path, hook):
+    """A tenant's folder over libraries that are no driver's."""
+    conf = TenantConf("a", tmp_path / "socket", tmp_path / "emu/libcuda.so.1", tmp_path / "emu/libnvidia-ml.so.1")
+    return provision(tmp_path / "t", conf, hook)
+
+
+def test_the_slot_holds_the_path_and_nothing_moves():
+    """The configuration's path is written into the slot; every other byte and the size stay."""
+    library = patched(b"before" + SLOT + b"after", Path("/run/x/tenant.conf"))
+
+    assert library == b"before" + (CONF_MARK + b"/run/x/tenant.conf").ljust(512, b"\0") + b"after"
+
+
+def test_a_library_without_a_slot_is_refused():
+    """A hook of another build is refused with what to do."""
+    with pytest.raises(InjectionError, match="make setup"):
+        patched(b"no slot", Path("/x"))
+
+
+def test_a_path_too_long_for_the_slot_is_refused():
+    """A configuration path that does not fit is refused before anything starts."""
+    with pytest.raises(InjectionError, match="ALIQUOT_RUNTIME_DIR"):
+        patched(SLOT, Path("/" + "x" * 600))
+
+
+def test_all_names_are_one_file(folder):
+    """Whatever name the loader asks for, it finds the same file, so it loads one library."""
+    names = ["libaliquot.so", "libcuda.so", "libcuda.so.1", "libnvidia-ml.so", "libnvidia-ml.so.1"]
+
+    assert names == sorted(path.name for path in folder.lib.iterdir())
+    assert len({path.stat().st_ino for path in folder.lib.iterdir()}) == 1
+
+
+def test_the_configuration_names_the_driver_behind(folder, tmp_path):
+    """The hook finds its socket and the libraries behind it by absolute path."""
+    lines = dict(line.split("=", 1) for line in (folder.directory / "tenant.conf").read_text().splitlines())
+
+    assert lines["libcuda"] == str(tmp_path / "emu/libcuda.so.1")
+    assert lines["socket"] == str(tmp_path / "socket")
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "library"), [("library-path", "LD_LIBRARY_PATH", ""), ("preload", "LD_PRELOAD", "/libaliquot.so")]
+)
+def test_our_library_stands_before_what_the_user_set(folder, mode, name, library):
+    """A mode that goes by the environment adds to the user's value and keeps it."""
+    ready = launch(folder, ["true"], {name: "/mine"}, mode=mode)
+
+    assert ready.env[name] == f"{folder.lib}{library}:/mine"
+
+
+def test_only_the_owner_reads_a_launch(folder):
+    """The file that carries a program's environment is closed to others."""
+    path = Path(launch(folder, ["true"], {"SECRET": "x"}, mode="preload").argv[-1])
+
+    assert path.stat().st_mode & 0o077 == 0
+    assert json.loads(path.read_text())["env"]["SECRET"] == "x"
+
+
+def test_core_lists_are_short():
+    """Neighbouring cores are written as a range."""
+    assert core_list([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+
+
+def test_more_cores_than_there_are_is_a_mistake():
+    """Asking for more cores than the process may use says how many there are."""
+    with pytest.raises(TooManyCores, match="ask for at most those"):
+        nearest_cores(100_000)

@@ -1,0 +1,55 @@
+"""Text to integers: fractions of a GPU, amounts of memory."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aliquot.model.quantities import BadQuantity, format_milli, format_mib, parse_memory, parse_milli
+
+
+@pytest.mark.parametrize(
+    ("text", "milli"), [("0.3", 300), ("300m", 300), (".5", 500), ("1", 1000), ("2.5", 2500), (0.333, 333), ("0", 0)]
+)
+def test_fractions_are_exact_thousandths(text, milli):
+    """A fraction is read as whole milli-GPU, whichever way it is written."""
+    assert milli == parse_milli(text)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "-0.3", "0.3334", "30%", "1e3", "0.3 GPU", "nan", "0.5m"])
+def test_what_is_no_fraction_is_refused_with_the_text_in_the_message(text):
+    """A text that is no fraction, or finer than a thousandth, is refused and quoted."""
+    with pytest.raises(BadQuantity, match="0.3|three decimals"):
+        parse_milli(text)
+
+
+@given(st.integers(0, 16_000))
+def test_a_formatted_fraction_reads_back_as_itself(milli):
+    """Formatting and parsing a fraction are inverse."""
+    assert milli == parse_milli(format_milli(milli))
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"), [("4Gi", 4096), ("512Mi", 512), ("4096", 4096), (4096, 4096), ("1.5Gi", 1536), ("4G", 3814)]
+)
+def test_memory_is_whole_mebibytes(text, mib):
+    """An amount of memory is MiB, whatever unit it is written in; a plain number is MiB."""
+    assert mib == parse_memory(text).on(16384)
+
+
+def test_a_part_of_memory_is_of_the_device_it_falls_on():
+    """25 % of a device is a quarter of that device."""
+    assert (4096, 20480) == (parse_memory("25%").on(16384), parse_memory("25%").on(81920))
+
+
+@pytest.mark.parametrize("text", ["", "4X", "-1Gi", "0", "0%", "101%", "1Ki", "lots"])
+def test_what_is_no_memory_is_refused(text):
+    """A text that is no amount of memory, or less than a MiB, is refused."""
+    with pytest.raises(BadQuantity):
+        parse_memory(text)
+
+
+def test_memory_is_shown_with_its_unit():
+    """Amounts from 1 GiB on are shown in GiB, smaller ones in MiB."""
+    assert ("4.0 GiB", "300 MiB") == (format_mib(4096), format_mib(300))

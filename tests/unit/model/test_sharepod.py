@@ -1,0 +1,68 @@
+"""A SharePod is understood as a whole or refused with the path of what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aliquot.model.sharepod import BadSharePod, parse_sharepod
+
+
+def sharepod(gpu: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """A good SharePod named a, with changes."""
+    container = {"name": "main", "command": ["true"]} | changes.pop("container", {})
+    spec = {
+        "gpu": {"request": 0.3} if gpu is None else gpu,
+        "template": {"spec": {"containers": [container]}},
+    } | changes.pop("spec", {})
+    return {"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": {"name": "a"}, "spec": spec} | changes
+
+
+def test_a_sharepod_carries_its_request_in_integers():
+    """Request, limit and memory come out as milli-GPU and MiB."""
+    request = parse_sharepod(sharepod({"request": "300m", "limit": 0.6, "memory": "4Gi"})).request
+
+    assert (300, 600, 4096) == (request.request_milli, request.ceiling_milli, request.memory_on(16384))
+
+
+def test_without_a_limit_the_whole_device_is_the_limit():
+    """The default limit is the whole device."""
+    assert parse_sharepod(sharepod({"request": 0.3})).request.ceiling_milli == 1000
+
+
+def test_without_memory_the_fraction_of_compute_is_the_fraction_of_memory():
+    """Memory left out is the same part of the device as of its compute."""
+    assert parse_sharepod(sharepod({"request": 0.25})).request.memory_on(16384) == 4096
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        (sharepod({"request": 0.3, "limt": 0.6}), 'sharepod "a": spec.gpu has no field "limt"; it knows request, limit'),
+        (sharepod({"limit": 0.6}), 'sharepod "a": spec.gpu.request is missing'),
+        (sharepod({"request": 0.3, "limit": 0.2}), "spec.gpu.limit 0.20 is below spec.gpu.request 0.30; a limit is at"),
+        (sharepod({"request": "lots"}), 'spec.gpu.request: "lots" is no fraction of a GPU'),
+        (sharepod({"request": 0.3, "memory": "4X"}), 'spec.gpu.memory: "4X" is no amount of memory'),
+        (sharepod({"request": 0}), "spec.gpu.request 0.00 asks for nothing"),
+        (sharepod({"request": [1]}), "spec.gpu.request: expected"),
+        (sharepod(kind="Pod"), "kind: invalid enum value 'Pod'"),
+        (sharepod(container={"imag": "x"}), 'has no field "imag"; it knows name, image'),
+        (sharepod(container={"command": []}), 'container "main" has no command'),
+        (sharepod(metadata={}), "metadata.name is missing"),
+        ("text", "a SharePod is a mapping with apiVersion"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_path(document, sentence):
+    """The message names the SharePod, the path of the field and what is allowed there."""
+    with pytest.raises(BadSharePod) as caught:
+        parse_sharepod(document)
+
+    assert sentence.lower() in str(caught.value).lower()
+
+
+def test_cluster_fields_are_accepted_and_listed():
+    """Fields that only a cluster heeds are no error, and the SharePod says which were given."""
+    pod = parse_sharepod(sharepod(container={"image": "x", "resources": {"limits": {"cpu": 1}}}))
+
+    assert pod.ignored == ["containers[].resources"]

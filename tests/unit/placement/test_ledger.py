@@ -1,0 +1,161 @@
+"""The books stay in order, and first fit finds room where there is some."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import Device, GpuRequest, Labels, Plan, Slice
+from aliquot.placement.firstfit import NeverFits, NoRoom, first_fit
+from aliquot.placement.ledger import Ledger, LedgerError
+
+
+class Machine:
+    """A ledger and short ways to fill it."""
+
+    def __init__(self, gpus: int, memory_mib: int = 16384) -> None:
+        self.ledger = Ledger(Device(f"GPU-{i}", i, "Tesla V100", memory_mib) for i in range(gpus))
+
+    def place(self, name: str, milli: int, **fields) -> list[str]:
+        """Place and book; the GPUs it got."""
+        memory = fields.pop("memory_mib", None)
+        labels = Labels(**{k: fields.pop(k) for k in ("affinity", "anti_affinity", "exclusion") if k in fields})
+        request = GpuRequest(milli, memory=Memory(mib=memory) if memory else None, labels=labels, **fields)
+        plan = first_fit(self.ledger, request)
+        self.ledger.reserve(name, plan, labels, request.gpu_id)
+        self.ledger.check()
+        return list(plan.uuids)
+
+
+def test_the_lowest_gpu_with_room_is_taken():
+    """First fit fills GPU 0 before GPU 1 and comes back to gaps."""
+    machine = Machine(gpus=2)
+
+    got = [machine.place("a", 600), machine.place("b", 600), machine.place("c", 400)]
+
+    assert got == [["GPU-0"], ["GPU-1"], ["GPU-0"]]
+
+
+def test_requests_on_a_gpu_never_exceed_one():
+    """A request beyond what is unreserved finds no room, and the message says what is missing where."""
+    machine = Machine(gpus=1)
+    machine.place("a", 600)
+
+    with pytest.raises(NoRoom, match=r"GPU 0 has 0\.40 unreserved, 0\.50 were asked.*aliquot get tenants"):
+        machine.place("b", 500)
+
+
+def test_memory_on_a_gpu_is_never_promised_twice():
+    """Memory is reserved like compute."""
+    machine = Machine(gpus=1)
+    machine.place("a", 100, memory_mib=15000)
+
+    with pytest.raises(NoRoom, match="1.4 GiB unreserved, 2.0 GiB were asked"):
+        machine.place("b", 100, memory_mib=2048)
+
+
+def test_more_memory_than_any_device_has_never_fits():
+    """Memory beyond the device is the asker's mistake, not a matter of waiting."""
+    with pytest.raises(NeverFits, match=r"17\.0 GiB of GPU memory were asked, GPU 0 has 16\.0 GiB in all"):
+        Machine(gpus=1).place("a", 100, memory_mib=17 * 1024)
+
+
+def test_more_than_one_gpu_is_whole_ones_and_a_rest():
+    """2.5 GPUs are two whole ones and half of a third."""
+    machine = Machine(gpus=4)
+    machine.place("small", 100)
+
+    assert machine.place("big", 2500) == ["GPU-1", "GPU-2", "GPU-3"] or machine.ledger.free_milli("GPU-3") == 500
+
+
+def test_more_gpus_than_there_are_never_fit():
+    """A sum over the machine is refused with what it has."""
+    with pytest.raises(NeverFits, match="ask for at most 1.0"):
+        Machine(gpus=1).place("a", 1500)
+
+
+def test_a_gpu_can_be_named_by_index_or_uuid():
+    """A named GPU is taken or nothing is; an unknown name lists the known."""
+    machine = Machine(gpus=2)
+
+    assert [["GPU-1"], ["GPU-1"]] == [machine.place("a", 100, gpu="1"), machine.place("b", 100, gpu="GPU-1")]
+    with pytest.raises(NeverFits, match='no GPU "7" here; there are GPU 0, 1'):
+        machine.place("c", 100, gpu="7")
+
+
+def test_same_anti_affinity_label_means_different_gpus():
+    """Tenants that carry the same anti-affinity label never share a GPU."""
+    machine = Machine(gpus=2)
+
+    assert machine.place("a", 300, anti_affinity="noisy") != machine.place("b", 300, anti_affinity="noisy")
+
+
+def test_an_affinity_label_never_splits():
+    """Tenants with the same affinity label share a GPU, and one that finds it full waits."""
+    machine = Machine(gpus=2)
+    machine.place("a", 700, affinity="team")
+
+    with pytest.raises(NoRoom, match='is not where affinity "team" is'):
+        machine.place("b", 700, affinity="team")
+
+
+def test_an_exclusive_gpu_takes_only_its_own():
+    """Tenants with different exclusion labels never share a GPU, none being a label of its own."""
+    machine = Machine(gpus=2)
+
+    assert machine.place("a", 100, exclusion="x") == ["GPU-0"]
+    assert machine.place("b", 100) == ["GPU-1"]
+    assert machine.place("c", 100, exclusion="x") == ["GPU-0"]
+
+
+def test_the_same_gpu_id_is_the_same_gpu():
+    """Requests for the same named vGPU land together."""
+    machine = Machine(gpus=2)
+    machine.place("a", 900)
+
+    assert machine.place("b", 200, gpu_id="v") == machine.place("c", 200, gpu_id="v") == ["GPU-1"]
+
+
+def test_labels_leave_with_their_resident():
+    """A tenant that is released takes its labels along."""
+    machine = Machine(gpus=1)
+    machine.place("a", 300, exclusion="x")
+    machine.ledger.release("a")
+
+    assert machine.place("b", 300) == ["GPU-0"]
+
+
+def test_a_name_is_given_once():
+    """A second tenant by a taken name is refused."""
+    machine = Machine(gpus=1)
+    machine.place("a", 300)
+
+    with pytest.raises(LedgerError, match="choose another name"):
+        machine.place("a", 300)
+
+
+def test_a_plan_that_does_not_fit_changes_nothing():
+    """Booking is all or nothing."""
+    ledger = Machine(gpus=2).ledger
+    plan = Plan((Slice("GPU-0", 500, 1000, 10), Slice("GPU-1", 1500, 2000, 10)))
+
+    with pytest.raises(LedgerError):
+        ledger.reserve("a", plan)
+
+    assert (1000, {}) == (ledger.free_milli("GPU-0"), ledger.plans)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 2500), st.integers(1, 20000)), max_size=40))
+def test_no_sequence_of_arrivals_and_departures_breaks_the_books(steps):
+    """After any history nothing is over-promised, and plans and residents agree."""
+    machine = Machine(gpus=3)
+    for name, milli, memory_mib in steps:
+        machine.ledger.release(str(name))
+        try:
+            machine.place(str(name), milli, memory_mib=memory_mib)
+        except (NoRoom, NeverFits):
+            continue
+
+    machine.ledger.check()
