@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import time
-from typing import IO
+from typing import IO, Protocol
 
 import msgspec
 
@@ -14,6 +14,13 @@ from .records import TenantRecord
 from .report import status_of
 from .server import Server
 from .settings import Settings
+
+
+class Closeable(Protocol):
+    """Something beside the loop that is to be ended."""
+
+    def close(self) -> None:
+        """End it."""
 
 
 class Program:
@@ -36,7 +43,7 @@ class Program:
         self._restore()
         self._channels = Channels(self.server, self._save_tenants)
         self.server.housekeepers.append(self._write_journal)
-        self._metrics: object | None = None
+        self._side_threads: list[Closeable] = []
         self._start_side_threads(settings)
 
     def run(self) -> None:
@@ -49,6 +56,8 @@ class Program:
 
     def close(self) -> None:
         """Write down what is owed, close pages by the fail policy, unlink sockets."""
+        for thread in self._side_threads:
+            thread.close()
         self._write_journal(time.monotonic_ns())
         self._journal.close()
         self._channels.close()
@@ -95,7 +104,7 @@ class Program:
             from .metrics import Metrics
 
             metrics = Metrics(settings.metrics_port)
-            self._metrics = metrics
+            self._side_threads.append(metrics)
             self.server.housekeepers.append(
                 lambda _now: metrics.publish(status_of(self.server.engine, settings, self.server.boot_id))
             )
@@ -103,4 +112,5 @@ class Program:
             from .measure import MemoryMeasure
 
             measure = MemoryMeasure(settings.libnvml)
+            self._side_threads.append(measure)
             self.server.housekeepers.append(lambda now: measure.apply(self.server.engine, self.server.events, now))

@@ -47,24 +47,23 @@ class Server:
         self._protocol = Protocol(self.engine, self.boot_id)
         self._timer = Timer()
         self._paused: dict[Process, int] = {}
-        self._running = False
+        self._stopping = False
         self._next_round_ns = 0
         self.selector.register(self._timer, selectors.EVENT_READ, self._timer.clear)
 
     def run(self) -> None:
         """Serve until `stop`; the collector runs only between turns, when it has time."""
-        self._running = True
         gc.collect()
         gc.freeze()
         gc.disable()
-        while self._running:
+        while not self._stopping:
             for key, _ in self.selector.select():
                 key.data()
             self.turn()
 
     def stop(self) -> None:
         """End `run` after this turn."""
-        self._running = False
+        self._stopping = True
 
     def turn(self) -> None:
         """Let the policy decide, then do what is due less urgently, then arm the timer."""

@@ -149,7 +149,9 @@ def _topology(profile: Profile, count: int) -> tuple[list[list[str]], list[str],
     text = (_folder() / "topologies" / name).read_text("utf-8")
     board, affinity = _read_matrix(text)
     size = len(board)
-    links = [[board[i % size][j % size] if i // size == j // size else "SYS" for j in range(count)] for i in range(count)]
+    links = [
+        [board[i % size][j % size] if i // size == j // size else "SYS" for j in range(count)] for i in range(count)
+    ]
     cpus = [affinity[i % size] for i in range(count)]
     nodes = {cpu: number for number, cpu in enumerate(dict.fromkeys(cpus))}
     return links, cpus, [nodes[cpu] for cpu in cpus]
@@ -159,5 +161,7 @@ def _read_matrix(text: str) -> tuple[list[list[str]], list[str]]:
     rows = [line.split() for line in text.splitlines() if re.match(r"\s*GPU\d+\s+(X|[A-Z])", line)]
     rows = [row for row in rows if len(row) > 1 and _LINK.fullmatch(row[1])]
     board = [[cell.replace("SOC", "SYS") for cell in row[1 : len(rows) + 1]] for row in rows]
-    ranges = [next((c for c in row[1:] if re.fullmatch(r"\d[\d,-]*", c) and ("-" in c or "," in c)), "0") for row in rows]
+    ranges = [
+        next((c for c in row[1:] if re.fullmatch(r"\d[\d,-]*", c) and ("-" in c or "," in c)), "0") for row in rows
+    ]
     return board, ranges

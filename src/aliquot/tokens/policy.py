@@ -310,15 +310,23 @@ class TokenPolicy:
                 self._grant(tenant, now_ns, actions)
 
     def _reservations(self, now_ns: int, candidates: list[Tenant]) -> dict[str, str]:
-        """GPUs kept for gangs that have waited long enough, eldest first, each all of its GPUs or none."""
-        gangs = [t for t in candidates if len(t.accounts) > 1]
-        gangs.sort(key=lambda t: (t.wanting_since_ns or 0, next(iter(t.accounts.values())).ordinal))
+        """GPUs kept for gangs that have waited long enough, each all of its GPUs or none.
+
+        In the order of turns, and never past a tenant that comes before the gang: who is passed over moves up in that
+        order with time, so neither a gang nor its neighbours starve.
+        """
         reserved: dict[str, str] = {}
-        for gang in gangs:
-            patient = now_ns - (gang.wanting_since_ns or 0) < self.config.gang_patience_ns
-            if patient or any(gpu in reserved for gpu in gang.accounts):
+        if not any(len(tenant.accounts) > 1 for tenant in candidates):
+            return reserved
+        claimed: set[str] = set()
+        for tenant in sorted(candidates, key=lambda t: (self._rank(t, now_ns), t.name)):
+            gang = len(tenant.accounts) > 1
+            if gang and now_ns - (tenant.wanting_since_ns or 0) < self.config.gang_patience_ns:
                 continue
-            reserved.update(dict.fromkeys(gang.accounts, gang.name))
+            if gang and claimed.isdisjoint(tenant.accounts):
+                reserved.update(dict.fromkeys(tenant.accounts, tenant.name))
+            if not gang or tenant.name in reserved.values():
+                claimed.update(tenant.accounts)
         return reserved
 
     def _free(self, gpu: str, now_ns: int) -> bool:

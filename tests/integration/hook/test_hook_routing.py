@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[3]
 TABLE = ROOT / "native" / "symbols" / "cuda.tsv"
 
@@ -16,14 +14,16 @@ ASK_BOTH = """
 import csv
 libc = ctypes.CDLL(None)
 class Info(ctypes.Structure):
-    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("at", ctypes.c_void_p)]
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p),
+                ("at", ctypes.c_void_p)]
 def where(address):
     info = Info()
     libc.dladdr(ctypes.c_void_p(address), ctypes.byref(info))
     return [(info.file or b"").decode().rsplit("/", 2)[-2:], (info.name or b"").decode() if info.at == address else ""]
 def ask(lib, name, version, flags, symbol="cuGetProcAddress_v2"):
     out, status = ctypes.c_void_p(), ctypes.c_int(-1)
-    result = getattr(lib, symbol)(name.encode(), ctypes.byref(out), version, ctypes.c_uint64(flags), ctypes.byref(status))
+    call, wish = getattr(lib, symbol), ctypes.c_uint64(flags)
+    result = call(name.encode(), ctypes.byref(out), version, wish, ctypes.byref(status))
     return [result, status.value, out.value or 0]
 hook = ctypes.CDLL("libcuda.so.1"); hook.cuInit(0)
 real = ctypes.CDLL(REAL)
@@ -46,8 +46,7 @@ def test_generated_files_are_fresh():
     assert subprocess.run([sys.executable, ROOT / "tools" / "gen_hook.py", "--check"]).returncode == 0
 
 
-@pytest.mark.parametrize("mode", ["library-path", "preload"])
-def test_every_name_version_and_flag_gets_its_own_hook(tenant, mode):
+def test_every_name_version_and_flag_gets_its_own_hook(tenant):
     """For each row of the table the answer is the driver's own function, or our hook of exactly that symbol."""
     scene = tenant()
     names = sorted({(row["name"], int(row["version"])) for row in rows()})
@@ -63,8 +62,7 @@ for name, version in NAMES:
 addresses = sorted({a[i][2] for a in answers for i in (3, 4)})
 say(answers=answers, where={a: where(a) for a in addresses if a}, stats=None)
 say(symbols={s: ctypes.cast(getattr(real, s), ctypes.c_void_p).value for s in SYMBOLS if hasattr(real, s)})
-""".replace("SYMBOLS", repr(sorted(hooked()))),
-        mode=mode,
+""".replace("SYMBOLS", repr(sorted(hooked())))
     )
     facts, symbols = program.read(), program.read()["symbols"]
 
@@ -93,12 +91,30 @@ def test_every_version_and_twin_of_an_intercepted_name_is_intercepted():
     assert missed == set()
 
 
+def test_preload_hands_out_hooks_for_intercepted_names_only(tenant):
+    """By dlsym, an intercepted name is ours and every other name is the driver's own function."""
+    scene = tenant()
+    names = sorted({row["symbol"] for row in rows()})
+    program = scene.run(
+        f"REAL = {str(scene.machine.libcuda)!r}; NAMES = {names!r}\n"
+        + ASK_BOTH
+        + "say(files={n: where(ctypes.cast(getattr(real, n), ctypes.c_void_p).value)[0][-1] for n in NAMES})",
+        mode="preload",
+    )
+
+    files = program.read()["files"]
+
+    assert {name for name, file in files.items() if file == "libaliquot.so"} == hooked() & set(names)
+    assert set(files.values()) == {"libaliquot.so", "libcuda.so.1"}
+
+
 def test_unknown_names_pass_and_are_counted(tenant):
     """A name that the driver knows and our table does not is handed out as it is, and the empty name is harmless."""
     scene = tenant()
     program = scene.run(
         f"REAL = {str(scene.machine.libcuda)!r}\n" + ASK_BOTH + "cuda = Cuda()\n"
-        "say(empty=ask(hook, '', 0, 0)[0], real=ask(real, '', 0, 0)[0], nothing=ask(hook, 'cuNoSuchThing', 13000, 0)[2])"
+        "say(empty=ask(hook, '', 0, 0)[0], real=ask(real, '', 0, 0)[0],\n"
+        "    nothing=ask(hook, 'cuNoSuchThing', 13000, 0)[2])"
     )
 
     facts = program.read()

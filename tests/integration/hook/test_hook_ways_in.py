@@ -61,7 +61,7 @@ def test_a_child_after_fork_and_exec_is_held_too(tenant, mode):
     program = scene.run(
         "import subprocess\ncuda = Cuda(); spin = cuda.spin(); cuda.launch(spin, 1000)\n"
         f"code = {('from client import *' + chr(10) + WAYS['plain'] + SEE)!r}\n"
-        "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout, end='', flush=True)",
+        "print(subprocess.run([sys.executable, '-c', code], stdout=-1, text=True).stdout, end='', flush=True)",
         mode=mode,
     )
 
@@ -110,7 +110,8 @@ def test_preload_keeps_dlsym_as_it_was(tenant):
         """
         libc = ctypes.CDLL(None)
         find = libc.dlsym; find.restype = ctypes.c_void_p; find.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-        at = libc.dlvsym; at.restype = ctypes.c_void_p; at.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+        at = libc.dlvsym; at.restype = ctypes.c_void_p
+        at.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
         say(default=find(None, b"getpid") == ctypes.cast(libc.getpid, ctypes.c_void_p).value,
             next=bool(find(ctypes.c_void_p(-1), b"getpid")), none=find(None, b"no_such_function"),
             versioned=at(None, b"getpid", b"GLIBC_2.2.5") == ctypes.cast(libc.getpid, ctypes.c_void_p).value)

@@ -43,10 +43,10 @@ def test_waiter_ends_lent_time_at_the_minimum_quota():
     policy.want("a", 0)
     policy.tick(0)
     (renewal,) = policy.tick(98 * MS)
-    policy.want("b", 130 * MS)
-    policy.tick(130 * MS)
+    policy.want("b", 105 * MS)
+    assert policy.tick(105 * MS) == []
 
-    actions = policy.tick(policy.next_wake_ns())
+    actions = policy.tick(118 * MS)
 
     assert isinstance(renewal, Renew)
     assert [type(action) for action in actions] == [Revoke]

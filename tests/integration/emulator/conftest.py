@@ -1,0 +1,70 @@
+"""Emulated machines and the clients that run on them, each client in its own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aliquot.driver.emulation import EmulatedMachine, prepare
+from aliquot.driver.native import NativePartMissing
+
+PRELUDE = Path(__file__).with_name("client_prelude.py").read_text("utf-8")
+
+
+class Clients:
+    """Starts client programs on one machine and ends those still running."""
+
+    def __init__(self, machine: EmulatedMachine) -> None:
+        self.machine = machine
+        self.children: list[subprocess.Popen[str]] = []
+
+    def start(self, code: str, **env: str) -> subprocess.Popen[str]:
+        """A process that runs `code` after the prelude (see client_prelude.py)."""
+        variables = {**os.environ, "LD_LIBRARY_PATH": str(self.machine.directory), **env}
+        child = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + "\n" + code],
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.children.append(child)
+        return child
+
+    def run(self, code: str, **env: str) -> Any:
+        """The JSON value that `code` handed to `answer()`; fails with the client's error text."""
+        return self.answer(self.start(code, **env))
+
+    def answer(self, child: subprocess.Popen[str]) -> Any:
+        """Waits for a started client's answer."""
+        out, err = child.communicate(timeout=60)
+        assert child.returncode == 0, err
+        return json.loads(out.splitlines()[-1])
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> Iterator[Callable[..., Clients]]:
+    """Builds a machine from a specification and hands out its `Clients`."""
+    made: list[Clients] = []
+
+    def build(spec: str = "a100x2", *extra: str) -> Clients:
+        try:
+            made.append(Clients(prepare(tmp_path / f"machine{len(made)}", spec, extra=extra)))
+        except NativePartMissing as reason:
+            pytest.skip(f"the emulator is not built: {reason}")
+        return made[-1]
+
+    yield build
+    for each in made:
+        for child in each.children:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()

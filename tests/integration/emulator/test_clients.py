@@ -1,0 +1,223 @@
+"""Unmodified clients find a GPU that allocates, copies, keeps time and captures."""
+
+
+def test_bytes_survive_the_way_to_the_device_and_back(clients):
+    """What is copied to the device comes back unchanged, also after a copy between two allocations."""
+    same = clients().run("""
+open_gpu()
+a, b = ck(d.cuMemAlloc(4096)), ck(d.cuMemAlloc(4096))
+out = bytearray(4096)
+ck(d.cuMemcpyHtoD(a, bytes(range(256)) * 16, 4096))
+ck(d.cuMemcpyDtoD(b, a, 4096))
+ck(d.cuMemcpyDtoH(out, b, 4096))
+answer(bytes(out) == bytes(range(256)) * 16)
+""")
+
+    assert same
+
+
+def test_events_measure_the_kernels_between_them(clients):
+    """A hundred kernels of 1 ms lie 100 ms apart on the GPU's clock."""
+    ms = clients().run("""
+open_gpu()
+k = Spinner()
+first, last = ck(d.cuEventCreate(0)), ck(d.cuEventCreate(0))
+ck(d.cuEventRecord(first, k.stream))
+for _ in range(100): k.launch(1_000_000)
+ck(d.cuEventRecord(last, k.stream))
+ck(d.cuEventSynchronize(last))
+answer(ck(d.cuEventElapsedTime(first, last)))
+""")
+
+    assert abs(ms - 100) < 0.5
+
+
+def test_launch_is_asynchronous_and_bounded(clients):
+    """A launch returns before its kernel ends; the 1025th waiting one waits for room."""
+    launched, full = clients().run("""
+open_gpu()
+k = Spinner()
+t = time.monotonic()
+for _ in range(1000): k.launch(100_000)
+launched = time.monotonic() - t
+for _ in range(1000): k.launch(100_000)
+full = time.monotonic() - t
+k.sync()
+answer([launched, full])
+""")
+
+    assert launched < 0.05
+    assert full > 0.09
+
+
+def test_legacy_stream_waits_for_blocking_streams(clients):
+    """A synchronous copy on the legacy stream comes after the kernels of a blocking stream, not of a non-blocking one."""
+    blocking, free = clients().run("""
+open_gpu()
+p = ck(d.cuMemAlloc(64))
+times = []
+for flags in (0, 1):
+    k = Spinner(stream=ck(d.cuStreamCreate(flags)))
+    k.launch(50_000_000)
+    t = time.monotonic()
+    ck(d.cuMemcpyDtoH(bytearray(64), p, 64))
+    times.append(time.monotonic() - t)
+    k.sync()
+answer(times)
+""")
+
+    assert blocking > 0.045
+    assert free < 0.02
+
+
+def test_captured_work_runs_at_every_launch_of_its_graph(clients):
+    """A fork and join captured over two streams becomes a graph that takes its kernels' time at each launch."""
+    nodes, ms, first_word = clients().run("""
+open_gpu()
+k, side = Spinner(b"step_ms2"), Spinner(b"step_ms2")
+fork, join = ck(d.cuEventCreate(2)), ck(d.cuEventCreate(2))
+p = ck(d.cuMemAlloc(4096))
+ck(d.cuStreamBeginCapture(k.stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+k.launch()
+ck(d.cuEventRecord(fork, k.stream)); ck(d.cuStreamWaitEvent(side.stream, fork, 0))
+side.launch()
+ck(d.cuEventRecord(join, side.stream)); ck(d.cuStreamWaitEvent(k.stream, join, 0))
+ck(d.cuMemsetD32Async(p, 7, 1024, k.stream))
+graph = ck(d.cuStreamEndCapture(k.stream))
+run = ck(d.cuGraphInstantiate(graph, 0))
+t = time.monotonic()
+for _ in range(5): ck(d.cuGraphLaunch(run, k.stream))
+k.sync()
+out = bytearray(4)
+ck(d.cuMemcpyDtoH(out, p, 4))
+answer([ck(d.cuGraphGetNodes(graph))[1], (time.monotonic() - t) * 1e3, out[0]])
+""")
+
+    assert nodes == 3
+    assert 20 <= ms < 30
+    assert first_word == 7
+
+
+def test_allocating_in_a_global_capture_spoils_it(clients):
+    """An allocation that may synchronise is refused with 900 during a global capture, which then ends with 901."""
+    codes = clients().run("""
+open_gpu()
+k = Spinner()
+ck(d.cuStreamBeginCapture(k.stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+answer([code(d.cuMemAlloc(64)), code(d.cuStreamEndCapture(k.stream)), code(d.cuMemAlloc(64))])
+""")
+
+    assert codes == [900, 901, 0]
+
+
+def test_unjoined_stream_fails_the_capture(clients):
+    """A capture whose side stream was not joined ends with 904."""
+    result = clients().run("""
+open_gpu()
+k, side = Spinner(), Spinner()
+fork = ck(d.cuEventCreate(2))
+ck(d.cuStreamBeginCapture(k.stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+ck(d.cuEventRecord(fork, k.stream)); ck(d.cuStreamWaitEvent(side.stream, fork, 0))
+side.launch(1000)
+answer(code(d.cuStreamEndCapture(k.stream)))
+""")
+
+    assert result == 904
+
+
+def test_pool_keeps_memory_up_to_its_threshold(clients):
+    """Memory freed to a pool returns to the device, unless the release threshold says to keep it."""
+    returned, kept = clients().run("""
+open_gpu()
+pool = ck(d.cuDeviceGetDefaultMemPool(0))
+stream = ck(d.cuStreamCreate(1))
+free = []
+for threshold in (0, 1 << 30):
+    ck(d.cuMemPoolSetAttribute(pool, d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, d.cuuint64_t(threshold)))
+    before = ck(d.cuMemGetInfo())[0]
+    p = ck(d.cuMemAllocAsync(64 << 20, stream))
+    ck(d.cuMemFreeAsync(p, stream)); ck(d.cuStreamSynchronize(stream))
+    free.append((before - ck(d.cuMemGetInfo())[0]) >> 20)
+answer(free)
+""")
+
+    assert returned == 0
+    assert kept == 64
+
+
+def test_mapped_physical_memory_is_readable_and_given_back(clients):
+    """Virtual memory management maps created memory at a reserved address and books it until it is released."""
+    mapped, after, first = clients().run("""
+open_gpu()
+size = 4 << 20
+prop = d.CUmemAllocationProp()
+prop.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+prop.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+before = ck(d.cuMemGetInfo())[0]
+at = ck(d.cuMemAddressReserve(size, 0, 0, 0))
+handle = ck(d.cuMemCreate(size, prop, 0))
+ck(d.cuMemMap(at, size, 0, handle, 0))
+access = d.CUmemAccessDesc()
+access.location = prop.location
+access.flags = d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+ck(d.cuMemSetAccess(at, size, [access], 1))
+ck(d.cuMemsetD8(at, 5, size))
+out = bytearray(1)
+ck(d.cuMemcpyDtoH(out, at, 1))
+mapped = before - ck(d.cuMemGetInfo())[0]
+ck(d.cuMemUnmap(at, size)); ck(d.cuMemRelease(handle)); ck(d.cuMemAddressFree(at, size))
+answer([mapped, before - ck(d.cuMemGetInfo())[0], out[0]])
+""")
+
+    assert (mapped, after, first) == (4 << 20, 0, 5)
+
+
+def test_forked_child_cannot_use_the_driver(clients):
+    """After fork the child gets CUDA_ERROR_NOT_INITIALIZED from every call, as with the real driver."""
+    result = clients().run("""
+open_gpu()
+read, write = os.pipe()
+if os.fork() == 0:
+    os.write(write, bytes([code(d.cuCtxGetDevice()), code(d.cuInit(0))]))
+    os._exit(0)
+answer(list(os.read(read, 2)))
+""")
+
+    assert result == [3, 3]
+
+
+def test_numba_compiles_and_runs_a_kernel(clients):
+    """numba-cuda compiles a kernel for the emulated GPU, launches it and copies arrays back."""
+    ok = clients().run("""
+import numpy as np
+from numba import cuda
+@cuda.jit
+def inc(a):
+    i = cuda.grid(1)
+    if i < a.size: a[i] += 1
+host = np.arange(1000, dtype=np.float32)
+there = cuda.to_device(host)
+inc[64, 128](there)
+cuda.synchronize()
+answer(bool((there.copy_to_host() == host).all()))  # a kernel computes nothing here
+""")
+
+    assert ok
+
+
+def test_cuda_core_compiles_and_launches(clients):
+    """cuda-core compiles with NVRTC, allocates from its pool, launches and synchronises."""
+    name = clients().run("""
+from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+device = Device(0)
+device.set_current()
+stream = device.create_stream()
+buffer = device.memory_resource.allocate(1024, stream=stream)
+source = 'extern "C" __global__ void k(int *a) { a[0] = 1; }'
+kernel = Program(source, "c++", options=ProgramOptions(arch="sm_80")).compile("cubin").get_kernel("k")
+launch(stream, LaunchConfig(grid=1, block=32), kernel, buffer)
+stream.sync()
+answer(device.name)
+""")
+
+    assert name == "NVIDIA A100-SXM4-40GB"

@@ -1,0 +1,67 @@
+"""The management library reads the same books."""
+
+READ = """
+import pynvml as n
+n.nvmlInit()
+h = n.nvmlDeviceGetHandleByIndex(0)
+"""
+
+
+def test_identity_agrees_with_the_driver(clients):
+    """Count, name, UUID and PCI address are the same in both libraries."""
+    machine = clients("v100x4")
+    uuid, name, count, bus = machine.run(
+        READ
+        + "answer([n.nvmlDeviceGetUUID(h), n.nvmlDeviceGetName(h), n.nvmlDeviceGetCount(), n.nvmlDeviceGetPciInfo(h).busId])"
+    )
+    mine, pci = machine.run(
+        "open_gpu(); answer([bytes(ck(d.cuDeviceGetUuid(0)).bytes).hex(), ck(d.cuDeviceGetPCIBusId(13, 0)).decode()])"
+    )
+
+    assert uuid == machine.machine.uuids[0]
+    assert mine == uuid.removeprefix("GPU-").replace("-", "")
+    assert (name, count) == ("Tesla V100-SXM2-16GB", 4)
+    assert bus.upper().endswith(pci[:12].upper())
+
+
+def test_memory_and_process_list_follow_the_clients(clients):
+    """A client's allocations and context appear as used memory and under its process id."""
+    machine = clients()
+    holder = machine.start("open_gpu(); p = ck(d.cuMemAlloc(1 << 30)); answer('held'); sys.stdin.readline()")
+    holder.stdout.readline()
+
+    used, processes = machine.run(
+        READ
+        + "answer([n.nvmlDeviceGetMemoryInfo(h).used >> 20, "
+        + "[[p.pid, p.usedGpuMemory >> 20] for p in n.nvmlDeviceGetComputeRunningProcesses(h)]])"
+    )
+
+    expected = 1024 + machine.machine.profile.context_mib
+    assert used == expected
+    assert processes == [[holder.pid, expected]]
+
+
+def test_utilisation_follows_the_kernels(clients):
+    """A GPU that is always busy reads about 100 %, an idle one 0."""
+    machine = clients()
+    busy = machine.start("open_gpu(); k = Spinner()\nfor _ in range(200): k.launch(10_000_000)\nanswer('on'); k.sync()")
+    busy.stdout.readline()
+
+    gpu, idle = machine.run(
+        READ
+        + "time.sleep(1); answer([n.nvmlDeviceGetUtilizationRates(h).gpu, "
+        + "n.nvmlDeviceGetUtilizationRates(n.nvmlDeviceGetHandleByIndex(1)).gpu])"
+    )
+
+    assert gpu > 75
+    assert idle == 0
+
+
+def test_links_follow_the_matrix(clients):
+    """GPU 0 of four V100 has one link each to GPU 1 and 2 and two to GPU 3."""
+    peers = clients("v100x4").run(
+        READ
+        + "answer(sorted(n.nvmlDeviceGetNvLinkRemotePciInfo(h, i).bus for i in range(6) if n.nvmlDeviceGetNvLinkState(h, i)))"
+    )
+
+    assert peers == [0x14, 0x18, 0x1C, 0x1C]

@@ -1,0 +1,79 @@
+"""All processes of a machine share one clock and one set of books per GPU."""
+
+import signal
+
+LOOP = """
+open_gpu()
+k = Spinner()
+answer("ready"); sys.stdin.readline()
+begin, spent = time.monotonic(), 0
+while time.monotonic() - begin < 2:
+    for _ in range({depth}): k.launch({ns})
+    k.sync()
+    spent += {depth} * {ns}
+answer(spent / 1e9 / (time.monotonic() - begin))
+"""
+
+
+def race(clients, *loads):
+    children = [clients.start(LOOP.format(depth=depth, ns=ns)) for depth, ns in loads]
+    for child in children:
+        child.stdout.readline()
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    return [clients.answer(child) for child in children]
+
+
+def test_one_process_gets_the_whole_gpu(clients):
+    """Back-to-back kernels of one process use all of the GPU's time."""
+    (share,) = race(clients(), (200, 1_000_000))
+
+    assert share > 0.985
+
+
+def test_two_processes_alternate_evenly(clients):
+    """Two processes with kernels of 1 ms and 30 ms each get about half, and together not more than one GPU."""
+    short, long = race(clients(), (60, 1_000_000), (2, 30_000_000))
+
+    assert abs(short - 0.5) < 0.05
+    assert abs(long - 0.5) < 0.05
+    assert short + long < 1.03
+
+
+def test_memory_of_a_killed_process_comes_back(clients):
+    """kill -9 of a process returns its allocations and its context to the device."""
+    machine = clients()
+    holder = machine.start("open_gpu(); p = ck(d.cuMemAlloc(8 << 30)); answer('held'); sys.stdin.readline()")
+    holder.stdout.readline()
+    free = "open_gpu(); answer(ck(d.cuMemGetInfo())[0] >> 20)"
+    held = machine.run(free)
+
+    holder.send_signal(signal.SIGKILL)
+    holder.wait(10)
+
+    assert machine.run(free) - held == (8 << 10) + machine.machine.profile.context_mib
+
+
+def test_killed_owner_does_not_keep_the_gpu(clients):
+    """When a process dies inside a long kernel the others go on."""
+    machine = clients()
+    hog = machine.start("open_gpu(); k = Spinner(); k.launch(100_000_000_000); answer('on'); sys.stdin.readline()")
+    hog.stdout.readline()
+    hog.send_signal(signal.SIGKILL)
+    hog.wait(10)
+
+    took = machine.run(
+        "open_gpu(); k = Spinner(); t = time.monotonic(); k.launch(1000); k.sync(); answer(time.monotonic() - t)"
+    )
+
+    assert took < 0.5
+
+
+def test_device_memory_is_one_sum_over_processes(clients):
+    """An allocation that fits alone fails when another process holds the memory."""
+    machine = clients("v100")
+    holder = machine.start("open_gpu(); p = ck(d.cuMemAlloc(10 << 30)); answer('held'); sys.stdin.readline()")
+    holder.stdout.readline()
+
+    assert machine.run("open_gpu(); answer(code(d.cuMemAlloc(8 << 30)))") == 2

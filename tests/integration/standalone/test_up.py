@@ -1,0 +1,221 @@
+"""`aliquot up` and the SharePods on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from aliquot.standalone.engine import Engine
+
+from .conftest import Aliquot, eventually
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def sharepod(name: str, script: str, *, policy: str = "Never", **gpu: object) -> str:
+    """A SharePod that runs a shell script."""
+    spec = {
+        "gpu": {"request": 0.2} | gpu,
+        "template": {
+            "spec": {"restartPolicy": policy, "containers": [{"name": "main", "command": ["sh", "-c", script]}]}
+        },
+    }
+    return json.dumps(
+        {"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": {"name": name}, "spec": spec}
+    )
+
+
+class Cluster:
+    """Short ways to use an engine."""
+
+    def __init__(self, command: Aliquot, folder: Path) -> None:
+        self.command = command
+        self._file = folder / "pod.yaml"
+
+    def apply(self, text: str):
+        """Apply a text."""
+        self._file.write_text(text)
+        return self.command("apply", "-f", str(self._file))
+
+    def pod(self, name: str) -> dict:
+        """What `describe` says."""
+        return json.loads(self.command("describe", name, "-o", "json").stdout)
+
+    def wait_phase(self, name: str, phase: str) -> dict:
+        """Wait until a SharePod is in a phase."""
+        eventually(lambda: self.pod(name)["phase"] == phase, f"{name} is {phase}")
+        return self.pod(name)
+
+
+@pytest.fixture
+def up(engine: Aliquot, tmp_path) -> Cluster:
+    """An engine with two emulated GPUs."""
+    return Cluster(engine, tmp_path)
+
+
+@pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.yaml")))
+def test_every_example_is_taken(up: Cluster, example):
+    """Each file in examples/ applies, and applying it again changes nothing."""
+    first = up.command("apply", "-f", str(EXAMPLES / example))
+    again = up.command("apply", "-f", str(EXAMPLES / example))
+
+    assert (0, 0) == (first.returncode, again.returncode), first.stderr
+    assert all(line.endswith(" unchanged") for line in again.stdout.splitlines())
+
+
+def test_a_pod_runs_to_its_end_and_gives_its_gpu_back(up: Cluster):
+    """A SharePod that succeeds keeps its log, and its part of the GPU is free."""
+    up.apply(sharepod("a", "echo said $CUDA_VISIBLE_DEVICES"))
+    pod = up.wait_phase("a", "Succeeded")
+
+    assert up.command("logs", "a").stdout == f"said {pod['gpu_uuid'] or json_uuid(up, 0)}\n"
+    assert json.loads(up.command("get", "tenants", "-o", "json").stdout) == []
+
+
+def json_uuid(up: Cluster, index: int) -> str:
+    """The UUID of a GPU."""
+    return json.loads(up.command("get", "gpus", "-o", "json").stdout)[index]["uuid"]
+
+
+def test_first_fit_fills_one_gpu_before_the_next(up: Cluster):
+    """SharePods go to the first GPU that holds them; one without room waits and starts when there is."""
+    for name in ("a", "b", "c"):
+        up.apply(sharepod(name, "sleep 60", request=0.7))
+    before = [up.pod(name)["gpu"] for name in ("a", "b", "c")]
+    up.command("delete", "b")
+
+    assert ([0, 1, -1], 1) == (before, up.wait_phase("c", "Running")["gpu"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "script", "again"),
+    [("Always", "exit 0", True), ("OnFailure", "exit 1", True), ("OnFailure", "exit 0", False), ("Never", "exit 1", False)],
+)
+def test_a_container_starts_again_by_its_policy(up: Cluster, policy, script, again):
+    """Always starts again whatever happened, OnFailure after a failure, Never never."""
+    up.apply(sharepod("a", script, policy=policy))
+    if again:
+        eventually(lambda: up.pod("a")["restarts"] > 0, "the container was started again")
+    else:
+        up.wait_phase("a", "Succeeded" if script == "exit 0" else "Failed")
+
+    assert (up.pod("a")["restarts"] > 0) == again
+
+
+def test_a_deleted_pod_has_no_process_left(up: Cluster):
+    """Deleting a SharePod ends its container and what the container started."""
+    up.apply(sharepod("a", "sleep 300 & echo $!; wait"))
+    eventually(lambda: up.command("logs", "a").stdout.strip().isdigit(), "the child has started")
+    child = up.command("logs", "a").stdout.strip()
+    done = up.command("delete", "a")
+
+    assert (0, "sharepod/a deleted\n") == (done.returncode, done.stdout)
+    eventually(lambda: not Path(f"/proc/{child}").exists(), "the child has ended")
+
+
+def test_logs_follow_a_running_container(up: Cluster):
+    """`logs -f` shows what was printed and what comes."""
+    up.apply(sharepod("a", "echo one; sleep 1; echo two; sleep 60"))
+    up.wait_phase("a", "Running")
+    following = up.command.start("logs", "-f", "a")
+    assert following.stdout is not None
+    lines = [following.stdout.readline() for _ in range(2)]
+    following.kill()
+    following.communicate()
+
+    assert lines == ["one\n", "two\n"]
+
+
+def test_an_impossible_sharepod_is_refused_with_status_2(up: Cluster):
+    """Memory over the device, and fields nobody knows, are refused and change nothing."""
+    memory = up.apply(sharepod("a", "true", memory="64Gi"))
+    unknown = up.apply(sharepod("a", "true", limt=1))
+
+    assert (2, 2) == (memory.returncode, unknown.returncode)
+    assert "GPU 0 has 16.0 GiB in all" in memory.stderr
+    assert 'spec.gpu has no field "limt"' in unknown.stderr
+    assert json.loads(up.command("get", "-o", "json").stdout) == []
+
+
+def test_runs_join_the_engine_that_is_up(up: Cluster):
+    """A run uses the engine that is up, and does not end it."""
+    done = up.command("run", "--gpu-request", ".5", "--", "true")
+    other = up.command("run", "--emulate", "t4", "--", "true")
+
+    assert (0, True) == (done.returncode, up.command.engine_is_up)
+    assert (2, True) == (other.returncode, "emulates v100x2, not t4" in other.stderr)
+
+
+def test_top_shows_gpus_first_and_tenants_under_them(up: Cluster):
+    """`top` without a terminal prints one table: each GPU, and under it who is on it."""
+    up.apply(sharepod("a", "sleep 60", request=0.3, limit=0.6))
+    lines = up.command("top").stdout.splitlines()
+    facts = json.loads(up.command("top", "-o", "json").stdout)
+
+    assert lines[0].startswith("GPU 0  Tesla V100-SXM2-16GB (emulated)   busy 0 %   memory")
+    assert lines[2].split()[:3] == ["default/a", "0.30", "0.60"]
+    assert [len(gpu["tenants"]) for gpu in facts["gpus"]] == [1, 0]
+
+
+def test_an_arbiter_that_dies_comes_back_with_its_tenants(up: Cluster):
+    """The engine starts a killed arbiter again, and those who were seated are known to it."""
+    up.apply(sharepod("a", "sleep 60"))
+    facts = json.loads(up.command("doctor", "-o", "json").stdout)
+    engine_pid = int(next(f["found"] for f in facts["findings"] if f["what"] == "engine").rsplit(" ", 1)[1])
+    children = Path(f"/proc/{engine_pid}/task/{engine_pid}/children")
+    arbiter = next(
+        pid for task in Path(f"/proc/{engine_pid}/task").iterdir()
+        for pid in (task / "children").read_text().split()
+        if b"aliquot.arbiter" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )  # fmt: skip
+    assert children.exists()
+    os.kill(int(arbiter), signal.SIGKILL)
+
+    eventually(lambda: "default/a" in up.command("top").stdout, "the arbiter knows the tenant again")
+
+
+def test_a_second_engine_is_refused(up: Cluster):
+    """One runtime directory has one engine."""
+    done = up.command("up", "--emulate", "v100")
+
+    assert (1, True) == (done.returncode, "an engine is up" in done.stderr)
+
+
+def test_a_taken_port_is_told_before_anything_starts(aliquot_cli: Aliquot):
+    """A metrics port in use ends `up` with one sentence."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = aliquot_cli("up", "--emulate", "v100", "--port", str(port))
+
+    assert (1, f"aliquot: --port {port}: address already in use; choose another port\n") == (done.returncode, done.stderr)
+
+
+def test_doctor_names_what_it_found(aliquot_cli: Aliquot):
+    """`doctor` lists native parts, driver, injection, protection and engine, and its status is 0 without faults."""
+    done = aliquot_cli("doctor", "-o", "json")
+    report = json.loads(done.stdout)
+    found = {finding["what"] for finding in report["findings"]}
+
+    assert {"hook", "emulated CUDA", "emulated NVML", "injection", "protection", "engine"} <= found
+    assert (done.returncode == 0) == report["ok"]
+    assert all(finding["way_out"] for finding in report["findings"] if finding["state"] == "fault")
+
+
+def test_an_engine_in_this_process_spawns_and_cleans_up():
+    """The engine as a context manager seats programs, frees a place at the end of each, and leaves no file."""
+    with Engine.start(emulate="v100", window_ms=2000) as engine:
+        root = engine.runtime.root
+        first = engine.spawn("a", ["sh", "-c", "exit 3"], request_milli=700, limit_milli=1000, memory_mib=1024)
+        status = first.wait(20)
+        second = engine.spawn("b", ["sleep", "60"], request_milli=700, limit_milli=1000, memory_mib=1024)
+        names = [tenant.name for tenant in engine.arbiter.status().gpus[0].tenants]
+
+    assert (3, ["b"], True) == (status, names, second.process.returncode is not None)
+    assert not root.exists()
