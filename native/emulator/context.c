@@ -53,8 +53,19 @@ static void context_end(CUcontext c)
         return;
     emu_ctx_sync(c);
     c->alive = false;
+    emu_mem_drop_context(c);
     shm_open_engine()->slot[shm_my_slot()].gpu[c->dev].contexts--;
     shm_release(c->dev, c->overhead);
+}
+
+/* The primary context keeps its handle for the life of the process. */
+static CUresult revive(CUcontext c)
+{
+    if (shm_charge(c->dev, c->overhead) != 0)
+        return CU_OOM;
+    c->alive = true;
+    shm_open_engine()->slot[shm_my_slot()].gpu[c->dev].contexts++;
+    return CU_OK;
 }
 
 static CUresult push(CUcontext c)
@@ -73,13 +84,12 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev)
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
     CUresult r = CU_OK;
-    if (!primary[dev] || !primary[dev]->alive) {
-        CUcontext c;
-        r = context_new(&c, dev, primary[dev] ? primary[dev]->flags : 0);
-        if (r == CU_OK) {
-            c->primary = true;
-            primary[dev] = c;
-        }
+    if (!primary[dev]) {
+        r = context_new(&primary[dev], dev, 0);
+        if (r == CU_OK)
+            primary[dev]->primary = true;
+    } else if (!primary[dev]->alive) {
+        r = revive(primary[dev]);
     }
     if (r == CU_OK) {
         primary[dev]->refs++;

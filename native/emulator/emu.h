@@ -122,6 +122,7 @@ CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, size_t charge, CU
 CUresult emu_mem_insert(emu_mem m);
 emu_mem *emu_mem_find(CUdeviceptr p);
 CUresult emu_mem_drop(CUdeviceptr base);
+void emu_mem_drop_context(CUcontext c);
 void emu_mem_set_pool(CUdeviceptr base, CUmemoryPool pool);
 /* copy.c */
 void emu_copy(const CUmemcpy3d *c);

@@ -101,6 +101,20 @@ void emu_mem_set_pool(CUdeviceptr base, CUmemoryPool pool)
     pthread_mutex_unlock(&table_lock);
 }
 
+/* A context takes its allocations with it. */
+void emu_mem_drop_context(CUcontext c)
+{
+    for (bool any = true; any;) {
+        CUdeviceptr base = 0;
+        pthread_mutex_lock(&table_lock);
+        for (size_t i = 0; i < count && !base; i++)
+            if (table[i].ctx == c && table[i].kind != MEM_POOL && table[i].kind != MEM_VMM)
+                base = table[i].base;
+        pthread_mutex_unlock(&table_lock);
+        any = base && emu_mem_drop(base) == CU_OK;
+    }
+}
+
 static bool oom_fault(void)
 {
     long nth = emu_conf()->fault.oom_after;

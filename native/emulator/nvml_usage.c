@@ -42,7 +42,7 @@ static int processes(nv_device d, unsigned *count, void *list, size_t size)
     emu_shm *s = shm_open_engine();
     unsigned room = list ? *count : 0, found = 0;
     shm_sweep();
-    for (int i = 0; i < EMU_SLOTS; i++) {
+    for (int i = 0; i < s->slots; i++) {
         const emu_slot *slot = &s->slot[i];
         if (!slot->pid || (!slot->gpu[at].used && !slot->gpu[at].contexts))
             continue;
@@ -122,7 +122,7 @@ API int nvmlDeviceGetProcessUtilization(nv_device d, process_sample *list, unsig
     unsigned found = 0, room = list ? *count : 0;
     uint64_t now = shm_now();
     shm_sweep();
-    for (int i = 0; i < EMU_SLOTS; i++) {
+    for (int i = 0; i < s->slots; i++) {
         emu_share *g = &s->slot[i].gpu[at];
         if (!s->slot[i].pid || !g->contexts)
             continue;

@@ -16,7 +16,7 @@ bool shm_waiters(int gpu)
 {
     emu_shm *s = shm();
     int me = shm_my_slot();
-    for (int i = 0; i < EMU_SLOTS; i++)
+    for (int i = 0; i < s->slots; i++)
         if (i != me && s->slot[i].pid && atomic_load(&s->slot[i].gpu[gpu].wants))
             return true;
     return false;
@@ -38,8 +38,7 @@ bool shm_acquire(int gpu)
     emu_gpu *g = &s->gpu[gpu];
     shm_lock(gpu);
     if (g->owner < 0) {
-        uint64_t now = shm_now();
-        uint64_t clock = g->clock_ns;
+        uint64_t now = shm_now(), clock = g->clock_ns;
         take(g, me, gpu);
         if (clock + (uint64_t)emu_conf()->slice_ns < now)
             g->slice_end_ns = now + (uint64_t)emu_conf()->slice_ns;

@@ -24,6 +24,12 @@ static emu_shm *shm;
 static int shm_fd = -1, my_slot = -1;
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* The system call itself: glibc 2.17, which releases are built against, has no memfd_create. */
+int anonymous_file(const char *name)
+{
+    return (int)syscall(SYS_memfd_create, name, 1u /* MFD_CLOEXEC */);
+}
+
 uint64_t shm_now(void)
 {
     struct timespec t;
@@ -74,6 +80,7 @@ emu_shm *shm_open_engine(void)
         shm_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (shm_fd >= 0 && record_lock(F_SETLKW, F_WRLCK, LOCK_INIT) == 0) {
             struct stat st;
+            fchmod(shm_fd, 0666); /* whatever the umask: tenants may be other users; refused when not ours */
             bool sized = fstat(shm_fd, &st) == 0 && st.st_size >= (off_t)sizeof *shm;
             if (sized || ftruncate(shm_fd, sizeof *shm) == 0)
                 shm = mmap(NULL, sizeof *shm, PROT_READ | PROT_WRITE, MAP_SHARED, shm_fd, 0);
@@ -103,6 +110,8 @@ int shm_my_slot(void)
             shm_unlock(g);
         }
         shm->slot[i].pid = getpid();
+        if (shm->slots < i + 1)
+            shm->slots = i + 1;
         my_slot = i;
     }
     pthread_mutex_unlock(&attach_lock);
@@ -116,7 +125,8 @@ void shm_forget(void)
 
 static bool alive(int slot)
 {
-    return slot == my_slot || record_lock(F_GETLK, F_WRLCK, slot);
+    /* A process's own lock is no conflict to itself, and both twins may live in one process. */
+    return slot == my_slot || shm->slot[slot].pid == getpid() || record_lock(F_GETLK, F_WRLCK, slot);
 }
 
 void shm_lock(int gpu)
@@ -132,7 +142,7 @@ void shm_unlock(int gpu)
 
 void shm_sweep(void)
 {
-    for (int i = 0; i < EMU_SLOTS; i++) {
+    for (int i = 0; i < shm->slots; i++) {
         if (shm->slot[i].pid == 0 || alive(i))
             continue;
         for (int g = 0; g < EMU_GPUS; g++) {
@@ -173,6 +183,8 @@ void shm_release(int gpu, uint64_t bytes)
     if (slot < 0)
         return;
     shm_lock(gpu);
+    if (bytes > shm->slot[slot].gpu[gpu].used)
+        bytes = shm->slot[slot].gpu[gpu].used;
     shm->gpu[gpu].used -= bytes;
     shm->slot[slot].gpu[gpu].used -= bytes;
     shm_unlock(gpu);

@@ -34,6 +34,7 @@ typedef struct {
 typedef struct {
     _Atomic uint32_t magic;
     uint32_t version;
+    int32_t slots; /* one past the highest slot ever taken */
     emu_gpu gpu[EMU_GPUS];
     emu_slot slot[EMU_SLOTS];
 } emu_shm;
@@ -52,6 +53,7 @@ void shm_busy(int gpu, uint64_t from_ns, uint64_t ns);
 void shm_lock(int gpu);
 void shm_unlock(int gpu);
 uint64_t shm_now(void);
+int anonymous_file(const char *name); /* close-on-exec descriptor, or -1 */
 void shm_wake(_Atomic uint32_t *word);
 void shm_sleep(_Atomic uint32_t *word, uint32_t seen, uint64_t until_ns);
 #endif

@@ -64,7 +64,7 @@ API CUresult cuMemCreate(handle **out, size_t size, const CUallocProp *prop, uns
     h->size = size;
     h->refs = 1;
     h->imported = !device;
-    h->fd = memfd_create("emulated-gpu-memory", MFD_CLOEXEC);
+    h->fd = anonymous_file("emulated-gpu-memory");
     if (h->fd < 0 || ftruncate(h->fd, (off_t)size) != 0) {
         if (device)
             shm_release(dev, size);

@@ -11,7 +11,7 @@ static void in_child(void)
 {
     link_after_fork();
     ledger_clear();
-    thread_forget();
+    thread_after_fork();
     atomic_store(&capture_count, 0);
 }
 

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#define BOUND_PATIENCE_NS 2000000000u
+
 __thread struct gate_cache gate_cache __attribute__((tls_model("initial-exec")));
 static pthread_key_t thread_key;
 static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
@@ -53,7 +55,7 @@ static struct record *carve(void)
     return record;
 }
 
-struct record *record_of(struct slot *slot)
+static struct record *find_record(struct slot *slot)
 {
     int tid = (int)syscall(SYS_gettid);
     for (struct record *record = atomic_load(&slot->records); record; record = record->next)
@@ -64,7 +66,7 @@ struct record *record_of(struct slot *slot)
     for (struct record *record = atomic_load(&slot->records); record; record = record->next) {
         int idle = 0;
         if (atomic_compare_exchange_strong(&record->in_use, &idle, tid)) {
-            memset(record->streams, 0, sizeof record->streams);
+            record->stream_epoch = ~0u;
             return record;
         }
     }
@@ -72,11 +74,29 @@ struct record *record_of(struct slot *slot)
     if (!record)
         return NULL;
     record->slot = slot;
+    record->stream_epoch = ~0u;
     atomic_store(&record->in_use, tid);
     record->next = atomic_load(&slot->records);
     while (!atomic_compare_exchange_weak(&slot->records, &record->next, record))
         ;
     return record;
+}
+
+/* This thread's records of the slots used lately; a record stays with its thread to the end. */
+static __thread struct record *mine[8] __attribute__((tls_model("initial-exec")));
+
+void thread_after_fork(void)
+{
+    memset(mine, 0, sizeof mine);
+    thread_forget();
+}
+
+struct record *record_of(struct slot *slot)
+{
+    struct record **known = &mine[((uintptr_t)slot / sizeof *slot) % 8];
+    if (!*known || (*known)->slot != slot)
+        *known = find_record(slot);
+    return *known;
 }
 
 uint64_t slot_launches(struct slot *slot, bool *inside)
@@ -101,14 +121,21 @@ struct slot *thread_slot(void)
     return slot && slot_attach(slot) ? slot : NULL;
 }
 
-/* Waits until the launch `max_in_flight` back has ended, so that little is left to drain when the token goes. */
+/* Waits until the launch `max_in_flight` back has ended, so that little is left to drain when the token goes. Not for
+ * ever: the stream may be waiting for something that this very thread is about to do. */
 static void bound_before(struct record *record, uint32_t depth)
 {
     if (depth == 0 || depth > 32)
         depth = 32;
     void *event = record->ring[(record->ring_at - depth) % 32];
-    if (record->ring_at >= depth && event)
-        REAL(cuEventSynchronize, void *)(event);
+    if (record->ring_at < depth || !event)
+        return;
+    uint64_t patience = now_ns() + BOUND_PATIENCE_NS;
+    long nap = 10000;
+    while (REAL(cuEventQuery, void *)(event) == CUDA_ERROR_NOT_READY && now_ns() < patience) {
+        nanosleep(&(struct timespec){0, nap}, NULL);
+        nap = nap < 160000 ? nap * 2 : nap;
+    }
 }
 
 void gate_bound(void *stream, bool own)
@@ -143,11 +170,13 @@ static void remember(struct slot *slot, struct record *record, void *stream, boo
 
 void gate_slow(void *stream, bool own)
 {
+    struct record *record = gate_cache.record; /* NULL when the current context may be another */
     gate_cache.record = NULL;
     if (capture_running() && stream_captures(stream, own))
         return;
-    struct slot *slot = thread_slot();
-    struct record *record = slot ? record_of(slot) : NULL;
+    struct slot *slot = record ? record->slot : thread_slot();
+    if (slot && !record)
+        record = record_of(slot);
     if (!record) {
         COUNT(passes);
         return;

@@ -50,12 +50,11 @@ struct record {
     _Atomic uint64_t seq;
     struct slot *slot;
     _Atomic int in_use;
-    void *streams[4]; /* noted lately: not noted again */
-    unsigned stream_at;
+    void *streams[4]; /* noted since the slot's stream_epoch: not noted again */
+    unsigned stream_at, stream_epoch;
     void *ring[32]; /* events of recent launches, used only while somebody waits */
     unsigned ring_at;
     struct record *next;
-    uint64_t drained_seq;
 };
 
 /* A stream that was launched into since the grant; `event` stands for a stream that was destroyed meanwhile. */
@@ -83,6 +82,7 @@ struct slot {
     pthread_mutex_t drain_lock; /* held while our events of its contexts are waited for */
     struct used_stream streams[MAX_STREAMS];
     unsigned stream_count;
+    _Atomic unsigned stream_epoch; /* raised whenever `streams` loses an entry */
     bool streams_overflow;
     uint32_t seen_word;
     uint64_t seen_launches, finished_launches;
@@ -131,6 +131,7 @@ void *hook_of(void *pointer, const char *name);
 /* gate.c, wait.c */
 struct slot *thread_slot(void);
 void thread_forget(void);
+void thread_after_fork(void);
 struct record *record_of(struct slot *slot);
 uint64_t slot_launches(struct slot *slot, bool *inside);
 bool wait_for_token(struct slot *slot, uint64_t *until_ns);

@@ -6,6 +6,8 @@
  */
 #include "gate.h"
 
+#include <string.h>
+
 static void note(struct slot *slot, void *stream)
 {
     void *context = NULL;
@@ -22,8 +24,19 @@ static void note(struct slot *slot, void *stream)
 void note_stream(struct slot *slot, struct record *record, void *stream, bool own)
 {
     void *named = stream && stream != STREAM_PER_THREAD ? stream : STREAM_LEGACY;
+    unsigned epoch = atomic_load(&slot->stream_epoch);
+    if (record->stream_epoch != epoch) {
+        record->stream_epoch = epoch;
+        memset(record->streams, 0, sizeof record->streams);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        if (record->streams[i] == named)
+            return;
+    record->streams[record->stream_at++ % 4] = named;
     pthread_mutex_lock(&slot->lock);
     note(slot, named);
+    if (atomic_load(&slot->stream_epoch) != epoch)
+        record->stream_epoch = ~0u; /* a drain came between: note it again next time */
     pthread_mutex_unlock(&slot->lock);
     helper_start(slot);
 }
@@ -84,6 +97,7 @@ void streams_wait(struct slot *slot)
     }
     slot->stream_count = 0;
     slot->streams_overflow = false;
+    atomic_fetch_add(&slot->stream_epoch, 1);
     pthread_mutex_unlock(&slot->lock);
     for (unsigned i = 0; i < count; i++)
         if (events[i]) {
@@ -105,6 +119,7 @@ void forget_stream(void *stream)
         pthread_mutex_lock(&slot->lock);
         for (unsigned i = 0; i < slot->stream_count; i++)
             if (slot->streams[i].stream == stream && stream) {
+                atomic_fetch_add(&slot->stream_epoch, 1);
                 slot->streams[i].event = mark(&slot->streams[i]);
                 slot->streams[i].stream = NULL;
                 if (!slot->streams[i].event)
@@ -123,8 +138,10 @@ void forget_context(void *context)
         struct slot *slot = slot_at(s);
         pthread_mutex_lock(&slot->lock);
         for (unsigned i = 0; i < slot->stream_count; i++)
-            if (!context || slot->streams[i].context == context)
+            if (!context || slot->streams[i].context == context) {
+                atomic_fetch_add(&slot->stream_epoch, 1);
                 slot->streams[i--] = slot->streams[--slot->stream_count];
+            }
         pthread_mutex_unlock(&slot->lock);
     }
     thread_forget();

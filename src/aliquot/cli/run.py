@@ -8,6 +8,7 @@ import sys
 import click
 
 from aliquot.cli.options import Milli, Size, emulate_option
+from aliquot.driver.cores import nearest_cores
 from aliquot.driver.injection import MODES, Mode
 from aliquot.model.quantities import MILLI, Memory
 from aliquot.model.requests import GpuRequest, checked
@@ -51,7 +52,9 @@ def run(
     checked(GpuRequest(gpu_request, gpu_limit), request_name="--gpu-request", limit_name="--gpu-limit")
     if emulate:
         check_spec(emulate)
-    ask = Ask(gpu_request, gpu_limit, gpu=gpu, cpus=_cores(cpu_bind, emulate, gpu))
+    if cpu_bind:
+        nearest_cores(cpu_bind)  # refused here, before an engine is started for it
+    ask = Ask(gpu_request, gpu_limit, gpu=gpu, cpu_bind=cpu_bind or 0)
     if gpu_mem is not None:
         ask.memory_mib = gpu_mem.mib
         ask.memory_percent = None if gpu_mem.part is None else float(gpu_mem.part * 100)
@@ -65,12 +68,3 @@ def run(
         return run_command(place, command, original_environment(), mode=inject, verbose=verbose)
     finally:
         connection.close()
-
-
-def _cores(count: int | None, emulate: str | None, gpu: str) -> str:
-    """The list of cores for `--cpu-bind`, as in `0-3`; empty when not asked."""
-    if count is None:
-        return ""
-    from aliquot.driver.cores import nearest_cores
-
-    return nearest_cores(count)

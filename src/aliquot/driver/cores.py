@@ -25,6 +25,15 @@ def core_list(cores: list[int]) -> str:
     return ",".join(parts)
 
 
+def read_core_list(text: str) -> list[int]:
+    """`0-2,5` -> `[0, 1, 2, 5]`; what the kernel writes in a cpulist."""
+    cores: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cores += range(int(first), int(last or first) + 1)
+    return cores
+
+
 def nearest_cores(count: int, near: list[int] | None = None) -> str:
     """So many of the cores this process may use, those in `near` first, as a list for the hook.
 

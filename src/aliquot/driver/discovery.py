@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from aliquot.driver.cores import read_core_list
 from aliquot.driver.mounts import CUDA, NVML, candidates
 from aliquot.model.errors import AliquotError
 
@@ -40,6 +41,7 @@ class Gpu(msgspec.Struct, frozen=True):
     model: str
     memory_mib: int
     driver: str = ""
+    near_cores: list[int] = []
 
 
 def find_driver() -> DriverLibraries:
@@ -75,6 +77,13 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+def _near_cores(bus_id: str) -> list[int]:
+    """The CPU cores on the GPU's own memory node, by its PCI address as NVML writes it; none when unknown."""
+    domain, _, rest = bus_id.lower().partition(":")
+    listed = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/local_cpulist")
+    return read_core_list(listed.read_text()) if listed.exists() else []
+
+
 def _ask(libnvml: str) -> list[dict[str, object]]:
     # Loaded by path first: pynvml then asks for the bare name, and the loader answers with the one already here.
     ctypes.CDLL(libnvml, mode=ctypes.RTLD_GLOBAL)
@@ -92,6 +101,7 @@ def _ask(libnvml: str) -> list[dict[str, object]]:
                 "model": _text(pynvml.nvmlDeviceGetName(handle)),
                 "memory_mib": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20,
                 "driver": version,
+                "near_cores": _near_cores(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId)),
             }
         )
     pynvml.nvmlShutdown()

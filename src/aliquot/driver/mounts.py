@@ -57,7 +57,7 @@ def cached_libraries() -> dict[str, tuple[Path, ...]]:
     for line in done.stdout.splitlines():
         name, _, path = line.partition(" => ")
         soname = name.split("(")[0].strip()
-        if soname in found and "x32" not in name:
+        if soname in found:
             found[soname].append(Path(path.strip()))
     return {name: tuple(paths) for name, paths in found.items()}
 
@@ -65,7 +65,16 @@ def cached_libraries() -> dict[str, tuple[Path, ...]]:
 def candidates(name: str) -> list[Path]:
     """Existing files by that name where the loader looks, the loader's own first choice first."""
     paths = [*cached_libraries()[name], *(Path(folder) / name for folder in _WHERE_DRIVERS_LIE)]
-    return [path for path in dict.fromkeys(paths) if path.exists()]
+    return [path for path in dict.fromkeys(paths) if _is_64_bit(path)]
+
+
+def _is_64_bit(path: Path) -> bool:
+    """Whether it is there and of our own kind: a driver brings its 32-bit twin along, which is not ours to cover."""
+    try:
+        with path.open("rb") as library:
+            return library.read(5) == b"\x7fELF\x02"
+    except OSError:
+        return False
 
 
 def driver_files() -> list[Path]:

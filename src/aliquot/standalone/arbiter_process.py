@@ -7,15 +7,18 @@ and its debts are in its journal, so a restart is invisible to programs.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aliquot.arbiter.client import ArbiterError
+from aliquot.driver.enter import PR_SET_PDEATHSIG
 from aliquot.model.errors import AliquotError
 
 READY_TIMEOUT_S: Final = 20.0
@@ -54,42 +57,52 @@ class ArbiterOptions:
 
 
 class ArbiterProcess:
-    """One arbiter at a time; `on_restart` is called after each new start, from the watching thread."""
+    """One arbiter at a time; `on_restart` is called after each new start, from the watching thread.
+
+    That thread starts every arbiter itself, for the kernel ends an arbiter whose parent thread is gone: an engine that
+    is killed takes its arbiter along.
+    """
 
     def __init__(self, argv: list[str], log: Path, on_restart: Callable[[], None]) -> None:
         self._argv = argv
         self._log = log
         self._on_restart = on_restart
         self._stopping = threading.Event()
-        # A new engine has no tenants; only an arbiter that died under it comes back to its debts.
-        self._process = self._spawn(["--fresh"])
+        self._process: subprocess.Popen[str] | None = None
+        self._failure: Exception | None = None
+        self._first_answer = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="arbiter-watch", daemon=True)
         self._watcher.start()
+        self._first_answer.wait()
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def pid(self) -> int:
-        """Of the arbiter that runs now."""
-        return self._process.pid
+        """Of the arbiter that runs now; 0 between two."""
+        return self._process.pid if self._process is not None else 0
 
     def stop(self) -> None:
         """End the arbiter in order, or by force when it does not answer."""
         self._stopping.set()
-        process = self._process
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        self._signal(signal.SIGTERM)
         self._watcher.join(STOP_TIMEOUT_S)
+        if self._watcher.is_alive():
+            self._signal(signal.SIGKILL)
+            self._watcher.join(STOP_TIMEOUT_S)
 
-    def _spawn(self, extra: Sequence[str] = ()) -> subprocess.Popen[str]:
+    def _signal(self, number: int) -> None:
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def _spawn(self, *extra: str) -> subprocess.Popen[str]:
         with self._log.open("ab") as log:
             # Its own session: Ctrl-C at a terminal is for the engine, which then ends the arbiter last.
             process = subprocess.Popen(
-                self._argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-                start_new_session=True,
+                [*self._argv, *extra], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+                start_new_session=True, preexec_fn=_end_with_parent,
             )  # fmt: skip
         timer = threading.Timer(READY_TIMEOUT_S, process.kill)
         timer.start()
@@ -101,24 +114,42 @@ class ArbiterProcess:
         if line.strip() != "ready":
             process.kill()
             process.wait()
-            raise ArbiterFailed(f"the arbiter did not start: {self._last_words()} (all of it: {self._log})")
+            raise ArbiterFailed(f"the arbiter did not start: {self._last_words()}")
         return process
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
-        return lines[-1].removeprefix("aliquot: ") if lines else "it said nothing"
+        return lines[-1].removeprefix("aliquot: ").removeprefix("Error: ") if lines else "it said nothing"
 
     def _watch(self) -> None:
+        try:
+            # A new engine has no tenants; only an arbiter that died under it comes back to its debts.
+            self._process = self._spawn("--fresh")
+        except (AliquotError, OSError) as error:
+            self._failure = error
+            return
+        finally:
+            self._first_answer.set()
         failures = 0
-        while True:
-            self._process.wait()
+        while failures <= RESTARTS_IN_A_ROW:
+            if self._process is not None:
+                self._process.wait()
             if self._stopping.wait(RESTART_PAUSE_S * failures):
                 return
             try:
                 self._process = self._spawn()
+                if self._stopping.is_set():
+                    self._signal(signal.SIGTERM)
                 self._on_restart()
                 failures = 0
-            except (AliquotError, OSError):
+            except (AliquotError, ArbiterError, OSError):
+                self._process = None
                 failures += 1
-                if failures > RESTARTS_IN_A_ROW:
-                    return
+
+
+_LIBC: Final = ctypes.CDLL(None)
+
+
+def _end_with_parent() -> None:
+    """Runs in the child between fork and exec: one system call and nothing else."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)

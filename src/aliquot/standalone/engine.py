@@ -24,9 +24,10 @@ from typing import Any
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import TenantGpu, TenantRecord
+from aliquot.driver.cores import nearest_cores
 from aliquot.driver.discovery import Gpu
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, provision
-from aliquot.driver.native import HOOK, native_part
+from aliquot.driver.native import HOOK, NativePartMissing, native_part
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
@@ -102,9 +103,11 @@ class Engine:
             runtime.tenants.mkdir(mode=0o700)
             machine = find_machine(emulate, runtime.emulated)
             engine = cls(runtime, machine, ArbiterOptions(**options), injection=injection)
-        except BaseException:
+        except BaseException as error:
             if private:
                 shutil.rmtree(runtime.root, ignore_errors=True)
+            if isinstance(error, NativePartMissing):
+                raise EngineError(str(error)) from None
             raise
         engine._own_directory = private
         return engine
@@ -138,8 +141,8 @@ class Engine:
         with self._lock:
             return dict(self._seats)
 
-    def admit(self, name: TenantName, request: GpuRequest, *, cpus: str = "") -> Seat:
-        """Give a tenant its place.
+    def admit(self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0) -> Seat:
+        """Give a tenant its place; `cpu_bind` keeps its programs on so many cores nearest to its first GPU.
 
         Raises:
             NoRoom, NeverFits: see `first_fit`.
@@ -150,7 +153,7 @@ class Engine:
             self.ledger.reserve(name, plan, request.labels, request.gpu_id)
             directory = self.runtime.tenants / str(next(self._numbers))
             try:
-                seat = self._provide(name, plan, directory, cpus)
+                seat = self._provide(name, plan, directory, cpu_bind)
             except BaseException:
                 self.ledger.release(name)
                 shutil.rmtree(directory, ignore_errors=True)
@@ -219,7 +222,9 @@ class Engine:
         if self._own_directory:
             shutil.rmtree(self.runtime.root, ignore_errors=True)
 
-    def _provide(self, name: TenantName, plan: Plan, directory: Path, cpus: str) -> Seat:
+    def _provide(self, name: TenantName, plan: Plan, directory: Path, cpu_bind: int) -> Seat:
+        near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
+        cpus = nearest_cores(cpu_bind, near) if cpu_bind else ""
         conf = TenantConf(name, directory / "socket", self.machine.libcuda, self.machine.libnvml, cpus)
         folder = provision(directory, conf, self._hook)
         gpus = [TenantGpu(p.gpu, p.request_milli, p.limit_milli, p.memory_mib) for p in plan.slices]

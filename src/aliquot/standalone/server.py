@@ -121,7 +121,7 @@ class EngineServer:
         name = TenantName(call.name)
         try:
             assert call.ask is not None
-            seat = self._engine.admit(name, gpu_request(call.ask), cpus=call.ask.cpus)
+            seat = self._engine.admit(name, gpu_request(call.ask), cpu_bind=call.ask.cpu_bind)
             try:
                 conf = seat.folder.conf
                 place = Lease(

@@ -21,7 +21,7 @@ class Ask(msgspec.Struct, omit_defaults=True):
     memory_mib: int | None = None
     memory_percent: float | None = None
     gpu: str = ""
-    cpus: str = ""
+    cpu_bind: int = 0
 
 
 class Call(msgspec.Struct, omit_defaults=True):

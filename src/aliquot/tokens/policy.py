@@ -4,7 +4,7 @@ The caller tells what happened and when (`want`, `returned`, `drained`, `dead`),
 carry out, and calls again at `next_wake_ns()` at the latest. Time is any integer of nanoseconds that never goes back.
 
 A tenant is granted all of its GPUs or none, so tenants never hold one and wait for another, and cannot deadlock. A gang
-that could not start for `gang_patience_ns` reserves its GPUs; one gang at a time reserves a GPU, so it cannot starve.
+that could not start for `gang_patience_ns` has its GPUs kept free once its turn has come, so it cannot starve either.
 
 Source: KubeShare (HPDC'20) 4.5 for the order, Gemini (TCC'21) for the quota. Not promised: that running work stops.
 """

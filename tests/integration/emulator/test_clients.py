@@ -51,7 +51,7 @@ answer([launched, full])
 
 
 def test_legacy_stream_waits_for_blocking_streams(clients):
-    """A synchronous copy on the legacy stream comes after the kernels of a blocking stream, not of a non-blocking one."""
+    """A synchronous copy on the legacy stream waits for kernels of a blocking stream only."""
     blocking, free = clients().run("""
 open_gpu()
 p = ck(d.cuMemAlloc(64))
@@ -221,3 +221,37 @@ answer(device.name)
 """)
 
     assert name == "NVIDIA A100-SXM4-40GB"
+
+
+def test_context_takes_its_memory_with_it(clients):
+    """Releasing the primary context for the last time frees what was allocated in it and what it cost itself."""
+    before, after = clients().run("""
+import pynvml as n
+n.nvmlInit()
+h = n.nvmlDeviceGetHandleByIndex(0)
+open_gpu()
+p = ck(d.cuMemAlloc(1 << 30))
+used = [n.nvmlDeviceGetMemoryInfo(h).used >> 20]
+ck(d.cuDevicePrimaryCtxRelease(0))
+answer(used + [n.nvmlDeviceGetMemoryInfo(h).used >> 20])
+""")
+
+    assert before == 1024 + 400
+    assert after == 0
+
+
+def test_host_function_runs_in_stream_order(clients):
+    """A host function runs after the kernel before it and before the stream is done."""
+    ran_after = clients().run("""
+open_gpu()
+k = Spinner()
+seen = []
+fn = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: seen.append(time.monotonic()))
+t = time.monotonic()
+k.launch(20_000_000)
+ck(d.cuLaunchHostFunc(k.stream, d.CUhostFn(ctypes.cast(fn, ctypes.c_void_p).value), 0))
+k.sync()
+answer(seen[0] - t)
+""")
+
+    assert 0.02 <= ran_after < 0.06

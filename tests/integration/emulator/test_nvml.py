@@ -12,7 +12,8 @@ def test_identity_agrees_with_the_driver(clients):
     machine = clients("v100x4")
     uuid, name, count, bus = machine.run(
         READ
-        + "answer([n.nvmlDeviceGetUUID(h), n.nvmlDeviceGetName(h), n.nvmlDeviceGetCount(), n.nvmlDeviceGetPciInfo(h).busId])"
+        + "answer([n.nvmlDeviceGetUUID(h), n.nvmlDeviceGetName(h), n.nvmlDeviceGetCount(), "
+        + "n.nvmlDeviceGetPciInfo(h).busId])"
     )
     mine, pci = machine.run(
         "open_gpu(); answer([bytes(ck(d.cuDeviceGetUuid(0)).bytes).hex(), ck(d.cuDeviceGetPCIBusId(13, 0)).decode()])"
@@ -61,7 +62,8 @@ def test_links_follow_the_matrix(clients):
     """GPU 0 of four V100 has one link each to GPU 1 and 2 and two to GPU 3."""
     peers = clients("v100x4").run(
         READ
-        + "answer(sorted(n.nvmlDeviceGetNvLinkRemotePciInfo(h, i).bus for i in range(6) if n.nvmlDeviceGetNvLinkState(h, i)))"
+        + "links = [i for i in range(6) if n.nvmlDeviceGetNvLinkState(h, i)]\n"
+        + "answer(sorted(n.nvmlDeviceGetNvLinkRemotePciInfo(h, i).bus for i in links))"
     )
 
     assert peers == [0x14, 0x18, 0x1C, 0x1C]

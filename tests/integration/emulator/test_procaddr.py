@@ -7,7 +7,8 @@ ROUTES = """
 cuda = ctypes.CDLL("libcuda.so.1")
 def ask(name, version, flags):
     out, status = ctypes.c_void_p(), ctypes.c_int(-1)
-    r = cuda.cuGetProcAddress_v2(name.encode(), ctypes.byref(out), version, ctypes.c_uint64(flags), ctypes.byref(status))
+    where = ctypes.byref(out), version, ctypes.c_uint64(flags), ctypes.byref(status)
+    r = cuda.cuGetProcAddress_v2(name.encode(), *where)
     return [r, status.value, out.value]
 rows = [line.split("\\t") for line in open(os.environ["TABLE"])][1:]
 wrong, seen = [], {}

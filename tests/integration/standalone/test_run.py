@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from aliquot.driver import emulation
+
 from .conftest import Aliquot, eventually
 
 MODES = ("substitute", "library-path", "preload")
@@ -131,6 +133,56 @@ def test_substitution_survives_an_empty_environment(aliquot_cli: Aliquot):
     assert ("2048 0 2\n", 0) == (done.stdout, done.returncode), done.stderr
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_numba_kernel_runs_unmodified(aliquot_cli: Aliquot, mode):
+    """numba-cuda compiles, launches and sees its own memory, in each mode."""
+    pytest.importorskip("numba.cuda")
+    code = (
+        "import numpy as np; from numba import cuda\n"
+        "@cuda.jit\ndef kernel(a):\n    a[cuda.grid(1)] = 1\n"
+        "kernel[1, 32](cuda.to_device(np.zeros(32))); cuda.synchronize()\n"
+        "print(cuda.current_context().get_memory_info().total >> 20)"
+    )
+    options = ("run", "--emulate", "a100", "--gpu-mem", "2Gi", "--inject", mode)
+    done = aliquot_cli(*options, "--", sys.executable, "-W", "ignore", "-c", code)
+
+    assert ("2048\n", 0) == (done.stdout, done.returncode), done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to lay out another machine")
+def test_an_installed_driver_is_covered_and_reached_from_behind(aliquot_cli: Aliquot, tmp_path):
+    """Where a driver is installed, a tenant finds ours in its place, and ours finds the driver by absolute path."""
+    driver = emulation.prepare(tmp_path / "driver", "v100")
+    code = (
+        "import os; from pathlib import Path\n"
+        "conf = Path(os.environ['ALIQUOT_RUNTIME_DIR'], 'tenants/1/tenant.conf').read_text()\n"
+        "behind = dict(line.split('=', 1) for line in conf.splitlines())\n"
+        f"places = [Path({str(driver.libcuda)!r}), Path(behind['libcuda']), Path(behind['libnvml'])]\n"
+        "print([b'ALIQUOT-CONF:/' in place.read_bytes() for place in places])"
+    )
+    installed = "/run/opengl-driver"
+    script = f'mount -t tmpfs none /run && mkdir {installed} && ln -s "$0" {installed}/lib && exec "$@"'
+    command = [
+        sys.executable,
+        "-m",
+        "aliquot.cli",
+        "run",
+        "-v",
+        "--inject",
+        "substitute",
+        "--",
+        sys.executable,
+        "-c",
+        code,
+    ]
+    done = subprocess.run(
+        ["unshare", "-m", "--propagation", "private", "sh", "-c", script, str(driver.directory), *command],
+        capture_output=True, text=True, env=aliquot_cli.env, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert ("[True, False, False]\n", 0) == (done.stdout, done.returncode), done.stderr
+
+
 @pytest.mark.parametrize("mode", ["auto", *MODES])
 def test_verbose_says_which_way_in_was_taken(aliquot_cli: Aliquot, mode):
     """With -v the run names the injection on stderr."""
@@ -166,7 +218,13 @@ def test_another_user_substitutes_in_a_user_namespace_or_says_why_not(aliquot_cl
     os.chown(aliquot_cli.runtime, 65534, 65534)
     run = ["run", "--emulate", "v100", "--gpu-mem", "2Gi", "-v", "--", python, "-c", CLIENT]
     done = subprocess.run(
-        [*somebody, "-m", "aliquot.cli", *run], capture_output=True, text=True, env=env, cwd="/", timeout=60, check=False
+        [*somebody, "-m", "aliquot.cli", *run],
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd="/",
+        timeout=60,
+        check=False,
     )
 
     assert ("2048 0 2\n", 0) == (done.stdout, done.returncode), done.stderr

@@ -94,7 +94,12 @@ def test_first_fit_fills_one_gpu_before_the_next(up: Cluster):
 
 @pytest.mark.parametrize(
     ("policy", "script", "again"),
-    [("Always", "exit 0", True), ("OnFailure", "exit 1", True), ("OnFailure", "exit 0", False), ("Never", "exit 1", False)],
+    [
+        ("Always", "exit 0", True),
+        ("OnFailure", "exit 1", True),
+        ("OnFailure", "exit 0", False),
+        ("Never", "exit 1", False),
+    ],
 )
 def test_a_container_starts_again_by_its_policy(up: Cluster, policy, script, again):
     """Always starts again whatever happened, OnFailure after a failure, Never never."""
@@ -162,21 +167,41 @@ def test_top_shows_gpus_first_and_tenants_under_them(up: Cluster):
     assert [len(gpu["tenants"]) for gpu in facts["gpus"]] == [1, 0]
 
 
+def children_of(pid: int, word: str) -> list[int]:
+    """Children of a process, of whichever thread, with a word in their command line."""
+    children = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return [child for child in children if word.encode() in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def engine_pid(command: Aliquot) -> int:
+    """Of the engine that is up."""
+    facts = json.loads(command("doctor", "-o", "json").stdout)
+    return int(next(f["found"] for f in facts["findings"] if f["what"] == "engine").rsplit(" ", 1)[1])
+
+
 def test_an_arbiter_that_dies_comes_back_with_its_tenants(up: Cluster):
     """The engine starts a killed arbiter again, and those who were seated are known to it."""
     up.apply(sharepod("a", "sleep 60"))
-    facts = json.loads(up.command("doctor", "-o", "json").stdout)
-    engine_pid = int(next(f["found"] for f in facts["findings"] if f["what"] == "engine").rsplit(" ", 1)[1])
-    children = Path(f"/proc/{engine_pid}/task/{engine_pid}/children")
-    arbiter = next(
-        pid for task in Path(f"/proc/{engine_pid}/task").iterdir()
-        for pid in (task / "children").read_text().split()
-        if b"aliquot.arbiter" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    )  # fmt: skip
-    assert children.exists()
-    os.kill(int(arbiter), signal.SIGKILL)
+    (arbiter,) = children_of(engine_pid(up.command), "aliquot.arbiter")
+    os.kill(arbiter, signal.SIGKILL)
 
     eventually(lambda: "default/a" in up.command("top").stdout, "the arbiter knows the tenant again")
+
+
+def test_an_engine_that_is_killed_takes_everything_along(aliquot_cli: Aliquot, tmp_path):
+    """After kill -9 of the engine its arbiter and containers end, and the next engine starts with clean books."""
+    engine = aliquot_cli.start("up", "--emulate", "v100x2")
+    eventually(lambda: aliquot_cli.engine_is_up, "the engine is up")
+    Cluster(aliquot_cli, tmp_path).apply(sharepod("a", "exec sleep 300"))
+    eventually(lambda: len(children_of(engine.pid, "sleep")) == 1, "the container runs")
+    left = [*children_of(engine.pid, "aliquot.arbiter"), *children_of(engine.pid, "sleep")]
+    engine.kill()
+    engine.communicate()
+
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), "nothing of the engine is left")
+    assert aliquot_cli.run("--", "true").returncode == 0
 
 
 def test_a_second_engine_is_refused(up: Cluster):
@@ -194,7 +219,10 @@ def test_a_taken_port_is_told_before_anything_starts(aliquot_cli: Aliquot):
         port = taken.getsockname()[1]
         done = aliquot_cli("up", "--emulate", "v100", "--port", str(port))
 
-    assert (1, f"aliquot: --port {port}: address already in use; choose another port\n") == (done.returncode, done.stderr)
+    assert (1, f"aliquot: --port {port}: address already in use; choose another port\n") == (
+        done.returncode,
+        done.stderr,
+    )
 
 
 def test_doctor_names_what_it_found(aliquot_cli: Aliquot):

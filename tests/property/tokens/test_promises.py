@@ -196,13 +196,14 @@ def test_long_kernels_do_not_change_the_shares():
     assert measured == pytest.approx({"long": 0.5, "short": 0.5}, abs=0.02)
 
 
-def test_simulated_hour_of_32_tenants_takes_seconds():
+@pytest.mark.parametrize("minutes", [10, pytest.param(60, marks=pytest.mark.slow)])
+def test_simulated_hour_of_32_tenants_takes_seconds(minutes):
     """An hour with 32 greedy tenants is simulated in seconds, each near its request."""
     node = VirtualNode(TokenConfig(quota_mode=QuotaMode.FIXED), keep_log=False)
     for index in range(32):
         node.tenant(f"t{index:02}", 31, 1000)
     began = time.perf_counter()
-    measured = shares_between(node, list(node.tenants), 0, 3600 * SECOND)
+    measured = shares_between(node, list(node.tenants), 0, minutes * 60 * SECOND)
 
-    assert time.perf_counter() - began < 60
+    assert time.perf_counter() - began < minutes
     assert min(measured.values()) >= 0.029

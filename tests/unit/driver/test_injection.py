@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.driver.cores import TooManyCores, core_list, nearest_cores
+from aliquot.driver.cores import TooManyCores, core_list, nearest_cores, read_core_list
 from aliquot.driver.injection import CONF_MARK, InjectionError, TenantConf, launch, patched, provision
 
 SLOT = (CONF_MARK + b"/etc/aliquot/tenant.conf").ljust(512, b"\0")
@@ -84,6 +84,7 @@ def test_only_the_owner_reads_a_launch(folder):
 def test_core_lists_are_short():
     """Neighbouring cores are written as a range."""
     assert core_list([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+    assert read_core_list("0-2,5,7-8\n") == [0, 1, 2, 5, 7, 8]
 
 
 def test_more_cores_than_there_are_is_a_mistake():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aliquot.model.quantities import BadQuantity, format_milli, format_mib, parse_memory, parse_milli
+from aliquot.model.quantities import BadQuantity, format_mib, format_milli, parse_memory, parse_milli
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_fractions_are_exact_thousandths(text, milli):
 @pytest.mark.parametrize("text", ["", "abc", "-0.3", "0.3334", "30%", "1e3", "0.3 GPU", "nan", "0.5m"])
 def test_what_is_no_fraction_is_refused_with_the_text_in_the_message(text):
     """A text that is no fraction, or finer than a thousandth, is refused and quoted."""
-    with pytest.raises(BadQuantity, match="0.3|three decimals"):
+    with pytest.raises(BadQuantity, match=r"0\.3|three decimals"):
         parse_milli(text)
 
 

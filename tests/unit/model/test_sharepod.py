@@ -39,7 +39,10 @@ def test_without_memory_the_fraction_of_compute_is_the_fraction_of_memory():
 @pytest.mark.parametrize(
     ("document", "sentence"),
     [
-        (sharepod({"request": 0.3, "limt": 0.6}), 'sharepod "a": spec.gpu has no field "limt"; it knows request, limit'),
+        (
+            sharepod({"request": 0.3, "limt": 0.6}),
+            'sharepod "a": spec.gpu has no field "limt"; it knows request, limit',
+        ),
         (sharepod({"limit": 0.6}), 'sharepod "a": spec.gpu.request is missing'),
         (sharepod({"request": 0.3, "limit": 0.2}), "spec.gpu.limit 0.20 is below spec.gpu.request 0.30; a limit is at"),
         (sharepod({"request": "lots"}), 'spec.gpu.request: "lots" is no fraction of a GPU'),

@@ -52,7 +52,7 @@ def test_memory_on_a_gpu_is_never_promised_twice():
     machine = Machine(gpus=1)
     machine.place("a", 100, memory_mib=15000)
 
-    with pytest.raises(NoRoom, match="1.4 GiB unreserved, 2.0 GiB were asked"):
+    with pytest.raises(NoRoom, match=r"1\.4 GiB unreserved, 2\.0 GiB were asked"):
         machine.place("b", 100, memory_mib=2048)
 
 
@@ -72,7 +72,7 @@ def test_more_than_one_gpu_is_whole_ones_and_a_rest():
 
 def test_more_gpus_than_there_are_never_fit():
     """A sum over the machine is refused with what it has."""
-    with pytest.raises(NeverFits, match="ask for at most 1.0"):
+    with pytest.raises(NeverFits, match=r"ask for at most 1\.0"):
         Machine(gpus=1).place("a", 1500)
 
 

@@ -1,0 +1,91 @@
+/* ipc.c: device memory shown to another process.
+ *
+ * On export the allocation's pages move into a memfd mapped at the same address; the handle names the exporter's file
+ * descriptor, which the importer opens through /proc. The exporter alone pays for the memory. Events are not exported.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "emu.h"
+#include "shm.h"
+
+#define EXPORTS 256
+typedef struct { int pid, fd; uint64_t size, offset; char unused[40]; } ipc_handle;
+static struct { CUdeviceptr base; uint64_t id; int fd; } exported[EXPORTS];
+static int exports;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int share(const emu_mem *m)
+{
+    for (int i = 0; i < exports; i++)
+        if (exported[i].base == m->base && exported[i].id == m->id)
+            return exported[i].fd;
+    size_t size = (m->size + 4095) & ~(size_t)4095;
+    int fd = exports < EXPORTS ? anonymous_file("emulated-gpu-ipc") : -1;
+    if (fd < 0 || ftruncate(fd, (off_t)size) != 0)
+        return -1;
+    void *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (copy == MAP_FAILED)
+        return -1;
+    memcpy(copy, (void *)m->base, size);
+    munmap(copy, size);
+    if (mmap((void *)m->base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        return -1;
+    exported[exports].base = m->base;
+    exported[exports].id = m->id;
+    exported[exports++].fd = fd;
+    return fd;
+}
+
+API CUresult cuIpcGetMemHandle(ipc_handle *out, CUdeviceptr p)
+{
+    NEED_CTX();
+    emu_mem *found = emu_mem_find(p);
+    if (!out || !found || found->kind != MEM_DEVICE)
+        return CU_INVALID;
+    emu_mem m = *found;
+    emu_ctx_sync(emu_context());
+    pthread_mutex_lock(&lock);
+    int fd = share(&m);
+    pthread_mutex_unlock(&lock);
+    if (fd < 0)
+        return CU_OOM;
+    memset(out, 0, sizeof *out);
+    *out = (ipc_handle){.pid = getpid(), .fd = fd, .size = m.size, .offset = p - m.base};
+    return CU_OK;
+}
+
+API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, ipc_handle h, unsigned flags)
+{
+    NEED_CTX();
+    char path[64];
+    if (!out || h.pid == getpid())
+        return CU_INVALID_CONTEXT;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", h.pid, h.fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return CU_INVALID;
+    void *p = mmap(NULL, (h.size + 4095) & ~4095ull, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED)
+        return CU_OOM;
+    CUresult r = emu_mem_insert((emu_mem){.base = (CUdeviceptr)p, .size = h.size, .kind = MEM_VMM,
+        .dev = emu_context()->dev, .ctx = emu_context()});
+    *out = (CUdeviceptr)p + h.offset;
+    return r;
+}
+
+API CUresult cuIpcOpenMemHandle(CUdeviceptr *out, ipc_handle h, unsigned flags)
+{
+    return cuIpcOpenMemHandle_v2(out, h, flags);
+}
+
+API CUresult cuIpcCloseMemHandle(CUdeviceptr p)
+{
+    NEED_CTX();
+    emu_mem *m = emu_mem_find(p);
+    return m && m->kind == MEM_VMM ? emu_mem_drop(m->base) : CU_INVALID;
+}

@@ -1,0 +1,72 @@
+"""The measurements themselves, short, on the emulated driver: they run and say what they promise to say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from aliquot.cli.bench import bench
+from aliquot.cli.demo import demo
+
+pytest.importorskip("cuda.bindings")
+
+
+def figures(*argv: str, command=bench) -> dict:
+    """The JSON of one measurement."""
+    done = CliRunner().invoke(command, [*argv, "--emulate", "v100", "-o", "json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_the_gate_is_free_of_system_calls():
+    """A launch through the hook makes no system call of its own, and costs well under a microsecond."""
+    seen = figures("gate")
+
+    assert {"gate_ns_p50", "gate_ns_p99", "syscalls_per_launch", "emulated", "gpu"} <= set(seen)
+    assert seen["syscalls_per_launch"] < 0.05
+    assert seen["gate_ns_p50"] < 500
+
+
+def test_handovers_are_seen():
+    """Two tenants that take turns hand over within a few milliseconds."""
+    seen = figures("handover", "--tenants", "2", "--quota-ms", "30", "--seconds", "3")
+
+    (case,) = seen["cases"]
+    assert case["handovers"] > 10
+    assert case["handover_us_p50"] < 5000
+
+
+def test_an_allocation_is_timed():
+    """Median and 99th percentile, in order."""
+    seen = figures("memory")
+
+    assert 0 < seen["alloc_us_p50"] <= seen["alloc_us_p99"]
+
+
+def test_a_thousand_processes_register_within_five_seconds():
+    """All are served."""
+    seen = figures("storm", "--processes", "1000")
+
+    assert seen["processes"] == 1000
+    assert seen["seconds"] < 5
+
+
+def test_an_unknown_mix_is_named():
+    """A wrong mix gives one sentence with the right ones, and status 2."""
+    done = CliRunner().invoke(bench, ["shares", "--mix", "sleepy"])
+
+    assert done.exit_code == 2
+    assert "steady" in done.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_promise_of_figure_six(tmp_path):
+    """Fig. 6 of KubeShare with real CUDA clients: every share within 0.02, facts as JSON, two pictures."""
+    seen = figures("fig6", "--fast", "--out", str(tmp_path), command=demo)
+
+    assert seen["max_error"] <= 0.02
+    assert [4, True] == [len(seen["phases"]), seen["emulated"]]
+    assert {"fig6.svg", "fig6.png"} == {path.name for path in tmp_path.iterdir()}

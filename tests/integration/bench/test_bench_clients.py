@@ -1,0 +1,61 @@
+"""The clients on the emulated driver, without Aliquot between."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from aliquot.bench.progress import read_intervals, read_totals
+from aliquot.driver import emulation
+
+pytest.importorskip("cuda.bindings")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """An emulated V100."""
+    return emulation.prepare(tmp_path_factory.mktemp("machine"), "v100")
+
+
+@pytest.fixture
+def run_client(machine, tmp_path):
+    """Runs a client for half a second; its counts and its progress file."""
+
+    def run(mode: str, *options: str):
+        progress = tmp_path / "progress"
+        argv = [sys.executable, "-m", "aliquot.bench.client", mode, "--progress", str(progress), "--report"]
+        env = dict(os.environ) | {"LD_LIBRARY_PATH": str(machine.libcuda.parent)}
+        done = subprocess.run(
+            [*argv, "--seconds", "0.5", *options], env=env, capture_output=True, text=True, timeout=30, check=True
+        )
+        return json.loads(done.stdout), progress
+
+    return run
+
+
+@pytest.mark.parametrize("mode", ["steady", "sync", "graph", "burst"])
+def test_a_client_counts_what_it_completed(run_client, mode):
+    """Completed kernels times their duration is the GPU time, and it fits into the time that passed."""
+    counts, progress = run_client(mode, "--kernel-ms", "1")
+
+    assert counts["kernel_ns"] == counts["completed"] * 1_000_000
+    assert 0.03e9 < counts["kernel_ns"] <= counts["ran_ns"] * 1.1
+    assert read_totals(progress).completed == counts["completed"]
+
+
+def test_a_long_kernel_takes_its_time(run_client):
+    """A kernel asked to take 300 ms takes 300 ms."""
+    _, progress = run_client("long", "--kernel-ms", "300")
+
+    assert all(turn.ended_ns - turn.asked_ns >= 300_000_000 for turn in read_intervals(progress))
+
+
+def test_allocations_are_timed(run_client):
+    """Every allocation is an interval."""
+    _, progress = run_client("memory")
+
+    assert len(read_intervals(progress)) > 100
