@@ -113,9 +113,10 @@ bool link_ask(aliquot_message *message, uint16_t expect, int *passed)
 static bool connect_once(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(aliquot_conf.socket) >= sizeof address.sun_path)
+    size_t length = strlen(aliquot_conf.socket);
+    if (length >= sizeof address.sun_path)
         return false;
-    strcpy(address.sun_path, aliquot_conf.socket);
+    memcpy(address.sun_path, aliquot_conf.socket, length);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return false;

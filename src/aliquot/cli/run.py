@@ -10,6 +10,7 @@ import click
 from aliquot.cli.options import Milli, Size, emulate_option
 from aliquot.driver.cores import nearest_cores
 from aliquot.driver.injection import MODES, Mode
+from aliquot.model.ids import tenant_name
 from aliquot.model.quantities import MILLI, Memory
 from aliquot.model.requests import GpuRequest, checked
 
@@ -50,6 +51,7 @@ def run(
     from aliquot.standalone.wire import Ask, Call
 
     checked(GpuRequest(gpu_request, gpu_limit), request_name="--gpu-request", limit_name="--gpu-limit")
+    who = tenant_name(name if name is not None else f"run-{os.getpid()}")
     if emulate:
         check_spec(emulate)
     if cpu_bind:
@@ -58,7 +60,7 @@ def run(
     if gpu_mem is not None:
         ask.memory_mib = gpu_mem.mib
         ask.memory_percent = None if gpu_mem.part is None else float(gpu_mem.part * 100)
-    call = Call("lease", name=name or f"run-{os.getpid()}", ask=ask, pid=os.getpid())
+    call = Call("lease", name=who, ask=ask, pid=os.getpid())
     connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate)
     try:
         if verbose:

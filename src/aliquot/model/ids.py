@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from typing import NewType
+import re
+from typing import Final, NewType
+
+from aliquot.model.errors import UserError
 
 GpuUuid = NewType("GpuUuid", str)
 """As NVML prints it: `GPU-` and 32 hexadecimal digits in five groups."""
 
 TenantName = NewType("TenantName", str)
 """Unique on a machine: `run-4711`, `default/notebook`."""
+
+_TENANT: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?")
+
+
+class BadName(UserError):
+    """A name that can not be a tenant's."""
+
+
+def tenant_name(text: str) -> TenantName:
+    """The name itself, if it is one line of plain characters.
+
+    Raises:
+        BadName: it is empty, longer than 100 characters, or has others than letters, digits and `._/-`.
+    """
+    if _TENANT.fullmatch(text) is None:
+        raise BadName(f"{text!r} is no name for a tenant; use up to 100 letters, digits and ._/- as in team/notebook")
+    return TenantName(text)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from aliquot.model.errors import AliquotError
-from aliquot.model.ids import TenantName
+from aliquot.model.ids import tenant_name
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest
 from aliquot.standalone.engine import Engine, Seat
@@ -118,8 +118,8 @@ class EngineServer:
             if self._closed:
                 return  # hanging up without a word makes the caller look for the next engine
             self._leases += 1
-        name = TenantName(call.name)
         try:
+            name = tenant_name(call.name)
             assert call.ask is not None
             seat = self._engine.admit(name, gpu_request(call.ask), cpu_bind=call.ask.cpu_bind)
             try:

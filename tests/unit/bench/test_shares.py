@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from aliquot.bench.fig6 import Sample, Tenant
 from aliquot.bench.shares import MIXES, Mix, mix_error, windows
 

@@ -52,6 +52,7 @@ def test_every_command_in_the_table_has_help(command):
         (["run", "--emulate", "v100x99", "--", "true"], "1 to 16"),
         (["run", "--cpu-bind", "99999", "--emulate", "v100", "--", "true"], "ask for at most those"),
         (["run"], "Missing argument"),
+        (["run", "--name", "a\nlibcuda=/x", "--", "true"], "no name for a tenant"),
         (["apply", "-f", "/nonexistent.yaml"], "/nonexistent.yaml can not be read: no such file or directory"),
         (["frobnicate"], "No such command"),
         (["run", "--no-such-option"], "No such option"),

@@ -1,0 +1,80 @@
+"""Unmodified clients under the hook."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from aliquot.arbiter.abi import MessageType
+
+NUMBA = """
+import numpy
+from numba import cuda as nb
+@nb.jit
+def add(a): a[nb.threadIdx.x] += 1
+array = nb.to_device(numpy.zeros(32, numpy.float32))
+add[1, 32](array); nb.synchronize()
+say(done=True)
+"""
+BINDINGS = """
+from cuda.bindings import driver as d
+d.cuInit(0); context = d.cuDevicePrimaryCtxRetain(0)[1]; d.cuCtxSetCurrent(context)
+module = d.cuModuleLoadData(PTX)[1]; spin = d.cuModuleGetFunction(module, b"spin_ns")[1]
+result = d.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, 0, ((1000,), (ctypes.c_uint64,)), 0)[0]
+d.cuCtxSynchronize()
+say(done=int(result) == 0)
+"""
+TWO_STREAMS = """
+import threading
+cuda = Cuda(); spin = cuda.spin(); wrong = []
+def work():
+    cuda.lib.cuCtxSetCurrent(cuda.ctx)
+    streams = [ctypes.c_void_p() for _ in range(2)]
+    for s in streams: cuda.lib.cuStreamCreate(ctypes.byref(s), 1)
+    for i in range(300):
+        wrong.append(cuda.launch(spin, 20_000, streams[i % 2]))
+        if i % 50 == 0: wrong.append(cuda.lib.cuStreamSynchronize(streams[0]))
+    for s in streams: wrong.append(cuda.lib.cuStreamDestroy_v2(s))
+threads = [threading.Thread(target=work) for _ in range(4)]
+[t.start() for t in threads]; [t.join() for t in threads]
+cuda.sync(); stats = cuda.stats()
+say(wrong=sum(map(bool, wrong)), launches=stats["launches"], bounded=stats["bounded"])
+wait_line()
+"""
+
+
+@pytest.mark.parametrize("mode", ["library-path", "preload"])
+@pytest.mark.parametrize("code", [BINDINGS, NUMBA], ids=["cuda-bindings", "numba-cuda"])
+def test_clients_run_unmodified_and_are_gated(tenant, code, mode):
+    """cuda-bindings and numba-cuda launch only after a grant, in both ways in."""
+    pytest.importorskip("numba.cuda" if code is NUMBA else "cuda.bindings")
+    scene = tenant(memory_mib=2048)
+    program = scene.run(code, mode=mode)
+    asked = scene.arbiter.wait_for(MessageType.WANT, timeout_s=25)
+    time.sleep(0.1)
+    scene.arbiter.grant()
+
+    assert program.read() == {"done": True}
+    assert asked.type == MessageType.WANT
+
+
+def test_threads_and_streams_under_a_token_that_comes_and_goes(tenant):
+    """Grants that come and go under four threads with two streams each lose no launch and bound what is in flight."""
+    scene = tenant(memory_mib=2048)
+    program = scene.run(TWO_STREAMS)
+    scene.arbiter.wait_for(MessageType.WANT, timeout_s=15)
+    scene.arbiter.pages[0].set_waiters(1)
+    for _ in range(20):
+        scene.arbiter.grant()
+        time.sleep(0.01)
+        heard = len(scene.arbiter.heard)
+        scene.arbiter.revoke()
+        scene.arbiter.wait_for(MessageType.DRAINED, since=heard)
+    scene.arbiter.grant()
+    scene.arbiter.auto_grant = True
+
+    facts = program.read()
+
+    assert (facts["wrong"], facts["launches"]) == (0, 1200)
+    assert facts["bounded"] > 0
