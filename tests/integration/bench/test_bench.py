@@ -21,7 +21,7 @@ def figures(*argv: str, command=bench) -> dict:
 
 
 def test_the_gate_is_free_of_system_calls():
-    """Launches through the hook make next to no more system calls than direct ones, and cost well under a microsecond."""
+    """Launches through the hook make hardly more system calls than direct ones, and cost well under a microsecond."""
     seen = figures("gate")
 
     assert {"gate_ns_p50", "gate_ns_p99", "syscalls_per_launch", "emulated", "gpu"} <= set(seen)

@@ -85,4 +85,4 @@ class Cuda:
         return dict(zip(COUNTERS, out, strict=True))
 
 
-__all__ = ["Cuda", "ctypes", "os", "say", "sys", "time", "wait_line"]
+__all__ = ["PTX", "Cuda", "ctypes", "os", "say", "sys", "time", "wait_line"]

@@ -49,7 +49,7 @@ wait_line()
 def test_clients_run_unmodified_and_are_gated(tenant, code, mode):
     """cuda-bindings and numba-cuda launch only after a grant, in both ways in."""
     pytest.importorskip("numba.cuda" if code is NUMBA else "cuda.bindings")
-    scene = tenant(memory_mib=2048)
+    scene = tenant(memory_mib=2048, spec="a100")
     program = scene.run(code, mode=mode)
     asked = scene.arbiter.wait_for(MessageType.WANT, timeout_s=25)
     time.sleep(0.1)
