@@ -288,7 +288,14 @@ class TokenPolicy:
         return True
 
     def _bounded_quota(self, tenant: Tenant, now_ns: int) -> int:
-        quota, runway = tenant.quota.current_ns(), tenant.runway_ns(now_ns)
+        """The estimate, cut to what its limits leave and to its part of the longest round of turns.
+
+        One turn is the grain of the shares: eight tenants with turns of a twentieth of the window each could be off by
+        their whole share, so the active tenants of a GPU divide that twentieth, down to the base quota.
+        """
+        crowd = max(self._devices[gpu].active() for gpu in tenant.accounts)
+        ceiling = max(self.config.quota_ns, self.config.window_ns // (20 * max(1, crowd)))
+        quota, runway = min(tenant.quota.current_ns(), ceiling), tenant.runway_ns(now_ns)
         return quota if runway is None else min(quota, runway)
 
     def _revoke(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:

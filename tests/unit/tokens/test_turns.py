@@ -235,3 +235,17 @@ def test_restored_books_count_like_earned_ones():
     assert policy.tick(20 * SECOND)[0].tenant == "b"
     assert policy.account("a", "g0").window.used_ns(20 * SECOND) == 7 * SECOND
     assert policy.account("a", "g0").window.total_ns == 9 * SECOND
+
+
+@pytest.mark.parametrize(("tenants", "longest_ms"), [(1, 500), (2, 250), (4, 125), (8, 100)])
+def test_active_tenants_divide_the_longest_round(tenants: int, longest_ms: int):
+    """A turn is at most the active tenants' part of a twentieth of the window, or the base quota."""
+    names = [f"t{i}" for i in range(tenants)]
+    policy = policy_of(**dict.fromkeys(names, (1000 // tenants, 1000)))
+    for name in names:
+        for _ in range(10):
+            policy.want(name, 0, burst_ns=5 * SECOND)
+
+    (grant,) = policy.tick(0)
+
+    assert longest_ms * MS == grant.quota_ns
