@@ -91,10 +91,32 @@ static int look(struct dl_phdr_info *info, size_t size, void *unused)
     return aliquot_true_dlsym && aliquot_true_dlvsym;
 }
 
+/* In a static program that opened us, the list of objects belongs to the program's own copy of libc and is empty here.
+ * The library that gave us dlclose also has dlsym; its header is found by walking back from there, over pages that are
+ * all mapped because they are of one file. */
+static void look_behind_dlclose(void)
+{
+    const uintptr_t page = 4096;
+    uintptr_t base = (uintptr_t)dlclose & ~(page - 1);
+    for (int pages = 0; pages < 4096 && memcmp((const void *)base, ELFMAG, SELFMAG) != 0; pages++)
+        base -= page;
+    const ElfW(Ehdr) *header = (const void *)base;
+    if (memcmp(header->e_ident, ELFMAG, SELFMAG) != 0)
+        return;
+    struct dl_phdr_info info = {
+        .dlpi_addr = base,
+        .dlpi_phdr = (const void *)(base + header->e_phoff),
+        .dlpi_phnum = header->e_phnum,
+    };
+    look(&info, sizeof info, NULL);
+}
+
 void true_dl_find(void)
 {
     if (!aliquot_true_dlsym || !aliquot_true_dlvsym)
         dl_iterate_phdr(look, NULL);
+    if (!aliquot_true_dlsym)
+        look_behind_dlclose();
 }
 
 static CUresult absent_cuda(void) { return CUDA_ERROR_NOT_SUPPORTED; }
@@ -131,7 +153,7 @@ void *real_symbol(int symbol)
 {
     const char *name = aliquot_symbols[symbol].name;
     void *library = real_library(real_is_nvml(name));
-    return library ? aliquot_true_dlsym(library, name) : NULL;
+    return library && aliquot_true_dlsym ? aliquot_true_dlsym(library, name) : NULL;
 }
 
 void *aliquot_resolve(long symbol)
