@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aliquot.driver import emulation
+from aliquot.driver.native import HOOK, native_part
 
 from .conftest import Aliquot, eventually
 
@@ -211,6 +212,7 @@ def test_another_user_substitutes_in_a_user_namespace_or_says_why_not(aliquot_cl
     """An ordinary user gets a working run without any right, in the best way that the kernel allows."""
     python = f"/usr/bin/python3.{sys.version_info.minor}"
     env = aliquot_cli.env | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONDONTWRITEBYTECODE": "1"}
+    env["ALIQUOT_NATIVE_DIR"] = str(native_part(HOOK).parent)  # an editable install's finder is not on PYTHONPATH
     somebody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", python]
     probe = [*somebody, "-c", "import msgspec, click, yaml, cuda.bindings.driver"]
     if not Path(python).exists() or subprocess.run(probe, env=env, capture_output=True, check=False).returncode != 0:
