@@ -1,8 +1,8 @@
 /* gexec.c: executable graphs. A launch puts the nodes into the stream one after another, in an order that respects every
  * dependency: the GPU runs one kernel at a time here anyway.
  *
- * Memory of allocation nodes is booked at the first launch and given back when the executable graph is destroyed or
- * trimmed; its address is fixed when the node is made.
+ * Memory of allocation nodes is booked at the first launch and given back when the executable graph is destroyed; its
+ * address is fixed when the node is made. Nothing is cached beyond that, so cuDeviceGraphMemTrim has nothing to give.
  */
 #include <stdlib.h>
 #include <string.h>
