@@ -3,6 +3,9 @@
 The order is KubeShare's (HPDC'20, 4.5): whoever is at its limit is out; of those below their request the one farthest
 below comes first; else the lowest usage. Equal tenants are ordered by who came first, so the order is total.
 
+The request goes before the limit. The limit is paced by a bucket that saves little, so a tenant whose limit is close to
+its request could not make up for a neighbour's long turn; whoever is below its request is therefore never held back.
+
 A tenant that has been here for less than a window is measured against its own time, not against time before it came:
 else every newcomer would be owed request x window at once and shut the others out until it has it.
 """
@@ -60,6 +63,20 @@ class Account:
     def missing_ns(self, now_ns: int) -> int:
         """How far the tenant is below its request; negative above."""
         return self.share.request_milli * self.age_ns(now_ns) // 1000 - self.window.used_ns(now_ns)
+
+    def open_at_ns(self, now_ns: int) -> int:
+        """When the limit allows the next grant, as far as is known now; now or earlier means at once."""
+        least = self.config.min_quota_ns
+        opens = self.bucket.open_at_ns(now_ns)
+        if opens <= now_ns or self.share.request_milli == 0:
+            return opens
+        missing = self.missing_ns(now_ns)
+        return now_ns if missing >= least else min(opens, now_ns + max(least - missing, least))
+
+    def runway_ns(self, now_ns: int) -> int | None:
+        """How long a grant that starts now may last; None where there is no limit."""
+        runway = self.bucket.runway_ns(now_ns)
+        return None if runway is None else max(runway, self.missing_ns(now_ns))
 
     def rank(self, now_ns: int) -> Rank:
         """Smaller goes first."""

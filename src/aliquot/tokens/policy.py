@@ -40,11 +40,11 @@ class Tenant:
 
     def open_at_ns(self, now_ns: int) -> int:
         """When its limits allow the next grant on every GPU of it."""
-        return max(account.bucket.open_at_ns(now_ns) for account in self.accounts.values())
+        return max(account.open_at_ns(now_ns) for account in self.accounts.values())
 
     def runway_ns(self, now_ns: int) -> int | None:
         """How long it may run from now under all of its limits."""
-        runways = [r for a in self.accounts.values() if (r := a.bucket.runway_ns(now_ns)) is not None]
+        runways = [r for a in self.accounts.values() if (r := a.runway_ns(now_ns)) is not None]
         return min(runways) if runways else None
 
 

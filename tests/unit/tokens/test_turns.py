@@ -146,8 +146,27 @@ def test_whoever_is_at_its_limit_is_out():
     policy.drained("a", "g0", grant.deadline_ns)
 
     assert policy.tick(grant.deadline_ns) == []
-    wake = policy.next_wake_ns()
-    assert [type(action) for action in policy.tick(wake)] == [Grant]
+    opens = policy.account("a", "g0").bucket.open_at_ns(grant.deadline_ns)
+    now, actions = grant.deadline_ns, []
+    while not actions:
+        assert (now := policy.next_wake_ns()) <= opens
+        actions = policy.tick(now)
+    assert [type(action) for action in actions] == [Grant]
+
+
+def test_the_request_goes_before_the_limit():
+    """A tenant far below its request is granted although its limit's bucket is empty."""
+    policy = policy_of(a=(300, 300))
+    account = policy.account("a", "g0")
+    policy.want("a", 0)
+    (grant,) = policy.tick(0)
+    policy.returned("a", 1 * MS)
+    policy.tick(10 * SECOND)
+    account.bucket.pay(1 * SECOND)
+    policy.want("a", 10 * SECOND)
+
+    assert account.missing_ns(10 * SECOND) > 2 * SECOND
+    assert [type(action) for action in policy.tick(10 * SECOND)] == [Grant]
 
 
 def test_equal_tenants_go_in_the_order_they_came():
