@@ -20,11 +20,11 @@ $(UV):
 	@tools/bootstrap $(PYTHON)
 
 .venv/.setup: $(UV) $(SOURCES)
-	$(UV) sync --frozen --inexact --no-default-groups --extra demo
+	$(UV) sync --frozen --inexact --no-default-groups --extra demo --extra top
 	@touch $@
 
 .venv/.dev: $(UV) $(SOURCES)
-	$(UV) sync --frozen --inexact --extra demo
+	$(UV) sync --frozen --inexact --all-extras
 	@touch $@ .venv/.setup
 
 setup: .venv/.setup
