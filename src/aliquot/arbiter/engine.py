@@ -84,7 +84,7 @@ class Engine:
         self._maybe_idle(tenant, 0, now_ns)
         if not any(seat.wanting for seat in tenant.seats):
             tenant.wanted_at_ns = 0
-            self.policy.unwant(tenant.name)
+            self.policy.unwant(tenant.name, now_ns)
 
     def tick(self, now_ns: int) -> None:
         """Carry out what the policy decides now."""
@@ -134,6 +134,7 @@ class Engine:
             seat.returned.clear()
             seat.handovers += 1
             seat.waits_ns.append(waited)
+            seat.waited_ns += waited
             seat.first_epoch = (seat.epoch + 1) & 0x3FFFFFFF
             self._open(seat, now_ns, action.deadline_ns)
 

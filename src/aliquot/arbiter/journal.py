@@ -82,8 +82,7 @@ class Journal:
             age = now_ns - entry.now_ns
             if entry.machine_boot != self._boot or age < 0:
                 continue
-            plain = max(0, entry.used_ns - entry.debt_ns)
-            used = plain * max(0, window_ns - age) // window_ns
+            used = entry.used_ns * max(0, window_ns - age) // window_ns
             try:
                 policy.restore(
                     entry.tenant,
@@ -114,11 +113,12 @@ class Journal:
         for tenant in engine.tenants.values():
             for seat in tenant.seats:
                 key = (tenant.name, seat.gpu.uuid)
-                window = engine.policy.account(*key).window
+                account = engine.policy.account(*key)
+                window, debt_ns = account.window, account.promise.debt_ns(now_ns)
                 seen[key] = window.total_ns
                 if window.total_ns == self._last.get(key, 0) and not everything:
                     continue
-                entry = Entry(self._boot, now_ns, *key, window.used_ns(now_ns), window.debt_ns(now_ns), window.total_ns)
+                entry = Entry(self._boot, now_ns, *key, window.used_ns(now_ns), debt_ns, window.total_ns)
                 body = msgspec.json.encode(entry)
                 lines.append(b"%08x %s\n" % (zlib.crc32(body), body))
         self._last = seen

@@ -42,7 +42,10 @@ class TenantRecord(msgspec.Struct, frozen=True):
 
 
 class TenantStatus(msgspec.Struct):
-    """One tenant on one GPU. `usage` is 0..1 over the window; the percentile is over the last 256 grants."""
+    """One tenant on one GPU. `usage` is 0..1 over the window; the percentile is over the last 256 grants.
+
+    `charged_ns` and `waited_ns` are totals since the tenant came.
+    """
 
     name: str
     request_milli: int
@@ -58,6 +61,7 @@ class TenantStatus(msgspec.Struct):
     handovers: int
     processes: int
     waiting: bool
+    waited_ns: int = 0
 
 
 class GpuStatus(msgspec.Struct):

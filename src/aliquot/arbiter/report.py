@@ -54,9 +54,10 @@ def _tenant_status(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int) -> T
         memory_limit_mib=seat.gpu.memory_mib,
         memory_context_mib=seat.context_bytes >> 20,
         wait_ms_p50=round(median(seat.waits_ns) / 1e6, 3) if seat.waits_ns else 0.0,
-        debt_ms=round(account.window.debt_ns(now_ns) / 1e6, 3),
+        debt_ms=round(account.promise.debt_ns(now_ns) / 1e6, 3),
         quota_ms=round(engine.policy.quota_ns(tenant.name) / 1e6, 3),
         handovers=seat.handovers,
         processes=len(seat.attached),
         waiting=tenant.wanted_at_ns > 0,
+        waited_ns=seat.waited_ns + (now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0),
     )

@@ -61,6 +61,7 @@ class Seat:
     context_bytes: int = 0
     handovers: int = 0
     waits_ns: deque[int] = field(default_factory=lambda: deque(maxlen=256))
+    waited_ns: int = 0
 
     @property
     def limit_bytes(self) -> int:

@@ -1,18 +1,20 @@
 """One tenant on one GPU: its share, what it was charged, and where that puts it in the order of turns.
 
 The order is KubeShare's (HPDC'20, 4.5): whoever is at its limit is out; of those below their request the one farthest
-below comes first; else the lowest usage. Equal tenants are ordered by who came first, so the order is total.
+below comes first; else the lowest usage. Equal tenants are ordered by who came first, so the order is total. How far
+below is told by the balance of `promise`, usage and limit by the window and the bucket of `window`.
 
 The request goes before the limit. The limit is paced by a bucket that saves little, so a tenant whose limit is close to
 its request could not make up for a neighbour's long turn; whoever is below its request is therefore never held back.
 
-A tenant that has been here for less than a window is measured against its own time, not against time before it came:
-else every newcomer would be owed request x window at once and shut the others out until it has it.
+The usage of a tenant that has been here for less than a window is measured against its own time, not against time
+before it came.
 """
 
 from __future__ import annotations
 
 from .actions import Share, TokenConfig
+from .promise import PromiseBalance
 from .window import ChargeWindow, LimitBucket
 
 Rank = tuple[int, int, int]
@@ -21,7 +23,7 @@ Rank = tuple[int, int, int]
 class Account:
     """The books of one tenant on one GPU."""
 
-    __slots__ = ("bucket", "config", "gpu", "ordinal", "share", "since_ns", "window")
+    __slots__ = ("bucket", "config", "gpu", "ordinal", "promise", "share", "since_ns", "window")
 
     def __init__(self, gpu: str, share: Share, ordinal: int, config: TokenConfig, now_ns: int) -> None:
         self.gpu = gpu
@@ -30,6 +32,7 @@ class Account:
         self.config = config
         self.since_ns: int | None = None
         self.window = ChargeWindow(config.window_ns)
+        self.promise = PromiseBalance(share.request_milli, config.window_ns, now_ns)
         resume = max(config.min_quota_ns, config.quota_ns // 2)
         self.bucket = LimitBucket(
             share.limit_milli,
@@ -42,6 +45,8 @@ class Account:
         """It wants the GPU; after a whole idle window this counts as arriving anew."""
         if self.since_ns is None:
             self.since_ns = now_ns
+            self.promise.reset(now_ns)
+        self.promise.wait(now_ns)
 
     def rest(self, now_ns: int) -> None:
         """Forget the arrival when nothing was charged for a whole window and nothing is wanted."""
@@ -54,15 +59,18 @@ class Account:
 
     def charge(self, start_ns: int, end_ns: int, amount_ns: int, *, overrun: bool) -> None:
         """Charge time held, or time that ran past the grant's end."""
-        if overrun:
-            self.window.overrun(amount_ns)
-        else:
-            self.window.charge(start_ns, end_ns, amount_ns)
+        self.window.charge(start_ns, end_ns, amount_ns)
+        self.promise.charge(end_ns, amount_ns, overrun=overrun)
         self.bucket.advance(end_ns, amount_ns)
 
     def missing_ns(self, now_ns: int) -> int:
         """How far the tenant is below its request; negative above."""
-        return self.share.request_milli * self.age_ns(now_ns) // 1000 - self.window.used_ns(now_ns)
+        return self.promise.owed_ns(now_ns)
+
+    def room_ns(self, now_ns: int) -> int:
+        """How much of what is owed may be given although the limit's bucket is empty: never past the window's request."""
+        unused = self.share.request_milli * self.age_ns(now_ns) // 1000 - self.window.used_ns(now_ns)
+        return min(self.missing_ns(now_ns), unused)
 
     def open_at_ns(self, now_ns: int) -> int:
         """When the limit allows the next grant, as far as is known now; now or earlier means at once."""
@@ -70,20 +78,20 @@ class Account:
         opens = self.bucket.open_at_ns(now_ns)
         if opens <= now_ns or self.share.request_milli == 0:
             return opens
-        missing = self.missing_ns(now_ns)
-        return now_ns if missing >= least else min(opens, now_ns + max(least - missing, least))
+        room = self.room_ns(now_ns)
+        return now_ns if room >= least else min(opens, now_ns + max(least - room, least))
 
     def runway_ns(self, now_ns: int) -> int | None:
         """How long a grant that starts now may last; None where there is no limit."""
         runway = self.bucket.runway_ns(now_ns)
-        return None if runway is None else max(runway, self.missing_ns(now_ns))
+        return None if runway is None else max(runway, self.room_ns(now_ns))
 
     def rank(self, now_ns: int) -> Rank:
         """Smaller goes first."""
-        used, age = self.window.used_ns(now_ns), self.age_ns(now_ns)
-        missing = self.share.request_milli * age // 1000 - used
+        missing = self.missing_ns(now_ns)
         if missing > 0:
             return (0, -missing, self.ordinal)
+        used, age = self.window.used_ns(now_ns), self.age_ns(now_ns)
         return (1, used * 1_000_000 // max(age, self.config.quota_ns), self.ordinal)
 
     def usage(self, now_ns: int) -> float:

@@ -94,9 +94,9 @@ class TokenPolicy:
         for account in tenant.accounts.values():
             account.arrive(now_ns)
 
-    def unwant(self, name: str) -> None:
+    def unwant(self, name: str, now_ns: int) -> None:
         """Whoever asked for the tenant is gone; what it holds is not touched."""
-        self._tenant(name).wanting_since_ns = None
+        self._rest(self._tenant(name), now_ns)
 
     def returned(self, name: str, now_ns: int, burst_ns: int = 0) -> None:
         """The holder is idle and gives the token back; nothing of it runs any more."""
@@ -122,12 +122,11 @@ class TokenPolicy:
         device.settle(now_ns)
         device.leave(name, now_ns)
         tenant.residual.discard(gpu)
-        tenant.accounts[gpu].window.settle_debt(now_ns)
 
     def dead(self, name: str, now_ns: int) -> None:
         """The tenant has no process left: charge to now, free its GPUs, forget what it wanted."""
         tenant = self._tenant(name)
-        tenant.wanting_since_ns = None
+        self._rest(tenant, now_ns)
         self._end_hold(tenant, now_ns)
         self._clear_residual(tenant, now_ns)
 
@@ -192,9 +191,9 @@ class TokenPolicy:
         if used_ns > 0:
             account.window.charge(start, now_ns, min(used_ns, self.config.window_ns))
             account.since_ns = start
+        account.promise.reset(now_ns)
         if debt_ns > 0:
-            account.window.overrun(debt_ns)
-            account.window.settle_debt(now_ns)
+            account.promise.owe(debt_ns)
             account.bucket.pay(debt_ns)
         account.window.total_ns = total_ns
 
@@ -203,6 +202,17 @@ class TokenPolicy:
             return self._tenants[name]
         except KeyError as error:
             raise UnknownTenant(name) from error
+
+    def _rest(self, tenant: Tenant, now_ns: int) -> None:
+        tenant.wanting_since_ns = None
+        for account in tenant.accounts.values():
+            account.promise.rest(now_ns)
+
+    def _begin(self, tenant: Tenant, now_ns: int) -> None:
+        """A turn of the tenant begins, so it waits no more."""
+        tenant.wanting_since_ns = None
+        for account in tenant.accounts.values():
+            account.promise.begin(now_ns)
 
     def _end_hold(self, tenant: Tenant, now_ns: int) -> None:
         if tenant.hold is None:
@@ -283,7 +293,7 @@ class TokenPolicy:
             return False
         hold.quota_ns, hold.deadline_ns = quota, now_ns + quota
         hold.period_start_ns, hold.lent, hold.shortened = now_ns, lent, False
-        tenant.wanting_since_ns = None
+        self._begin(tenant, now_ns)
         actions.append(Renew(tenant.name, hold.gpus, quota, hold.deadline_ns))
         return True
 
@@ -358,7 +368,7 @@ class TokenPolicy:
         quota = max(self._bounded_quota(tenant, now_ns), self.config.min_quota_ns)
         gpus = tuple(tenant.accounts)
         tenant.hold = Hold(gpus, quota, now_ns, now_ns + quota)
-        tenant.wanting_since_ns = None
+        self._begin(tenant, now_ns)
         for gpu in gpus:
             self._devices[gpu].enter(tenant.name, now_ns)
         actions.append(Grant(tenant.name, gpus, quota, now_ns + quota))

@@ -4,8 +4,8 @@ The window answers "how much of the last ten seconds was this tenant's?" in O(1)
 run more right now?": it fills at the limit's rate, so a tenant held at 0.6 runs six parts of every ten, instead of six
 seconds at full speed and then four seconds not at all.
 
-Debts, the time that work ran on after its grant had expired, are dated when they are known and one after the other, at
-one second a second. So a kernel of 25 s weighs on a window of 10 s for 35 s: nothing falls out of the window unpaid.
+Time is charged when it was used, whether within a grant or past its end. What has left the window is forgotten here;
+what was promised is not, see `promise`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ class ChargeWindow:
     Times must not go backwards between calls. The answer is exact to one part in 500 of the window.
     """
 
-    __slots__ = ("_buckets", "_debts", "_pending_ns", "_sum_ns", "_width_ns", "_window_ns", "total_ns")
+    __slots__ = ("_buckets", "_sum_ns", "_width_ns", "_window_ns", "total_ns")
 
     def __init__(self, window_ns: int) -> None:
         self._window_ns = window_ns
         self._width_ns = max(1, window_ns // BUCKETS)
         self._buckets: deque[list[int]] = deque()
-        self._debts: deque[list[int]] = deque()
-        self._pending_ns = 0
         self._sum_ns = 0
         self.total_ns = 0
 
@@ -52,43 +50,18 @@ class ChargeWindow:
             left -= part
             at = stop
 
-    def overrun(self, amount_ns: int) -> None:
-        """Charge time that ran after the grant's end; it counts at once and is dated by `settle_debt`."""
-        self.total_ns += amount_ns
-        self._pending_ns += amount_ns
-
-    def settle_debt(self, now_ns: int) -> None:
-        """The overrun has ended: date it from now on, behind debts that are not paid yet."""
-        if not self._pending_ns:
-            return
-        start = max(now_ns, self._debts[-1][1]) if self._debts else now_ns
-        if self._debts and self._debts[-1][1] == start:
-            self._debts[-1][1] += self._pending_ns
-        else:
-            self._debts.append([start, start + self._pending_ns])
-        self._pending_ns = 0
-
     def used_ns(self, now_ns: int) -> int:
-        """The charge in (now - window, now], with every debt that is not paid; may exceed the window's length."""
+        """The charge in (now - window, now]."""
         horizon = now_ns - self._window_ns
         buckets, width = self._buckets, self._width_ns
         while buckets and (buckets[0][0] + 1) * width <= horizon:
             self._sum_ns -= buckets.popleft()[1]
-        used = self._sum_ns + self._pending_ns
+        used = self._sum_ns
         if buckets:
             outside = horizon - buckets[0][0] * width
             if outside > 0:
                 used -= buckets[0][1] * outside // width
-        debts = self._debts
-        while debts and debts[0][1] <= horizon:
-            debts.popleft()
-        for start, end in debts:
-            used += end - max(start, horizon)
         return used
-
-    def debt_ns(self, now_ns: int) -> int:
-        """Overrun that is not paid yet: still running, or dated after now."""
-        return self._pending_ns + sum(end - max(start, now_ns) for start, end in self._debts if end > now_ns)
 
 
 class LimitBucket:

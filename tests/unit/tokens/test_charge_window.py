@@ -1,4 +1,4 @@
-"""The sliding window of charged time, its debts, and the bucket that paces a limit."""
+"""The sliding window of charged time, and the bucket that paces a limit."""
 
 from aliquot.tokens import MS, SECOND, ChargeWindow, LimitBucket
 
@@ -29,40 +29,6 @@ def test_charge_longer_than_the_window_counts_its_last_part():
 
     assert abs(window.used_ns(25 * SECOND) - 10 * SECOND) <= 20 * MS
     assert window.total_ns == 25 * SECOND
-
-
-def test_debt_is_never_capped():
-    """An overrun longer than the window counts whole, from the moment it is known."""
-    window = ChargeWindow(10 * SECOND)
-    window.overrun(25 * SECOND)
-    window.settle_debt(30 * SECOND)
-
-    assert window.used_ns(30 * SECOND) == 25 * SECOND
-    assert window.debt_ns(30 * SECOND) == 25 * SECOND
-
-
-def test_debt_is_paid_at_one_second_a_second():
-    """A debt is dated second by second, so each of its seconds stays for one whole window."""
-    window = ChargeWindow(10 * SECOND)
-    window.overrun(5 * SECOND)
-    window.settle_debt(0)
-
-    assert window.debt_ns(2 * SECOND) == 3 * SECOND
-    assert window.used_ns(10 * SECOND) == 5 * SECOND
-    assert window.used_ns(12 * SECOND) == 3 * SECOND
-    assert window.used_ns(15 * SECOND) == 0
-
-
-def test_debts_queue_behind_each_other():
-    """A second debt is paid after the first, not beside it."""
-    window = ChargeWindow(10 * SECOND)
-    window.overrun(2 * SECOND)
-    window.settle_debt(0)
-    window.overrun(2 * SECOND)
-    window.settle_debt(1 * SECOND)
-
-    assert window.debt_ns(1 * SECOND) == 3 * SECOND
-    assert window.debt_ns(4 * SECOND) == 0
 
 
 def test_bucket_names_the_moment_it_opens():
