@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import resource
 import signal
 import sys
@@ -71,6 +73,7 @@ def _serve(settings: Settings, *, fresh: bool) -> None:
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     sys.setswitchinterval(0.0002)
+    _go_before_the_tenants()
     try:
         program = Program(settings, fresh=fresh)
     except OSError as error:
@@ -82,6 +85,19 @@ def _serve(settings: Settings, *, fresh: bool) -> None:
         program.run()
     finally:
         program.close()
+
+
+def _go_before_the_tenants() -> None:
+    """Let the kernel run the arbiter as soon as it wakes: a GPU waits for it at every hand-over.
+
+    Real-time round-robin where the rights are there, else the best niceness, else as it is. The kernel keeps 5 % of
+    each core from real-time programs, and every message costs a bounded time, so tenants cannot use this against it.
+    """
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        return
+    with contextlib.suppress(OSError):
+        os.nice(-20)
 
 
 if __name__ == "__main__":

@@ -127,23 +127,20 @@ class Engine:
             self._close_gates(tenant)
 
     def _grant(self, tenant: Tenant, action: Grant, now_ns: int) -> None:
+        for seat in tenant.seats:  # the GPU waits for these stores, all else comes after them
+            seat.first_epoch = seat.epoch = (seat.epoch + 1) & 0x3FFFFFFF
+            seat.page.grant(seat.epoch, now_ns, action.deadline_ns)
         waited = now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0
         tenant.wanted_at_ns = 0
         tenant.stopping = False
         for seat in tenant.seats:
+            seat.valid, seat.draining, seat.deadline_ns = True, False, action.deadline_ns
             seat.returned.clear()
             seat.handovers += 1
             seat.waits_ns.append(waited)
             seat.waited_ns += waited
-            seat.first_epoch = (seat.epoch + 1) & 0x3FFFFFFF
-            self._open(seat, now_ns, action.deadline_ns)
-
-    def _open(self, seat: Seat, now_ns: int, deadline_ns: int) -> None:
-        seat.epoch = (seat.epoch + 1) & 0x3FFFFFFF
-        seat.page.grant(seat.epoch, now_ns, deadline_ns)
-        seat.valid, seat.draining, seat.deadline_ns = True, False, deadline_ns
-        seat.users = set(seat.wanting)
-        seat.wanting.clear()
+            seat.users = set(seat.wanting)
+            seat.wanting.clear()
 
     def _reopen(self, process: Process, seat: Seat, now_ns: int) -> None:
         """The process gave its part back while others of the tenant go on: a new epoch lets it in again."""

@@ -34,6 +34,9 @@ _DRAINED, _RESERVE, _RELEASE, _BYE = (
 )
 _CONTEXT, _RESTORE = int(ReserveFlag.CONTEXT), int(ReserveFlag.RESTORE)
 
+TURN_TAKING: Final = frozenset((_WANT, _RETURN, _DRAINED))
+"""First bytes of the messages after which the policy may have something to give."""
+
 
 class Misbehaved(Exception):
     """The connection broke the protocol; `refusal` says how."""

@@ -25,7 +25,7 @@ from .engine import Engine, shares_of
 from .events import EventRing
 from .linux import Timer
 from .pages import GrantPage
-from .protocol import Misbehaved, Protocol, answer
+from .protocol import TURN_TAKING, Misbehaved, Protocol, answer
 from .records import TenantRecord
 from .seats import Process, Seat, Tenant
 from .settings import Settings
@@ -56,6 +56,7 @@ class Server:
         gc.collect()
         gc.freeze()
         gc.disable()
+        self.turn()  # arms the timer: without it a stop that comes before the first message would not be seen
         while not self._stopping:
             for key, _ in self.selector.select():
                 key.data()
@@ -235,6 +236,8 @@ class Server:
             try:
                 if not self._protocol.handle(process, data, now):
                     self.drop(process)
+                if data[0] in TURN_TAKING:  # somebody may wait for just this; what else is there comes next turn
+                    return
             except Misbehaved as fault:
                 self.events.emit("misbehaved", now, tenant=process.tenant.name, pid=process.pid, why=fault.refusal.name)
                 self.drop(process, fault.refusal)

@@ -42,16 +42,15 @@ class Account:
         )
 
     def arrive(self, now_ns: int) -> None:
-        """It wants the GPU; after a whole idle window this counts as arriving anew."""
-        if self.since_ns is None:
+        """It wants the GPU; after a whole window without a charge this counts as arriving anew."""
+        if self.since_ns is None or not self.is_active(now_ns):
             self.since_ns = now_ns
             self.promise.reset(now_ns)
         self.promise.wait(now_ns)
 
-    def rest(self, now_ns: int) -> None:
-        """Forget the arrival when nothing was charged for a whole window and nothing is wanted."""
-        if self.since_ns is not None and self.window.used_ns(now_ns) == 0:
-            self.since_ns = None
+    def is_active(self, now_ns: int) -> bool:
+        """Whether it wants the GPU or was charged for some of it within the last window."""
+        return self.promise.waiting or self.window.used_ns(now_ns) > 0
 
     def age_ns(self, now_ns: int) -> int:
         """How much of the window the tenant has been here for."""
@@ -68,7 +67,7 @@ class Account:
         return self.promise.owed_ns(now_ns)
 
     def room_ns(self, now_ns: int) -> int:
-        """How much of what is owed may be given although the limit's bucket is empty: never past the window's request."""
+        """What is owed and may be given past an empty limit bucket: never more than the window's request."""
         unused = self.share.request_milli * self.age_ns(now_ns) // 1000 - self.window.used_ns(now_ns)
         return min(self.missing_ns(now_ns), unused)
 

@@ -40,9 +40,9 @@ class Device:
         self._at_ns = now_ns
         self._residuals: deque[int] = deque(maxlen=50)
 
-    def active(self) -> int:
-        """How many tenants have wanted the GPU within the last window."""
-        return sum(account.since_ns is not None for account in self.members.values())
+    def active(self, now_ns: int) -> int:
+        """How many tenants want the GPU or have used it within the last window."""
+        return sum(account.is_active(now_ns) for account in self.members.values())
 
     def settle(self, now_ns: int) -> None:
         """Charge everybody on the GPU for the time since the last call."""

@@ -56,7 +56,7 @@ class TokenPolicy:
         self._tenants: dict[str, Tenant] = {}
         self._devices: dict[str, Device] = {}
         self._ordinal = 0
-        self._wake_ns: int | None = None
+        self._ticked_at_ns = 0
         self._ranks: dict[str, Rank] = {}  # of this tick; charges do not change within it
 
     def add_tenant(self, name: str, shares: Mapping[str, Share], now_ns: int) -> None:
@@ -136,20 +136,16 @@ class TokenPolicy:
         self._ranks.clear()
         for device in self._devices.values():
             device.settle(now_ns)
-        for tenant in self._tenants.values():
-            if tenant.wanting_since_ns is None and tenant.hold is None and not tenant.residual:
-                for account in tenant.accounts.values():
-                    account.rest(now_ns)
         candidates = self._candidates(now_ns)
         reserved = self._reservations(now_ns, candidates)
         self._expire(now_ns, candidates, reserved, actions)
         self._assign(now_ns, candidates, reserved, actions)
-        self._wake_ns = self._next_wake(now_ns)
+        self._ticked_at_ns = now_ns
         return actions
 
     def next_wake_ns(self) -> int | None:
-        """When `tick` has something to do even if nothing happens; None for never."""
-        return self._wake_ns
+        """When `tick` has something to do even if nothing happens; None for never. To be asked after `tick`."""
+        return self._next_wake(self._ticked_at_ns)
 
     def account(self, name: str, gpu: str) -> Account:
         """The books of one tenant on one GPU, for reading; current as of the last tick.
@@ -303,7 +299,7 @@ class TokenPolicy:
         One turn is the grain of the shares: eight tenants with turns of a twentieth of the window each could be off by
         their whole share, so the active tenants of a GPU divide that twentieth, down to the base quota.
         """
-        crowd = max(self._devices[gpu].active() for gpu in tenant.accounts)
+        crowd = max(self._devices[gpu].active(now_ns) for gpu in tenant.accounts)
         ceiling = max(self.config.quota_ns, self.config.window_ns // (20 * max(1, crowd)))
         quota, runway = min(tenant.quota.current_ns(), ceiling), tenant.runway_ns(now_ns)
         return quota if runway is None else min(quota, runway)

@@ -24,7 +24,7 @@ WAITING_WINDOWS: Final = 10
 class PromiseBalance:
     """Nanoseconds owed to one tenant; negative when it had more than was promised."""
 
-    __slots__ = ("_at_ns", "_balance", "_idle_cap", "_overrun_ns", "_request_milli", "_waiting", "_waiting_cap")
+    __slots__ = ("_at_ns", "_balance", "_idle_cap", "_overrun_ns", "_request_milli", "_waiting_cap", "waiting")
 
     def __init__(self, request_milli: int, window_ns: int, now_ns: int) -> None:
         self._request_milli = request_milli
@@ -32,12 +32,12 @@ class PromiseBalance:
         self._waiting_cap = request_milli * window_ns * WAITING_WINDOWS
         self._balance = 0
         self._at_ns = now_ns
-        self._waiting = False
+        self.waiting = False
         self._overrun_ns = 0
 
     def owed_ns(self, now_ns: int) -> int:
         """What is owed now; rounds towards less."""
-        self._accrue(now_ns, busy=self._waiting)
+        self._accrue(now_ns, busy=self.waiting)
         return self._balance // 1000
 
     def debt_ns(self, now_ns: int) -> int:
@@ -46,20 +46,20 @@ class PromiseBalance:
 
     def wait(self, now_ns: int) -> None:
         """The tenant wants the GPU from now on."""
-        self._accrue(now_ns, busy=self._waiting)
-        self._waiting = True
+        self._accrue(now_ns, busy=self.waiting)
+        self.waiting = True
 
     def rest(self, now_ns: int) -> None:
         """The tenant wants nothing from now on."""
-        self._accrue(now_ns, busy=self._waiting)
-        self._waiting = False
+        self._accrue(now_ns, busy=self.waiting)
+        self.waiting = False
 
     def begin(self, now_ns: int) -> None:
         """A turn begins; one that was not owed leaves nothing to make up for but itself."""
-        self._accrue(now_ns, busy=self._waiting)
+        self._accrue(now_ns, busy=self.waiting)
         self._balance = max(self._balance, 0)
         self._overrun_ns = 0
-        self._waiting = False
+        self.waiting = False
 
     def charge(self, end_ns: int, amount_ns: int, *, overrun: bool) -> None:
         """The tenant was on the GPU until `end_ns` and is charged `amount_ns` of it."""
