@@ -294,13 +294,13 @@ class TokenPolicy:
         return True
 
     def _bounded_quota(self, tenant: Tenant, now_ns: int) -> int:
-        """The estimate, cut to what its limits leave and to its part of the longest round of turns.
+        """The estimate, cut to what its limits leave, and among several tenants to a hundredth of the window.
 
-        One turn is the grain of the shares: eight tenants with turns of a twentieth of the window each could be off by
-        their whole share, so the active tenants of a GPU divide that twentieth, down to the base quota.
+        One turn is the grain of the shares: a window that begins or ends within a turn is off by it, and a point of
+        the window is what the shares are promised to. Whoever is alone takes turns of up to a twentieth.
         """
-        crowd = max(self._devices[gpu].active(now_ns) for gpu in tenant.accounts)
-        ceiling = max(self.config.quota_ns, self.config.window_ns // (20 * max(1, crowd)))
+        alone = all(self._devices[gpu].active(now_ns) <= 1 for gpu in tenant.accounts)
+        ceiling = max(self.config.quota_ns, self.config.window_ns // (20 if alone else 100))
         quota, runway = min(tenant.quota.current_ns(), ceiling), tenant.runway_ns(now_ns)
         return quota if runway is None else min(quota, runway)
 
