@@ -8,12 +8,17 @@ from typing import Any
 
 import click
 
+from aliquot.cli.bench_topology import topology
+
 Measurement = Callable[..., dict[str, Any]]
 
 
 @click.group()
 def bench() -> None:
     """Measure what sharing costs and how exact it is. The method of each is in bench/README.md."""
+
+
+bench.add_command(topology)
 
 
 def _emulate(command: Callable[..., None]) -> Callable[..., None]:

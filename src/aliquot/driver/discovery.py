@@ -11,6 +11,7 @@ import ctypes
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,9 @@ import msgspec
 
 from aliquot.driver.cores import read_core_list
 from aliquot.driver.mounts import CUDA, NVML, candidates
+from aliquot.driver.nvml_links import nvml_places, topology_of
 from aliquot.model.errors import AliquotError
+from aliquot.topology import Topology
 
 
 class NoDriver(AliquotError):
@@ -42,6 +45,9 @@ class Gpu(msgspec.Struct, frozen=True):
     memory_mib: int
     driver: str = ""
     near_cores: list[int] = []
+    links: list[str] = []
+    """Its link to each GPU by index, as `nvidia-smi topo -m` labels them; empty when nobody asked."""
+    numa: int | None = None
 
 
 def find_driver() -> DriverLibraries:
@@ -73,6 +79,15 @@ def list_gpus(libnvml: Path) -> list[Gpu]:
     return msgspec.json.decode(done.stdout, type=list[Gpu])
 
 
+def gpu_topology(gpus: Sequence[Gpu]) -> Topology:
+    """How these GPUs, all of one machine by index, are connected; SYS apart where that is not known.
+
+    Raises:
+        HalfKnown: some of them have links to all others and some have not.
+    """
+    return topology_of([gpu.links for gpu in gpus], [gpu.numa for gpu in gpus], [gpu.near_cores for gpu in gpus])
+
+
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
@@ -91,9 +106,9 @@ def _ask(libnvml: str) -> list[dict[str, object]]:
 
     pynvml.nvmlInit()
     version = _text(pynvml.nvmlSystemGetDriverVersion())
-    gpus = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    gpus: list[dict[str, object]] = []
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    for index, (handle, place) in enumerate(zip(handles, nvml_places(handles), strict=True)):
         gpus.append(
             {
                 "index": index,
@@ -101,7 +116,9 @@ def _ask(libnvml: str) -> list[dict[str, object]]:
                 "model": _text(pynvml.nvmlDeviceGetName(handle)),
                 "memory_mib": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20,
                 "driver": version,
-                "near_cores": _near_cores(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId)),
+                "near_cores": place.cores or _near_cores(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId)),
+                "links": place.links,
+                "numa": place.numa,
             }
         )
     pynvml.nvmlShutdown()

@@ -7,7 +7,6 @@ protocol, accounting, timing and the binary interface, not arithmetic and not co
 
 from __future__ import annotations
 
-import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -19,11 +18,12 @@ from typing import Final
 
 import yaml
 
+from aliquot.driver.cores import core_list
 from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, native_part
+from aliquot.topology import Topology, parse_topo
 
 MAX_GPUS: Final = 16
 _NAMESPACE: Final = uuid.UUID("8f1d9a4e-6c1b-5a0e-9b1f-2d6b2f6d7a10")
-_LINK = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|X")
 
 
 class UnknownProfile(ValueError):
@@ -134,34 +134,27 @@ def _conf_lines(profile: Profile, count: int, uuids: tuple[str, ...]) -> Iterato
     for field, value in vars(profile).items():
         if field not in ("name", "compute_capability", "topology", "topology_16"):
             yield f"{field}={value}"
-    links, cpus, numa = _topology(profile, count)
+    topology = profile_topology(profile, count)
     for i in range(count):
         yield f"uuid={i} {uuids[i]}"
         yield f"pci={i} 0000:{0x10 + 4 * i:02x}:00.0"
-        yield f"cpus={i} {cpus[i]}"
-        yield f"numa={i} {numa[i]}"
-        yield from (f"link={i} {j} {links[i][j]}" for j in range(i + 1, count))
+        yield f"cpus={i} {core_list(list(topology.cores[i]))}"
+        yield f"numa={i} {topology.numa[i]}"
+        yield from (f"link={i} {j} {topology.links[i][j]}" for j in range(i + 1, count))
 
 
-def _topology(profile: Profile, count: int) -> tuple[list[list[str]], list[str], list[int]]:
-    """Links, CPU lists and NUMA nodes of the first `count` GPUs; beyond one board the boards are SYS apart."""
+def profile_topology(profile: Profile, count: int) -> Topology:
+    """How the first `count` GPUs of a profile are connected; beyond one board the boards are SYS apart, wired alike."""
     name = profile.topology_16 if count > 8 and profile.topology_16 else profile.topology
-    text = (_folder() / "topologies" / name).read_text("utf-8")
-    board, affinity = _read_matrix(text)
-    size = len(board)
+    board = parse_topo((_folder() / "topologies" / name).read_text("utf-8"))
+    size = board.count
     links = [
-        [board[i % size][j % size] if i // size == j // size else "SYS" for j in range(count)] for i in range(count)
+        [board.links[i % size][j % size] if i // size == j // size else "SYS" for j in range(count)]
+        for i in range(count)
     ]
-    cpus = [affinity[i % size] for i in range(count)]
-    nodes = {cpu: number for number, cpu in enumerate(dict.fromkeys(cpus))}
-    return links, cpus, [nodes[cpu] for cpu in cpus]
-
-
-def _read_matrix(text: str) -> tuple[list[list[str]], list[str]]:
-    rows = [line.split() for line in text.splitlines() if re.match(r"\s*GPU\d+\s+(X|[A-Z])", line)]
-    rows = [row for row in rows if len(row) > 1 and _LINK.fullmatch(row[1])]
-    board = [[cell.replace("SOC", "SYS") for cell in row[1 : len(rows) + 1]] for row in rows]
-    ranges = [
-        next((c for c in row[1:] if re.fullmatch(r"\d[\d,-]*", c) and ("-" in c or "," in c)), "0") for row in rows
-    ]
-    return board, ranges
+    # Matrices of machines before NUMA columns tell the nodes by their cores alone.
+    nodes = {cores: number for number, cores in enumerate(dict.fromkeys(board.cores))}
+    cores = [board.cores[i % size] for i in range(count)]
+    told = [board.numa[i % size] for i in range(count)]
+    numa = [nodes[near] if node is None else node for node, near in zip(told, cores, strict=True)]
+    return Topology.of(links, numa=numa, cores=cores)

@@ -47,7 +47,6 @@ class TenantConf:
     libcuda: Path
     libnvml: Path
     cpus: str = ""
-    log: Path | None = None
 
     def text(self, real: Path) -> str:
         """The file's content, with the driver's libraries as seen in the folder `real`."""
@@ -59,8 +58,6 @@ class TenantConf:
         ]
         if self.cpus:
             lines.append(f"cpus={self.cpus}")
-        if self.log is not None:
-            lines.append(f"log={self.log}")
         return "\n".join(lines) + "\n"
 
 

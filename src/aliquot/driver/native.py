@@ -14,6 +14,7 @@ from typing import Final
 HOOK: Final = "libaliquot.so"
 EMULATED_CUDA: Final = "emulator/libcuda.so.1"
 EMULATED_NVML: Final = "emulator/libnvidia-ml.so.1"
+KERNELS: Final = "libaliquot_kernels.so"
 
 
 class NativePartMissing(FileNotFoundError):

@@ -1,1 +1,25 @@
+"""What is near what: the GPUs of one machine, what a pair costs to talk, and which set of them to take.
 
+Pure: reads text that somebody else fetched, and answers from integers.
+"""
+
+from aliquot.topology.choose import NotEnoughGpus, best_set, left_behind, nearest, set_cost, singular
+from aliquot.topology.links import bandwidth_gbps, link_cost
+from aliquot.topology.machine import BadTopology, Topology
+from aliquot.topology.matrix import parse_topo
+from aliquot.topology.tree import TreeNode
+
+__all__ = [
+    "BadTopology",
+    "NotEnoughGpus",
+    "Topology",
+    "TreeNode",
+    "bandwidth_gbps",
+    "best_set",
+    "left_behind",
+    "link_cost",
+    "nearest",
+    "parse_topo",
+    "set_cost",
+    "singular",
+]

@@ -64,3 +64,16 @@ except n.NVMLError as e:
 """)
 
     assert result == 3
+
+
+def test_nvml_of_another_pid_namespace(clients):
+    """fault=nvml-wrong-pids N moves every process id that NVML tells, so none is a process seen from here."""
+    machine = clients("a100", "fault=nvml-wrong-pids 500000")
+    own, told = machine.run("""
+import pynvml as n
+open_gpu(); n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0); k = Spinner(); k.launch(1000); k.sync()
+answer([os.getpid(), [p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(h)]
+        + [p.pid for p in n.nvmlDeviceGetProcessUtilization(h, 0)]])
+""")
+
+    assert told == [own + 500_000] * 2

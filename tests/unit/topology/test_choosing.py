@@ -1,0 +1,149 @@
+"""Golden cases: which GPUs are taken, by the Gaia paper, by gpu-manager and by NVIDIA's own tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from matrices import machine
+
+from aliquot.topology import NotEnoughGpus, Topology, best_set, nearest, singular
+
+
+def linked(count: int, default: str, **pairs: str) -> Topology:
+    """A machine whose pairs are `default` apart from those given, as p03="NV2"."""
+    labels = [["X" if i == j else default for j in range(count)] for i in range(count)]
+    for pair, label in pairs.items():
+        a, b = int(pair[1]), int(pair[2])
+        labels[a][b] = labels[b][a] = label
+    return Topology.of(labels)
+
+
+PAPER = linked(4, "SYS", p01="PHB", p23="PIX")
+"""Fig. 7 of the paper: two pairs, GPU 2 and 3 nearer to each other than 0 and 1."""
+TENCENT = machine("tencent_test_6gpu")
+
+
+def test_table_1_one_gpu_is_either_of_the_nearest_pair():
+    """Of 500 seeded draws on the empty tree all fall to GPU 2 and 3, about evenly (the paper: 227 and 273)."""
+    draw = Random(7)
+    drawn = Counter(singular(PAPER, range(4), [], tie=draw.choice) for _ in range(500))
+
+    assert {2, 3} == set(drawn)
+    assert 200 <= drawn[2] <= 300
+
+
+def test_table_1_without_a_draw_the_lowest_id_is_taken():
+    """One state has one answer unless a draw is asked for."""
+    assert 2 == singular(PAPER, range(4), [])
+
+
+def test_table_1_two_gpus_are_the_nearest_pair():
+    """On the empty tree two GPUs are 2 and 3."""
+    assert (2, 3) == best_set(PAPER, range(4), 2)
+
+
+def test_table_3_one_gpu_goes_beside_the_one_that_is_taken():
+    """With GPU 2 taken the next single GPU is 3: the intact pair stays."""
+    assert 3 == singular(PAPER, [0, 1, 3], [2])
+
+
+def test_table_4_two_gpus_are_the_intact_pair():
+    """With GPU 2 taken two GPUs are 0 and 1."""
+    assert (0, 1) == best_set(PAPER, [0, 1, 3], 2)
+
+
+@pytest.mark.parametrize(
+    ("free", "n", "expected"),
+    [
+        ([0, 1, 2, 3, 4, 5], 3, (0, 1, 2)),
+        ([0, 1, 3, 4, 5], 2, (0, 1)),
+        ([0, 1, 2, 3, 4, 5], 2, (4, 5)),
+        ([0, 1, 2, 3, 5], 2, (0, 1)),
+    ],
+    ids=["link 3", "link 2 with 2 taken", "fragment 2", "figure 4"],
+)
+def test_gpu_managers_six_gpus(free, n, expected):
+    """The sets that gpu-manager's tests and the paper's Fig. 4 expect on the tree of six."""
+    assert expected == best_set(TENCENT, free, n)
+
+
+def test_figure_5_a_single_gpu_completes_the_broken_pair():
+    """With GPU 4 taken, also in part, a single GPU is 5 and not the cheaper 0 or 1."""
+    assert 5 == singular(TENCENT, [0, 1, 2, 3, 5], [4])
+
+
+def test_a_single_gpu_comes_from_the_smallest_group_when_none_is_broken():
+    """On the empty tree of six the pair that stands alone is broken, not the group of four."""
+    assert 4 == singular(TENCENT, range(6), [])
+
+
+def test_a_single_gpu_leaves_a_mesh_its_pairs():
+    """On a DGX-1V with GPU 0 taken, a single GPU leaves three pairs with two links and the other board whole."""
+    dgx = machine("dgx1v_8xv100_sxm2")
+    rest = set(range(1, 8)) - {singular(dgx, range(1, 8), [0])}
+    pairs = []
+    while rest:
+        pairs.append(best_set(dgx, rest, 2))
+        rest -= set(pairs[-1])
+
+    assert ["NV2"] * 3 == [dgx.links[a][b] for a, b in pairs]
+    assert {4, 5, 6, 7} == {gpu for pair in pairs[1:] for gpu in pair}
+
+
+def test_a_tree_of_one_gpu_works():
+    """One GPU is every set and every single."""
+    alone = linked(1, "SYS")
+
+    assert ((0,), 0) == (best_set(alone, [0], 1), singular(alone, [0], []))
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "sets"),
+    [
+        ("dgx1v_8xv100_sxm2", 2, [(0, 3), (1, 2), (4, 7), (5, 6)]),
+        ("dgx1v_8xv100_sxm2", 4, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        ("vm_8xv100_sxm2_phb", 4, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        ("aws_p3.8xlarge_4xv100", 2, [(0, 3), (1, 2)]),
+        ("host_8xrtx4090_sys", 4, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        ("host_8gpu_pcie_sys_64cpu", 4, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        ("host_4xa30_nvbridge", 2, [(0, 1), (2, 3)]),
+        ("dgx2_16xv100_gpuonly", 8, [tuple(range(8)), tuple(range(8, 16))]),
+    ],
+)
+def test_jobs_of_one_size_divide_a_machine_well(name, n, sets):
+    """One after the other, jobs get the sets of NVIDIA's own tables for DGX machines, and whole sockets elsewhere."""
+    topology = machine(name)
+    free, taken = set(range(topology.count)), []
+    while free:
+        taken.append(best_set(topology, free, n))
+        free -= set(taken[-1])
+
+    assert sets == taken
+
+
+def test_links_across_sockets_are_found():
+    """Four RTX 8000 with bridges 0-3 and 1-2 are taken by bridge, not by socket."""
+    cards = linked(4, "SYS", p01="NODE", p23="NODE", p03="NV2", p12="NV2")
+
+    assert (0, 3) == best_set(cards, range(4), 2)
+
+
+def test_the_rest_of_a_request_goes_nearest_to_its_whole_gpus():
+    """GPUs are ordered by what they cost to talk with all of a set."""
+    assert [1, 3, 4, 5] == nearest(TENCENT, [0, 2], [1, 3, 4, 5])
+    assert [3, 0, 1] == nearest(TENCENT, [2], [0, 1, 3])
+
+
+@pytest.mark.parametrize(("free", "n"), [([0, 1], 3), ([0, 1], 0), ([], 1), ([0, 9], 1)])
+def test_what_is_not_free_can_not_be_chosen(free, n):
+    """A set is 1 to as many as are free, of the machine's own GPUs."""
+    with pytest.raises(NotEnoughGpus):
+        best_set(TENCENT, free, n)
+
+
+def test_no_free_gpu_has_no_single():
+    """A machine without a wholly free GPU has none to give."""
+    with pytest.raises(NotEnoughGpus, match="no GPU is wholly free"):
+        singular(TENCENT, [], range(6))
