@@ -231,3 +231,14 @@ def test_another_user_substitutes_in_a_user_namespace_or_says_why_not(aliquot_cl
 
     assert ("2048 0 2\n", 0) == (done.stdout, done.returncode), done.stderr
     assert "injection by " in done.stderr
+
+
+def test_cpu_bind_holds_the_program_on_so_many_cores(aliquot_cli: Aliquot):
+    """`--cpu-bind 1` keeps a CUDA program on one core of those it may use; without CUDA nothing is bound."""
+    look = "import os; cores = sorted(os.sched_getaffinity(0))\n"
+    done = aliquot_cli.run("--cpu-bind", "1", "--", sys.executable, "-c", look + CLIENT + look + "print(cores)")
+    plain = aliquot_cli.run("--cpu-bind", "1", "--", sys.executable, "-c", look + "print(cores)")
+    allowed = sorted(os.sched_getaffinity(0))
+
+    assert done.stdout.splitlines()[-1] == str(allowed[:1]), done.stderr
+    assert plain.stdout.splitlines()[-1] == str(allowed), plain.stderr

@@ -212,7 +212,7 @@ def test_a_second_engine_is_refused(up: Cluster):
 
 
 def test_a_taken_port_is_told_before_anything_starts(aliquot_cli: Aliquot):
-    """A metrics port in use ends `up` with one sentence."""
+    """A port in use that was asked for ends `up` with one sentence."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,0 +1,145 @@
+"""What a person sees: the live chart and table in a real terminal, and Ctrl-C."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Aliquot, eventually
+from .terminal import COLUMNS, Screen, Terminal
+
+
+@pytest.fixture
+def terminal(aliquot_cli: Aliquot) -> Iterator[Callable[..., Terminal]]:
+    """Starts the command in a terminal."""
+    opened: list[Terminal] = []
+
+    def start(*words: str) -> Terminal:
+        opened.append(Terminal([sys.executable, "-m", "aliquot.cli", *words], aliquot_cli.env))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes below one."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            stat = _read(entry / "stat")
+            if stat:
+                parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    found, fresh = set(), {pid}
+    while fresh:
+        fresh = {child for child, parent in parents.items() if parent in fresh} - found
+        found |= fresh
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those that have not ended; a zombie has."""
+    return {pid for pid in pids if (stat := _read(Path(f"/proc/{pid}/stat"))) and stat.rpartition(")")[2][1] != "Z"}
+
+
+def restored(terminal: Terminal) -> bool:
+    """The terminal is as it was: settings, cursor, normal screen."""
+    screen = terminal.screen
+    return terminal.settings_now == terminal.settings and screen.cursor_shown and not screen.alternate
+
+
+def test_the_chart_of_fig6_refreshes_in_place_and_ctrl_c_ends_it(terminal, tmp_path):
+    """The chart has one line per tenant that changes in place; Ctrl-C ends everything in seconds with status 130."""
+    demo = terminal("demo", "fig6", "--fast", "--emulate", "v100", "--out", str(tmp_path / "out"))
+    row = re.compile(r"^  fig6/a +0\.30 +0\.60  [█░│]{40}  (\d\.\d\d)  .*$", re.M)
+    moments: set[str] = set()
+
+    def three_moments(screen: Screen) -> bool:
+        at = re.search(r"(\d+) of 48 s", screen.text())
+        usage = row.search(screen.text())
+        if at and usage and float(usage[1]) > 0:
+            moments.add(at[1])
+        return len(moments) >= 3
+
+    demo.watch(three_moments, 60)
+    screen, widest = demo.screen.text(), demo.screen.widest
+    programs = descendants(demo.process.pid)
+    began_s = time.monotonic()
+    demo.press(b"\x03")
+    status = demo.wait(20)
+    took_s = time.monotonic() - began_s
+
+    assert [screen.count(f"fig6/{name}") for name in "abc"] == [1, 1, 1]
+    assert widest <= COLUMNS
+    assert demo.screen.strange == []
+    assert "Traceback" not in demo.screen.text()
+    assert (status, restored(demo)) == (130, True)
+    assert took_s < 10
+    assert len(programs) >= 2
+    eventually(lambda: not alive(programs), "every program of the demonstration has ended")
+
+
+def test_top_refreshes_in_place_and_ctrl_c_ends_it(engine: Aliquot, terminal):
+    """The plain table fills the screen, shows a GPU and its tenant, and is gone after Ctrl-C with status 130."""
+    work = engine.start("run", "--name", "worker", "--", sys.executable, "-c", "import time; time.sleep(60)")
+    top = terminal("top", "--plain", "--interval", "0.2")
+    try:
+        top.watch(lambda screen: screen.alternate and "GPU 0" in screen.text() and "worker" in screen.text(), 30)
+        shown, widest = top.screen.text(), top.screen.widest
+        top.press(b"\x03")
+        status = top.wait(5)
+    finally:
+        work.terminate()
+        work.communicate(timeout=20)
+
+    assert shown.count("GPU 0") == shown.count("GPU 1") == 1
+    assert re.search(r"^  worker\S* +1\.00 +1\.00", shown, re.M)
+    assert (status, restored(top)) == (130, True)
+    assert widest <= COLUMNS
+    assert "Traceback" not in top.screen.text()
+
+
+HOST = """
+import sys, threading, time
+from pathlib import Path
+from aliquot.standalone.engine import Engine
+engine = Engine.start(emulate="v100", runtime_dir=Path(sys.argv[1]), injection=sys.argv[2])
+tenants = []
+rest = [sys.executable, "-c", "import time; time.sleep(300)"]
+def spawn(): tenants.append(engine.spawn("a", rest, request_milli=500))
+starter = threading.Thread(target=spawn); starter.start(); starter.join()
+time.sleep(1.0)
+print(tenants[0].poll(), flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("injection", ["auto", "library-path"])
+def test_programs_of_an_engine_end_with_a_killed_host(aliquot_cli: Aliquot, injection):
+    """A host that is killed with -9 takes along the programs its engine started, whichever thread started them."""
+    argv = [sys.executable, "-c", HOST, str(aliquot_cli.runtime / "own"), injection]
+    host = subprocess.Popen(argv, stdout=subprocess.PIPE, env=aliquot_cli.env, text=True)
+    assert host.stdout is not None
+    poll = host.stdout.readline()
+    programs = descendants(host.pid)
+    host.kill()
+    host.wait()
+    host.stdout.close()
+
+    assert poll == "None\n"
+    assert len(programs) >= 2
+    eventually(lambda: not alive(programs), "the arbiter and the program have ended", 10)

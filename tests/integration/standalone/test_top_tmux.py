@@ -1,0 +1,96 @@
+"""`aliquot top` in tmux: a terminal as people have it, resized while it runs, with and without colour."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from .conftest import Aliquot, eventually
+
+pytest.importorskip("textual", reason="textual is not installed: no application to drive")
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to resize")
+
+
+class Tmux:
+    """One window of a tmux server of its own."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self._env = env
+        self._server = f"alq-{uuid.uuid4().hex[:8]}"
+
+    def __call__(self, *words: str) -> str:
+        """A tmux command."""
+        command = ["tmux", "-L", self._server, "-f", os.devnull, *words]
+        return subprocess.run(command, env=self._env, capture_output=True, text=True, check=False).stdout
+
+    def start(self, *words: str, size: tuple[int, int] = (140, 40), **env: str) -> None:
+        """Run a program in the window."""
+        width, height = (str(number) for number in size)
+        settings = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
+        self("new-session", "-d", "-x", width, "-y", height, *settings, *words, ";", "set", "remain-on-exit", "on")
+
+    def screen(self, *, colours: bool = False) -> str:
+        """What the window shows."""
+        return self("capture-pane", "-p", *(["-e"] if colours else []))
+
+    def wait(self, pattern: str) -> str:
+        """Wait until the window shows something."""
+        eventually(lambda: re.search(pattern, self.screen(), re.M) is not None, f"the screen shows {pattern}", 30)
+        return self.screen()
+
+
+@pytest.fixture
+def tmux(engine: Aliquot) -> Iterator[Tmux]:
+    """A terminal beside an engine with two emulated GPUs and one tenant."""
+    terminal = Tmux(engine.env)
+    work = engine.start("run", "--name", "team/worker", "--gpu-request", ".3", "--", "sleep", "120")
+    yield terminal
+    terminal("kill-server")
+    work.terminate()
+    work.communicate(timeout=20)
+
+
+TOP = (sys.executable, "-m", "aliquot.cli", "top", "--interval", "0.3")
+
+
+def test_top_in_a_terminal_that_changes_its_size(tmux: Tmux):
+    """GPUs and the tenant are shown with key hints; keys work; a narrow window gets what fits it; q ends it."""
+    tmux.start(*TOP)
+    wide = tmux.wait(r"team/worker")
+    assert re.search(r"GPU 0 +shared .* 0\.70 ", wide) and re.search(r"GPU 1 +idle .* 1\.00 ", wide)
+    assert "TREND" in wide and re.search(r"q Quit .* Open ", wide), wide
+
+    tmux("resize-window", "-x", "60", "-y", "12")
+    tmux.wait(r"^(?!.*TREND)[\s\S]*GPU 1")
+    tmux("send-keys", "Enter")
+    assert "team/worker" in tmux.wait(r"TENANT +REQUEST")
+    tmux("send-keys", "Escape")
+    tmux.wait(r"NODE +GPU")
+    tmux("send-keys", "q")
+    assert "status 0" in tmux.wait(r"Pane is dead")
+
+
+def test_top_without_colour(tmux: Tmux):
+    """With NO_COLOR the screen has no coloured cell."""
+    tmux.start(*TOP, NO_COLOR="1")
+    tmux.wait(r"team/worker")
+    tones = re.findall(r"\x1b\[[\d;]*?[34]8;2;(\d+);(\d+);(\d+)", tmux.screen(colours=True))
+    indexed = re.findall(r"\x1b\[(?:[\d;]*;)?(3[1-6]|4[1-6]|9[1-6])m", tmux.screen(colours=True))
+
+    assert [] == indexed
+    assert all(max(map(int, tone)) - min(map(int, tone)) <= 2 for tone in tones)
+
+
+def test_top_where_no_application_can_be(tmux: Tmux):
+    """On a terminal that can do nothing a plain table is shown."""
+    tmux.start("env", "TERM=dumb", *TOP)
+    shown = tmux.wait(r"TENANT +REQUEST +LIMIT")
+
+    assert "enter" not in shown and "GPU 0" in shown
