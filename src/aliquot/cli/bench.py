@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -112,3 +113,21 @@ def storm(emulate: str | None, output: str, processes: int) -> None:
     from aliquot.bench.storm import storm as measure
 
     _show(measure(emulate, processes), output)
+
+
+@bench.command()
+@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="What to print.")
+@click.option("--policy", "policies", multiple=True, help="Only these policies.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of the openb trace; a checkout has it.")
+def placement(output: str, policies: tuple[str, ...], data: Path | None) -> None:
+    """Seconds of an openb run, and milliseconds of one decision on 1,000 and 5,000 nodes."""
+    from aliquot.bench.placement import placement as measure
+
+    figures = measure(policies, data)
+    if output == "json":
+        click.echo(json.dumps(figures))
+        return
+    for name, cases in figures.items():
+        click.echo(name)
+        for case in cases:
+            click.echo("  " + "  ".join(f"{key} {shown}" for key, shown in case.items()))

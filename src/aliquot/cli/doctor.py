@@ -51,10 +51,19 @@ def examine() -> list[Finding]:
 
 def _native() -> list[Finding]:
     from aliquot.driver.injection import InjectionError, patched
-    from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, HOOK, NativePartMissing, native_part
+    from aliquot.driver.native import (
+        EMULATED_CUDA,
+        EMULATED_NVML,
+        HOOK,
+        NativePartMissing,
+        native_part,
+        wrong_processor,
+    )
     from aliquot.standalone.paths import runtime_dir
 
-    findings = []
+    findings: list[Finding] = []
+    if reason := wrong_processor(HOOK):
+        return [Finding("processor", "fault", reason, "share GPUs on an x86-64 machine; aliquot sim works here")]
     for what, part in (("hook", HOOK), ("emulated CUDA", EMULATED_CUDA), ("emulated NVML", EMULATED_NVML)):
         try:
             path = native_part(part)

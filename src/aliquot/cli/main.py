@@ -11,7 +11,9 @@ from importlib import import_module
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
+from aliquot.cli.examples import with_example
 from aliquot.model.errors import AliquotError
 
 # name -> (module, attribute, what --help says; kept here so that the list of commands imports none of them)
@@ -24,9 +26,16 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "delete": ("aliquot.cli.pods", "delete", "End a SharePod."),
     "logs": ("aliquot.cli.pods", "logs", "Show what a SharePod prints."),
     "top": ("aliquot.cli.top", "top", "Show who uses the GPUs, as it happens."),
+    "explain": ("aliquot.cli.explain", "explain", "Tell why a request waits, or why it goes where it goes."),
+    "topo": ("aliquot.cli.topo", "topo", "Show which GPUs are near each other and which to take together."),
     "doctor": ("aliquot.cli.doctor", "doctor", "Tell what was found on this machine and what to do about faults."),
     "demo": ("aliquot.cli.demo", "demo", "Show what Aliquot does, with real CUDA programs."),
     "bench": ("aliquot.cli.bench", "bench", "Measure Aliquot on your GPU or an emulated one."),
+    "sim": ("aliquot.cli.sim", "sim", "Try placement policies on a trace, in virtual time."),
+    "scheduler": ("aliquot.cli.scheduler", "scheduler", "Serve placement to a cluster's kube-scheduler."),
+    "convert": ("aliquot.cli.convert", "convert", "Show manifests of other projects in Aliquot's words."),
+    "node": ("aliquot.cli.node", "node", "Serve a Kubernetes node's GPUs to the pods planned on it."),
+    "completion": ("aliquot.cli.completion", "completion", "Print the script that makes Tab complete."),
     "arbiter": ("aliquot.cli.arbiter", "arbiter", "Serve tokens (started by the engine; rarely by hand)."),
 }
 
@@ -45,7 +54,13 @@ class Commands(click.Group):
         module, attribute, _ = COMMANDS[cmd_name]
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
-        return command
+        return with_example(cmd_name, command)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands from the table, so that a Tab imports none of them."""
+        words = [(name, text) for name, (_, _, text) in COMMANDS.items() if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=text) for name, text in words), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list for --help, from the table."""

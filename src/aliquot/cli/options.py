@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, Memory, parse_memory, parse_milli
 
@@ -57,5 +58,22 @@ def output_option(command: Command) -> Command:
 def emulate_option(command: Command) -> Command:
     """`--emulate PROFILE[xN]`."""
     return click.option(
-        "--emulate", metavar="PROFILE[xN]", help="Use N emulated GPUs (t4, v100, a100, a100-80g, h100, h200)."
+        "--emulate",
+        metavar="PROFILE[xN]",
+        shell_complete=profile_names,
+        help="Use N emulated GPUs (t4, v100, a100, a100-80g, h100, h200).",
     )(command)
+
+
+def device_options(command: Command) -> Command:
+    """`--gpu-model`, `--gpu-id` and the labels that a tenant puts on its device."""
+    options = [
+        click.option("--gpu-model", default="", metavar="MODEL", help="Only GPUs of this model: v100, a100|h100."),
+        click.option("--gpu-id", default="", metavar="NAME", help="A named vGPU; equal names share a GPU."),
+        click.option("--affinity", default="", metavar="LABEL", help="On the GPU that has this label."),
+        click.option("--anti-affinity", default="", metavar="LABEL", help="Not on a GPU that has this label."),
+        click.option("--exclusion", default="", metavar="LABEL", help="Only with tenants of the same label."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command

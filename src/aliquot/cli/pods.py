@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aliquot.cli.completion import sharepod_names
 from aliquot.cli.options import output_option
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
 
 if TYPE_CHECKING:
-    from aliquot.standalone.wire import Call, PodFacts, Reply
+    from aliquot.standalone.wire import Call, GpuFacts, PodFacts, Reply
 
 
 class UnreadableFile(UserError):
@@ -76,15 +77,12 @@ def get(what: str, name: str, output: str) -> None:
         tenants = _ask(_call("tenants")).tenants or []
         _print(output, tenants, lambda: _tenant_table(tenants))
     else:
-        facts = _ask(_call("info")).facts
-        gpus = facts.gpus if facts else []
-        table = [["GPU", "MODEL", "MEMORY", "UUID"]]
-        table += [[str(g.index), g.model, format_mib(g.memory_mib), g.uuid] for g in gpus]
-        _print(output, gpus, lambda: table)
+        gpus = _ask(_call("gpus")).gpus or []
+        _print(output, gpus, lambda: _gpu_table(gpus))
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=sharepod_names)
 @output_option
 def describe(name: str, output: str) -> None:
     """Tell everything about one SharePod."""
@@ -114,7 +112,7 @@ def describe(name: str, output: str) -> None:
 
 
 @click.command()
-@click.argument("name", required=False, default="")
+@click.argument("name", required=False, default="", shell_complete=sharepod_names)
 @click.option("-f", "--filename", "file", type=click.Path(), help="End the SharePods of this file.")
 def delete(name: str, file: str | None) -> None:
     """End a SharePod and forget it with its logs."""
@@ -129,7 +127,7 @@ def delete(name: str, file: str | None) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=sharepod_names)
 @click.option("-c", "--container", default="", help="Which container. [default: the first]")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
 def logs(name: str, container: str, follow: bool) -> None:
@@ -174,6 +172,32 @@ def _tenant_table(tenants: list[dict[str, Any]]) -> list[list[str]]:
             memory = format_mib(piece["memory_mib"])
             table.append([tenant["name"], piece["gpu"], *shares, memory, tenant["injection"] or "-"])
     return table
+
+
+def _gpu_table(gpus: list[GpuFacts]) -> list[list[str]]:
+    """Each GPU with its class of links to the others, and under it who holds what."""
+    table = [["GPU", "MODEL", "SHARES", "MEMORY", "NEAREST", "LABELS", "UUID"]]
+    for gpu in gpus:
+        held = f"{format_milli(1000 - gpu.free_milli)} of 1.00"
+        memory = f"{(gpu.memory_mib - gpu.free_mib) / 1024:.1f} / {format_mib(gpu.memory_mib)}"
+        labels = " ".join(f"{kind}={value}" for kind, value in gpu.labels.items()) or "-"
+        table.append([str(gpu.index), gpu.model, held, memory, _nearest(gpu), labels, gpu.uuid])
+        for tenant in gpu.tenants:
+            size = format_mib(tenant["memory_mib"])
+            share = format_milli(tenant["request_milli"])
+            table.append(["", f"  {tenant['name']}", f"  {share}", f"  {size}", "", "", ""])
+    return table
+
+
+def _nearest(gpu: GpuFacts) -> str:
+    """The class of its best link and the GPUs at its end, as in `NV2 1,3`."""
+    from aliquot.topology import link_cost
+
+    others = [(link_cost(label), label, g) for g, label in enumerate(gpu.links) if label != "X"]
+    if not others:
+        return "-"
+    best = min(others)[1]
+    return f"{best} {','.join(str(g) for _, label, g in others if label == best)}"
 
 
 def _print(output: str, facts: Any, table: Any) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from aliquot.cli.options import Milli, Size, emulate_option
+from aliquot.cli.options import Milli, Size, device_options, emulate_option
 from aliquot.driver.cores import nearest_cores
 from aliquot.driver.injection import MODES, Mode
 from aliquot.model.ids import tenant_name
@@ -21,7 +21,8 @@ from aliquot.model.requests import GpuRequest, checked
 )
 @click.option("--gpu-limit", type=Milli(), help="Most it may use while others are idle. [default: the whole GPU]")
 @click.option("--gpu-mem", type=Size(), help="GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]")
-@click.option("--gpu", default="", metavar="UUID|INDEX", help="Which GPU. [default: the first that has room]")
+@click.option("--gpu", default="", metavar="UUID|INDEX", help="Which GPU. [default: what the placement policy says]")
+@device_options
 @click.option("--cpu-bind", type=click.IntRange(1), metavar="N", help="Run on the N CPU cores nearest to the GPU.")
 @emulate_option
 @click.option("--inject", type=click.Choice(MODES), default="auto", show_default=True, help="How CUDA is intercepted.")
@@ -33,6 +34,11 @@ def run(
     gpu_limit: int | None,
     gpu_mem: Memory | None,
     gpu: str,
+    gpu_model: str,
+    gpu_id: str,
+    affinity: str,
+    anti_affinity: str,
+    exclusion: str,
     cpu_bind: int | None,
     emulate: str | None,
     inject: Mode,
@@ -56,10 +62,10 @@ def run(
         check_spec(emulate)
     if cpu_bind:
         nearest_cores(cpu_bind)  # refused here, before an engine is started for it
-    ask = Ask(gpu_request, gpu_limit, gpu=gpu, cpu_bind=cpu_bind or 0)
-    if gpu_mem is not None:
-        ask.memory_mib = gpu_mem.mib
-        ask.memory_percent = None if gpu_mem.part is None else float(gpu_mem.part * 100)
+    ask = Ask(
+        gpu_request, gpu_limit, gpu=gpu, cpu_bind=cpu_bind or 0, model=gpu_model, gpu_id=gpu_id, affinity=affinity,
+        anti_affinity=anti_affinity, exclusion=exclusion,
+    ).with_memory(gpu_mem)  # fmt: skip
     call = Call("lease", name=who, ask=ask, pid=os.getpid())
     connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from aliquot.model.quantities import format_milli
 
 if TYPE_CHECKING:
     from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
+    from aliquot.standalone.paths import RuntimeDir
     from aliquot.standalone.wire import EngineFacts
 
 BAR_CELLS = 22
@@ -21,11 +23,12 @@ _NAME_WIDTH = 14
 
 @click.command()
 @click.option("--once", is_flag=True, help="Print one table and end.")
+@click.option("--plain", is_flag=True, help="Refresh a plain table, without keys.")
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1), default=1.0, show_default=True,
               help="Seconds between refreshes.")  # fmt: skip
 @output_option
-def top(once: bool, interval_s: float, output: str) -> None:
-    """Show who uses the GPUs, refreshing on a terminal."""
+def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
+    """Show who uses the GPUs: on a terminal with keys and history, elsewhere as one table."""
     from aliquot.arbiter.client import ArbiterClient
     from aliquot.standalone.client import ask
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
@@ -37,11 +40,27 @@ def top(once: bool, interval_s: float, output: str) -> None:
     with ArbiterClient(runtime.root) as arbiter:
         if output == "json":
             click.echo(as_json(facts, arbiter.status()))
-            return
-        if once or not sys.stdout.isatty():
+        elif once or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
             click.echo(render(facts, arbiter.status()))
-            return
-        _refresh(lambda: render(facts, arbiter.status()), interval_s)
+        elif plain or not _takes_keys():
+            _refresh(lambda: render(facts, arbiter.status()), interval_s)
+        else:
+            _application(runtime, interval_s)
+
+
+def _takes_keys() -> bool:
+    """Whether somebody can press keys and the library for an application is here."""
+    from importlib.util import find_spec
+
+    return sys.stdin.isatty() and find_spec("textual") is not None
+
+
+def _application(runtime: RuntimeDir, interval_s: float) -> None:
+    from aliquot.cli.top_app import TopApp
+    from aliquot.cli.top_source import EngineSource
+
+    with EngineSource(runtime) as source:
+        sys.exit(TopApp(source, interval_s=interval_s).run() or 0)
 
 
 def _refresh(draw: Any, interval_s: float) -> None:
@@ -49,13 +68,10 @@ def _refresh(draw: Any, interval_s: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    try:
-        with Live(console=Console(), auto_refresh=False, screen=True) as screen:
-            while True:
-                screen.update(Text(draw(), no_wrap=True), refresh=True)
-                time.sleep(interval_s)
-    except KeyboardInterrupt:
-        return
+    with Live(console=Console(), auto_refresh=False, screen=True) as screen:
+        while True:
+            screen.update(Text(draw(), no_wrap=True), refresh=True)
+            time.sleep(interval_s)
 
 
 def render(facts: EngineFacts, status: Status) -> str:

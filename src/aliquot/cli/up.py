@@ -6,6 +6,8 @@ import contextlib
 import signal
 import socket
 import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,14 +15,24 @@ from aliquot.cli.options import emulate_option
 from aliquot.model.errors import AliquotError
 from aliquot.model.quantities import format_mib
 
+if TYPE_CHECKING:
+    from aliquot.standalone.engine import Engine
+    from aliquot.standalone.pods import Pods
+
+DASHBOARD_PORT: Final = 8765
+PORTS_TRIED: Final = 100
+
 
 class PortTaken(AliquotError):
-    """Another program listens where the metrics were to be."""
+    """Another program listens where the dashboard or the metrics were to be."""
 
 
 @click.command()
 @emulate_option
-@click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="Serve Prometheus metrics here.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT",
+              help="Serve the dashboard here; 0 is any free port.  [default: 8765, or the next free one]")  # fmt: skip
+@click.option("--web/--no-web", default=True, show_default=True, help="Whether to serve the dashboard.")
+@click.option("--metrics-port", type=click.IntRange(1, 65535), metavar="PORT", help="Serve Prometheus metrics here.")
 @click.option("--window", "window_s", type=click.FloatRange(0.5, 600), default=10.0, show_default=True,
               metavar="SECONDS", help="Time over which shares are kept.")  # fmt: skip
 @click.option("--quota", type=click.Choice(["dynamic", "fixed"]), default="dynamic", show_default=True,
@@ -30,19 +42,26 @@ class PortTaken(AliquotError):
               help="Whether the next tenant waits for the last one's running kernels.")  # fmt: skip
 @click.option("--fail-policy", type=click.Choice(["pace", "open", "closed"]), default="pace", show_default=True,
               help="What tenants do while the arbiter is away.")  # fmt: skip
+@click.option("--policy", default=None, metavar="NAME",
+              help="How GPUs are chosen: binpack, spread, gaia, ... [default: aliquot]")  # fmt: skip
 @click.option("-f", "--filename", "file", type=click.Path(), help="SharePods to apply at the start.")
 def up(
     emulate: str | None,
     port: int | None,
+    web: bool,
+    metrics_port: int | None,
     window_s: float,
     quota: str,
     quota_ms: int,
     handover: str,
     fail_policy: str,
+    policy: str | None,
     file: str | None,
 ) -> None:
     """Serve this machine's GPUs to SharePods until stopped (Ctrl-C, SIGTERM), then end them all."""
     from aliquot.cli.pods import read_text
+    from aliquot.driver.policies import maker
+    from aliquot.placement.machine import DEFAULT_POLICY
     from aliquot.standalone.engine import Engine
     from aliquot.standalone.lock import EngineLock
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
@@ -52,8 +71,10 @@ def up(
     text = "" if file is None else read_text(file)
     if text:
         read_documents(text)
-    if port is not None:
-        _require_free(port)
+    maker(policy or DEFAULT_POLICY)  # an unknown name is told before anything starts
+    for option, number in (("--port", port if web else None), ("--metrics-port", metrics_port)):
+        if number:
+            _require_free(option, number)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopping.set())
@@ -62,18 +83,20 @@ def up(
         if lock is None:
             raise AliquotError(f"an engine is up at {runtime.root} already; use it, or end it first")
         engine = Engine.start(
-            emulate, runtime_dir=runtime.root, window_ms=int(window_s * 1000), quota=quota, quota_ms=quota_ms,
-            handover=handover, fail_policy=fail_policy, metrics_port=port,
+            emulate, runtime_dir=runtime.root, policy=policy or DEFAULT_POLICY, window_ms=int(window_s * 1000),
+            quota=quota, quota_ms=quota_ms, handover=handover, fail_policy=fail_policy, metrics_port=metrics_port,
         )  # fmt: skip
         with engine:
             pods = Pods(engine)
             server = EngineServer(engine, pods)
             try:
-                _announce(engine, port)
-                for line in pods.apply(text) if text else []:
-                    click.echo(line)
-                while not stopping.wait(1.0):
-                    pods.place_waiting()
+                with _dashboard(engine, pods, port) if web else contextlib.nullcontext() as url:
+                    _announce(engine, url, metrics_port)
+                    for line in pods.apply(text) if text else []:
+                        click.echo(line)
+                    while not stopping.wait(1.0):
+                        pods.place_waiting()
+                        engine.rest()
             finally:
                 with contextlib.suppress(BrokenPipeError):
                     click.echo("stopping")
@@ -81,23 +104,38 @@ def up(
                 pods.stop()
 
 
-def _announce(engine: object, port: int | None) -> None:
-    from aliquot.standalone.engine import Engine
+@contextlib.contextmanager
+def _dashboard(engine: Engine, pods: Pods, port: int | None) -> Iterator[str]:
+    """The pages while the engine is up; gives their address."""
+    from aliquot.web.app import everyone
+    from aliquot.web.serve import WebServer
+    from aliquot.web.standalone import StandaloneFacts
 
-    assert isinstance(engine, Engine)
+    facts = StandaloneFacts(engine, pods).start()
+    wanted, tries = (DASHBOARD_PORT, PORTS_TRIED) if port is None else (port, 1)
+    try:
+        with WebServer(everyone(facts), port=wanted, tries=tries) as server:
+            yield server.url
+    finally:
+        facts.close()
+
+
+def _announce(engine: Engine, dashboard: str | None, metrics_port: int | None) -> None:
     for gpu in engine.gpus:
         kind = " (emulated)" if engine.emulated else ""
         click.echo(f"GPU {gpu.index}  {gpu.model}{kind}  {format_mib(gpu.memory_mib)}  {gpu.uuid}")
-    if port is not None:
-        click.echo(f"metrics at http://127.0.0.1:{port}/metrics")
+    if dashboard:
+        click.echo(f"dashboard at {dashboard}")
+    if metrics_port is not None:
+        click.echo(f"metrics at http://127.0.0.1:{metrics_port}/metrics")
     click.echo(f"ready at {engine.runtime.root}. Give it work: aliquot apply -f FILE")
 
 
-def _require_free(port: int) -> None:
+def _require_free(option: str, port: int) -> None:
     """Say so now, in words, rather than let the arbiter fail on it."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise PortTaken(f"--port {port}: {(error.strerror or str(error)).lower()}; choose another port") from None
+            raise PortTaken(f"{option} {port}: {(error.strerror or str(error)).lower()}; choose another port") from None

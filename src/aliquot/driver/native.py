@@ -7,6 +7,7 @@ both places.
 from __future__ import annotations
 
 import os
+import platform
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -17,8 +18,19 @@ EMULATED_NVML: Final = "emulator/libnvidia-ml.so.1"
 KERNELS: Final = "libaliquot_kernels.so"
 
 
+PROCESSORS: Final = ("x86_64", "AMD64")
+
+
 class NativePartMissing(FileNotFoundError):
     """A native library is not where the installation should have put it."""
+
+
+def wrong_processor(part: str) -> str:
+    """Why a part can not exist on this machine, as a sentence; empty where it can. The kernels run everywhere."""
+    machine = platform.machine()
+    if part == KERNELS or machine in PROCESSORS:
+        return ""
+    return f"Aliquot's hook and emulated driver are written for x86-64, this machine is {machine}"
 
 
 def native_part(name: str) -> Path:
@@ -38,4 +50,7 @@ def native_part(name: str) -> Path:
         path = root / name
         if path.exists():
             return path.resolve()
+    reason = wrong_processor(name)
+    if reason:
+        raise NativePartMissing(f"{reason}; share GPUs on an x86-64 machine, aliquot sim works here")
     raise NativePartMissing(f"native part {name} not found under {', '.join(map(str, roots))}; run make setup")

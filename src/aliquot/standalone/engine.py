@@ -1,6 +1,6 @@
 """The engine: one machine's GPUs, their books, the arbiter, and a folder for every tenant.
 
-Everything a tenant needs is made here and taken away here: its place in the ledger, its record at the arbiter, its
+Everything a tenant needs is made here and taken away here: its place in the books, its record at the arbiter, its
 folder. `aliquot up` serves an engine to others, the demonstration and the benchmarks use one in their own process:
 
     with Engine.start(emulate="v100") as engine:
@@ -14,16 +14,19 @@ import contextlib
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import TenantGpu, TenantRecord
+from aliquot.driver.allowance import context_allowance_mib
 from aliquot.driver.cores import nearest_cores
 from aliquot.driver.discovery import Gpu
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, provision
@@ -32,12 +35,15 @@ from aliquot.model.errors import AliquotError
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, Plan
-from aliquot.placement.firstfit import first_fit
-from aliquot.placement.ledger import Ledger
+from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
 from aliquot.standalone.machine import Machine, find_machine
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.tenant import Tenant, start_program
+
+T = TypeVar("T")
+REST_US: Final = 5_000
+"""Microseconds that placement may learn at a time."""
 
 
 class EngineError(AliquotError):
@@ -62,14 +68,19 @@ class Seat:
 class Engine:
     """One machine's GPUs being shared. Made by `Engine.start`; safe to use from several threads."""
 
-    def __init__(self, runtime: RuntimeDir, machine: Machine, options: ArbiterOptions, *, injection: Mode) -> None:
+    def __init__(
+        self, runtime: RuntimeDir, machine: Machine, options: ArbiterOptions, *, injection: Mode, policy: str
+    ) -> None:
         self.runtime = runtime
         self.machine = machine
-        self.ledger = Ledger(machine.devices)
+        self.books = machine.books(policy)
         self.injection: Mode = injection
         self._lock = threading.RLock()
         self._seats: dict[TenantName, Seat] = {}
         self._started: list[Tenant] = []
+        # The kernel ends a program with the thread that started it, so all are started by one that lives with us: an
+        # engine that is killed takes its programs along.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="start-programs")
         self._numbers = itertools.count(1)
         self._hook = native_part(HOOK)
         self._own_directory = False
@@ -85,12 +96,14 @@ class Engine:
         *,
         runtime_dir: Path | None = None,
         injection: Mode = "auto",
+        policy: str = DEFAULT_POLICY,
         **options: Any,
     ) -> Engine:
         """An engine that is ready for tenants.
 
         `emulate` is a spec such as `v100x4`; None drives this machine's GPUs. Without `runtime_dir` the engine has a
-        folder of its own, gone with it. `options` are the fields of `ArbiterOptions`.
+        folder of its own, gone with it. `policy` is the name of a placement policy, `options` are the fields of
+        `ArbiterOptions`.
 
         Raises:
             AliquotError: no GPU, unknown profile, or a part of the engine did not come up.
@@ -102,7 +115,7 @@ class Engine:
             shutil.rmtree(runtime.tenants, ignore_errors=True)  # of an engine that was killed
             runtime.tenants.mkdir(mode=0o700)
             machine = find_machine(emulate, runtime.emulated)
-            engine = cls(runtime, machine, ArbiterOptions(**options), injection=injection)
+            engine = cls(runtime, machine, ArbiterOptions(**options), injection=injection, policy=policy)
         except BaseException as error:
             if private:
                 shutil.rmtree(runtime.root, ignore_errors=True)
@@ -141,25 +154,37 @@ class Engine:
         with self._lock:
             return dict(self._seats)
 
-    def admit(self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0) -> Seat:
+    def look(self, read: Callable[[MachineBooks], T]) -> T:
+        """What `read` finds in the books, which stand still meanwhile; it must not keep them."""
+        with self._lock:
+            return read(self.books)
+
+    def admit(self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0, again: bool = False) -> Seat:
         """Give a tenant its place; `cpu_bind` keeps its programs on so many cores nearest to its first GPU.
 
+        `again` is for one that was refused before, so that placement learns from it once.
+
         Raises:
-            NoRoom, NeverFits: see `first_fit`.
+            NoRoom, NeverFits: see `MachineBooks.plan`.
             LedgerError: the name is taken.
         """
         with self._lock:
-            plan = first_fit(self.ledger, request)
-            self.ledger.reserve(name, plan, request.labels, request.gpu_id)
+            plan = self.books.plan(request, again=again)
+            self.books.reserve(name, plan, request)
             directory = self.runtime.tenants / str(next(self._numbers))
             try:
                 seat = self._provide(name, plan, directory, cpu_bind)
             except BaseException:
-                self.ledger.release(name)
+                self.books.release(name)
                 shutil.rmtree(directory, ignore_errors=True)
                 raise
             self._seats[name] = seat
             return seat
+
+    def rest(self) -> None:
+        """Let placement learn from what came, for a moment; called when nothing else is to do."""
+        with self._lock:
+            self.books.decider.policy.idle(REST_US)
 
     def release(self, name: TenantName) -> None:
         """Take a tenant's place away; one that has none is no error. Its programs must have ended."""
@@ -171,7 +196,7 @@ class Engine:
             with contextlib.suppress(Exception):
                 self._admin.remove_tenant(name)
             seat.folder.remove()
-            self.ledger.release(name)
+            self.books.release(name)
 
     def spawn(
         self,
@@ -197,7 +222,10 @@ class Engine:
         seat = self.admit(TenantName(name), request)
         environment = dict(os.environ if env is None else env) | {"CUDA_VISIBLE_DEVICES": seat.visible_devices}
         try:
-            process = start_program(seat.folder, argv, environment, mode=injection or self.injection)
+            way = injection or self.injection
+            process = self._starter.submit(
+                start_program, seat.folder, argv, environment, mode=way, death_signal=signal.SIGKILL
+            ).result()
         except BaseException:
             self.release(seat.name)
             raise
@@ -211,6 +239,7 @@ class Engine:
         """End all tenants of this engine, then the arbiter, and remove what was made for them."""
         for tenant in self._started:
             tenant.end()
+        self._starter.shutdown()
         for name in list(self.seats):
             self.release(name)
         for client in (self.arbiter, self._admin):
@@ -227,7 +256,13 @@ class Engine:
         cpus = nearest_cores(cpu_bind, near) if cpu_bind else ""
         conf = TenantConf(name, directory / "socket", self.machine.libcuda, self.machine.libnvml, cpus)
         folder = provision(directory, conf, self._hook)
-        gpus = [TenantGpu(p.gpu, p.request_milli, p.limit_milli, p.memory_mib) for p in plan.slices]
+        models = {gpu.uuid: gpu.model for gpu in self.gpus}
+        gpus = [
+            TenantGpu(
+                p.gpu, p.request_milli, p.limit_milli, p.memory_mib, context_allowance_mib(models[p.gpu], p.memory_mib)
+            )
+            for p in plan.slices
+        ]
         record = TenantRecord(name=name, socket=str(conf.socket), gpus=gpus)
         try:
             self._admin.add_tenant(record)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from aliquot.driver.discovery import Gpu, NoDriver, find_driver, list_gpus
+from aliquot.driver.discovery import Gpu, NoDriver, find_driver, gpu_topology, list_gpus
+from aliquot.driver.kernels import use_kernels
+from aliquot.driver.policies import maker
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
+from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
 
 
 class UnknownMachine(UserError):
@@ -35,6 +39,16 @@ class Machine:
         """The GPUs as placement sees them."""
         return [Device(GpuUuid(g.uuid), g.index, g.model, g.memory_mib) for g in self.gpus]
 
+    def books(self, policy: str) -> MachineBooks:
+        """Empty books of these GPUs, for placement by a policy of that name.
+
+        Raises:
+            UnknownPolicy: there is none; the text lists those there are.
+        """
+        use_kernels()
+        topology = gpu_topology(self.gpus)
+        return MachineBooks(self.devices, topology=topology, by=maker(policy), node=socket.gethostname())
+
 
 def check_spec(spec: str) -> None:
     """Say at once whether a text such as `v100x4` names a machine.
@@ -48,6 +62,23 @@ def check_spec(spec: str) -> None:
         emulation.parse_spec(spec)
     except (emulation.UnknownProfile, ValueError, KeyError) as error:
         raise UnknownMachine(str(error.args[0]) if error.args else str(error)) from None
+
+
+def imagined_books(spec: str, policy: str = "") -> MachineBooks:
+    """Empty books of an emulated machine that is not made; its GPUs are named `GPU-0` and so on.
+
+    Raises:
+        UnknownMachine: no such profile.
+        UnknownPolicy: no such policy.
+    """
+    check_spec(spec)
+    from aliquot.driver import emulation
+
+    profile, count = emulation.parse_spec(spec)
+    devices = [Device(GpuUuid(f"GPU-{g}"), g, profile.model, profile.memory_mib) for g in range(count)]
+    wired = emulation.profile_topology(profile, count)
+    use_kernels()
+    return MachineBooks(devices, topology=wired, by=maker(policy or DEFAULT_POLICY), node=spec)
 
 
 def find_machine(spec: str | None, directory: Path) -> Machine:
@@ -64,9 +95,12 @@ def find_machine(spec: str | None, directory: Path) -> Machine:
         shutil.rmtree(directory, ignore_errors=True)
         emulated = emulation.prepare(directory, spec)
         profile = emulated.profile
+        wired = emulation.profile_topology(profile, len(emulated.uuids))
         gpus = [
-            Gpu(index, uuid, profile.model, profile.memory_mib, profile.driver)
-            for index, uuid in enumerate(emulated.uuids)
+            Gpu(index, uuid, profile.model, profile.memory_mib, profile.driver, list(near), list(links), numa)
+            for index, (uuid, near, links, numa) in enumerate(
+                zip(emulated.uuids, wired.cores, wired.links, wired.numa, strict=True)
+            )
         ]
         return Machine(emulated.libcuda, emulated.libnvml, gpus, spec)
     driver = find_driver()

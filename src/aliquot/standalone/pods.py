@@ -15,8 +15,9 @@ import yaml
 
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.ids import TenantName
+from aliquot.model.requests import GpuRequest
 from aliquot.model.sharepod import SharePod, parse_sharepod
-from aliquot.placement.firstfit import NoRoom
+from aliquot.placement.machine import NoRoom
 from aliquot.standalone.container import ContainerRun
 from aliquot.standalone.engine import Engine, Seat
 from aliquot.standalone.logs import ContainerLog
@@ -122,6 +123,12 @@ class Pods:
             pods = [self._find(name)] if name else list(self._pods.values())
             return [self._describe(pod) for pod in pods]
 
+    def request_of(self, name: str) -> GpuRequest | None:
+        """What a SharePod asks for; None where there is none by that full name."""
+        with self._lock:
+            pod = self._pods.get(name)
+            return pod.spec.request if pod else None
+
     def logs(self, name: str, container: str, *, follow: bool) -> Iterator[list[str]]:
         """What a container printed, in pieces; with `follow`, an empty piece whenever nothing came for a moment.
 
@@ -167,18 +174,15 @@ class Pods:
 
     def _check_possible(self, spec: SharePod) -> None:
         """Refuse what could not even run on this machine if it were empty."""
-        from aliquot.placement.firstfit import first_fit
-        from aliquot.placement.ledger import Ledger
-
         try:
-            first_fit(Ledger(self._engine.machine.devices), spec.request)
+            self._engine.books.empty().plan(spec.request)
         except AliquotError as error:
             raise UserError(f'sharepod "{spec.metadata.name}": {error}') from None
 
     def _place(self, pod: Pod) -> None:
         name = TenantName(pod.spec.full_name)
         try:
-            pod.seat = self._engine.admit(name, pod.spec.request)
+            pod.seat = self._engine.admit(name, pod.spec.request, again=bool(pod.message))
         except NoRoom as error:
             if pod.message != str(error):
                 pod.note(f"waits: {error}")

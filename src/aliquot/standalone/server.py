@@ -8,18 +8,16 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from typing import Any, Final
 
 import msgspec
 
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import tenant_name
-from aliquot.model.quantities import Memory
-from aliquot.model.requests import GpuRequest
 from aliquot.standalone.engine import Engine, Seat
+from aliquot.standalone.explaining import explanations, gpu_facts, gpu_request
 from aliquot.standalone.pods import Pods
-from aliquot.standalone.wire import Ask, Call, EngineFacts, Lease, Reply
+from aliquot.standalone.wire import Call, EngineFacts, Lease, Reply
 
 LINE_BYTES: Final = 4 << 20
 
@@ -93,6 +91,10 @@ class EngineServer:
                 yield Reply(lines=self._pods.apply(call.text))
             case "pods":
                 yield Reply(pods=self._pods.facts(call.name))
+            case "gpus":
+                yield Reply(gpus=self._engine.look(lambda books: gpu_facts(books, self._engine.gpus)))
+            case "explain":
+                yield Reply(explanations=explanations(self._engine, self._pods, call))
             case "tenants":
                 yield Reply(tenants=[tenant_facts(seat) for seat in self._engine.seats.values()])
             case "delete":
@@ -109,7 +111,7 @@ class EngineServer:
         engine = self._engine
         return EngineFacts(
             os.getpid(), str(engine.runtime.root), engine.machine.spec, engine.arbiter_pid, engine.gpus,
-            len(engine.seats),
+            len(engine.seats), engine.books.policy,
         )  # fmt: skip
 
     def _hold(self, connection: socket.socket, call: Call) -> None:
@@ -138,14 +140,6 @@ class EngineServer:
                 idle = self._leases == 0
             if idle:
                 self._on_idle()
-
-
-def gpu_request(ask: Ask) -> GpuRequest:
-    """The wire's request as the model's."""
-    memory = Memory(mib=ask.memory_mib) if ask.memory_mib is not None else None
-    if ask.memory_percent is not None:
-        memory = Memory(part=Fraction(str(ask.memory_percent)) / 100)
-    return GpuRequest(ask.request_milli, ask.limit_milli, memory, gpu=ask.gpu)
 
 
 def tenant_facts(seat: Seat) -> dict[str, Any]:

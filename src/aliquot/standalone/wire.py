@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from aliquot.driver.discovery import Gpu
+from aliquot.model.quantities import Memory
 
 
 class Ask(msgspec.Struct, omit_defaults=True):
@@ -22,6 +23,18 @@ class Ask(msgspec.Struct, omit_defaults=True):
     memory_percent: float | None = None
     gpu: str = ""
     cpu_bind: int = 0
+    model: str = ""
+    gpu_id: str = ""
+    affinity: str = ""
+    anti_affinity: str = ""
+    exclusion: str = ""
+
+    def with_memory(self, memory: Memory | None) -> Ask:
+        """Itself, asking for so much memory."""
+        if memory is not None:
+            self.memory_mib = memory.mib
+            self.memory_percent = None if memory.part is None else float(memory.part * 100)
+        return self
 
 
 class Call(msgspec.Struct, omit_defaults=True):
@@ -47,6 +60,32 @@ class Lease(msgspec.Struct):
     visible_devices: str
 
 
+class GpuFacts(msgspec.Struct):
+    """One GPU as `get gpus` shows it: what is promised of it, to whom, and how near the others are."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+    free_milli: int
+    free_mib: int
+    tenants: list[dict[str, Any]]
+    labels: dict[str, str]
+    links: list[str]
+    numa: int | None
+    cores: str
+    driver: str = ""
+
+
+class ExplanationFacts(msgspec.Struct):
+    """What was found about one request: lines for people, facts for programs."""
+
+    name: str
+    fits: bool
+    lines: list[str]
+    facts: dict[str, Any] = {}
+
+
 class EngineFacts(msgspec.Struct):
     """What is up."""
 
@@ -56,6 +95,7 @@ class EngineFacts(msgspec.Struct):
     arbiter_pid: int
     gpus: list[Gpu]
     tenants: int
+    policy: str = ""
 
 
 class PodFacts(msgspec.Struct):
@@ -86,3 +126,5 @@ class Reply(msgspec.Struct, omit_defaults=True):
     tenants: list[dict[str, Any]] | None = None
     lines: list[str] | None = None
     text: str = ""
+    explanations: list[ExplanationFacts] | None = None
+    gpus: list[GpuFacts] | None = None

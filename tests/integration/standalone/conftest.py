@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -87,18 +88,25 @@ def aliquot_cli() -> Iterator[Aliquot]:
     shutil.rmtree(runtime, ignore_errors=True)
 
 
-@pytest.fixture
-def engine(aliquot_cli: Aliquot) -> Iterator[Aliquot]:
-    """The command with `aliquot up` on two emulated V100 in the background."""
-    process = aliquot_cli.start("up", "--emulate", "v100x2", "--window", "2")
+@contextlib.contextmanager
+def engine_of(command: Aliquot, spec: str, *words: str) -> Iterator[Aliquot]:
+    """`aliquot up` on an emulated machine in the background, until the end of the block."""
+    process = command.start("up", "--emulate", spec, "--window", "2", *words)
     try:
         assert process.stdout is not None
         lines = []
         while not lines or not lines[-1].startswith("ready"):
             lines.append(process.stdout.readline())
             assert lines[-1], (process.stderr.read() if process.stderr else "", lines)
-        yield aliquot_cli
+        yield command
     finally:
         process.terminate()
         process.communicate(timeout=30)
     assert process.returncode == 0
+
+
+@pytest.fixture
+def engine(aliquot_cli: Aliquot) -> Iterator[Aliquot]:
+    """The command with `aliquot up` on two emulated V100 in the background."""
+    with engine_of(aliquot_cli, "v100x2"):
+        yield aliquot_cli

@@ -51,10 +51,13 @@ def tmux(engine: Aliquot) -> Iterator[Tmux]:
     """A terminal beside an engine with two emulated GPUs and one tenant."""
     terminal = Tmux(engine.env)
     work = engine.start("run", "--name", "team/worker", "--gpu-request", ".3", "--", "sleep", "120")
-    yield terminal
-    terminal("kill-server")
-    work.terminate()
-    work.communicate(timeout=20)
+    try:
+        eventually(lambda: "team/worker" in engine("get", "tenants").stdout, "the tenant has its place", 30)
+        yield terminal
+    finally:
+        terminal("kill-server")
+        work.terminate()
+        work.communicate(timeout=20)
 
 
 TOP = (sys.executable, "-m", "aliquot.cli", "top", "--interval", "0.3")
@@ -63,9 +66,10 @@ TOP = (sys.executable, "-m", "aliquot.cli", "top", "--interval", "0.3")
 def test_top_in_a_terminal_that_changes_its_size(tmux: Tmux):
     """GPUs and the tenant are shown with key hints; keys work; a narrow window gets what fits it; q ends it."""
     tmux.start(*TOP)
-    wide = tmux.wait(r"team/worker")
+    tmux.wait(r"team/worker")
+    wide = tmux.wait(r"Open .* Quit|Quit .* Open")
     assert re.search(r"GPU 0 +shared .* 0\.70 ", wide) and re.search(r"GPU 1 +idle .* 1\.00 ", wide)
-    assert "TREND" in wide and re.search(r"q Quit .* Open ", wide), wide
+    assert "TREND" in wide
 
     tmux("resize-window", "-x", "60", "-y", "12")
     tmux.wait(r"^(?!.*TREND)[\s\S]*GPU 1")

@@ -1,0 +1,77 @@
+"""`aliquot convert`: manifests written for other projects, in Aliquot's words."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aliquot.model.errors import UserError
+
+if TYPE_CHECKING:
+    from aliquot.kube.convert import Converted
+
+TARGETS = ("aliquot", "tencent", "aliyun", "hami", "kubeshare1", "kubeshare2", "nvidia")
+
+
+class UnreadableManifest(UserError):
+    """The file is no YAML."""
+
+
+@click.command()
+@click.option(
+    "-f", "--filename", "files", required=True, multiple=True, type=click.Path(), help="YAML or JSON; - is stdin."
+)
+@click.option("--to", "target", type=click.Choice(TARGETS), default="aliquot", show_default=True, help="Whose words.")
+@click.option(
+    "--aliyun-unit",
+    type=click.Choice(["GiB", "MiB"]),
+    default="GiB",
+    show_default=True,
+    help="What aliyun.com/gpu-mem counts; gpushare's device plugin was told so.",
+)
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
+def convert(files: tuple[str, ...], target: str, aliyun_unit: str, output: str) -> None:
+    """Show manifests of gpu-manager, gpushare, HAMi, KubeShare and the stock plugin in Aliquot's words.
+
+    What asks for no GPU comes out as it went in. Comments of the file are not kept. What has no counterpart is told on
+    stderr, one line each.
+    """
+    from aliquot.kube.convert import convert as convert_document
+    from aliquot.kube.convert import who
+    from aliquot.kube.dialects import NATIVE, foreign
+
+    others = foreign(aliyun_unit="MiB" if aliyun_unit == "MiB" else "GiB")
+    words = NATIVE if target == "aliquot" else others[target]
+    made: list[Converted] = []
+    for file in files:
+        for document in _documents(file):
+            made += convert_document(document, words, others)
+    for one in made:
+        for note in one.notes:
+            click.echo(f"{who(one.document)}: {note}", err=True)
+    click.echo(_text([one.document for one in made], output), nl=False)
+
+
+def _documents(file: str) -> list[Any]:
+    import yaml
+
+    from aliquot.cli.pods import read_text
+
+    try:
+        return [document for document in yaml.safe_load_all(read_text(file)) if document is not None]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        problem = getattr(error, "problem", None) or error
+        raise UnreadableManifest(f"{file} is not readable as YAML: {where}{problem}") from None
+
+
+def _text(documents: list[dict[str, Any]], output: str) -> str:
+    import yaml
+
+    if output == "json":
+        whole = documents[0] if len(documents) == 1 else {"apiVersion": "v1", "kind": "List", "items": documents}
+        return json.dumps(whole, indent=2) + "\n"
+    return "---\n".join(yaml.safe_dump(d, sort_keys=False, allow_unicode=True) for d in documents)

@@ -1,0 +1,47 @@
+"""One example for each command, shown at the end of its --help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+# name -> (what it does, how it is written); the tests parse every one with the command itself
+EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
+    "run": (
+        "a third of a GPU, up to two thirds while others are idle, with 4 GiB of its memory",
+        "aliquot run --gpu-request .3 --gpu-limit .6 --gpu-mem 4Gi -- python train.py",
+    ),
+    "up": ("two emulated GPUs, the dashboard on port 9000", "aliquot up --emulate v100x2 --port 9000"),
+    "apply": ("what is in a file", "aliquot apply -f examples/neighbours.yaml"),
+    "get": ("every GPU, for a program", "aliquot get gpus -o json"),
+    "describe": ("one SharePod with its events", "aliquot describe research/notebook"),
+    "delete": ("everything that a file started", "aliquot delete -f examples/neighbours.yaml"),
+    "logs": ("what a SharePod prints, as it comes", "aliquot logs -f notebook"),
+    "top": ("one table, then end", "aliquot top --once"),
+    "explain": ("why a SharePod waits", "aliquot explain research/notebook"),
+    "topo": ("which four GPUs of an emulated machine talk fastest", "aliquot topo --emulate v100x8 --best 4"),
+    "doctor": ("what is wrong here, for a program", "aliquot doctor -o json"),
+    "demo": ("a figure of KubeShare in under five minutes", "aliquot demo fig6 --fast --out demo-out"),
+    "bench": ("what the hook adds to a launch", "aliquot bench gate"),
+    "sim": ("what there is to simulate", "aliquot sim --help"),
+    "convert": ("a manifest of another project, in Aliquot's words", "aliquot convert -f pod.yaml --to aliquot"),
+    "node": ("this node's settings as a file", "aliquot node --print-config"),
+    "completion": ("for this shell only", 'eval "$(aliquot completion bash)"'),
+    "arbiter": ("an arbiter of its own", "aliquot arbiter --runtime-dir /tmp/arbiter --fresh"),
+}
+
+
+def epilog(name: str) -> str | None:
+    """What stands at the end of a command's help; None where there is no example."""
+    if name not in EXAMPLES:
+        return None
+    text, command = EXAMPLES[name]
+    return f"\b\nExample, {text}:\n  {command}"
+
+
+def with_example(name: str, command: click.Command) -> click.Command:
+    """The command itself, its help ending with its example unless it has an end of its own."""
+    command.epilog = command.epilog or epilog(name)
+    return command

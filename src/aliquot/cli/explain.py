@@ -1,0 +1,114 @@
+"""`aliquot explain`: why a request waits, what would let it in, or why it goes where it goes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from aliquot.cli.completion import sharepod_names
+from aliquot.cli.options import Milli, Size, device_options, emulate_option, output_option
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import GpuRequest, checked
+
+if TYPE_CHECKING:
+    from aliquot.model.sharepod import SharePod
+    from aliquot.standalone.wire import Ask, ExplanationFacts
+
+
+@click.command()
+@click.argument("name", required=False, default="", shell_complete=sharepod_names)
+@click.option("-f", "--filename", "file", type=click.Path(), help="The SharePods of this file; - is stdin.")
+@click.option("--gpu-request", type=Milli(), help="A request that you think of: 0.3, 300m, 2.5.")
+@click.option("--gpu-limit", type=Milli(), help="Its limit.")
+@click.option("--gpu-mem", type=Size(), help="Its GPU memory: 4Gi, 4096 (MiB), 25%.")
+@click.option("--gpu", default="", metavar="UUID|INDEX", help="Only this GPU.")
+@device_options
+@emulate_option
+@click.option("--policy", default="", metavar="NAME", help="With --emulate: how GPUs are chosen. [default: aliquot]")
+@output_option
+def explain(
+    name: str,
+    file: str | None,
+    gpu_request: int | None,
+    gpu_limit: int | None,
+    gpu_mem: Memory | None,
+    gpu: str,
+    gpu_model: str,
+    gpu_id: str,
+    affinity: str,
+    anti_affinity: str,
+    exclusion: str,
+    emulate: str | None,
+    policy: str,
+    output: str,
+) -> None:
+    """Explain a SharePod or tenant by NAME, the SharePods of a file, or a request that you think of.
+
+    Without any of them: every SharePod that waits. The engine that is up is asked, or with --emulate an empty machine.
+    """
+    from aliquot.standalone.wire import Ask
+
+    if sum((bool(name), file is not None, gpu_request is not None)) > 1:
+        raise UserError("explain one thing at a time: a name, a file with -f, or a request with --gpu-request")
+    if policy and not emulate:
+        raise UserError(f"--policy {policy}: an engine that is up has its own policy; use --policy with --emulate")
+    asks: list[tuple[str, Ask]] | None = None
+    if gpu_request is not None:
+        checked(GpuRequest(gpu_request, gpu_limit), request_name="--gpu-request", limit_name="--gpu-limit")
+        one = Ask(
+            gpu_request, gpu_limit, gpu=gpu, model=gpu_model, gpu_id=gpu_id, affinity=affinity,
+            anti_affinity=anti_affinity, exclusion=exclusion,
+        )  # fmt: skip
+        asks = [("the request", one.with_memory(gpu_mem))]
+    elif file is not None:
+        asks = _of_file(file)
+    found = _imagined(emulate, policy, asks) if emulate else _asked(name.removeprefix("sharepod/"), asks)
+    if output == "json":
+        click.echo(json.dumps([{"name": one.name, **one.facts} for one in found], indent=2))
+        return
+    for line in [line for one in found for line in one.lines] or ["nothing waits"]:
+        click.echo(line)
+
+
+def _of_file(file: str) -> list[tuple[str, Ask]]:
+    from aliquot.cli.pods import read_text
+    from aliquot.standalone.pods import read_documents
+
+    return [(pod.full_name, _ask_of(pod)) for pod in read_documents(read_text(file))]
+
+
+def _ask_of(pod: SharePod) -> Ask:
+    from aliquot.standalone.wire import Ask
+
+    request = pod.request
+    labels = request.labels
+    ask = Ask(
+        request.request_milli, request.limit_milli, gpu=request.gpu, model=request.model, gpu_id=request.gpu_id,
+        affinity=labels.affinity, anti_affinity=labels.anti_affinity, exclusion=labels.exclusion,
+    )  # fmt: skip
+    return ask.with_memory(request.memory)
+
+
+def _asked(name: str, asks: list[tuple[str, Ask]] | None) -> list[ExplanationFacts]:
+    """What the engine that is up says."""
+    from aliquot.standalone.client import ask as call_engine
+    from aliquot.standalone.paths import RuntimeDir, runtime_dir
+    from aliquot.standalone.wire import Call
+
+    calls = [Call("explain", name=name)] if asks is None else [Call("explain", name=who, ask=one) for who, one in asks]
+    runtime = RuntimeDir(runtime_dir())
+    return [one for call in calls for one in call_engine(runtime, call).explanations or []]
+
+
+def _imagined(emulate: str, policy: str, asks: list[tuple[str, Ask]] | None) -> list[ExplanationFacts]:
+    """What would be on an empty machine of a profile."""
+    from aliquot.standalone.explaining import explained, gpu_request
+    from aliquot.standalone.machine import imagined_books
+
+    if not asks:
+        raise UserError(f"--emulate {emulate} is an empty machine; give a request (--gpu-request 0.5) or a file (-f)")
+    books = imagined_books(emulate, policy)
+    return [explained(books, who, gpu_request(one)) for who, one in asks]

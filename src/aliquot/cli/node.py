@@ -1,0 +1,41 @@
+"""`aliquot node`: the agent of one node of a Kubernetes cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aliquot.cli.options import emulate_option
+
+
+@click.command()
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="Settings as YAML, named as the flags.")
+@click.option("--print-config", is_flag=True, help="Print the settings as such a file, and end.")
+@click.option("--node-name", metavar="NAME", help="The node to speak for. [default: the host's name]")
+@click.option("--kubeconfig", metavar="FILE", help="How to reach the API server. [default: the pod's service account]")
+@emulate_option
+@click.option("--runtime-dir", metavar="DIR", help="Tenants, and the arbiter's sockets. [default: /run/aliquot]")
+@click.option("--state-dir", metavar="DIR", help="The checkpoint. [default: /var/lib/aliquot]")
+@click.option("--cdi-dir", metavar="DIR", help="Where the runtime reads CDI files. [default: /run/cdi]")
+@click.option("--kubelet-dir", metavar="DIR", help="Kubelet's root folder. [default: /var/lib/kubelet]")
+@click.option("--ids-per-gpu", type=int, metavar="N", help="Device ids of each GPU. [default: 100]")
+@click.option("--node-labels/--no-node-labels", default=None, help="Whether to label the node. [default: yes]")
+@click.option("--health-period-s", type=float, metavar="S", help="Between two looks at everything. [default: 5]")
+@click.option("--allocation-check-period-s", type=float, metavar="S", help="Between two checks. [default: 30]")
+@click.option("--pre-start-wait-s", type=float, metavar="S", help="How long a start may be waited for. [default: 20]")
+@click.option("--replace-pods/--no-replace-pods", default=None,
+              help="Whether pods of a controller that can not be served are deleted, to be made anew. [default: yes]")  # fmt: skip
+@click.option("--log-format", metavar="text|json", help="How to log, on stderr. [default: text]")
+def node(config: Path | None, print_config: bool, **flags: Any) -> None:
+    """Serve this node's GPUs to the pods that were planned on it."""
+    from aliquot.node.settings import print_settings, read_settings
+
+    settings = read_settings(config, flags)
+    if print_config:
+        click.echo(print_settings(settings), nl=False)
+        return
+    from aliquot.node.program import serve
+
+    serve(settings)

@@ -1,0 +1,87 @@
+"""`aliquot sim paper`: the published experiments, ours beside theirs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aliquot.cli.options import output_option
+from aliquot.cli.sim_churn import churn
+from aliquot.model.errors import AliquotError
+
+INTERRUPTED = 130
+_FILE = click.Path(path_type=Path)
+
+
+@click.group()
+def paper() -> None:
+    """Repeat a paper's experiments."""
+
+
+paper.add_command(churn)
+
+
+def _tell(facts: dict[str, Any], text: str, output: str, out: Path | None) -> None:
+    if out is not None:
+        from aliquot.sim.tables import write_whole
+
+        write_whole(out / "paper.json", json.dumps(facts, indent=2) + "\n")
+    click.echo(json.dumps(facts) if output == "json" else text)
+
+
+@paper.command()
+@click.option("--repetitions", type=click.IntRange(1, 100_000), default=500, show_default=True)
+@click.option("--out", type=_FILE, help="Folder for paper.json.")
+@output_option
+def gaia(repetitions: int, out: Path | None, output: str) -> None:
+    """Gaia Scheduler (ISPA 2018): Tables I to IV, golden cases, Fig. 10 and 12."""
+    from aliquot.sim.papers import gaia as papers
+
+    facts = papers.reproduce(repetitions)
+    _tell(facts, papers.text(facts), output, out)
+    if not facts["agrees"]:
+        raise AliquotError("a choice differs from the published one; see the table above")
+
+
+@paper.command()
+@click.option("--data", type=_FILE, help="Folder of the trace; the checkout's tests/data/openb if left out.")
+@click.option("--policy", default="random,dotprod,clustering,packing,bestfit,fgd,aliquot", show_default=True)
+@click.option("--seeds", default="42..51", show_default=True, metavar="A..B")
+@click.option("--out", type=_FILE, help="Folder for the result files, summary.json and paper.json.")
+@click.option("--within", type=click.FloatRange(0, 100), help="Exit 1 if a mean is farther than that from theirs.")
+@click.option("--jobs", type=click.IntRange(1), help="Runs at a time; all cores if left out.")
+@output_option
+def fgd(
+    data: Path | None, policy: str, seeds: str, out: Path | None, within: float | None, jobs: int | None, output: str
+) -> int:
+    """FGD (USENIX ATC 2023): all traces, policies and seeds."""
+    from aliquot.sim.papers import fgd as papers
+    from aliquot.sim.policies import parsed
+    from aliquot.sim.seeds import seed_list
+
+    folder = papers.data_folder(data)
+    todo = papers.todo(folder, parsed(policy), seed_list(seeds))
+    facts = papers.reproduce(folder, todo, out, jobs)
+    _tell(facts, papers.text(facts), output, out)
+    if not facts["complete"]:
+        return INTERRUPTED
+    far = [] if within is None else papers.beyond(facts, within)
+    if far:
+        raise AliquotError(f"means farther than {within} points from the published ones: {'; '.join(far)}")
+    return 0
+
+
+@paper.command()
+@click.option("--runs", type=click.IntRange(1, 100), default=5, show_default=True, help="Seeds a point.")
+@click.option("--arrivals", type=click.IntRange(10, 100_000), default=1500, show_default=True, help="Jobs a run.")
+@click.option("--out", type=_FILE, help="Folder for paper.json.")
+@output_option
+def kubeshare(runs: int, arrivals: int, out: Path | None, output: str) -> None:
+    """KubeShare (HPDC 2020): Fig. 6, 7, 8a to 8c, 9, 11, 12 and 13."""
+    from aliquot.sim.papers import kubeshare as papers
+
+    facts = papers.reproduce(runs, arrivals)
+    _tell(facts, papers.text(facts), output, out)

@@ -1,0 +1,105 @@
+"""`aliquot scheduler`: the extender beside the stock kube-scheduler."""
+
+from __future__ import annotations
+
+import click
+
+from aliquot.model.errors import UserError
+
+
+class BadAddress(UserError):
+    """An address to listen on that is none."""
+
+
+@click.command()
+@click.option("--bind", default="127.0.0.1:8770", show_default=True, help="Where to listen; port 0 takes a free one.")
+@click.option("--kubeconfig", default="", type=click.Path(), help="Instead of the pod's account and KUBECONFIG.")
+@click.option("--context", default="", help="Context of the kubeconfig.")
+@click.option("--policy", default="aliquot", show_default=True, help="Placement policy by name.")
+@click.option("--seed", default=0, show_default=True, help="For policies that roll dice.")
+@click.option("--tls-cert", default="", type=click.Path(), help="Serve https with this certificate.")
+@click.option("--tls-key", default="", type=click.Path(), help="Key of the certificate.")
+@click.option("--client-ca", default="", type=click.Path(), help="Answer only who shows a certificate of this CA.")
+@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Lead by a Lease.")
+@click.option("--lease-namespace", default="kube-system", show_default=True, help="Where the Lease is.")
+@click.option("--identity", default="", help="Name of this candidate; the host's name and process without it.")
+@click.option(
+    "--aliyun-unit", type=click.Choice(["GiB", "MiB"]), default="GiB", show_default=True, help="Of aliyun.com/gpu-mem."
+)
+@click.option("--print-kube-scheduler-config", is_flag=True, help="Print kube-scheduler's configuration, and end.")
+@click.option("--url", default="", help="For --print-kube-scheduler-config: how kube-scheduler reaches the extender.")
+@click.option("--ca-file", default="", help="For --print-kube-scheduler-config: CA of the extender's certificate.")
+def scheduler(
+    bind: str,
+    kubeconfig: str,
+    context: str,
+    policy: str,
+    seed: int,
+    tls_cert: str,
+    tls_key: str,
+    client_ca: str,
+    leader_elect: bool,
+    lease_namespace: str,
+    identity: str,
+    aliyun_unit: str,
+    print_kube_scheduler_config: bool,
+    url: str,
+    ca_file: str,
+) -> None:
+    """Answer the stock kube-scheduler: which nodes have room, which is best, who has to go; and bind with the plan."""
+    host, port = _address(bind)
+    if print_kube_scheduler_config:
+        _print_config(url or f"{'https' if tls_cert else 'http'}://{host}:{port}", ca_file)
+        return
+    import asyncio
+    import logging
+    import os
+    import socket
+
+    from aliquot.placement.policy import policy as named_policy
+    from aliquot.scheduler.program import Settings, serve
+
+    named_policy(policy)
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel("WARNING")
+    settings = Settings(
+        kubeconfig=kubeconfig,
+        context=context,
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        client_ca=client_ca,
+        policy=policy,
+        seed=seed,
+        lead=leader_elect,
+        identity=identity or f"{socket.gethostname()}-{os.getpid()}",
+        lease_namespace=lease_namespace,
+        aliyun_unit="MiB" if aliyun_unit == "MiB" else "GiB",
+        version=_version(),
+    )
+    asyncio.run(serve(settings, lambda where: click.echo(f"aliquot scheduler listens on {where}", err=True)))
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("aliquot")
+    except PackageNotFoundError:  # run from its sources
+        return "unknown"
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise BadAddress(f'--bind "{text}" is no address; write HOST:PORT as in 0.0.0.0:8770')
+    return host.strip("[]"), int(port)
+
+
+def _print_config(url: str, ca_file: str) -> None:
+    import yaml
+
+    from aliquot.scheduler.config import kube_scheduler_config
+
+    click.echo(yaml.safe_dump(kube_scheduler_config(url, ca_file=ca_file), sort_keys=False), nl=False)

@@ -1,0 +1,204 @@
+"""`aliquot sim`: what a policy would do to a trace, and the published experiments by one command each."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aliquot.cli.options import output_option
+from aliquot.cli.papers import paper
+from aliquot.model.errors import AliquotError, UserError
+
+INTERRUPTED = 130
+_FILE = click.Path(path_type=Path)
+
+
+class Amount(click.ParamType):  # type: ignore[type-arg]
+    """A finite number from 0, or above 0, to a most."""
+
+    name = "number"
+
+    def __init__(self, most: float, *, above_zero: bool = False) -> None:
+        self.most, self.above_zero = most, above_zero
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number itself.
+
+        Raises:
+            UserError: it is none, or not in the range.
+        """
+        option = param.opts[0] if param else "number"
+        least = "above 0" if self.above_zero else "from 0"
+        allowed = f"a finite number {least} to {self.most:g}"
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise UserError(f"{option} {value!r} is not a number; allowed is {allowed}") from None
+        if not math.isfinite(number) or not 0 <= number <= self.most or (self.above_zero and number == 0):
+            raise UserError(f"{option} {value} must be {allowed}")
+        return number
+
+
+_TIME = Amount(1e9)
+
+
+@click.group()
+def sim() -> None:
+    """Try placement policies on a trace, in virtual time."""
+
+
+sim.add_command(paper)
+
+
+def require_folder(folder: Path) -> None:
+    """Refuse an output folder that cannot be one, before anything runs.
+
+    Raises:
+        UserError: a file stands there, or in its path.
+    """
+    for path in (folder, *folder.parents):
+        if path.exists():
+            if not path.is_dir():
+                raise UserError(f"--out {folder}: {path} is a file; name a folder")
+            return
+
+
+@sim.command()
+@click.option("--nodes", type=_FILE, required=True, help="Table of nodes (sn, cpu_milli, memory_mib, gpu, model).")
+@click.option("--trace", "traces", type=_FILE, multiple=True, required=True, help="Table of tasks; may be given again.")
+@click.option("--policy", required=True, metavar="P[,Q]", help="Policies by name.")
+@click.option("--seeds", default="42", show_default=True, metavar="A..B", help="Seeds: 42, 42..51 or 42,44.")
+@click.option("--expected", type=_FILE, help="Folder of published result files to compare every column with.")
+@click.option("--out", type=_FILE, required=True, help="Folder for the result files.")
+@click.option(
+    "--tune",
+    type=Amount(100, above_zero=True),
+    default=1.3,
+    show_default=True,
+    help="GPU request to arrive, in clusters.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="Runs at a time; all cores if left out.")
+@output_option
+def openb(
+    nodes: Path, traces: tuple[Path, ...], policy: str, seeds: str, expected: Path | None, out: Path,
+    tune: float, jobs: int | None, output: str,
+) -> int:  # fmt: skip
+    """Replay the FGD benchmark: pods arrive until nothing fits, in the published order of each seed.
+
+    Writes analysis_allo_discrete.csv, analysis_frag_discrete.csv and analysis_frag_ratio_discrete.csv in the published
+    columns, and summary.json. With --expected, exits 1 at any difference.
+    """
+    from aliquot.sim.openb import batch, results, summary
+    from aliquot.sim.policies import parsed
+    from aliquot.sim.seeds import seed_list
+
+    published = results.Published(expected) if expected else None
+    require_folder(out)
+    todo = batch.tasks(nodes, traces, parsed(policy), seed_list(seeds), tune)
+    done = batch.run_batch(todo, jobs)
+    facts = summary.write_batch(out, done, len(todo))
+    groups = summary.grouped(done.results.values())
+    seconds = {key: sum(run.seconds for run in runs) / len(runs) for key, runs in groups.items()}
+    verdict = results.compare([run.columns for run in done.results.values()], published) if published else None
+    if verdict:
+        facts["compared"] = {"runs": verdict.compared, "without_row": verdict.without_row,
+                             "differing": verdict.differing, "first": verdict.first}  # fmt: skip
+    click.echo(json.dumps(facts) if output == "json" else summary.table(facts, seconds))
+    if not done.complete:
+        click.echo(f"aliquot: interrupted; {out} has {len(done.results)} of {len(todo)} runs", err=True)
+        return INTERRUPTED
+    if verdict and not verdict.equal:
+        raise AliquotError(verdict.first or f"{expected} has no rows of these workloads, policies and seeds")
+    if verdict and output == "text":
+        without = f"; {verdict.without_row} have no published row" if verdict.without_row else ""
+        click.echo(f"{verdict.compared} runs equal the published ones in every column{without}")
+    return 0
+
+
+@sim.command()
+@click.option("--nodes", required=True, metavar="TABLE|PROFILES|DUMP", help="nodes.csv, v100x4*8, or a cluster.json.")
+@click.option("--trace", required=True, metavar="TABLE|GENERATOR", help="jobs.csv, kubeshare:rate=150, mix:jobs=500.")
+@click.option("--policy", required=True, metavar="P[,Q]", help="Policies by name.")
+@click.option("--seeds", default="42", show_default=True, metavar="A..B", help="Seeds: 42, 42..51 or 42,44.")
+@click.option("--out", type=_FILE, required=True, help="Folder for summary.json, tables and report.html.")
+@click.option("--queue", type=click.Choice(["backfill", "fifo"]), default="backfill", show_default=True)
+@click.option("--pool", type=click.Choice(["on-demand", "reservation", "hybrid"]), default="on-demand",
+              show_default=True, help="When an idle vGPU is given back.")  # fmt: skip
+@click.option("--pool-keep", type=click.IntRange(0), default=0, help="Idle vGPUs that hybrid keeps.")
+@click.option("--vgpu-create-s", type=_TIME, default=0.0, help="Time that making a vGPU takes.")
+@click.option("--pod-start-s", type=_TIME, default=0.0, help="Time that starting a pod takes.")
+@click.option("--moves", type=click.IntRange(0, 3), default=0, help="Running pods to move for one that waits.")
+@click.option("--load", type=Amount(10, above_zero=True), help="Draw from the trace at this load (1 = all GPUs busy).")
+@click.option("--arrivals", type=click.IntRange(1, 10_000_000), default=10_000, show_default=True, help="Jobs drawn.")
+@click.option("--service-s", type=Amount(1e9, above_zero=True), help="Mean of exponential service times to draw.")
+@click.option("--services", type=_FILE, help="Trace whose service times are drawn, for one that has none.")
+@click.option("--from-s", type=Amount(1e12), default=0.0, help="Only tasks created from then on.")
+@click.option("--gpu-only", is_flag=True, help="Only tasks that ask for a GPU.")
+@click.option("--whole", is_flag=True, help="A part of a GPU becomes a whole one, as without sharing.")
+@click.option("--jitter-s", type=_TIME, default=0.0, help="Move each arrival by up to so much, by seed.")
+@click.option("--compress", type=Amount(1e6, above_zero=True), default=1.0, help="Divide all times of the trace.")
+@click.option("--warmup", type=Amount(0.9), default=0.0, help="Part of the arrivals that is not counted.")
+@click.option("--until-last", is_flag=True, help="End with the last arrival, not when all is done.")
+@click.option("--timing", is_flag=True, help="Measure decisions in real time too (timing.json).")
+@click.option("--jobs", type=click.IntRange(1), help="Runs at a time; all cores if left out.")
+@output_option
+def run(policy: str, seeds: str, out: Path, jobs: int | None, output: str, **options: Any) -> int:
+    """Run jobs through policies in virtual time and write a report."""
+    from aliquot.sim import parallel, runs, study
+    from aliquot.sim.policies import parsed
+    from aliquot.sim.seeds import seed_list
+
+    require_folder(out)
+    todo = runs.tasks(_scenario(**options), parsed(policy), seed_list(seeds))
+    done = parallel.run_all(runs.run, todo, workers=jobs, title="sim")
+    seen = study.Study.of(todo, done)
+    facts = study.write_study(out, seen)
+    click.echo(json.dumps(facts) if output == "json" else study.table(facts))
+    if not seen.complete:
+        click.echo(f"aliquot: interrupted; {out} has {len(done.results)} of {len(todo)} runs", err=True)
+        return INTERRUPTED
+    if output == "text":
+        click.echo(f"report: {out / 'report.html'}")
+    return 0
+
+
+def _scenario(**options: Any) -> Any:
+    from aliquot.sim.engine import Discipline, Settings
+    from aliquot.sim.kernel import us
+    from aliquot.sim.pool import PoolPolicy, PoolSettings
+    from aliquot.sim.runs import Scenario
+    from aliquot.sim.workloads.trace import Draws, Replay
+
+    pool = PoolSettings(
+        PoolPolicy(options["pool"]), us(options["vgpu_create_s"]), us(options["pod_start_s"]), options["pool_keep"]
+    )
+    load = options["load"]
+    return Scenario(
+        nodes=options["nodes"],
+        trace=options["trace"],
+        settings=Settings(Discipline(options["queue"]), pool, options["moves"]),
+        replay=Replay(
+            options["from_s"], options["gpu_only"], options["jitter_s"], options["compress"], options["whole"]
+        ),
+        draws=None if load is None else Draws(load, options["arrivals"], mean_service_s=options["service_s"]),
+        services=str(options["services"] or ""),
+        warmup=options["warmup"],
+        stop_at_last_arrival=options["until_last"],
+        timing=options["timing"],
+    )
+
+
+@sim.command()
+@click.argument("first", type=_FILE)
+@click.argument("second", type=_FILE)
+@output_option
+def compare(first: Path, second: Path, output: str) -> None:
+    """Lay two result folders side by side: each figure, and by how much the second differs."""
+    from aliquot.sim import sidebyside
+
+    facts = sidebyside.compare(first, second)
+    click.echo(json.dumps(facts) if output == "json" else sidebyside.table(facts))

@@ -1,0 +1,364 @@
+"""`aliquot top` on a terminal: GPUs first, Enter goes to a GPU's tenants and their history, Escape back.
+
+Every view is one table and one box under it, so that keys mean the same everywhere. What is looked at is fetched in a
+thread; the screen never waits for the engine.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from rich.text import Text
+from textual import events, work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Footer, Input, Static
+
+from aliquot.cli.top_rows import (
+    SORTS,
+    Look,
+    bar,
+    found,
+    gib,
+    head,
+    kept,
+    ordered,
+    share_line,
+    shares_bar,
+    spark,
+    state_of,
+)
+from aliquot.model.errors import AliquotError
+from aliquot.model.quantities import format_milli
+from aliquot.web.api import Gpu, Share, Workload
+
+KEPT: Final = 240
+NARROW: Final = 100
+Source = Callable[[], Look]
+Row = tuple[str | Text, ...]
+
+
+class Rows(DataTable[str | Text]):
+    """The table, with Enter among the key hints."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open")]
+
+
+class TopApp(App[int]):
+    """The application; `source` is asked every `interval_s`, from a thread, and may raise AliquotError."""
+
+    CSS = """
+    Screen { layout: vertical; }
+    #head { height: 1; padding: 0 1; text-style: bold; }
+    #note { height: 1; padding: 0 1; color: $text-muted; }
+    #filter { display: none; height: 3; }
+    #filter.shown { display: block; }
+    Rows { height: 1fr; }
+    #detail { height: auto; max-height: 45%; padding: 0 1; border-top: solid $panel; overflow-y: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "Quit"),
+        Binding("escape", "leave", "Back"),
+        Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("s", "sort", "Sort"),
+        Binding("w", "workloads", "Workloads"),
+        Binding("g", "gpus", "GPUs"),
+        Binding("ctrl+c", "interrupt", "Quit", show=False, priority=True),
+    ]
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, source: Source, *, interval_s: float = 1.0) -> None:
+        super().__init__()
+        self._source = source
+        self._interval_s = interval_s
+        self._look: Look | None = None
+        self._view = "gpus"  # gpus, workloads, or the UUID of a GPU
+        self._columns: tuple[str, ...] = ()
+        self._keys: list[str] = []
+        self._drawn: dict[str, Row] = {}
+        self._text = ""
+        self._sort = SORTS[0]
+        self._busy: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._usage: dict[tuple[str, str], deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=KEPT))
+
+    def compose(self) -> ComposeResult:
+        """The parts, from top to bottom."""
+        yield Static("", id="head", markup=False)
+        yield Static("", id="note", markup=False)
+        yield Input(placeholder="node, model, tenant", id="filter")
+        yield Rows(cursor_type="row", zebra_stripes=False)
+        yield Static("", id="detail", markup=False)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Start looking."""
+        self.table.focus()
+        self._fetch()
+        self.set_interval(self._interval_s, self._fetch)
+
+    @property
+    def table(self) -> Rows:
+        """The one table."""
+        return self.query_one(Rows)
+
+    @property
+    def shown(self) -> list[str]:
+        """The keys of the rows, in order: UUIDs, tenants or workloads."""
+        return list(self._keys)
+
+    # Keys
+
+    def open_row(self) -> None:
+        """From a GPU to its tenants, from a workload to its first GPU."""
+        key = self._current()
+        if key is None:
+            return
+        if self._view == "gpus":
+            self._go(key)
+        elif self._view == "workloads":
+            workload = self._workload(key)
+            if workload and workload.pieces:
+                self._go(workload.pieces[0].uuid)
+
+    def action_leave(self) -> None:
+        """Close the filter, else clear it, else back to all GPUs."""
+        entry = self.query_one("#filter", Input)
+        if entry.has_class("shown") or self._text:
+            entry.value = self._text = ""
+            entry.remove_class("shown")
+            self.table.focus()
+            self._draw()
+        elif self._view != "gpus":
+            uuid = self._view
+            self._go("gpus")
+            if uuid in self._keys:
+                self.table.move_cursor(row=self._keys.index(uuid))
+
+    def action_filter(self) -> None:
+        """Type what rows must contain."""
+        entry = self.query_one("#filter", Input)
+        entry.add_class("shown")
+        entry.focus()
+
+    def action_sort(self) -> None:
+        """The next order of GPUs."""
+        self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]
+        self._draw()
+
+    def action_workloads(self) -> None:
+        """Everything that runs or waits."""
+        self._go("workloads")
+
+    def action_gpus(self) -> None:
+        """All GPUs."""
+        self._go("gpus")
+
+    def action_interrupt(self) -> None:
+        """End as an interrupted command does."""
+        self.exit(130)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Rows follow what is typed."""
+        self._text = event.value
+        self._draw()
+
+    def on_input_submitted(self, _event: Input.Submitted) -> None:
+        """Keep the filter and go to the rows."""
+        self.query_one("#filter", Input).remove_class("shown")
+        self.table.focus()
+
+    def on_data_table_row_selected(self, _event: DataTable.RowSelected) -> None:
+        """Enter on a row."""
+        self.open_row()
+
+    def on_data_table_row_highlighted(self, _event: DataTable.RowHighlighted) -> None:
+        """The box under the table follows the cursor."""
+        self._draw_detail()
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Fewer columns where there is less room."""
+        self._draw()
+
+    # Looking
+
+    @work(thread=True, exclusive=True, group="look")
+    def _fetch(self) -> None:
+        try:
+            look = self._source()
+        except (AliquotError, OSError, RuntimeError) as error:
+            self.call_from_thread(self._lost, str(error))
+        else:
+            self.call_from_thread(self._take, look)
+
+    def _lost(self, why: str) -> None:
+        for part in self.query("#head").results(Static):
+            part.update(why)
+
+    def _take(self, look: Look) -> None:
+        self._look = look
+        for gpu in look.gpus:
+            self._busy[gpu.uuid].append(gpu.busy_milli)
+            for share in gpu.shares:
+                self._usage[gpu.uuid, share.tenant].append((share.usage_milli, share.wait_ms))
+        seen = {(gpu.uuid, share.tenant) for gpu in look.gpus for share in gpu.shares}
+        for key in self._usage.keys() - seen:
+            del self._usage[key]
+        self._draw()
+
+    # Drawing
+
+    def _go(self, view: str) -> None:
+        self._view = view
+        self._draw()
+        self.table.move_cursor(row=0)
+        self._draw_detail()
+
+    def _draw(self) -> None:
+        if self._look is None or not self.query("#head"):
+            return  # before the first look, or ending
+        self.query_one("#head", Static).update(head(self._look))
+        self.query_one("#note", Static).update(self._note())
+        columns, rows = self._rows(self._look)
+        self._fill(columns, rows)
+        self._draw_detail()
+
+    def _note(self) -> str:
+        parts = {"gpus": "GPUs", "workloads": "workloads"}
+        gpu = self._gpu(self._view)
+        what = f"GPU {gpu.index} of {gpu.node}, {gpu.model}" if gpu else parts.get(self._view, "this GPU is gone")
+        sort = f"   sorted by {self._sort}" if self._view == "gpus" else ""
+        text = f'   only with "{self._text}"' if self._text else ""
+        return f"{what}{sort}{text}"
+
+    def _rows(self, look: Look) -> tuple[tuple[str, ...], dict[str, Row]]:
+        wide = self.size.width >= NARROW
+        if self._view == "workloads":
+            workloads = [each for each in look.workloads if self._text.lower() in f"{each.name} {each.phase}".lower()]
+            return _WORKLOADS, {each.name: _workload_row(each) for each in workloads}
+        if self._view == "gpus":
+            gpus = ordered(found(look.gpus, self._text), self._sort)
+            return (_WIDE if wide else _SLIM), {gpu.uuid: self._gpu_row(gpu, wide=wide) for gpu in gpus}
+        gpu = self._gpu(self._view)
+        shares = [share for share in gpu.shares if self._text.lower() in share.tenant.lower()] if gpu else []
+        assert gpu is not None or not shares
+        return (_TENANTS if wide else _TENANTS[:6]), {s.tenant: _share_row(gpu, s, wide=wide) for s in shares if gpu}
+
+    def _gpu_row(self, gpu: Gpu, *, wide: bool) -> Row:
+        used = Text(f"{bar(gpu.busy_milli, 10)} {gpu.busy_milli / 1000:.2f}", style="green")
+        memory = Text(f"{gib(gpu.memory_used_mib):>5} / {gib(gpu.memory_mib)}", style="blue")
+        start: Row = (gpu.node, f"GPU {gpu.index}", gpu.state, used, f"{format_milli(gpu.free_milli):>5}", memory)
+        if not wide:
+            return start
+        trend = Text(spark(self._busy[gpu.uuid], 1000, 16), style="green")
+        return (*start, trend, shares_bar(gpu, 16), f"{len(gpu.shares):>3}", gpu.model)
+
+    def _fill(self, columns: tuple[str, ...], rows: dict[str, Row]) -> None:
+        """Change cells in place where rows are the same, else make the table anew with the cursor on its row."""
+        table = self.table
+        keys = list(rows)
+        if columns == self._columns and keys == self._keys:
+            for key, row in rows.items():
+                for column, cell, before in zip(columns, row, self._drawn[key], strict=True):
+                    if cell != before:
+                        table.update_cell(key, column, cell)
+            self._drawn = rows
+            return
+        current, scroll = self._current(), table.scroll_y
+        table.clear(columns=columns != self._columns)
+        if columns != self._columns:
+            for column in columns:
+                table.add_column(column, key=column)
+        for key, row in rows.items():
+            table.add_row(*row, key=key)
+        self._columns, self._keys, self._drawn = columns, keys, rows
+        if current in rows:
+            table.move_cursor(row=keys.index(current), animate=False)
+            table.scroll_to(y=scroll, animate=False)
+
+    def _draw_detail(self) -> None:
+        if self._look is None or not self.query("#detail"):
+            return
+        key = self._current()
+        lines: list[str] = []
+        if key is not None and self._view == "gpus":
+            gpu = self._gpu(key)
+            lines = self._gpu_detail(gpu) if gpu else []
+        elif key is not None and self._view == "workloads":
+            workload = self._workload(key)
+            lines = _workload_detail(workload) if workload else []
+        elif key is not None:
+            lines = self._share_detail(key)
+        self.query_one("#detail", Static).update("\n".join(lines) or "nobody here")
+
+    def _gpu_detail(self, gpu: Gpu) -> list[str]:
+        if not gpu.shares:
+            return [f"{gpu.node} GPU {gpu.index}: nobody has a part of it"]
+        width = min(32, max(len(share.tenant) for share in gpu.shares))
+        cells = max(6, min(24, self.size.width - width - 62))
+        return [
+            share_line(gpu, share, chr(ord("a") + number % 26), width, cells) for number, share in enumerate(gpu.shares)
+        ]
+
+    def _share_detail(self, tenant: str) -> list[str]:
+        gpu = self._gpu(self._view)
+        share = next((share for share in gpu.shares if share.tenant == tenant), None) if gpu else None
+        if share is None:
+            return []
+        past = self._usage[self._view, tenant]
+        waits = [wait for _, wait in past]
+        cells = max(16, min(KEPT, self.size.width - 24))
+        return [
+            f"usage  {share.usage_milli / 1000:.2f}   {spark((usage for usage, _ in past), 1000, cells)}",
+            f"wait {share.wait_ms:>4.0f} ms  {spark(waits, max([*waits, 1.0]), cells)}",
+            f"request {format_milli(share.request_milli)}, limit {format_milli(share.limit_milli)}, "
+            f"quota {share.quota_ms:.0f} ms, debt {share.debt_ms:.0f} ms, {share.processes} processes",
+        ]
+
+    def _current(self) -> str | None:
+        row = self.table.cursor_row
+        return self._keys[row] if 0 <= row < len(self._keys) else None
+
+    def _gpu(self, uuid: str) -> Gpu | None:
+        return next((gpu for gpu in self._look.gpus if gpu.uuid == uuid), None) if self._look else None
+
+    def _workload(self, name: str) -> Workload | None:
+        return next((each for each in self._look.workloads if each.name == name), None) if self._look else None
+
+
+_SLIM: Final = ("NODE", "GPU", "STATE", "USED", "FREE", "MEMORY GiB")
+_WIDE: Final = (*_SLIM, "TREND", "PROMISED TO", "TENANTS", "MODEL")
+_TENANTS: Final = ("TENANT", "REQUEST", "LIMIT", "USAGE", "MEMORY GiB", "STATE", "WAIT", "QUOTA", "DEBT")
+_WORKLOADS: Final = ("WORKLOAD", "STATE", "PROMISED", "GETS", "MEMORY GiB", "WHERE", "KIND")
+
+
+def _share_row(gpu: Gpu, share: Share, *, wide: bool) -> Row:
+    usage = Text(
+        f"{bar(share.usage_milli, 20 if wide else 10, share.limit_milli)} {share.usage_milli / 1000:.2f}", "green"
+    )
+    memory = Text(f"{gib(share.memory_used_mib):>5} / {gib(share.memory_mib)}", style="blue")
+    start: Row = (
+        share.tenant, f"{format_milli(share.request_milli):>7}", f"{format_milli(share.limit_milli):>5}", usage, memory,
+        state_of(gpu, share),
+    )  # fmt: skip
+    if not wide:
+        return start
+    return (*start, f"{share.wait_ms:>4.0f} ms", f"{share.quota_ms:>4.0f} ms", f"{share.debt_ms:>4.0f} ms")
+
+
+def _workload_row(workload: Workload) -> Row:
+    where = ", ".join(f"{piece.node} GPU {piece.index}" for piece in workload.pieces) or workload.message
+    promised = format_milli(workload.request_milli)
+    if workload.limit_milli != workload.request_milli:
+        promised += f"-{format_milli(workload.limit_milli)}"
+    usage = Text(f"{workload.usage_milli / 1000:.2f}", style="green")
+    memory = Text(f"{gib(workload.memory_used_mib):>5} / {gib(workload.memory_mib)}", style="blue")
+    return (workload.name, workload.phase, promised, usage, memory, where[:60], workload.kind)
+
+
+def _workload_detail(workload: Workload) -> list[str]:
+    lines = [workload.message] if workload.message else []
+    if workload.windows:
+        lines.append(f"promise kept in {kept(workload.kept_percent)} of {workload.windows} windows")
+    return [*lines, *workload.events[-6:]] or [f"{workload.kind} {workload.name}"]

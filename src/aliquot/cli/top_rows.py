@@ -1,0 +1,117 @@
+"""What `aliquot top` shows, as text: bars, sparklines and rows. No terminal and no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from aliquot.model.quantities import format_milli
+from aliquot.web.api import Gpu, Share, Workload
+
+_BLOCKS: Final = " ▏▎▍▌▋▊▉█"
+_SPARKS: Final = "▁▂▃▄▅▆▇█"
+SORTS: Final = ("name", "busy", "free", "memory")
+
+
+class Look(NamedTuple):
+    """Everything at one moment."""
+
+    title: str
+    window_s: float
+    gpus: Sequence[Gpu]
+    workloads: Sequence[Workload]
+
+
+def bar(milli: int, cells: int, limit_milli: int = 1000) -> str:
+    """Thousandths as a bar that is always so many cells wide, with a stroke at a limit below the whole."""
+    eighths = max(0, min(milli, 1000)) * cells * 8 // 1000
+    full, rest = divmod(eighths, 8)
+    drawn = list("█" * full + (_BLOCKS[rest] if rest else ""))
+    drawn += ["░"] * (cells - len(drawn))
+    if limit_milli < 1000:
+        drawn[min(cells - 1, limit_milli * cells // 1000)] = "│"
+    return "".join(drawn)
+
+
+def spark(values: Iterable[float], most: float, cells: int) -> str:
+    """The last values as columns of up to eight heights, right-aligned in so many cells."""
+    last = list(values)[-cells:]
+    scale = most or 1.0
+    drawn = "".join(_SPARKS[max(0, min(7, int(value * 8 / scale)))] for value in last)
+    return drawn.rjust(cells)
+
+
+def gib(mib: float) -> str:
+    """`6144` -> `6.0`."""
+    return f"{mib / 1024:.1f}"
+
+
+def shares_bar(gpu: Gpu, cells: int) -> str:
+    """Who holds what of a GPU: one letter a tenant for its request, dots for what is free."""
+    drawn, promised = "", 0
+    for number, share in enumerate(gpu.shares):
+        promised += share.request_milli
+        end = round(promised * cells / 1000)
+        drawn += chr(ord("a") + number % 26) * (max(len(drawn), end) - len(drawn))
+    return drawn[:cells].ljust(cells, "·")
+
+
+def head(look: Look) -> str:
+    """The whole in one line."""
+    gpus = look.gpus
+    used, free = sum(gpu.busy_milli for gpu in gpus), sum(gpu.free_milli for gpu in gpus)
+    memory = f"{gib(sum(gpu.memory_used_mib for gpu in gpus))} / {gib(sum(gpu.memory_mib for gpu in gpus))} GiB"
+    waiting = sum(workload.phase == "Pending" for workload in look.workloads)
+    waits = f"   {waiting} waiting" if waiting else ""
+    return (
+        f"{look.title}   {len(gpus)} GPUs   used {used / 1000:.2f}   promised {len(gpus) - free / 1000:.2f}   "
+        f"memory {memory}{waits}"
+    )
+
+
+def found(gpus: Iterable[Gpu], text: str) -> list[Gpu]:
+    """GPUs whose node, model, UUID, state or a tenant contains the text."""
+    wanted = text.lower()
+    return [
+        gpu
+        for gpu in gpus
+        if wanted in f"{gpu.node} gpu {gpu.index} {gpu.model} {gpu.uuid} {gpu.state} {gpu.vgpu}".lower()
+        or any(wanted in share.tenant.lower() for share in gpu.shares)
+    ]
+
+
+def ordered(gpus: Iterable[Gpu], sort: str) -> list[Gpu]:
+    """By node and index, or the most used, the most free compute, the most free memory first."""
+    keys = {
+        "busy": lambda gpu: -gpu.busy_milli,
+        "free": lambda gpu: -gpu.free_milli,
+        "memory": lambda gpu: -gpu.free_mib,
+    }
+    rank = keys.get(sort, lambda gpu: 0)
+    return sorted(gpus, key=lambda gpu: (rank(gpu), gpu.node, gpu.index))
+
+
+def kept(percent: float | None) -> str:
+    """`99.95` -> `99.9 %`, never rounded up."""
+    if percent is None:
+        return "-"
+    return "100 %" if percent >= 100 else f"{int(percent * 10) / 10:.1f} %"
+
+
+def state_of(gpu: Gpu, share: Share) -> str:
+    """What a tenant does on a GPU now."""
+    if gpu.holder == share.tenant:
+        return "runs"
+    if share.waiting:
+        return "waits"
+    return "idle" if share.processes else "no process"
+
+
+def share_line(gpu: Gpu, share: Share, letter: str, width: int, cells: int) -> str:
+    """One tenant under its GPU."""
+    memory = f"{gib(share.memory_used_mib)} / {gib(share.memory_mib)} GiB"
+    return (
+        f"  {letter} {share.tenant:<{width}}  {format_milli(share.request_milli):>5}  "
+        f"{format_milli(share.limit_milli):>5}  {bar(share.usage_milli, cells, share.limit_milli)}  "
+        f"{share.usage_milli / 1000:.2f}  {memory:>15}  {share.wait_ms:>5.0f} ms  {state_of(gpu, share)}"
+    )

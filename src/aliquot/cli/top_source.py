@@ -1,0 +1,68 @@
+"""Where `aliquot top` looks: the engine that is up, over its sockets."""
+
+from __future__ import annotations
+
+import socket
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from aliquot.arbiter.client import ArbiterClient, ArbiterError
+from aliquot.arbiter.records import Status
+from aliquot.cli.top_rows import Look
+from aliquot.model.requests import Slice
+from aliquot.standalone.client import ask
+from aliquot.standalone.paths import RuntimeDir
+from aliquot.standalone.wire import Call
+from aliquot.web.gather import Seated, gpus_of, workloads_of
+from aliquot.web.promise import PromiseBook
+
+
+class EngineSource:
+    """One look at a time, from one thread."""
+
+    def __init__(self, runtime: RuntimeDir) -> None:
+        self._runtime = runtime
+        self._arbiter = ArbiterClient(runtime.root, timeout_s=3.0)
+        self._promises = PromiseBook(10.0)
+
+    def __enter__(self) -> EngineSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._arbiter.close()
+
+    def __call__(self) -> Look:
+        """Everything now.
+
+        Raises:
+            NoEngine: the engine is gone.
+        """
+        facts = ask(self._runtime, Call("info")).facts
+        assert facts is not None
+        seated = [_seated(tenant) for tenant in ask(self._runtime, Call("tenants")).tenants or []]
+        pods = ask(self._runtime, Call("pods")).pods or []
+        status = self._status()
+        node = socket.gethostname()
+        gpus = gpus_of(node, facts.gpus, seated, status, self._promises.kept, emulated=bool(facts.emulate))
+        title = f"{node} (emulates {facts.emulate})" if facts.emulate else node
+        return Look(title, self._promises.window_s, gpus, workloads_of(gpus, pods, seated))
+
+    def _status(self) -> Status | None:
+        try:
+            status = self._arbiter.status()
+        except (ArbiterError, OSError):
+            return None  # between two arbiters
+        if status.window_ms != round(self._promises.window_s * 1000):
+            self._promises = PromiseBook(status.window_ms / 1000)
+        for gpu in status.gpus:
+            for tenant in gpu.tenants:
+                self._promises.see(gpu.uuid, tenant, status.now_ns)
+        return status
+
+
+def _seated(tenant: dict[str, Any]) -> Seated:
+    return Seated(tenant["name"], msgspec.convert(tenant["slices"], tuple[Slice, ...]))

@@ -1,0 +1,23 @@
+"""What a CUDA context costs before anybody has measured it.
+
+A context takes hundreds of MiB of its own, and a program may fill its limit within milliseconds of making it; so the
+arbiter charges an allowance at once and corrects it by what NVML says a second later.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNKNOWN_MIB: Final = 300
+
+
+def context_allowance_mib(model: str, memory_mib: int) -> int:
+    """MiB to charge for a context on a GPU of this model, to a tenant that may have `memory_mib` of it.
+
+    The profile of the same model says it. A tenant with little memory is charged half of it at most: it may run until
+    the truth is measured.
+    """
+    from aliquot.driver.emulation import PROFILES
+
+    known = [profile.context_mib for profile in PROFILES.values() if profile.model == model]
+    return min(known[0] if known else UNKNOWN_MIB, memory_mib // 2)

@@ -1,0 +1,41 @@
+"""The invariants of the books, recounted from the tenants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aliquot.model.quantities import MILLI
+from aliquot.placement.books import GONE, kind_of, namespace_of
+from aliquot.placement.labels import LabelIndex
+
+if TYPE_CHECKING:
+    from aliquot.placement.cluster import Cluster
+
+
+def audit(cluster: Cluster) -> None:
+    """Recount everything from the tenants; AssertionError unless books, columns and labels agree."""
+
+    labels = LabelIndex()
+    totals: dict[tuple[str, int], list[int]] = {}
+    for number, node in enumerate(cluster.rows):
+        if node is None:
+            assert cluster.cpu_free[number] == GONE and not cluster.open[number]
+            continue
+        cluster.recount(number, range(len(node.residents)))
+        held = [cluster.tenants[tenant].ask for tenant in node.tenants]
+        assert cluster.cpu_free[number] == node.spec.cpu_milli - sum(ask.cpu_milli for ask in held)
+        assert cluster.memory_free[number] == node.spec.memory_mib - sum(ask.memory_mib for ask in held)
+        assert cluster.kinds[number] == sum({1 << kind_of(ask) for ask in held if ask.devices})
+        row = cluster.free_milli[number, : len(node.residents)]
+        assert cluster.free_total[number] == row.sum() and cluster.idle_count[number] == (row == MILLI).sum()
+        for g, residents in enumerate(node.residents):
+            for tenant, resident in residents.items():
+                assert resident.piece in cluster.tenants[tenant].placement.slices
+                labels.add((number, g), resident.labels, resident.gpu_id)
+                used = totals.setdefault((namespace_of(tenant), cluster.model.item(number, g)), [0, 0])
+                used[0] += resident.piece.request_milli
+                used[1] += resident.piece.memory_mib
+    seated = sum(len(residents) for node in cluster.rows if node for residents in node.residents)
+    assert seated == sum(len(holding.cells) for holding in cluster.tenants.values())
+    assert labels == cluster.labels
+    assert totals == {key: used for key, used in cluster.used.items() if used != [0, 0]}

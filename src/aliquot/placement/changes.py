@@ -1,0 +1,331 @@
+"""The smallest change that would make an ask fit: a smaller ask, a tenant that ends, a node reopened, a wish dropped.
+
+Sizes are in milli-GPU, so that changes compare: compute as it is, memory as the same part of its device, CPU and host
+memory as the same part of the node, a tenant as what it holds, a wish that is dropped as all that is asked, at least a
+whole GPU. Every change that is offered was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Final
+
+from aliquot.model.quantities import MILLI, format_mib, format_milli
+from aliquot.model.requests import Labels
+from aliquot.placement.asks import PPM, Ask
+from aliquot.placement.books import Resident
+from aliquot.placement.cluster import Cluster
+from aliquot.placement.quota import Quotas
+from aliquot.placement.reasons import Code, Reason, Verdict, judge
+
+_ENDING_MOST: Final = 3
+_NODES_TRIED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One way to make it fit: once `ends` have ended and `node` is open, `ask` fits on that node.
+
+    `kind` is `less`, `wait`, `uncordon` or `drop`; `size_milli` is how much it changes.
+    """
+
+    kind: str
+    node: str
+    text: str
+    ask: Ask
+    ends: tuple[str, ...] = ()
+    size_milli: int = 0
+
+    def apply(self, cluster: Cluster) -> Ask:
+        """Do what it says to the books, and give the ask that fits then."""
+        for tenant in self.ends:
+            cluster.release(tenant)
+        if self.kind == "uncordon":
+            cluster.set_cordoned(self.node, False)
+        return self.ask
+
+
+def changes(
+    cluster: Cluster, ask: Ask, verdicts: Sequence[Verdict], quotas: Quotas | None = None, namespace: str = ""
+) -> list[Change]:
+    """Ways to make an ask fit that nothing can take now, the smallest first, at most one a kind and node.
+
+    `cluster` is written into while changes are tried, and is as before afterwards: give a copy. Of a large cluster the
+    nodes with the fewest obstacles are tried.
+    """
+    found: list[Change] = []
+    hopeful = sorted(
+        (verdict for verdict in verdicts if verdict.reason and verdict.reason.code is not Code.NODE_NO_GPU),
+        key=lambda verdict: sum(reason is not None for reason in verdict.devices),
+    )
+    for verdict in hopeful[:_NODES_TRIED]:
+        trial = _Trial(cluster, verdict.node, quotas, namespace)
+        for ways in (_uncordon(trial, ask), _less(trial, ask, verdict), _wait(trial, ask, verdict)):
+            fitting = [change for change in ways if trial.fits(change)]
+            found += [min(fitting, key=lambda change: change.size_milli)] if fitting else []
+    found += _drop(cluster, ask, quotas, namespace)
+    return sorted(found, key=lambda change: (change.size_milli, change.kind, cluster.index[change.node]))
+
+
+class _Trial:
+    """Tries changes on one node of books that may be written into, and takes each back."""
+
+    def __init__(self, cluster: Cluster, node: str, quotas: Quotas | None, namespace: str) -> None:
+        self.cluster, self.node, self.namespace = cluster, node, namespace
+        self.number = cluster.node_index(node)
+        self.spec = cluster.spec(self.number)
+        self._quotas = quotas
+
+    def fits(self, change: Change) -> bool:
+        """Whether its ask fits once it is done."""
+        cluster = self.cluster
+        was_open = bool(cluster.open[self.number])
+        taken = [(name, held) for name in change.ends if (held := cluster.release(name)) is not None]
+        if change.kind == "uncordon":
+            cluster.set_cordoned(self.node, False)
+        fits = judge(cluster, change.ask, self.node, self._quotas, self.namespace).reason is None
+        if bool(cluster.open[self.number]) != was_open:
+            cluster.set_cordoned(self.node, not was_open)
+        for name, held in taken:
+            cluster.reserve(name, held.placement, held.ask)
+        return fits
+
+    def size_of(self, tenant: str) -> int:
+        """What a tenant holds, in milli-GPU; one without GPU by its part of the node."""
+        held = self.cluster.tenants[tenant]
+        compute = sum(piece.request_milli for piece in held.placement.slices)
+        return max(compute, self.part(held.ask.cpu_milli, held.ask.memory_mib), 1)
+
+    def part(self, cpu_milli: int, memory_mib: int) -> int:
+        """So much CPU and host memory as parts of the node, thousandths."""
+        cpu = -(-cpu_milli * MILLI // self.spec.cpu_milli) if self.spec.cpu_milli else 0
+        return cpu + (-(-memory_mib * MILLI // self.spec.memory_mib) if self.spec.memory_mib else 0)
+
+    def free(self, gpu: int) -> tuple[int, int, int]:
+        """Milli-GPU unreserved, MiB unreserved and MiB in all of a device."""
+        cell = (self.number, gpu)
+        cluster = self.cluster
+        return cluster.free_milli.item(*cell), cluster.free_mib.item(*cell), cluster.size_mib.item(*cell)
+
+
+def _uncordon(trial: _Trial, ask: Ask) -> Iterator[Change]:
+    if not trial.cluster.open[trial.number]:
+        yield Change("uncordon", trial.node, f"reopen node {trial.node}, and it fits there", ask, size_milli=1)
+
+
+# Less
+
+
+def _less(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Change]:
+    """The ask with what is too much taken off."""
+    cluster, number = trial.cluster, trial.number
+    cpu, memory = cluster.cpu_free.item(number), cluster.memory_free.item(number)
+    base = ask.less(cpu_milli=min(ask.cpu_milli, cpu), memory_mib=min(ask.memory_mib, memory))
+    room = (None, Code.GPU_COMPUTE, Code.GPU_MEMORY, Code.GPU_SIZE)
+    gpus = [g for g, reason in enumerate(verdict.devices) if (reason.code if reason else None) in room]
+    if not ask.devices:
+        yield _smaller(trial, ask, base, -1)
+    for g in gpus if ask.devices == 1 else ():
+        yield from (_smaller(trial, ask, one, g) for one in _on_device(trial, base, g))
+    if ask.devices > 1:
+        for whole in range(ask.whole, -1, -1):
+            for rest in sorted({ask.rest_milli, 0}, reverse=True):
+                if whole or rest:
+                    yield _smaller(trial, ask, base.less(whole=whole, rest_milli=rest), -1)
+        for g in gpus:
+            yield from (_smaller(trial, ask, one, g) for one in _on_device(trial, base.less(whole=1, rest_milli=0), g))
+
+
+def _on_device(trial: _Trial, ask: Ask, g: int) -> Iterator[Ask]:
+    """An ask of one device cut to what the device has left; nothing when it has nothing left."""
+    free, free_mib, size_mib = trial.free(g)
+    milli = min(ask.milli, free)
+    if ask.gpu_mib:
+        cut = ask.less(gpu_mib=min(ask.gpu_mib, free_mib))
+        possible = free_mib > 0
+    elif ask.gpu_mem_ppm:
+        cut = ask.less(gpu_mem_ppm=min(ask.gpu_mem_ppm, free_mib * PPM // size_mib if size_mib else 0))
+        possible = cut.gpu_mem_ppm > 0
+    else:
+        cut, possible = ask, True
+        if size_mib:  # memory follows compute, so compute is cut until its memory fits
+            milli = min(milli, ((free_mib + 1) * MILLI - 1) // size_mib)
+    if possible and milli > 0:
+        yield cut if milli == MILLI else cut.less(whole=0, rest_milli=milli)
+
+
+def _smaller(trial: _Trial, ask: Ask, smaller: Ask, g: int) -> Change:
+    size_mib = trial.free(g)[2] if g >= 0 else 0
+    less_mib = ask.gpu_mib - smaller.gpu_mib if smaller.devices == 1 else 0
+    less_ppm = ask.gpu_mem_ppm - smaller.gpu_mem_ppm
+    size = ask.milli - smaller.milli
+    size += trial.part(ask.cpu_milli - smaller.cpu_milli, ask.memory_mib - smaller.memory_mib)
+    size += -(-less_mib * MILLI // size_mib) if size_mib else 0
+    size += -(-less_ppm // MILLI)
+    words = []
+    if ask.milli > smaller.milli:
+        words.append(f"{format_milli(ask.milli - smaller.milli)} GPU")
+    if less_mib > 0:
+        words.append(f"{format_mib(less_mib)} of GPU memory")
+    if less_ppm > 0:
+        words.append(f"{less_ppm * 100 / PPM:g}% of the GPU's memory")
+    if ask.cpu_milli > smaller.cpu_milli:
+        words.append(f"{(ask.cpu_milli - smaller.cpu_milli) / MILLI:g} CPU")
+    if ask.memory_mib > smaller.memory_mib:
+        words.append(f"{format_mib(ask.memory_mib - smaller.memory_mib)} of memory")
+    where = f"GPU {g} of {trial.node}" if g >= 0 else trial.node
+    return Change("less", trial.node, f"ask {' and '.join(words)} less, and it fits on {where}", smaller, (), size)
+
+
+# Wait
+
+
+def _wait(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Change]:
+    """Tenants that must end first."""
+    if verdict.lasting:
+        return
+    waits = [g for g, reason in enumerate(verdict.devices) if reason is None or _passes(reason)]
+    if ask.devices == 1:
+        for g in waits:
+            ends = _ends_for(trial, ask, g, whole=not ask.rest_milli)
+            yield _ended(trial, ask, _with_node_room(trial, ask, ends), g)
+    elif ask.devices:
+        yield from _several(trial, ask, waits)
+    else:
+        yield _ended(trial, ask, _with_node_room(trial, ask, ()), -1)
+    if trial.namespace and any(reason and reason.code is Code.QUOTA for reason in verdict.devices):
+        own = [name for name in trial.cluster.tenants if name.startswith(f"{trial.namespace}/")]
+        for name in sorted(own, key=trial.size_of)[:_NODES_TRIED]:
+            yield _ended(trial, ask, (name,), -1)
+
+
+def _passes(reason: Reason) -> bool:
+    """Whether a constraint of a device goes when its residents go."""
+    elsewhere = (Code.GPU_AFFINITY, Code.GPU_NAMED_ELSEWHERE, Code.QUOTA)
+    return not reason.lasting and reason.code not in elsewhere and reason.code is not Code.GPU_SIZE
+
+
+def _several(trial: _Trial, ask: Ask, gpus: Sequence[int]) -> Iterator[Change]:
+    """Whole devices are emptied where that ends least, then one more is given room for the rest."""
+    if len(gpus) < ask.devices:
+        return
+
+    def size(ends: Iterable[str]) -> int:
+        return sum(trial.size_of(name) for name in ends)
+
+    emptied = {g: _ends_for(trial, ask, g, whole=True) for g in gpus}
+    chosen = sorted(gpus, key=lambda g: (size(emptied[g]), g))[: ask.whole]
+    ends = [name for g in chosen for name in emptied[g]]
+    if ask.rest_milli:
+        rests = {g: _ends_for(trial, ask, g, whole=False) for g in gpus if g not in chosen}
+        ends += min(rests.values(), key=size)
+    yield _ended(trial, ask, _with_node_room(trial, ask, tuple(dict.fromkeys(ends))), -1)
+
+
+def _ends_for(trial: _Trial, ask: Ask, g: int, *, whole: bool) -> tuple[str, ...]:
+    """Residents of a device that must end so that it takes the part of an ask, as little as possible in all."""
+    residents = trial.cluster.residents(trial.number, g)
+    if whole:
+        return tuple(resident.tenant for resident in residents)
+    must = [resident for resident in residents if _conflicts(resident, ask)]
+    rest = [resident for resident in residents if not _conflicts(resident, ask)]
+    free, free_mib, size_mib = trial.free(g)
+    milli = ask.rest_milli - free - sum(resident.piece.request_milli for resident in must)
+    mib = ask.shape.memory_on(size_mib) - free_mib - sum(resident.piece.memory_mib for resident in must)
+    return tuple(resident.tenant for resident in (*must, *_least(rest, milli, mib)))
+
+
+def _conflicts(resident: Resident, ask: Ask) -> bool:
+    """Whether the labels of this resident keep the ask off its device."""
+    theirs, ours = resident.labels, ask.labels
+    if theirs.exclusion != ours.exclusion:
+        return True
+    if ours.anti_affinity and theirs.anti_affinity == ours.anti_affinity:
+        return True
+    return bool(ask.gpu_id) and resident.gpu_id not in ("", ask.gpu_id)
+
+
+def _least(residents: Sequence[Resident], milli: int, mib: int) -> tuple[Resident, ...]:
+    """Those residents that free so much compute and memory and hold least; largest first where many are needed."""
+    if milli <= 0 and mib <= 0:
+        return ()
+
+    def enough(some: Sequence[Resident]) -> bool:
+        pieces = [resident.piece for resident in some]
+        return sum(p.request_milli for p in pieces) >= milli and sum(p.memory_mib for p in pieces) >= mib
+
+    for count in range(1, min(_ENDING_MOST, len(residents)) + 1):
+        sets = [some for some in combinations(residents, count) if enough(some)]
+        if sets:
+            return min(sets, key=lambda some: sum(resident.piece.request_milli for resident in some))
+    chosen: list[Resident] = []
+    for resident in sorted(residents, key=lambda r: (-r.piece.request_milli, -r.piece.memory_mib, r.tenant)):
+        chosen.append(resident)
+        if enough(chosen):
+            break
+    return tuple(chosen)
+
+
+def _with_node_room(trial: _Trial, ask: Ask, ends: tuple[str, ...]) -> tuple[str, ...]:
+    """More tenants of the node, those with the most CPU first, until CPU and host memory suffice."""
+    cluster, chosen = trial.cluster, list(ends)
+    others = [name for name in cluster.tenants_on(trial.number) if name not in ends]
+
+    def short() -> tuple[int, int]:
+        asks = [cluster.tenants[name].ask for name in chosen]
+        cpu = ask.cpu_milli - cluster.cpu_free.item(trial.number) - sum(other.cpu_milli for other in asks)
+        memory = ask.memory_mib - cluster.memory_free.item(trial.number) - sum(other.memory_mib for other in asks)
+        return cpu, memory
+
+    while others and max(short()) > 0:
+        key = "cpu_milli" if short()[0] > 0 else "memory_mib"
+        need = max(short()[0 if key == "cpu_milli" else 1], 1)
+        amounts = {name: getattr(cluster.tenants[name].ask, key) for name in others}
+        enough = [name for name in others if amounts[name] >= need]
+        pick = min(enough, key=lambda n: (amounts[n], n)) if enough else max(others, key=lambda n: (amounts[n], n))
+        chosen.append(pick)
+        others.remove(pick)
+    return tuple(chosen)
+
+
+def _ended(trial: _Trial, ask: Ask, ends: tuple[str, ...], g: int) -> Change:
+    cluster = trial.cluster
+    named = []
+    for name in ends[:_ENDING_MOST]:
+        pieces = cluster.tenants[name].placement.slices
+        memory = format_mib(sum(piece.memory_mib for piece in pieces))
+        held = f"{format_milli(sum(piece.request_milli for piece in pieces))}, {memory}"
+        named.append(f"{name} ({held})" if pieces else name)
+    more = f" and {len(ends) - _ENDING_MOST} more" if len(ends) > _ENDING_MOST else ""
+    has = "have" if len(ends) > 1 else "has"
+    where = f"GPU {g} of {trial.node}" if g >= 0 else trial.node
+    text = f"after {', '.join(named)}{more} {has} ended, it fits on {where}"
+    return Change("wait", trial.node, text, ask, ends, sum(trial.size_of(name) for name in ends))
+
+
+# Drop
+
+
+def _drop(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> Iterator[Change]:
+    """The ask without one of its wishes, where that is all it takes."""
+    labels, none = ask.labels, Labels()
+    wishes: list[tuple[str, Ask]] = []
+    if ask.models:
+        wishes.append((f"model {' or '.join(ask.models)}", replace(ask, models=())))
+    if ask.gpu_uuid:
+        wishes.append((f"the named GPU {ask.gpu_uuid}", replace(ask, gpu_uuid="")))
+    if ask.gpu_id:
+        wishes.append((f'vGPU "{ask.gpu_id}"', replace(ask, gpu_id="")))
+    for field in ("affinity", "anti_affinity", "exclusion"):
+        if getattr(labels, field):
+            changed = replace(labels, **{field: getattr(none, field)})
+            wishes.append((f'{field.replace("_", "-")} "{getattr(labels, field)}"', replace(ask, labels=changed)))
+    size = max(ask.milli, MILLI)
+    order = sorted(cluster.nodes, key=lambda spec: (spec.rank, cluster.index[spec.name]))
+    for wish, without in wishes:
+        for spec in order:
+            if judge(cluster, without, spec.name, quotas, namespace).reason is None:
+                yield Change("drop", spec.name, f"without {wish} it fits on {spec.name} now", without, (), size)
+                break

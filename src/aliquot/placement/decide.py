@@ -1,0 +1,223 @@
+"""The decider: which node and which devices an ask gets under a policy.
+
+Scores are remembered by shape, in the order of ranks, so that a decision is a look for the largest number: the first
+of equals has the smallest rank. What changed since a shape was last seen is found by the versions of the nodes and is
+all that is scored again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import Slice
+from aliquot.placement.asks import Ask, Shape
+from aliquot.placement.cluster import Cluster, Holding, Placement
+from aliquot.placement.devices import hold_rest, hold_whole
+from aliquot.placement.fits import fitting_nodes
+from aliquot.placement.policy import BoolArray, IntArray, Policy
+from aliquot.placement.quota import Quotas
+from aliquot.placement.reasons import Refusal
+from aliquot.placement.rules import Rules, rules_for
+
+NEVER: Final = np.iinfo(np.int64).min
+"""The score of a node that does not fit."""
+MEMO_BYTES: Final = 64 << 20
+
+
+class _Memo:
+    """One shape's scores, in the order of ranks, and the versions of the nodes they were made from."""
+
+    __slots__ = ("epoch", "scores", "versions")
+
+    def __init__(self, nodes: int, epoch: int) -> None:
+        self.scores = np.full(nodes, NEVER)
+        self.versions = np.full(nodes, -1, dtype=np.int64)
+        self.epoch = epoch
+
+
+class Decider:
+    """Decides for one cluster under one policy; commits nothing unless asked to.
+
+    `quotas`, when given, rule out the models of which a namespace may have no more.
+    """
+
+    def __init__(self, cluster: Cluster, policy: Policy, seed: int = 0, quotas: Quotas | None = None) -> None:
+        self.cluster = cluster
+        self.policy = policy
+        self.quotas = quotas
+        self._memos: dict[Shape, _Memo] = {}
+        self._layout = -1
+        self._order = np.arange(0)
+        self._place_in_order = np.arange(0)
+        self._label_scores = getattr(policy, "ask_scores", None)
+        policy.start(cluster, seed)
+        self._look_at_layout()
+
+    def decide(self, ask: Ask, namespace: str = "", *, again: bool = False) -> Placement | Refusal:
+        """Where the ask goes, or why nowhere; `again` for one that was asked before, so that it is not counted twice.
+
+        The placement can be reserved at once; ties fall to the smallest rank.
+        """
+        if not again:
+            self.policy.arrived(ask.shape)
+        rules = self._rules(ask, namespace)
+        ranked = self._remembered(ask.shape)
+        if self.policy.stable and rules is None and (ask.plain or self._label_scores is None):
+            place = int(ranked.argmax()) if len(ranked) else 0
+            if len(ranked) and ranked.item(place) != NEVER:
+                return self._place(ask, self._order.item(place), None)
+        else:
+            nodes, scores = self._scored(ask, ranked, rules)
+            if len(nodes):
+                return self._place(ask, nodes.item(int(scores.argmax())), rules)
+        return Refusal(self.cluster, ask, self.quotas, namespace)
+
+    def feasible(self, ask: Ask, namespace: str = "") -> BoolArray:
+        """Which nodes could take the ask now: bool [N]."""
+        fits = np.zeros(len(self.cluster.rank), dtype=np.bool_)
+        fits[self._fitting(ask.shape, self._remembered(ask.shape), self._rules(ask, namespace))[0]] = True
+        return fits
+
+    def scores(self, ask: Ask, namespace: str = "") -> IntArray:
+        """The policy's score of every node for the ask, `NEVER` where it does not fit: int64 [N]."""
+        found = np.full(len(self.cluster.rank), NEVER)
+        nodes, scores = self._scored(ask, self._remembered(ask.shape), self._rules(ask, namespace))
+        found[nodes] = scores
+        return found
+
+    def place_on(self, ask: Ask, node: str, namespace: str = "") -> Placement | Refusal:
+        """The devices the ask would get on one node that others chose, or why it can not go there."""
+        number = self.cluster.node_index(node)
+        rules = self._rules(ask, namespace)
+        one = np.array([number], dtype=np.int64)
+        fits = fitting_nodes(self.cluster, ask.shape, one).any()
+        if not fits or not self._kept(ask.shape, one, rules).any():
+            return Refusal(self.cluster, ask, self.quotas, namespace)
+        return self._place(ask, number, rules)
+
+    def commit(self, tenant: str, placement: Placement, ask: Ask) -> None:
+        """Reserve a placement.
+
+        Raises:
+            LedgerError: it does not fit any more.
+            QuotaExceeded: the tenant's namespace may have no more of these.
+        """
+        if self.quotas is not None:
+            self.quotas.require(self.cluster, tenant, placement)
+        self.cluster.reserve(tenant, placement, ask)
+
+    def release(self, tenant: str) -> Holding | None:
+        """Give a tenant's devices back, and let the policy know."""
+        holding = self.cluster.release(tenant)
+        if holding is not None:
+            self.policy.departed(holding.ask.shape)
+        return holding
+
+    # Inside
+
+    def _look_at_layout(self) -> None:
+        """Nodes came or went: order anew, and forget."""
+        cluster = self.cluster
+        self._layout = cluster.layout
+        self._order = np.lexsort((np.arange(len(cluster.rank)), cluster.rank))
+        self._place_in_order = np.empty_like(self._order)
+        self._place_in_order[self._order] = np.arange(len(self._order))
+        self._memos.clear()
+
+    def _rules(self, ask: Ask, namespace: str) -> Rules | None:
+        closed = self.quotas.closed(self.cluster, namespace, ask) if self.quotas is not None else ()
+        return rules_for(self.cluster, ask, closed)
+
+    def _remembered(self, shape: Shape) -> IntArray:
+        """Scores of all nodes for a shape, in the order of ranks, brought up to date.
+
+        `NEVER` where the shape does not fit; of a policy that is not stable 0 where it fits.
+        """
+        cluster, policy = self.cluster, self.policy
+        if self._layout != cluster.layout:
+            self._look_at_layout()
+        memo = self._memos.get(shape)
+        if memo is None or (policy.stable and memo.epoch != policy.epoch):
+            memo = self._fresh(shape)
+        changed = np.flatnonzero(memo.versions != cluster.version)
+        if len(changed):
+            fits = fitting_nodes(cluster, shape, changed)
+            fresh = np.where(fits, 0, NEVER)
+            if policy.stable:
+                nodes = changed[fits]
+                if len(nodes):
+                    fresh[fits] = policy.scores(shape, nodes)
+            memo.scores[self._place_in_order[changed]] = fresh
+            memo.versions[changed] = cluster.version[changed]
+        return memo.scores
+
+    def _fresh(self, shape: Shape) -> _Memo:
+        nodes = len(self.cluster.rank)
+        self._memos.pop(shape, None)
+        while self._memos and len(self._memos) * nodes * 16 > MEMO_BYTES:
+            del self._memos[next(iter(self._memos))]
+        memo = self._memos[shape] = _Memo(nodes, self.policy.epoch)
+        return memo
+
+    def _fitting(self, shape: Shape, ranked: IntArray, rules: Rules | None) -> tuple[IntArray, IntArray]:
+        """Nodes that fit, by rank, and their places in that order."""
+        places = np.flatnonzero(ranked != NEVER)
+        nodes = self._order[places]
+        if rules is None:
+            return nodes, places
+        kept = self._kept(shape, nodes, rules)
+        return nodes[kept], places[kept]
+
+    def _scored(self, ask: Ask, ranked: IntArray, rules: Rules | None) -> tuple[IntArray, IntArray]:
+        """Nodes that fit, by rank, and their scores."""
+        nodes, places = self._fitting(ask.shape, ranked, rules)
+        if not len(nodes):
+            return nodes, places
+        if self._label_scores is not None and not (ask.plain and rules is None):
+            return nodes, np.asarray(self._label_scores(ask, nodes, rules))
+        return nodes, ranked[places] if self.policy.stable else self.policy.scores(ask.shape, nodes)
+
+    def _kept(self, shape: Shape, nodes: IntArray, rules: Rules | None) -> BoolArray:
+        """Which of the nodes that fit still fit with the devices that labels, names and quota leave: bool [n]."""
+        if rules is None:
+            return np.ones(len(nodes), dtype=np.bool_)
+        row = np.full(len(self.cluster.rank), -1)
+        row[rules.nodes] = np.arange(len(rules.nodes))
+        rows = row[nodes]
+        ruled = rows >= 0
+        kept = np.full(len(nodes), not rules.only)
+        kept[ruled] = fitting_nodes(self.cluster, shape, nodes[ruled], rules.allowed[rows[ruled]])
+        return kept
+
+    def _place(self, ask: Ask, node: int, rules: Rules | None) -> Placement:
+        """The slices on a node that fits."""
+        cluster = self.cluster
+        spec = cluster.spec(node)
+        if not ask.devices:
+            return Placement(spec.name)
+        shape = ask.shape
+        gpus = range(len(spec.gpus)) if rules is None else rules.left_on(node, len(spec.gpus))
+        if shape.models:
+            mask = cluster.model_mask(shape.models)
+            gpus = [g for g in gpus if mask[cluster.model.item(node, g)]]
+        if shape.whole:
+            fitting = sorted({*hold_whole(cluster, shape, node, gpus), *hold_rest(cluster, shape, node, gpus)})
+        else:
+            fitting = hold_rest(cluster, shape, node, gpus)
+        chosen = self.policy.choose(ask, node, fitting)
+        assert len(chosen) == ask.devices and set(chosen) <= set(fitting), f"{self.policy.name} chose {chosen}"
+        return Placement(spec.name, tuple(self._slices(ask, node, chosen)))
+
+    def _slices(self, ask: Ask, node: int, chosen: tuple[int, ...]) -> list[Slice]:
+        spec = self.cluster.spec(node)
+        pieces = []
+        for number, g in enumerate(chosen):
+            whole = number < ask.whole
+            milli = MILLI if whole else ask.rest_milli
+            limit = MILLI if whole else ask.ceiling_milli - ask.whole * MILLI
+            memory = ask.slice_memory(spec.gpus[g].memory_mib, whole=whole)
+            pieces.append(Slice(spec.gpus[g].uuid, milli, limit, memory))
+        return pieces

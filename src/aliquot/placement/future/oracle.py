@@ -1,0 +1,247 @@
+"""The value of a node and the score of a placement by it, in plain Python.
+
+The oracle of `native/kernels/future.c` and `value.c`; the description is in docs/policy-aliquot.md. Sums run in the
+order of the C code.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, replace
+from math import floor, inf
+from typing import Final
+
+import numpy as np
+
+from aliquot.placement.columns import (
+    IDLE_MILLI,
+    MODELS,
+    BoolArray,
+    Columns,
+    FloatArray,
+    IntArray,
+    Records,
+    ShapeRecord,
+    model_bit,
+)
+
+NO_SCORE: Final = -(1 << 63)
+
+
+@dataclass(frozen=True)
+class State:
+    """A node as the sequences see it: `left` ascending, of the devices that are there."""
+
+    model: int
+    cpu_milli: int
+    memory_mib: int
+    left: tuple[int, ...]
+    idle: int
+
+
+class PlainFuture:
+    """As `NativeFuture`, in Python."""
+
+    def __init__(self) -> None:
+        self.work = 0
+        self._visits: list[list[tuple[int, int, int, int, int]]] = []
+        self._weight: list[float] = []
+        self._values: dict[tuple[int, int, tuple[int, ...]], float] = {}
+        self._slots: list[tuple[float, float, float, float, int, int]] = []
+        self._model_price = [0.0] * MODELS
+        self._chi = 0.0
+
+    def learn(self, visits: Records, weight: FloatArray) -> None:
+        """As in `Future`."""
+        self._visits = visits.tolist()
+        self._weight = weight.tolist()
+        self._values.clear()
+
+    def price(self, slots: Records, model_price: FloatArray, chi: float) -> None:
+        """As in `Future`."""
+        self._slots, self._model_price, self._chi = slots.tolist(), model_price.tolist(), chi
+
+    def value(self, model: int, cpu_milli: int, left: IntArray) -> float:
+        """As in `Future`."""
+        return self._value(model, cpu_milli, tuple(sorted(int(x) for x in left)))
+
+    def scores(self, columns: Columns, shape: ShapeRecord, nodes: IntArray, quantum: float) -> IntArray:
+        """As in `Future`."""
+        best = [max(self._changes(columns, shape, node).values(), default=-inf) for node in nodes.tolist()]
+        return np.array([NO_SCORE if d == -inf else floor(d / quantum) for d in best], dtype=np.int64)
+
+    def tend(self, columns: Columns, shape: ShapeRecord, open_nodes: BoolArray, quantum: float, budget: int) -> bool:
+        """As in `Future`; nothing is remembered but values, so there is nothing to do."""
+        return True
+
+    def option(self, columns: Columns, shape: ShapeRecord, node: int, gpu: int) -> float:
+        """As in `Future`."""
+        return self._changes(columns, shape, node).get(gpu, -inf)
+
+    # Inside
+
+    def _changes(self, columns: Columns, shape: ShapeRecord, node: int) -> dict[int, float]:
+        """What each possible device for the shared part changes; -1 where there is no shared part."""
+        devices = Devices(columns, shape, node)
+        before = devices.state()
+        worth = self._worth(before)
+        value = self._value(before.model, before.cpu_milli, before.left)
+        found: dict[int, float] = {}
+        for gpu in devices.options():
+            after = devices.state_after(gpu)
+            gain = self._value(after.model, after.cpu_milli, after.left) - value
+            cost = self._model_price[min(max(before.model, 0), MODELS - 1)] * float(
+                shape.whole * 1000 + shape.rest_milli
+            )
+            found[gpu] = (gain + (self._worth(after) - worth)) - cost
+        return found
+
+    def _worth(self, state: State) -> float:
+        worth = 0.0
+        for gpus, cpu_milli, memory_mib, price, models, _ in self._slots:
+            if state.idle > 0 and models & model_bit(state.model) and len(state.left) >= gpus:
+                worth += price * slots_of(state, gpus, cpu_milli, memory_mib, self._chi)
+        return worth
+
+    def _value(self, model: int, cpu_milli: int, left: tuple[int, ...]) -> float:
+        key = (model, cpu_milli, left)
+        if key not in self._values:
+            self.work += 1
+            self._values[key] = self._fill(*key)
+        return self._values[key]
+
+    def _fill(self, model: int, cpu_milli: int, left: tuple[int, ...]) -> float:
+        total = 0.0
+        for sequence in self._visits:
+            cpu, devices = cpu_milli, list(left)
+            for weight, (cpu_asked, worth, need, whole, models) in zip(self._weight, sequence, strict=True):
+                if cpu_asked > cpu or not models & model_bit(model):
+                    continue
+                after = taken(devices, need, whole)
+                if after is not None:
+                    devices = after
+                    cpu -= cpu_asked
+                    total += weight * float(worth)
+        return total / float(len(self._visits)) if self._visits else 0.0
+
+
+class Devices:
+    """The devices of one node and what a shape takes of them."""
+
+    def __init__(self, columns: Columns, shape: ShapeRecord, node: int) -> None:
+        self.shape = shape
+        self.model = [m for m in columns.model[node].tolist() if m >= 0]
+        here = [g for g, m in enumerate(columns.model[node].tolist()) if m >= 0]
+        self.gpus = here
+        self.free = {
+            g: (int(columns.free_milli[node, g]), int(columns.free_mib[node, g]), int(columns.size_mib[node, g]))
+            for g in here
+        }
+        self.bit = {g: model_bit(int(columns.model[node, g])) for g in here}
+        self.cpu_milli, self.memory_mib = int(columns.cpu_free[node]), int(columns.memory_free[node])
+        idle = [g for g in here if self.is_idle(g) and shape.models & self.bit[g]]
+        self.whole = idle[: shape.whole]
+
+    def is_idle(self, gpu: int) -> bool:
+        """Whether nobody is on the device."""
+        milli, mib, size = self.free[gpu]
+        return milli == IDLE_MILLI and mib == size
+
+    def options(self) -> list[int]:
+        """Devices for the shared part by index; [-1] for a shape without one."""
+        if not self.shape.rest_milli:
+            return [-1]
+        return [g for g in self.gpus if g not in self.whole and self._fits(g)]
+
+    def state(self) -> State:
+        """As it is."""
+        left = {g: room(*self.free[g]) for g in self.gpus}
+        idle = sum(map(self.is_idle, self.gpus))
+        return State(
+            self.model[0] if self.model else -1,
+            self.cpu_milli,
+            self.memory_mib,
+            tuple(sorted(left.values())),
+            idle,
+        )
+
+    def state_after(self, gpu: int) -> State:
+        """With the shape's whole devices taken, and the shared part on `gpu` unless that is -1."""
+        left = {g: 0 if g in self.whole else room(*self.free[g]) for g in self.gpus}
+        idle = sum(map(self.is_idle, self.gpus)) - len(self.whole)
+        if gpu >= 0:
+            milli, mib, size = self.free[gpu]
+            left[gpu] = room(milli - self.shape.rest_milli, mib - self._need_mib(size), size)
+            idle -= self.is_idle(gpu)
+        now = self.state()
+        return replace(
+            now,
+            cpu_milli=now.cpu_milli - self.shape.cpu_milli,
+            memory_mib=now.memory_mib - self.shape.memory_mib,
+            left=tuple(sorted(left.values())),
+            idle=idle,
+        )
+
+    def _need_mib(self, size_mib: int) -> int:
+        if self.shape.gpu_mib:
+            return self.shape.gpu_mib
+        if self.shape.gpu_mem_ppm:
+            return self.shape.gpu_mem_ppm * size_mib // 1_000_000
+        return self.shape.rest_milli * size_mib // 1000
+
+    def _fits(self, gpu: int) -> bool:
+        milli, mib, size = self.free[gpu]
+        return bool(
+            milli >= self.shape.rest_milli and self.shape.models & self.bit[gpu] and mib >= self._need_mib(size)
+        )
+
+
+def room(free_milli: int, free_mib: int, size_mib: int) -> int:
+    """Milli that both compute and memory leave."""
+    if free_milli <= 0:
+        return 0
+    if size_mib <= 0 or free_mib >= size_mib:
+        return free_milli
+    return min(free_milli, max(free_mib, 0) * 1000 // size_mib)
+
+
+def taken(left: list[int], need_milli: int, whole: int) -> list[int] | None:
+    """Ascending devices after one visit: whole ones from the idle, the rest where least is left; None: no room."""
+    kept = len(left) - whole
+    if whole and (kept < 0 or left[kept] < IDLE_MILLI):
+        return None
+    after = left[:kept]
+    if need_milli:
+        at = bisect_left(after, need_milli)
+        if at == len(after):
+            return None
+        insort(after, after.pop(at) - need_milli)
+    return [0] * whole + after
+
+
+def slots_of(state: State, gpus: float, cpu_milli: float, memory_mib: float, chi: float) -> float:
+    """Slots of one kind on a node: whole ones, and with chi the cube of the part there is of the next one."""
+    x = float(state.idle) / gpus
+    if x < 1.0 and chi == 0.0:
+        return 0.0
+    if cpu_milli > 0.0:
+        x = min(x, float(state.cpu_milli) / cpu_milli)
+    if memory_mib > 0.0:
+        x = min(x, float(state.memory_mib) / memory_mib)
+    whole = float(floor(x))
+    part = x - whole
+    return whole if chi == 0.0 else whole + chi * (part * part * part)
+
+
+def slot_capacity(columns: Columns, slots: Records, chi: float, held: BoolArray | None) -> FloatArray:
+    """Slots of each kind in the cluster, nodes that are held left out."""
+    found = np.zeros(len(slots), dtype=np.float64)
+    nothing = ShapeRecord()
+    for node in range(columns.nodes):
+        state = Devices(columns, nothing, node).state()
+        if (held is not None and held[node]) or state.idle == 0:
+            continue
+        for i, (gpus, cpu_milli, memory_mib, _, models, _) in enumerate(slots.tolist()):
+            if models & model_bit(state.model) and len(state.left) >= gpus:
+                found[i] += slots_of(state, gpus, cpu_milli, memory_mib, chi)
+    return found

@@ -1,0 +1,290 @@
+"""The native inner loops of placement, loaded by ctypes, and the choice between them and their plain oracles.
+
+Who starts a program says where the library is: `use(str(native_part(KERNELS)))`. Without that, or where the library
+does not load, `kernels()` gives `PlainKernels`, which has the same answers to the last bit and takes longer.
+For the policy `fgd` and the simulator's fragmentation metric: `kernels().fragmentation` and `.fgd_scores`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aliquot.placement.columns import (
+    MODELS,
+    BoolArray,
+    Columns,
+    FloatArray,
+    IntArray,
+    Records,
+    ShapeRecord,
+)
+from aliquot.placement.future.oracle import PlainFuture
+from aliquot.placement.plain import PlainKernels
+
+ABI: Final = 1
+MAX_GPUS: Final = 64
+"""Most devices of one node in the library's own tables."""
+MEMO_BYTES: Final = 64 << 20
+"""Most memory that one future spends on scores per shape and node."""
+
+
+class Future(Protocol):
+    """The value of nodes for arrivals to come, and scores by it (docs/policy-aliquot.md)."""
+
+    @property
+    def work(self) -> int:
+        """Values computed anew so far."""
+
+    def learn(self, visits: Records, weight: FloatArray) -> None:
+        """New sequences: `VISIT` [sequences, visits], weight [visits]; forgets all values."""
+
+    def price(self, slots: Records, model_price: FloatArray, chi: float) -> None:
+        """New prices: `SLOT` [slots], per milli of each model [MODELS], and how far parts of slots count."""
+
+    def value(self, model: int, cpu_milli: int, left: IntArray) -> float:
+        """Milli-GPU that future arrivals put on a node of this model with so much left."""
+
+    def scores(self, columns: Columns, shape: ShapeRecord, nodes: IntArray, quantum: float) -> IntArray:
+        """Scores of nodes that fit."""
+
+    def tend(self, columns: Columns, shape: ShapeRecord, open_nodes: BoolArray, quantum: float, budget: int) -> bool:
+        """Have the scores of a shape ready on all open nodes that fit it; False when the budget of values ended it."""
+
+    def option(self, columns: Columns, shape: ShapeRecord, node: int, gpu: int) -> float:
+        """What the shape's shared part changes on one device; minus infinity where it does not fit."""
+
+
+class Kernels(Protocol):
+    """The inner loops; see `native/kernels/kernels.h` for the contract of each."""
+
+    native: bool
+
+    def feasible(self, columns: Columns, shape: ShapeRecord) -> BoolArray:
+        """Which nodes [N] have room: CPU, host memory, devices of an allowed model, their memory."""
+
+    def best(self, nodes: IntArray, scores: IntArray, rank: IntArray) -> int:
+        """The node with the largest score, then the smallest rank; -1 for none."""
+
+    def idle(self, columns: Columns) -> tuple[int, IntArray]:
+        """Idle milli-GPU in all, and by model bit [MODELS]."""
+
+    def fragmentation(self, columns: Columns, targets: Records, nodes: IntArray) -> FloatArray:
+        """Milli-GPU of each node that the next pod of the target workload (`TARGET` [m]) can not use."""
+
+    def fgd_scores(
+        self, columns: Columns, targets: Records, shape: ShapeRecord, before: FloatArray, nodes: IntArray
+    ) -> tuple[IntArray, NDArray[np.int16]]:
+        """FGD's integer scores of fitting nodes and the device of each; `before` is the fragmentation of all N."""
+
+    def capacity(self, columns: Columns, slots: Records, chi: float, held: BoolArray | None = None) -> FloatArray:
+        """Slots of each kind in the cluster, held nodes left out."""
+
+    def future(self, nodes: int, gpus: int) -> Future:
+        """A value function for clusters of this size."""
+
+
+class NativeFuture:
+    """`aliquot_future` of the library."""
+
+    def __init__(self, library: ctypes.CDLL, nodes: int, gpus: int) -> None:
+        self._library = library
+        self._handle: int | None = library.aliquot_future_new(nodes, gpus, MEMO_BYTES)
+        if not self._handle:
+            raise MemoryError("no memory for the values of placement")
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._library.aliquot_future_free(self._handle)
+            self._handle = None
+
+    @property
+    def work(self) -> int:
+        """Values computed anew so far."""
+        return int(self._library.aliquot_future_work(self._handle))
+
+    def learn(self, visits: Records, weight: FloatArray) -> None:
+        """As in `Future`."""
+        sequences, count = visits.shape
+        visits = np.ascontiguousarray(visits)
+        done = self._library.aliquot_future_learn(
+            self._handle, visits.ctypes.data, sequences, count, weight.ctypes.data
+        )
+        _require(done)
+
+    def price(self, slots: Records, model_price: FloatArray, chi: float) -> None:
+        """As in `Future`."""
+        done = self._library.aliquot_future_price(
+            self._handle, slots.ctypes.data, len(slots), model_price.ctypes.data, chi
+        )
+        _require(done)
+
+    def value(self, model: int, cpu_milli: int, left: IntArray) -> float:
+        """As in `Future`."""
+        devices = np.ascontiguousarray(left, dtype=np.int32)
+        return float(
+            self._library.aliquot_future_value(self._handle, model, cpu_milli, devices.ctypes.data, len(devices))
+        )
+
+    def scores(self, columns: Columns, shape: ShapeRecord, nodes: IntArray, quantum: float) -> IntArray:
+        """As in `Future`."""
+        out = np.empty(len(nodes), dtype=np.int64)
+        done = self._library.aliquot_future_scores(
+            self._handle,
+            columns.pointer,
+            ctypes.byref(shape),
+            nodes.ctypes.data,
+            len(nodes),
+            quantum,
+            out.ctypes.data,
+        )
+        _require(done)
+        return out
+
+    def tend(self, columns: Columns, shape: ShapeRecord, open_nodes: BoolArray, quantum: float, budget: int) -> bool:
+        """As in `Future`."""
+        done = self._library.aliquot_future_tend(
+            self._handle, columns.pointer, ctypes.byref(shape), open_nodes.ctypes.data, quantum, budget
+        )
+        _require(done)
+        return bool(done)
+
+    def option(self, columns: Columns, shape: ShapeRecord, node: int, gpu: int) -> float:
+        """As in `Future`."""
+        return float(self._library.aliquot_future_option(self._handle, columns.pointer, ctypes.byref(shape), node, gpu))
+
+
+class NativeKernels:
+    """The library `libaliquot_kernels.so`.
+
+    Raises:
+        OSError: it can not be loaded, or is of another version.
+    """
+
+    native = True
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+        _declare(self._library)
+        if self._library.aliquot_kernels_abi() != ABI:
+            raise OSError(f"{path} is of another version than this program; run make setup")
+
+    def feasible(self, columns: Columns, shape: ShapeRecord) -> BoolArray:
+        """As in `Kernels`."""
+        fits = np.empty(columns.nodes, dtype=np.bool_)
+        self._library.aliquot_feasible(columns.pointer, ctypes.byref(shape), fits.ctypes.data)
+        return fits
+
+    def best(self, nodes: IntArray, scores: IntArray, rank: IntArray) -> int:
+        """As in `Kernels`."""
+        return int(self._library.aliquot_best(nodes.ctypes.data, scores.ctypes.data, len(nodes), rank.ctypes.data))
+
+    def idle(self, columns: Columns) -> tuple[int, IntArray]:
+        """As in `Kernels`."""
+        by_model = np.empty(MODELS, dtype=np.int64)
+        return int(self._library.aliquot_idle(columns.pointer, by_model.ctypes.data)), by_model
+
+    def fragmentation(self, columns: Columns, targets: Records, nodes: IntArray) -> FloatArray:
+        """As in `Kernels`."""
+        if columns.gpus > MAX_GPUS:
+            return PlainKernels().fragmentation(columns, targets, nodes)
+        amount = np.empty(len(nodes), dtype=np.float64)
+        self._library.aliquot_fragmentation(
+            columns.pointer, targets.ctypes.data, len(targets), nodes.ctypes.data, len(nodes), amount.ctypes.data
+        )
+        return amount
+
+    def fgd_scores(
+        self, columns: Columns, targets: Records, shape: ShapeRecord, before: FloatArray, nodes: IntArray
+    ) -> tuple[IntArray, NDArray[np.int16]]:
+        """As in `Kernels`."""
+        if columns.gpus > MAX_GPUS:
+            return PlainKernels().fgd_scores(columns, targets, shape, before, nodes)
+        scores, gpus = np.empty(len(nodes), dtype=np.int64), np.empty(len(nodes), dtype=np.int16)
+        self._library.aliquot_fgd_scores(
+            columns.pointer,
+            targets.ctypes.data,
+            len(targets),
+            ctypes.byref(shape),
+            before.ctypes.data,
+            nodes.ctypes.data,
+            len(nodes),
+            scores.ctypes.data,
+            gpus.ctypes.data,
+        )
+        return scores, gpus
+
+    def capacity(self, columns: Columns, slots: Records, chi: float, held: BoolArray | None = None) -> FloatArray:
+        """As in `Kernels`."""
+        if columns.gpus > MAX_GPUS:
+            return PlainKernels().capacity(columns, slots, chi, held)
+        found = np.empty(len(slots), dtype=np.float64)
+        self._library.aliquot_future_capacity(
+            columns.pointer,
+            slots.ctypes.data,
+            len(slots),
+            chi,
+            None if held is None else held.ctypes.data,
+            found.ctypes.data,
+        )
+        return found
+
+    def future(self, nodes: int, gpus: int) -> Future:
+        """As in `Kernels`; machines with more GPUs than the library knows get the oracle."""
+        if gpus > MAX_GPUS:
+            return PlainFuture()
+        return NativeFuture(self._library, nodes, gpus)
+
+
+def _require(done: int) -> None:
+    if done < 0:
+        raise MemoryError("no memory for the scores of placement")
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    """The signatures of kernels.h: p pointer, i 64-bit integer, j 32-bit integer, d double."""
+    kinds = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "j": ctypes.c_int32, "d": ctypes.c_double, "-": None}
+    signatures = {
+        "kernels_abi": ("j", ""),
+        "feasible": ("i", "ppp"),
+        "best": ("i", "ppip"),
+        "idle": ("i", "pp"),
+        "fragmentation": ("-", "ppipip"),
+        "fgd_scores": ("-", "ppipppipp"),
+        "future_new": ("p", "iii"),
+        "future_free": ("-", "p"),
+        "future_work": ("i", "p"),
+        "future_learn": ("j", "ppiip"),
+        "future_price": ("j", "ppipd"),
+        "future_capacity": ("-", "ppidpp"),
+        "future_value": ("d", "pjipi"),
+        "future_scores": ("i", "ppppidp"),
+        "future_tend": ("j", "ppppdi"),
+        "future_option": ("d", "pppii"),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"aliquot_{name}")
+        function.restype = kinds[result]
+        function.argtypes = [kinds[letter] for letter in arguments]
+
+
+_current: Kernels = PlainKernels()
+
+
+def use(path: str | None) -> Kernels:
+    """Take the library at this path for all that is made from now on, None for the plain oracles.
+
+    Raises:
+        OSError: it can not be loaded, or is of another version.
+    """
+    global _current
+    _current = NativeKernels(path) if path else PlainKernels()
+    return _current
+
+
+def kernels() -> Kernels:
+    """The inner loops in use."""
+    return _current

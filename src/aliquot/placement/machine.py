@@ -1,0 +1,199 @@
+"""One machine's books: a cluster of one node, with requests coming in and plans going out.
+
+What `aliquot up` and `aliquot run` place by. The same core as a cluster's; only the errors are its own, for a person
+at this machine can look at its tenants and free what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from aliquot.model.errors import AliquotError, UserError
+from aliquot.model.ids import GpuUuid, TenantName
+from aliquot.model.quantities import format_mib, format_milli
+from aliquot.model.requests import Device, GpuRequest, Plan
+from aliquot.placement.asks import Ask, model_matches
+from aliquot.placement.cluster import Cluster, NodeSpec, Placement, Resident
+from aliquot.placement.decide import Decider
+from aliquot.placement.explain import Explanation, explain_with
+from aliquot.placement.policy import Policy, policy
+from aliquot.placement.reasons import Reason, Refusal, Verdict, judge
+
+if TYPE_CHECKING:
+    from aliquot.topology import Topology
+
+DEFAULT_POLICY: Final = "aliquot"
+_SHOWN: Final = 4
+
+
+class NoRoom(AliquotError):
+    """The machine could hold the request, but others hold too much of it now."""
+
+
+class NeverFits(UserError):
+    """No device of this machine could hold the request, even if it were empty."""
+
+
+class MachineBooks:
+    """Who holds what of one machine's GPUs, and where the next request goes.
+
+    `by` is the name of a policy, or makes one; `node` is what the machine is called in explanations.
+    """
+
+    def __init__(
+        self,
+        devices: Iterable[Device],
+        *,
+        topology: Topology | None = None,
+        by: str | Callable[[], Policy] = DEFAULT_POLICY,
+        node: str = "here",
+    ) -> None:
+        gpus = tuple(sorted(devices, key=lambda device: device.index))
+        self.node = node
+        self.spec = NodeSpec(node, gpus, topology=topology)
+        self.cluster = Cluster([self.spec])
+        self.decider = Decider(self.cluster, policy(by) if isinstance(by, str) else by())
+        self._by = by
+
+    @property
+    def devices(self) -> list[Device]:
+        """All devices, in the order of their index."""
+        return list(self.spec.gpus)
+
+    @property
+    def policy(self) -> str:
+        """The name of the policy."""
+        return self.decider.policy.name
+
+    @property
+    def plans(self) -> dict[TenantName, Plan]:
+        """What every tenant holds."""
+        held = self.cluster.tenants.items()
+        return {TenantName(name): Plan(holding.placement.slices) for name, holding in held}
+
+    def residents(self, gpu: GpuUuid) -> list[Resident]:
+        """Who is on a device, in the order of arrival."""
+        return self.cluster.residents(*self.cluster.uuids[gpu])
+
+    def free_milli(self, gpu: GpuUuid) -> int:
+        """Milli-GPU of a device that nobody has reserved."""
+        return self.cluster.free_milli.item(*self.cluster.uuids[gpu])
+
+    def free_memory_mib(self, gpu: GpuUuid) -> int:
+        """MiB of a device that nobody has reserved."""
+        return self.cluster.free_mib.item(*self.cluster.uuids[gpu])
+
+    def ask(self, request: GpuRequest) -> Ask:
+        """The request as placement reads it: a device that was named by its index is named by its UUID.
+
+        Raises:
+            NeverFits: there is no such device or model, too few devices, or none with so much memory.
+        """
+        candidates = self._named(request)
+        needed = request.whole + (request.rest_milli > 0)
+        if needed > len(candidates):
+            raise NeverFits(
+                f"{format_milli(request.request_milli)} GPUs were asked, {len(candidates)} can be given; "
+                f"ask for at most {len(candidates)}.0"
+            )
+        self._require_memory(request, candidates)
+        uuid = ",".join(device.uuid for device in candidates) if request.gpu else ""
+        return Ask.of(replace(request, gpu=uuid))
+
+    def plan(self, request: GpuRequest, *, again: bool = False) -> Plan:
+        """A plan that can be reserved at once; `again` for a request that waited.
+
+        Raises:
+            NeverFits: the request asks for more than the machine has.
+            NoRoom: it would fit on an emptier machine; the text says what is missing on each device.
+        """
+        found = self.decider.decide(self.ask(request), again=again)
+        if isinstance(found, Refusal):
+            raise NoRoom(_sentence(found.reasons()[0]))
+        return Plan(found.slices)
+
+    def verdict(self, request: GpuRequest) -> Verdict:
+        """What stands against a request now, device by device.
+
+        Raises:
+            NeverFits: as `ask`.
+        """
+        return judge(self.cluster, self.ask(request), self.node)
+
+    def explain(self, request: GpuRequest) -> Explanation:
+        """Why a request fits where it would go, or what stands against it and what would help.
+
+        Raises:
+            NeverFits: as `ask`.
+        """
+        return explain_with(self.decider, self.ask(request))
+
+    def explain_tenant(self, tenant: TenantName) -> Explanation:
+        """The same for a tenant that is here, as if it came now."""
+        ask = self.cluster.tenants[tenant].ask
+        books = self.copy()
+        books.release(tenant)
+        return explain_with(books.decider, ask)
+
+    def reserve(self, tenant: TenantName, plan: Plan, request: GpuRequest) -> None:
+        """Write a plan into the books, all of it or nothing.
+
+        Raises:
+            LedgerError: the tenant holds something already, or a slice does not fit.
+        """
+        self.decider.commit(tenant, Placement(self.node, plan.slices), self.ask(request))
+
+    def release(self, tenant: TenantName) -> None:
+        """Strike a tenant from the books; one that is not in them is no error."""
+        self.decider.release(tenant)
+
+    def copy(self) -> MachineBooks:
+        """The same books again, to try things in; its policy starts anew."""
+        copy = MachineBooks(self.devices, topology=self.spec.topology, by=self._by, node=self.node)
+        for name, holding in self.cluster.tenants.items():
+            copy.cluster.reserve(name, holding.placement, holding.ask)
+        return copy
+
+    def empty(self) -> MachineBooks:
+        """The books of the same machine with nobody on it."""
+        return MachineBooks(self.devices, topology=self.spec.topology, by=self._by, node=self.node)
+
+    def _named(self, request: GpuRequest) -> list[Device]:
+        devices = self.devices
+        if request.gpu:
+            words = [word.strip() for word in request.gpu.split(",")]
+            found = [device for device in devices if {str(device.index), device.uuid} & {*words}]
+            missing = [word for word in words if not any(word in (str(d.index), d.uuid) for d in devices)]
+            if missing:
+                known = ", ".join(f"{device.index}" for device in devices)
+                raise NeverFits(f'there is no GPU "{missing[0]}" here; there are GPU {known} (or their UUIDs)')
+            devices = found
+        if request.model:
+            models = [model.strip() for model in request.model.split("|")]
+            fitting = [device for device in devices if any(model_matches(model, device.model) for model in models)]
+            if not fitting:
+                there = ", ".join(sorted({device.model for device in devices}))
+                raise NeverFits(f'no GPU of model "{request.model}" here; there is {there}')
+            devices = fitting
+        return devices
+
+    @staticmethod
+    def _require_memory(request: GpuRequest, devices: list[Device]) -> None:
+        if request.memory is None:
+            return
+        largest = max(devices, key=lambda device: device.memory_mib)
+        asked = request.memory_on(largest.memory_mib)
+        if asked > largest.memory_mib:
+            raise NeverFits(
+                f"{format_mib(asked)} of GPU memory were asked, GPU {largest.index} has "
+                f"{format_mib(largest.memory_mib)} in all; ask for less"
+            )
+
+
+def _sentence(verdict: Verdict) -> str:
+    reasons: list[Reason] = [reason for reason in verdict.devices if reason is not None]
+    listed = "; ".join(str(reason) for reason in reasons[:_SHOWN]) or str(verdict.reason)
+    more = f" (and {len(reasons) - _SHOWN} more)" if len(reasons) > _SHOWN else ""
+    return f"{listed}{more}. Free the rest: aliquot get tenants"

@@ -1,0 +1,188 @@
+"""The inner loops of placement in plain Python: the oracle of `native/kernels`, and what runs without it.
+
+Every loop adds doubles in the order of the C code, so answers are equal to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aliquot.placement.columns import (
+    IDLE_MILLI,
+    MODELS,
+    BoolArray,
+    Columns,
+    FloatArray,
+    IntArray,
+    Records,
+    ShapeRecord,
+    model_bit,
+)
+from aliquot.placement.future.oracle import PlainFuture, slot_capacity
+
+
+class Node:
+    """One node of the columns, as plain integers; devices that are not there have no room."""
+
+    def __init__(self, columns: Columns, node: int) -> None:
+        self.cpu_milli = int(columns.cpu_free[node])
+        self.memory_mib = int(columns.memory_free[node])
+        self.free_milli: list[int] = columns.free_milli[node].tolist()
+        self.free_mib: list[int] = columns.free_mib[node].tolist()
+        self.size_mib: list[int] = columns.size_mib[node].tolist()
+        self.model: list[int] = columns.model[node].tolist()
+        self.gpus = range(len(self.free_milli))
+
+    def idle(self, gpu: int) -> bool:
+        """Whether nobody is on the device."""
+        return self.free_milli[gpu] == IDLE_MILLI and self.free_mib[gpu] == self.size_mib[gpu]
+
+    def rest_fits(self, shape: ShapeRecord, gpu: int) -> bool:
+        """Whether the shape's shared part fits the device."""
+        return (
+            self.free_milli[gpu] >= shape.rest_milli
+            and bool(shape.models & model_bit(self.model[gpu]))
+            and self.free_mib[gpu] >= need_mib(shape, self.size_mib[gpu])
+        )
+
+
+def need_mib(shape: ShapeRecord, size_mib: int) -> int:
+    """MiB that the shape's shared part takes of a device of this size."""
+    if shape.gpu_mib:
+        return shape.gpu_mib
+    if shape.gpu_mem_ppm:
+        return shape.gpu_mem_ppm * size_mib // 1_000_000
+    return shape.rest_milli * size_mib // 1000
+
+
+class PlainKernels:
+    """As `NativeKernels`, in Python."""
+
+    native = False
+
+    def feasible(self, columns: Columns, shape: ShapeRecord) -> BoolArray:
+        """As in `Kernels`."""
+        return np.array([_holds(Node(columns, n), shape) for n in range(columns.nodes)], dtype=np.bool_)
+
+    def best(self, nodes: IntArray, scores: IntArray, rank: IntArray) -> int:
+        """As in `Kernels`."""
+        order = [(-int(score), int(rank[node]), int(node)) for node, score in zip(nodes, scores, strict=True)]
+        return min(order)[2] if order else -1
+
+    def idle(self, columns: Columns) -> tuple[int, IntArray]:
+        """As in `Kernels`."""
+        left = rooms(columns.free_milli, columns.free_mib, columns.size_mib)
+        by_model = np.zeros(MODELS, dtype=np.int64)
+        there = columns.model >= 0
+        np.add.at(by_model, np.minimum(columns.model[there], MODELS - 1), left[there])
+        return int(by_model.sum()), by_model
+
+    def fragmentation(self, columns: Columns, targets: Records, nodes: IntArray) -> FloatArray:
+        """As in `Kernels`."""
+        return np.array([_fragmentation(*_open(Node(columns, int(n))), targets) for n in nodes], dtype=np.float64)
+
+    def fgd_scores(
+        self, columns: Columns, targets: Records, shape: ShapeRecord, before: FloatArray, nodes: IntArray
+    ) -> tuple[IntArray, NDArray[np.int16]]:
+        """As in `Kernels`."""
+        found = [_fgd_score(Node(columns, int(n)), targets, shape, float(before[n])) for n in nodes]
+        scores, gpus = zip(*found, strict=True) if found else ((), ())
+        return np.array(scores, dtype=np.int64), np.array(gpus, dtype=np.int16)
+
+    def capacity(self, columns: Columns, slots: Records, chi: float, held: BoolArray | None = None) -> FloatArray:
+        """As in `Kernels`."""
+        return slot_capacity(columns, slots, chi, held)
+
+    def future(self, nodes: int, gpus: int) -> PlainFuture:
+        """As in `Kernels`."""
+        return PlainFuture()
+
+
+def rooms(free_milli: NDArray[np.int32], free_mib: IntArray, size_mib: IntArray) -> IntArray:
+    """Milli that both compute and memory leave, per device; 0 where there is none."""
+    by_memory = np.maximum(free_mib, 0) * 1000 // np.maximum(size_mib, 1)
+    full = (size_mib <= 0) | (free_mib >= size_mib)
+    return np.where(full, np.maximum(free_milli, 0), np.maximum(np.minimum(free_milli, by_memory), 0)).astype(np.int64)
+
+
+def _holds(node: Node, shape: ShapeRecord) -> bool:
+    if node.cpu_milli < shape.cpu_milli or node.memory_mib < shape.memory_mib:
+        return False
+    if shape.whole == shape.rest_milli == 0:
+        return True
+    allowed = [g for g in node.gpus if node.free_milli[g] > 0 and shape.models & model_bit(node.model[g])]
+    least_mib = shape.gpu_mib if (shape.whole, shape.rest_milli) == (1, 0) else 0
+    idle = [g for g in allowed if node.idle(g) and node.size_mib[g] >= least_mib]
+    if len(idle) < shape.whole or not shape.rest_milli:
+        return len(idle) >= shape.whole
+    shared = any(node.rest_fits(shape, g) for g in allowed if not node.idle(g))
+    return shared or (len(idle) > shape.whole and any(node.rest_fits(shape, g) for g in idle))
+
+
+def _open(node: Node) -> tuple[int, list[int], int]:
+    models = 0
+    for model in node.model:
+        models |= model_bit(model)
+    return node.cpu_milli, [max(left, 0) for left in node.free_milli], models
+
+
+def _fragmentation(cpu_milli: int, left: list[int], models: int, targets: Records) -> float:
+    q1 = q2 = q4 = cpu_fits = cpu_lacks = no_access = 0.0
+    idle = sum(left)
+    for target_cpu, milli, num, allowed, _, share in targets.tolist():
+        cpu = cpu_milli >= target_cpu
+        fitting = sum(device >= milli for device in left)
+        if num == 0:
+            cpu_fits, cpu_lacks = (
+                (cpu_fits + share * float(idle), cpu_lacks) if cpu else (cpu_fits, cpu_lacks + share * float(idle))
+            )
+        elif not models & allowed:
+            no_access += share * float(idle)
+        elif fitting >= num and cpu:
+            q2 += share * float(sum(device for device in left if device < milli))
+        elif fitting >= num:
+            q4 += share * float(idle)
+        elif cpu:
+            q2 += share * float(idle)
+        else:
+            q1 += share * float(idle)
+    return ((((q1 + q2) + q4) + cpu_fits) + cpu_lacks) + no_access
+
+
+def _gradient(before: float, after: float) -> int:
+    return int(100.0 * (1.0 / (1.0 + exp(-((before - after) / 1000.0)))))
+
+
+def _fgd_score(node: Node, targets: Records, shape: ShapeRecord, before: float) -> tuple[int, int]:
+    cpu_milli, left, models = _open(node)
+    cpu_milli -= shape.cpu_milli
+    idle = [g for g in node.gpus if node.idle(g) and shape.models & model_bit(node.model[g])]
+    for gpu in idle[: shape.whole]:
+        left[gpu] = 0
+    if not shape.rest_milli:
+        return _gradient(before, _fragmentation(cpu_milli, left, models, targets)), -1
+    best, best_gpu = -1, -1
+    for gpu in node.gpus:
+        if gpu in idle[: shape.whole] or not node.rest_fits(shape, gpu):
+            continue
+        after = [*left[:gpu], left[gpu] - shape.rest_milli, *left[gpu + 1 :]]
+        score = _gradient(before, _fragmentation(cpu_milli, after, models, targets))
+        if score > best:
+            best, best_gpu = score, gpu
+    return best, best_gpu
+
+
+def device_scores(
+    columns: Columns, targets: Records, shape: ShapeRecord, before: float, node: int, gpus: Sequence[int]
+) -> dict[int, int]:
+    """FGD's integer score of a part of a GPU on each of these devices of one node, all of which fit."""
+    cpu_milli, left, models = _open(Node(columns, node))
+    found = {}
+    for gpu in gpus:
+        after = [*left[:gpu], left[gpu] - shape.rest_milli, *left[gpu + 1 :]]
+        found[gpu] = _gradient(before, _fragmentation(cpu_milli - shape.cpu_milli, after, models, targets))
+    return found

@@ -1,0 +1,342 @@
+"""Aliquot, the default: expected future fill.
+
+A pod goes where the milli-GPU that arrivals to come would still put on the cluster drops least. What will come is
+learned from what came: sequences drawn from the last arrivals are placed one by one on a copy of each node, and what
+fits is the node's value. Two prices look beyond the node: slots for pods of several GPUs, and scarce GPU models.
+
+A pod that fits somewhere is placed, nothing is moved, and no arrival is known before it comes. Learning happens between
+arrivals as long as somebody calls `idle`; else at the learning points, on the way of one decision.
+
+Source: this project, docs/policy-aliquot.md; it continues Weng et al., USENIX ATC'23 (FGD), which looks one arrival
+ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+import numpy as np
+
+from aliquot.model.errors import AliquotError
+from aliquot.model.quantities import MILLI
+from aliquot.placement.asks import Ask, Shape
+from aliquot.placement.cluster import Cluster
+from aliquot.placement.columns import VISIT, Columns, FloatArray, IntArray, Records, ShapeRecord, shape_record
+from aliquot.placement.devices import hold_rest
+from aliquot.placement.future.history import WINDOW, History
+from aliquot.placement.future.prices import Demand, Pricing
+from aliquot.placement.kernels import Future, kernels
+from aliquot.placement.policy import BasePolicy
+from aliquot.topology import singular
+
+QUANTUM_MILLI: Final = 20.0
+LEARN_EVERY: Final = 1024
+LEAST_IDLE: Final = 0.005
+"""Part of the cluster that counts as idle at least when it is asked whether idle has moved."""
+SEED: Final = 20231107
+MEMORY_VERSION: Final = 1
+VALUE_US: Final = 2.5
+SCAN_US: Final = 10.0
+TEND_PART: Final = 3
+REFRESH_US: Final = 500.0
+LEARN_US: Final = 1000.0
+"""What the steps of learning take, about; slices are counted, not timed, so that one history has one answer. A third of
+what a slice has left goes to tending."""
+
+
+class BadMemory(AliquotError):
+    """A record of what was learned that can not be read."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants, the same for every cluster and load; others are for ablations (docs/policy-aliquot.md)."""
+
+    sequences: int = 32
+    visits: int = 64
+    long_run: float = 0.7
+    """Weight of the whole sequence; the rest decays with the visits and looks at the near term."""
+    long_run_scarce_cpu: float = 0.4
+    decay: float = 0.5
+    window: int = WINDOW
+    refresh: float = 0.05
+    """Prices are made anew when idle has moved by this part; in a cluster that lives by `refresh_churn`."""
+    refresh_churn: float = 0.1
+    slot_price: float = 0.3
+    model_price: float = 2.0
+    prior: bool = True
+    chi: float | None = None
+    """How much the cluster lives, 0 to 1; None: as it is seen to."""
+    seed: int = SEED
+
+
+@dataclass
+class Preparation:
+    """What is learned between arrivals until it is ready, and the shapes that still need scores."""
+
+    future: Future
+    shapes: list[Shape]
+
+
+class Aliquot(BasePolicy):
+    """Expected future fill; see the module and docs/policy-aliquot.md."""
+
+    name = "aliquot"
+
+    def __init__(self, constants: Constants = Constants()) -> None:
+        self.constants = constants
+        self._history = History(constants.window)
+        self._records: dict[Shape, ShapeRecord] = {}
+        self._next: Preparation | None = None
+        self._due = self._rested = False
+        self._moved = self._idle_then = self._untended = 0
+        self._turns: list[Shape] = []
+
+    def start(self, cluster: Cluster, seed: int) -> None:
+        """Forget everything and look at this cluster; chance is the same for every seed."""
+        super().start(cluster, seed)
+        self._history = History(self.constants.window)
+        self._begin()
+
+    def arrived(self, shape: Shape) -> None:
+        """Count it; learn at the learning points unless there is idle time for that, and keep prices fresh."""
+        self._history.arrive(shape)
+        self._look()
+        self._known(shape)
+        self._moved += shape.milli
+        self._due = self._due or _learning_point(self._history.arrivals - 1)
+        if self._due and not self._rested:
+            self._learn()
+        elif self._stale():
+            self._refresh()
+        self._rested = False
+        self._untended = len(self._records)
+
+    def departed(self, shape: Shape) -> None:
+        """Count it."""
+        self._history.depart(shape)
+        self._moved += shape.milli
+        self._untended = len(self._records)
+
+    def idle(self, budget_us: int) -> bool:
+        """Learn what is due and renew prices, about so many microseconds at most; then tend a few scores.
+
+        Whoever calls it after each arrival never sees learning on the way of a decision: new sequences come into use
+        when the scores by them are ready. True while something is due; tending never is.
+        """
+        self._look()
+        self._rested = True
+        spent_us = 0.0
+        while spent_us < budget_us and (self._due or self._stale()):
+            if self._stale():
+                self._refresh()
+                spent_us += REFRESH_US
+            elif self._next is None:
+                self._next = self._prepared()
+                spent_us += LEARN_US
+            else:
+                spent_us += self._prepare(self._next, budget_us - spent_us)
+        left_us = (budget_us - spent_us) / TEND_PART
+        while left_us > 0.0 and self._untended:
+            left_us -= self._tend(left_us)
+        return self._due
+
+    def scores(self, shape: Shape, nodes: IntArray) -> IntArray:
+        """What a placement leaves of the future, in quanta of 20 milli-GPU; [n]."""
+        self._look()
+        return self._future.scores(self._columns, self._known(shape), np.ascontiguousarray(nodes), QUANTUM_MILLI)
+
+    def choose(self, ask: Ask, node: int, fitting: Sequence[int]) -> tuple[int, ...]:
+        """A fraction goes where most future is left; an untouched GPU is the one that breaks fewest groups (Singular).
+
+        Whole GPUs are chosen by Link, with the rest on the nearest.
+        """
+        shape, cluster = ask.shape, self.cluster
+        if shape.whole or not shape.rest_milli:
+            return super().choose(ask, node, fitting)
+        self._look()
+        record = self._known(shape)
+        equal: dict[tuple[int, int, int], list[int]] = {}
+        for gpu in hold_rest(cluster, shape, node, fitting):
+            left = cluster.free_milli.item(node, gpu), cluster.free_mib.item(node, gpu)
+            equal.setdefault((*left, cluster.model.item(node, gpu)), []).append(gpu)
+        best, chosen = -inf, [-1]
+        for gpus in equal.values():
+            option = self._future.option(self._columns, record, node, gpus[0])
+            if option > best:
+                best, chosen = option, gpus
+        topology = cluster.spec(node).topology
+        if topology is None or len(chosen) == 1 or cluster.free_milli.item(node, chosen[0]) != MILLI:
+            return (chosen[0],)
+        free = cluster.free_milli[node, : topology.count]
+        return (singular(topology, chosen, np.flatnonzero(free < MILLI).tolist()),)
+
+    def dump(self) -> dict[str, Any]:
+        """What was learned, fit for JSON: the arrivals in the window and how fast pods leave."""
+        return {"version": MEMORY_VERSION, **self._history.dump()}
+
+    def load(self, record: Mapping[str, Any]) -> None:
+        """Go on from what a policy had learned before, on the cluster that `start` gave.
+
+        Raises:
+            BadMemory: the record is not one of `dump`; nothing is changed, and starting afresh is safe.
+        """
+        try:
+            if record["version"] != MEMORY_VERSION:
+                raise ValueError(f"version {record['version']}")
+            history = History.load(record, self.constants.window)
+        except (LookupError, TypeError, ValueError, AttributeError) as fault:
+            raise BadMemory(
+                f"what the policy had learned can not be read ({fault!r}); remove it to learn anew"
+            ) from fault
+        self._history = history
+        self._begin()
+
+    # Inside
+
+    def _begin(self) -> None:
+        cluster, constants = self.cluster, self.constants
+        self._layout = cluster.layout
+        self._kernels = kernels()
+        self._columns = Columns(cluster)
+        self._pricing = Pricing(constants.slot_price, constants.model_price, constants.prior)
+        self._pricing.look(cluster)
+        self._records = {}
+        self._future = self._kernels.future(self._columns.nodes, self._columns.gpus)
+        self._next = None
+        self._due = self._rested = False
+        self._untended, self._turns = 0, []
+        self._learn()
+
+    def _prepared(self) -> Preparation:
+        """New sequences and prices in a future of their own, with the shapes to make scores of, most frequent last."""
+        future = self._kernels.future(self._columns.nodes, self._columns.gpus)
+        future.learn(*self._sequences())
+        self._price(future)
+        frequent = sorted(self._history.counts(), key=lambda entry: (entry[2], entry[0]))
+        return Preparation(future, [shape for _, shape, _ in frequent])
+
+    def _prepare(self, preparation: Preparation, budget_us: float) -> float:
+        """Make scores of the next shape by the sequences to come, or take them into use; microseconds spent, about."""
+        if not preparation.shapes:
+            self._future, self._next, self._due = preparation.future, None, False
+            self.epoch += 1
+            return 1.0
+        spent_us, finished = self._score_ahead(preparation.future, preparation.shapes[-1], budget_us)
+        if finished:
+            preparation.shapes.pop()
+        return spent_us
+
+    def _tend(self, budget_us: float) -> float:
+        """Bring scores of the shape whose turn it is up to date, for rare ones too."""
+        shapes = self._turns = self._turns or list(self._records)
+        spent_us, finished = self._score_ahead(self._future, shapes[-1], budget_us)
+        if finished:
+            shapes.pop()
+            self._untended -= 1
+        return spent_us
+
+    def _score_ahead(self, future: Future, shape: Shape, budget_us: float) -> tuple[float, bool]:
+        before = future.work
+        budget = max(int(budget_us / VALUE_US), 1)
+        finished = future.tend(self._columns, self._known(shape), self.cluster.open, QUANTUM_MILLI, budget)
+        return SCAN_US + (future.work - before) * VALUE_US, finished
+
+    def _look(self) -> None:
+        """Begin anew with what was learned when nodes came or went."""
+        if self._layout != self.cluster.layout:
+            self._begin()
+
+    def _known(self, shape: Shape) -> ShapeRecord:
+        record = self._records.get(shape)
+        if record is None:
+            record = self._records[shape] = shape_record(self.cluster, shape, self._history.number(shape))
+        return record
+
+    @property
+    def _chi(self) -> float:
+        return self._history.chi if self.constants.chi is None else self.constants.chi
+
+    def _stale(self) -> bool:
+        """Whether idle has moved enough for new prices; looked at only when it may have."""
+        c = self.constants
+        least = c.refresh + (c.refresh_churn - c.refresh) * self._chi
+        least *= max(self._idle_then, self._pricing.capacity_milli * LEAST_IDLE)
+        if self._moved < least:
+            return False
+        idle, _ = self._kernels.idle(self._columns)
+        if abs(idle - self._idle_then) >= least:
+            return True
+        self._moved = abs(idle - self._idle_then)
+        return False
+
+    def _demands(self) -> list[Demand]:
+        found = []
+        if len(self._records) > 2 * self._history.shapes + 64:
+            self._records = {}
+        for _, shape, count in self._history.counts():
+            found.append(Demand(self._known(shape), shape.devices, shape.milli, count))
+        return found
+
+    def _refresh(self) -> None:
+        self._price(self._future)
+        if self._next is not None:
+            self._price(self._next.future)
+        self.epoch += 1
+
+    def _price(self, future: Future) -> None:
+        idle = self._kernels.idle(self._columns)
+        prices = self._pricing.prices(self._kernels, self._columns, self._history, self._demands(), idle, self._chi)
+        future.price(prices.slots, prices.model_price, prices.chi)
+        self._idle_then, self._moved = idle[0], 0
+
+    def _learn(self) -> None:
+        """Learn at once, on the way of a decision."""
+        self._next, self._due = None, False
+        self._future.learn(*self._sequences())
+        self._refresh()
+
+    def _sequences(self) -> tuple[Records, FloatArray]:
+        c = self.constants
+        numbers = self._history.draws(c.sequences * c.visits, c.seed)
+        if not len(numbers):
+            return np.zeros((0, c.visits), dtype=VISIT), np.zeros(c.visits)
+        known = {number: shape for number, shape, _ in self._history.counts()}
+        unique, where = np.unique(numbers, return_inverse=True)
+        table = np.zeros(len(unique), dtype=VISIT)
+        for row, number in zip(table, unique.tolist(), strict=True):
+            shape = known[number]
+            row["cpu_milli"] = min(shape.cpu_milli, 2**31 - 1)
+            row["worth_milli"] = shape.milli
+            row["need_milli"] = self._need(shape)
+            row["whole"], row["models"] = shape.whole, self._known(shape).models
+        return table[where].reshape(c.sequences, c.visits), self._weights()
+
+    def _need(self, shape: Shape) -> int:
+        """Milli of one device that the shared part takes: of its compute or its memory, whichever is more."""
+        if not shape.rest_milli:
+            return 0
+        sizes = self._columns.size_mib[self._columns.size_mib > 0]
+        size = int(sizes.max()) if len(sizes) and shape.gpu_mib else 0
+        by_memory = -(-shape.gpu_mib * MILLI // size) if size else -(-shape.gpu_mem_ppm // 1000)
+        return min(max(shape.rest_milli, by_memory), MILLI)
+
+    def _weights(self) -> FloatArray:
+        c, history = self.constants, self._history
+        idle, _ = self._kernels.idle(self._columns)
+        cpu_left = int(self.cluster.cpu_free[self.cluster.open].sum())
+        rho = history.cpu_milli / max(history.milli, 1) * idle / max(cpu_left, 1)
+        scarce = min(max((rho - 0.85) / 0.20, 0.0), 1.0)
+        f = c.long_run - (c.long_run - c.long_run_scarce_cpu) * scarce
+        decayed = c.decay ** np.arange(1, c.visits + 1)
+        return f + (1.0 - f) * np.where(decayed < 0.01, 0.0, decayed)
+
+
+def _learning_point(arrivals: int) -> bool:
+    """Before arrivals 0, 16, 32, 64 and so on to 1024, then every 1024."""
+    if arrivals >= LEARN_EVERY:
+        return arrivals % LEARN_EVERY == 0
+    return arrivals == 0 or (arrivals >= 16 and arrivals & (arrivals - 1) == 0)

@@ -1,0 +1,214 @@
+"""Why an ask does not fit: for every node and device the first constraint that fails, with a code that stays.
+
+Order of the constraints: what no waiting changes first (name, model, size), then quota and labels, then room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from aliquot.model.quantities import MILLI, format_mib, format_milli
+from aliquot.placement.asks import Ask, model_matches
+from aliquot.placement.cluster import Cluster
+from aliquot.placement.devices import hold_rest, hold_whole
+
+if TYPE_CHECKING:
+    from aliquot.placement.quota import Quotas
+
+
+class Code(StrEnum):
+    """Stable names of constraints; programs may rely on them."""
+
+    NODE_CORDONED = "node-cordoned"
+    NODE_CPU = "node-cpu"
+    NODE_MEMORY = "node-memory"
+    NODE_NO_GPU = "node-no-gpu"
+    NODE_FEW_GPUS = "node-few-gpus"
+    NODE_GPU_SIZE = "node-gpu-size"
+    NODE_GPUS = "node-gpus"
+    GPU_UUID = "gpu-uuid"
+    GPU_MODEL = "gpu-model"
+    GPU_SIZE = "gpu-size"
+    QUOTA = "quota"
+    GPU_AFFINITY = "gpu-affinity"
+    GPU_NAMED_ELSEWHERE = "gpu-named-elsewhere"
+    GPU_NAME = "gpu-name"
+    GPU_EXCLUSION = "gpu-exclusion"
+    GPU_ANTI_AFFINITY = "gpu-anti-affinity"
+    GPU_COMPUTE = "gpu-compute"
+    GPU_MEMORY = "gpu-memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One constraint that fails on a node (`gpu` -1) or on one of its devices; numbers in the code's own unit.
+
+    `lasting` tells that it would fail on an empty node too.
+    """
+
+    code: Code
+    node: str
+    gpu: int = -1
+    asked: int = 0
+    have: int = 0
+    label: str = ""
+    lasting: bool = False
+
+    @property
+    def text(self) -> str:
+        """The constraint in words, to follow the name of the node or device."""
+        asked, have, label = self.asked, self.have, self.label
+        texts = {
+            Code.NODE_CORDONED: "takes no pods (cordoned)",
+            Code.NODE_CPU: f"has {have / MILLI:g} CPU unreserved, {asked / MILLI:g} were asked",
+            Code.NODE_MEMORY: f"has {format_mib(have)} of memory unreserved, {format_mib(asked)} were asked",
+            Code.NODE_NO_GPU: "has no GPU",
+            Code.NODE_FEW_GPUS: f"has {have} such GPU{'s' * (have != 1)}, {asked} were asked",
+            Code.NODE_GPU_SIZE: f"has no GPU with {format_mib(asked)} of memory, its largest has {format_mib(have)}",
+            Code.NODE_GPUS: f"has {have} GPU{'s' * (have != 1)} with room, {asked} were asked",
+            Code.GPU_UUID: "is not the one that was named",
+            Code.GPU_MODEL: f'is "{label}", another model was asked',
+            Code.GPU_SIZE: f"has {format_mib(have)} in all, {format_mib(asked)} were asked",
+            Code.QUOTA: label,
+            Code.GPU_AFFINITY: f'is not where affinity "{label}" is',
+            Code.GPU_NAMED_ELSEWHERE: f'is not the one that is called "{label}"',
+            Code.GPU_NAME: "is called by another name",
+            Code.GPU_EXCLUSION: f'has residents without exclusion "{label}"' if label else "is exclusive to others",
+            Code.GPU_ANTI_AFFINITY: f'has a resident with anti-affinity "{label}" too',
+            Code.GPU_COMPUTE: f"has {format_milli(have)} unreserved, {format_milli(asked)} were asked",
+            Code.GPU_MEMORY: f"has {format_mib(have)} unreserved, {format_mib(asked)} were asked",
+        }
+        return texts[self.code]
+
+    def __str__(self) -> str:
+        return f"{f'GPU {self.gpu}' if self.gpu >= 0 else self.node} {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What stands against an ask on one node: `reason` for the node, None when it fits; one entry for each device."""
+
+    node: str
+    reason: Reason | None
+    devices: tuple[Reason | None, ...]
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the ask would not fit if the node were empty."""
+        return self.reason is not None and self.reason.lasting
+
+
+class Refusal:
+    """No node can take the ask now. Reasons are found when they are asked for, by the cluster as it is then."""
+
+    __slots__ = ("__dict__", "ask", "cluster", "namespace", "quotas")
+
+    def __init__(self, cluster: Cluster, ask: Ask, quotas: Quotas | None = None, namespace: str = "") -> None:
+        self.cluster, self.ask, self.quotas, self.namespace = cluster, ask, quotas, namespace
+
+    def reasons(self) -> tuple[Verdict, ...]:
+        """What stands against it on every node, by node index."""
+        return self._verdicts
+
+    @property
+    def lasting(self) -> bool:
+        """Whether no node could ever take it, even if all were empty."""
+        return all(verdict.lasting for verdict in self._verdicts)
+
+    @cached_property
+    def _verdicts(self) -> tuple[Verdict, ...]:
+        names = [spec.name for spec in self.cluster.nodes]
+        return tuple(judge(self.cluster, self.ask, name, self.quotas, self.namespace) for name in names)
+
+
+def judge(cluster: Cluster, ask: Ask, node: str, quotas: Quotas | None = None, namespace: str = "") -> Verdict:
+    """What stands against an ask on one node."""
+    number = cluster.node_index(node)
+    closed = {} if quotas is None else quotas.closed_reasons(cluster, namespace, ask)
+    devices = [_device(cluster, ask, number, g, closed) for g in range(cluster.gpu_count.item(number))]
+    return Verdict(node, _node(cluster, ask, number, devices), tuple(devices))
+
+
+def usable(devices: Sequence[Reason | None]) -> list[int]:
+    """Devices that nothing but room stands against."""
+    room = (Code.GPU_COMPUTE, Code.GPU_MEMORY, Code.GPU_SIZE)
+    return [g for g, reason in enumerate(devices) if reason is None or reason.code in room]
+
+
+def _node(cluster: Cluster, ask: Ask, number: int, devices: Sequence[Reason | None]) -> Reason | None:
+    spec = cluster.spec(number)
+    name, cpu, memory = spec.name, cluster.cpu_free.item(number), cluster.memory_free.item(number)
+    suited = [g for g, reason in enumerate(devices) if reason is None or not reason.lasting]
+    if ask.devices and not devices:
+        return Reason(Code.NODE_NO_GPU, name, lasting=True)
+    if ask.devices > len(suited):
+        return Reason(Code.NODE_FEW_GPUS, name, asked=ask.devices, have=len(suited), lasting=True)
+    sizes = [spec.gpus[g].memory_mib for g in suited]
+    if ask.rest_milli and not any(ask.shape.memory_on(size) <= size for size in sizes):
+        return Reason(Code.NODE_GPU_SIZE, name, asked=ask.gpu_mib, have=max(sizes), lasting=True)
+    if ask.cpu_milli > cpu:
+        return Reason(Code.NODE_CPU, name, asked=ask.cpu_milli, have=cpu, lasting=ask.cpu_milli > spec.cpu_milli)
+    if ask.memory_mib > memory:
+        return Reason(
+            Code.NODE_MEMORY, name, asked=ask.memory_mib, have=memory, lasting=ask.memory_mib > spec.memory_mib
+        )
+    if not cluster.open[number]:
+        return Reason(Code.NODE_CORDONED, name)
+    left = usable(devices)
+    idle = hold_whole(cluster, ask.shape, number, left)
+    rest = hold_rest(cluster, ask.shape, number, left)
+    if len(idle) >= ask.whole and (not ask.rest_milli or any(len({*idle} - {g}) >= ask.whole for g in rest)):
+        return None
+    have = min(len({*idle, *rest}), ask.devices - 1)
+    return Reason(Code.NODE_GPUS, name, asked=ask.devices, have=have)
+
+
+def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, str]) -> Reason | None:
+    spec = cluster.spec(number)
+    device = spec.gpus[g]
+    if ask.gpu_uuid and device.uuid not in [uuid.strip() for uuid in ask.gpu_uuid.split(",")]:
+        return Reason(Code.GPU_UUID, spec.name, g, lasting=True)
+    if ask.models and not any(model_matches(model, device.model) for model in ask.models):
+        return Reason(Code.GPU_MODEL, spec.name, g, label=device.model, lasting=True)
+    memory_mib = ask.slice_memory(device.memory_mib, whole=not ask.rest_milli)
+    # Of several devices one that is too small for the rest can still be given whole.
+    if memory_mib > device.memory_mib and not (ask.devices > 1 and cluster.free_milli.item(number, g) == MILLI):
+        return Reason(Code.GPU_SIZE, spec.name, g, memory_mib, device.memory_mib, lasting=ask.devices == 1)
+    if device.model in closed:
+        return Reason(Code.QUOTA, spec.name, g, label=closed[device.model])
+    return _labels(cluster, ask, number, g) or _room(cluster, ask, number, g)
+
+
+def _labels(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
+    name, cell, index = cluster.spec(number).name, (number, g), cluster.labels
+    affinity = index.affinity.get(ask.labels.affinity)
+    if affinity and cell not in affinity:
+        return Reason(Code.GPU_AFFINITY, name, g, label=ask.labels.affinity)
+    named = index.gpu_id.get(ask.gpu_id)
+    if named and cell not in named:
+        return Reason(Code.GPU_NAMED_ELSEWHERE, name, g, label=ask.gpu_id)
+    conflict = index.conflict(cell, ask, cluster.residents(number, g))
+    if not conflict:
+        return None
+    code = {"exclusion": Code.GPU_EXCLUSION, "anti-affinity": Code.GPU_ANTI_AFFINITY, "name": Code.GPU_NAME}[conflict]
+    label = {"exclusion": ask.labels.exclusion, "anti-affinity": ask.labels.anti_affinity, "name": ask.gpu_id}[conflict]
+    return Reason(code, name, g, label=label)
+
+
+def _room(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
+    """Whether the device could take the smaller of what the ask brings: its rest, or a whole GPU."""
+    name = cluster.spec(number).name
+    free, free_mib = cluster.free_milli.item(number, g), cluster.free_mib.item(number, g)
+    asked = ask.rest_milli or MILLI
+    if asked > free:
+        return Reason(Code.GPU_COMPUTE, name, g, asked, free)
+    memory_mib = ask.slice_memory(cluster.size_mib.item(number, g), whole=not ask.rest_milli)
+    if memory_mib > free_mib:
+        if ask.devices > 1 and free == MILLI:
+            return None  # too small for the rest, but it can be given whole
+        return Reason(Code.GPU_MEMORY, name, g, memory_mib, free_mib)
+    return None

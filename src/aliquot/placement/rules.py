@@ -1,0 +1,102 @@
+"""What labels, names and quota leave: the devices an ask may still use, for the nodes where that is not all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aliquot.model.quantities import MILLI
+from aliquot.placement.asks import Ask
+from aliquot.placement.cluster import Cluster
+from aliquot.placement.labels import Cell
+from aliquot.placement.policy import BoolArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The nodes on which something is ruled out, and what is left there.
+
+    `allowed` [n, G] is by the order of `nodes`; on nodes that are not listed every device is left, or none at all when
+    `only` is set.
+    """
+
+    nodes: IntArray
+    allowed: BoolArray
+    only: bool
+
+    def left_on(self, node: int, gpus: int) -> list[int]:
+        """Devices left on one node."""
+        (rows,) = np.nonzero(self.nodes == node)
+        if len(rows):
+            return [int(g) for g in np.flatnonzero(self.allowed[rows[0], :gpus])]
+        return [] if self.only else list(range(gpus))
+
+    def mask_for(self, nodes: IntArray, total: int, gpus: int) -> BoolArray:
+        """Devices left on each of these nodes, of `total` there are: bool [n, gpus]."""
+        everywhere = np.full((total, gpus), not self.only)
+        everywhere[self.nodes] = self.allowed
+        return np.asarray(everywhere[nodes])
+
+
+def rules_for(cluster: Cluster, ask: Ask, closed_models: Sequence[str] = ()) -> Rules | None:
+    """The rules for an ask now; None when nothing is ruled out anywhere."""
+    if not ask.devices or (ask.plain and not cluster.labels.exclusive and not closed_models):
+        return None
+    pins: list[Mapping[Cell, int]] = list(cluster.labels.pins(ask))
+    if ask.gpu_uuid:
+        uuids = [uuid.strip() for uuid in ask.gpu_uuid.split(",")]
+        pins.append({cluster.uuids[uuid]: 1 for uuid in uuids if uuid in cluster.uuids})
+    cells = _barred_cells(cluster, ask)
+    wide = _barred_widely(cluster, ask, closed_models)
+    if pins:
+        left = {cell for cell in pins[0] if all(cell in pin for pin in pins)}.difference(cells)
+        left = {cell for cell in left if wide is None or not wide[cell]}
+        nodes = _nodes_of(left)
+        return Rules(nodes, _mask(cluster, nodes, left), only=True)
+    if wide is not None:
+        for cell in cells:
+            wide[cell] = True
+        nodes = np.flatnonzero(wide.any(axis=1))
+        return Rules(nodes, ~wide[nodes], only=False) if len(nodes) else None
+    nodes = _nodes_of(cells)
+    return Rules(nodes, ~_mask(cluster, nodes, cells), only=False) if len(nodes) else None
+
+
+def _barred_cells(cluster: Cluster, ask: Ask) -> set[Cell]:
+    """Devices that labels forbid, where those that carry the labels are all there is to look at."""
+    labels, index = ask.labels, cluster.labels
+    cells: set[Cell] = set() if labels.exclusion else {*index.any_exclusive}
+    if labels.anti_affinity:
+        cells.update(index.anti_affinity.get(labels.anti_affinity, ()))
+    if ask.gpu_id:
+        cells.update(index.any_named.keys() - index.gpu_id.get(ask.gpu_id, {}).keys())
+    return cells
+
+
+def _barred_widely(cluster: Cluster, ask: Ask, closed_models: Sequence[str]) -> BoolArray | None:
+    """Devices that are forbidden by what they are or lack: every busy one without the ask's exclusion label, and the
+    models closed by quota; bool [N, G], None for no device."""
+    wide: BoolArray | None = None
+    if ask.labels.exclusion:
+        wide = (cluster.free_milli >= 0) & (cluster.free_milli < MILLI)
+        for cell in cluster.labels.exclusion.get(ask.labels.exclusion, ()):
+            wide[cell] = False
+    if closed_models:
+        closed = np.array([*(model in closed_models for model in cluster.models), False])[cluster.model]
+        wide = closed if wide is None else wide | closed
+    return wide
+
+
+def _nodes_of(cells: Iterable[Cell]) -> IntArray:
+    return np.array(sorted({node for node, _ in cells}), dtype=np.int64)
+
+
+def _mask(cluster: Cluster, nodes: IntArray, cells: Iterable[Cell]) -> BoolArray:
+    """True for these devices: bool [n, G] by the order of `nodes`."""
+    row = {node: number for number, node in enumerate(nodes.tolist())}
+    mask = np.zeros((len(nodes), cluster.free_milli.shape[1]), dtype=np.bool_)
+    for node, g in cells:
+        mask[row[node], g] = True
+    return mask

@@ -1,0 +1,118 @@
+"""What the engine tells about placement: its GPUs and who is on them, and why a request waits or goes where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aliquot.driver.cores import core_list
+from aliquot.driver.discovery import Gpu
+from aliquot.model.errors import UserError
+from aliquot.model.ids import TenantName
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import GpuRequest, Labels
+from aliquot.placement.explain import Explanation
+from aliquot.placement.machine import MachineBooks, NeverFits
+from aliquot.standalone.wire import Ask, Call, ExplanationFacts, GpuFacts
+
+if TYPE_CHECKING:
+    from aliquot.standalone.engine import Engine
+    from aliquot.standalone.pods import Pods
+
+
+def gpu_request(ask: Ask) -> GpuRequest:
+    """The wire's request as the model's."""
+    memory = Memory(mib=ask.memory_mib) if ask.memory_mib is not None else None
+    if ask.memory_percent is not None:
+        memory = Memory(part=Fraction(str(ask.memory_percent)) / 100)
+    labels = Labels(ask.affinity, ask.anti_affinity, ask.exclusion)
+    return GpuRequest(ask.request_milli, ask.limit_milli, memory, ask.model, ask.gpu, ask.gpu_id, labels)
+
+
+def gpu_facts(books: MachineBooks, gpus: Sequence[Gpu]) -> list[GpuFacts]:
+    """Every GPU with what is left of it and who holds the rest."""
+    found = []
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    for device in books.devices:
+        gpu, residents = by_uuid[device.uuid], books.residents(device.uuid)
+        labels = {
+            "affinity": ",".join(sorted({r.labels.affinity for r in residents} - {""})),
+            "anti-affinity": ",".join(sorted({r.labels.anti_affinity for r in residents} - {""})),
+            "exclusion": ",".join(sorted({r.labels.exclusion for r in residents} - {""})),
+            "gpuID": ",".join(sorted({r.gpu_id for r in residents} - {""})),
+        }
+        tenants = [
+            {"name": r.tenant, "request_milli": r.piece.request_milli, "memory_mib": r.piece.memory_mib}
+            for r in residents
+        ]
+        facts = GpuFacts(
+            device.index, device.uuid, device.model, device.memory_mib, books.free_milli(device.uuid),
+            books.free_memory_mib(device.uuid), tenants, {k: v for k, v in labels.items() if v}, gpu.links, gpu.numa,
+            core_list(gpu.near_cores), gpu.driver,
+        )  # fmt: skip
+        found.append(facts)
+    return found
+
+
+def explanations(engine: Engine, pods: Pods, call: Call) -> list[ExplanationFacts]:
+    """What a call asks to explain: a request, a SharePod or a tenant by name, or all SharePods that wait.
+
+    Raises:
+        UserError: no tenant or SharePod of that name.
+    """
+    if call.ask is not None:
+        request = gpu_request(call.ask)
+        return [engine.look(lambda books: explained(books, call.name or "the request", request))]
+    names = [call.name] if call.name else [pod.name for pod in pods.facts() if pod.phase == "Pending"]
+    return [_by_name(engine, pods, name) for name in names]
+
+
+def explained(books: MachineBooks, name: str, request: GpuRequest) -> ExplanationFacts:
+    """A request that is not in the books."""
+    try:
+        return _facts(name, books.explain(request))
+    except NeverFits as error:
+        return ExplanationFacts(name, False, [f"{name} never fits here: {error}"], {"fits": False, "never": str(error)})
+
+
+def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:
+    full = name if "/" in name or pods.request_of(name) else f"default/{name}"
+    tenants = engine.seats
+    for tenant in {TenantName(full): 0, TenantName(name): 0}:
+        found = engine.look(partial(_placed, tenant=tenant)) if tenant in tenants else None
+        if found is not None:
+            return found
+    request = pods.request_of(full)
+    if request is None:
+        known_names = ", ".join(sorted({*tenants, *(pod.name for pod in pods.facts())})) or "none"
+        raise UserError(f'there is no sharepod or tenant "{name}"; there is {known_names}')
+    phase = next((pod.phase for pod in pods.facts(full)), "")
+    if phase in ("Succeeded", "Failed"):
+        return ExplanationFacts(full, True, [f"{full} has ended ({phase}); it holds no GPU."], {"fits": True})
+    return engine.look(lambda books: explained(books, full, request))
+
+
+def _placed(books: MachineBooks, tenant: TenantName) -> ExplanationFacts | None:
+    """A tenant that is in the books: where it is, and whether it would go there again."""
+    plan = books.plans.get(tenant)
+    if plan is None:
+        return None
+    index = {device.uuid: device.index for device in books.devices}
+    where = " and ".join(f"GPU {index[uuid]}" for uuid in plan.uuids)
+    now = books.explain_tenant(tenant)
+    facts = _facts(tenant, now)
+    asks = facts.lines[0].partition(": ")[2]
+    same = now.placement is not None and [piece.gpu for piece in now.placement.slices] == plan.uuids
+    lines = [f"{tenant} is on {where} of {books.node}: {asks}"]
+    if same:
+        lines += facts.lines[1:]
+    elif now.placement is not None:
+        other = " and ".join(f"GPU {index[piece.gpu]}" for piece in now.placement.slices)
+        lines.append(f"  it came when others were here; asked now, it would go to {other}")
+    return ExplanationFacts(tenant, True, lines, facts.facts | {"placed_on": [index[uuid] for uuid in plan.uuids]})
+
+
+def _facts(name: str, explanation: Explanation) -> ExplanationFacts:
+    return ExplanationFacts(name, explanation.placement is not None, explanation.lines(name), explanation.facts())

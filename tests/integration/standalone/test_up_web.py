@@ -1,0 +1,123 @@
+"""`aliquot up` and its dashboard: where it is, who may ask, what it tells of a real engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Aliquot, eventually
+from .test_up import children_of
+
+
+class Served:
+    """An engine with its dashboard's address."""
+
+    def __init__(self, command: Aliquot, process: subprocess.Popen[str]) -> None:
+        self.command = command
+        self.process = process
+        self.said: list[str] = []
+        assert process.stdout is not None
+        while not self.said or not self.said[-1].startswith("ready"):
+            self.said.append(process.stdout.readline())
+            assert self.said[-1], (self.said, process.stderr.read() if process.stderr else "")
+        found = re.search(r"^dashboard at (\S+)$", "".join(self.said), re.M)
+        self.url = found[1] if found else ""
+
+    def get(self, path: str) -> dict:
+        """An answer of the API."""
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return json.load(answer)
+
+
+@pytest.fixture
+def served(aliquot_cli: Aliquot) -> Iterator[Served]:
+    """`aliquot up` on two emulated GPUs with a dashboard on any free port."""
+    process = aliquot_cli.start("up", "--emulate", "v100x2", "--window", "1", "--port", "0")
+    try:
+        yield Served(aliquot_cli, process)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_the_dashboard_listens_to_this_machine_only(served: Served):
+    """It is bound to the loopback address, answers by that name and refuses another."""
+    port = int(served.url.rstrip("/").rpartition(":")[2])
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    listening = {words[1].split(":")[0] for words in sockets if words[1].endswith(f":{port:04X}") and words[3] == "0A"}
+    asked = urllib.request.Request(served.url, headers={"Host": "gpu.example"})
+
+    assert {"0100007F"} == listening
+    with pytest.raises(urllib.error.HTTPError, match="421"):
+        urllib.request.urlopen(asked)
+
+
+def test_events_are_told_as_they_come(served: Served):
+    """A run that comes and goes, and an arbiter that is replaced, leave their events."""
+    served.command("run", "--name", "team/a", "--gpu-request", ".2", "--", "true")
+    told = lambda: [(e["subject"], e["text"]) for e in served.get("api/v1/events")["items"]]  # noqa: E731
+    eventually(lambda: ("team/a", "gave its place back") in told(), "the events of the run are told")
+
+    assert ("team/a", "has a place") in told()
+    before = len(served.get("api/v1/events")["items"])
+    for pid in children_of(served.process.pid, "aliquot.arbiter"):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not served.get("api/v1/gpus")["items"][0]["shares"], "the dashboard still answers")
+    served.command("run", "--name", "team/b", "--gpu-request", ".2", "--", "true")
+    eventually(lambda: ("team/b", "has a place") in told()[before:], "events of the new arbiter are told", 20)
+
+
+def test_the_books_and_the_dashboard_agree(served: Served):
+    """What `get tenants` says is what the API says."""
+    work = served.command.start("run", "--name", "team/c", "--gpu-request", "1.5", "--", "sleep", "60")
+    try:
+        eventually(lambda: any(g["shares"] for g in served.get("api/v1/gpus")["items"]), "the run is seen")
+        tenants = json.loads(served.command("get", "tenants", "-o", "json").stdout)
+        gpus = served.get("api/v1/gpus")["items"]
+        told = {(gpu["uuid"], share["request_milli"]) for gpu in gpus for share in gpu["shares"]}
+    finally:
+        work.terminate()
+        work.communicate(timeout=20)
+
+    assert {(piece["gpu"], piece["request_milli"]) for tenant in tenants for piece in tenant["slices"]} == told
+    assert ["shared", "whole"] == sorted(gpu["state"] for gpu in gpus)
+
+
+def test_a_port_that_was_asked_for_is_not_passed_over(served: Served):
+    """A port that was asked for and is taken ends `up` with one sentence."""
+    port = served.url.rstrip("/").rpartition(":")[2]
+    done = served.command("up", "--emulate", "v100", "--port", port)
+
+    assert 1 == done.returncode and f"--port {port}: address already in use" in done.stderr
+
+
+def test_without_the_dashboard_nothing_listens(aliquot_cli: Aliquot):
+    """--no-web serves SharePods alone."""
+    process = aliquot_cli.start("up", "--emulate", "v100", "--no-web")
+    try:
+        engine = Served(aliquot_cli, process)
+        assert "" == engine.url
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_open_pages_do_not_keep_an_engine_up(served: Served):
+    """An engine that is stopped ends within seconds though somebody watches."""
+    port = int(served.url.rstrip("/").rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as watching:
+        watching.sendall(b"GET /live/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200 OK" in watching.recv(4096)
+        served.process.terminate()
+
+        assert 0 == served.process.wait(15)

@@ -1,0 +1,395 @@
+"""Placement in plain, slow Python: counts everything anew for every decision, and shares no code with the columns.
+
+The oracle of the production core. Only the choice of linked GPUs is taken from `aliquot.topology`, which has oracles
+of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import exp
+
+from aliquot.placement.asks import Ask, model_matches
+from aliquot.placement.cluster import NodeSpec, Placement
+from aliquot.topology import best_set, link_cost, set_cost, singular
+
+
+@dataclass
+class Books:
+    """All nodes, and who holds what: tenant -> (node, [(gpu, milli, mib)], ask)."""
+
+    nodes: dict[str, NodeSpec] = field(default_factory=dict)
+    cordoned: set[str] = field(default_factory=set)
+    held: dict[str, tuple[str, list[tuple[int, int, int]], Ask]] = field(default_factory=dict)
+
+    def reserve(self, tenant: str, placement: Placement, ask: Ask) -> None:
+        """Write a placement down."""
+        uuids = [gpu.uuid for gpu in self.nodes[placement.node].gpus]
+        pieces = [(uuids.index(s.gpu), s.request_milli, s.memory_mib) for s in placement.slices]
+        self.held[tenant] = (placement.node, pieces, ask)
+
+    def fail(self, node: str) -> None:
+        """A node is gone with all on it."""
+        del self.nodes[node]
+        self.cordoned.discard(node)
+        self.held = {tenant: held for tenant, held in self.held.items() if held[0] != node}
+
+    def on(self, node: str, gpu: int) -> list[tuple[int, int, Ask]]:
+        """(milli, mib, ask) of everybody on a device."""
+        return [(m, b, ask) for n, pieces, ask in self.held.values() if n == node for g, m, b in pieces if g == gpu]
+
+    def free(self, node: str) -> list[int]:
+        """Milli-GPU left on each device."""
+        return [1000 - sum(m for m, _, _ in self.on(node, g)) for g in range(len(self.nodes[node].gpus))]
+
+    def free_mib(self, node: str) -> list[int]:
+        """MiB left on each device."""
+        return [d.memory_mib - sum(b for _, b, _ in self.on(node, g)) for g, d in enumerate(self.nodes[node].gpus)]
+
+    def cpu(self, node: str) -> int:
+        """CPU left."""
+        return self.nodes[node].cpu_milli - sum(ask.cpu_milli for n, _, ask in self.held.values() if n == node)
+
+    def memory(self, node: str) -> int:
+        """Host memory left."""
+        return self.nodes[node].memory_mib - sum(ask.memory_mib for n, _, ask in self.held.values() if n == node)
+
+    def where(self, has) -> set[tuple[str, int]]:
+        """Devices with a resident of some kind."""
+        return {(n, g) for n, pieces, ask in self.held.values() for g, _, _ in pieces if has(ask)}
+
+
+def allowed(books: Books, ask: Ask, node: str) -> list[int]:
+    """Devices that model, name and labels leave."""
+    labels = ask.labels
+    pinned = books.where(lambda a: labels.affinity and a.labels.affinity == labels.affinity)
+    named = books.where(lambda a: ask.gpu_id and a.gpu_id == ask.gpu_id)
+    found = []
+    for g, device in enumerate(books.nodes[node].gpus):
+        here = [a for _, _, a in books.on(node, g)]
+        if ask.models and not any(model_matches(model, device.model) for model in ask.models):
+            continue
+        if ask.gpu_uuid and device.uuid not in ask.gpu_uuid.split(","):
+            continue
+        if (pinned and (node, g) not in pinned) or (named and (node, g) not in named):
+            continue
+        if any(a.labels.exclusion != labels.exclusion for a in here):
+            continue
+        if labels.anti_affinity and any(a.labels.anti_affinity == labels.anti_affinity for a in here):
+            continue
+        if ask.gpu_id and {a.gpu_id for a in here} - {"", ask.gpu_id}:
+            continue
+        found.append(g)
+    return found
+
+
+def needs_mib(ask: Ask, size_mib: int) -> int:
+    """MiB of the shared or only device."""
+    if ask.gpu_mib:
+        return ask.gpu_mib
+    if ask.gpu_mem_ppm:
+        return size_mib * ask.gpu_mem_ppm // 1_000_000
+    return size_mib * (ask.rest_milli or 1000) // 1000
+
+
+def holds(books: Books, ask: Ask, node: str, gpus: list[int]) -> tuple[list[int], list[int]]:
+    """Which of these devices can be given whole, and which hold the rest."""
+    free, free_mib, spec = books.free(node), books.free_mib(node), books.nodes[node]
+    whole = [g for g in gpus if free[g] == 1000]
+    if ask.whole + (ask.rest_milli > 0) == 1:
+        whole = [g for g in whole if ask.gpu_mib <= spec.gpus[g].memory_mib]
+    rest = [g for g in gpus if free[g] >= ask.rest_milli and free_mib[g] >= needs_mib(ask, spec.gpus[g].memory_mib)]
+    return whole, rest if ask.rest_milli else []
+
+
+def fits(books: Books, ask: Ask, node: str) -> bool:
+    """Whether a node can take the ask now."""
+    if node in books.cordoned or books.cpu(node) < ask.cpu_milli or books.memory(node) < ask.memory_mib:
+        return False
+    if not ask.milli:
+        return True
+    whole, rest = holds(books, ask, node, allowed(books, ask, node))
+    if not ask.rest_milli:
+        return len(whole) >= ask.whole
+    return any(len([w for w in whole if w != g]) >= ask.whole for g in rest)
+
+
+def linked(books: Books, node: str, idle: list[int], count: int) -> tuple[int, ...]:
+    """So many idle devices close to each other."""
+    topology = books.nodes[node].topology
+    return tuple(sorted(idle)[:count]) if topology is None else best_set(topology, idle, count)
+
+
+def common_choice(books: Books, ask: Ask, node: str, gpus: list[int], prefers) -> tuple[int, ...]:
+    """Whole devices by links, the rest near them, of equals as the policy prefers."""
+    whole, rest = holds(books, ask, node, gpus)
+    if not ask.milli:
+        return ()
+    if not ask.rest_milli:
+        return linked(books, node, whole, ask.whole)
+    topology = books.nodes[node].topology
+    options = []
+    for g in rest:
+        others = [w for w in whole if w != g]
+        if len(others) >= ask.whole:
+            chosen = linked(books, node, others, ask.whole) if ask.whole else ()
+            cost = set_cost(topology, (*chosen, g)) if topology else 0
+            options.append((cost, prefers(books, node, g), g, chosen))
+    best = min(options)
+    return (*best[3], best[2])
+
+
+def fullest(books: Books, node: str, g: int) -> tuple[int, ...]:
+    """The published policies' choice."""
+    return (books.free(node)[g],)
+
+
+def by_memory_too(books: Books, node: str, g: int) -> tuple[int, ...]:
+    """Least compute left, then least memory."""
+    return books.free(node)[g], books.free_mib(node)[g]
+
+
+def emptiest(books: Books, node: str, g: int) -> tuple[int, ...]:
+    """Most compute left, then most memory."""
+    return -books.free(node)[g], -books.free_mib(node)[g]
+
+
+class Oracle:
+    """One policy in plain Python: a score for every fitting node, then devices."""
+
+    prefers = staticmethod(fullest)
+
+    def score(self, books: Books, ask: Ask, node: str) -> object:
+        """Higher is better."""
+        raise NotImplementedError
+
+    def scores(self, books: Books, ask: Ask, nodes: list[str]) -> dict[str, object]:
+        """All fitting nodes at once."""
+        return {node: self.score(books, ask, node) for node in nodes}
+
+    def choose(self, books: Books, ask: Ask, node: str) -> tuple[int, ...]:
+        """Devices of the node."""
+        return common_choice(books, ask, node, allowed(books, ask, node), self.prefers)
+
+    def decide(self, books: Books, ask: Ask) -> tuple[str, tuple[int, ...]] | None:
+        """Node and devices, or None."""
+        nodes = [node for node in books.nodes if fits(books, ask, node)]
+        if not nodes:
+            return None
+        scores = self.scores(books, ask, nodes)
+        best = max(scores.values())
+        node = min((n for n in nodes if scores[n] == best), key=lambda n: books.nodes[n].rank)
+        return node, self.choose(books, ask, node)
+
+
+def by_model(books: Books, ask: Ask, node: str) -> list[int]:
+    """Devices of an allowed model, which is all that remembered scores know of."""
+    devices = enumerate(books.nodes[node].gpus)
+    return [g for g, d in devices if not ask.models or any(model_matches(m, d.model) for m in ask.models)]
+
+
+class Binpack(Oracle):
+    """See the policy."""
+
+    prefers = staticmethod(by_memory_too)
+
+    def score(self, books, ask, node):
+        """Least left on the best card."""
+        if ask.whole or not ask.milli:
+            return (-sum(books.free(node)), 0)
+        free, mib = books.free(node), books.free_mib(node)
+        return max((-free[g], -mib[g]) for g in holds(books, ask, node, by_model(books, ask, node))[1])
+
+
+class Spread(Oracle):
+    """See the policy."""
+
+    prefers = staticmethod(emptiest)
+
+    def score(self, books, ask, node):
+        """Most left on the best card."""
+        if ask.whole or not ask.milli:
+            return (sum(books.free(node)), 0)
+        free, mib = books.free(node), books.free_mib(node)
+        return max((free[g], mib[g]) for g in holds(books, ask, node, by_model(books, ask, node))[1])
+
+
+class DotProduct(Oracle):
+    """See the policy."""
+
+    def score(self, books, ask, node):
+        """100 x (1 - product / 2)."""
+        product = 0.0
+        product += (books.cpu(node) / 128000.0) * (ask.cpu_milli / 128000.0)
+        product += (sum(books.free(node)) / 8000.0) * (ask.milli / 8000.0)
+        return int(100.0 * (1.0 - product / 2.0))
+
+
+class BestFit(Oracle):
+    """See the policy."""
+
+    def scores(self, books, ask, nodes):
+        """Stretched over all that fit."""
+        raw = {}
+        for node in nodes:
+            left = 0.0
+            left += (books.cpu(node) - ask.cpu_milli) / 128000.0 * 0.5
+            left += (sum(books.free(node)) - ask.milli) / 8000.0 * 0.5
+            raw[node] = int((1.0 - left) * 100.0)
+        least, most = min(raw.values()), max(raw.values())
+        return {node: (value - least) * 100 // (most - least) if most > least else 0 for node, value in raw.items()}
+
+
+class Clustering(Oracle):
+    """See the policy."""
+
+    def score(self, books, ask, node):
+        """Kinds on the node."""
+        if not ask.milli:
+            return 0
+
+        def kind(a):
+            return a.devices if a.whole else 0
+
+        kinds = {kind(a) for n, _, a in books.held.values() if n == node and a.milli}
+        used = int(25 * (8000 - sum(books.free(node))) / 8000)
+        bonus = 25 if not kinds else 0 if kind(ask) not in kinds else 75 if len(kinds) == 1 else 50
+        return used + bonus
+
+
+class Packing(Oracle):
+    """See the policy."""
+
+    def score(self, books, ask, node):
+        """Three bands."""
+        free = books.free(node)
+        idle = free.count(1000)
+        if not ask.milli:
+            return 0
+        if idle == len(free):
+            return max(33 - idle, idle)
+        rest = holds(books, ask, node, by_model(books, ask, node))[1]
+        busy = sorted(free[g] for g in rest if free[g] < 1000)
+        needed = ask.whole + (ask.rest_milli > 0 and not busy)
+        if needed:
+            return max(50 - needed, 33)
+        return max(100 - busy[0] * 100 // 1000 // 10, 50)
+
+
+class Gaia(Oracle):
+    """See the policy."""
+
+    def score(self, books, ask, node):
+        """Fragment, Singular, Link."""
+        free, spec = books.free(node), books.nodes[node]
+        idle = free.count(1000)
+        gpus = by_model(books, ask, node)
+        whole, rest = holds(books, ask, node, gpus)
+        if not ask.milli:
+            return (0, -sum(free))
+        if ask.devices > 1:
+            if spec.topology is None:
+                return (-link_cost("SYS") * ask.devices * (ask.devices - 1) // 2, -idle)
+            chosen = (
+                common_choice(books, ask, node, gpus, fullest)
+                if ask.rest_milli
+                else linked(books, node, whole, ask.whole)
+            )
+            return (-set_cost(spec.topology, chosen), -idle)
+        partly = [free[g] for g in rest if free[g] < 1000]
+        if ask.rest_milli and partly:
+            return (2, -min(partly))
+        return (int(idle < len(free)), -idle)
+
+    def choose(self, books, ask, node):
+        """By the same rules."""
+        if ask.devices != 1:
+            return super().choose(books, ask, node)
+        free, topology = books.free(node), books.nodes[node].topology
+        whole, rest = holds(books, ask, node, allowed(books, ask, node))
+        partly = [g for g in rest if free[g] < 1000]
+        if partly:
+            return (min(partly, key=lambda g: (free[g], g)),)
+        idle = [g for g in (rest or whole) if free[g] == 1000]
+        if topology is None:
+            return (idle[0],)
+        return (singular(topology, idle, [g for g in range(len(free)) if free[g] < 1000]),)
+
+
+class KubeShare(Oracle):
+    """See the policy."""
+
+    def value(self, books, ask, node, g):
+        """What a device is worth."""
+        free, mib = books.free(node)[g], books.free_mib(node)[g]
+        first = ask.labels.affinity and not books.where(lambda a: a.labels.affinity == ask.labels.affinity)
+        if first:
+            return (1, 0, 0) if free == 1000 else (0, free, mib)
+        if free == 1000:
+            return (0, 0, 0)
+        if any(a.labels.affinity for _, _, a in books.on(node, g)):
+            return (1, free, mib)
+        return (2, -free, -mib)
+
+    def score(self, books, ask, node):
+        """The best device that the labels leave."""
+        if ask.whole or not ask.milli:
+            return (-sum(books.free(node)),)
+        rest = holds(books, ask, node, allowed(books, ask, node))[1]
+        return max(self.value(books, ask, node, g) for g in rest)
+
+    def choose(self, books, ask, node):
+        """The best device."""
+        if ask.whole or not ask.milli:
+            return super().choose(books, ask, node)
+        rest = holds(books, ask, node, allowed(books, ask, node))[1]
+        return (max(rest, key=lambda g: (self.value(books, ask, node, g), -g)),)
+
+
+class Fgd(Oracle):
+    """See the policy; the target workload is given."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def amount(self, cpu, left, models):
+        """Idle milli-GPU that the next pod can not use, summed class by class."""
+        sums = dict.fromkeys(("q1", "q2", "q4", "xl", "xr", "na"), 0.0)
+        idle = sum(left)
+        for shape, share in self.target:
+            milli = 1000 if shape.whole else shape.rest_milli
+            enough = sum(x >= milli for x in left) >= shape.devices
+            has_cpu = cpu >= shape.cpu_milli
+            if not shape.devices:
+                sums["xl" if has_cpu else "xr"] += share * float(idle)
+            elif shape.models and not any(model_matches(m, model) for m in shape.models for model in models):
+                sums["na"] += share * float(idle)
+            elif enough and has_cpu:
+                sums["q2"] += share * float(sum(x for x in left if x < milli))
+            else:
+                sums["q4" if enough else "q2" if has_cpu else "q1"] += share * float(idle)
+        return ((((sums["q1"] + sums["q2"]) + sums["q4"]) + sums["xl"]) + sums["xr"]) + sums["na"]
+
+    def values(self, books, ask, node, gpus):
+        """(score, device) of every way to place it."""
+        free, models = books.free(node), {d.model for d in books.nodes[node].gpus}
+        before = self.amount(books.cpu(node), free, models)
+        whole, rest = holds(books, ask, node, gpus)
+        for g in whole[: ask.whole]:
+            free[g] = 0
+        options = [-1] if not ask.rest_milli else [g for g in rest if g not in whole[: ask.whole]]
+        for g in options:
+            after = [x - ask.rest_milli * (i == g) for i, x in enumerate(free)]
+            fall = before - self.amount(books.cpu(node) - ask.cpu_milli, after, models)
+            yield int(100.0 * (1.0 / (1.0 + exp(-(fall / 1000.0))))), g
+
+    def score(self, books, ask, node):
+        """The largest."""
+        return max((score for score, _ in self.values(books, ask, node, by_model(books, ask, node))), default=-1)
+
+    def choose(self, books, ask, node):
+        """The device of the largest, the first of equals."""
+        if ask.whole or not ask.milli:
+            return super().choose(books, ask, node)
+        values = self.values(books, ask, node, allowed(books, ask, node))
+        return (max(values, key=lambda value: (value[0], -value[1]))[1],)

@@ -1,0 +1,97 @@
+"""Explanations are true: what is said to help helps, and nothing is touched by asking."""
+
+from __future__ import annotations
+
+from histories import asks, clusters
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from aliquot.placement.cluster import Cluster, Placement
+from aliquot.placement.decide import Decider
+from aliquot.placement.explain import explain
+from aliquot.placement.policy import policy
+from aliquot.placement.quota import Quota, Quotas
+from aliquot.placement.reasons import Refusal, judge
+
+QUICK = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    phases=[Phase.explicit, Phase.generate],  # a history of fifty steps shrinks slowly
+)
+QUOTAS = Quotas([Quota("ns", "V100", milli=2500), Quota("ns", "", memory_mib=120_000)])
+
+
+def filled(specs, arrivals, quotas=None) -> Cluster:
+    """A cluster with as many of the arrivals as it holds."""
+    cluster = Cluster(specs)
+    decider = Decider(cluster, policy("binpack"), quotas=quotas)
+    for number, ask in enumerate(arrivals):
+        found = decider.decide(ask, "ns")
+        if isinstance(found, Placement):
+            decider.commit(f"ns/{number}", found, ask)
+    return cluster
+
+
+@QUICK
+@given(clusters(), st.lists(asks(), max_size=25), asks(), st.booleans())
+def test_every_change_applied_makes_it_fit(specs, arrivals, ask, with_quota):
+    """Each change that is offered, done to a copy of the cluster, lets the ask in on the node that it names."""
+    quotas = QUOTAS if with_quota else None
+    cluster = filled(specs, arrivals, quotas)
+    before = cluster.dump()
+
+    for change in explain(cluster, ask, policy("binpack"), quotas, "ns").changes:
+        changed = Cluster.load(before)
+        smaller = change.apply(changed)
+        decider = Decider(changed, policy("binpack"), quotas=quotas)
+        found = decider.place_on(smaller, change.node, "ns")
+        assert isinstance(found, Placement), change.text
+        decider.commit("ns/new", found, smaller)
+        changed.check()
+
+    assert before == cluster.dump()
+
+
+@QUICK
+@given(clusters(), st.lists(asks(), max_size=25), asks())
+def test_a_change_is_offered_where_one_exists(specs, arrivals, ask):
+    """A refused ask that would fit on an emptier cluster is told what to change."""
+    cluster = filled(specs, arrivals)
+    waits = isinstance(Decider(cluster, policy("binpack")).decide(ask), Refusal)
+    fits_empty = isinstance(Decider(Cluster(specs), policy("binpack")).decide(ask), Placement)
+
+    found = explain(cluster, ask, policy("binpack"))
+
+    assert waits == (found.placement is None)
+    if waits and fits_empty:
+        assert found.changes
+        assert found.nearest.size_milli == min(change.size_milli for change in found.changes)
+
+
+@QUICK
+@given(clusters(), st.lists(asks(), max_size=25), asks())
+def test_every_refusal_has_a_reason_for_every_node(specs, arrivals, ask):
+    """Where nothing fits, each node has a first obstacle, and each lasting one is there on the empty cluster too."""
+    cluster = filled(specs, arrivals)
+    found = Decider(cluster, policy("binpack")).decide(ask)
+    empty = Decider(Cluster(specs), policy("binpack"))
+    if isinstance(found, Placement):
+        return
+
+    for verdict in found.reasons():
+        assert verdict.reason is not None
+        assert verdict.lasting == isinstance(empty.place_on(ask, verdict.node), Refusal)
+
+
+@QUICK
+@given(clusters(), st.lists(asks(), max_size=25), st.lists(asks(), min_size=5, max_size=10))
+def test_a_verdict_is_what_placing_finds(specs, arrivals, probes):
+    """A node has an obstacle if and only if nothing can be placed there."""
+    cluster = filled(specs, arrivals)
+    decider = Decider(cluster, policy("binpack"))
+
+    for probe in probes:
+        for spec in specs:
+            free = judge(cluster, probe, spec.name).reason is None
+            assert free == isinstance(decider.place_on(probe, spec.name), Placement)

@@ -1,0 +1,170 @@
+"""The books of a cluster: nodes that come and go, placements that do not fit, dumps and differences."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scene import Scene, ask, node
+
+from aliquot.model.requests import Slice
+from aliquot.placement.cluster import Cluster, LedgerError, NodeSpec, Placement
+from aliquot.placement.reasons import Refusal
+from aliquot.placement.saved import BadBooks
+from aliquot.topology import Topology
+
+
+def test_a_tenant_is_in_the_books_once():
+    """A second placement for the same name is refused."""
+    scene = Scene(node("a"))
+    scene.place(300, "t")
+
+    with pytest.raises(LedgerError, match='a tenant "t" is running already; choose another name'):
+        scene.place(300, "t")
+
+
+@pytest.mark.parametrize(
+    ("slices", "milli", "says"),
+    [
+        ([("a/0", 600)], 600, "does not fit on a/0 any more"),
+        ([("b/0", 300)], 300, 'names b/0, which is not on node "a"'),
+        ([("a/1", 300), ("a/1", 300)], 600, "names a GPU twice"),
+        ([("a/1", 300)], 500, "gives another part of GPUs than it asks for"),
+    ],
+)
+def test_a_placement_that_does_not_fit_changes_nothing(slices, milli, says):
+    """What contradicts the books is refused in one sentence, and the books are as before."""
+    scene = Scene(node("a", 2), node("b", 1))
+    scene.put("a/0", 500)
+    before = scene.cluster.dump()
+    placement = Placement("a", tuple(Slice(gpu, part, 1000, 10) for gpu, part in slices))
+
+    with pytest.raises(LedgerError, match=says):
+        scene.cluster.reserve("t", placement, ask(milli))
+    assert before == scene.cluster.dump()
+
+
+def test_cpu_and_memory_of_the_node_are_counted():
+    """A pod without GPU takes CPU and memory, and what is gone is refused."""
+    scene = Scene(node("a", 1, cpu=4000, memory=8192))
+    scene.place(0, cpu_milli=3000, memory_mib=8000)
+
+    assert isinstance(scene.decide(100, cpu_milli=2000), Refusal)
+    assert isinstance(scene.decide(100, memory_mib=500), Refusal)
+    assert ["a/0"] == scene.where(100, cpu_milli=1000, memory_mib=192)
+
+
+def test_a_node_that_fails_takes_its_tenants_along():
+    """Removing a node tells who was on it, frees their names and labels, and nothing is placed there."""
+    scene = Scene(node("a"), node("b", rank=1))
+    scene.place(300, "t", affinity="team")
+
+    assert ("t",) == scene.cluster.remove_node("a")
+    assert ["b/0"] == scene.place(300, "t", affinity="team")
+    assert {"b": 1} == scene.cluster.index
+
+
+def test_a_node_may_come_back_larger():
+    """A node can be added at any time, with more devices than any before."""
+    scene = Scene(node("a", 1))
+    scene.place(1000)
+    scene.cluster.add_node(node("b", 8))
+
+    assert 8 == len(scene.place(8000))
+
+
+def test_a_cordoned_node_takes_nobody_more():
+    """A cordoned node keeps its tenants and is passed over until it is reopened."""
+    scene = Scene(node("a"), node("b", rank=1))
+    scene.place(300)
+    scene.cluster.set_cordoned("a")
+    closed = scene.where(300)
+    scene.cluster.set_cordoned("a", False)
+
+    assert (["b/0"], ["a/0"]) == (closed, scene.where(300))
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (node("a"), 'a node "a" is here already'),
+        (NodeSpec("c", node("a").gpus), 'GPU a/0 of node "c" is on another node already'),
+        (NodeSpec("c", node("c").gpus * 2), 'node "c" names a GPU twice'),
+        (NodeSpec("c", node("c", 2).gpus, topology=Topology.of([["X"]])), 'the topology of node "c" has 1 GPUs'),
+    ],
+)
+def test_a_node_that_contradicts_the_books_is_refused(spec, says):
+    """Names and UUIDs are unique, and a topology is of as many GPUs as the node has."""
+    cluster = Cluster([node("a")])
+
+    with pytest.raises(LedgerError, match=says):
+        cluster.add_node(spec)
+    assert ["a"] == [known.name for known in cluster.nodes]
+
+
+def test_the_columns_follow_the_books():
+    """Columns show what is left, -1 where there is no device, and a version that changes with the node."""
+    scene = Scene(node("a", 2), node("b", 1))
+    before = scene.cluster.version.copy()
+    scene.put("a/1", 300, cpu_milli=1000, gpu_mib=1000)
+
+    assert [[1000, 700], [1000, -1]] == scene.cluster.free_milli.tolist()
+    assert [[16384, 15384], [16384, -1]] == scene.cluster.free_mib.tolist()
+    assert ([63000, 64000], [1700, 1000]) == (scene.cluster.cpu_free.tolist(), scene.cluster.free_total.tolist())
+    assert [True, False] == (before != scene.cluster.version).tolist()
+
+
+def busy_scene() -> Scene:
+    """Two nodes with tenants of every kind."""
+    wired = Topology.of([["X", "NV2"], ["NV2", "X"]], numa=[0, 1], cores=[[0, 1], [2, 3]])
+    scene = Scene(node("a", 2, topology=wired), node("b", ["NVIDIA A10"], rank=3))
+    scene.place(300, "ns/one", affinity="team", gpu_mib=2048, cpu_milli=500, priority=7, near_cores=2)
+    scene.place(1000, "ns/two", models=("V100",), limit_milli=1000)
+    scene.place(0, "ns/cpu", cpu_milli=100)
+    scene.cluster.set_cordoned("b")
+    return scene
+
+
+def test_books_that_are_kept_are_loaded_as_they_were():
+    """A dump is JSON, and loading it gives equal books, columns and labels."""
+    scene = busy_scene()
+    loaded = Cluster.load(json.loads(json.dumps(scene.cluster.dump())))
+    loaded.check()
+
+    assert scene.cluster.dump() == loaded.dump()
+    assert np.array_equal(scene.cluster.free_mib, loaded.free_mib)
+    assert scene.cluster.labels == loaded.labels
+    assert not loaded.diff(scene.cluster)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"version": 2}, "of version 2, this program reads version 1"),
+        ({"nodes": [{"name": "a"}]}, "can not be read: KeyError"),
+        ({"tenants": {"t": {"node": "a", "slices": [1], "ask": {}}}}, "can not be read: TypeError"),
+    ],
+)
+def test_books_that_can_not_be_read_are_refused(change, says):
+    """Another version or a missing field is told in one sentence."""
+    with pytest.raises(BadBooks, match=says):
+        Cluster.load(busy_scene().cluster.dump() | change)
+
+
+def test_a_difference_has_who_came_left_and_moved():
+    """Between two states: nodes, cordons, and each tenant's placement before and after."""
+    scene = busy_scene()
+    before = scene.cluster.copy()
+    scene.decider.release("ns/one")
+    scene.place(300, "ns/three")
+    held = scene.decider.release("ns/two")
+    scene.cluster.add_node(node("c", 1))
+    moved = Placement("c", (Slice("c/0", 1000, 1000, 16384),))
+    scene.cluster.reserve("ns/two", moved, held.ask)
+    scene.cluster.set_cordoned("b", False)
+    found = scene.cluster.diff(before)
+
+    assert (("c",), (), (), ("b",)) == (found.nodes_added, found.nodes_removed, found.cordoned, found.uncordoned)
+    assert (["ns/three"], ["ns/one"]) == (list(found.joined), list(found.left))
+    assert {"ns/two": (held.placement, moved)} == dict(found.moved)

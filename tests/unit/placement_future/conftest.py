@@ -1,0 +1,86 @@
+"""Scenes for the tests of expected future fill: small clusters, and both forms of the inner loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from aliquot.driver.native import KERNELS, native_part
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Device
+from aliquot.placement import kernels as loops
+from aliquot.placement.asks import Ask, Shape
+from aliquot.placement.cluster import Cluster, NodeSpec, Placement
+from aliquot.placement.columns import ANY_MODEL, VISIT, Records
+from aliquot.placement.decide import Decider
+from aliquot.placement.kernels import Kernels, NativeKernels
+from aliquot.placement.plain import PlainKernels
+
+MakeCluster = Callable[..., Cluster]
+
+
+def cluster_of(*nodes: tuple[str, int, int], memory_mib: int = 1 << 20, device_mib: int = 16000) -> Cluster:
+    """Nodes of (model, GPUs, CPU in milli)."""
+    return Cluster(
+        [
+            NodeSpec(
+                f"n{i}",
+                tuple(Device(GpuUuid(f"GPU-{i}-{g}"), g, model, device_mib) for g in range(gpus)),
+                cpu_milli,
+                memory_mib,
+                rank=i,
+            )
+            for i, (model, gpus, cpu_milli) in enumerate(nodes)
+        ]
+    )
+
+
+def visits(*sequences: Sequence[Shape]) -> Records:
+    """Sequences of arrivals for a future; all models allowed."""
+    rows = [[(s.cpu_milli, s.milli, s.rest_milli, s.whole, ANY_MODEL) for s in sequence] for sequence in sequences]
+    return np.array(rows, dtype=VISIT)
+
+
+class Feed:
+    """Pods that arrive one by one at a decider, and stay."""
+
+    def __init__(self, decider: Decider) -> None:
+        self.decider = decider
+        self.placed = 0
+
+    def __call__(self, ask: Ask) -> Placement | None:
+        found = self.decider.decide(ask)
+        if not isinstance(found, Placement):
+            return None
+        self.placed += 1
+        self.decider.cluster.reserve(f"pod-{self.placed}", found, ask)
+        return found
+
+
+@pytest.fixture(scope="session")
+def native() -> Kernels:
+    """The library, which every installation has."""
+    return NativeKernels(str(native_part(KERNELS)))
+
+
+@pytest.fixture(params=["native", "plain"])
+def both(request: pytest.FixtureRequest) -> Iterator[Kernels]:
+    """Each form of the inner loops in turn, in use."""
+    path = str(native_part(KERNELS)) if request.param == "native" else None
+    yield loops.use(path)
+    loops.use(None)
+
+
+@pytest.fixture
+def fast(native: Kernels) -> Iterator[Kernels]:
+    """The library, in use."""
+    yield loops.use(str(native_part(KERNELS)))
+    loops.use(None)
+
+
+@pytest.fixture(scope="session")
+def plain() -> PlainKernels:
+    """The oracle."""
+    return PlainKernels()

@@ -1,0 +1,113 @@
+"""The native inner loops and their plain oracles give the same answers, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import clusters, sequences, shapes, slots, targets
+
+from aliquot.driver.native import KERNELS, native_part
+from aliquot.placement.asks import Shape
+from aliquot.placement.cluster import Cluster
+from aliquot.placement.columns import MODELS, Columns, Records, shape_record
+from aliquot.placement.fits import fitting_nodes
+from aliquot.placement.kernels import NativeKernels
+from aliquot.placement.plain import PlainKernels
+
+NATIVE = NativeKernels(str(native_part(KERNELS)))
+PLAIN = PlainKernels()
+EXAMPLES = settings(max_examples=60, deadline=None)
+
+
+@EXAMPLES
+@given(clusters(), shapes())
+def test_feasible_nodes(cluster: Cluster, shape: Shape):
+    """A node is feasible for both loops exactly where the columns' own rule says so."""
+    columns, record = Columns(cluster), shape_record(cluster, shape, 0)
+
+    expected = fitting_nodes(cluster, shape, np.arange(columns.nodes)).tolist()
+
+    assert expected == NATIVE.feasible(columns, record).tolist()
+    assert expected == PLAIN.feasible(columns, record).tolist()
+
+
+@EXAMPLES
+@given(clusters())
+def test_idle_milli(cluster: Cluster):
+    """Idle milli-GPU agree in all and by model."""
+    columns = Columns(cluster)
+    total, by_model = PLAIN.idle(columns)
+
+    assert (total, by_model.tolist()) == (NATIVE.idle(columns)[0], NATIVE.idle(columns)[1].tolist())
+
+
+@EXAMPLES
+@given(st.lists(st.integers(-3, 3), max_size=8), st.randoms())
+def test_best_node(scores: list[int], random: object):
+    """The best node has the largest score and, among equals, the smallest rank."""
+    nodes = np.arange(len(scores), dtype=np.int64)
+    ranks = list(range(len(scores)))
+    random.shuffle(ranks)  # type: ignore[attr-defined]
+    rank = np.array(ranks, dtype=np.int64)
+    values = np.array(scores, dtype=np.int64)
+    expected = min(range(len(scores)), key=lambda n: (-scores[n], ranks[n]), default=-1)
+
+    assert expected == NATIVE.best(nodes, values, rank) == PLAIN.best(nodes, values, rank)
+
+
+@EXAMPLES
+@given(clusters(), shapes(), targets())
+def test_fgd_scores_and_fragmentation(cluster: Cluster, shape: Shape, workload: Records):
+    """Fragmentation is equal to the last bit, scores and devices of FGD with it."""
+    columns, record = Columns(cluster), shape_record(cluster, shape, 0)
+    everywhere = np.arange(columns.nodes, dtype=np.int64)
+    before = PLAIN.fragmentation(columns, workload, everywhere)
+    fitting = np.flatnonzero(PLAIN.feasible(columns, record))
+
+    ours, devices = NATIVE.fgd_scores(columns, workload, record, before, fitting)
+    oracle, oracle_devices = PLAIN.fgd_scores(columns, workload, record, before, fitting)
+
+    assert before.tolist() == NATIVE.fragmentation(columns, workload, everywhere).tolist()
+    assert (oracle.tolist(), oracle_devices.tolist()) == (ours.tolist(), devices.tolist())
+
+
+@EXAMPLES
+@given(clusters(), shapes(), sequences(), slots(), st.sampled_from([0.0, 0.3, 1.0]), st.floats(0.0, 2.0))
+def test_scores_of_the_future(
+    cluster: Cluster, shape: Shape, sequence: Records, kinds: Records, chi: float, price: float
+):
+    """Scores, options on devices and slots agree, also when they are asked for a second time and from the memo."""
+    columns, record = Columns(cluster), shape_record(cluster, shape, 3)
+    fitting = np.flatnonzero(PLAIN.feasible(columns, record))
+    weight = 0.7 + 0.3 * 0.5 ** np.arange(1, sequence.shape[1] + 1)
+    model_price = np.zeros(MODELS)
+    model_price[:3] = price
+    found = []
+    for loops in (NATIVE, PLAIN):
+        future = loops.future(columns.nodes, columns.gpus)
+        future.learn(sequence, weight)
+        future.price(kinds, model_price, chi)
+        scores = [future.scores(columns, record, fitting, 20.0).tolist() for _ in range(2)]
+        options = [
+            future.option(columns, record, int(node), gpu)
+            for node in fitting
+            for gpu in range(int(cluster.gpu_count[node]))
+            if shape.rest_milli
+        ]
+        found.append((scores, options, loops.capacity(columns, kinds, chi, ~cluster.open).tolist()))
+
+    assert found[1] == found[0]
+
+
+@EXAMPLES
+@given(clusters(), sequences(), st.integers(0, 40_000), st.lists(st.integers(0, 1000), min_size=1, max_size=9))
+def test_value_of_a_node(cluster: Cluster, sequence: Records, cpu_milli: int, left: list[int]):
+    """The value of a node does not depend on the order of its devices nor on the form of the loop."""
+    weight = np.linspace(1.0, 0.3, sequence.shape[1])
+    plain, native = PLAIN.future(1, 9), NATIVE.future(1, 9)
+    for future in (plain, native):
+        future.learn(sequence, weight)
+    devices = np.array(left, dtype=np.int64)
+
+    assert plain.value(0, cpu_milli, devices) == native.value(0, cpu_milli, devices[::-1])

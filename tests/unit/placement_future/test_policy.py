@@ -1,0 +1,273 @@
+"""The default policy as a whole: what it promises to whoever asks."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from conftest import Feed, cluster_of
+
+from aliquot.model.requests import Labels
+from aliquot.placement import kernels as loops
+from aliquot.placement.asks import Ask
+from aliquot.placement.cluster import Cluster, NodeSpec, Placement
+from aliquot.placement.decide import Decider
+from aliquot.placement.kernels import Kernels
+from aliquot.placement.policies.aliquot import Aliquot, BadMemory, Constants
+from aliquot.topology import parse_topo
+
+TWO_PAIRS = """\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity
+GPU0\t X \tPIX\tSYS\tSYS\t0-7
+GPU1\tPIX\t X \tSYS\tSYS\t0-7
+GPU2\tSYS\tSYS\t X \tPIX\t8-15
+GPU3\tSYS\tSYS\tPIX\t X \t8-15
+"""
+SOME = (
+    Ask(rest_milli=470, cpu_milli=6000),
+    Ask(rest_milli=160, cpu_milli=2000),
+    Ask(rest_milli=370, cpu_milli=4000),
+    Ask(rest_milli=810, cpu_milli=8000),
+    Ask(whole=1, cpu_milli=8000),
+    Ask(whole=2, cpu_milli=16000),
+    Ask(cpu_milli=4000),
+    Ask(whole=1, rest_milli=250, cpu_milli=8000, models=("V100",)),
+)
+
+
+def pods(count: int, seed: int) -> list[Ask]:
+    """Random pods of a few shapes."""
+    rng = random.Random(seed)
+    return [rng.choice(SOME) for _ in range(count)]
+
+
+def mixed() -> Cluster:
+    """Nodes of several kinds."""
+    kinds = [("T4", 2, 32000), ("V100", 8, 96000), ("V100", 4, 48000), ("A10", 1, 16000)]
+    return cluster_of(*(kinds[i % 4] for i in range(12)))
+
+
+def run(policy: Aliquot, arrivals: list[Ask], idle_us: int = 0, leave: bool = True) -> list[Placement | None]:
+    """Where each pod went; when `leave`, the oldest go as soon as one does not fit."""
+    cluster = mixed()
+    decider = Decider(cluster, policy)
+    placed: list[Placement | None] = []
+    for number, ask in enumerate(arrivals):
+        found = decider.decide(ask)
+        placed.append(found if isinstance(found, Placement) else None)
+        if isinstance(found, Placement):
+            cluster.reserve(f"{number}", found, ask)
+        elif leave:
+            for tenant in list(cluster.tenants)[:5]:
+                decider.release(tenant)
+        if idle_us:
+            policy.idle(idle_us)
+    cluster.check()
+    return placed
+
+
+def test_library_and_oracle_place_alike(native: Kernels):
+    """Every pod of a long run goes to the same devices with the library and without it."""
+    arrivals, constants = pods(260, 1), Constants(sequences=2, visits=16)
+    found = []
+    for form in (native, loops.PlainKernels()):
+        loops._current = form
+        found.append(run(Aliquot(constants), arrivals))
+    loops.use(None)
+
+    assert found[0] == found[1]
+    assert None in found[0]
+
+
+def test_what_fits_is_placed(fast: Kernels):
+    """No pod is refused while a node can hold it."""
+    cluster = mixed()
+    decider = Decider(cluster, Aliquot())
+    feed = Feed(decider)
+    for ask in pods(200, 2):
+        fits = decider.feasible(ask).any()
+
+        assert fits == (feed(ask) is not None)
+
+
+def test_one_history_has_one_answer(fast: Kernels):
+    """The same arrivals and idle slices give the same placements."""
+    arrivals = pods(300, 3)
+
+    assert run(Aliquot(), arrivals, idle_us=300) == run(Aliquot(), arrivals, idle_us=300)
+
+
+def test_learning_between_arrivals_leaves_none_for_the_decision(fast: Kernels):
+    """With idle slices nothing is learned on the way of a decision after the first; without them it still is."""
+
+    class Watched(Aliquot):
+        inline = 0
+
+        def _learn(self) -> None:
+            self.inline += 1
+            super()._learn()
+
+    rested, busy = Watched(), Watched()
+    run(rested, pods(600, 4), idle_us=2000)
+    run(busy, pods(600, 4))
+
+    assert 2 >= rested.inline
+    assert busy.inline > 5
+
+
+def test_idle_ends(fast: Kernels):
+    """Slices are bounded, and after enough of them nothing is due."""
+    policy = Aliquot()
+    run(policy, pods(33, 5))
+    slices = 0
+    while policy.idle(50):
+        slices += 1
+
+    assert slices < 1000
+
+
+def test_fractions_are_paired(fast: Kernels):
+    """When what comes is 0.47, 0.37 and 0.16, a 0.47 joins the device where those two still fit beside it."""
+    cluster = cluster_of(("T4", 1, 96000), ("T4", 1, 96000))
+    policy = Aliquot()
+    decider = Decider(cluster, policy)
+    for _ in range(40):
+        for milli in (470, 370, 160):
+            policy.arrived(Ask(rest_milli=milli, cpu_milli=1000).shape)
+    feed = Feed(decider)
+    feed(Ask(rest_milli=470, cpu_milli=1000))
+    feed(Ask(rest_milli=370, cpu_milli=1000))
+    feed(Ask(rest_milli=160, cpu_milli=1000))
+
+    assert {0, 1000} == set(cluster.free_milli[:, 0].tolist())
+
+
+def test_whole_nodes_are_kept_for_those_who_need_them(fast: Kernels):
+    """Small pods leave the one node alone on which a pod of eight GPUs fits, while there is room elsewhere."""
+    cluster = cluster_of(("V100", 8, 96000), *[("V100", 1, 12000)] * 8)
+    policy = Aliquot()
+    decider = Decider(cluster, policy)
+    for number in range(40):
+        policy.arrived(Ask(whole=1, cpu_milli=8000).shape if number % 8 else Ask(whole=8, cpu_milli=64000).shape)
+    feed = Feed(decider)
+    for _ in range(8):
+        feed(Ask(whole=1, cpu_milli=8000))
+
+    assert feed(Ask(whole=8, cpu_milli=64000)) is not None
+
+
+def test_scarce_models_are_kept_for_those_who_need_them(fast: Kernels):
+    """Pods that run anywhere leave the few T4 to pods that insist on them."""
+    cluster = cluster_of(("T4", 1, 16000), *[("V100", 1, 16000)] * 3)
+    policy = Aliquot()
+    decider = Decider(cluster, policy)
+    for _ in range(20):
+        policy.arrived(Ask(whole=1, cpu_milli=4000, models=("T4",)).shape)
+        policy.arrived(Ask(whole=1, cpu_milli=4000).shape)
+    feed = Feed(decider)
+    for _ in range(3):
+        feed(Ask(whole=1, cpu_milli=4000))
+
+    assert feed(Ask(whole=1, cpu_milli=4000, models=("T4",))) is not None
+
+
+def test_labels_decide_before_the_policy(fast: Kernels):
+    """The policy never puts two pods of one anti-affinity label on a device, nor leaves an affinity label's device."""
+    cluster = mixed()
+    feed = Feed(Decider(cluster, Aliquot()))
+    for ask in pods(60, 6):
+        feed(ask)
+    apart = [feed(Ask(rest_milli=50, labels=Labels(anti_affinity="noisy"))) for _ in range(4)]
+    together = [feed(Ask(rest_milli=50, labels=Labels(affinity="near"))) for _ in range(4)]
+
+    assert 4 == len({found.slices[0].gpu for found in apart if found})
+    assert 1 == len({found.slices[0].gpu for found in together if found})
+
+
+def test_pods_of_several_gpus_get_linked_ones(fast: Kernels):
+    """Two GPUs are a PIX pair, and a fraction opens the pair that is broken already."""
+    topology = parse_topo(TWO_PAIRS)
+    spec = cluster_of(("V100", 4, 96000)).spec(0)
+    cluster = Cluster([NodeSpec("n0", spec.gpus, 96000, 1 << 20, topology)])
+    feed = Feed(Decider(cluster, Aliquot()))
+    feed(Ask(whole=1))
+    feed(Ask(rest_milli=600))
+    pair = feed(Ask(whole=2))
+
+    assert pair is not None
+    assert ["GPU-0-2", "GPU-0-3"] == [piece.gpu for piece in pair.slices]
+
+
+def test_nodes_come_and_go(fast: Kernels):
+    """A policy that runs takes in new nodes and loses old ones, and what it had learned stays."""
+    cluster = cluster_of(("T4", 1, 16000))
+    policy = Aliquot()
+    feed = Feed(Decider(cluster, policy))
+    for _ in range(20):
+        feed(Ask(rest_milli=300, cpu_milli=1000))
+    cluster.add_node(cluster_of(("V100", 8, 96000), ("V100", 8, 96000)).spec(1))
+    arrivals = policy.dump()["recent"]
+
+    assert feed(Ask(whole=8, cpu_milli=8000)) is not None
+    cluster.remove_node("n1")
+    assert feed(Ask(whole=8, cpu_milli=8000)) is None
+    assert len(arrivals) + 2 == len(policy.dump()["recent"])
+
+
+def test_what_was_learned_outlives_a_restart(fast: Kernels):
+    """A policy that loads what another has learned decides like it."""
+    cluster = mixed()
+    old = Aliquot()
+    feed = Feed(Decider(cluster, old))
+    for ask in pods(64, 7):
+        feed(ask)
+    new = Aliquot()
+    decider = Decider(cluster, new)
+    new.load(json.loads(json.dumps(old.dump())))
+    old._learn()
+
+    found = [[each.decide(ask, again=True) for ask in SOME] for each in (feed.decider, decider)]
+    placed = [[one for one in some if isinstance(one, Placement)] for some in found]
+
+    assert len(placed[0]) > 3
+    assert placed[0] == placed[1]
+
+
+@pytest.mark.parametrize("record", [{}, {"version": 99}, {"version": 1, "shapes": [{}], "recent": [3]}, {"version": 1}])
+def test_a_broken_record_is_refused_in_one_sentence(record: dict[str, object], fast: Kernels):
+    """What can not be read is refused whole, and the policy goes on as it was."""
+    policy = Aliquot()
+    feed = Feed(Decider(mixed(), policy))
+    feed(SOME[0])
+    before = policy.dump()
+
+    with pytest.raises(BadMemory, match="remove it to learn anew"):
+        policy.load(record)
+    assert before == policy.dump()
+
+
+def test_a_machine_without_gpus_and_an_empty_cluster(fast: Kernels):
+    """CPU-only pods go to machines without GPUs, which keeps the others' CPU; an empty cluster refuses."""
+    cluster = cluster_of(("V100", 8, 16000), ("", 0, 16000))
+    feed = Feed(Decider(cluster, Aliquot()))
+    for _ in range(20):
+        feed.decider.policy.arrived(Ask(whole=1, cpu_milli=2000).shape)
+    found = feed(Ask(cpu_milli=8000))
+
+    assert found is not None
+    assert "n1" == found.node
+    assert Feed(Decider(Cluster(), Aliquot()))(SOME[0]) is None
+
+
+def test_memory_counts_like_compute(fast: Kernels):
+    """A device whose memory is taken is no place for the future, so memory-hungry pods go together."""
+    cluster = cluster_of(("T4", 1, 96000), ("T4", 1, 96000), device_mib=16000)
+    policy = Aliquot()
+    feed = Feed(Decider(cluster, policy))
+    for _ in range(30):
+        policy.arrived(Ask(rest_milli=100, gpu_mib=8000, cpu_milli=1000).shape)
+        policy.arrived(Ask(whole=1, cpu_milli=1000).shape)
+    feed(Ask(rest_milli=100, gpu_mib=8000, cpu_milli=1000))
+    feed(Ask(rest_milli=100, gpu_mib=8000, cpu_milli=1000))
+
+    assert feed(Ask(whole=1, cpu_milli=1000)) is not None
