@@ -1,0 +1,205 @@
+"""How long a filter takes over HTTP, with JSON, on books of a given size.
+
+The extender runs in a process of its own, filled as by its watches: nodes of eight GPUs in three models, pods placed by
+the policy until so many hold shares. Another process asks as kube-scheduler does: one connection kept open, one
+realistic pod (several kilobytes) and the names of all nodes in each body, the sizes changing from ask to ask. Between
+asks some pods leave and others come, so that nothing is answered from an unchanged cluster. The time is from the first
+byte sent to the answer decoded.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+MODELS = (("Tesla V100-SXM2-16GB", 16384), ("NVIDIA A100-SXM4-80GB", 81920), ("Tesla T4", 15360))
+CASES = ((1000, 4000), (5000, 20000))
+SIZES = (5, 10, 20, 25, 30, 50, 80, 100, 200)
+WARM_UPS = 30
+
+
+def filter_times(cases: tuple[tuple[int, int], ...] = CASES, asks: int = 300) -> dict[str, Any]:
+    """p50 and p99 of filter and prioritize in milliseconds, for each (nodes, pods); with memory and start-up."""
+    return {"asks": asks, "cases": [_case(nodes, pods, asks) for nodes, pods in cases]}
+
+
+def _case(nodes: int, pods: int, asks: int) -> dict[str, Any]:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "aliquot.bench.filter", str(nodes), str(pods)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        facts = json.loads(server.stdout.readline())
+        found = _ask(facts["port"], nodes, asks)
+    finally:
+        server.kill()
+        server.wait()
+    return {"nodes": nodes, "pods": pods, **found, "fill_s": facts["fill_s"], "memory_mib": facts["memory_mib"]}
+
+
+def _ask(port: int, nodes: int, asks: int) -> dict[str, float]:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    chance = random.Random(7)
+    names = [f"node-{i:05d}" for i in range(nodes)]
+    times: dict[str, list[float]] = {"filter": [], "prioritize": []}
+    for number in range(WARM_UPS + asks):
+        pod = realistic_pod(f"ask-{number}", chance.choice(SIZES))
+        fitting = names
+        for verb, taken in times.items():
+            body = json.dumps({"Pod": pod, "NodeNames": fitting}).encode()
+            began = time.perf_counter()
+            connection.request("POST", f"/{verb}", body, {"Content-Type": "application/json"})
+            answer = msgspec.json.decode(connection.getresponse().read())
+            if number >= WARM_UPS:
+                taken.append((time.perf_counter() - began) * 1000)
+            if verb == "filter":
+                fitting = answer["NodeNames"]
+        connection.request("POST", "/churn")
+        connection.getresponse().read()
+    connection.close()
+    found = {}
+    for verb, taken in times.items():
+        prefix = "" if verb == "filter" else f"{verb}_"
+        found[f"{prefix}p50_ms"] = round(statistics.median(taken), 3)
+        found[f"{prefix}p99_ms"] = round(sorted(taken)[int(len(taken) * 0.99)], 3)
+    return found
+
+
+def realistic_pod(name: str, percent: int) -> dict[str, Any]:
+    """A pod as an API server gives it: about five kilobytes, most of which nobody reads."""
+    env = [{"name": f"VARIABLE_{i}", "value": "x" * 40} for i in range(25)]
+    mounts = [{"name": f"volume-{i}", "mountPath": f"/var/lib/somewhere/{i}"} for i in range(6)]
+    managed = [{"manager": "kube-controller-manager", "operation": "Update", "fieldsV1": {"f:spec": {"x" * 400: {}}}}]
+    limits = {"cpu": "4", "memory": "16Gi", "aliquot.dev/gpu-percent": percent}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "labels": {f"label-{i}": "value" for i in range(8)},
+            "managedFields": managed,
+        },
+        "spec": {
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "registry.example/team/image:1.2.3",
+                    "env": env,
+                    "volumeMounts": mounts,
+                    "resources": {"limits": limits, "requests": limits},
+                }
+            ],
+            "tolerations": [{"key": f"key-{i}", "operator": "Exists"} for i in range(4)],
+            "volumes": [{"name": f"volume-{i}", "configMap": {"name": f"map-{i}"}} for i in range(6)],
+        },
+        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]},
+    }
+
+
+class _Server:
+    """The extender over books that hold so many pods."""
+
+    def __init__(self, nodes: int, pods: int) -> None:
+        from aliquot.kube.inventory import Inventory, write_inventory
+        from aliquot.kube.names import GPUS
+        from aliquot.kube.objects import Node, Pod
+        from aliquot.kube.reflector import Change
+        from aliquot.model.ids import GpuUuid
+        from aliquot.model.requests import Device
+        from aliquot.placement.policy import policy
+        from aliquot.scheduler.books import Books
+
+        self.books = Books(policy("aliquot"))
+        self.chance = random.Random(1)
+        self.made = 0
+        self.here: list[tuple[Any, str]] = []
+        self._change, self._pod = Change, Pod
+        for i in range(nodes):
+            model, mib = MODELS[i % len(MODELS)]
+            devices = tuple(Device(GpuUuid(f"GPU-{i}-{g}"), g, model, mib) for g in range(8))
+            notes = {GPUS: write_inventory(Inventory(devices))}
+            found = msgspec.convert({"metadata": {"name": f"node-{i:05d}", "annotations": notes}}, Node)
+            self.books.node_changed(Change("added", found))
+        while len(self.here) < pods:
+            self.come()
+
+    def come(self) -> None:
+        """A pod arrives on a node that has room, bound with its plan."""
+        from aliquot.kube.dialects import read
+        from aliquot.kube.names import PLAN
+        from aliquot.kube.plan import write_plan
+        from aliquot.scheduler.books import NoRoom
+
+        self.made += 1
+        size = self.chance.choice(SIZES)
+        pod = msgspec.convert(realistic_pod(f"pod-{self.made}", size), self._pod)
+        ask = read(pod)
+        assert ask is not None
+        node = f"node-{self.chance.randrange(len(self.books.cluster.index)):05d}"
+        try:
+            hold = self.books.hold(ask, node, 0.0)
+        except NoRoom:
+            return
+        pod.spec.node_name = node
+        pod.metadata.annotations = {PLAN: write_plan(hold.plan)}
+        self.books.pod_changed(self._change("modified", pod))
+        self.here.append((pod, node))
+
+    def churn(self) -> None:
+        """Two leave and two come."""
+        for _ in range(2):
+            pod, _ = self.here.pop(self.chance.randrange(len(self.here)))
+            self.books.pod_changed(self._change("deleted", pod))
+            self.come()
+
+    def serve(self, fill_s: float) -> None:
+        """Answer until killed; the first line of stdout has the port."""
+        import asyncio
+        import gc
+        import resource
+        import socket
+
+        import uvicorn
+        from starlette.requests import Request
+        from starlette.responses import Response
+        from starlette.routing import Route
+
+        from aliquot.scheduler.bind import Binder
+        from aliquot.scheduler.server import Extender
+
+        binder = Binder(None, self.books, lambda key: None)  # type: ignore[arg-type]
+        app = Extender(self.books, binder, lambda key: None, lambda: True).app()
+
+        async def churn(request: Request) -> Response:
+            self.churn()
+            return Response()
+
+        app.router.routes.append(Route("/churn", churn, methods=["POST"]))
+        gc.collect()
+        gc.freeze()
+        listening = socket.create_server(("127.0.0.1", 0))
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        facts = {"port": listening.getsockname()[1], "fill_s": round(fill_s, 2), "memory_mib": memory}
+        sys.stdout.write(json.dumps(facts) + "\n")
+        sys.stdout.flush()
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
+        asyncio.run(uvicorn.Server(config).serve([listening]))
+
+
+def main() -> None:
+    """The server's process: number of nodes and pods as arguments."""
+    began = time.perf_counter()
+    server = _Server(int(sys.argv[1]), int(sys.argv[2]))
+    server.serve(time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    main()

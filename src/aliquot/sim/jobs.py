@@ -1,0 +1,38 @@
+"""What arrives in a simulation: a request, when, and how long it runs once it has a place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aliquot.placement.asks import Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One pod; its name is unique within a run, times are microseconds from the start of the simulation."""
+
+    name: str
+    ask: Ask
+    arrive_us: int
+    service_us: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The jobs of one seed, in order of arrival, and what to call it."""
+
+    name: str
+    jobs: Sequence[Job]
+
+
+def job_class(ask: Ask) -> str:
+    """`cpu` (no GPU), `fractional` (a part of one), `one` (a whole one) or `multi` (touches several)."""
+    if ask.devices == 0:
+        return "cpu"
+    if ask.devices > 1:
+        return "multi"
+    return "one" if ask.whole else "fractional"
+
+
+CLASSES = ("cpu", "fractional", "one", "multi")

@@ -1,0 +1,83 @@
+"""Many runs of the benchmark: every trace under every policy with every seed, on all cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from aliquot.sim.openb.columns import columns
+from aliquot.sim.openb.replay import replay
+from aliquot.sim.openb.results import RunColumns, RunKey, sc_policy
+from aliquot.sim.openb.trace import NodeRow, PodRow, read_nodes, read_pods, workload_name
+from aliquot.sim.parallel import Finished, run_all
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """One run to do."""
+
+    nodes: Path
+    trace: Path
+    policy: str
+    seed: int
+    tune: float
+
+
+@dataclass(frozen=True)
+class RunDone:
+    """One run's rows, the failed pods by kind until as much arrived as the cluster has, and how long it took."""
+
+    columns: RunColumns
+    failed: dict[str, int]
+    seconds: float
+
+
+read_nodes_once = lru_cache(maxsize=2)(read_nodes)
+read_pods_once = lru_cache(maxsize=2)(read_pods)
+
+
+def tasks(
+    nodes: Path, traces: Sequence[Path], policies: Sequence[str], seeds: Sequence[int], tune: float
+) -> list[RunTask]:
+    """Every combination; all files are read once here, so that a broken one is told before anything runs.
+
+    Raises:
+        BadTable: a file is broken.
+    """
+    read_nodes_once(nodes)
+    for trace in traces:
+        read_pods_once(trace)
+    return [RunTask(nodes, trace, name, seed, tune) for trace in traces for name in policies for seed in seeds]
+
+
+def run(task: RunTask) -> RunDone:
+    """Do one run."""
+    nodes: list[NodeRow] = read_nodes_once(task.nodes)
+    pods: list[PodRow] = read_pods_once(task.trace)
+    start = perf_counter()
+    seen = replay(nodes, pods, task.policy, task.seed, task.tune)
+    seconds = perf_counter() - start
+    key = RunKey(workload_name(task.trace), sc_policy(task.policy), task.seed)
+    failed = {"cpu": 0, "fractional": 0, "one": 0, "multi": 0}
+    full = int(np.searchsorted(seen.events.arrived_milli, seen.events.gpus * 1000, side="right"))
+    for pod, placed in zip(seen.pods[:full], seen.placed[:full], strict=True):
+        failed[_kind(pod)] += not placed
+    return RunDone(RunColumns(key, task.tune, seen.events.gpus, columns(seen.events)), failed, seconds)
+
+
+def _kind(pod: PodRow) -> str:
+    if pod.num_gpu == 0:
+        return "cpu"
+    if pod.num_gpu > 1:
+        return "multi"
+    return "one" if pod.gpu_milli == 1000 else "fractional"
+
+
+def run_batch(todo: Sequence[RunTask], workers: int | None = None) -> Finished[RunTask, RunDone]:
+    """All runs; whatever was finished when Ctrl-C came is returned."""
+    return run_all(run, todo, workers=workers, title="openb")

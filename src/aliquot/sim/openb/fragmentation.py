@@ -1,0 +1,92 @@
+"""How much idle GPU the expected tasks could not use: FGD's measure, for many node states at once and exactly.
+
+For one task shape a node's idle GPU counts as fragmented in full when the task does not fit there (or needs no GPU),
+and else only on the GPUs too small for it. The node's fragmentation is the mean over the target workload, which weighs
+shapes by how often the trace has them. Counts and milli-GPU are integers, so sums have one value whatever their order.
+
+Source: FGD (USENIX ATC'23), section 3, and the artifact's choice of the target workload.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+COVER: Final = 0.95
+_BATCH: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class TaskShape:
+    """What the measure knows of a task: CPU, `num_gpu` GPUs of `gpu_milli` each, allowed models (none: any)."""
+
+    cpu_milli: int
+    gpu_milli: int
+    num_gpu: int
+    models: tuple[str, ...]
+
+
+def target_workload(tasks: Iterable[TaskShape], cover: float = COVER) -> list[tuple[TaskShape, int]]:
+    """The most frequent shapes with their counts, most frequent first, until they are `cover` of all tasks.
+
+    Equal counts are ordered by larger CPU, then milli-GPU, number of GPUs and models.
+    """
+    counted = Counter(tasks)
+    order = sorted(
+        counted.items(),
+        key=lambda item: (item[1], item[0].cpu_milli, item[0].gpu_milli, item[0].num_gpu, "|".join(item[0].models)),
+        reverse=True,
+    )
+    wanted, taken, chosen = cover * sum(counted.values()), 0, []
+    for shape, count in order:
+        if taken >= wanted:
+            break
+        chosen.append((shape, count))
+        taken += count
+    return chosen
+
+
+class Fragmentation:
+    """The measure for one target workload on a cluster whose GPU models are numbered as in `models`."""
+
+    def __init__(self, workload: Sequence[tuple[TaskShape, int]], models: Sequence[str]) -> None:
+        shapes = [shape for shape, _ in workload]
+        self.total = sum(count for _, count in workload)
+        self._count = np.array([count for _, count in workload], dtype=np.int64)
+        self._cpu = np.array([shape.cpu_milli for shape in shapes], dtype=np.int64)
+        self._milli = np.array([shape.gpu_milli for shape in shapes], dtype=np.int32)
+        self._number = np.array([shape.num_gpu for shape in shapes], dtype=np.int32)
+        # One more row for nodes without a model (-1 indexes the last), on which nothing that needs a GPU is allowed.
+        self._allowed = np.array(
+            [[bool(s.num_gpu) and (not s.models or name in s.models) for s in shapes] for name in models]
+            + [[False] * len(shapes)]
+        )
+
+    def numerators(self, free_milli: NDArray[np.int32], cpu_free: IntArray, model: IntArray) -> IntArray:
+        """Fragmented milli-GPU of S node states, times `total`; int64 [S].
+
+        `free_milli` is [S, G] with -1 where there is no GPU, `cpu_free` and `model` are [S].
+        """
+        out = np.empty(len(cpu_free), dtype=np.int64)
+        for start in range(0, len(out), _BATCH):
+            part = slice(start, start + _BATCH)
+            out[part] = self._part(free_milli[part], cpu_free[part], model[part])
+        return out
+
+    def _part(self, free_milli: NDArray[np.int32], cpu_free: IntArray, model: IntArray) -> IntArray:
+        idle = np.maximum(free_milli, 0)
+        fitting = np.zeros((len(cpu_free), len(self._milli)), dtype=np.int32)
+        usable = np.zeros_like(fitting)
+        for gpu in range(free_milli.shape[1]):
+            large = free_milli[:, gpu, None] >= self._milli
+            fitting += large
+            usable += large * idle[:, gpu, None]
+        fits = self._allowed[model] & (cpu_free[:, None] >= self._cpu) & (fitting >= self._number)
+        lost = idle.sum(axis=1)[:, None] - fits * usable
+        return np.asarray(lost.astype(np.int64) @ self._count)

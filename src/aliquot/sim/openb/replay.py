@@ -1,0 +1,71 @@
+"""One run of the benchmark through the production placement core: pods arrive, are placed or dropped, never depart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aliquot.placement.asks import Ask
+from aliquot.placement.cluster import Cluster, Placement
+from aliquot.placement.decide import Decider
+from aliquot.placement.policy import Policy
+from aliquot.sim.changes import NodeChanges
+from aliquot.sim.openb.arrivals import TUNE, arrivals
+from aliquot.sim.openb.columns import Events
+from aliquot.sim.openb.fragmentation import Fragmentation, TaskShape, target_workload
+from aliquot.sim.openb.trace import NodeRow, PodRow, node_specs
+from aliquot.sim.policies import made
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a run gave, an entry per arrival: the events for the columns, and whether each pod was placed."""
+
+    events: Events
+    placed: NDArray[np.bool_]
+    pods: Sequence[PodRow]
+    cluster: Cluster
+
+
+def _asks(pods: Sequence[PodRow]) -> Iterator[Ask]:
+    """The pods' asks; equal ones are one object, for a trace has few."""
+    known: dict[tuple[int, int, int, int, tuple[str, ...]], Ask] = {}
+    for pod in pods:
+        key = (pod.cpu_milli, pod.memory_mib, pod.num_gpu, pod.gpu_milli, pod.models)
+        ask = known.get(key)
+        if ask is None:
+            ask = known[key] = pod.ask()
+        yield ask
+
+
+def replay(
+    nodes: Sequence[NodeRow], pods: Sequence[PodRow], policy: Policy | str, seed: int, tune: float = TUNE
+) -> Replay:
+    """Run one seed of the protocol under one policy.
+
+    Raises:
+        UserError: the policy is not known.
+    """
+    gpus = sum(node.gpus for node in nodes)
+    coming = arrivals(pods, len(nodes), gpus, seed, tune)
+    cluster = Cluster(node_specs(nodes, coming.ranks))
+    workload = target_workload(TaskShape(p.cpu_milli, p.gpu_milli, p.num_gpu, p.models) for p in pods)
+    measure = Fragmentation(workload, cluster.models)
+    chosen = made(policy, Counter(pod.shape() for pod in pods)) if isinstance(policy, str) else policy
+    decider = Decider(cluster, chosen, seed=seed)
+    changes = NodeChanges(cluster, len(coming.pods))
+    placed = np.zeros(len(coming.pods), dtype=bool)
+    for at, ask in enumerate(_asks(coming.pods)):
+        found = decider.decide(ask)
+        if isinstance(found, Placement):
+            cluster.reserve(f"{at}", found, ask)
+            changes.note(at, cluster.index[found.node])
+            placed[at] = True
+    milli = np.array([pod.total_milli for pod in coming.pods], dtype=np.int64)
+    frag = changes.fragmentation(measure, len(milli))
+    events = Events(np.cumsum(milli), np.cumsum(milli * placed), frag, measure.total, gpus)
+    return Replay(events, placed, coming.pods, cluster)

@@ -1,0 +1,1 @@
+"""The published experiments, each by one command, ours beside theirs."""

@@ -1,0 +1,114 @@
+"""A simulation from what a person asked for: cluster and trace by name, policies, seeds, figures of each run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from time import perf_counter_ns
+
+from aliquot.model.errors import UserError
+from aliquot.placement.cluster import NodeSpec
+from aliquot.sim.clusters import ranked, read_cluster
+from aliquot.sim.engine import Settings, Simulation
+from aliquot.sim.jobs import Workload
+from aliquot.sim.kernel import us
+from aliquot.sim.measures import Measured, measured
+from aliquot.sim.openb.trace import read_pods, workload_name
+from aliquot.sim.policies import made
+from aliquot.sim.tables import read_text
+from aliquot.sim.workloads import specs
+from aliquot.sim.workloads.table import read_jobs
+from aliquot.sim.workloads.trace import Draws, Replay, drawn, replayed
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything a run depends on but its policy and seed; what `--nodes`, `--trace` and the options say."""
+
+    nodes: str
+    trace: str
+    settings: Settings = field(default_factory=Settings)
+    replay: Replay = field(default_factory=Replay)
+    draws: Draws | None = None
+    services: str = ""
+    warmup: float = 0.0
+    stop_at_last_arrival: bool = False
+    timing: bool = False
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """One run to do."""
+
+    scenario: Scenario
+    policy: str
+    seed: int
+
+
+@lru_cache(maxsize=2)
+def cluster_of(text: str) -> tuple[NodeSpec, ...]:
+    """The nodes, read once, of equal ones the first preferred."""
+    return tuple(ranked(read_cluster(text)))
+
+
+read_pods_once = lru_cache(maxsize=4)(read_pods)
+read_jobs_once = lru_cache(maxsize=4)(read_jobs)
+
+
+def workload(scenario: Scenario, seed: int) -> Workload:
+    """The jobs of one seed.
+
+    Raises:
+        UserError: the trace is broken, unknown, or lacks what the options want of it.
+    """
+    if specs.is_spec(scenario.trace):
+        return specs.generated(scenario.trace, seed)
+    path = Path(scenario.trace)
+    name = workload_name(path)
+    if not is_openb(path):
+        if scenario.draws or scenario.replay.whole:
+            raise UserError(f"trace {path}: --load and --whole need a trace with num_gpu and gpu_milli")
+        return read_jobs_once(path, name)
+    pods = read_pods_once(path)
+    if scenario.draws is None:
+        return replayed(pods, name, seed, scenario.replay)
+    gpus = sum(len(node.gpus) for node in cluster_of(scenario.nodes))
+    services = read_pods_once(Path(scenario.services)) if scenario.services else None
+    return drawn(pods, name, gpus, seed, replace(scenario.draws, whole=scenario.replay.whole), services=services)
+
+
+def is_openb(path: Path) -> bool:
+    """Whether a table is one of the openb trace, by its header."""
+    header = read_text(path).partition("\n")[0]
+    return "num_gpu" in header and "gpu_milli" in header
+
+
+def run(task: RunTask) -> Measured:
+    """Do one run."""
+    scenario = task.scenario
+    nodes, load = cluster_of(scenario.nodes), workload(scenario, task.seed)
+    settings = scenario.settings
+    if scenario.stop_at_last_arrival:
+        settings = replace(settings, until_us=load.jobs[-1].arrive_us)
+    policy = made(task.policy, Counter(job.ask.shape for job in load.jobs))
+    clock = perf_counter_ns if scenario.timing else None
+    outcome = Simulation(nodes, load.jobs, policy, seed=task.seed, settings=settings, clock_ns=clock).run()
+    return measured(outcome, nodes, scenario.warmup)
+
+
+def tasks(scenario: Scenario, policies: Sequence[str], seeds: Sequence[int]) -> list[RunTask]:
+    """Every combination; cluster and trace are read once here, so that a broken one is told before anything runs.
+
+    Raises:
+        UserError: something asked for cannot be.
+    """
+    cluster_of(scenario.nodes)
+    load = workload(scenario, seeds[0])
+    if scenario.settings.until_us is not None and scenario.settings.until_us < us(0):
+        raise UserError("a run cannot end before it begins")
+    if not load.jobs:
+        raise UserError(f"trace {scenario.trace}: has no job")
+    return [RunTask(scenario, name, seed) for name in policies for seed in seeds]

@@ -1,0 +1,200 @@
+"""Runs of several policies and seeds, put together: the folder with `summary.json`, tables and the report.
+
+Equal inputs give equal files to the byte; wall-clock times appear only when timing was asked for, in `timing.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from aliquot.sim.measures import BINS, CURVES, FloatArray, Measured
+from aliquot.sim.parallel import Finished
+from aliquot.sim.runs import RunTask, Scenario, cluster_of
+from aliquot.sim.tables import csv_text, write_whole
+
+WAIT_PERCENTS: Final = (*range(0, 100, 2), 99, 99.5, 99.9, 100)
+
+
+@dataclass(frozen=True)
+class Band:
+    """A curve over the seeds of one policy: mean, least and most at each point of the common time."""
+
+    mean: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+@dataclass(frozen=True)
+class PolicyRuns:
+    """All runs of one policy."""
+
+    policy: str
+    seeds: list[int]
+    runs: list[Measured]
+
+    def mean(self, figure: str) -> float:
+        """The mean of a figure over the seeds, a run without it left out."""
+        return round(float(np.mean(self._values(figure))), 4)
+
+    def sd(self, figure: str) -> float:
+        """The standard deviation of a figure over the seeds."""
+        return round(float(np.std(self._values(figure))), 4)
+
+    def figures(self) -> list[str]:
+        """The names of all figures, in order."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.figures))
+
+    def band(self, curve: str, end_s: float) -> Band:
+        """A curve on the common time, 0 to `end_s` in `BINS` parts; a run that has ended counts as 0."""
+        centres = (np.arange(BINS) + 0.5) / BINS
+        rows = np.array(
+            [np.interp(centres * end_s, centres * run.end_s, run.curves[curve], right=0.0) for run in self.runs]
+        )
+        return Band(rows.mean(axis=0), rows.min(axis=0), rows.max(axis=0))
+
+    def wait_quantiles(self) -> FloatArray:
+        """Seconds waited at most by the percents of the jobs in `WAIT_PERCENTS`, all seeds together."""
+        waits = np.concatenate([run.waits_s for run in self.runs])
+        return np.round(np.percentile(waits, WAIT_PERCENTS), 4) if len(waits) else np.zeros(len(WAIT_PERCENTS))
+
+    def _values(self, figure: str) -> list[float]:
+        return [run.figures[figure] for run in self.runs if figure in run.figures]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What was asked and what came of it."""
+
+    scenario: Scenario
+    policies: list[PolicyRuns]
+    complete: bool
+    missing: list[tuple[str, int]]
+
+    @property
+    def end_s(self) -> float:
+        """When the longest run ended."""
+        return max((run.end_s for group in self.policies for run in group.runs), default=0.0)
+
+    @classmethod
+    def of(cls, asked: Sequence[RunTask], done: Finished[RunTask, Measured]) -> Study:
+        """Group finished runs by policy."""
+        groups: dict[str, PolicyRuns] = {}
+        for task, run in done.results.items():
+            group = groups.setdefault(task.policy, PolicyRuns(task.policy, [], []))
+            group.seeds.append(task.seed)
+            group.runs.append(run)
+        missing = [(task.policy, task.seed) for task in asked if task not in done.results]
+        return cls(asked[0].scenario, list(groups.values()), done.complete and not missing, missing)
+
+
+def summary(study: Study) -> dict[str, Any]:
+    """The facts of a study, as `summary.json` has them."""
+    nodes = cluster_of(study.scenario.nodes)
+    scenario = study.scenario
+    return {
+        "complete": study.complete,
+        "missing": [{"policy": policy, "seed": seed} for policy, seed in study.missing],
+        "cluster": {
+            "source": Path(scenario.nodes).name,
+            "nodes": len(nodes),
+            "gpus": sum(len(node.gpus) for node in nodes),
+        },
+        "trace": Path(scenario.trace).name,
+        "queue": scenario.settings.queue.value,
+        "pool": scenario.settings.pool.policy.value,
+        "moves_allowed": scenario.settings.moves,
+        "load": scenario.draws.load if scenario.draws else None,
+        "warmup": scenario.warmup,
+        "policies": [
+            {
+                "policy": group.policy,
+                "seeds": group.seeds,
+                "mean": {name: group.mean(name) for name in group.figures()},
+                "sd": {name: group.sd(name) for name in group.figures()},
+                "wait_quantiles_s": {
+                    f"{percent:g}": wait
+                    for percent, wait in zip(WAIT_PERCENTS, group.wait_quantiles().tolist(), strict=True)
+                },
+                "runs": [{"seed": seed, **run.figures} for seed, run in zip(group.seeds, group.runs, strict=True)],
+            }
+            for group in study.policies
+        ],
+    }
+
+
+def timing(study: Study) -> dict[str, Any]:
+    """Microseconds of wall-clock time that decisions took on this machine, by policy."""
+    rows = []
+    for group in study.policies:
+        took = np.concatenate([run.decision_us for run in group.runs])
+        if len(took):
+            p50, p99 = np.percentile(took, (50, 99))
+            rows.append(
+                {"policy": group.policy, "decisions": len(took), "mean_us": round(float(took.mean()), 1),
+                 "p50_us": round(float(p50), 1), "p99_us": round(float(p99), 1), "max_us": round(float(took.max()), 1)}
+            )  # fmt: skip
+    return {"decision_time": rows}
+
+
+def write_study(folder: Path, study: Study) -> dict[str, Any]:
+    """Write `summary.json`, `runs.csv`, `curves.csv`, `waits.csv`, `report.html` (and `timing.json`); the summary."""
+    from aliquot.sim.report.page import page
+
+    facts = summary(study)
+    times = timing(study) if study.scenario.timing else None
+    write_whole(folder / "runs.csv", _runs_csv(study))
+    write_whole(folder / "curves.csv", _curves_csv(study))
+    write_whole(folder / "waits.csv", _waits_csv(study))
+    if times is not None:
+        write_whole(folder / "timing.json", json.dumps(times, indent=2) + "\n")
+    write_whole(folder / "report.html", page(study, facts, times))
+    write_whole(folder / "summary.json", json.dumps(facts, indent=2) + "\n")
+    return facts
+
+
+def _runs_csv(study: Study) -> str:
+    names = list(dict.fromkeys(name for group in study.policies for name in group.figures()))
+    rows = [
+        [group.policy, seed, *(run.figures.get(name, "") for name in names)]
+        for group in study.policies
+        for seed, run in zip(group.seeds, group.runs, strict=True)
+    ]
+    return csv_text(["policy", "seed", *names], rows)
+
+
+def _curves_csv(study: Study) -> str:
+    header = ["policy", "time_s", *(f"{curve}_{part}" for curve in CURVES for part in ("mean", "low", "high"))]
+    rows = []
+    for group in study.policies:
+        bands = [group.band(curve, study.end_s) for curve in CURVES]
+        for at in range(BINS):
+            cells = [f"{row[at]:.4f}" for band in bands for row in (band.mean, band.low, band.high)]
+            rows.append([group.policy, f"{study.end_s * (at + 0.5) / BINS:.3f}", *cells])
+    return csv_text(header, rows)
+
+
+def _waits_csv(study: Study) -> str:
+    header = ["policy", *(f"p{percent:g}_s" for percent in WAIT_PERCENTS)]
+    return csv_text(header, [[group.policy, *group.wait_quantiles().tolist()] for group in study.policies])
+
+
+SHOWN: Final = (
+    ("allocation_percent", "ALLOC %"), ("utilisation_percent", "UTIL %"), ("fragmentation_percent", "FRAG %"),
+    ("active_gpus", "ACTIVE"), ("wait_mean_s", "WAIT S"), ("wait_p99_s", "P99 S"), ("completion_mean_s", "JCT S"),
+    ("makespan_s", "MAKESPAN S"), ("throughput_per_min", "JOBS/MIN"), ("waiting_at_end", "LEFT"),
+)  # fmt: skip
+
+
+def table(facts: dict[str, Any]) -> str:
+    """The means as lines for a terminal."""
+    lines = [f"{'POLICY':14}{'SEEDS':>5}" + "".join(f"{title:>12}" for _, title in SHOWN)]
+    for row in facts["policies"]:
+        cells = "".join(f"{row['mean'][name]:12.2f}" for name, _ in SHOWN)
+        lines.append(f"{row['policy']:14}{len(row['seeds']):5}{cells}")
+    return "\n".join(lines)

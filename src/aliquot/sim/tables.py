@@ -1,0 +1,125 @@
+"""CSV in and out: every fault is told with its line and column, and a file appears whole or not at all.
+
+Files whose name ends in `.gz` are read and written compressed, with no time stamp, so equal content is equal bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aliquot.model.errors import UserError
+
+
+class BadTable(UserError):
+    """A file that is no table of the kind asked for; the text names line and column."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table, with what is needed to say where it is wrong."""
+
+    path: Path
+    line: int
+    cells: Mapping[str, str]
+
+    def fault(self, column: str, what: str) -> BadTable:
+        """The error to raise for a cell: file, line, column, value, and what is allowed."""
+        return BadTable(f'{self.path} line {self.line} column "{column}": {self.cells.get(column, "")!r} {what}')
+
+    def text(self, column: str) -> str:
+        """The cell without blanks around it; empty when the table has no such column."""
+        return self.cells.get(column, "").strip()
+
+    def integer(self, column: str, *, default: int | None = None, most: int = 2**53) -> int:
+        """A whole number, 0..most; an empty cell is `default` where there is one.
+
+        Raises:
+            BadTable: no number, negative, not whole, or too large.
+        """
+        number = self.number(column, default=None if default is None else float(default), most=float(most))
+        if number != int(number):
+            raise self.fault(column, "is not a whole number")
+        return int(number)
+
+    def number(self, column: str, *, default: float | None = None, most: float = 1e15) -> float:
+        """A finite number, 0..most; an empty cell is `default` where there is one.
+
+        Raises:
+            BadTable: no number, negative, not finite, or too large.
+        """
+        text = self.text(column)
+        if not text and default is not None:
+            return default
+        try:
+            number = float(text)
+        except ValueError:
+            raise self.fault(column, "is not a number") from None
+        if not 0 <= number <= most:
+            raise self.fault(column, f"must be a finite number from 0 to {most:.0f}")
+        return number
+
+
+def read_text(path: Path) -> str:
+    """The content of a text file, unpacked where its name ends in `.gz`.
+
+    Raises:
+        BadTable: it cannot be read, or is not UTF-8 text.
+    """
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
+    except (OSError, EOFError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BadTable(f"{path}: cannot be read ({reason})") from None
+    except UnicodeDecodeError as error:
+        raise BadTable(f"{path}: is not UTF-8 text (byte {error.start}); a CSV file is wanted") from None
+
+
+def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
+    """The lines of a CSV file with a header line that has at least the required columns; empty lines are skipped.
+
+    Raises:
+        BadTable: unreadable, no header, a required column missing, or a line with too few or too many cells.
+    """
+    lines = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    try:
+        header = [name.strip() for name in next(lines, [])]
+        missing = [name for name in required if name not in header]
+        if missing:
+            named = ", ".join(f'"{name}"' for name in missing)
+            raise BadTable(f"{path} line 1: column {named} is missing; wanted are {', '.join(required)}")
+        for cells in lines:
+            if not any(cell.strip() for cell in cells):
+                continue
+            if len(cells) != len(header):
+                column = header[min(len(cells), len(header) - 1)]
+                raise BadTable(
+                    f'{path} line {lines.line_num} column "{column}": the line has {len(cells)} cells, '
+                    f"the header {len(header)}"
+                )
+            yield Row(path, lines.line_num, dict(zip(header, cells, strict=True)))
+    except csv.Error as error:
+        raise BadTable(f"{path} line {lines.line_num}: is no CSV ({error})") from None
+
+
+def write_whole(path: Path, content: str) -> None:
+    """Put a text file in place in one step; its folder is made when missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.part")
+    raw = content.encode()
+    beside.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
+    beside.replace(path)
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table as CSV text with `\\n` line ends."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,97 @@
+"""Jobs from a table of your own.
+
+| column | what | required |
+|---|---|---|
+| `name` | unique name of the job | yes |
+| `arrival_s` | seconds from the start at which it arrives | yes |
+| `duration_s` | seconds that it runs once it has a place | yes |
+| `gpu` | GPUs asked for: `0.3`, `1`, `2.5`; 0 for none | yes |
+| `gpu_limit` | the most it may use | |
+| `gpu_memory_mib` | GPU memory of the shared device | |
+| `gpu_model` | models allowed, joined by a vertical bar | |
+| `cpu_milli`, `memory_mib` | CPU and host memory | |
+| `priority` | higher goes first among those that wait | |
+| `affinity`, `anti_affinity`, `exclusion` | labels on devices | |
+| `gpu_id` | name of a vGPU; equal names share a device | |
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import parse_milli
+from aliquot.model.requests import Labels
+from aliquot.placement.asks import Ask
+from aliquot.sim.jobs import Job, Workload
+from aliquot.sim.kernel import us
+from aliquot.sim.tables import BadTable, Row, read_rows
+
+REQUIRED: Final = ("name", "arrival_s", "duration_s", "gpu")
+COLUMNS: Final = (
+    *REQUIRED, "gpu_limit", "gpu_memory_mib", "gpu_model", "cpu_milli", "memory_mib", "priority", "affinity",
+    "anti_affinity", "exclusion", "gpu_id",
+)  # fmt: skip
+MOST_MILLI: Final = 64_000
+
+
+def read_jobs(path: Path, name: str) -> Workload:
+    """The jobs of a table, in order of arrival.
+
+    Raises:
+        BadTable: a broken table; line and column are named.
+    """
+    jobs: list[Job] = []
+    names: set[str] = set()
+    for row in read_rows(path, REQUIRED):
+        for column in row.cells:
+            if column not in COLUMNS:
+                raise BadTable(f'{path} line 1: there is no column "{column}"; there are {", ".join(COLUMNS)}')
+        job = _job(row)
+        if not job.name or job.name in names:
+            raise row.fault("name", "is empty or appears twice; every job needs a name of its own")
+        names.add(job.name)
+        jobs.append(job)
+    if not any(job.ask.devices for job in jobs):
+        raise BadTable(f"{path}: no job asks for a GPU; the column gpu of at least one line must be above 0")
+    return Workload(name, sorted(jobs, key=lambda job: job.arrive_us))
+
+
+def _job(row: Row) -> Job:
+    arrive_us, service_us = us(row.number("arrival_s", most=1e10)), us(row.number("duration_s", most=1e10))
+    return Job(row.text("name"), _ask(row), arrive_us, service_us)
+
+
+def _ask(row: Row) -> Ask:
+    milli = _milli(row, "gpu")
+    models = tuple(model for model in row.text("gpu_model").split("|") if model)
+    labels = Labels(row.text("affinity"), row.text("anti_affinity"), row.text("exclusion"))
+    try:
+        return Ask(
+            whole=milli // 1000,
+            rest_milli=milli % 1000,
+            limit_milli=_milli(row, "gpu_limit") if row.text("gpu_limit") else 0,
+            gpu_mib=row.integer("gpu_memory_mib", default=0),
+            models=models if milli else (),
+            cpu_milli=row.integer("cpu_milli", default=0),
+            memory_mib=row.integer("memory_mib", default=0),
+            gpu_id=row.text("gpu_id"),
+            labels=labels,
+            priority=row.integer("priority", default=0, most=10**6),
+        )
+    except BadTable:
+        raise
+    except UserError as error:
+        raise BadTable(f"{row.path} line {row.line}: {error}") from None
+
+
+def _milli(row: Row, column: str) -> int:
+    """Milli-GPU of a cell; a bare 0 is a job without a GPU."""
+    number = row.number(column, most=MOST_MILLI / 1000)
+    if number == 0:
+        return 0
+    try:
+        return parse_milli(row.text(column))
+    except UserError as error:
+        raise row.fault(column, f"is no part of a GPU ({error})") from None

@@ -1,0 +1,110 @@
+"""Where jobs come from: replayed traces, draws at a load, tables of one's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aliquot.model.errors import UserError
+from aliquot.sim.openb.trace import PodRow
+from aliquot.sim.workloads.generated import KubeShareJobs, MixJobs, kubeshare, mix
+from aliquot.sim.workloads.table import read_jobs
+from aliquot.sim.workloads.trace import Draws, Replay, drawn, replayed
+
+
+def pod(name: str, milli: int = 500, created=None, scheduled=None, deleted=None) -> PodRow:
+    return PodRow(name, 1000, 1024, 1 if milli else 0, milli, (), created, scheduled, deleted)
+
+
+def test_a_trace_is_replayed_at_its_own_times():
+    """Tasks arrive when they were created, the first at 0, and run as long as they did once scheduled."""
+    pods = [pod("b", 500, 130.0, 140.0, 150.0), pod("a", 1000, 100.0, 100.0, 160.0), pod("c", 0, 90.0, 90.0, 99.0)]
+
+    jobs = replayed(pods, "trace", 42, Replay(gpu_only=True)).jobs
+
+    assert [(0, 60_000_000, 1000), (30_000_000, 10_000_000, 500)] == [
+        (job.arrive_us, job.service_us, job.ask.milli) for job in jobs
+    ]
+
+
+def test_a_task_that_was_never_scheduled_runs_from_its_creation():
+    """Without a scheduled time the service is from creation to deletion; without deletion the task is left out."""
+    jobs = replayed([pod("a", 500, 10.0, None, 30.0), pod("b", 500, 10.0, 11.0, None)], "trace", 42, Replay()).jobs
+
+    assert [20_000_000] == [job.service_us for job in jobs]
+
+
+def test_whole_gpus_instead_of_parts():
+    """With `whole`, a part of a GPU becomes a whole one, as in a cluster without sharing."""
+    jobs = replayed([pod("a", 300, 0.0, 0.0, 5.0)], "trace", 42, Replay(whole=True)).jobs
+
+    assert (1, 0) == (jobs[0].ask.whole, jobs[0].ask.rest_milli)
+
+
+def test_a_trace_without_times_says_what_to_do():
+    """A trace without creation times cannot be replayed; the sentence names the other way."""
+    with pytest.raises(UserError, match="--load"):
+        replayed([pod("a")], "trace", 42, Replay())
+    with pytest.raises(UserError, match="--service-s"):
+        drawn([pod("a")], "trace", 8, 42, Draws(0.9, 10))
+
+
+TIMED = [pod(f"p{n}", 100 + 100 * (n % 5), 0.0, 0.0, float(10 ** (n % 4) + n)) for n in range(40)]
+TIMELESS = [pod(f"q{n}", 100 + 100 * (n % 5)) for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("pods", "how", "services"),
+    [
+        (TIMED, Draws(0.8, 6000), None),
+        (TIMELESS, Draws(0.8, 6000), TIMED),
+        (TIMELESS, Draws(0.8, 6000, mean_service_s=300.0), None),
+    ],
+    ids=["own times", "times of others", "exponential"],
+)
+def test_draws_offer_the_load_from_the_start(pods, how: Draws, services):
+    """With room for everybody, the GPUs in use are the load asked for, at the start and at any later moment."""
+    jobs = drawn(pods, "trace", 1000, 42, how, services=services).jobs
+    arrive = np.array([job.arrive_us for job in jobs])
+    end = arrive + np.array([job.service_us for job in jobs])
+    milli = np.array([job.ask.milli for job in jobs])
+    last = arrive[-1]
+
+    for part in (0.0, 0.05, 0.2, 0.5, 0.9):
+        used = milli[(arrive <= part * last) & (end > part * last)].sum()
+        assert used / 1e6 == pytest.approx(0.8, abs=0.08)
+
+
+def test_equal_seeds_give_equal_jobs():
+    """A workload depends on its seed alone."""
+    for make in (lambda seed: kubeshare(KubeShareJobs(jobs=50), seed), lambda seed: mix(MixJobs(jobs=50), seed)):
+        assert make(1).jobs == make(1).jobs
+        assert make(1).jobs != make(2).jobs
+
+
+def test_kubeshares_jobs_have_its_demand():
+    """Demands are normally distributed around the mean, cut to a GPU; arrivals come at the rate."""
+    jobs = kubeshare(KubeShareJobs(jobs=4000, per_min=120, mean_milli=300, sd_milli=100), 42).jobs
+    milli = np.array([job.ask.milli for job in jobs])
+
+    assert 300 == pytest.approx(milli.mean(), abs=6)
+    assert 100 == pytest.approx(milli.std(), abs=5)
+    assert 2000 == pytest.approx(jobs[-1].arrive_us / 1e6, rel=0.06)
+    assert 1 <= milli.min() <= milli.max() <= 1000
+
+
+def test_a_table_of_ones_own(tmp_path):
+    """Every documented column arrives in the job; jobs come in the order of their arrival."""
+    (tmp_path / "jobs.csv").write_text(
+        "name,arrival_s,duration_s,gpu,gpu_memory_mib,gpu_model,cpu_milli,priority,anti_affinity\n"
+        "late,9.5,60,2.5,4096,V100|A100,3000,2,noisy\n"
+        "early,1,5,0.3,,,,,\n"
+    )
+
+    early, late = read_jobs(tmp_path / "jobs.csv", "mine").jobs
+
+    assert ("early", 1_000_000, 300) == (early.name, early.arrive_us, early.ask.milli)
+    assert (2, 500, 4096, ("A100", "V100")) == (
+        late.ask.whole, late.ask.rest_milli, late.ask.gpu_mib, late.ask.models,
+    )  # fmt: skip
+    assert (3000, 2, "noisy") == (late.ask.cpu_milli, late.ask.priority, late.ask.labels.anti_affinity)
