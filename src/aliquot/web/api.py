@@ -1,0 +1,263 @@
+"""What `/api/v1` says and what the pages show: one set of plain records for one machine and for a cluster.
+
+Fractions are milli-GPU (1000 = one GPU), memory is MiB, moments are seconds since 1970, durations carry their unit in
+the name. A field that is not known is its default. Readers ignore fields they do not know: later versions add some.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+GpuState = Literal["whole", "shared", "idle"]
+"""Whole: one tenant has all of it; shared: somebody has a part; idle: nobody has any."""
+
+
+class Share(msgspec.Struct, frozen=True):
+    """One tenant's part of one GPU, what it was promised and what it gets.
+
+    `usage_milli` is charged time over the token window. `kept_percent` is the part of the windows of the last hour in
+    which the tenant wanted its request and got it; None while there was no such window.
+    """
+
+    tenant: str
+    request_milli: int
+    limit_milli: int
+    usage_milli: int
+    memory_mib: int
+    memory_used_mib: int
+    workload: str = ""
+    wait_ms: float = 0.0
+    debt_ms: float = 0.0
+    quota_ms: float = 0.0
+    processes: int = 0
+    waiting: bool = False
+    kept_percent: float | None = None
+    windows: int = 0
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU with everybody on it; `holder` has the token now."""
+
+    uuid: str
+    index: int
+    node: str
+    model: str
+    memory_mib: int
+    state: GpuState
+    free_milli: int
+    free_mib: int
+    busy_milli: int
+    memory_used_mib: int
+    shares: list[Share]
+    holder: str = ""
+    vgpu: str = ""
+    emulated: bool = False
+    healthy: bool = True
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of one GPU in a plan."""
+
+    node: str
+    index: int
+    uuid: str
+    request_milli: int
+    limit_milli: int
+    memory_mib: int
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """A SharePod, a pod with a share or a single run: state, place and promise; `message` says why it waits."""
+
+    name: str
+    kind: Literal["SharePod", "Pod", "Run"]
+    phase: str
+    request_milli: int
+    limit_milli: int
+    pieces: list[Piece]
+    age_s: float
+    model: str = ""
+    message: str = ""
+    restarts: int = 0
+    usage_milli: int = 0
+    memory_used_mib: int = 0
+    memory_mib: int = 0
+    kept_percent: float | None = None
+    windows: int = 0
+    events: list[str] = []
+
+    @property
+    def namespace(self) -> str:
+        """The part before the stroke; empty for a run."""
+        return self.name.rpartition("/")[0]
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A machine with GPUs, in sums over them."""
+
+    name: str
+    models: list[str]
+    gpus: int
+    whole: int
+    shared: int
+    idle: int
+    free_milli: int
+    busy_milli: int
+    memory_mib: int
+    free_mib: int
+    ready: bool = True
+    cordoned: bool = False
+    has_topology: bool = False
+
+
+class TreeNode(msgspec.Struct, frozen=True):
+    """A place in the access-cost tree: a link class such as PIX, and what hangs below it; a leaf names its GPU."""
+
+    label: str
+    cost: int
+    free: int
+    gpu: int = -1
+    children: list[TreeNode] = []
+
+
+class TopologyFacts(msgspec.Struct, frozen=True):
+    """What is near what in a node: `links[i][j]` is NV12, PIX, SYS, ...; of `costs[i][j]` the lower is nearer."""
+
+    node: str
+    links: list[list[str]]
+    costs: list[list[int]]
+    numa: list[int | None]
+    cores: list[str]
+    tree: TreeNode | None = None
+
+
+class Vgpu(msgspec.Struct, frozen=True):
+    """A named GPU of the pool."""
+
+    name: str
+    node: str
+    phase: Literal["Creating", "Active", "Idle", "Deleting"]
+    uuid: str
+    model: str
+    used_milli: int
+    memory_mib: int
+    memory_used_mib: int
+    attached: list[str]
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """The vGPUs, and by which rule GPUs come to the pool and leave it."""
+
+    policy: str
+    vgpus: list[Vgpu]
+
+
+class QuotaLine(msgspec.Struct, frozen=True):
+    """What a namespace may have of a model and what it has; a hard limit of None is no limit."""
+
+    namespace: str
+    model: str
+    used_milli: int
+    used_mib: int
+    hard_milli: int | None = None
+    hard_mib: int | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened; `id` grows."""
+
+    id: int
+    at_s: float
+    kind: str
+    subject: str
+    text: str
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One tenant on one GPU over time, each list as long as the history's `at_s`; None where it was not there."""
+
+    tenant: str
+    usage_milli: list[float | None]
+    wait_ms: list[float | None]
+    quota_ms: list[float | None]
+    debt_ms: list[float | None]
+    memory_mib: list[float | None]
+
+
+class History(msgspec.Struct, frozen=True):
+    """The last hour of one GPU, oldest first, one point each `step_s`."""
+
+    gpu: str
+    step_s: float
+    at_s: list[float]
+    series: list[Series]
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why a place, or a group of them, can not take a request; `lasting` when an empty one could not either."""
+
+    where: str
+    text: str
+    lasting: bool = False
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a workload waits or stands where it does: the answer first, then place by place.
+
+    `why` are sentences for one that has a place, `reasons` and `nearest` (the smallest change that would help) for one
+    that has none.
+    """
+
+    name: str
+    sentence: str
+    why: list[str] = []
+    reasons: list[Reason] = []
+    nearest: str = ""
+
+
+class AskFor(msgspec.Struct, frozen=True):
+    """A request as a person writes it; texts as in a SharePod."""
+
+    request: str = "0.5"
+    limit: str = ""
+    memory: str = ""
+    model: str = ""
+    gpu: str = ""
+    gpu_id: str = ""
+    affinity: str = ""
+    anti_affinity: str = ""
+    exclusion: str = ""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """A dry run: where a request would go now, why, and what each touched GPU would have left; nothing is reserved."""
+
+    fits: bool
+    sentence: str
+    policy: str
+    pieces: list[Piece] = []
+    before: list[Gpu] = []
+    after: list[Gpu] = []
+    why: list[str] = []
+    reasons: list[Reason] = []
+    nearest: str = ""
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """The whole in one line."""
+
+    gpus: int
+    whole: int
+    shared: int
+    idle: int
+    promised_milli: int
+    busy_milli: int
+    memory_mib: int
+    memory_promised_mib: int
+    memory_used_mib: int
+    running: int
+    waiting: int
+    kept_percent: float | None
+    windows: int

@@ -1,0 +1,183 @@
+"""The application: routes of pages, of live pages and of the API, behind the guard.
+
+`door` decides from a request's headers whose facts it may see: one machine has one answer for all, a cluster looks at
+the viewer's token. A page and its live feed ask the same door, so a feed is shared only by viewers of the same facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from importlib.resources import files
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from aliquot.web import rest
+from aliquot.web.facts import Facts
+from aliquot.web.feeds import Feeds, TooMany
+from aliquot.web.guard import LOOPBACK, Guard
+from aliquot.web.log import defect
+from aliquot.web.pages import Draw, Drawn, NotHere, gpu, gpus, pool, topology, trying, workloads
+from aliquot.web.render import address, render
+
+Door = Callable[[Mapping[str, str]], Facts]
+
+NAVIGATION: Final = (
+    ("/", "GPUs"),
+    ("/workloads", "Workloads"),
+    ("/topology", "Topology"),
+    ("/pool", "Pool and quota"),
+    ("/try", "Try it"),
+)
+# path -> (how it is drawn, its template, the word of the path that goes into the query)
+PAGES: Final[Mapping[str, tuple[Draw, str, str]]] = {
+    "/": (gpus.draw, "gpus.html", ""),
+    "/gpus/{uuid}": (gpu.draw, "gpu.html", "uuid"),
+    "/workloads": (workloads.draw, "workloads.html", ""),
+    "/workloads/{name:path}": (workloads.draw_one, "workload.html", "name"),
+    "/topology": (topology.draw, "topology.html", ""),
+    "/pool": (pool.draw, "pool.html", ""),
+    "/try": (trying.draw, "try.html", ""),
+}
+
+
+class Refused(Exception):
+    """The door shows this viewer nothing; `status` is 401 or 403."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def dashboard(door: Door, *, hosts: Collection[str] = LOOPBACK, feeds: Feeds | None = None) -> ASGIApp:
+    """The whole dashboard as an ASGI application; `feeds` is given by whoever will close it."""
+    live = feeds or Feeds()
+    routes: list[Any] = [Mount("/static", _Static(directory=str(files("aliquot.web") / "static")))]
+    routes += rest.routes(door)
+    for path, (draw, template, word) in PAGES.items():
+        routes.append(Route(f"/live{path}", _live(door, draw, word, live)))
+        routes.append(Route(path, _page(door, draw, template, word)))
+    handlers: dict[Any, Callable[[Request, Exception], Response | Awaitable[Response]]] = {
+        404: _not_found,
+        NotHere: _not_found,
+        Refused: _refused,
+        500: _defect,
+    }
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.add_middleware(GZipMiddleware, minimum_size=1400, compresslevel=5)
+    return Guard(app, hosts)
+
+
+class _Static(StaticFiles):
+    """Files whose address changes with their content may be kept for ever."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        if b"v=" in scope.get("query_string", b""):
+            response.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return response
+
+
+def _page(door: Door, draw: Draw, template: str, word: str) -> Callable[[Request], Response]:
+    def page(request: Request) -> Response:
+        facts = door(request.headers)
+        query = _query(request, word)
+        drawn = draw(facts, query)
+        return HTMLResponse(_whole(request, facts, drawn, template, query))
+
+    return page
+
+
+def _whole(request: Request, facts: Facts, drawn: Drawn, template: str, query: Mapping[str, str]) -> str:
+    return render(
+        template,
+        title=drawn.title,
+        where=facts.title,
+        navigation=NAVIGATION,
+        path=request.url.path,
+        live=address(f"/live{request.url.path}", **request.query_params),
+        blocks=drawn.blocks,
+        query=query,
+        frame=drawn.frame,
+    )
+
+
+def _live(door: Door, draw: Draw, word: str, feeds: Feeds) -> type:
+    class Live:
+        """An endpoint in plain ASGI: it sends for as long as its reader listens."""
+
+        def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            self._request = Request(scope, receive)
+            self._send = send
+
+        def __await__(self) -> Any:
+            return self._serve().__await__()
+
+        async def _serve(self) -> None:
+            request = self._request
+            facts = door(request.headers)
+            query = _query(request, word)
+            key = (id(facts), request.url.path, tuple(sorted(query.items())))
+            try:
+                await feeds.serve(
+                    key, lambda: _blocks(draw, facts, query), lambda: facts.revision, request.receive, self._send
+                )
+            except TooMany as error:
+                answer = PlainTextResponse(f"{error}\n", 503, {"retry-after": "30"})
+                await answer(request.scope, request.receive, self._send)
+
+    return Live
+
+
+def _blocks(draw: Draw, facts: Facts, query: Mapping[str, str]) -> Any:
+    try:
+        return draw(facts, query).blocks
+    except NotHere as error:
+        from aliquot.web.render import block
+
+        return [block("none", "blocks/none.html", text=str(error))]
+
+
+def _query(request: Request, word: str) -> dict[str, str]:
+    query = dict(request.query_params)
+    if word:
+        query[word] = request.path_params[word]
+    return query
+
+
+def _sorry(request: Request, status: int, text: str) -> Response:
+    if request.url.path.startswith("/api/"):
+        return rest.problem(text, status)
+    body = render(
+        "sorry.html", title=text, where="", navigation=NAVIGATION, path=request.url.path, live="", blocks=[], text=text
+    )
+    return HTMLResponse(body, status)
+
+
+def _not_found(request: Request, error: Exception) -> Response:
+    return _sorry(request, 404, str(error) if isinstance(error, NotHere) else "There is no such page.")
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return _sorry(request, error.status, str(error))
+
+
+def _defect(request: Request, error: Exception) -> Response:
+    defect("page failed", error, path=request.url.path)
+    return _sorry(request, 500, "This page has a defect; the server's log has the details.")
+
+
+def everyone(facts: Facts) -> Door:
+    """The door of one machine: who reaches it sees all."""
+    return lambda _headers: facts
+
+
+__all__ = ["Door", "Headers", "Refused", "dashboard", "everyone"]

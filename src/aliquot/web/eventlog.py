@@ -1,0 +1,79 @@
+"""The last events of a machine in one numbered list: what the arbiter noted and what became of SharePods."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from aliquot.web.api import Event
+
+KEPT: Final = 500
+_SENTENCES: Final[Mapping[str, str]] = {
+    "tenant-added": "has a place",
+    "tenant-removed": "gave its place back",
+    "misbehaved": "process {pid} broke the protocol ({why}) and was cut off",
+    "throttled": "process {pid} sends too many messages and is read again in a second",
+    "too-many-processes": "process {pid} is one too many and was turned away",
+    "drain-timeout": "processes {pids} did not answer a revocation; the GPU went on without them",
+    "out-of-descriptors": "a connection was lost: the arbiter is out of file descriptors",
+    "tenant-lost": "could not be taken over from the last arbiter: {why}",
+}
+
+
+class EventLog:
+    """Numbers events as they are first seen and keeps the last ones."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Event] = deque(maxlen=KEPT)
+        self._count = 0
+        self._seen_of_arbiter = (0, 0)  # (boot_id, id)
+        self._pods: dict[str, list[str]] = {}
+
+    def since(self, last: int) -> list[Event]:
+        """Those with an id above `last`, oldest first."""
+        return [event for event in self._kept if event.id > last]
+
+    def take_arbiter(self, boot_id: int, events: Iterable[Mapping[str, Any]], clock_offset_s: float) -> None:
+        """What the arbiter keeps; `clock_offset_s` is wall clock less its monotonic clock."""
+        boot, last = self._seen_of_arbiter
+        last = last if boot == boot_id else 0
+        for event in events:
+            if event["id"] <= last:
+                continue
+            last = event["id"]
+            kind = str(event["kind"])
+            text = _SENTENCES.get(kind, kind.replace("-", " ")).format_map(_Facts(event))
+            self._add(round(event["now_ns"] / 1e9 + clock_offset_s, 3), kind, str(event.get("tenant", "")), text)
+        self._seen_of_arbiter = (boot_id, last)
+
+    def take_pod(self, name: str, notes: Sequence[str], now_s: float) -> None:
+        """A SharePod's own notes, each `HH:MM:SS text`."""
+        for note in fresh(self._pods.get(name, ()), notes):
+            self._add(now_s, "sharepod", name, note.partition(" ")[2])
+        self._pods[name] = list(notes)
+
+    def forget_pods_but(self, names: set[str]) -> None:
+        """Drop the notes of those that are gone."""
+        for name in self._pods.keys() - names:
+            del self._pods[name]
+
+    def _add(self, at_s: float, kind: str, subject: str, text: str) -> None:
+        self._count += 1
+        self._kept.append(Event(self._count, at_s, kind, subject, text))
+
+
+class _Facts(dict[str, Any]):
+    """Facts of an event for `format_map`; one that is not there is left out."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def fresh(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """What was appended to a list that forgets its oldest entries."""
+    for gone in range(len(before) + 1):
+        kept = len(before) - gone
+        if list(before[gone:]) == list(now[:kept]):
+            return list(now[kept:])
+    return list(now)

@@ -1,0 +1,124 @@
+"""The port between pages and programs: what a page may ask, and what the answers promise.
+
+The standalone engine answers through `aliquot.web.standalone`; a cluster's scheduler program answers for itself. All
+methods but the last two return what was gathered last, without waiting for anything, and may be called from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from aliquot.web.api import (
+    AskFor,
+    Event,
+    Explanation,
+    Gpu,
+    History,
+    Node,
+    Pool,
+    QuotaLine,
+    TopologyFacts,
+    Totals,
+    Trial,
+    Workload,
+)  # fmt: skip
+
+
+class Facts(Protocol):
+    """What one viewer may see. Everything is read; there is no method that changes anything."""
+
+    @property
+    def title(self) -> str:
+        """Whose facts these are: a host's or a cluster's name."""
+
+    @property
+    def window_s(self) -> float:
+        """The length of the windows in which promises are kept."""
+
+    @property
+    def revision(self) -> int:
+        """Grows whenever an answer of the methods below may have changed."""
+
+    def gpus(self) -> Sequence[Gpu]:
+        """Every GPU, by node name and index."""
+
+    def workloads(self) -> Sequence[Workload]:
+        """Everything that holds or wants a share, waiting ones first, then by name."""
+
+    def nodes(self) -> Sequence[Node]:
+        """Every node with a GPU, by name."""
+
+    def topology(self, node: str) -> TopologyFacts | None:
+        """What is near what in a node; None where that is not known."""
+
+    def pool(self) -> Pool:
+        """The vGPUs."""
+
+    def quota(self) -> Sequence[QuotaLine]:
+        """Quota and use by namespace and model."""
+
+    def events(self, since: int) -> Sequence[Event]:
+        """The kept events with an id above `since`, oldest first."""
+
+    def history(self, gpu: str, seconds: float) -> History | None:
+        """The last `seconds` of a GPU, one hour at most; None for a GPU that is not there."""
+
+    def explain(self, name: str) -> Explanation | None:
+        """Why a workload waits or stands where it does; None for a name that is not there. May take a second."""
+
+    def try_request(self, request: AskFor) -> Trial:
+        """Where a request would go now, by the production placement; nothing is reserved. May take a second.
+
+        Raises:
+            UserError: the request makes no sense; the text says why.
+        """
+
+
+def totals(facts: Facts) -> Totals:
+    """The whole in one line."""
+    gpus, workloads = facts.gpus(), facts.workloads()
+    states = [gpu.state for gpu in gpus]
+    shares = [share for gpu in gpus for share in gpu.shares]
+    windows = sum(share.windows for share in shares)
+    kept = sum(share.windows * (share.kept_percent or 0.0) for share in shares)
+    return Totals(
+        gpus=len(gpus),
+        whole=states.count("whole"),
+        shared=states.count("shared"),
+        idle=states.count("idle"),
+        promised_milli=sum(1000 - gpu.free_milli for gpu in gpus),
+        busy_milli=sum(gpu.busy_milli for gpu in gpus),
+        memory_mib=sum(gpu.memory_mib for gpu in gpus),
+        memory_promised_mib=sum(gpu.memory_mib - gpu.free_mib for gpu in gpus),
+        memory_used_mib=sum(gpu.memory_used_mib for gpu in gpus),
+        running=sum(workload.phase == "Running" for workload in workloads),
+        waiting=sum(workload.phase == "Pending" for workload in workloads),
+        kept_percent=kept / windows if windows else None,
+        windows=windows,
+    )
+
+
+def node_sums(gpus: Sequence[Gpu], *, with_topology: frozenset[str] = frozenset()) -> list[Node]:
+    """The nodes that a list of GPUs makes, by name."""
+    by_node: dict[str, list[Gpu]] = {}
+    for gpu in gpus:
+        by_node.setdefault(gpu.node, []).append(gpu)
+    return [_node(name, own, name in with_topology) for name, own in sorted(by_node.items())]
+
+
+def _node(name: str, gpus: Sequence[Gpu], has_topology: bool) -> Node:
+    states = [gpu.state for gpu in gpus]
+    return Node(
+        name=name,
+        models=sorted({gpu.model for gpu in gpus}),
+        gpus=len(gpus),
+        whole=states.count("whole"),
+        shared=states.count("shared"),
+        idle=states.count("idle"),
+        free_milli=sum(gpu.free_milli for gpu in gpus),
+        busy_milli=sum(gpu.busy_milli for gpu in gpus),
+        memory_mib=sum(gpu.memory_mib for gpu in gpus),
+        free_mib=sum(gpu.free_mib for gpu in gpus),
+        has_topology=has_topology,
+    )

@@ -1,0 +1,190 @@
+"""Live pages: one feed for each page and query that somebody looks at, shared by all who look at the same.
+
+A feed draws its blocks, in a thread, whenever the facts have changed and numbers the changes. A stream sends what is
+newer than what it sent last, so a reader that is slow gets fewer and larger messages and never costs memory; one that
+takes nothing for some seconds is dropped and its browser connects again. Blocks are HTML that htmx morphs into the page
+by their id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final
+
+from starlette.types import Receive, Send
+
+from aliquot.web.log import defect
+from aliquot.web.render import Block
+
+TICK_S: Final = 0.5
+STUCK_S: Final = 10.0
+QUIET_S: Final = 15.0
+MAX_FEEDS: Final = 64
+MAX_STREAMS: Final = 2000
+CONTAINER: Final = "blocks"
+
+Draw = Callable[[], Sequence[Block]]
+Revision = Callable[[], Hashable]
+
+
+class TooMany(Exception):
+    """No more can be served; the page still works without being live."""
+
+
+class Feed:
+    """The blocks of one page and query, with the number of the change that made each what it is."""
+
+    def __init__(self, draw: Draw, revision: Revision) -> None:
+        self._draw = draw
+        self._revision = revision
+        self._drawn_of: Hashable = object()
+        self._blocks: dict[str, tuple[Block, int]] = {}
+        self._order: tuple[str, ...] = ()
+        self._ordered_at = 0
+        self._messages: dict[int, bytes] = {}
+        self.version = 0
+        self.streams = 0
+        self.changed = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    async def refresh(self) -> None:
+        """Draw again if the facts have moved on, and wake the streams if that changed anything."""
+        revision = self._revision()
+        if revision == self._drawn_of:
+            return
+        drawn = await asyncio.to_thread(self._draw)
+        self._drawn_of = revision
+        self._take(drawn)
+
+    def _take(self, drawn: Sequence[Block]) -> None:
+        blocks = {block.id: block for block in drawn}
+        number, order = self.version + 1, tuple(blocks)
+        new: dict[str, tuple[Block, int]] = {}
+        for block_id, block in blocks.items():
+            known = self._blocks.get(block_id)
+            new[block_id] = known if known is not None and known[0] == block else (block, number)
+        if order == self._order and all(since < number for _, since in new.values()):
+            return
+        if order != self._order:
+            self._order, self._ordered_at = order, number
+        self._blocks, self.version = new, number
+        self._messages.clear()
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def message(self, since: int) -> bytes:
+        """One event that takes a page from the state of `since` to now; 0 is a page of unknown state."""
+        if since not in self._messages:
+            self._messages[since] = self._make(since)
+        return self._messages[since]
+
+    def _make(self, since: int) -> bytes:
+        if since < self._ordered_at:
+            inner = "".join(block.html for block, _ in self._blocks.values())
+            html = f'<div id="{CONTAINER}" hx-swap-oob="innerMorph">{inner}</div>'
+        else:
+            html = "".join(_swapped(block) for block, number in self._blocks.values() if number > since)
+        lines = "".join(f"data: {line}\n" for line in html.splitlines())
+        return f"id: {self.version}\n{lines}\n".encode()
+
+
+def _swapped(block: Block) -> str:
+    """The block with the word for htmx on its one element."""
+    mark = f'id="{block.id}"'
+    return str(block.html).replace(mark, f'{mark} hx-swap-oob="outerMorph"', 1)
+
+
+class Feeds:
+    """All feeds of one server. Belongs to one event loop."""
+
+    def __init__(self, *, tick_s: float = TICK_S, stuck_s: float = STUCK_S, max_streams: int = MAX_STREAMS) -> None:
+        self._tick_s = tick_s
+        self._stuck_s = stuck_s
+        self._max_streams = max_streams
+        self._feeds: dict[Hashable, Feed] = {}
+        self._closing = False
+        self.streams = 0
+
+    def close(self) -> None:
+        """End every stream; call it in the loop's thread."""
+        self._closing = True
+        for feed in self._feeds.values():
+            feed.changed.set()
+
+    async def serve(self, key: Hashable, draw: Draw, revision: Revision, receive: Receive, send: Send) -> None:
+        """One stream until its reader goes away, gets stuck, or the server closes.
+
+        Raises:
+            TooMany: there are as many streams or feeds as may be; nothing was sent.
+        """
+        feed = self._join(key, draw, revision)
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await self._stream(feed, gone, send)
+        except TimeoutError:
+            return  # stuck: hanging up is all that can be done for it
+        finally:
+            gone.cancel()
+            self._leave(key, feed)
+
+    async def _stream(self, feed: Feed, gone: asyncio.Future[None], send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        sent = 0
+        while not gone.done() and not self._closing:
+            changed = feed.changed
+            if feed.version > sent:
+                body, sent = feed.message(sent), feed.version
+            else:
+                if await _first(changed, gone):
+                    continue
+                body = b": still here\n\n"
+            async with asyncio.timeout(self._stuck_s):
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        if not gone.done():
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _join(self, key: Hashable, draw: Draw, revision: Revision) -> Feed:
+        if self.streams >= self._max_streams:
+            raise TooMany(f"{self.streams} pages are live already")
+        feed = self._feeds.get(key)
+        if feed is None:
+            if len(self._feeds) >= MAX_FEEDS:
+                raise TooMany(f"{MAX_FEEDS} different pages are live already")
+            feed = Feed(draw, revision)
+            feed.task = asyncio.ensure_future(self._keep_fresh(feed))
+            self._feeds[key] = feed
+        feed.streams += 1
+        self.streams += 1
+        return feed
+
+    def _leave(self, key: Hashable, feed: Feed) -> None:
+        self.streams -= 1
+        feed.streams -= 1
+        if feed.streams == 0:
+            del self._feeds[key]
+            if feed.task is not None:
+                feed.task.cancel()
+
+    async def _keep_fresh(self, feed: Feed) -> None:
+        while True:
+            try:
+                await feed.refresh()
+            except Exception as error:
+                defect("live page failed", error)
+            await asyncio.sleep(self._tick_s)
+
+
+async def _first(changed: asyncio.Event, gone: asyncio.Future[None]) -> bool:
+    """Wait for either for a while; whether one came."""
+    woken = asyncio.ensure_future(changed.wait())
+    waited: set[asyncio.Future[Any]] = {woken, gone}
+    done, _ = await asyncio.wait(waited, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED)
+    woken.cancel()
+    return bool(done)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

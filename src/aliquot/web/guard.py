@@ -1,0 +1,77 @@
+"""What stands before every answer: who may be addressed, what may be done, what a browser may load.
+
+The Host header must name this server: a foreign page whose name was re-bound to our address is refused. Only GET and
+HEAD exist. The policy for browsers allows files of this server and nothing inline. Answers of a whole page or of facts
+are never stored; what a cache may keep says so itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_POLICY: Final = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+_HEADERS: Final = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Guard:
+    """Wraps an application. `hosts` are names without a port, IPv6 in brackets."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = LOOPBACK) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        await (self._refusal(scope) or self._app)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+        host = host_name(Headers(scope=scope).get("host", ""))
+        if host not in self._hosts:
+            known = ", ".join(sorted(self._hosts))
+            return PlainTextResponse(f"This server is called {known}, not {host[:100]!r}.\n", 421)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse(
+                "Everything here is read with GET; nothing can be changed.\n", 405, {"allow": "GET, HEAD"}
+            )
+        return None
+
+
+def host_name(header: str) -> str:
+    """A Host header without its port, in lower case."""
+    name, colon, port = header.strip().lower().rpartition(":")
+    return name if colon and (port.isdigit() or not port) and not name.endswith(":") else header.strip().lower()

@@ -1,0 +1,58 @@
+"""Shares as widths: what a bar of a GPU is made of, in thousandths of its length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from aliquot.model.quantities import format_milli
+from aliquot.web.api import Gpu
+
+SHADES = 4
+
+
+class Part(NamedTuple):
+    """A rectangle of a bar: from, how long, in which shade."""
+
+    x: int
+    width: int
+    shade: int
+
+
+class Bar(NamedTuple):
+    """Two lanes: what is promised and what is used, and the same in words."""
+
+    promised: list[Part]
+    used: list[Part]
+    words: str
+
+
+def compute_bar(gpu: Gpu) -> Bar:
+    """Compute: 1000 is the whole GPU."""
+    promised = _lane([share.request_milli for share in gpu.shares])
+    used = _lane([share.usage_milli for share in gpu.shares])
+    words = f"{format_milli(1000 - gpu.free_milli)} promised, {gpu.busy_milli / 1000:.2f} used"
+    return Bar(promised, used, words)
+
+
+def memory_bar(gpu: Gpu) -> Bar:
+    """Memory: 1000 is all of the device's."""
+    size = max(1, gpu.memory_mib)
+    promised = _lane([share.memory_mib * 1000 // size for share in gpu.shares])
+    used = _lane([share.memory_used_mib * 1000 // size for share in gpu.shares])
+    words = f"{(gpu.memory_mib - gpu.free_mib) / 1024:.1f} GiB promised, {gpu.memory_used_mib / 1024:.1f} GiB used"
+    return Bar(promised, used, words)
+
+
+def _lane(lengths: list[int]) -> list[Part]:
+    """Parts end to end; what would stand over the end is cut off."""
+    return list(_parts(lengths))
+
+
+def _parts(lengths: list[int]) -> Iterator[Part]:
+    at = 0
+    for number, length in enumerate(lengths):
+        width = min(length, 1000 - at)
+        if width > 0:
+            yield Part(at, width, number % SHADES)
+            at += width

@@ -1,0 +1,112 @@
+"""GPUs, the first page: every GPU as one bar of shares, by node or by model, a bounded number at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from aliquot.web.api import Gpu
+from aliquot.web.facts import Facts, totals
+from aliquot.web.pages import Drawn, Query, number
+from aliquot.web.pages.bars import compute_bar, memory_bar
+from aliquot.web.render import Block, address, block, slug
+
+PER_PAGE: Final = 48
+STATES: Final = ("idle", "shared", "whole")
+SORTS: Final[dict[str, tuple[str, Callable[[Gpu], Any]]]] = {
+    "": ("name", lambda gpu: 0),
+    "busy": ("most used", lambda gpu: -gpu.busy_milli),
+    "free": ("most free compute", lambda gpu: -gpu.free_milli),
+    "memory": ("most free memory", lambda gpu: -gpu.free_mib),
+}
+GROUPS: Final = {"": "by node", "model": "by model"}
+
+
+def draw(facts: Facts, query: Query) -> Drawn:
+    """The part of the GPUs that the query asks for."""
+    everything = facts.gpus()
+    found = ordered(matching(everything, query), query)
+    pages = max(1, -(-len(found) // PER_PAGE))
+    page = min(max(1, number(query, "page", 1)), pages)
+    shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
+    key = _group_key(query)
+    blocks = [block("summary", "blocks/summary.html", totals=totals(facts), window_s=facts.window_s)]
+    for name, gpus in groupby(shown, key=key):
+        blocks.append(_group(name, list(gpus), by_model=query.get("group") == "model"))
+    if not shown:
+        blocks.append(block("none", "blocks/none.html", text="No GPU fits these filters."))
+    if pages > 1:
+        blocks.append(_pager(query, page, pages, len(found)))
+    frame = {
+        "models": sorted({gpu.model for gpu in everything}),
+        "states": STATES,
+        "sorts": {name: text for name, (text, _) in SORTS.items()},
+        "groups": GROUPS,
+    }
+    return Drawn("GPUs", blocks, frame)
+
+
+def matching(gpus: Sequence[Gpu], query: Query) -> list[Gpu]:
+    """Those whose node, model, UUID, vGPU or a tenant contains the text, of the state and model asked for."""
+    text, state, model = query.get("q", "").strip().lower(), query.get("state", ""), query.get("model", "")
+    return [
+        gpu
+        for gpu in gpus
+        if (not state or gpu.state == state)
+        and (not model or gpu.model == model)
+        and (not text or _mentions(gpu, text))
+    ]
+
+
+def ordered(gpus: Sequence[Gpu], query: Query) -> list[Gpu]:
+    """Groups by their best GPU, GPUs in a group by themselves; ties by node and index."""
+    _, rank = SORTS.get(query.get("sort", ""), SORTS[""])
+    key = _group_key(query)
+    best: dict[str, Any] = {}
+    for gpu in gpus:
+        value = rank(gpu)
+        best[key(gpu)] = min(best.get(key(gpu), value), value)
+    return sorted(gpus, key=lambda gpu: (best[key(gpu)], key(gpu), rank(gpu), gpu.node, gpu.index))
+
+
+def _mentions(gpu: Gpu, text: str) -> bool:
+    names = (gpu.node, gpu.model, gpu.uuid, gpu.vgpu, *(share.tenant for share in gpu.shares))
+    return any(text in name.lower() for name in names)
+
+
+def _group_key(query: Query) -> Callable[[Gpu], str]:
+    return (lambda gpu: gpu.model) if query.get("group") == "model" else (lambda gpu: gpu.node)
+
+
+def _group(name: str, gpus: list[Gpu], *, by_model: bool) -> Block:
+    rows = [(gpu, compute_bar(gpu), memory_bar(gpu)) for gpu in gpus]
+    models = sorted({gpu.model for gpu in gpus})
+    return block(
+        f"group-{slug(name)}",
+        "blocks/group.html",
+        name=name,
+        by_model=by_model,
+        about="" if by_model else ", ".join(models),
+        emulated=all(gpu.emulated for gpu in gpus),
+        free_milli=sum(gpu.free_milli for gpu in gpus),
+        rows=rows,
+        mixed=len(models) > 1,
+    )
+
+
+def _pager(query: Query, page: int, pages: int, total: int) -> Block:
+    def at(wanted: int) -> str:
+        return address("/", **{**query, "page": wanted if wanted > 1 else ""})
+
+    first, last = (page - 1) * PER_PAGE + 1, min(page * PER_PAGE, total)
+    return block(
+        "pager",
+        "blocks/pager.html",
+        first=first,
+        last=last,
+        total=total,
+        previous=at(page - 1) if page > 1 else "",
+        following=at(page + 1) if page < pages else "",
+        what="GPUs",
+    )

@@ -1,0 +1,23 @@
+"""Pool and quota: named GPUs through their phases, and what each namespace has of each model."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aliquot.web.facts import Facts
+from aliquot.web.pages import Drawn, Query
+from aliquot.web.render import block
+
+PHASES: Final = ("Creating", "Active", "Idle", "Deleting")
+SHOWN: Final = 200
+
+
+def draw(facts: Facts, query: Query) -> Drawn:
+    """All of both, the first 200 of each."""
+    pool, quota = facts.pool(), facts.quota()
+    counts = {phase: sum(vgpu.phase == phase for vgpu in pool.vgpus) for phase in PHASES}
+    blocks = [
+        block("pool", "blocks/pool.html", policy=pool.policy, vgpus=pool.vgpus[:SHOWN], counts=counts),
+        block("quota", "blocks/quota.html", lines=quota[:SHOWN], total=len(quota)),
+    ]
+    return Drawn("Pool and quota", blocks)

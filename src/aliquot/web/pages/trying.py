@@ -1,0 +1,65 @@
+"""Try it: a request, where it would go, why, and what it would leave behind. Nothing is reserved."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from aliquot.model.errors import UserError
+from aliquot.model.sharepod import parse_sharepod
+from aliquot.web.api import AskFor, Trial
+from aliquot.web.facts import Facts
+from aliquot.web.pages import Drawn, Query
+from aliquot.web.pages.bars import compute_bar, memory_bar
+from aliquot.web.render import block
+
+TEXT_BYTES: Final = 16_384
+_FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(AskFor))
+
+
+def draw(facts: Facts, query: Query) -> Drawn:
+    """The form, and the answer when something was asked."""
+    trial, error = None, ""
+    if any(query.get(name) for name in ("request", "yaml")):
+        try:
+            trial = facts.try_request(ask_of(query))
+        except UserError as mistake:
+            error = str(mistake)
+    models = sorted({gpu.model for gpu in facts.gpus()})
+    blocks = [block("trial", "blocks/trial.html", trial=trial, error=error, rows=_rows(trial))]
+    return Drawn("Try it", blocks, {"models": models})
+
+
+def ask_of(query: Query) -> AskFor:
+    """The request of a query: its `yaml`, a SharePod, or else its fields.
+
+    Raises:
+        UserError: the text is not one SharePod.
+    """
+    text = query.get("yaml", "").strip()
+    if not text:
+        return AskFor(**{name: query[name].strip() for name in _FIELDS if query.get(name, "").strip()})
+    if len(text) > TEXT_BYTES:
+        raise UserError(f"the SharePod is longer than {TEXT_BYTES} characters; paste less")
+    gpu = parse_sharepod(_one_document(text)).spec.gpu
+    given = {name: getattr(gpu, name, None) for name in _FIELDS}
+    return AskFor(**{name: str(value) for name, value in given.items() if value not in (None, "")})
+
+
+def _one_document(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        problem = getattr(error, "problem", None) or "more than one document"
+        raise UserError(f"not readable as YAML: {where}{problem}; paste one SharePod") from None
+
+
+def _rows(trial: Trial | None) -> list[tuple[str, list[Any]]]:
+    if trial is None or not trial.fits:
+        return []
+    groups = (("now", trial.before), ("with it", trial.after))
+    return [(when, [(gpu, compute_bar(gpu), memory_bar(gpu)) for gpu in gpus]) for when, gpus in groups]

@@ -1,0 +1,87 @@
+"""Workloads: what runs or waits, where, what it was promised and what it got; one of them with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from aliquot.web.api import Workload
+from aliquot.web.facts import Facts
+from aliquot.web.pages import Drawn, NotHere, Query, number
+from aliquot.web.render import Block, address, block
+
+PER_PAGE: Final = 50
+PHASES: Final = ("Pending", "Running", "Succeeded", "Failed")
+
+
+def draw(facts: Facts, query: Query) -> Drawn:
+    """The part of the workloads that the query asks for."""
+    everything = facts.workloads()
+    found = matching(everything, query)
+    pages = max(1, -(-len(found) // PER_PAGE))
+    page = min(max(1, number(query, "page", 1)), pages)
+    shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
+    counts = {phase: sum(workload.phase == phase for workload in everything) for phase in PHASES}
+    blocks = [
+        block("counts", "blocks/counts.html", counts=counts),
+        block("workloads", "blocks/workloads.html", workloads=shown, window_s=facts.window_s)
+        if shown
+        else block("none", "blocks/none.html", text=_nothing(everything)),
+    ]
+    if pages > 1:
+        blocks.append(_pager(query, page, pages, len(found)))
+    namespaces = sorted({workload.namespace for workload in everything if workload.namespace})
+    return Drawn("Workloads", blocks, {"phases": PHASES, "namespaces": namespaces})
+
+
+def draw_one(facts: Facts, query: Query) -> Drawn:
+    """The workload that the query names."""
+    name = query.get("name", "")
+    workload = next((workload for workload in facts.workloads() if workload.name == name), None)
+    if workload is None:
+        raise NotHere(f"There is no workload {name[:100]} here.")
+    blocks = [
+        block("workload", "blocks/workload.html", workload=workload, window_s=facts.window_s),
+        block("why", "blocks/why.html", why=facts.explain(name)),
+        block("events", "blocks/notes.html", notes=list(reversed(workload.events))),
+    ]
+    return Drawn(workload.name, blocks, {})
+
+
+def matching(workloads: Sequence[Workload], query: Query) -> list[Workload]:
+    """Those whose name, model or node contains the text, of the phase and namespace asked for."""
+    text, phase, namespace = query.get("q", "").strip().lower(), query.get("phase", ""), query.get("namespace", "")
+    return [
+        workload
+        for workload in workloads
+        if (not phase or workload.phase == phase)
+        and (not namespace or workload.namespace == namespace)
+        and (not text or _mentions(workload, text))
+    ]
+
+
+def _mentions(workload: Workload, text: str) -> bool:
+    names = (workload.name, workload.model, *(piece.node for piece in workload.pieces))
+    return any(text in name.lower() for name in names)
+
+
+def _nothing(everything: Sequence[Workload]) -> str:
+    if everything:
+        return "No workload fits these filters."
+    return "Nothing asks for a GPU. Give it work: aliquot run, or aliquot apply -f FILE"
+
+
+def _pager(query: Query, page: int, pages: int, total: int) -> Block:
+    def at(wanted: int) -> str:
+        return address("/workloads", **{**query, "page": wanted if wanted > 1 else ""})
+
+    return block(
+        "pager",
+        "blocks/pager.html",
+        first=(page - 1) * PER_PAGE + 1,
+        last=min(page * PER_PAGE, total),
+        total=total,
+        previous=at(page - 1) if page > 1 else "",
+        following=at(page + 1) if page < pages else "",
+        what="workloads",
+    )

@@ -1,0 +1,99 @@
+"""Templates and how quantities read in them. Everything from outside is escaped; no template marks anything as safe
+but blocks that were rendered here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from aliquot.model.quantities import format_mib, format_milli
+
+_ENVIRONMENT: Final = Environment(
+    loader=PackageLoader("aliquot.web"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
+
+
+class Block(NamedTuple):
+    """A part of a page that is renewed by itself; its html is one element that carries `id`."""
+
+    id: str
+    html: Markup
+
+
+def render(template: str, /, **values: Any) -> Markup:
+    """A template filled in."""
+    return Markup(_ENVIRONMENT.get_template(template).render(**values))
+
+
+def block(block_id: str, template: str, /, **values: Any) -> Block:
+    """A block from a template that puts `id` on its one element."""
+    return Block(block_id, render(template, id=block_id, **values).strip())
+
+
+def slug(text: str) -> str:
+    """An element's id for any text: letters, digits and dashes stay, the rest becomes its code point."""
+    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):x}_", text)
+
+
+@cache
+def asset(path: str) -> str:
+    """The address of a static file, new whenever its content is."""
+    content = (files("aliquot.web") / "static" / path).read_bytes()
+    return f"/static/{path}?v={hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def gib(mib: float) -> str:
+    """`6144` -> `6.0`: GiB without the unit."""
+    return f"{mib / 1024:.1f}"
+
+
+def used(milli: float) -> str:
+    """`506` -> `0.51`: a measured fraction, to the two decimals that mean something."""
+    return f"{milli / 1000:.2f}"
+
+
+def percent(value: float | None) -> str:
+    """`99.87` -> `99.8 %`; never rounded up to a promise that was not kept."""
+    if value is None:
+        return "–"
+    return "100 %" if value >= 100 else f"{int(value * 10) / 10:.1f} %"
+
+
+def age(seconds: float) -> str:
+    """`5400` -> `1 h 30 min`."""
+    minutes = int(seconds // 60)
+    if minutes < 1:
+        return f"{int(seconds)} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{minutes // 1440} d"
+
+
+def pairs(texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Each text as its own label, for choices."""
+    return [(text, text) for text in texts]
+
+
+def address(path: str, **query: Any) -> str:
+    """A path with those parts of a query that say something."""
+    given = {name: value for name, value in query.items() if value not in ("", None)}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+_ENVIRONMENT.filters |= {
+    "milli": format_milli, "used": used, "mib": format_mib, "gib": gib, "percent": percent, "age": age,
+    "part": quote, "slug": slug, "pairs": pairs,
+}  # fmt: skip
+_ENVIRONMENT.globals |= {"asset": asset, "address": address}

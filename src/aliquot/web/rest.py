@@ -1,0 +1,122 @@
+"""`/api/v1`: the facts as JSON, each path as `aliquot.web.openapi` describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from aliquot.model.errors import UserError
+from aliquot.web import openapi
+from aliquot.web.facts import Facts, totals
+from aliquot.web.openapi import Listing, Problem
+from aliquot.web.pages import NotHere, trying
+
+if TYPE_CHECKING:
+    from aliquot.web.app import Door
+
+T = TypeVar("T")
+Read = Callable[[Facts, Request], Any]
+
+
+def routes(door: Door) -> list[Route]:
+    """Every path of the API."""
+    reads: dict[str, Read] = {
+        "/totals": lambda facts, _: totals(facts),
+        "/gpus": _gpus,
+        "/gpus/{uuid}/history": _history,
+        "/workloads": _workloads,
+        "/workloads/{name:path}/explain": _explain,
+        "/nodes": lambda facts, request: _listing(facts, request, facts.nodes()),
+        "/nodes/{name}/topology": _topology,
+        "/pool": lambda facts, _: facts.pool(),
+        "/quota": lambda facts, request: _listing(facts, request, facts.quota()),
+        "/events": lambda facts, request: _listing(facts, request, facts.events(_count(request, "since", 0))),
+        "/try": lambda facts, request: facts.try_request(trying.ask_of(request.query_params)),
+    }
+    found = [Route(f"/api/v1{path}", _endpoint(door, read)) for path, read in reads.items()]
+    return [*found, Route("/api/v1/openapi.json", lambda _request: _json(_document()))]
+
+
+def problem(text: str, status: int) -> Response:
+    """Why there is no answer."""
+    return _json(msgspec.json.encode(Problem(text)), status)
+
+
+def _endpoint(door: Door, read: Read) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:
+        try:
+            return _json(msgspec.json.encode(read(door(request.headers), request)))
+        except UserError as error:
+            return problem(str(error), 400)
+
+    return endpoint
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")
+
+
+@cache
+def _document() -> bytes:
+    try:
+        here = version("aliquot")
+    except PackageNotFoundError:
+        here = "0"
+    return msgspec.json.encode(openapi.document(here))
+
+
+def _count(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise UserError(f'{name} "{text[:40]}" is no whole number; write one from 0 up')
+    return int(text)
+
+
+def _listing(facts: Facts, request: Request, items: Sequence[T]) -> Listing[T]:
+    first = _count(request, "offset", 0)
+    last = first + _count(request, "limit", len(items))
+    return Listing(list(items[first:last]), len(items), facts.revision)
+
+
+def _gpus(facts: Facts, request: Request) -> Listing[Any]:
+    query = request.query_params
+    wanted = {name: query[name] for name in ("node", "model", "state") if query.get(name)}
+    found = [gpu for gpu in facts.gpus() if all(getattr(gpu, name) == value for name, value in wanted.items())]
+    return _listing(facts, request, found)
+
+
+def _workloads(facts: Facts, request: Request) -> Listing[Any]:
+    query = request.query_params
+    wanted = {name: query[name] for name in ("namespace", "phase") if query.get(name)}
+    found = [each for each in facts.workloads() if all(getattr(each, name) == value for name, value in wanted.items())]
+    return _listing(facts, request, found)
+
+
+def _history(facts: Facts, request: Request) -> Any:
+    uuid = request.path_params["uuid"]
+    return _there(facts.history(uuid, _count(request, "seconds", 3600)), f"There is no GPU {uuid[:60]} here.")
+
+
+def _explain(facts: Facts, request: Request) -> Any:
+    name = request.path_params["name"]
+    return _there(facts.explain(name), f"There is no workload {name[:100]} here.")
+
+
+def _topology(facts: Facts, request: Request) -> Any:
+    name = request.path_params["name"]
+    return _there(facts.topology(name), f"Nothing is known of what is near what in {name[:100]}.")
+
+
+def _there(found: T | None, otherwise: str) -> T:
+    if found is None:
+        raise NotHere(otherwise)
+    return found

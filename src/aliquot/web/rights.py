@@ -1,0 +1,126 @@
+"""What a viewer may see who has rights to some namespaces only.
+
+GPUs, nodes and free room are everybody's: a part that somebody of another namespace holds is shown as that, with its
+size and use, without a name. Workloads, quota, events, vGPUs and explanations are shown for the viewer's namespaces
+only. A cluster's door makes one of these for each set of namespaces and hands out the same one each time, so that
+viewers with equal rights share their live pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from aliquot.web.api import (
+    AskFor,
+    Event,
+    Explanation,
+    Gpu,
+    History,
+    Node,
+    Pool,
+    QuotaLine,
+    TopologyFacts,
+    Trial,
+    Workload,
+)  # fmt: skip
+from aliquot.web.facts import Facts
+
+OTHERS: Final = "(another namespace)"
+
+
+class Seen:
+    """The facts as somebody sees them who has rights to `namespaces`; runs without a namespace are nobody's."""
+
+    def __init__(self, facts: Facts, namespaces: frozenset[str]) -> None:
+        self._facts = facts
+        self.namespaces = namespaces
+
+    @property
+    def title(self) -> str:
+        """See `Facts`."""
+        return self._facts.title
+
+    @property
+    def window_s(self) -> float:
+        """See `Facts`."""
+        return self._facts.window_s
+
+    @property
+    def revision(self) -> int:
+        """See `Facts`."""
+        return self._facts.revision
+
+    def gpus(self) -> Sequence[Gpu]:
+        """Every GPU; names of others' parts are left out."""
+        return [self._masked(gpu) for gpu in self._facts.gpus()]
+
+    def workloads(self) -> Sequence[Workload]:
+        """Those of the viewer's namespaces."""
+        return [workload for workload in self._facts.workloads() if self._mine(workload.name)]
+
+    def nodes(self) -> Sequence[Node]:
+        """Every node."""
+        return self._facts.nodes()
+
+    def topology(self, node: str) -> TopologyFacts | None:
+        """See `Facts`."""
+        return self._facts.topology(node)
+
+    def pool(self) -> Pool:
+        """Every vGPU with those attached whom the viewer may see; nameless where there is none of them."""
+        pool = self._facts.pool()
+        vgpus = []
+        for vgpu in pool.vgpus:
+            mine = [name for name in vgpu.attached if self._mine(name)]
+            vgpus.append(msgspec.structs.replace(vgpu, name=vgpu.name if mine else OTHERS, attached=mine))
+        return Pool(pool.policy, vgpus)
+
+    def quota(self) -> Sequence[QuotaLine]:
+        """That of the viewer's namespaces."""
+        return [line for line in self._facts.quota() if line.namespace in self.namespaces]
+
+    def events(self, since: int) -> Sequence[Event]:
+        """Those about workloads of the viewer's namespaces."""
+        return [event for event in self._facts.events(since) if self._mine(event.subject)]
+
+    def history(self, gpu: str, seconds: float) -> History | None:
+        """Only the viewer's own tenants have a history."""
+        history = self._facts.history(gpu, seconds)
+        if history is None:
+            return None
+        mine = [series for series in history.series if self._mine(series.tenant)]
+        return msgspec.structs.replace(history, series=mine)
+
+    def explain(self, name: str) -> Explanation | None:
+        """None for a workload of another namespace, as for one that is not there."""
+        found = self._facts.explain(name) if self._mine(name) else None
+        return None if found is None else msgspec.structs.replace(found, nearest="")
+
+    def try_request(self, request: AskFor) -> Trial:
+        """See `Facts`; who else is on a GPU is left out."""
+        trial = self._facts.try_request(request)
+        return msgspec.structs.replace(
+            trial,
+            before=[self._masked(gpu) for gpu in trial.before],
+            after=[self._masked(gpu, own=len(was.shares)) for gpu, was in zip(trial.after, trial.before, strict=True)],
+            nearest="",  # it may be the end of somebody else's workload
+        )
+
+    def _mine(self, name: str) -> bool:
+        namespace, stroke, _ = name.partition("/")
+        return bool(stroke) and namespace in self.namespaces
+
+    def _masked(self, gpu: Gpu, *, own: int | None = None) -> Gpu:
+        """`own` is the place of a share that is the viewer's whatever its name: that of a trial."""
+        shares = [
+            share
+            if self._mine(share.tenant) or number == own
+            else msgspec.structs.replace(share, tenant=f"{OTHERS} {number + 1}", workload="")
+            for number, share in enumerate(gpu.shares)
+        ]
+        named = any(self._mine(share.tenant) for share in gpu.shares)
+        holder = gpu.holder if self._mine(gpu.holder) else ""
+        return msgspec.structs.replace(gpu, shares=shares, holder=holder, vgpu=gpu.vgpu if named else "")

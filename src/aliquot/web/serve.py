@@ -1,0 +1,117 @@
+"""The dashboard's server: uvicorn in a thread of the program whose facts it shows, on a socket of our own making."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Collection
+from types import TracebackType
+from typing import Final
+
+import uvicorn
+
+from aliquot.model.errors import AliquotError
+from aliquot.web.app import Door, dashboard
+from aliquot.web.feeds import Feeds
+from aliquot.web.guard import LOOPBACK
+
+USER_TIMEOUT_MS: Final = 20_000
+_BACKLOG: Final = 1024
+_STOP_S: Final = 5.0
+
+
+class PortTaken(AliquotError):
+    """Another program listens where the dashboard was to be."""
+
+
+class WebServer:
+    """Serves while it is open; `port` is where."""
+
+    def __init__(
+        self, door: Door, *, host: str = "127.0.0.1", port: int = 0, hosts: Collection[str] = LOOPBACK, tries: int = 1
+    ) -> None:
+        """Start serving; of `tries` ports from `port` up the first free one is taken.
+
+        Raises:
+            PortTaken: none is free.
+        """
+        self._socket = listening(host, port, tries)
+        self.port: int = self._socket.getsockname()[1]
+        self._feeds = Feeds()
+        config = uvicorn.Config(
+            dashboard(door, hosts=hosts, feeds=self._feeds),
+            log_config=None,
+            access_log=False,
+            log_level="critical",  # defects are logged by the application itself, without queries and headers
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=2,
+            h11_max_incomplete_event_size=65_536,
+            backlog=_BACKLOG,
+        )
+        self._server = uvicorn.Server(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="web", daemon=True)
+        self._thread.start()
+        self._started.wait(_STOP_S)
+
+    def __enter__(self) -> WebServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds it."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    def close(self) -> None:
+        """End every stream, then the server."""
+        self._server.should_exit = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._feeds.close)
+        self._thread.join(_STOP_S)
+        self._socket.close()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=self._config_loop) as runner:
+            runner.run(self._serve())
+
+    def _config_loop(self) -> asyncio.AbstractEventLoop:
+        factory = self._server.config.get_loop_factory()
+        self._loop = factory() if factory is not None else asyncio.new_event_loop()
+        return self._loop
+
+    async def _serve(self) -> None:
+        asyncio.get_running_loop().call_soon(self._started.set)
+        await self._server.serve(sockets=[self._socket])
+
+
+def listening(host: str, port: int, tries: int = 1) -> socket.socket:
+    """A bound socket whose connections the kernel cuts when their reader takes nothing for 20 s.
+
+    Raises:
+        PortTaken: none of the `tries` ports from `port` up is free.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    reason = ""
+    for number in range(port, port + max(1, tries)):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+        try:
+            sock.bind((host, number))
+        except OSError as error:
+            sock.close()
+            reason = (error.strerror or str(error)).lower()
+        else:
+            return sock
+    raise PortTaken(f"--port {port}: {reason}; choose another port, or --no-web")

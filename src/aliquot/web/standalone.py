@@ -1,0 +1,259 @@
+"""Facts of one machine: the engine's books, the SharePods, and the arbiter's status.
+
+Looked at once a second while somebody asks, and every five seconds for the history while nobody does: each look costs
+the arbiter some microseconds a tenant in which it grants nothing. Events are followed, not asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from aliquot.arbiter.client import ArbiterClient, ArbiterError
+from aliquot.arbiter.records import Status
+from aliquot.driver.discovery import gpu_topology
+from aliquot.model.ids import TenantName
+from aliquot.placement.machine import MachineBooks
+from aliquot.standalone.engine import Engine
+from aliquot.standalone.pods import Pods
+from aliquot.web import trial
+from aliquot.web.api import (
+    AskFor,
+    Event,
+    Explanation,
+    Gpu,
+    History,
+    Node,
+    Pool,
+    QuotaLine,
+    TopologyFacts,
+    Trial,
+    Workload,
+)  # fmt: skip
+from aliquot.web.eventlog import EventLog
+from aliquot.web.facts import node_sums
+from aliquot.web.gather import Seated, gpus_of, pool_of, quota_of, workloads_of
+from aliquot.web.history import HistoryRing
+from aliquot.web.log import defect
+from aliquot.web.promise import PromiseBook
+from aliquot.web.wiring import topology_facts
+
+LOOK_S: Final = 1.0
+UNSEEN_LOOK_S: Final = 5.0
+UNSEEN_S: Final = 10.0
+RECONNECT_S: Final = 1.0
+WINDOW_S: Final = 10.0  # until the arbiter has said its own
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Everything at one moment."""
+
+    gpus: list[Gpu] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    quota: list[QuotaLine] = field(default_factory=list)
+    pool: Pool = field(default_factory=lambda: Pool("on-demand", []))
+
+
+class StandaloneFacts:
+    """Answers for an engine in this process. `start` begins to look, `close` ends it."""
+
+    def __init__(self, engine: Engine, pods: Pods, *, look_s: float = LOOK_S) -> None:
+        self._engine = engine
+        self._pods = pods
+        self._look_s = look_s
+        self._node = engine.books.node
+        self._picture = Picture()
+        self._revision = 0
+        self._window_s = WINDOW_S
+        self._lock = threading.Lock()
+        self._history = HistoryRing()
+        self._promises = PromiseBook(WINDOW_S)
+        self._events = EventLog()
+        self._arbiter = ArbiterClient(engine.runtime.root, timeout_s=3.0)
+        self._arrived_s: dict[str, float] = {}
+        self._topology = gpu_topology(engine.gpus)
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._asked_s = self._looked_s = time.monotonic()
+        self._thread = threading.Thread(target=self._watch, name="web-facts", daemon=True)
+        self._follower = threading.Thread(target=self._follow, name="web-events", daemon=True)
+
+    def start(self) -> StandaloneFacts:
+        """Look once, then go on looking in a thread."""
+        self.look()
+        self._thread.start()
+        self._follower.start()
+        return self
+
+    def close(self) -> None:
+        """Stop looking. Events are followed until the arbiter ends, which is after this."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._arbiter.close()
+
+    @property
+    def title(self) -> str:
+        """The host's name."""
+        return self._node
+
+    @property
+    def window_s(self) -> float:
+        """The arbiter's window."""
+        return self._window_s
+
+    @property
+    def revision(self) -> int:
+        """Grows with every look that saw something new."""
+        self._asked()
+        return self._revision
+
+    def gpus(self) -> Sequence[Gpu]:
+        """See `Facts`."""
+        self._asked()
+        return self._picture.gpus
+
+    def workloads(self) -> Sequence[Workload]:
+        """See `Facts`."""
+        self._asked()
+        return self._picture.workloads
+
+    def nodes(self) -> Sequence[Node]:
+        """See `Facts`."""
+        return self._picture.nodes
+
+    def topology(self, node: str) -> TopologyFacts | None:
+        """See `Facts`."""
+        if node != self._node:
+            return None
+        return topology_facts(node, self._topology, {gpu.index for gpu in self._picture.gpus if gpu.state == "idle"})
+
+    def pool(self) -> Pool:
+        """See `Facts`."""
+        return self._picture.pool
+
+    def quota(self) -> Sequence[QuotaLine]:
+        """See `Facts`."""
+        return self._picture.quota
+
+    def events(self, since: int) -> Sequence[Event]:
+        """See `Facts`."""
+        with self._lock:
+            return self._events.since(since)
+
+    def history(self, gpu: str, seconds: float) -> History | None:
+        """See `Facts`."""
+        if all(gpu != known.uuid for known in self._picture.gpus):
+            return None
+        with self._lock:
+            return self._history.read(gpu, seconds)
+
+    def explain(self, name: str) -> Explanation | None:
+        """See `Facts`."""
+        tenant = TenantName(name)
+        if tenant in self._engine.seats:
+            return self._engine.look(lambda books: trial.explain_tenant(books, tenant))
+        workload = next((each for each in self._picture.workloads if each.name == name), None)
+        if workload is None:
+            return None
+        request = self._pods.request_of(name)
+        if request is None or workload.phase != "Pending":
+            return Explanation(name, f"{name} has ended ({workload.phase}); it holds no GPU.")
+        return self._engine.look(lambda books: trial.explain_request(books, name, request))
+
+    def try_request(self, request: AskFor) -> Trial:
+        """See `Facts`."""
+        return self._engine.look(lambda books: trial.try_request(books, self._picture.gpus, request))
+
+    def look(self) -> None:
+        """Gather everything now."""
+        self._looked_s = time.monotonic()
+        status = self._status()
+        seated = self._seated()
+        pods = self._pods.facts()
+        with self._lock:
+            if status is not None:
+                self._take_status(status)
+            gpus = gpus_of(
+                self._node, self._engine.gpus, seated, status, self._promises.kept, emulated=self._engine.emulated
+            )
+            now_s = time.time()
+            for pod in pods:
+                self._events.take_pod(pod.name, pod.events, now_s)
+            self._events.forget_pods_but({pod.name for pod in pods})
+            if now_s >= self._history.due_s:
+                self._history.add(now_s, gpus)
+        nodes = node_sums(gpus, with_topology=frozenset({self._node}))
+        picture = Picture(gpus, workloads_of(gpus, pods, seated), nodes, quota_of(gpus), pool_of(gpus))
+        if picture != self._picture:
+            self._picture = picture
+            self._revision += 1
+
+    def _asked(self) -> None:
+        now_s = time.monotonic()
+        self._asked_s = now_s
+        if now_s - self._looked_s > 1.5 * self._look_s:
+            self._wake.set()
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            unseen = time.monotonic() - self._asked_s > UNSEEN_S
+            self._wake.wait(UNSEEN_LOOK_S if unseen else self._look_s)
+            self._wake.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                self.look()
+            except Exception as error:
+                defect("looking at the engine failed", error)
+                self._stopping.wait(RECONNECT_S)
+
+    def _follow(self) -> None:
+        """Take the arbiter's events as they come, of each arbiter in turn."""
+        while not self._stopping.is_set():
+            with contextlib.suppress(ArbiterError, OSError), ArbiterClient(self._engine.runtime.root) as client:
+                boot_id = client.status().boot_id
+                for event in client.events(follow=True):
+                    with self._lock:
+                        self._events.take_arbiter(boot_id, [event], time.time() - time.monotonic())
+            self._stopping.wait(RECONNECT_S)
+
+    def _status(self) -> Status | None:
+        try:
+            return self._arbiter.status()
+        except (ArbiterError, OSError):
+            return None  # between two arbiters
+
+    def _take_status(self, status: Status) -> None:
+        if status.window_ms != round(self._promises.window_s * 1000):
+            self._window_s = status.window_ms / 1000
+            self._promises = PromiseBook(self._window_s)
+        present = set()
+        for gpu in status.gpus:
+            for tenant in gpu.tenants:
+                self._promises.see(gpu.uuid, tenant, status.now_ns)
+                present.add((gpu.uuid, tenant.name))
+        self._promises.forget_all_but(present)
+
+    def _seated(self) -> list[Seated]:
+        now_s = time.monotonic()
+        seats = self._engine.seats
+        names = self._engine.look(_gpu_ids)
+        self._arrived_s = {name: self._arrived_s.get(name, now_s) for name in seats}
+        return [
+            Seated(name, seat.plan.slices, round(now_s - self._arrived_s[name], 0), names.get(name, ""))
+            for name, seat in seats.items()
+        ]
+
+
+def _gpu_ids(books: MachineBooks) -> dict[TenantName, str]:
+    """The vGPU that each tenant named, of those that did."""
+    residents = [resident for device in books.devices for resident in books.residents(device.uuid)]
+    return {TenantName(resident.tenant): resident.gpu_id for resident in residents if resident.gpu_id}

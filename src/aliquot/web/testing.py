@@ -1,0 +1,217 @@
+"""Facts of a made-up cluster, for tests and for looking at pages: any number of nodes, the same for the same seed.
+
+Nothing of it is measured. `pass_time` changes usage the way a busy cluster does, so that live pages have news.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from aliquot.model.quantities import MILLI
+from aliquot.web.api import (
+    AskFor,
+    Event,
+    Explanation,
+    Gpu,
+    History,
+    Node,
+    Piece,
+    Pool,
+    QuotaLine,
+    Reason,
+    Share,
+    TopologyFacts,
+    Trial,
+    Vgpu,
+    Workload,
+)  # fmt: skip
+from aliquot.web.facts import node_sums
+from aliquot.web.gather import gpu_state
+from aliquot.web.history import HistoryRing
+from aliquot.web.trial import asked
+
+MODELS: Final = (("Tesla V100-SXM2-16GB", 16384), ("NVIDIA A100-SXM4-80GB", 81920), ("NVIDIA H100 80GB HBM3", 81559))
+_REQUESTS: Final = (100, 200, 250, 300, 500)
+
+
+class MadeUpFacts:
+    """A cluster of `nodes` x `gpus`; about a third of the GPUs whole, half shared, the rest idle."""
+
+    def __init__(self, nodes: int = 4, gpus: int = 8, *, seed: int = 1, title: str = "made up") -> None:
+        self._random = random.Random(seed)
+        self.title = title
+        self.window_s = 10.0
+        self.revision = 1
+        self._ring = HistoryRing()
+        self._gpus = [self._gpu(node, index) for node in range(nodes) for index in range(gpus)]
+        self._extra: list[Workload] = []
+
+    def pass_time(self, points: int = 1) -> None:
+        """Let usage move; each point is 5 s of history."""
+        for _ in range(points):
+            self._gpus = [self._moved(gpu) for gpu in self._gpus]
+            self._ring.add(time.time(), self._gpus)
+        self.revision += 1
+
+    def add(self, workload: Workload) -> None:
+        """One more workload, such as one with a hostile name."""
+        self._extra.append(workload)
+        self.revision += 1
+
+    def put(self, uuid: str, share: Share) -> None:
+        """One more tenant on a GPU, whatever it has left."""
+        self._gpus = [
+            msgspec.structs.replace(gpu, shares=[*gpu.shares, share], state="shared") if gpu.uuid == uuid else gpu
+            for gpu in self._gpus
+        ]
+        self.revision += 1
+
+    def gpus(self) -> Sequence[Gpu]:
+        """See `Facts`."""
+        return self._gpus
+
+    def workloads(self) -> Sequence[Workload]:
+        """See `Facts`; a tenth as many wait as run."""
+        running = [_workload(gpu, share) for gpu in self._gpus for share in gpu.shares]
+        waiting = [
+            Workload(f"batch/wait-{n}", "Pod", "Pending", 2000, 2000, [], 60.0 * n, message="no node has two idle GPUs")
+            for n in range(len(running) // 10)
+        ]
+        return [*self._extra, *waiting, *sorted(running, key=lambda workload: workload.name)]
+
+    def nodes(self) -> Sequence[Node]:
+        """See `Facts`."""
+        return node_sums(self._gpus)
+
+    def topology(self, node: str) -> TopologyFacts | None:
+        """See `Facts`; not known."""
+        return None
+
+    def pool(self) -> Pool:
+        """See `Facts`: every shared GPU is one."""
+        return Pool("hybrid", [_vgpu(gpu) for gpu in self._gpus if gpu.state == "shared"])
+
+    def quota(self) -> Sequence[QuotaLine]:
+        """See `Facts`."""
+        return [
+            QuotaLine(namespace, model, 1500, 8192, hard_milli=4000, hard_mib=65536)
+            for namespace in ("research", "web")
+            for model, _ in MODELS
+        ]
+
+    def events(self, since: int) -> Sequence[Event]:
+        """See `Facts`."""
+        kept = [Event(n, 1_700_000_000.0 + n, "sharepod", f"research/t-{n}", "placed") for n in range(1, 6)]
+        return [event for event in kept if event.id > since]
+
+    def history(self, gpu: str, seconds: float) -> History | None:
+        """See `Facts`."""
+        return self._ring.read(gpu, seconds) if any(gpu == known.uuid for known in self._gpus) else None
+
+    def explain(self, name: str) -> Explanation | None:
+        """See `Facts`."""
+        if all(name != workload.name for workload in self.workloads()):
+            return None
+        return Explanation(name, f"{name} is made up.", reasons=[Reason("9 nodes", "have no V100", lasting=True)])
+
+    def try_request(self, request: AskFor) -> Trial:
+        """See `Facts`: the first GPU with so much free."""
+        wanted = asked(request)
+        for gpu in self._gpus:
+            if gpu.free_milli >= wanted.request_milli:
+                piece = Piece(gpu.node, gpu.index, gpu.uuid, wanted.request_milli, wanted.ceiling_milli, 1024)
+                return Trial(True, f"It fits on GPU {gpu.index} of {gpu.node}.", "made up", [piece], [gpu], [gpu])
+        return Trial(False, "It would wait.", "made up", reasons=[Reason("all nodes", "are full")])
+
+    def _gpu(self, node: int, index: int) -> Gpu:
+        model, memory_mib = MODELS[node % len(MODELS)]
+        uuid = f"GPU-{node:08x}-{index:04x}-0000-0000-000000000000"
+        shares = self._shares(node, index, memory_mib)
+        promised = sum(share.request_milli for share in shares)
+        return Gpu(
+            uuid=uuid,
+            index=index,
+            node=f"node-{node:03d}",
+            model=model,
+            memory_mib=memory_mib,
+            state=gpu_state([share.request_milli for share in shares]),
+            free_milli=MILLI - promised,
+            free_mib=memory_mib - sum(share.memory_mib for share in shares),
+            busy_milli=min(MILLI, sum(share.usage_milli for share in shares)),
+            memory_used_mib=sum(share.memory_used_mib for share in shares),
+            shares=shares,
+            vgpu=f"vgpu-{node}-{index}" if shares and promised < MILLI else "",
+        )
+
+    def _shares(self, node: int, index: int, memory_mib: int) -> list[Share]:
+        kind = self._random.random()
+        if kind < 0.15:
+            return []
+        if kind < 0.5:
+            return [self._share(f"research/whole-{node}-{index}", MILLI, memory_mib)]
+        shares, left = [], MILLI
+        for number in range(self._random.randint(1, 4)):
+            request = self._random.choice(_REQUESTS)
+            if request <= left:
+                name = f"web/part-{node}-{index}-{number}"
+                shares.append(self._share(name, request, memory_mib * request // MILLI))
+                left -= request
+        return shares
+
+    def _share(self, name: str, request_milli: int, memory_mib: int) -> Share:
+        kept = self._random.choice((100.0, 100.0, 100.0, 99.2, 97.0))
+        return Share(
+            tenant=name,
+            workload=name,
+            request_milli=request_milli,
+            limit_milli=min(MILLI, request_milli * 2),
+            usage_milli=self._random.randint(0, request_milli),
+            memory_mib=memory_mib,
+            memory_used_mib=memory_mib * self._random.randint(1, 9) // 10,
+            wait_ms=float(self._random.randint(0, 200)),
+            quota_ms=100.0,
+            processes=1,
+            kept_percent=kept,
+            windows=360,
+        )
+
+    def _moved(self, gpu: Gpu) -> Gpu:
+        shares = [
+            msgspec.structs.replace(
+                share, usage_milli=max(0, min(share.limit_milli, share.usage_milli + self._random.randint(-60, 60)))
+            )
+            for share in gpu.shares
+        ]
+        busy = min(MILLI, sum(share.usage_milli for share in shares))
+        return msgspec.structs.replace(gpu, shares=shares, busy_milli=busy)
+
+
+def _workload(gpu: Gpu, share: Share) -> Workload:
+    piece = Piece(gpu.node, gpu.index, gpu.uuid, share.request_milli, share.limit_milli, share.memory_mib)
+    return Workload(
+        name=share.tenant,
+        kind="SharePod",
+        phase="Running",
+        request_milli=share.request_milli,
+        limit_milli=share.limit_milli,
+        pieces=[piece],
+        age_s=4000.0,
+        model=gpu.model,
+        usage_milli=share.usage_milli,
+        memory_used_mib=share.memory_used_mib,
+        memory_mib=share.memory_mib,
+        kept_percent=share.kept_percent,
+        windows=share.windows,
+    )
+
+
+def _vgpu(gpu: Gpu) -> Vgpu:
+    return Vgpu(
+        gpu.vgpu, gpu.node, "Active", gpu.uuid, gpu.model, MILLI - gpu.free_milli, gpu.memory_mib,
+        gpu.memory_mib - gpu.free_mib, [share.tenant for share in gpu.shares],
+    )  # fmt: skip

@@ -1,0 +1,202 @@
+"""Every page in a real browser: free of faults, readable, usable by keyboard, and with the numbers of the API."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aliquot.web.api import Share, Workload
+from aliquot.web.app import everyone
+from aliquot.web.serve import WebServer
+from aliquot.web.testing import MadeUpFacts
+
+from .conftest import Visit, playwright
+
+expect = playwright.expect
+CHECKS = Path(__file__).parent / "checks.js"
+HOSTILE = "<img src=x onerror=alert(1)>'\"<script>alert(2)</script>"
+Open = Callable[..., Visit]
+
+
+def gpu_with_tenants(facts: MadeUpFacts):
+    """A GPU that several share."""
+    return next(gpu for gpu in facts.gpus() if len(gpu.shares) > 1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_are_accessible(visit: Open, server: WebServer, facts: MadeUpFacts, scheme: str, width: int):
+    """Contrast, labels, names, headings, landmarks and width hold on every page, light and dark, wide and narrow."""
+    gpu, checks = gpu_with_tenants(facts), CHECKS.read_text()
+    paths = ["/", "/?state=idle", f"/gpus/{gpu.uuid}", "/workloads", "/workloads/batch/wait-0", "/topology", "/pool"]
+    paths += ["/try", "/try?request=0.3", "/try?request=x", "/nowhere"]
+    seen = visit(server.url, color_scheme=scheme)
+    seen.page.set_viewport_size({"width": width, "height": 800})
+    faults = {path: found for path in paths if (found := seen.go(path).evaluate(checks))}
+    seen.faults = [fault for fault in seen.faults if "404" not in fault]  # /nowhere is meant to be
+
+    assert {} == faults
+
+
+def test_numbers_are_those_of_the_api(visit: Open, server: WebServer, facts: MadeUpFacts):
+    """What a row shows is what /api/v1/gpus says."""
+    page = visit(server.url).go("/")
+    items = page.evaluate("fetch('/api/v1/gpus').then((answer) => answer.json())")["items"]
+    for gpu in items:
+        row = page.locator(f'li.gpu:has(a[href="/gpus/{gpu["uuid"]}"])')
+        text = " ".join(row.inner_text().split())
+        assert gpu["state"] in text
+        assert f"{gpu['busy_milli'] / 1000:.2f} used" in text
+        assert f"{gpu['memory_used_mib'] / 1024:.1f} of {gpu['memory_mib'] / 1024:.1f} GiB" in text
+        assert all(share["tenant"] in text for share in gpu["shares"])
+
+
+def test_news_arrive_within_two_seconds(visit: Open, server: WebServer, facts: MadeUpFacts):
+    """A tenant that comes is on the page within two seconds, without a reload and without losing the focus."""
+    seen = visit(server.url)
+    page = seen.go("/")
+    seen.live()
+    page.evaluate("window.notReloaded = true")
+    link = page.locator("li.gpu a").first
+    link.focus()
+    gpu = facts.gpus()[0]
+    began_s = time.monotonic()
+    facts.put(gpu.uuid, Share("new/tenant", 100, 1000, 50, 100, 50))
+    expect(page.locator("li.gpu").first).to_contain_text("new/tenant", timeout=5000)
+    took_s = time.monotonic() - began_s
+
+    assert took_s < 2.0
+    assert page.evaluate("window.notReloaded")
+    assert link.evaluate("(el) => el === document.activeElement")
+
+
+def test_a_lost_server_is_told_and_found_again(visit: Open, facts: MadeUpFacts):
+    """When the server goes away the page says so; when it is back the page is live again."""
+    first = WebServer(everyone(facts))
+    seen = visit(first.url)
+    page = seen.go("/")
+    seen.live()
+    first.close()
+    expect(page.locator("#live-state")).to_contain_text("lost", timeout=10_000)
+    with WebServer(everyone(facts), port=first.port):
+        expect(page.locator("#live-state")).to_have_text("live", timeout=20_000)
+    seen.faults = [fault for fault in seen.faults if "ERR_" not in fault and "Failed to fetch" not in fault]
+
+
+def test_searching_needs_no_reload(visit: Open, server: WebServer, facts: MadeUpFacts):
+    """Typing narrows the list, keeps the focus where it is, and the address can be shared and gone back from."""
+    tenant = gpu_with_tenants(facts).shares[0].tenant
+    page = visit(server.url).go("/")
+    page.evaluate("window.notReloaded = true")
+    page.get_by_label("Find").type(tenant, delay=5)
+    expect(page.locator("li.gpu")).to_have_count(1)
+
+    assert page.evaluate("window.notReloaded && document.activeElement.name") == "q"
+    assert re.search(r"\?q=[^&]+$", page.url)
+    page.go_back()
+    expect(page.locator("li.gpu")).to_have_count(32)
+
+
+def test_a_filtered_page_is_live_too(visit: Open, server: WebServer, facts: MadeUpFacts):
+    """After a filter the live feed is that of the filtered page."""
+    seen = visit(server.url)
+    page = seen.go("/")
+    seen.live()
+    page.get_by_label("State").select_option("idle")
+    expect(page.locator("li.gpu")).to_have_count(sum(gpu.state == "idle" for gpu in facts.gpus()))
+    idle = next(gpu for gpu in facts.gpus() if gpu.state == "idle")
+    facts.put(idle.uuid, Share("new/tenant", 100, 1000, 50, 100, 50))
+
+    expect(page.locator(f'a[href="/gpus/{idle.uuid}"]')).to_have_count(0, timeout=5000)
+
+
+def test_everything_is_reached_by_keyboard(visit: Open, server: WebServer):
+    """Tab goes through the page in reading order with a visible focus; Enter opens a GPU."""
+    page = visit(server.url).go("/")
+    order = []
+    for _ in range(16):
+        page.keyboard.press("Tab")
+        order.append(
+            page.evaluate(
+                "(() => { const el = document.activeElement; const style = getComputedStyle(el);"
+                "return [el.textContent.trim().slice(0, 20) || el.name, style.outlineStyle !== 'none',"
+                "[...document.querySelectorAll('*')].indexOf(el)]; })()"
+            )
+        )
+    places = [place for _, _, place in order]
+
+    assert "To the content" == order[0][0]
+    assert all(visible for _, visible, _ in order)
+    assert sorted(places) == places and len(set(places)) == len(places)
+    page.locator("li.gpu a").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/gpus/**")
+
+
+def test_pages_are_read_without_javascript(visit: Open, server: WebServer, facts: MadeUpFacts):
+    """Without scripts the lists, the filters, a GPU's hour and Try it still work."""
+    gpu = gpu_with_tenants(facts)
+    page = visit(server.url, java_script_enabled=False).go("/")
+    page.get_by_label("Find").fill(gpu.uuid)
+    page.get_by_role("button", name="Show").click()
+    assert 1 == page.locator("li.gpu").count()
+    page.locator("li.gpu a").first.click()
+    page.locator("summary").click()
+    assert page.get_by_role("cell", name="Wait for a grant, median (ms)").count() == len(gpu.shares)
+    page.goto(server.url + "try")
+    page.get_by_label("GPUs").fill("0.3")
+    page.get_by_role("button", name="Try").first.click()
+    assert "It fits" in page.locator("#trial").inner_text()
+
+
+def test_the_hour_is_drawn_and_told(visit: Open, server: WebServer, facts: MadeUpFacts):
+    """Every quantity of a GPU has a chart with its tenants, and the table under it has the same means."""
+    gpu = gpu_with_tenants(facts)
+    page = visit(server.url).go(f"/gpus/{gpu.uuid}")
+    expect(page.locator("figure canvas")).to_have_count(5)
+    assert gpu.shares[0].tenant in page.locator("figure .u-legend").first.inner_text()
+    page.locator("summary").click()
+    history = page.evaluate(f"fetch('/api/v1/gpus/{gpu.uuid}/history').then((answer) => answer.json())")
+    usage = history["series"][0]["usage_milli"]
+    row = page.locator("table.plain tbody tr").first.inner_text().split()
+
+    assert f"{sum(usage) / len(usage) / 1000:.2f}" == row[-2]
+
+
+def test_hostile_names_stay_text(visit: Open, server: WebServer, facts: MadeUpFacts):
+    """Names that are markup are shown as they are, on first sight and when they come live."""
+    seen = visit(server.url)
+    page = seen.go("/")
+    seen.live()
+    facts.put(facts.gpus()[0].uuid, Share(HOSTILE, 100, 1000, 50, 100, 50))
+    facts.add(Workload(HOSTILE, "Pod", "Pending", 100, 100, [], 1.0, message=HOSTILE, events=[HOSTILE]))
+    expect(page.locator("li.gpu").first).to_contain_text(HOSTILE, timeout=5000)
+    for path in (f"/gpus/{facts.gpus()[0].uuid}", "/workloads", "/pool"):
+        seen.go(path)
+        expect(page.locator("main")).to_contain_text(HOSTILE)
+        assert 0 == page.locator("main img").count() + page.locator("main script").count()
+
+
+def test_a_thousand_gpus_load_at_once(visit: Open):
+    """With 1,000 GPUs the first page comes with all its files under 150 kB, and is read within 300 ms."""
+    facts = MadeUpFacts(nodes=125, gpus=8)
+    with WebServer(everyone(facts)) as server:
+        seen = visit(server.url)
+        took_ms = []
+        for _ in range(3):
+            page = seen.go("/")
+            timing = "JSON.parse(JSON.stringify(performance.getEntriesByType('navigation')[0]))"
+            took_ms.append(page.evaluate(timing)["domInteractive"])
+        entries = "[...performance.getEntriesByType('resource'), ...performance.getEntriesByType('navigation')]"
+        size = page.evaluate(
+            f"{entries}.filter((e) => !e.name.includes('/live')).reduce((sum, e) => sum + e.encodedBodySize, 0)"
+        )
+        elements = page.evaluate("document.querySelectorAll('*').length")
+
+    assert size < 150_000
+    assert elements < 3000
+    assert min(took_ms) < 300

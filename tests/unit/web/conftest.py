@@ -1,0 +1,23 @@
+"""A made-up cluster behind the whole application, asked in this process."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+from aliquot.web.app import dashboard, everyone
+from aliquot.web.testing import MadeUpFacts
+
+
+@pytest.fixture
+def facts() -> MadeUpFacts:
+    """Four nodes with eight GPUs each, with a minute of history."""
+    made_up = MadeUpFacts(nodes=4, gpus=8)
+    made_up.pass_time(points=12)
+    return made_up
+
+
+@pytest.fixture
+def visitor(facts: MadeUpFacts) -> TestClient:
+    """Asks for pages as a browser on this machine would."""
+    return TestClient(dashboard(everyone(facts)), base_url="http://localhost:8765")

@@ -1,0 +1,105 @@
+"""Who is answered, and what browsers are told."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+from aliquot.web.app import Refused, dashboard
+from aliquot.web.guard import host_name
+from aliquot.web.serve import PortTaken, listening
+
+PAGES = ["/", "/workloads", "/topology", "/pool", "/try", "/api/v1/gpus", "/nowhere", "/static/aliquot.css"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8765", "", "[::2]"])
+def test_a_foreign_name_is_refused(visitor: TestClient, host: str):
+    """A request that names another host (DNS rebinding) gets nothing."""
+    assert 421 == visitor.get("/api/v1/gpus", headers={"host": host}).status_code
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8765", "127.0.0.1:1", "[::1]:8765", "[::1]"])
+def test_this_machine_is_answered(visitor: TestClient, host: str):
+    """The names of the loopback are known, with and without a port."""
+    assert 200 == visitor.get("/", headers={"host": host}).status_code
+
+
+HOSTS = {"a:80": "a", "a": "a", "[::1]:80": "[::1]", "[::1]": "[::1]", "A": "a", "a:b": "a:b"}
+
+
+@pytest.mark.parametrize("header", HOSTS)
+def test_a_host_is_read_without_its_port(header: str):
+    """The port is no part of the name; brackets are."""
+    assert HOSTS[header] == host_name(header)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/", "/try", "/api/v1/workloads"])
+def test_nothing_can_be_changed(visitor: TestClient, method: str, path: str):
+    """Every method but GET and HEAD is refused everywhere."""
+    assert 405 == visitor.request(method, path).status_code
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_answer_carries_the_policy(visitor: TestClient, path: str):
+    """Nothing inline and nothing foreign may be loaded, whatever is asked for."""
+    policy = visitor.get(path).headers["content-security-policy"]
+
+    assert "default-src 'none'" in policy and "script-src 'self'" in policy and "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy and "http:" not in policy and "*" not in policy
+
+
+@pytest.mark.parametrize("path", [page for page in PAGES if not page.startswith(("/static", "/api"))])
+def test_pages_hold_to_the_policy(visitor: TestClient, path: str):
+    """No page has a script, style or handler of its own, or names another host."""
+    text = visitor.get(path).text.lower()
+
+    assert "<script>" not in text and "<style" not in text and " style=" not in text and " onclick" not in text
+    assert "http://" not in text.replace("http://www.w3.org", "") and "https://" not in text
+
+
+def test_facts_are_not_stored(visitor: TestClient):
+    """Pages and facts are kept by no cache; files are, for their address has their content in it."""
+    assert "no-store" == visitor.get("/").headers["cache-control"]
+    assert "no-store" == visitor.get("/api/v1/gpus").headers["cache-control"]
+    assert "immutable" in visitor.get("/static/aliquot.css?v=1").headers["cache-control"]
+
+
+def test_a_door_can_refuse(facts):
+    """A viewer whom the door does not know sees an explanation instead of facts, as page and as JSON."""
+
+    def door(headers):
+        if headers.get("authorization") != "Bearer secret-token":
+            raise Refused("Sign in to see GPUs.", 401)
+        return facts
+
+    client = TestClient(dashboard(door), base_url="http://localhost")
+
+    assert (401, 401) == (client.get("/").status_code, client.get("/api/v1/gpus").status_code)
+    assert 200 == client.get("/", headers={"authorization": "Bearer secret-token"}).status_code
+
+
+def test_a_defect_is_told_without_secrets(facts, capsys):
+    """A page that fails says so; neither the page nor the log has the query or a header."""
+
+    def door(headers):
+        raise RuntimeError("broken")
+
+    client = TestClient(dashboard(door), base_url="http://localhost", raise_server_exceptions=False)
+    answer = client.get("/?q=private-word", headers={"authorization": "Bearer secret-token"})
+    said = capsys.readouterr()
+
+    assert 500 == answer.status_code
+    assert "secret-token" not in answer.text + said.out + said.err
+    assert "private-word" not in answer.text + said.out + said.err
+
+
+def test_a_taken_port_is_passed_over_where_any_will_do():
+    """Of several ports that may be tried the first free one is taken; where one was asked for, a taken one is told."""
+    with listening("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with listening("127.0.0.1", port, 20) as other:
+            assert port < other.getsockname()[1] < port + 20
+        with pytest.raises(PortTaken, match=f"--port {port}: address already in use"):
+            listening("127.0.0.1", port)

@@ -1,0 +1,71 @@
+"""The hour in memory."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aliquot.web.api import Gpu, Share
+from aliquot.web.history import HistoryRing
+
+
+def gpu(**usage_milli: int) -> Gpu:
+    """A GPU with one tenant for each name."""
+    shares = [Share(name, 100, 1000, milli, 1024, 512) for name, milli in usage_milli.items()]
+    return Gpu("GPU-0", 0, "here", "V100", 16384, "shared", 0, 0, 0, 0, shares)
+
+
+def usage(ring: HistoryRing, seconds: float = 3600.0) -> dict[str, list[float | None]]:
+    """What the ring keeps of every tenant's usage."""
+    return {series.tenant: series.usage_milli for series in ring.read("GPU-0", seconds).series}
+
+
+def test_points_come_back_in_order():
+    """The last points of a tenant come oldest first, each with its moment."""
+    ring = HistoryRing(step_s=5.0)
+    for n in range(3):
+        ring.add(100.0 + 5 * n, [gpu(a=n)])
+
+    assert {"a": [0, 1, 2]} == usage(ring)
+    assert [100.0, 105.0, 110.0] == ring.read("GPU-0", 3600).at_s
+
+
+def test_an_absent_tenant_has_gaps():
+    """Where a tenant was not there its series has nothing, and all series are as long as the time axis."""
+    ring = HistoryRing()
+    for point in (gpu(a=1), gpu(), gpu(a=3, b=4)):
+        ring.add(0.0, [point])
+
+    assert {"a": [1, None, 3], "b": [None, None, 4]} == usage(ring)
+
+
+def test_one_hour_and_no_more():
+    """What is older than the span is forgotten, and so is a tenant that has been away for all of it."""
+    ring = HistoryRing(step_s=5.0, span_s=20.0)
+    ring.add(0.0, [gpu(gone=7)])
+    for n in range(60):
+        ring.add(5.0 * n, [gpu(a=n)])
+
+    assert {"a": [56, 57, 58, 59]} == usage(ring)
+
+
+def test_less_than_all_may_be_asked():
+    """A reader gets the newest points that make up the time it asks for."""
+    ring = HistoryRing(step_s=5.0)
+    for n in range(10):
+        ring.add(5.0 * n, [gpu(a=n)])
+
+    assert {"a": [8, 9]} == usage(ring, 10.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 1000)), max_size=40), st.integers(2, 9))
+def test_the_ring_is_a_list_that_forgets(points: list[dict[str, int]], length: int):
+    """Whatever comes and goes, the ring tells what a plain list of the last points tells."""
+    ring = HistoryRing(step_s=1.0, span_s=float(length))
+    for point in points:
+        ring.add(0.0, [gpu(**point)])
+
+    kept = points[-length:]
+    names = sorted({name for point in kept for name in point})
+    assert {name: [point.get(name) for point in kept] for name in names} == usage(ring)

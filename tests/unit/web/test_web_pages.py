@@ -1,0 +1,193 @@
+"""What the pages show."""
+
+from __future__ import annotations
+
+import re
+import time
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+
+from aliquot.web.api import Share, Workload
+from aliquot.web.app import dashboard, everyone
+from aliquot.web.pages.gpus import PER_PAGE, ordered
+from aliquot.web.render import percent, slug
+from aliquot.web.testing import MadeUpFacts
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}${7*7}"
+
+
+def shown_gpus(text: str) -> list[str]:
+    """UUIDs of the GPUs of a page, in order."""
+    return re.findall(r'<a href="/gpus/([^"]+)">', text)
+
+
+@pytest.mark.parametrize("path", ["/", "/workloads", "/topology", "/pool", "/try"])
+def test_every_page_is_there(visitor: TestClient, path: str):
+    """Each page answers, says its name once as heading, and marks itself in the navigation."""
+    answer = visitor.get(path)
+
+    assert 200 == answer.status_code
+    assert 1 == answer.text.count("<h1>") == answer.text.count('aria-current="page"')
+
+
+def test_all_gpus_are_on_the_first_page(visitor: TestClient, facts: MadeUpFacts):
+    """A small cluster is shown whole, every GPU with everybody on it."""
+    text = visitor.get("/").text
+
+    assert [gpu.uuid for gpu in facts.gpus()] == shown_gpus(text)
+    assert all(share.tenant in text for gpu in facts.gpus() for share in gpu.shares)
+
+
+@pytest.mark.parametrize("state", ["idle", "shared", "whole"])
+def test_gpus_are_found_by_state(visitor: TestClient, facts: MadeUpFacts, state: str):
+    """The filter by state leaves exactly those."""
+    wanted = [gpu.uuid for gpu in facts.gpus() if gpu.state == state]
+
+    assert wanted == shown_gpus(visitor.get(f"/?state={state}").text)
+
+
+def test_gpus_are_found_by_tenant(visitor: TestClient, facts: MadeUpFacts):
+    """The search finds the GPU on which a tenant is."""
+    gpu = next(gpu for gpu in facts.gpus() if gpu.shares)
+
+    assert gpu.uuid in shown_gpus(visitor.get("/", params={"q": gpu.shares[0].tenant.upper()}).text)
+
+
+def test_gpus_are_sorted_by_what_is_free(facts: MadeUpFacts):
+    """Sorted by free compute, the freest node comes first and within it the freest GPU."""
+    found = ordered(facts.gpus(), {"sort": "free"})
+
+    assert max(gpu.free_milli for gpu in facts.gpus()) == found[0].free_milli
+    for node in {gpu.node for gpu in found}:
+        free = [gpu.free_milli for gpu in found if gpu.node == node]
+        assert sorted(free, reverse=True) == free
+
+
+def test_bars_are_as_long_as_shares(visitor: TestClient, facts: MadeUpFacts):
+    """The promised lane of a GPU's bar has one rectangle for each tenant, as wide as its request."""
+    gpu = next(gpu for gpu in facts.gpus() if len(gpu.shares) > 1)
+    text = visitor.get("/", params={"q": gpu.uuid}).text
+    bar = text[text.index('class="bar compute"') :]
+    widths = re.findall(r'class="promised[^>]* width="(\d+)"', bar[: bar.index("</svg>")])
+
+    assert [share.request_milli for share in gpu.shares] == [int(width) for width in widths]
+
+
+def test_a_gpu_opens_to_its_tenants(visitor: TestClient, facts: MadeUpFacts):
+    """A GPU's page shows each tenant with usage, memory, wait, quota, debt and promise, and the hour as a table."""
+    gpu = next(gpu for gpu in facts.gpus() if gpu.state == "shared")
+    text = visitor.get(f"/gpus/{gpu.uuid}").text
+
+    for share in gpu.shares:
+        assert share.tenant in text and f"{share.wait_ms:.0f} ms" in text
+        assert percent(share.kept_percent) in text
+    assert "As a table" in text and "Wait for a grant, median (ms)" in text
+
+
+@pytest.mark.parametrize("path", ["/gpus/GPU-none", "/workloads/not/here", "/topology?node=none", "/nowhere"])
+def test_what_is_not_there_is_told(visitor: TestClient, path: str):
+    """A page about something that is gone answers 404 with a sentence and a way back."""
+    answer = visitor.get(path)
+
+    assert 404 == answer.status_code and "There is no" in answer.text and 'href="/"' in answer.text
+
+
+def test_a_waiting_workload_says_why(visitor: TestClient):
+    """The list shows the message, the workload's page the reasons one by one."""
+    assert "no node has two idle GPUs" in visitor.get("/workloads?phase=Pending").text
+    assert "have no V100" in visitor.get("/workloads/batch/wait-0").text
+
+
+def test_try_it_answers_on_the_page(visitor: TestClient):
+    """A request that fits, one that waits and one that makes no sense each get their answer, with status 200."""
+    assert "It fits on GPU" in visitor.get("/try?request=0.3").text
+    assert "It would wait." in visitor.get("/try?request=7").text
+    wrong = visitor.get("/try?request=lots")
+
+    assert 200 == wrong.status_code and "is no fraction of a GPU" in wrong.text
+
+
+SHAREPOD = """
+apiVersion: aliquot.dev/v1alpha1
+kind: SharePod
+metadata: {name: a}
+spec:
+  gpu: {request: 0.25, limit: 0.5, memory: 2Gi}
+  template: {spec: {containers: [{name: main, command: [sleep, "1"]}]}}
+"""
+
+
+def test_try_it_takes_a_sharepod(visitor: TestClient):
+    """A pasted SharePod is tried by its spec.gpu; a wrong one is told by its field; it stays in the form."""
+    right = visitor.get("/try", params={"yaml": SHAREPOD}).text
+    wrong = visitor.get("/try", params={"yaml": SHAREPOD.replace("limit", "limt")}).text
+
+    assert "It fits on GPU" in right and "0.25" in right and "name: main" in right
+    assert "spec.gpu has no field" in wrong
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [", "- 1\n- 2", "--- a\n--- b", "!!python/object/apply:os.system [ls]", "x" * 20_000]
+)
+def test_try_it_survives_any_text(visitor: TestClient, text: str):
+    """What is no SharePod is refused with a sentence."""
+    answer = visitor.get("/try", params={"yaml": text})
+
+    assert 200 == answer.status_code and "Not understood" in answer.text
+
+
+def test_hostile_names_are_text(facts: MadeUpFacts, visitor: TestClient):
+    """Names, messages and events from outside never become markup, on any page."""
+    gpu = facts.gpus()[0]
+    facts.put(gpu.uuid, Share(HOSTILE, 100, 1000, 50, 100, 50))
+    facts.add(Workload(HOSTILE, "Pod", "Pending", 100, 100, [], 1.0, message=HOSTILE, events=[HOSTILE]))
+    pages = ["/", f"/gpus/{gpu.uuid}", "/workloads", f"/workloads/{quote(HOSTILE)}", "/pool", "/gpus/" + quote(HOSTILE)]
+    words = quote(HOSTILE)
+    pages += [f"/topology?node={gpu.node}", f"/?q={words}", f"/try?request={words}", f"/try?yaml={words}", f"/{words}"]
+    for path in pages:
+        text = visitor.get(path).text
+        assert "<script>alert" not in text and "<img" not in text and "onerror=alert(2)>" not in text, path
+
+
+def test_many_gpus_are_shown_a_page_at_a_time():
+    """With 300 nodes of 8 GPUs the first page is quick, small and bounded, and the last page is reachable."""
+    facts = MadeUpFacts(nodes=300, gpus=8)
+    client = TestClient(dashboard(everyone(facts)), base_url="http://localhost")
+    client.get("/")
+    began_s = time.perf_counter()
+    first = client.get("/", headers={"accept-encoding": "identity"})
+    took_s = time.perf_counter() - began_s
+    last = client.get("/?page=50").text
+
+    assert took_s < 1.0
+    assert len(first.content) < 100_000 and first.text.count("<") < 5000
+    assert PER_PAGE == len(shown_gpus(first.text))
+    assert facts.gpus()[-1].uuid == shown_gpus(last)[-1]
+
+
+def test_what_is_in_the_query_stays_in_the_pager():
+    """The next page keeps filters and order."""
+    client = TestClient(dashboard(everyone(MadeUpFacts(nodes=30, gpus=8))), base_url="http://localhost")
+
+    assert 'href="/?sort=busy&amp;page=2" rel="next"' in client.get("/?sort=busy").text
+
+
+@pytest.mark.parametrize("page", ["0", "-1", "99999", "1e3", "٣", "", "x" * 50])
+def test_any_page_number_is_answered(visitor: TestClient, page: str):
+    """A page that does not exist is the nearest one that does."""
+    assert 200 == visitor.get("/", params={"page": page}).status_code
+
+
+def test_ids_are_unique_and_plain():
+    """Any name makes an id without characters that selectors know, and different names different ids."""
+    names = ["a.b", "a_b", "a-b", "a b", "ä", "a.b.", HOSTILE]
+
+    assert len(names) == len({slug(name) for name in names})
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]+", slug(name)) for name in names)
+
+
+def test_a_broken_promise_is_never_rounded_up():
+    """99.96 % is not 100 %."""
+    assert ("99.9 %", "100 %", "–") == (percent(99.96), percent(100.0), percent(None))

@@ -1,0 +1,100 @@
+"""Dry runs on one machine's books."""
+
+from __future__ import annotations
+
+import pytest
+
+from aliquot.model.errors import UserError
+from aliquot.model.ids import GpuUuid, TenantName
+from aliquot.model.requests import Device, GpuRequest
+from aliquot.placement.machine import MachineBooks
+from aliquot.web.api import AskFor, Gpu
+from aliquot.web.trial import explain_request, explain_tenant, try_request
+
+
+@pytest.fixture
+def books() -> MachineBooks:
+    """Two V100, the first with six tenths taken."""
+    books = MachineBooks([Device(GpuUuid(f"GPU-{n}"), n, "V100", 16384) for n in range(2)], node="here")
+    request = GpuRequest(600, 1000)
+    books.reserve(TenantName("a"), books.plan(request), request)
+    return books
+
+
+def gpus(books: MachineBooks) -> list[Gpu]:
+    """The same as records."""
+    return [
+        Gpu(d.uuid, d.index, "here", d.model, d.memory_mib, "shared", books.free_milli(d.uuid),
+            books.free_memory_mib(d.uuid), 0, 0, [])
+        for d in books.devices
+    ]  # fmt: skip
+
+
+def tried(books: MachineBooks, **ask: str):
+    """A trial on these books."""
+    return try_request(books, gpus(books), AskFor(**ask))
+
+
+def test_a_trial_goes_where_the_engine_would_go(books: MachineBooks):
+    """The pieces of a trial are the plan that the books themselves make."""
+    trial = tried(books, request="0.3")
+
+    assert trial.fits
+    assert [piece.uuid for piece in trial.pieces] == books.plan(GpuRequest(300)).uuids
+
+
+def test_a_trial_shows_what_it_would_leave(books: MachineBooks):
+    """The touched GPU is shown as it is and as it would be."""
+    trial = tried(books, request="0.3", memory="2Gi", gpu="0")
+
+    assert (400, 100) == (trial.before[0].free_milli, trial.after[0].free_milli)
+    assert 2048 == trial.before[0].free_mib - trial.after[0].free_mib
+    assert "your-request" == trial.after[0].shares[-1].tenant
+
+
+def test_a_trial_reserves_nothing(books: MachineBooks):
+    """After a trial the books are as before."""
+    tried(books, request="1.0")
+
+    assert [400, 1000] == [gpu.free_milli for gpu in gpus(books)]
+
+
+def test_what_does_not_fit_now_says_why(books: MachineBooks):
+    """A request that has to wait is told device by device."""
+    trial = tried(books, request="2")
+
+    assert not trial.fits and "does not fit now" in trial.sentence and trial.nearest
+    assert [("GPU 0", "has 0.40 unreserved, 1.00 were asked")] == [(r.where, r.text) for r in trial.reasons]
+
+
+def test_what_never_fits_says_so(books: MachineBooks):
+    """A request that the empty machine could not hold is told apart."""
+    assert "never fits" in tried(books, request="3").sentence
+    assert "never fits" in tried(books, request="0.5", memory="40Gi").sentence
+
+
+@pytest.mark.parametrize(
+    "ask", [{"request": "x"}, {"request": "0"}, {"request": "0.5", "limit": "0.2"}, {"memory": "x"}]
+)
+def test_nonsense_is_refused(books: MachineBooks, ask: dict[str, str]):
+    """A request that makes no sense is the user's mistake."""
+    with pytest.raises(UserError):
+        tried(books, **ask)
+
+
+def test_a_waiting_workload_is_explained(books: MachineBooks):
+    """The explanation names what was asked, what stands against it and what would help."""
+    why = explain_request(books, "x/a", GpuRequest(2000, 2000))
+
+    assert why.sentence.startswith("x/a waits: asks 2 GPUs")
+    assert ["GPU 0"] == [reason.where for reason in why.reasons]
+    assert why.nearest
+
+
+def test_a_tenant_is_explained_where_it_is(books: MachineBooks):
+    """A tenant's explanation says its GPU; one that is not in the books has ended."""
+    index = {device.uuid: device.index for device in books.devices}
+    place = index[books.plans[TenantName("a")].uuids[0]]
+
+    assert f"a is on GPU {place} of here." == explain_tenant(books, TenantName("a")).sentence
+    assert "has ended" in explain_tenant(books, TenantName("z")).sentence
