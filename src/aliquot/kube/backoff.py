@@ -1,0 +1,29 @@
+"""How long to wait before trying again: doubling, with jitter, with a ceiling."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Backoff:
+    """Waits of `first_s`, doubling up to `most_s`, each multiplied by a random factor of 0.5 to 1.5.
+
+    Jitter keeps clients that were cut off together from coming back together.
+    """
+
+    first_s: float = 0.05
+    most_s: float = 30.0
+    random: random.Random = field(default_factory=random.Random)
+    failures: int = 0
+
+    def next_s(self) -> float:
+        """The wait after one more failure, in seconds."""
+        base_s = min(self.first_s * float(1 << min(self.failures, 40)), self.most_s)
+        self.failures += 1
+        return base_s * (0.5 + self.random.random())
+
+    def reset(self) -> None:
+        """It worked: the next failure is the first again."""
+        self.failures = 0

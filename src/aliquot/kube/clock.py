@@ -1,0 +1,53 @@
+"""Time as a port, so that tests can turn the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Two clocks and a way to wait.
+
+    `monotonic_s` never goes back and is the only one that decisions are made by; `wall` is what people read.
+    """
+
+    def monotonic_s(self) -> float:
+        """Seconds since some moment."""
+        ...
+
+    def wall(self) -> datetime.datetime:
+        """The date and time in UTC, which somebody may set."""
+        ...
+
+    async def sleep(self, wait_s: float) -> None:
+        """Wait."""
+        ...
+
+
+class RealClock:
+    """The machine's."""
+
+    def monotonic_s(self) -> float:
+        """CLOCK_MONOTONIC."""
+        return time.monotonic()
+
+    def wall(self) -> datetime.datetime:
+        """CLOCK_REALTIME."""
+        return datetime.datetime.now(datetime.UTC)
+
+    async def sleep(self, wait_s: float) -> None:
+        """As asyncio does."""
+        await asyncio.sleep(wait_s)
+
+
+def micro_time(moment: datetime.datetime) -> str:
+    """MicroTime of the API: `2026-01-02T03:04:05.000006Z`."""
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds_time(moment: datetime.datetime) -> str:
+    """Time of the API: `2026-01-02T03:04:05Z`."""
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,124 @@
+"""Where the API server is and who we are: kubeconfig files, service accounts, credentials plugins.
+
+lightkube does the work (TLS, tokens re-read when they rotate, plugins, proxies) and gives a configured HTTP client.
+What it does not do is done here: several files in KUBECONFIG, plugins of the API `client.authentication.k8s.io/v1`,
+contexts without a user, and errors that people can read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import msgspec
+import yaml
+from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.models import NameValue, User, UserExec
+from lightkube.core.exceptions import ConfigError
+
+from aliquot.kube.errors import BadKubeConfig
+
+DEFAULT_FILE: Final = "~/.kube/config"
+_EXEC_V1: Final = "client.authentication.k8s.io/v1"
+_EXEC_V1BETA1: Final = "client.authentication.k8s.io/v1beta1"
+_FILES_IN: Final = (
+    ("clusters", "cluster", ("certificate-authority",)),
+    ("users", "user", ("client-certificate", "client-key", "tokenFile")),
+)
+
+
+def load_config(kubeconfig: str = "", context: str = "") -> SingleConfig:
+    """The connection to use: the file named, else the pod's service account, else KUBECONFIG, else ~/.kube/config.
+
+    Raises:
+        BadKubeConfig: none of these is there, one can not be read, or the context is not in it.
+    """
+    try:
+        config = _from_files(kubeconfig) if kubeconfig else _from_surroundings()
+        single = config.get(context or None)
+    except ConfigError as error:
+        raise BadKubeConfig(f"{_lower(str(error))}; name a kubeconfig with --kubeconfig or in KUBECONFIG") from None
+    except KeyError as error:
+        raise BadKubeConfig(f"the kubeconfig's context names {error}, which is not in the file") from None
+    except (msgspec.ValidationError, TypeError, AttributeError) as error:
+        raise BadKubeConfig(f"the kubeconfig is not in the form of one: {error}") from None
+    if single is None:
+        raise BadKubeConfig("the kubeconfig has no current context; choose one with --context")
+    return single._replace(user=_plugin_of_today(single.user or User()))
+
+
+def open_client(config: SingleConfig, *, timeout_s: float = 10.0) -> httpx2.AsyncClient:
+    """An HTTP client that is at home at the API server.
+
+    Raises:
+        BadKubeConfig: a certificate is missing or no certificate, or the way to log in is not known.
+    """
+    try:
+        return AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(timeout_s)))
+    except (ConfigError, OSError, ValueError) as error:
+        raise BadKubeConfig(f"the kubeconfig can not be used: {error}") from None
+
+
+def _from_surroundings() -> KubeConfig:
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        try:
+            return KubeConfig.from_service_account()
+        except ConfigError:
+            pass  # not in a pod, or in one without a service account
+    return _from_files(os.environ.get("KUBECONFIG") or DEFAULT_FILE)
+
+
+def _from_files(paths: str) -> KubeConfig:
+    """One kubeconfig of several files, as kubectl merges them: of equal names the first counts."""
+    merged: dict[str, Any] = {"clusters": [], "users": [], "contexts": []}
+    seen: set[tuple[str, str]] = set()
+    files = [path for text in paths.split(os.pathsep) if text and (path := Path(text).expanduser()).is_file()]
+    if not files:
+        raise BadKubeConfig(f"there is no kubeconfig at {paths}; name one with --kubeconfig or in KUBECONFIG")
+    for path in files:
+        document = _read(path)
+        merged.setdefault("current-context", document.get("current-context") or None)
+        merged["current-context"] = merged["current-context"] or document.get("current-context")
+        for section in ("clusters", "users", "contexts"):
+            for entry in document.get(section) or []:
+                if (section, entry["name"]) not in seen:
+                    seen.add((section, entry["name"]))
+                    merged[section].append(entry)
+    return KubeConfig.from_dict(merged, fname=files[0])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A kubeconfig with its file names made absolute, since they are relative to its own folder."""
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadKubeConfig(f"{path} can not be read as a kubeconfig: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise BadKubeConfig(f"{path} is no kubeconfig: it holds no mapping")
+    for section, inner, keys in _FILES_IN:
+        for entry in document.get(section) or []:
+            body = entry.get(inner) or {}
+            for key in keys:
+                if body.get(key):
+                    body[key] = str(path.parent / body[key])
+    return document
+
+
+def _plugin_of_today(user: User) -> User:
+    """Lets a plugin of API v1 run: lightkube knows v1beta1, whose answers have the same form."""
+    plugin = user.exec
+    if plugin is None:
+        return user
+    told = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
+    env = [*(plugin.env or []), NameValue("KUBERNETES_EXEC_INFO", json.dumps(told))]
+    version = _EXEC_V1BETA1 if plugin.apiVersion == _EXEC_V1 else plugin.apiVersion
+    user.exec = UserExec(version, plugin.command, env, plugin.args, plugin.installHint)
+    return user
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,172 @@
+"""A manifest in other words: what a pod, or whatever makes pods, asks for is rewritten, and nothing else is touched.
+
+Used by `aliquot convert` on whole files and by the webhook on pods as they are admitted.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from aliquot.kube.dialects import FOREIGN, NATIVE, spoken
+from aliquot.kube.dialects.base import Dialect, put, strip
+from aliquot.kube.dialects.kubeshare1 import API_VERSION as KUBESHARE1
+from aliquot.kube.names import API_VERSION
+from aliquot.kube.objects import Pod
+from aliquot.kube.quantities import format_mib_quantity
+from aliquot.kube.requests import BadPod, ContainerAsk
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import MILLI
+
+TEMPLATE: Final = ("spec", "template")
+WHERE_PODS_ARE: Final[Mapping[str, tuple[str, ...]]] = {
+    "Pod": (),
+    "Deployment": TEMPLATE,
+    "ReplicaSet": TEMPLATE,
+    "StatefulSet": TEMPLATE,
+    "DaemonSet": TEMPLATE,
+    "Job": TEMPLATE,
+    "ReplicationController": TEMPLATE,
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "PodTemplate": ("template",),
+}
+_PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
+
+
+class BadManifest(UserError):
+    """A manifest whose wish for GPUs can not be read."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A manifest in other words. `dialect` is the one it was in, empty where it asks for no GPU."""
+
+    document: dict[str, Any]
+    dialect: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def convert(document: object, target: Dialect = NATIVE, others: Mapping[str, Dialect] = FOREIGN) -> list[Converted]:
+    """The manifest, or each item of a list of them, in the words of `target`; the original is left alone.
+
+    Raises:
+        BadManifest: it is no manifest, or its words contradict themselves; the text names the field by its path.
+        CanNotSay: `target` has no words for it.
+    """
+    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+        raise BadManifest(f"a manifest is a mapping with apiVersion, kind and metadata, not {document!r:.40}")
+    if document["kind"] == "List":
+        return [made for item in document.get("items") or [] for made in convert(item, target, others)]
+    whole = copy.deepcopy(document)
+    if document["kind"] == "SharePod":
+        return [_sharepod(whole, target) if document.get("apiVersion") == KUBESHARE1 else Converted(whole)]
+    path = WHERE_PODS_ARE.get(document["kind"])
+    inner = _inside(whole, path) if path is not None else None
+    if path is None or inner is None:
+        return [Converted(whole)]
+    return [_with_pod(whole, inner, path, target, others)]
+
+
+def _inside(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
+    found: Any = document
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _with_pod(
+    whole: dict[str, Any],
+    inner: dict[str, Any],
+    path: tuple[str, ...],
+    target: Dialect,
+    others: Mapping[str, Dialect],
+) -> Converted:
+    pod = _pod(whole, inner, path)
+    try:
+        dialect = spoken(pod, others)
+        if dialect is None or dialect.name == target.name:
+            return Converted(whole, dialect.name if dialect else "")
+        ask = dialect.read(pod)
+    except BadPod as error:
+        raise BadManifest(f"{who(whole)}: {_placed('; '.join(error.faults), path)}") from None
+    if ask.containers:
+        strip(inner, dialect.owned)
+        put(inner, target.write(ask))
+    return Converted(whole, dialect.name, ask.notes)
+
+
+def _pod(whole: dict[str, Any], inner: dict[str, Any], path: tuple[str, ...]) -> Pod:
+    """The pod of a manifest; fields that are null or of no interest are passed over."""
+    try:
+        return msgspec.convert(_without_nulls(inner), Pod)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        message, _, where = text.rpartition(" - at ")
+        where = where.strip("`$").lstrip(".") if message else ""
+        place = f"{'.'.join((*path, where))}: " if where else ""
+        raise BadManifest(f"{who(whole)}: {place}{(message or text)[:1].lower()}{(message or text)[1:]}") from None
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
+
+
+def _placed(text: str, path: tuple[str, ...]) -> str:
+    """Paths of a pod as paths of the manifest that holds its template."""
+    prefix = "".join(f"{key}." for key in path)
+    return _PATH.sub(rf"{prefix}\1.", text) if prefix else text
+
+
+def who(document: Mapping[str, Any]) -> str:
+    """A manifest's kind and name, as in messages: `deployment "web"`."""
+    metadata = document.get("metadata")
+    name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
+    return f'{str(document.get("kind", "object")).lower()} "{name or "?"}"'
+
+
+def _sharepod(document: dict[str, Any], target: Dialect) -> Converted:
+    """A SharePod of KubeShare 1 as one of Aliquot: its PodSpec becomes a template, its annotations fields."""
+    if target.name != NATIVE.name:
+        raise BadManifest(f"{who(document)}: a SharePod is converted to Aliquot's words only")
+    pod, dialect = _pod(document, document, ()), FOREIGN["kubeshare1"]
+    try:
+        ask = dialect.read(pod)
+    except BadPod as error:
+        raise BadManifest(f"{who(document)}: {'; '.join(error.faults)}") from None
+    strip(document, dialect.owned)
+    spec = document.get("spec") or {}
+    node = spec.pop("nodeName", "")
+    made = {
+        "apiVersion": API_VERSION,
+        "kind": "SharePod",
+        "metadata": document["metadata"],
+        "spec": {
+            "gpu": gpu_fields(ask.containers[0]),
+            **({"nodeName": node} if node else {}),
+            "template": {"spec": spec},
+        },
+    }
+    return Converted(made, dialect.name, ask.notes)
+
+
+def gpu_fields(ask: ContainerAsk) -> dict[str, Any]:
+    """`spec.gpu` of a SharePod."""
+    request = ask.request
+    fields = {
+        "request": request.request_milli / MILLI,
+        "limit": request.limit_milli / MILLI if request.limit_milli is not None else None,
+        "memory": format_mib_quantity(request.memory.mib) if request.memory and request.memory.mib else None,
+        "model": request.model,
+        "gpuID": request.gpu_id,
+        "affinity": request.labels.affinity,
+        "antiAffinity": request.labels.anti_affinity,
+        "exclusion": request.labels.exclusion,
+    }
+    return {name: value for name, value in fields.items() if value not in (None, "")}

@@ -1,0 +1,65 @@
+"""The words in which pods ask for GPUs: Aliquot's own, and those of the projects it stands in for.
+
+`read` is the one door: it finds out whose words a pod is written in. A pod that asks in two sets of words at once is
+refused, since they could be meant to be added or to be the same. A pod that was converted when it was admitted carries
+the annotation `aliquot.dev/dialect`; then Aliquot's words count, and the old ones may still stand there for old tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from aliquot.kube import names
+from aliquot.kube.dialects.aliyun import Aliyun, Unit
+from aliquot.kube.dialects.base import Dialect
+from aliquot.kube.dialects.hami import Hami
+from aliquot.kube.dialects.kubeshare1 import KubeShare1
+from aliquot.kube.dialects.kubeshare2 import KubeShare2
+from aliquot.kube.dialects.native import Native
+from aliquot.kube.dialects.nvidia import Nvidia
+from aliquot.kube.dialects.tencent import Tencent
+from aliquot.kube.objects import Pod
+from aliquot.kube.requests import BadPod, PodAsk
+
+NATIVE: Final = Native()
+
+
+def foreign(*, aliyun_unit: Unit = "GiB") -> Mapping[str, Dialect]:
+    """The dialects of others by name. HAMi comes before the stock plugin, whose resource it shares."""
+    known: list[Dialect] = [Tencent(), Aliyun(aliyun_unit), Hami(), KubeShare1(), KubeShare2(), Nvidia()]
+    return {dialect.name: dialect for dialect in known}
+
+
+FOREIGN: Final = foreign()
+
+
+def spoken(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
+    """Whose words the pod is written in; None when it asks for no GPU.
+
+    Raises:
+        BadPod: it asks in two sets of words.
+    """
+    native = NATIVE.speaks(pod)
+    if native and names.DIALECT in pod.metadata.annotations:
+        return NATIVE
+    found = [d for d in others.values() if d.speaks(pod)]
+    if any(d.name == "hami" for d in found):
+        found = [d for d in found if d.name != "nvidia"]
+    if native:
+        found.insert(0, NATIVE)
+    if len(found) > 1:
+        listed = " and ".join(d.name for d in found)
+        raise BadPod(pod.metadata.key, [f"it asks for GPUs in the words of {listed}; keep one of them"])
+    return found[0] if found else None
+
+
+def read(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> PodAsk | None:
+    """What a pod asks for; None when it asks for no GPU.
+
+    Raises:
+        BadPod: its words contradict themselves, with the path of each fault.
+    """
+    dialect = spoken(pod, others)
+    ask = dialect.read(pod) if dialect is not None else None
+    return ask if ask is not None and ask.containers else None

@@ -1,0 +1,184 @@
+"""gpushare: `aliyun.com/gpu-mem`, memory of one GPU and nothing else.
+
+The unit is GiB, or MiB where gpushare's device plugin was started with `--memory-unit=MiB`; a manifest does not say
+which. A pod is on one GPU, whatever number of containers share it. Compute is not divided by gpushare: here such a
+container is guaranteed the least share and may use all that is idle.
+
+Facts: AliyunContainerService/gpushare-scheduler-extender docs/userguide.md, pkg/utils/{const,pod}.go,
+pkg/scheduler/{inspect,gpushare-inspect}.go; gpushare-device-plugin pkg/gpu/nvidia/{const,allocate}.go, cmd/inspect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from aliquot.kube.dialects.base import (
+    CanNotSay,
+    DeviceFacts,
+    Foreign,
+    Owned,
+    Words,
+    asked,
+    count,
+    names_any,
+    only_plain,
+)
+from aliquot.kube.objects import Pod
+from aliquot.kube.plan import PodPlan
+from aliquot.kube.quantities import parse_count
+from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, containers_of, pod_ask
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import GpuRequest, Labels
+
+MEMORY: Final = "aliyun.com/gpu-mem"
+COUNT: Final = "aliyun.com/gpu-count"
+IDX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+POD: Final = "ALIYUN_COM_GPU_MEM_POD"
+DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
+CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
+ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+Unit = Literal["GiB", "MiB"]
+
+
+class Aliyun(Foreign):
+    """The words of gpushare, with memory counted in `unit`."""
+
+    name = "aliyun"
+    owned = Owned(frozenset({MEMORY}), ("ALIYUN_COM_GPU_MEM_",), (), ())
+
+    def __init__(self, unit: Unit = "GiB") -> None:
+        self.unit_mib = 1024 if unit == "GiB" else 1
+
+    def speaks(self, pod: Pod) -> bool:
+        """A container names the resource."""
+        return any(names_any(c, self.owned.resources) for c, _, _ in containers_of(pod))
+
+    def read(self, pod: Pod) -> PodAsk:
+        """The pod's ask. Several containers of one pod are kept on one GPU, as gpushare does, by an affinity label."""
+        faults: list[str] = []
+        found = [
+            (c, role, amount) for c, role, path in containers_of(pod) if (amount := count(c, path, MEMORY, faults)) > 0
+        ]
+        if faults:
+            raise BadPod(pod.metadata.key, faults)
+        several, uid = len(found) > 1, pod.metadata.uid
+        together = Labels(affinity=f"pod-{uid}"[:63]) if several and uid else Labels()
+        notes = [f"{MEMORY} on several containers means one GPU in gpushare; only placed together, not converted so"]
+        asks = [
+            ContainerAsk(
+                c.name,
+                GpuRequest(LEAST_MILLI, 1000, Memory(mib=amount * self.unit_mib), labels=together),
+                role,
+            )
+            for c, role, amount in found
+        ]
+        return pod_ask(pod, asks, self.name, notes if several and not uid else ())
+
+    def write(self, ask: PodAsk) -> Words:
+        """Memory alone can be said."""
+        lone = len(ask.containers) == 1
+        words = Words()
+        if lone:
+            only_plain(ask, self.name)
+        for c in ask.containers:
+            memory = c.request.memory.mib if c.request.memory is not None else None
+            if c.request.request_milli > LEAST_MILLI or not memory:
+                raise CanNotSay(f'container "{c.container}" asks for compute; {self.name} has words for memory only')
+            if memory % self.unit_mib:
+                raise CanNotSay(f'container "{c.container}" asks for {memory} MiB, no multiple of {self.unit_mib} MiB')
+            words.resources[c.container] = {MEMORY: memory // self.unit_mib}
+        return words
+
+    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, DeviceFacts], now_ns: int) -> dict[str, str]:
+        """What gpushare's extender writes when it binds."""
+        device = _first_device(plan, devices)
+        if device is None:
+            return {}
+        return {
+            IDX: str(device.index),
+            DEV: str(device.memory_mib // self.unit_mib),
+            POD: str(_pod_total(pod)),
+            ASSIGNED: "false",
+            ASSUME_TIME: str(now_ns),
+        }
+
+    def environment(
+        self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, DeviceFacts]
+    ) -> dict[str, str]:
+        """What gpushare's device plugin sets."""
+        device = _first_device(plan, devices)
+        own = next((c for c in pod.spec.containers if c.name == container), None)
+        if device is None or own is None:
+            return {}
+        return {
+            IDX: str(device.index),
+            POD: str(_pod_total(pod)),
+            CONTAINER: str(asked(own, MEMORY) or 0),
+            DEV: str(device.memory_mib // self.unit_mib),
+        }
+
+
+def _pod_total(pod: Pod) -> int:
+    return sum(parse_count(value) for c in pod.spec.containers if (value := asked(c, MEMORY)) is not None)
+
+
+def _first_device(plan: PodPlan, devices: Mapping[str, DeviceFacts]) -> DeviceFacts | None:
+    slices = [piece for given in plan.containers.values() for piece in given.slices]
+    return devices.get(slices[0].gpu) if slices else None
+
+
+@dataclass(frozen=True)
+class Used:
+    """One pod on one device: how much of its memory it holds."""
+
+    namespace: str
+    name: str
+    uuid: str
+    memory_mib: int
+
+
+class _Pod(msgspec.Struct):
+    name: str
+    namespace: str
+    usedGPU: int  # noqa: N815 - gpushare's name
+
+
+class _Device(msgspec.Struct):
+    id: int
+    totalGPU: int  # noqa: N815
+    usedGPU: int  # noqa: N815
+    pods: list[_Pod]
+
+
+class _Node(msgspec.Struct):
+    name: str
+    totalGPU: int  # noqa: N815
+    usedGPU: int  # noqa: N815
+    devs: list[_Device]
+
+
+def inspect(
+    nodes: Iterable[tuple[str, Iterable[DeviceFacts], Iterable[Used]]], unit: Unit = "GiB", error: str = ""
+) -> bytes:
+    """The answer of `GET /gpushare-scheduler/inspect`, byte for byte: order of fields, empty lists, no spaces.
+
+    `nodes` are (name, devices, pods on them), listed by name; what pods of other dialects hold is rounded up to units.
+    """
+    unit_mib = 1024 if unit == "GiB" else 1
+    found = []
+    for name, devices, used in sorted(nodes, key=lambda node: node[0]):
+        everyone = list(used)
+        devs = [_device(device, everyone, unit_mib) for device in sorted(devices, key=lambda d: d.index)]
+        found.append(_Node(name, sum(d.totalGPU for d in devs), sum(d.usedGPU for d in devs), devs))
+    return msgspec.json.encode({"nodes": found, **({"error": error} if error else {})})
+
+
+def _device(device: DeviceFacts, everyone: list[Used], unit_mib: int) -> _Device:
+    here = sorted((u for u in everyone if u.uuid == device.uuid), key=lambda u: (u.namespace, u.name))
+    pods = [_Pod(u.name, u.namespace, -(-u.memory_mib // unit_mib)) for u in here]
+    return _Device(device.index, device.memory_mib // unit_mib, sum(p.usedGPU for p in pods), pods)

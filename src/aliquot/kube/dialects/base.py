@@ -1,0 +1,201 @@
+"""What a dialect is: the words of one project for a part of a GPU, read and written.
+
+A dialect owns certain resource names, annotations and labels. `read` turns a pod in its words into the model, `write`
+turns the model into its words, and `planned` gives the annotations that the project's own tools look for on a pod that
+has its GPU. What a dialect can not say is an error, never a silent loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from aliquot.kube.objects import Container, Pod
+from aliquot.kube.plan import PodPlan
+from aliquot.kube.quantities import Quantity, parse_count
+from aliquot.kube.requests import PodAsk
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import BadQuantity
+
+
+class CanNotSay(UserError):
+    """The dialect has no words for a part of the ask."""
+
+
+@dataclass
+class Words:
+    """What is written into a pod: resources by container, annotations, labels, node selectors."""
+
+    resources: dict[str, dict[str, Quantity]] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    node_selector: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Owned:
+    """What belongs to a dialect: names of resources and schedulers, prefixes of annotations, labels, node selectors."""
+
+    resources: frozenset[str] = frozenset()
+    annotations: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    node_selector: tuple[str, ...] = ()
+    schedulers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """A device as a peer's tools name it: its number on the node, its UUID, model and memory."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+
+
+class Dialect(Protocol):
+    """One project's words."""
+
+    name: str
+    owned: Owned
+
+    def speaks(self, pod: Pod) -> bool:
+        """Is this pod written in these words?"""
+        ...
+
+    def read(self, pod: Pod) -> PodAsk:
+        """The pod's ask.
+
+        Raises:
+            BadPod: the words contradict themselves, with the path of each fault.
+        """
+        ...
+
+    def write(self, ask: PodAsk) -> Words:
+        """The same ask in these words.
+
+        Raises:
+            CanNotSay: there are no words for a part of it.
+        """
+        ...
+
+    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, DeviceFacts], now_ns: int) -> dict[str, str]:
+        """Annotations that the project's tools expect on a placed pod; `devices` by UUID, `now_ns` since the epoch."""
+        ...
+
+    def environment(
+        self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, DeviceFacts]
+    ) -> dict[str, str]:
+        """Variables that programs written for the project look for in that container."""
+        ...
+
+
+class Foreign:
+    """What most dialects have in common: nothing is expected on a placed pod or in its containers."""
+
+    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, DeviceFacts], now_ns: int) -> dict[str, str]:
+        """Nothing."""
+        return {}
+
+    def environment(
+        self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, DeviceFacts]
+    ) -> dict[str, str]:
+        """Nothing."""
+        return {}
+
+
+def asked(container: Container, name: str) -> Quantity | None:
+    """A resource of a container: its limit, or else its request."""
+    limits = container.resources.limits
+    return limits[name] if name in limits else container.resources.requests.get(name)
+
+
+def count(container: Container, path: str, name: str, faults: list[str]) -> int:
+    """A resource counted in integers; 0 where it is absent. What is wrong goes to `faults`, with its path."""
+    value = asked(container, name)
+    if value is None:
+        return 0
+    other = container.resources.requests.get(name, value)
+    where = f'{path}.resources.limits["{name}"]'
+    try:
+        number = parse_count(value)
+        if parse_count(other) != number:
+            faults.append(f"{where} {value} differs from the request {other}; they must be equal")
+        return number
+    except BadQuantity as error:
+        faults.append(f"{where}: {error}")
+        return 0
+
+
+def only_plain(ask: PodAsk, dialect: str, *, models: bool = False, memory_part: bool = False) -> None:
+    """For dialects that know nothing of labels, names and parts.
+
+    Raises:
+        CanNotSay: the ask has something that the dialect has no words for.
+    """
+    for c in ask.containers:
+        request, labels = c.request, c.request.labels
+        for given, what in (
+            (labels.affinity or labels.anti_affinity or labels.exclusion, "labels on devices"),
+            (request.gpu_id, "the name of a vGPU"),
+            (request.gpu or c.uuids_not, "UUIDs of devices"),
+            (not models and (request.model or c.models_not), "models"),
+            (not memory_part and request.memory is not None and request.memory.part, "memory as a part of a device"),
+            (c.parts > 1, "equal parts of several GPUs"),
+            (c.near_cores, "near cores"),
+        ):
+            if given:
+                raise CanNotSay(f'container "{c.container}" has {what}, for which {dialect} has no words')
+
+
+def names_any(container: Container, names: frozenset[str]) -> bool:
+    """Does the container mention one of these resources?"""
+    return not names.isdisjoint(container.resources.limits) or not names.isdisjoint(container.resources.requests)
+
+
+def strip(document: dict[str, Any], owned: Owned) -> None:
+    """Takes a dialect's words out of a pod or pod template, in place; what becomes empty goes too."""
+    metadata = document.get("metadata") or {}
+    _strip_map(metadata, "annotations", owned.annotations)
+    _strip_map(metadata, "labels", owned.labels)
+    spec = document.get("spec") or {}
+    _strip_map(spec, "nodeSelector", owned.node_selector)
+    if spec.get("schedulerName") in owned.schedulers:
+        del spec["schedulerName"]
+    for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
+        resources = container.get("resources") or {}
+        for side in ("limits", "requests"):
+            kept = {k: v for k, v in (resources.get(side) or {}).items() if k not in owned.resources}
+            _keep(resources, side, kept)
+        if "resources" in container and not resources:
+            del container["resources"]
+
+
+def put(document: dict[str, Any], words: Words) -> None:
+    """Writes words into a pod or pod template, in place. Extended resources go to the limits, as is the custom."""
+    for place, key, values in (
+        ("metadata", "annotations", words.annotations),
+        ("metadata", "labels", words.labels),
+        ("spec", "nodeSelector", words.node_selector),
+    ):
+        if values:
+            outer = document.setdefault(place, {})
+            outer[key] = {**(outer.get(key) or {}), **values}
+    spec = document.get("spec") or {}
+    for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
+        if resources := words.resources.get(container.get("name", "")):
+            held = container.setdefault("resources", {})
+            held["limits"] = {**(held.get("limits") or {}), **resources}
+
+
+def _strip_map(outer: dict[str, Any], key: str, prefixes: tuple[str, ...]) -> None:
+    kept = {k: v for k, v in (outer.get(key) or {}).items() if not (prefixes and k.startswith(prefixes))}
+    _keep(outer, key, kept)
+
+
+def _keep(outer: dict[str, Any], key: str, kept: dict[str, Any]) -> None:
+    if kept:
+        outer[key] = kept
+    else:
+        outer.pop(key, None)

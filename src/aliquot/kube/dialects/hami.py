@@ -1,0 +1,188 @@
+"""HAMi: `nvidia.com/gpu` vGPUs, each with `gpumem` MiB or `gpumem-percentage` of its device and `gpucores` hundredths.
+
+All vGPUs of a container are on different devices and alike. Without memory a vGPU has all of its device's, without
+cores no guarantee and no limit; where only memory or cores are named, one vGPU is meant. Annotations of the pod name
+models to use or not (`use-gputype`, `nouse-gputype`: comma lists; HAMi compares parts of words, Aliquot whole words)
+and UUIDs to use or not.
+
+Facts: Project-HAMi/HAMi examples/nvidia/*.yaml, pkg/device/nvidia/device.go, pkg/device/devices.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Final
+
+from aliquot.kube.dialects.base import CanNotSay, DeviceFacts, Foreign, Owned, Words, asked, count, names_any
+from aliquot.kube.objects import Container, Pod
+from aliquot.kube.plan import PodPlan
+from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
+from aliquot.model.quantities import MILLI, Memory
+from aliquot.model.requests import GpuRequest
+
+GPU: Final = "nvidia.com/gpu"
+MEM: Final = "nvidia.com/gpumem"
+MEM_PART: Final = "nvidia.com/gpumem-percentage"
+CORES: Final = "nvidia.com/gpucores"
+PRIORITY: Final = "nvidia.com/priority"
+USE_TYPE: Final = "nvidia.com/use-gputype"
+NOUSE_TYPE: Final = "nvidia.com/nouse-gputype"
+USE_UUID: Final = "nvidia.com/use-gpuuuid"
+NOUSE_UUID: Final = "nvidia.com/nouse-gpuuuid"
+ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
+TO_ALLOCATE: Final = "hami.io/vgpu-devices-to-allocate"
+_OWN_RESOURCES: Final = frozenset({MEM, MEM_PART, CORES, PRIORITY})
+_OWN_ANNOTATIONS: Final = (USE_TYPE, NOUSE_TYPE, USE_UUID, NOUSE_UUID)
+_NOT_KEPT: Final = {
+    "nvidia.com/numa-bind": "GPUs and cores near each other are preferred anyway, not enforced",
+    "nvidia.com/vgpu-mode": "Aliquot has one mode",
+    "hami.io/gpu-scheduler-policy": "the policy is the scheduler's (--policy)",
+    "hami.io/node-scheduler-policy": "the policy is the scheduler's (--policy)",
+}
+
+
+class Hami(Foreign):
+    """The words of HAMi for NVIDIA's GPUs."""
+
+    name = "hami"
+    owned = Owned(
+        _OWN_RESOURCES | {GPU}, (*_OWN_ANNOTATIONS, *_NOT_KEPT, "hami.io/"), (), (), frozenset({"hami-scheduler"})
+    )
+
+    def speaks(self, pod: Pod) -> bool:
+        """A container names memory, cores or priority, or it counts GPUs and an annotation of HAMi is there."""
+        containers = [c for c, _, _ in containers_of(pod)]
+        if any(names_any(c, _OWN_RESOURCES) for c in containers):
+            return True
+        noted = any(key in pod.metadata.annotations for key in (*_OWN_ANNOTATIONS, *_NOT_KEPT))
+        return noted and any(names_any(c, frozenset({GPU})) for c in containers)
+
+    def read(self, pod: Pod) -> PodAsk:
+        """The pod's ask; what HAMi's annotations say counts for every container."""
+        faults: list[str] = []
+        asks = [
+            ask
+            for c, role, path in containers_of(pod)
+            if names_any(c, self.owned.resources) and (ask := _ask(pod, c, role, path, faults)) is not None
+        ]
+        if faults:
+            raise BadPod(pod.metadata.key, faults)
+        notes = [f"{key} is not kept: {why}" for key, why in _NOT_KEPT.items() if key in pod.metadata.annotations]
+        return pod_ask(pod, asks, self.name, notes)
+
+    def write(self, ask: PodAsk) -> Words:
+        """Equal vGPUs for each container; one choice of models and UUIDs for the pod."""
+        words = Words()
+        choices = {(c.request.model, c.models_not, c.request.gpu, c.uuids_not) for c in ask.containers}
+        if len(choices) > 1:
+            raise CanNotSay("hami has one choice of models and UUIDs for the whole pod")
+        for c in ask.containers:
+            words.resources[c.container] = _resources(c)
+        for model, models_not, gpu, uuids_not in choices:
+            said = {
+                USE_TYPE: model.replace("|", ","),
+                NOUSE_TYPE: ",".join(models_not),
+                USE_UUID: gpu,
+                NOUSE_UUID: ",".join(uuids_not),
+            }
+            words.annotations = {key: text for key, text in said.items() if text}
+        return words
+
+    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, DeviceFacts], now_ns: int) -> dict[str, str]:
+        """What HAMi's scheduler writes: `UUID,NVIDIA,MiB,cores:` for each device, `;` after each container."""
+        text = ""
+        for container in pod.spec.containers:
+            given = plan.containers.get(container.name)
+            for piece in given.slices if given else ():
+                free = piece.request_milli <= LEAST_MILLI < piece.limit_milli
+                text += f"{piece.gpu},NVIDIA,{piece.memory_mib},{0 if free else piece.request_milli // LEAST_MILLI}:"
+            text += ";"
+        seconds = str(now_ns // 10**9)
+        return {
+            "hami.io/vgpu-node": plan.node,
+            "hami.io/vgpu-time": seconds,
+            "hami.io/bind-time": seconds,
+            "hami.io/bind-phase": "success",
+            TO_ALLOCATE: text,
+            ALLOCATED: text,
+        }
+
+    def environment(
+        self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, DeviceFacts]
+    ) -> dict[str, str]:
+        """The limits that HAMi's device plugin tells."""
+        given = plan.containers.get(container)
+        if given is None or not given.slices:
+            return {}
+        found = {f"CUDA_DEVICE_MEMORY_LIMIT_{i}": f"{piece.memory_mib}m" for i, piece in enumerate(given.slices)}
+        return found | {"CUDA_DEVICE_SM_LIMIT": str(given.slices[0].limit_milli // LEAST_MILLI)}
+
+
+def _list(pod: Pod, key: str) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip() for part in pod.metadata.annotations.get(key, "").split(","))))
+
+
+def _ask(pod: Pod, c: Container, role: Role, path: str, faults: list[str]) -> ContainerAsk | None:
+    before = len(faults)
+    number = count(c, path, GPU, faults) if asked(c, GPU) is not None else 1
+    mib, part, cores = (count(c, path, name, faults) for name in (MEM, MEM_PART, CORES))
+    priority = count(c, path, PRIORITY, faults) if asked(c, PRIORITY) is not None else 1
+    for value, name in ((part, MEM_PART), (cores, CORES)):
+        if value > 100:
+            faults.append(f'{path}.resources.limits["{name}"] {value} is more than a device; the most is 100')
+    if mib and part:
+        faults.append(f'{path}.resources.limits has both "{MEM}" and "{MEM_PART}"; leave one of them out')
+    if len(faults) > before or not number:
+        return None
+    use = _list(pod, USE_UUID)
+    whole = cores == 100 or not (mib or part or cores)
+    request = GpuRequest(
+        request_milli=number * MILLI if whole else max(cores, 1) * LEAST_MILLI,
+        limit_milli=None if whole else (cores * LEAST_MILLI or MILLI),
+        memory=_memory(mib, part, whole=whole, number=number),
+        model="|".join(_list(pod, USE_TYPE)),
+        gpu=",".join(use),
+    )
+    return ContainerAsk(
+        c.name,
+        request,
+        role,
+        1 if whole else number,
+        _list(pod, NOUSE_TYPE),
+        () if use else _list(pod, NOUSE_UUID),
+        int(priority == 0),
+    )
+
+
+def _memory(mib: int, part: int, *, whole: bool, number: int) -> Memory | None:
+    if whole and (number > 1 or (not mib and part in (0, 100))):
+        return None
+    if mib:
+        return Memory(mib=mib)
+    return Memory(part=Fraction(part or 100, 100))
+
+
+def _resources(c: ContainerAsk) -> dict[str, str | int | float]:
+    request, labels = c.request, c.request.labels
+    if labels.affinity or labels.anti_affinity or labels.exclusion or request.gpu_id or c.near_cores:
+        raise CanNotSay(f'container "{c.container}" has labels, a vGPU or near cores, for which hami has no words')
+    if (request.whole and request.rest_milli) or request.request_milli % LEAST_MILLI:
+        raise CanNotSay(f'container "{c.container}" asks for {request.request_milli} milli-GPU; hami has equal vGPUs')
+    unlimited = request.rest_milli == LEAST_MILLI and request.ceiling_milli == MILLI
+    if request.rest_milli and request.ceiling_milli != request.request_milli and not unlimited:
+        raise CanNotSay(f'container "{c.container}" has a limit of its own; in hami the cores are request and limit')
+    found: dict[str, str | int | float] = {GPU: request.whole or c.parts}
+    if request.memory is not None and request.memory.mib:
+        found[MEM] = request.memory.mib
+    elif request.memory is not None and request.memory.part is not None:
+        found[MEM_PART] = int(request.memory.part * 100)
+    elif request.rest_milli:
+        found[MEM_PART] = request.rest_milli // LEAST_MILLI
+    if request.rest_milli and not unlimited:
+        found[CORES] = request.request_milli // LEAST_MILLI
+    elif not request.rest_milli and MEM in found:
+        found[CORES] = 100
+    if c.priority:
+        found[PRIORITY] = 0
+    return found

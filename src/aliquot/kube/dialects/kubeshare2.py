@@ -1,0 +1,62 @@
+"""KubeShare v2: plain pods with labels `sharedgpu/...` and the scheduler `kubeshare-scheduler`.
+
+`gpu_request` may be a whole number above 1. Groups of pods that start together (`group_name`, `group_headcount`,
+`group_threshold`) have no counterpart here.
+
+Facts: NTHU-LSALAB/KubeShare README.md (release 2.0), doc/test, doc/yaml/gpuModel.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aliquot.kube.dialects.base import CanNotSay, Foreign, Owned, Words
+from aliquot.kube.dialects.fractions import Fields, notes_on_containers, read_share, write_share
+from aliquot.kube.objects import Pod
+from aliquot.kube.requests import BadPod, PodAsk, pod_ask
+from aliquot.model.quantities import BadQuantity
+from aliquot.model.requests import Labels
+
+PREFIX: Final = "sharedgpu/"
+SCHEDULER: Final = "kubeshare-scheduler"
+_GROUP: Final = ("group_name", "pod_group_name", "group_headcount", "group_threshold")
+
+
+class KubeShare2(Foreign):
+    """The words of KubeShare 2."""
+
+    name = "kubeshare2"
+    owned = Owned(frozenset(), (PREFIX,), (PREFIX,), (), frozenset({SCHEDULER}))
+
+    def speaks(self, pod: Pod) -> bool:
+        """It has the label for the request or the limit."""
+        return any(f"{PREFIX}{name}" in pod.metadata.labels for name in ("gpu_request", "gpu_limit"))
+
+    def read(self, pod: Pod) -> PodAsk:
+        """The ask of the pod's first container."""
+        fields = Fields(pod.metadata.labels, PREFIX, "metadata.labels")
+        ask = read_share(pod, fields)
+        priority = fields.read("priority", _priority) or 0
+        if ask is None or fields.faults:
+            raise BadPod(pod.metadata.key, fields.faults)
+        notes = notes_on_containers(pod)
+        notes += [f"{PREFIX}{name} is not kept: pods are placed one by one" for name in _GROUP if fields.text(name)]
+        ask = type(ask)(ask.container, ask.request, priority=priority)
+        return pod_ask(pod, [ask], self.name, notes)
+
+    def write(self, ask: PodAsk) -> Words:
+        """Labels only."""
+        texts = write_share(ask, self.name)
+        (c,) = ask.containers
+        if c.request.labels != Labels() or c.request.gpu_id:
+            raise CanNotSay(f'container "{c.container}" has labels on devices or a vGPU; {self.name} has none')
+        if "|" in c.request.model or not 0 <= c.priority <= 100:
+            raise CanNotSay(f'container "{c.container}" has several models or a priority outside 0 to 100')
+        texts |= {"gpu_model": c.request.model, "priority": str(c.priority) if c.priority else ""}
+        return Words(labels={f"{PREFIX}{name}": text for name, text in texts.items() if text})
+
+
+def _priority(text: str) -> int:
+    if not text.strip().isdigit() or int(text) > 100:
+        raise BadQuantity(f'"{text}" is no priority; write 0 to 100')
+    return int(text)

@@ -1,0 +1,355 @@
+"""Aliquot's own words: two resources, a few annotations.
+
+    resources.limits:  aliquot.dev/gpu-percent: 30     aliquot.dev/gpu-memory: 4Gi
+    annotations:       aliquot.dev/gpu-limit: "0.6"    aliquot.dev/gpu-limit.sidecar: "0.2"
+
+The resource is what the scheduler and kubelet count, so it says hundredths; an exact request stands in the annotation
+`gpu-request`, and then the resource is its hundredths rounded down, at least 1. An annotation without a suffix means
+every container that asks; `gpu-request` without one means the only container that asks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, TypeVar
+
+from aliquot.kube import names
+from aliquot.kube.dialects.base import Foreign, Owned, Words, asked, count, names_any
+from aliquot.kube.objects import Container, Pod
+from aliquot.kube.quantities import format_mib_quantity, mib_up
+from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
+from aliquot.model.quantities import BadQuantity, Memory, format_milli, parse_milli
+from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked
+
+T = TypeVar("T")
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LIST: Final = re.compile(r"\s*[,|]\s*")
+_PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,4})?)\s*%?")
+_WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS, names.DIALECT)
+_CORES_MOST: Final = 1024
+_PARTS_MOST: Final = 64
+
+
+class Native(Foreign):
+    """The dialect of this project; every other one is converted to it."""
+
+    name = "aliquot"
+    owned = Owned(frozenset(names.RESOURCES), (names.PREFIX,), (), ())
+
+    def speaks(self, pod: Pod) -> bool:
+        """It names our resources, or has one of our annotations for asking."""
+        containers = [*pod.spec.init_containers, *pod.spec.containers]
+        return any(names_any(c, self.owned.resources) for c in containers) or any(
+            _base(key) in names.ASK_ANNOTATIONS for key in pod.metadata.annotations
+        )
+
+    def read(self, pod: Pod) -> PodAsk:
+        """The pod's ask; BadPod lists every fault with its path."""
+        faults = _unknown(pod)
+        asking = _asking(pod, faults)
+        asks = [ask for entry in asking if (ask := _container(pod, entry, len(asking), faults)) is not None]
+        if not asking and not faults:
+            faults.append(
+                f'metadata.annotations speak of a GPU, but no container asks for one; add "{names.GPU_PERCENT}" '
+                "to a container's resources.limits"
+            )
+        if faults:
+            raise BadPod(pod.metadata.key, faults)
+        return pod_ask(pod, asks, self.name)
+
+    def write(self, ask: PodAsk) -> Words:
+        """Resources on each container; annotations with a suffix where there are several containers that ask."""
+        words = Words()
+        for c in ask.containers:
+            suffix = f".{c.container}" if len(ask.containers) > 1 else ""
+            words.resources[c.container] = resources_for(c)
+            words.annotations |= {f"{name}{suffix}": text for name, text in _annotations(c).items() if text}
+        return words
+
+
+def resources_for(ask: ContainerAsk) -> dict[str, str | int | float]:
+    """The resources that the scheduler and kubelet must see on the container of this ask."""
+    found: dict[str, str | int | float] = {names.GPU_PERCENT: ask.percent}
+    if ask.request.memory is not None and ask.request.memory.mib:
+        found[names.GPU_MEMORY] = format_mib_quantity(ask.request.memory.mib * ask.parts)
+    return found
+
+
+def _annotations(c: ContainerAsk) -> dict[str, str]:
+    request, labels = c.request, c.request.labels
+    part = request.memory.part if request.memory is not None else None
+    exact = c.total_milli != c.percent * 10
+    return {
+        names.GPU_REQUEST: f"{c.total_milli / 1000:.3f}" if exact else "",
+        names.GPU_LIMIT: _decimal(request.limit_milli * c.parts) if request.limit_milli is not None else "",
+        names.GPU_MEMORY_PART: f"{float(part * 100):g}%" if part is not None else "",
+        names.GPU_PARTS: str(c.parts) if c.parts > 1 else "",
+        names.GPU_MODEL: ", ".join(filter(None, request.model.split("|"))),
+        names.GPU_MODEL_NOT: ", ".join(c.models_not),
+        names.GPU_UUID: ", ".join([*filter(None, request.gpu.split(",")), *(f"!{uuid}" for uuid in c.uuids_not)]),
+        names.GPU_ID: request.gpu_id,
+        names.AFFINITY: labels.affinity,
+        names.ANTI_AFFINITY: labels.anti_affinity,
+        names.EXCLUSION: labels.exclusion,
+        names.PRIORITY: str(c.priority) if c.priority else "",
+        names.CPU_BIND: str(c.near_cores) if c.near_cores else "",
+    }
+
+
+def _decimal(milli: int) -> str:
+    return f"{milli / 1000:.3f}".rstrip("0").rstrip(".")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One container that asks."""
+
+    container: Container
+    role: Role
+    path: str
+    percent: int
+    memory_mib: int
+    request: tuple[str, str] | None
+    """Path and text of its gpu-request."""
+
+
+def _base(key: str) -> str:
+    """An annotation's name without the container."""
+    prefix, slash, rest = key.partition("/")
+    return prefix + slash + rest.partition(".")[0]
+
+
+def _at(key: str) -> str:
+    return f'metadata.annotations["{key}"]'
+
+
+def _unknown(pod: Pod) -> list[str]:
+    """Annotations of ours that do not exist, or name a container that does not."""
+    known = [c.name for c, _, _ in containers_of(pod)]
+    faults = []
+    for key in pod.metadata.annotations:
+        if not key.startswith(names.PREFIX) or key in _WRITTEN_BY_US:
+            continue
+        base, container = _base(key), key.partition("/")[2].partition(".")[2]
+        if base not in names.ASK_ANNOTATIONS:
+            short = ", ".join(name.removeprefix(names.PREFIX) for name in names.ASK_ANNOTATIONS)
+            faults.append(f"{_at(key)} is no annotation of Aliquot; it knows {short}")
+        elif container and container not in known:
+            faults.append(f'{_at(key)} names a container "{container}"; the pod has {", ".join(known)}')
+    return faults
+
+
+def _asking(pod: Pod, faults: list[str]) -> list[_Entry]:
+    """The containers that ask for a GPU, by resource or by annotation."""
+    notes = pod.metadata.annotations
+    found: list[_Entry] = []
+    everyone = containers_of(pod)
+    named = {c.name for c, _, _ in everyone if f"{names.GPU_REQUEST}.{c.name}" in notes}
+    by_resource = {c.name for c, _, _ in everyone if names_any(c, Native.owned.resources)}
+    asking = by_resource | named
+    lone = _lone_request(pod, asking - named, everyone, faults)
+    for c, role, path in everyone:
+        if c.name not in asking and c.name != lone:
+            continue
+        key = f"{names.GPU_REQUEST}.{c.name}" if c.name in named else names.GPU_REQUEST
+        request = (_at(key), notes[key]) if c.name in named or c.name == lone else None
+        before = len(faults)
+        percent, memory = count(c, path, names.GPU_PERCENT, faults), _memory(c, path, faults)
+        if not percent and request is None and len(faults) == before:
+            faults.append(
+                f'{path} asks for GPU memory but for no share; add "{names.GPU_PERCENT}" to its resources.limits, '
+                "1 is the least"
+            )
+        found.append(_Entry(c, role, path, percent, memory, request))
+    return found
+
+
+def _lone_request(pod: Pod, without: set[str], everyone: list[tuple[Container, Role, str]], faults: list[str]) -> str:
+    """The container that a gpu-request without a suffix means: the only one that asks, or the only one there is."""
+    if names.GPU_REQUEST not in pod.metadata.annotations:
+        return ""
+    candidates = without or {c.name for c, role, _ in everyone if role == "app"}
+    if len(candidates) == 1:
+        return next(iter(candidates))
+    listed = ", ".join(sorted(candidates))
+    faults.append(
+        f"{_at(names.GPU_REQUEST)} could mean several containers ({listed}); "
+        f"name one, as in {names.GPU_REQUEST}.{sorted(candidates)[0]}"
+    )
+    return ""
+
+
+def _memory(c: Container, path: str, faults: list[str]) -> int:
+    value = asked(c, names.GPU_MEMORY)
+    if value is None:
+        return 0
+    try:
+        mib = mib_up(value)
+        if mib < 1 or mib_up(c.resources.requests.get(names.GPU_MEMORY, value)) != mib:
+            raise BadQuantity(f"{value} is not an amount of memory above 0, equal in limits and requests")
+        return mib
+    except BadQuantity as error:
+        faults.append(f'{path}.resources.limits["{names.GPU_MEMORY}"]: {error}')
+        return 0
+
+
+def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> ContainerAsk | None:
+    notes, before = _Notes(pod, entry.container.name, faults), len(faults)
+    total = _total_milli(entry, notes)
+    limit = notes.read(names.GPU_LIMIT, parse_milli)
+    parts = notes.read(names.GPU_PARTS, lambda text: _integer(text, 1, _PARTS_MOST)) or 1
+    memory = _memory_of(entry, notes, parts)
+    uuids = notes.read(names.GPU_UUID, _words) or ()
+    labels = Labels(*(notes.read(n, _label) or "" for n in (names.AFFINITY, names.ANTI_AFFINITY, names.EXCLUSION)))
+    gpu_id = notes.read(names.GPU_ID, _label) or ""
+    priority = notes.read(names.PRIORITY, lambda text: _integer(text, -(2**31), 2**31 - 1))
+    cores = notes.read(names.CPU_BIND, lambda text: _integer(text, 1, _CORES_MOST)) or 0
+    models, models_not = notes.read(names.GPU_MODEL, _words) or (), notes.read(names.GPU_MODEL_NOT, _words) or ()
+    if len(faults) > before or not total:
+        return None
+    if parts > 1 and (total % parts or (limit or 0) % parts or total // parts >= 1000):
+        faults.append(
+            f"{notes.where(names.GPU_PARTS)} {parts} does not divide {format_milli(total)} GPUs"
+            f"{f' with limit {format_milli(limit)}' if limit else ''} into equal shares below 1.0"
+        )
+        return None
+    request = GpuRequest(
+        request_milli=total // parts,
+        limit_milli=None if limit is None else limit // parts,
+        memory=memory,
+        model="|".join(models),
+        gpu=",".join(uuid for uuid in uuids if not uuid.startswith("!")),
+        gpu_id=gpu_id,
+        labels=labels,
+    )
+    _check(entry, request, parts, notes, faults)
+    return ContainerAsk(
+        entry.container.name,
+        request,
+        entry.role,
+        parts,
+        models_not,
+        tuple(uuid[1:] for uuid in uuids if uuid.startswith("!")),
+        pod.spec.priority if priority is None else priority,
+        cores,
+    )
+
+
+def _check(entry: _Entry, request: GpuRequest, parts: int, notes: _Notes, faults: list[str]) -> None:
+    """What each number says alone is right; do they go together?"""
+    path = entry.request[0] if entry.request else f'{entry.path}.resources.limits["{names.GPU_PERCENT}"]'
+    try:
+        checked(request, request_name=path, limit_name=notes.where(names.GPU_LIMIT))
+    except BadRequest as error:
+        faults.append(str(error))
+        return
+    devices = parts * (request.whole + (request.rest_milli > 0))
+    labels = request.labels
+    if devices > 1 and (labels.affinity or request.gpu_id):
+        name = names.AFFINITY if labels.affinity else names.GPU_ID
+        faults.append(f"{notes.where(name)} means one GPU, but {path} asks for {devices}; leave one of them out")
+    if labels.affinity and labels.affinity == labels.anti_affinity:
+        faults.append(
+            f'{notes.where(names.AFFINITY)} and {notes.where(names.ANTI_AFFINITY)} are both "{labels.affinity}"; '
+            "the same label can not mean together and apart"
+        )
+    if request.memory is not None and request.whole and (request.rest_milli == 0 and request.whole > 1):
+        faults.append(
+            f'{entry.path}.resources.limits["{names.GPU_MEMORY}"] is given with {request.whole} whole GPUs, '
+            "which own all their memory; leave it out"
+        )
+
+
+def _total_milli(entry: _Entry, notes: _Notes) -> int:
+    """The request in milli-GPU; the exact one and the resource must agree."""
+    if entry.request is None:
+        return entry.percent * 10
+    where, text = entry.request
+    exact = notes.parse(where, text, parse_milli) or 0
+    hundredths = max(1, exact // 10)
+    if exact and entry.percent and entry.percent != hundredths:
+        notes.faults.append(
+            f'{entry.path}.resources.limits["{names.GPU_PERCENT}"] is {entry.percent}, but {where} "{text}" makes it '
+            f"{hundredths}; write that or leave it out"
+        )
+    elif exact == 0 and text:
+        notes.faults.append(f"{where} {text} asks for nothing; ask for at least 0.001 of a GPU")
+    return exact
+
+
+def _memory_of(entry: _Entry, notes: _Notes, parts: int) -> Memory | None:
+    part = notes.read(names.GPU_MEMORY_PART, _percent)
+    if part is not None and entry.memory_mib:
+        notes.faults.append(
+            f'{notes.where(names.GPU_MEMORY_PART)} and {entry.path}.resources.limits["{names.GPU_MEMORY}"] '
+            "both say how much memory; leave one of them out"
+        )
+    if part is not None:
+        return Memory(part=part)
+    if entry.memory_mib % parts:
+        notes.faults.append(
+            f'{entry.path}.resources.limits["{names.GPU_MEMORY}"] is not {parts} times a whole number of MiB'
+        )
+    return Memory(mib=entry.memory_mib // parts) if entry.memory_mib else None
+
+
+class _Notes:
+    """A container's annotations: its own if there is one, else the pod's."""
+
+    def __init__(self, pod: Pod, container: str, faults: list[str]) -> None:
+        self.faults = faults
+        self._annotations = pod.metadata.annotations
+        self._container = container
+
+    def _key(self, name: str) -> str:
+        own = f"{name}.{self._container}"
+        return own if own in self._annotations else name
+
+    def where(self, name: str) -> str:
+        """The path of an annotation."""
+        return _at(self._key(name))
+
+    def read(self, name: str, parse: Callable[[str], T]) -> T | None:
+        """The value of an annotation; None without it or when it is wrong, which is noted."""
+        text = self._annotations.get(self._key(name))
+        return None if text is None else self.parse(self.where(name), text, parse)
+
+    def parse(self, where: str, text: str, parse: Callable[[str], T]) -> T | None:
+        """The value of a text that stands at `where`."""
+        try:
+            return parse(text)
+        except BadQuantity as error:
+            fault = f"{where}: {error}"
+            if fault not in self.faults:
+                self.faults.append(fault)
+            return None
+
+
+def _integer(text: str, least: int, most: int) -> int:
+    if not re.fullmatch(r"-?\d{1,12}", text.strip()) or not least <= int(text) <= most:
+        raise BadQuantity(f'"{text}" is no whole number between {least} and {most}')
+    return int(text)
+
+
+def _label(text: str) -> str:
+    if not _LABEL.fullmatch(text):
+        raise BadQuantity(f'"{text}" is no label; use up to 63 letters, digits and -_. as in team-a')
+    return text
+
+
+def _words(text: str) -> tuple[str, ...]:
+    found = tuple(filter(None, _LIST.split(text.strip())))
+    if not found:
+        raise BadQuantity("it names nothing; write one name or several with commas between, or leave it out")
+    return found
+
+
+def _percent(text: str) -> Fraction:
+    found = _PERCENT.fullmatch(text.strip())
+    part = Fraction(found[1]) / 100 if found else Fraction(0)
+    if not 0 < part <= 1:
+        raise BadQuantity(f'"{text}" is no part of a device\'s memory; write 1% to 100%')
+    return part

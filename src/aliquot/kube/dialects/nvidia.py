@@ -1,0 +1,46 @@
+"""The stock device plugin: `nvidia.com/gpu` counts whole GPUs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aliquot.kube.dialects.base import CanNotSay, Foreign, Owned, Words, count, names_any, only_plain
+from aliquot.kube.objects import Pod
+from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, containers_of, pod_ask
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import GpuRequest
+
+GPU: Final = "nvidia.com/gpu"
+
+
+class Nvidia(Foreign):
+    """Whole GPUs."""
+
+    name = "nvidia"
+    owned = Owned(frozenset({GPU}))
+
+    def speaks(self, pod: Pod) -> bool:
+        """A container names the resource."""
+        return any(names_any(c, self.owned.resources) for c, _, _ in containers_of(pod))
+
+    def read(self, pod: Pod) -> PodAsk:
+        """So many whole GPUs for each container that asks."""
+        faults: list[str] = []
+        asks = [
+            ContainerAsk(c.name, GpuRequest(number * MILLI), role)
+            for c, role, path in containers_of(pod)
+            if (number := count(c, path, GPU, faults))
+        ]
+        if faults:
+            raise BadPod(pod.metadata.key, faults)
+        return pod_ask(pod, asks, self.name)
+
+    def write(self, ask: PodAsk) -> Words:
+        """Whole GPUs only."""
+        only_plain(ask, self.name)
+        words = Words()
+        for c in ask.containers:
+            if c.request.rest_milli:
+                raise CanNotSay(f'container "{c.container}" asks for a part of a GPU; {GPU} counts whole ones')
+            words.resources[c.container] = {GPU: c.request.whole}
+        return words

@@ -1,0 +1,104 @@
+"""The node annotation `aliquot.dev/gpus`: which devices a node has and how they are connected. Read and written here.
+
+The node's agent writes it, the scheduler reads it. Compact JSON:
+
+    {"v":1,"devices":[{"index":0,"uuid":"GPU-..","model":"Tesla V100-SXM2-16GB","memory_mib":16384}],
+     "links":[["X"]],"numa":[0],"cores":["0-19"]}
+
+`links` are labels as `nvidia-smi topo -m` prints them, `numa` and `cores` one entry for each device; the three may be
+left out. A device with `"healthy":false` is there and takes nobody new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from aliquot.driver.cores import core_list, read_core_list
+from aliquot.kube.names import GPUS
+from aliquot.model.errors import AliquotError
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Device
+from aliquot.topology.machine import BadTopology, Topology
+
+INVENTORY_VERSION: Final = 1
+
+
+class BadInventory(AliquotError):
+    """A node's account of its devices that can not be read; the node gets no pods that ask for GPUs."""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What a node has; `topology` is None where it does not say."""
+
+    devices: tuple[Device, ...]
+    topology: Topology | None = None
+    unhealthy: frozenset[str] = frozenset()
+
+
+class _Device(msgspec.Struct, omit_defaults=True):
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+    healthy: bool = True
+
+
+class _Inventory(msgspec.Struct, omit_defaults=True):
+    devices: list[_Device]
+    v: int = INVENTORY_VERSION
+    links: list[list[str]] = []
+    numa: list[int | None] = []
+    cores: list[str] = []
+
+
+def write_inventory(inventory: Inventory) -> str:
+    """The annotation's text."""
+    devices = [
+        _Device(d.index, d.uuid, d.model, d.memory_mib, d.uuid not in inventory.unhealthy) for d in inventory.devices
+    ]
+    made = _Inventory(devices)
+    if (topology := inventory.topology) is not None:
+        made.links = [list(row) for row in topology.links]
+        made.numa = list(topology.numa)
+        made.cores = [core_list(list(cores)) for cores in topology.cores]
+    return msgspec.json.encode({"v": INVENTORY_VERSION, **msgspec.to_builtins(made)}).decode()
+
+
+def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
+    """The devices of a node with these annotations; None when it says nothing.
+
+    Raises:
+        BadInventory: not in the form of an inventory, of another version, or it contradicts itself.
+    """
+    text = annotations.get(GPUS)
+    if text is None:
+        return None
+    where = f'metadata.annotations["{GPUS}"]'
+    try:
+        raw = msgspec.json.decode(text, type=_Inventory)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise BadInventory(f"{where} can not be read: {error}") from None
+    if raw.v != INVENTORY_VERSION:
+        raise BadInventory(f"{where} is of version {raw.v}, this program reads version {INVENTORY_VERSION}; upgrade it")
+    devices = tuple(Device(GpuUuid(d.uuid), d.index, d.model, d.memory_mib) for d in raw.devices)
+    if len({d.uuid for d in devices}) != len(devices) or any(d.memory_mib <= 0 or not d.uuid for d in devices):
+        raise BadInventory(f"{where} has two devices of one UUID, or one without memory")
+    return Inventory(devices, _topology(raw, where), frozenset(d.uuid for d in raw.devices if not d.healthy))
+
+
+def _topology(raw: _Inventory, where: str) -> Topology | None:
+    if not raw.links:
+        return None
+    counts = {len(raw.links), len(raw.devices)} | {len(part) for part in (raw.numa, raw.cores) if part}
+    if len(counts) > 1:
+        raise BadInventory(f"{where} has links, numa or cores for another number of devices than {len(raw.devices)}")
+    try:
+        cores = [read_core_list(text) for text in raw.cores] if raw.cores else None
+        return Topology.of(raw.links, numa=raw.numa or None, cores=cores, where=where)
+    except (BadTopology, ValueError) as error:
+        raise BadInventory(f"{where}: {error}") from None

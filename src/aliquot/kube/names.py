@@ -1,0 +1,64 @@
+"""Every name that Aliquot writes into Kubernetes objects, in one place.
+
+Resources are integers on containers; annotations are on pods, and a suffix `.<container>` narrows one to a container.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "aliquot.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+PREFIX: Final = f"{GROUP}/"
+
+GPU_PERCENT: Final = f"{GROUP}/gpu-percent"
+"""Resource: the guaranteed request in hundredths of a GPU; 250 = two whole GPUs and half of a third."""
+
+GPU_MEMORY: Final = f"{GROUP}/gpu-memory"
+"""Resource: bytes of the shared device's memory, as a Kubernetes quantity."""
+
+GPU_REQUEST: Final = f"{GROUP}/gpu-request"
+GPU_LIMIT: Final = f"{GROUP}/gpu-limit"
+GPU_MEMORY_PART: Final = f"{GROUP}/gpu-memory-percent"
+"""Annotation: memory as a part of whatever device it falls on; the resource can only say bytes."""
+
+GPU_PARTS: Final = f"{GROUP}/gpu-parts"
+"""Annotation: divide the request evenly over so many GPUs."""
+
+GPU_MODEL: Final = f"{GROUP}/gpu-model"
+GPU_MODEL_NOT: Final = f"{GROUP}/gpu-model-not"
+GPU_UUID: Final = f"{GROUP}/gpu-uuid"
+GPU_ID: Final = f"{GROUP}/gpuid"
+AFFINITY: Final = f"{GROUP}/affinity"
+ANTI_AFFINITY: Final = f"{GROUP}/anti-affinity"
+EXCLUSION: Final = f"{GROUP}/exclusion"
+PRIORITY: Final = f"{GROUP}/priority"
+CPU_BIND: Final = f"{GROUP}/cpu-bind"
+
+PLAN: Final = f"{GROUP}/plan"
+PLAN_STATUS: Final = f"{GROUP}/plan-status"
+GPUS: Final = f"{GROUP}/gpus"
+"""Annotation on nodes: the devices the node has, written by its agent."""
+
+DIALECT: Final = f"{GROUP}/dialect"
+"""Annotation on pods: the peer in whose words the pod was written, so that its tools are answered in kind."""
+
+ASK_ANNOTATIONS: Final = (
+    GPU_REQUEST,
+    GPU_LIMIT,
+    GPU_MEMORY_PART,
+    GPU_PARTS,
+    GPU_MODEL,
+    GPU_MODEL_NOT,
+    GPU_UUID,
+    GPU_ID,
+    AFFINITY,
+    ANTI_AFFINITY,
+    EXCLUSION,
+    PRIORITY,
+    CPU_BIND,
+)
+"""What a pod's author may write; the other annotations of the group are written by Aliquot."""
+
+RESOURCES: Final = (GPU_PERCENT, GPU_MEMORY)

@@ -1,0 +1,297 @@
+"""The parts of Kubernetes objects that Aliquot reads, with the API's own names on the wire.
+
+Decoding skips every field that is not named here, which is most of the time a client spends. These objects are
+therefore never written back whole: a write is a patch, a server-side apply, or an object that Aliquot made itself. What
+must survive a round trip (a pod template) is kept as it came.
+
+Every field has a default, for the API server leaves out what is empty.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from aliquot.kube.quantities import Quantity
+
+Quantities = dict[str, Quantity]
+
+
+class Wire(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Base of everything read from or sent to the API server."""
+
+
+class Value(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
+    """Base of small parts that can be shared, since they never change."""
+
+
+class OwnerReference(Value, frozen=True):
+    """Who made an object; the garbage collector follows it."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class Meta(Wire):
+    """ObjectMeta."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: list[OwnerReference] = []
+    finalizers: list[str] = []
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or the name of what has no namespace."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class HasMeta(Protocol):
+    """Any object with metadata."""
+
+    @property
+    def metadata(self) -> Meta:
+        """Its ObjectMeta."""
+        ...
+
+
+class MetaOnly(Wire):
+    """Any object at all, when only its metadata matters."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+
+
+class ListMeta(Wire):
+    """The metadata of a list: its version, and where the next page goes on."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class RawList(Wire):
+    """One page of a list whose items are decoded one by one."""
+
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    items: list[msgspec.Raw] | None = None
+
+
+class StatusCause(Wire):
+    """One fault among several."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(Wire):
+    """What a Status is about."""
+
+    name: str = ""
+    kind: str = ""
+    causes: list[StatusCause] = []
+    retry_after_seconds: int = 0
+
+
+class Status(Wire):
+    """The API server's answer when it is no object."""
+
+    status: str = ""
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: StatusDetails | None = None
+
+
+class WatchEvent(Wire):
+    """One line of a watch; the object is decoded after its type is known."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class Resources(Value, frozen=True):
+    """ResourceRequirements of a container."""
+
+    limits: Quantities = {}
+    requests: Quantities = {}
+
+
+class EnvVar(Value, frozen=True):
+    """One variable of a container; values taken from elsewhere read as empty."""
+
+    name: str = ""
+    value: str = ""
+
+
+class Container(Value, frozen=True):
+    """One container of a pod."""
+
+    name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str = ""
+    env: list[EnvVar] = []
+
+
+class SchedulingGate(Value, frozen=True):
+    """Something that must go before the scheduler looks at the pod."""
+
+    name: str = ""
+
+
+class PodSpec(Wire):
+    """What a pod asks for and where it is."""
+
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int = 0
+    priority_class_name: str = ""
+    restart_policy: str = ""
+    node_selector: dict[str, str] = {}
+    scheduling_gates: list[SchedulingGate] = []
+    containers: list[Container] = []
+    init_containers: list[Container] = []
+    overhead: Quantities = {}
+
+
+class Condition(Wire):
+    """One condition, of whatever has conditions."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+    observed_generation: int = 0
+
+
+class PodStatus(Wire):
+    """What became of a pod."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    conditions: list[Condition] = []
+    nominated_node_name: str = ""
+
+
+class Pod(Wire):
+    """A pod."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def ended(self) -> bool:
+        """True when none of its containers runs again, so that its GPUs are free."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+class Taint(Value, frozen=True):
+    """What keeps pods from a node."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(Wire):
+    """Whether a node takes pods."""
+
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
+class NodeStatus(Wire):
+    """What a node has."""
+
+    capacity: Quantities = {}
+    allocatable: Quantities = {}
+    conditions: list[Condition] = []
+
+
+class Node(Wire):
+    """A node."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+    @property
+    def ready(self) -> bool:
+        """Its kubelet says so."""
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+
+class ObjectReference(Wire):
+    """Points to an object."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    field_path: str = ""
+
+
+class Binding(Wire):
+    """Puts a pod on a node. Annotations are merged into the pod in the same write, `metadata.uid` is its precondition.
+
+    Source: the API server's BindingREST (pkg/registry/core/pod/storage).
+    """
+
+    metadata: Meta
+    target: ObjectReference
+    api_version: str = msgspec.field(default="v1")
+    kind: str = "Binding"
+
+    def body(self) -> dict[str, Any]:
+        """As it is posted: api version and kind are defaults here and must be on the wire."""
+        return {"apiVersion": self.api_version, "kind": self.kind, **msgspec.to_builtins(self)}
+
+
+class Event(Wire):
+    """What people read under `kubectl describe`."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
+    reason: str = ""
+    message: str = ""
+    type: Literal["Normal", "Warning", ""] = ""
+    count: int = 0
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    reporting_component: str = ""
+    reporting_instance: str = ""
+    action: str = ""
+
+
+class LeaseSpec(Wire):
+    """Who holds a lease and for how long."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Wire):
+    """A Lease of coordination.k8s.io/v1."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)

@@ -1,0 +1,136 @@
+"""The plan annotation: which container gets which parts of which GPUs. Read and written here and nowhere else.
+
+It is written once, in the Binding, and never changed. It carries all that the books need to be rebuilt from the pods
+alone, also when someone edits the pod's other annotations later. Compact JSON with a version:
+
+    {"v":1,"n":"node-a","c":{"main":{"s":[["GPU-5f2e...",300,600,4096]],"k":[0,1]}}}
+
+`n` is the node, `c` the containers; `s` slices of (UUID, milli-GPU guaranteed, milli-GPU limit, MiB), whole GPUs first;
+`k` the CPU cores near them; `l` labels (affinity, anti-affinity, exclusion); `g` the vGPU's name; `p` parts; `u` the
+container whose slices it uses, since both never run at once. Keys that a reader does not know are passed over; another
+version is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from aliquot.kube.names import PLAN
+from aliquot.model.errors import AliquotError
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Labels, Plan, Slice
+
+PLAN_VERSION: Final = 1
+MOST_BYTES: Final = 64 * 1024
+
+
+class BadPlan(AliquotError):
+    """A plan that can not be read; the pod must not be given a GPU by it."""
+
+
+@dataclass(frozen=True)
+class ContainerPlan:
+    """What one container gets."""
+
+    slices: tuple[Slice, ...]
+    cores: tuple[int, ...] = ()
+    labels: Labels = field(default_factory=Labels)
+    gpu_id: str = ""
+    parts: int = 1
+    uses: str = ""
+
+    @property
+    def plan(self) -> Plan:
+        """The slices alone."""
+        return Plan(self.slices)
+
+
+@dataclass(frozen=True)
+class PodPlan:
+    """What a pod gets, and on which node."""
+
+    node: str
+    containers: Mapping[str, ContainerPlan]
+
+
+class _Slice(msgspec.Struct, array_like=True, frozen=True):
+    gpu: str
+    request_milli: int
+    limit_milli: int
+    memory_mib: int
+
+
+class _Container(msgspec.Struct, omit_defaults=True, frozen=True):
+    s: tuple[_Slice, ...] = ()
+    k: tuple[int, ...] = ()
+    l: tuple[str, ...] = ()  # noqa: E741 - the annotation's own key
+    g: str = ""
+    p: int = 1
+    u: str = ""
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    v: int
+    n: str = ""
+    c: dict[str, _Container] = {}
+
+
+class _Version(msgspec.Struct):
+    v: int
+
+
+def write_plan(plan: PodPlan) -> str:
+    """The annotation's text."""
+    containers = {
+        name: _Container(
+            tuple(_Slice(s.gpu, s.request_milli, s.limit_milli, s.memory_mib) for s in given.slices),
+            given.cores,
+            _labels(given.labels),
+            given.gpu_id,
+            given.parts,
+            given.uses,
+        )
+        for name, given in plan.containers.items()
+    }
+    return msgspec.json.encode(_Plan(PLAN_VERSION, plan.node, containers)).decode()
+
+
+def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
+    """The plan of a pod with these annotations; None when it has none.
+
+    Raises:
+        BadPlan: it is not in the form of a plan, or of another version.
+    """
+    text = annotations.get(PLAN)
+    if text is None:
+        return None
+    if len(text) > MOST_BYTES:
+        raise BadPlan(f'metadata.annotations["{PLAN}"] is longer than {MOST_BYTES} bytes')
+    try:
+        version = msgspec.json.decode(text, type=_Version).v
+        if version != PLAN_VERSION:
+            raise BadPlan(
+                f'metadata.annotations["{PLAN}"] is of version {version}, this program reads version {PLAN_VERSION}; '
+                "upgrade it or let the pod end"
+            )
+        raw = msgspec.json.decode(text, type=_Plan)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise BadPlan(f'metadata.annotations["{PLAN}"] can not be read: {error}') from None
+    return PodPlan(raw.n, {name: _container(name, given) for name, given in raw.c.items()})
+
+
+def _labels(labels: Labels) -> tuple[str, ...]:
+    found = (labels.affinity, labels.anti_affinity, labels.exclusion)
+    return found if any(found) else ()
+
+
+def _container(name: str, raw: _Container) -> ContainerPlan:
+    for piece in raw.s:
+        if not (0 < piece.request_milli <= piece.limit_milli <= 1000 and piece.memory_mib >= 0):
+            raise BadPlan(f'metadata.annotations["{PLAN}"] gives container "{name}" a slice that can not be: {piece}')
+    slices = tuple(Slice(GpuUuid(s.gpu), s.request_milli, s.limit_milli, s.memory_mib) for s in raw.s)
+    return ContainerPlan(slices, raw.k, Labels(*raw.l[:3]), raw.g, raw.p, raw.u)

@@ -1,0 +1,338 @@
+"""A copy of the API server's objects that is kept up to date and knows when it is.
+
+One LIST fills the store, one WATCH follows from there. What holds, whatever the server and the network do:
+
+1. Lists come in pages; a page that is Gone starts the list over. The list is compared with the store, so that what was
+   deleted while nobody watched is told as deleted.
+2. A watch that ends cleanly goes on from the last version seen, bookmarks included, without a list.
+3. Gone (410), as an HTTP status or as an event, leads to a list. Any other failure leads to the same watch again after
+   a wait with jitter that grows until a watch has delivered something; after `patience` refusals in a row, to a list.
+4. A watch on which nothing comes for `idle_s` is dead, however open its socket looks.
+5. Lines are put together from whatever pieces arrive; a line may be at most `line_bytes` long.
+6. Of a bookmark only its version is read, so it need not look like an object.
+7. `synced` is set after the first list, and the store is whole whenever it is set.
+
+An event that repeats what the store has, or is older than it, changes nothing. An object that can not be decoded is
+counted and left as it was, and the watch goes on behind it. With `streaming`, the first objects come through the watch
+itself (sendInitialEvents), which spares the server building the list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Final, Generic, Literal, TypeVar
+
+import msgspec
+
+from aliquot.kube.api import Api
+from aliquot.kube.backoff import Backoff
+from aliquot.kube.errors import BadAnswer, Gone, Invalid, KubeError, Unreachable, error_of
+from aliquot.kube.objects import HasMeta, MetaOnly, RawList, Status, WatchEvent
+from aliquot.kube.resources import Resource
+
+T = TypeVar("T", bound=HasMeta)
+INITIAL_END: Final = "k8s.io/initial-events-end"
+
+
+@dataclass(frozen=True)
+class Change(Generic[T]):
+    """What happened to one object. `object` is its last known state; `old` is what the store had, if it had it."""
+
+    kind: Literal["added", "modified", "deleted"]
+    object: T
+    old: T | None = None
+
+
+@dataclass
+class Counts:
+    """What a reflector went through; for metrics and tests."""
+
+    lists: int = 0
+    watches: int = 0
+    events: int = 0
+    repeated: int = 0
+    undecodable: int = 0
+    failures: int = 0
+    last_failure: str = ""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Numbers of a reflector; the defaults suit a cluster, tests take smaller ones."""
+
+    page: int = 500
+    idle_s: float = 90.0
+    list_s: float = 60.0
+    watch_least_s: int = 290
+    watch_most_s: int = 590
+    wait_first_s: float = 0.05
+    wait_most_s: float = 30.0
+    line_bytes: int = 16 * 1024 * 1024
+    patience: int = 5
+    streaming: bool = False
+
+
+@dataclass
+class Reflector(Generic[T]):
+    """Follows one kind of object, of all namespaces or one; `on_change` is called for each change and must be quick.
+
+    Changes of one object come in order. `on_change` is called before `synced` is set for everything in the first list.
+    """
+
+    api: Api
+    resource: Resource[T]
+    on_change: Callable[[Change[T]], None] = lambda change: None
+    namespace: str = ""
+    selectors: Mapping[str, str] = field(default_factory=dict)
+    tuning: Tuning = Tuning()
+    random: random.Random = field(default_factory=random.Random)
+    counts: Counts = field(default_factory=Counts)
+    synced: asyncio.Event = field(default_factory=asyncio.Event)
+    version: str = ""
+    _store: dict[str, T] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._path = self.resource.path(namespace=self.namespace)
+        self._refusals = 0
+        self._delivered = False
+        self._streaming = self.tuning.streaming
+        self._interrupt, self._renewed = asyncio.Event(), asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._store.values())
+
+    def get(self, key: str) -> T | None:
+        """The object of that `namespace/name`."""
+        return self._store.get(key)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        backoff = Backoff(self.tuning.wait_first_s, self.tuning.wait_most_s, self.random)
+        loop = asyncio.get_running_loop()
+        while True:
+            self._delivered, started_s = False, loop.time()
+            try:
+                if not self.version:
+                    await self._fill()
+                    started_s = loop.time()
+                await self._watch_unless_interrupted()
+            except Gone:
+                self.version = ""
+            except KubeError as error:
+                self._note(error)
+            if self._delivered or loop.time() - started_s >= self.tuning.wait_most_s:
+                backoff.reset()  # a watch that lasted was a good one, though nothing happened
+            await asyncio.sleep(backoff.next_s())
+
+    async def renew(self) -> None:
+        """List again now and return when the store is that list: nothing that happened before the call is missing."""
+        self._interrupt.set()
+        self._renewed.clear()
+        await self._renewed.wait()
+
+    async def _watch_unless_interrupted(self) -> None:
+        """Watch until it ends or `renew` is called; then forget the version, so that a list follows."""
+        watching = asyncio.ensure_future(self._watch())
+        called = asyncio.ensure_future(self._interrupt.wait())
+        try:
+            await asyncio.wait({watching, called}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            called.cancel()
+            if not watching.done():
+                watching.cancel()
+        if self._interrupt.is_set():
+            await asyncio.gather(watching, return_exceptions=True)
+            self.version = ""
+        else:
+            watching.result()
+
+    def _note(self, error: KubeError) -> None:
+        self.counts.failures += 1
+        self.counts.last_failure = str(error)
+        self._refusals = 0 if self._delivered else self._refusals + (not isinstance(error, Unreachable))
+        if self._refusals >= self.tuning.patience:
+            self._refusals = 0
+            self.version = ""
+
+    async def _fill(self) -> None:
+        self._interrupt.clear()
+        if self._streaming:
+            try:
+                return await self._stream_all()
+            except Invalid:
+                self._streaming = False  # a server without WatchList
+        return await self._list_all()
+
+    async def _list_all(self) -> None:
+        """Guarantee 1. The store changes only once the list is whole."""
+        found: dict[str, T] = {}
+        goes_on, version = "", ""
+        while True:
+            params = {"limit": str(self.tuning.page), **self.selectors}
+            if goes_on:
+                params["continue"] = goes_on
+            page = _page(await self.api.request("GET", self._path, params=params, timeout_s=self.tuning.list_s))
+            version = page.metadata.resource_version
+            for raw in page.items or []:
+                item = self._decoded(raw)
+                if item is not None:
+                    found[item.metadata.key] = item
+            goes_on = page.metadata.continue_
+            if not goes_on:
+                break
+            await asyncio.sleep(0)
+        self._filled(found, version)
+
+    async def _stream_all(self) -> None:
+        """The list by way of a watch: everything there is as ADDED, then a bookmark that says that this was all."""
+        found: dict[str, T] = {}
+        params = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "resourceVersion": ""}
+        async with aclosing(self._events(params)) as events:
+            async for event in events:
+                if event.type == "BOOKMARK":
+                    meta = _meta(event.object).metadata
+                    if meta.annotations.get(INITIAL_END) == "true":
+                        return self._filled(found, meta.resource_version)
+                elif (item := self._decoded(event.object)) is not None:
+                    found[item.metadata.key] = item
+                    if event.type == "DELETED":
+                        del found[item.metadata.key]
+        raise BadAnswer(f"watch {self._path} ended before its initial events did")
+
+    def _filled(self, found: dict[str, T], version: str) -> None:
+        self.counts.lists += 1
+        self._replace(found)
+        self.version = version
+        self.synced.set()
+        if not self._interrupt.is_set():
+            self._renewed.set()
+
+    def _replace(self, found: dict[str, T]) -> None:
+        gone = [key for key in self._store if key not in found]
+        for key in gone:
+            self._delete(key, self._store[key])
+        for key, item in found.items():
+            old = self._store.get(key)
+            if old is not None and old.metadata.uid != item.metadata.uid:
+                self._delete(key, old)
+                old = None
+            if old is None or old.metadata.resource_version != item.metadata.resource_version:
+                self._put(key, item, old)
+
+    async def _watch(self) -> None:
+        """Returns on a clean end (guarantee 2)."""
+        async with aclosing(self._events({"resourceVersion": self.version})) as events:
+            async for event in events:
+                if event.type == "BOOKMARK":
+                    self.version = _meta(event.object).metadata.resource_version or self.version
+                else:
+                    self._take(event)
+                self._delivered = True
+                self._refusals = 0
+
+    def _take(self, event: WatchEvent) -> None:
+        item = self._decoded(event.object)
+        if item is None:
+            self.version = _meta(event.object).metadata.resource_version or self.version
+            return
+        self.version = item.metadata.resource_version
+        key, old = item.metadata.key, self._store.get(item.metadata.key)
+        if old is not None and not _newer(item, old) and not (event.type == "DELETED" and _same(item, old)):
+            self.counts.repeated += 1
+        elif event.type == "DELETED":
+            if old is None:
+                self.counts.repeated += 1
+            else:
+                self._delete(key, item if item.metadata.uid == old.metadata.uid else old)
+        elif old is not None and old.metadata.uid != item.metadata.uid:
+            self._delete(key, old)
+            self._put(key, item, None)
+        else:
+            self._put(key, item, old)
+
+    def _put(self, key: str, item: T, old: T | None) -> None:
+        self._store[key] = item
+        self.counts.events += 1
+        self.on_change(Change("added" if old is None else "modified", item, old))
+
+    def _delete(self, key: str, item: T) -> None:
+        old = self._store.pop(key)
+        self.counts.events += 1
+        self.on_change(Change("deleted", item, old))
+
+    async def _events(self, params: Mapping[str, str]) -> AsyncGenerator[WatchEvent, None]:
+        lasts_s = self.random.randint(self.tuning.watch_least_s, self.tuning.watch_most_s)
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(lasts_s),
+            **self.selectors,
+            **params,
+        }
+        self.counts.watches += 1
+        async with self.api.stream(self._path, query, idle_s=self.tuning.idle_s) as answer:
+            rest = b""
+            async for chunk in answer.aiter_bytes():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    if line.strip():
+                        yield _event(line, self._path)
+                if len(rest) > self.tuning.line_bytes:
+                    raise BadAnswer(f"watch {self._path}: a line of more than {self.tuning.line_bytes} bytes")
+
+    def _decoded(self, raw: msgspec.Raw) -> T | None:
+        try:
+            return self.resource.decode(raw)
+        except msgspec.DecodeError as error:
+            self.counts.undecodable += 1
+            self.counts.last_failure = f"a {self.resource.kind} that can not be read: {error}"
+            return None
+
+
+def _event(line: bytes, path: str) -> WatchEvent:
+    """One line of a watch.
+
+    Raises:
+        Gone: it tells that the version is gone. KubeError: it tells of another error. BadAnswer: it is no event.
+    """
+    try:
+        event = msgspec.json.decode(line, type=WatchEvent)
+        if event.type != "ERROR":
+            return event
+        status = msgspec.json.decode(event.object, type=Status)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadAnswer(f"watch {path}: a line that is no event: {error}") from None
+    raise error_of(status.code, status, f"watch {path}", 0.0)
+
+
+def _page(body: bytes) -> RawList:
+    try:
+        return msgspec.json.decode(body, type=RawList)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadAnswer(f"a list that can not be read: {error}") from None
+
+
+def _meta(raw: msgspec.Raw) -> MetaOnly:
+    try:
+        return msgspec.json.decode(raw, type=MetaOnly)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadAnswer(f"an object without metadata: {error}") from None
+
+
+def _newer(item: HasMeta, old: HasMeta) -> bool:
+    """Is `item` later? Versions are ordered as integers (KEP-5504); where one is no integer, different is later."""
+    new_version, old_version = item.metadata.resource_version, old.metadata.resource_version
+    if new_version.isdigit() and old_version.isdigit():
+        return int(new_version) > int(old_version)
+    return new_version != old_version
+
+
+def _same(item: HasMeta, old: HasMeta) -> bool:
+    return (item.metadata.uid, item.metadata.resource_version) == (old.metadata.uid, old.metadata.resource_version)

@@ -1,0 +1,243 @@
+"""What a pod asks for, container by container, in Aliquot's integers; and the asks that placement gets.
+
+One container may ask for one request, or for several equal parts on different GPUs. Plain init containers run one after
+another before the others start, so one that asks for no more than a later container uses that container's GPUs
+(`uses`), and is counted with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final, Literal
+
+from aliquot.kube.objects import Container, Pod
+from aliquot.kube.quantities import mib_up, milli
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import GpuRequest
+from aliquot.placement.asks import Ask, model_matches
+
+Role = Literal["app", "sidecar", "init"]
+LEAST_MILLI: Final = 10
+"""The request of one who asks for memory only: one hundredth of a GPU, the least that a device id stands for."""
+
+
+class BadPod(UserError):
+    """A pod whose wish for GPUs contradicts itself or can not be read; `faults` lists each with its path."""
+
+    def __init__(self, pod: str, faults: Sequence[str]) -> None:
+        super().__init__(f'pod "{pod}": {"; ".join(faults)}')
+        self.faults = tuple(faults)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the cluster has, for wishes that are worded as exclusions."""
+
+    models: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ContainerAsk:
+    """What one container asks for. `request` is that of one part; all parts are on different GPUs."""
+
+    container: str
+    request: GpuRequest
+    role: Role = "app"
+    parts: int = 1
+    models_not: tuple[str, ...] = ()
+    uuids_not: tuple[str, ...] = ()
+    priority: int = 0
+    near_cores: int = 0
+    uses: str = ""
+
+    @property
+    def total_milli(self) -> int:
+        """Milli-GPU of all parts."""
+        return self.request.request_milli * self.parts
+
+    @property
+    def percent(self) -> int:
+        """Device ids that stand for it: hundredths of a GPU, rounded down, at least 1."""
+        return max(1, self.total_milli // LEAST_MILLI)
+
+    def ask(self, known: Known, apart: str) -> Ask:
+        """The ask of one part; `apart` is a label that keeps the parts on different GPUs."""
+        labels = self.request.labels
+        if self.parts > 1:
+            labels = replace(labels, anti_affinity=labels.anti_affinity or apart)
+        made = Ask.of(replace(self.request, labels=labels))
+        return replace(
+            made,
+            models=_models(made.models, self.models_not, known.models),
+            gpu_uuid=_uuids(made.gpu_uuid, self.uuids_not, known.uuids),
+            priority=self.priority,
+            near_cores=self.near_cores,
+        )
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One ask of a pod, and the tenant it is booked under: `namespace/pod/container`, further parts with `#2`..."""
+
+    tenant: str
+    container: str
+    part: int
+    ask: Ask
+
+
+@dataclass(frozen=True)
+class PodAsk:
+    """All that a pod asks for.
+
+    `cpu_milli` and `memory_mib` are what the node's kubelet will count for it. `notes` say what of the pod's own words
+    has no counterpart here and is therefore not kept, one sentence each.
+    """
+
+    key: str
+    uid: str
+    containers: tuple[ContainerAsk, ...]
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    dialect: str = "aliquot"
+    notes: tuple[str, ...] = ()
+
+    def container(self, name: str) -> ContainerAsk | None:
+        """The ask of one container."""
+        return next((c for c in self.containers if c.container == name), None)
+
+    def seats(self, known: Known | None = None) -> tuple[Seat, ...]:
+        """The asks to place on one node, largest first, since small ones find room more easily.
+
+        CPU and memory of the whole pod are carried by the first.
+        """
+        found: list[Seat] = []
+        for c in self.containers:
+            if c.uses:
+                continue
+            ask = c.ask(known or Known(), f"{self.uid or self.key}/{c.container}")
+            for part in range(c.parts):
+                suffix = f"#{part + 1}" if part else ""
+                found.append(Seat(f"{self.key}/{c.container}{suffix}", c.container, part, ask))
+        found.sort(key=lambda seat: -seat.ask.milli)
+        if found:
+            found[0] = replace(
+                found[0], ask=replace(found[0].ask, cpu_milli=self.cpu_milli, memory_mib=self.memory_mib)
+            )
+        return tuple(found)
+
+
+def _models(asked: tuple[str, ...], refused: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
+    if not refused:
+        return asked
+    left = [m for m in known if not asked or any(model_matches(a, m) for a in asked)]
+    left = [m for m in left if not any(model_matches(r, m) for r in refused)]
+    return tuple(left) or ("none but " + ", ".join(refused),)
+
+
+def _uuids(asked: str, refused: tuple[str, ...], known: tuple[str, ...]) -> str:
+    if not refused:
+        return asked
+    left = [uuid for uuid in (asked.split(",") if asked else known) if uuid not in refused]
+    return ",".join(left) or "none"
+
+
+def role_of(container: Container, *, init: bool) -> Role:
+    """An init container that is restarted always is a sidecar: it keeps running beside the others."""
+    if not init:
+        return "app"
+    return "sidecar" if container.restart_policy == "Always" else "init"
+
+
+def containers_of(pod: Pod) -> list[tuple[Container, Role, str]]:
+    """Every container with its role and its path, in the order in which they start."""
+    found = [(c, role_of(c, init=True), f"spec.initContainers[{c.name}]") for c in pod.spec.init_containers]
+    return found + [(c, role_of(c, init=False), f"spec.containers[{c.name}]") for c in pod.spec.containers]
+
+
+def pod_ask(pod: Pod, containers: Iterable[ContainerAsk], dialect: str, notes: Iterable[str] = ()) -> PodAsk:
+    """A pod's ask from those of its containers, with what plain init containers can share worked out."""
+    cpu_milli, memory_mib = host_needs(pod)
+    return PodAsk(
+        key=pod.metadata.key,
+        uid=pod.metadata.uid,
+        containers=tuple(shared_in_time(list(containers))),
+        cpu_milli=cpu_milli,
+        memory_mib=memory_mib,
+        dialect=dialect,
+        notes=tuple(notes),
+    )
+
+
+def shared_in_time(asks: list[ContainerAsk]) -> list[ContainerAsk]:
+    """Lets each plain init container use the GPUs of a container that starts later and asks for as much.
+
+    A sidecar's GPUs are taken from its start on, so they are no choice. What no app container covers is covered by the
+    largest of the init containers, for these never run at once either.
+    """
+    takers = [a for a in asks if a.role == "app"]
+    init = sorted((a for a in asks if a.role == "init"), key=lambda a: -a.total_milli)
+    uses: dict[str, str] = {}
+    for ask in init:
+        host = next((t for t in takers if _covers(t, ask)), None)
+        if host is None:
+            takers.append(ask)
+        else:
+            uses[ask.container] = host.container
+    return [replace(a, uses=uses.get(a.container, "")) for a in asks]
+
+
+def _covers(host: ContainerAsk, guest: ContainerAsk) -> bool:
+    """Would the guest be content with the host's slices?"""
+    a, b = host.request, guest.request
+    same = (a.model, a.gpu, a.gpu_id, a.labels) == (b.model, b.gpu, b.gpu_id, b.labels)
+    same = same and (host.models_not, host.uuids_not) == (guest.models_not, guest.uuids_not)
+    enough = host.parts == guest.parts and a.request_milli >= b.request_milli and a.ceiling_milli >= b.ceiling_milli
+    return same and enough and _memory_covers(a, b)
+
+
+def _memory_covers(a: GpuRequest, b: GpuRequest) -> bool:
+    """Is a's memory at least b's on any device? Bytes and parts of a device can not be compared before it is known."""
+    if a.rest_milli == 0 and a.memory is None:
+        return True
+    if (a.memory is not None and a.memory.mib) or (b.memory is not None and b.memory.mib):
+        both = a.memory is not None and b.memory is not None and a.memory.mib and b.memory.mib
+        return bool(both) and a.memory_on(0) >= b.memory_on(0)
+    return _part(a) >= _part(b)
+
+
+def _part(request: GpuRequest) -> Fraction:
+    if request.memory is not None and request.memory.part is not None:
+        return request.memory.part
+    return Fraction(request.rest_milli or MILLI, MILLI)
+
+
+def host_needs(pod: Pod) -> tuple[int, int]:
+    """CPU (milli-cores) and memory (MiB) that the scheduler counts for a pod.
+
+    The larger of what runs at the same time: all app containers and sidecars, or one plain init container and the
+    sidecars before it; and the overhead of its runtime class. Source: Kubernetes, "Sidecar containers", resource
+    sharing within containers.
+    """
+    return _effective(pod, "cpu"), _effective(pod, "memory")
+
+
+def _effective(pod: Pod, name: str) -> int:
+    convert = milli if name == "cpu" else mib_up
+
+    def need(container: Container) -> int:
+        resources = container.resources
+        return convert(resources.requests.get(name, resources.limits.get(name, 0)))
+
+    sidecars, peak = 0, 0
+    for container in pod.spec.init_containers:
+        if role_of(container, init=True) == "sidecar":
+            sidecars += need(container)
+            peak = max(peak, sidecars)
+        else:
+            peak = max(peak, sidecars + need(container))
+    running = sidecars + sum(need(c) for c in pod.spec.containers)
+    return max(peak, running) + convert(pod.spec.overhead.get(name, 0))

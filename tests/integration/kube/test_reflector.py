@@ -1,0 +1,592 @@
+"""What a reflector holds whatever the server does: the seven guarantees, against a server that breaks on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import httpx2
+from breaking import Answer, Request, Server, serving, status
+
+from aliquot.kube.api import Api, Limits
+from aliquot.kube.objects import Pod
+from aliquot.kube.reflector import Change, Reflector, Tuning
+from aliquot.kube.resources import PODS
+
+TUNING = Tuning(idle_s=1.0, wait_first_s=0.01, wait_most_s=0.05, watch_least_s=30, watch_most_s=30)
+LIMITS = Limits(tries=1)
+
+
+class Scene:
+    """A server, a reflector on it, and what the reflector told."""
+
+    def __init__(self, server: Server, reflector: Reflector[Pod]) -> None:
+        self.server = server
+        self.reflector = reflector
+        self.told: list[tuple[str, str]] = []
+        reflector.on_change = self._tell
+        self.task: asyncio.Task[None] | None = None
+
+    def _tell(self, change: Change[Pod]) -> None:
+        self.told.append((change.kind, change.object.metadata.name))
+
+    @property
+    def names(self) -> set[str]:
+        return {pod.metadata.name for pod in self.reflector}
+
+    async def start(self) -> None:
+        """Run the reflector and wait for its first list."""
+        self.task = asyncio.create_task(self.reflector.run())
+        await asyncio.wait_for(self.reflector.synced.wait(), 5)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that must come true within five seconds."""
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def scene(tuning: Tuning = TUNING) -> AsyncIterator[Scene]:
+    """A scene that is taken down at the end; the reflector is not started."""
+    async with serving() as server, httpx2.AsyncClient(base_url=server.url) as http:
+        made = Scene(server, Reflector(Api(http, limits=LIMITS), PODS, tuning=tuning))
+        yield made
+        if made.task is not None:
+            made.task.cancel()
+            await asyncio.gather(made.task, return_exceptions=True)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test's coroutine; none may last."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            await test()
+
+    asyncio.run(limited())
+
+
+def gone_status(code: int = 410) -> Callable[[Server, Request, Answer], Awaitable[None]]:
+    """Refuse with an HTTP status."""
+
+    async def fault(server: Server, request: Request, answer: Answer) -> None:
+        await answer.whole(code, status(code, "Expired"))
+
+    return fault
+
+
+def error_event(code: int) -> Callable[[Server, Request, Answer], Awaitable[None]]:
+    """Start a watch, then an ERROR event."""
+
+    async def fault(server: Server, request: Request, answer: Answer) -> None:
+        await answer.start()
+        await answer.line("ERROR", status(code, "Expired"))
+        await answer.end()
+
+    return fault
+
+
+def test_a_list_is_read_page_by_page():
+    """A store of more objects than a page holds is filled from all pages."""
+
+    async def body() -> None:
+        async with scene(replace(TUNING, page=3)) as s:
+            for i in range(8):
+                await s.server.put(f"p{i}")
+
+            await s.start()
+
+            assert {f"p{i}" for i in range(8)} == s.names
+            assert 3 == len([r for r in s.server.requests if not r.watching])
+
+    run(body)
+
+
+def test_a_page_that_is_gone_starts_the_list_over():
+    """When the history is lost between two pages, the list starts from its first page and is whole."""
+
+    async def body() -> None:
+        async with scene(replace(TUNING, page=2)) as s:
+            for i in range(4):
+                await s.server.put(f"p{i}")
+
+            async def forget_after(server: Server, request: Request, answer: Answer) -> None:
+                await server.list(request, answer)
+                await server.forget()
+                await server.remove("p3")
+
+            s.server.on_list.append(forget_after)
+            await s.start()
+
+            assert {"p0", "p1", "p2"} == s.names
+            assert 2 == len(s.server.lists)
+
+    run(body)
+
+
+def test_what_was_deleted_while_nobody_watched_is_told_as_deleted():
+    """After a gap in which history was lost, deletions, changes and additions are all told, each once."""
+
+    async def body() -> None:
+        async with scene() as s:
+            for name in ("stays", "changes", "goes"):
+                await s.server.put(name)
+            await s.start()
+            s.told.clear()
+
+            async def away(server: Server, request: Request, answer: Answer) -> bool:
+                await server.remove("goes")
+                await server.put("changes", color="red")
+                await server.put("comes")
+                await server.forget()
+                return True
+
+            s.server.on_watch.append(away)
+            await s.until(lambda: bool(s.server.watches))
+            s.server.cut_all()
+            await s.until(lambda: "comes" in s.names)
+
+            assert [("added", "comes"), ("deleted", "goes"), ("modified", "changes")] == sorted(s.told)
+
+    run(body)
+
+
+def test_a_clean_end_goes_on_from_the_last_version_without_a_list():
+    """A watch that the server ends in order is followed by a watch from the last event's version, not by a list."""
+
+    async def body() -> None:
+        async with scene() as s:
+
+            async def one_event(server: Server, request: Request, answer: Answer) -> None:
+                await answer.start()
+                await answer.line("ADDED", await server.put("a"))
+                await answer.end()
+
+            s.server.on_watch.append(one_event)
+            await s.start()
+            await s.until(lambda: len(s.server.watches) == 2)
+
+            assert 1 == len(s.server.lists)
+            assert "101" == s.server.watches[1].query["resourceVersion"]
+
+    run(body)
+
+
+def test_bookmarks_move_the_version_on():
+    """After a bookmark the next watch starts from the bookmark's version, so a quiet kind never becomes too old."""
+
+    async def body() -> None:
+        async with scene() as s:
+
+            async def bookmark(server: Server, request: Request, answer: Answer) -> None:
+                await answer.start()
+                await answer.line("BOOKMARK", {"metadata": {"resourceVersion": "777"}, "spec": {"containers": None}})
+                await answer.end()
+
+            s.server.on_watch.append(bookmark)
+            await s.start()
+            await s.until(lambda: len(s.server.watches) == 2)
+
+            assert "777" == s.server.watches[1].query["resourceVersion"]
+            assert 0 == s.reflector.counts.undecodable
+
+    run(body)
+
+
+def test_watches_end_at_different_times():
+    """The server is asked to end each watch at a time between 290 and 590 s, so that not all clients return at once."""
+
+    async def body() -> None:
+        async with scene(replace(TUNING, watch_least_s=290, watch_most_s=590)) as s:
+            await s.start()
+            for _ in range(6):
+                await s.until(lambda: bool(s.server._connections))
+                s.server.cut_all()
+                seen = len(s.server.watches)
+                await s.until(lambda seen=seen: len(s.server.watches) > seen)
+
+            times = {int(r.query["timeoutSeconds"]) for r in s.server.watches}
+            assert len(times) > 2
+            assert all(290 <= t <= 590 for t in times)
+
+    run(body)
+
+
+def test_gone_leads_to_a_list_in_either_shape():
+    """410 as an HTTP status and 410 as an ERROR event both lead to a new list."""
+
+    async def body() -> None:
+        async with scene() as s:
+            s.server.on_watch += [gone_status(), error_event(410)]
+            await s.start()
+            await s.until(lambda: len(s.server.watches) == 3)
+
+            assert 3 == len(s.server.lists)
+
+    run(body)
+
+
+def test_gone_for_ever_is_no_hot_loop():
+    """A server that lists but answers every watch with Gone is asked less and less often."""
+
+    async def body() -> None:
+        async with scene(replace(TUNING, wait_first_s=0.05, wait_most_s=10)) as s:
+            s.server.on_watch += [gone_status()] * 1000
+            await s.start()
+            await asyncio.sleep(1.0)
+
+            assert len(s.server.lists) <= 8
+
+    run(body)
+
+
+def test_other_failures_try_the_same_watch_again():
+    """After a refusal or a cut the watch goes on from the same version, and nothing is listed again."""
+
+    async def body() -> None:
+        async with scene() as s:
+            await s.server.put("a")
+
+            async def cut(server: Server, request: Request, answer: Answer) -> None:
+                answer.cut()
+
+            s.server.on_watch += [gone_status(500), cut, error_event(500)]
+            await s.start()
+            await s.until(lambda: len(s.server.watches) == 4)
+            await s.server.put("b")
+            await s.until(lambda: "b" in s.names)
+
+            assert 1 == len(s.server.lists)
+            assert {"101"} == {r.query["resourceVersion"] for r in s.server.watches}
+
+    run(body)
+
+
+def test_a_watch_that_is_refused_again_and_again_ends_in_a_list():
+    """After five refusals in a row the version itself is doubted and the objects are listed again."""
+
+    async def body() -> None:
+        async with scene() as s:
+            s.server.on_watch += [gone_status(504)] * 5
+            await s.start()
+            await s.until(lambda: len(s.server.watches) == 6)
+
+            assert 2 == len(s.server.lists)
+
+    run(body)
+
+
+def test_a_silent_watch_is_left():
+    """A connection on which nothing comes any more is left after the idle time, and what was missed is caught up."""
+
+    async def body() -> None:
+        async with scene(replace(TUNING, idle_s=0.1)) as s:
+
+            async def silence(server: Server, request: Request, answer: Answer) -> None:
+                await answer.start()
+                await server.put("a")
+                await asyncio.sleep(3600)
+
+            s.server.on_watch.append(silence)
+            await s.start()
+            await s.until(lambda: "a" in s.names)
+
+            assert 1 == len(s.server.lists)
+
+    run(body)
+
+
+def test_lines_are_put_together_from_any_pieces():
+    """Events cut anywhere, also inside a letter of several bytes, are read as if they had come whole."""
+
+    async def body() -> None:
+        async with scene() as s:
+
+            async def crumbs(server: Server, request: Request, answer: Answer) -> None:
+                pod = await server.put("a", town="Zürich")
+                text = json.dumps({"type": "ADDED", "object": pod}, ensure_ascii=False).encode() + b"\n"
+                await answer.start()
+                for i in range(len(text)):
+                    await answer.send(text[i : i + 1])
+                await answer.end()
+
+            s.server.on_watch.append(crumbs)
+            await s.start()
+            await s.until(lambda: "a" in s.names)
+
+            found = s.reflector.get("default/a")
+            assert found is not None
+            assert "Zürich" == found.metadata.labels["town"]
+
+    run(body)
+
+
+def test_a_line_without_end_does_not_fill_the_memory():
+    """A line longer than the limit ends the watch, and the next one goes on."""
+
+    async def body() -> None:
+        async with scene(replace(TUNING, line_bytes=10_000)) as s:
+
+            async def endless(server: Server, request: Request, answer: Answer) -> None:
+                await answer.start()
+                while True:
+                    await answer.send(b"x" * 4000)
+
+            s.server.on_watch.append(endless)
+            await s.start()
+            await s.server.put("a")
+            await s.until(lambda: "a" in s.names)
+
+            assert "a line of more than 10000 bytes" in s.reflector.counts.last_failure
+
+    run(body)
+
+
+def test_garbage_between_events_loses_none():
+    """A line that is no event ends the watch; the next one starts from the last good version and misses nothing."""
+
+    async def body() -> None:
+        async with scene() as s:
+
+            async def garbage(server: Server, request: Request, answer: Answer) -> None:
+                await answer.start()
+                await answer.line("ADDED", await server.put("a"))
+                await server.put("b")
+                await answer.send(b"<html>502</html>\n")
+                await asyncio.sleep(3600)
+
+            s.server.on_watch.append(garbage)
+            await s.start()
+            await s.until(lambda: {"a", "b"} == s.names)
+
+            assert [("added", "a"), ("added", "b")] == s.told
+
+    run(body)
+
+
+def test_an_object_that_can_not_be_read_is_counted_and_passed():
+    """An event whose object has fields of wrong types changes nothing; the events behind it arrive."""
+
+    async def body() -> None:
+        async with scene() as s:
+
+            async def odd(server: Server, request: Request, answer: Answer) -> bool:
+                pod = await server.put("odd")
+                pod["spec"] = {"containers": "none of them"}
+                return True
+
+            s.server.on_watch.append(odd)
+            await s.start()
+            await s.server.put("a")
+            await s.until(lambda: "a" in s.names)
+
+            assert {"a"} == s.names
+            assert 1 == s.reflector.counts.undecodable
+
+    run(body)
+
+
+def test_an_odd_object_in_a_list_does_not_hide_the_others():
+    """A list with one undecodable object fills the store with the others."""
+
+    async def body() -> None:
+        async with scene() as s:
+            (await s.server.put("odd"))["spec"] = 7
+            await s.server.put("a")
+            await s.start()
+
+            assert {"a"} == s.names
+
+    run(body)
+
+
+def test_events_that_come_twice_are_told_once():
+    """Repeated and outdated events change nothing, whatever their order."""
+
+    async def body() -> None:
+        async with scene() as s:
+
+            async def stutter(server: Server, request: Request, answer: Answer) -> bool:
+                first = await server.put("a", step="1")
+                second = await server.put("a", step="2")
+                await answer.start()
+                for pod in (first, second, second, first, first, second):
+                    await answer.line("MODIFIED", pod)
+                await answer.end()
+                return False
+
+            s.server.on_watch.append(stutter)
+            await s.start()
+            await s.until(lambda: len(s.server.watches) == 2)
+
+            assert [("added", "a"), ("modified", "a")] == s.told
+            assert "2" == s.reflector.get("default/a").metadata.labels["step"]  # type: ignore[union-attr]
+
+    run(body)
+
+
+def test_a_new_object_of_an_old_name_is_another_object():
+    """When an object is deleted and made anew in a gap, both the deletion and the addition are told."""
+
+    async def body() -> None:
+        async with scene() as s:
+            await s.server.put("a", uid="first")
+            await s.start()
+            s.told.clear()
+            del s.server.objects["a"]
+            await s.server.put("a", uid="second")
+            await s.until(lambda: len(s.told) == 2)
+
+            assert [("deleted", "a"), ("added", "a")] == s.told
+
+    run(body)
+
+
+def test_synced_waits_for_the_whole_first_list():
+    """`synced` is set after the last page of the first list and not before, however slow the list is."""
+
+    async def body() -> None:
+        async with scene(replace(TUNING, page=1)) as s:
+            await s.server.put("a")
+            await s.server.put("b")
+            hold = asyncio.Event()
+
+            async def at_once(server: Server, request: Request, answer: Answer) -> bool:
+                return True
+
+            async def slow(server: Server, request: Request, answer: Answer) -> bool:
+                await hold.wait()
+                return True
+
+            s.server.on_list += [at_once, slow]
+            s.task = asyncio.create_task(s.reflector.run())
+            await s.until(lambda: len(s.server.requests) == 2)
+            before = s.reflector.synced.is_set(), s.names
+            hold.set()
+            await s.until(s.reflector.synced.is_set)
+
+            assert (False, set()) == before
+            assert {"a", "b"} == s.names
+
+    run(body)
+
+
+def test_a_failing_first_list_is_tried_until_it_works():
+    """Refusals and cuts during the first list delay the store; they do not leave it half filled."""
+
+    async def body() -> None:
+        async with scene(replace(TUNING, page=1)) as s:
+            await s.server.put("a")
+            await s.server.put("b")
+
+            async def half(server: Server, request: Request, answer: Answer) -> None:
+                answer.writer.write(b'HTTP/1.1 200 X\r\nContent-Length: 900\r\n\r\n{"items": [{"metada')
+                answer.cut()
+
+            async def html(server: Server, request: Request, answer: Answer) -> None:
+                await answer.whole(200, b"<html>a proxy says hello</html>")
+
+            s.server.on_list += [gone_status(503), half, html, gone_status(429)]
+            await s.start()
+
+            assert {"a", "b"} == s.names
+
+    run(body)
+
+
+def test_the_first_objects_can_come_through_the_watch():
+    """With `streaming` the store is filled by sendInitialEvents and no list is asked for."""
+
+    async def body() -> None:
+        async with scene(replace(TUNING, streaming=True)) as s:
+            first = await s.server.put("a")
+
+            async def initial(server: Server, request: Request, answer: Answer) -> None:
+                await answer.start()
+                await answer.line("ADDED", first)
+                annotations = {"k8s.io/initial-events-end": "true"}
+                await answer.line("BOOKMARK", {"metadata": {"resourceVersion": "101", "annotations": annotations}})
+                await answer.end()
+
+            s.server.on_watch.append(initial)
+            await s.start()
+            await s.server.put("b")
+            await s.until(lambda: "b" in s.names)
+
+            assert 0 == len(s.server.lists)
+            assert "true" == s.server.watches[0].query["sendInitialEvents"]
+            assert "101" == s.server.watches[1].query["resourceVersion"]
+
+    run(body)
+
+
+def test_a_server_that_can_not_stream_is_listed():
+    """Where sendInitialEvents is refused as invalid, the reflector lists."""
+
+    async def body() -> None:
+        async with scene(replace(TUNING, streaming=True)) as s:
+            await s.server.put("a")
+            s.server.on_watch.append(gone_status(422))
+            await s.start()
+
+            assert {"a"} == s.names
+
+    run(body)
+
+
+def test_renewing_leaves_nothing_out():
+    """`renew` returns when the store is a list made after the call, though the watch had told nothing of it."""
+
+    async def body() -> None:
+        async with scene() as s:
+
+            async def silence(server: Server, request: Request, answer: Answer) -> None:
+                await answer.start()
+                await asyncio.sleep(3600)
+
+            s.server.on_watch.append(silence)
+            await s.start()
+            await s.until(lambda: bool(s.server.watches))
+            await s.server.put("a")
+            before = s.names
+            await s.reflector.renew()
+
+            assert (set(), {"a"}) == (before, s.names)
+            await s.server.put("b")
+            await s.until(lambda: "b" in s.names)
+
+    run(body)
+
+
+def test_a_store_under_constant_breakage_ends_equal_to_the_server():
+    """Whatever mix of cuts, refusals and lost histories comes during churn, the store ends as the server's."""
+
+    async def body() -> None:
+        async with scene(replace(TUNING, page=5)) as s:
+            faults = [gone_status(), error_event(410), gone_status(500), error_event(500)]
+            await s.start()
+            for step in range(120):
+                name = f"p{step * 7 % 23}"
+                if name in s.server.objects and step % 3 == 0:
+                    await s.server.remove(name)
+                else:
+                    await s.server.put(name, step=str(step))
+                if step % 5 == 0:
+                    s.server.on_watch.append(faults[step // 5 % 4])
+                    s.server.cut_all()
+                if step % 31 == 0:
+                    await s.server.forget()
+                await asyncio.sleep(0.002)
+            s.server.on_watch.clear()
+
+            def equal() -> bool:
+                mine = {p.metadata.name: p.metadata.resource_version for p in s.reflector}
+                return mine == {n: p["metadata"]["resourceVersion"] for n, p in s.server.objects.items()}
+
+            await s.until(equal)
+
+    run(body)

@@ -1,0 +1,191 @@
+"""Manifests of other projects in Aliquot's words: the same ask, and nothing else touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from aliquot.cli.convert import convert as command
+from aliquot.kube.convert import WHERE_PODS_ARE, BadManifest, convert
+from aliquot.kube.dialects import FOREIGN, read
+from aliquot.kube.objects import Pod
+from aliquot.model.sharepod import parse_sharepod
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "dialects"
+DOCUMENTS = [
+    pytest.param(document, id=f"{file.stem}-{i}")
+    for file in sorted(EXAMPLES.glob("*.yaml"))
+    for i, document in enumerate(yaml.safe_load_all(file.read_text()))
+]
+
+
+def template(document: dict[str, Any]) -> Pod:
+    """The pod of a manifest."""
+    inner: Any = document
+    for key in WHERE_PODS_ARE[document["kind"]]:
+        inner = inner[key]
+    return msgspec.convert(inner, Pod)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_example_asks_for_the_same_in_aliquots_words(document: dict[str, Any]):
+    """Each example of a dialect, converted, is in Aliquot's words only and asks for exactly the same."""
+    (made,) = convert(document)
+
+    if made.document["kind"] == "SharePod":
+        before = FOREIGN["kubeshare1"].read(msgspec.convert(document, Pod)).containers[0].request
+        assert before == parse_sharepod(made.document).request
+    else:
+        before_ask, after = read(template(document)), read(template(made.document))
+        assert before_ask is not None
+        assert after is not None
+        assert "aliquot" == after.dialect
+        assert before_ask.containers == after.containers
+
+
+def test_nothing_else_is_touched():
+    """Names, labels, images, other resources and unknown fields stay as they were; the original is not changed."""
+    document = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "a", "labels": {"x": "y"}},
+        "spec": {
+            "replicas": 2,
+            "template": {
+                "metadata": {"annotations": {"other.dev/a": "b", "tencent.com/vcuda-core-limit": "80"}},
+                "spec": {
+                    "tolerations": [{"key": "gpu"}],
+                    "containers": [
+                        {
+                            "name": "main",
+                            "image": "x",
+                            "resources": {
+                                "requests": {"cpu": "1", "tencent.com/vcuda-core": 30},
+                                "limits": {"cpu": "2", "tencent.com/vcuda-core": 30},
+                            },
+                        }
+                    ],
+                },
+            },
+        },
+    }
+    before = yaml.safe_dump(document)
+    (made,) = convert(document)
+
+    assert before == yaml.safe_dump(document)
+    assert {
+        "metadata": {"annotations": {"other.dev/a": "b", "aliquot.dev/gpu-limit": "0.8"}},
+        "spec": {
+            "tolerations": [{"key": "gpu"}],
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "x",
+                    "resources": {
+                        "requests": {"cpu": "1"},
+                        "limits": {"cpu": "2", "aliquot.dev/gpu-percent": 30},
+                    },
+                }
+            ],
+        },
+    } == made.document["spec"]["template"]
+    assert {"x": "y"} == made.document["metadata"]["labels"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"ports": []}},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "main"}]}},
+        {"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": {"name": "a"}, "spec": {}},
+    ],
+)
+def test_what_asks_for_no_gpu_in_other_words_comes_out_as_it_went_in(document: dict[str, Any]):
+    """Services, pods without GPUs and Aliquot's own SharePods are unchanged."""
+    (made,) = convert(document)
+
+    assert document == made.document
+
+
+def test_lists_are_converted_item_by_item():
+    """A List gives its items, converted."""
+    item = {
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 1}}}]},
+    }
+    made = convert({"kind": "List", "items": [item, {"kind": "Service"}]})
+
+    assert [{"aliquot.dev/gpu-percent": 100}] == [
+        c["resources"]["limits"] for one in made[:1] for c in one.document["spec"]["containers"]
+    ]
+    assert 2 == len(made)
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ("text", "a manifest is a mapping with apiVersion, kind and metadata, not 'text'"),
+        (
+            {
+                "kind": "CronJob",
+                "metadata": {"name": "nightly"},
+                "spec": {
+                    "jobTemplate": {
+                        "spec": {
+                            "template": {
+                                "spec": {
+                                    "containers": [
+                                        {"name": "m", "resources": {"limits": {"tencent.com/vcuda-core": 150}}}
+                                    ]
+                                }
+                            }
+                        }
+                    }
+                },
+            },
+            'cronjob "nightly": spec.jobTemplate.spec.template.spec.containers[m].resources.'
+            'limits["tencent.com/vcuda-core"] 150',
+        ),
+        (
+            {"kind": "Pod", "metadata": {"name": "a", "annotations": {"tencent.com/vcuda-core-limit": 50}}},
+            'pod "a": metadata.annotations[...]: expected `str`, got `int`',
+        ),
+    ],
+)
+def test_what_can_not_be_read_is_named_by_its_path(document: object, sentence: str):
+    """The message names the manifest and the path of the field inside it, through templates."""
+    with pytest.raises(BadManifest) as caught:
+        convert(document)
+
+    assert sentence in str(caught.value)
+
+
+def test_the_command_writes_yaml_and_tells_what_is_lost():
+    """`aliquot convert -f` prints manifests on stdout and notes on stderr."""
+    done = CliRunner().invoke(command, ["-f", str(EXAMPLES / "kubeshare2.yaml")])
+
+    (document,) = yaml.safe_load_all(done.stdout)
+    assert 0 == done.exit_code
+    assert {"aliquot.dev/gpu-percent": 50} == document["spec"]["template"]["spec"]["containers"][0]["resources"][
+        "limits"
+    ]
+    assert 'job "lstm-g": sharedgpu/group_name is not kept: pods are placed one by one\n' in done.stderr
+
+
+def test_the_command_speaks_other_words_too():
+    """`--to` writes the same ask in the words of another project."""
+    done = CliRunner().invoke(command, ["-f", str(EXAMPLES / "tencent.yaml"), "--to", "kubeshare2", "-o", "json"])
+
+    labels = msgspec.json.decode(done.stdout)["metadata"]["labels"]
+    assert {
+        "sharedgpu/gpu_request": "0.3",
+        "sharedgpu/gpu_limit": "0.5",
+        "sharedgpu/gpu_mem": "8053063680",
+        "sharedgpu/gpu_model": "V100",
+    } == labels

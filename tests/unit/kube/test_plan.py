@@ -1,0 +1,104 @@
+"""The plan annotation: written once, read by scheduler and node alike."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aliquot.kube.names import PLAN
+from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, read_plan, write_plan
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Labels, Slice
+
+
+def test_the_form_is_fixed():
+    """The text is compact, has its version first and leaves out what is empty: other programs read it too."""
+    plan = PodPlan(
+        "node-a",
+        {
+            "main": ContainerPlan((Slice(GpuUuid("GPU-5f2e"), 300, 600, 4096),), (0, 1), Labels("", "noisy", "")),
+            "warm": ContainerPlan((), uses="main"),
+        },
+    )
+
+    assert (
+        '{"v":1,"n":"node-a","c":{"main":{"s":[["GPU-5f2e",300,600,4096]],"k":[0,1],"l":["","noisy",""]},'
+        '"warm":{"u":"main"}}}'
+    ) == write_plan(plan)
+
+
+def test_no_annotation_is_no_plan():
+    """A pod without the annotation has no plan, which is no error."""
+    assert read_plan({"other": "x"}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "can not be read"),
+        ("{", "can not be read"),
+        ("[]", "can not be read"),
+        ('{"n":"a"}', "can not be read: Object missing required field `v`"),
+        ('{"v":2,"c":[]}', "is of version 2, this program reads version 1; upgrade it or let the pod end"),
+        ('{"v":1,"c":{"main":{"s":[["GPU-1",300,200,0]]}}}', 'gives container "main" a slice that can not be'),
+        ('{"v":1,"c":{"main":{"s":[["GPU-1",0,1000,0]]}}}', "a slice that can not be"),
+        ('{"v":1,"c":{"main":{"s":[["GPU-1",1,1001,0]]}}}', "a slice that can not be"),
+        ('{"v":1,"c":{"main":{"s":[["GPU-1",1]]}}}', "can not be read"),
+        ("x" * 70_000, "is longer than 65536 bytes"),
+    ],
+)
+def test_a_plan_that_can_not_be_read_is_refused(text: str, sentence: str):
+    """What is no plan of this version is an error that names the annotation, never a guess."""
+    with pytest.raises(BadPlan) as caught:
+        read_plan({PLAN: text})
+
+    assert f'metadata.annotations["{PLAN}"]' in str(caught.value)
+    assert sentence in str(caught.value)
+
+
+def test_unknown_keys_are_passed_over():
+    """A later program may add keys within a version."""
+    found = read_plan({PLAN: '{"v":1,"n":"a","new":1,"c":{"main":{"s":[["GPU-1",1,2,3]],"new":[]}}}'})
+
+    assert found == PodPlan("a", {"main": ContainerPlan((Slice(GpuUuid("GPU-1"), 1, 2, 3),))})
+
+
+slices = st.builds(
+    lambda gpu, request, more, mib: Slice(GpuUuid(gpu), request, min(1000, request + more), mib),
+    st.text(min_size=1, max_size=40),
+    st.integers(1, 1000),
+    st.integers(0, 999),
+    st.integers(0, 10**6),
+)
+containers = st.builds(
+    ContainerPlan,
+    st.lists(slices, max_size=4).map(tuple),
+    st.lists(st.integers(0, 255), max_size=4).map(tuple),
+    st.builds(Labels, st.text(max_size=5), st.text(max_size=5), st.text(max_size=5)),
+    st.text(max_size=5),
+    st.integers(1, 4),
+    st.text(max_size=5),
+)
+plans = st.builds(PodPlan, st.text(max_size=10), st.dictionaries(st.text(max_size=10), containers, max_size=3))
+
+
+@given(plans)
+def test_what_is_written_is_read_back(plan: PodPlan):
+    """Any plan survives the annotation."""
+    assert plan == read_plan({PLAN: write_plan(plan)})
+
+
+@given(
+    st.binary(max_size=60) | st.text(max_size=60).map(str.encode) | st.just(b'{"v":1,"c":{"a":{"s":[["G",1,2,3]]}}}')
+)
+def test_no_text_does_harm(text: bytes):
+    """Whatever stands in the annotation is a plan or a BadPlan."""
+    try:
+        found = read_plan({PLAN: text.decode("utf-8", "surrogateescape")})
+    except BadPlan:
+        return
+    assert json.loads(text)["v"] == 1
+    assert found is not None

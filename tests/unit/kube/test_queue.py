@@ -1,0 +1,148 @@
+"""Each key once, one worker at a time, failures later and later."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aliquot.kube.backoff import Backoff
+from aliquot.kube.queue import WorkQueue
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test's coroutine; none may last."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(10):
+            await test()
+
+    asyncio.run(limited())
+
+
+def test_a_key_that_waits_is_not_added_twice():
+    """Any number of adds of a waiting key are one look."""
+
+    async def body() -> None:
+        queue = WorkQueue()
+        for _ in range(5):
+            queue.add("a")
+
+        assert 1 == len(queue)
+
+    run(body)
+
+
+def test_a_key_added_while_it_is_worked_on_is_looked_at_again_afterwards():
+    """News during a look leads to one more look, never to two at once."""
+
+    async def body() -> None:
+        queue = WorkQueue()
+        queue.add("a")
+        async with queue.next():
+            queue.add("a")
+            queue.add("a")
+            during = len(queue)
+
+        assert (0, 1) == (during, len(queue))
+
+    run(body)
+
+
+def test_failures_come_back_later_and_later():
+    """The waits double up to the ceiling and start over after a success."""
+    backoff = Backoff(0.1, 1.0, random.Random(1))
+    waits = [backoff.next_s() for _ in range(6)]
+
+    assert all(0.5 * b <= w <= 1.5 * b for w, b in zip(waits, (0.1, 0.2, 0.4, 0.8, 1.0, 1.0), strict=True))
+
+
+def test_a_failed_look_is_repeated_until_it_succeeds():
+    """A look that raises is told and tried again; the key's failures are forgotten when it succeeds."""
+
+    async def body() -> None:
+        queue = WorkQueue(first_s=0.001, most_s=0.01)
+        failures: list[str] = []
+        looks = 0
+        done = asyncio.Event()
+
+        async def look(key: str) -> None:
+            nonlocal looks
+            looks += 1
+            if looks < 4:
+                raise RuntimeError("not yet")
+            done.set()
+
+        queue.add("a")
+        worker = asyncio.create_task(queue.work(look, lambda key, error: failures.append(key)))
+        await done.wait()
+        worker.cancel()
+
+        assert (4, ["a", "a", "a"], 0) == (looks, failures, queue.later)
+
+    run(body)
+
+
+def test_the_earliest_of_several_times_counts():
+    """A later time for a key that waits for an earlier one changes nothing."""
+
+    async def body() -> None:
+        queue = WorkQueue()
+        queue.add_after("a", 0.01)
+        queue.add_after("a", 3600)
+        async with queue.next() as key:
+            assert "a" == key
+        assert 0 == queue.later
+
+    run(body)
+
+
+def test_the_queue_is_bounded():
+    """What does not fit is dropped and counted."""
+
+    async def body() -> None:
+        queue = WorkQueue(most=2)
+        for key in "abc":
+            queue.add(key)
+
+        assert (2, 1) == (len(queue), queue.overflowed)
+
+    run(body)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=40))
+def test_no_news_is_lost_and_no_key_is_handed_out_twice(adds: list[tuple[str, int]]):
+    """With several workers, every add is followed by the start of a look, and a key has one worker at a time."""
+
+    async def body() -> None:
+        queue = WorkQueue()
+        busy: set[str] = set()
+        news: dict[str, int] = {}
+        seen: dict[str, int] = {}
+
+        async def look(key: str) -> None:
+            assert key not in busy
+            busy.add(key)
+            seen[key] = news[key]
+            await asyncio.sleep(0)
+            busy.discard(key)
+
+        wrong: list[Exception] = []
+        workers = [asyncio.create_task(queue.work(look, lambda key, error: wrong.append(error))) for _ in range(3)]
+        for key, pause in adds:
+            news[key] = news.get(key, 0) + 1
+            queue.add(key)
+            for _ in range(pause):
+                await asyncio.sleep(0)
+        while len(queue) or busy or seen != news:
+            await asyncio.sleep(0)
+        for worker in workers:
+            worker.cancel()
+
+        assert ([], news) == (wrong, seen)
+
+    run(body)

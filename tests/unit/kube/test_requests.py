@@ -1,0 +1,338 @@
+"""A pod's words for a part of a GPU become integers, or are refused with the path of every fault."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pods import gpu, limits, pod
+
+from aliquot.kube.dialects import NATIVE, read
+from aliquot.kube.objects import Pod
+from aliquot.kube.requests import BadPod, ContainerAsk, Known, PodAsk, host_needs, shared_in_time
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import GpuRequest, Labels
+
+
+def ask(made: Pod) -> PodAsk:
+    """What the pod asks for, which is something."""
+    found = read(made)
+    assert found is not None
+    return found
+
+
+def notes(**values: Any) -> dict[str, str]:
+    """Annotations of ours; `_` stands for `-`, and `__` begins the container's name."""
+    return {f"aliquot.dev/{k.replace('__', '.').replace('_', '-')}": str(v) for k, v in values.items()}
+
+
+def test_hundredths_and_bytes_become_milli_and_mib():
+    """30 hundredths and 4Gi are 300 milli-GPU and 4096 MiB, elastic up to the whole device."""
+    (c,) = ask(pod(limits("main", gpu(30, "4Gi")))).containers
+
+    assert GpuRequest(300, None, Memory(mib=4096)) == c.request
+    assert 1000 == c.request.ceiling_milli
+
+
+def test_whole_gpus_and_a_rest():
+    """250 hundredths are two whole GPUs and half of a third."""
+    (seat,) = ask(pod(limits("main", gpu(250)))).seats()
+
+    assert (2, 500, 0) == (seat.ask.whole, seat.ask.rest_milli, seat.ask.gpu_mib)
+
+
+def test_an_exact_request_stands_beside_its_hundredths():
+    """0.333 with 33 hundredths is 333 milli-GPU."""
+    made = pod(limits("main", gpu(33)), annotations=notes(gpu_request="0.333"))
+
+    assert 333 == ask(made).containers[0].request.request_milli
+
+
+def test_an_annotation_alone_is_enough_where_one_container_can_be_meant():
+    """gpu-request without a resource asks for the only container; the resource it needs is one."""
+    made = ask(pod({"name": "main"}, annotations=notes(gpu_request="0.005")))
+
+    assert 5 == made.containers[0].request.request_milli
+    assert 1 == made.containers[0].percent
+
+
+def test_every_annotation_reaches_the_ask():
+    """Limit, models, UUIDs, labels, priority and near cores travel to placement."""
+    made = pod(
+        limits("main", gpu(40)),
+        annotations=notes(
+            gpu_limit="0.8",
+            gpu_model="A100, V100",
+            gpu_uuid="GPU-1,GPU-2",
+            anti_affinity="noisy",
+            exclusion="team-a",
+            priority=7,
+            cpu_bind=4,
+        ),
+    )
+    (seat,) = ask(made).seats()
+
+    assert (800, ("A100", "V100"), "GPU-1,GPU-2") == (seat.ask.limit_milli, seat.ask.models, seat.ask.gpu_uuid)
+    assert (Labels("", "noisy", "team-a"), 7, 4) == (seat.ask.labels, seat.ask.priority, seat.ask.near_cores)
+
+
+def test_a_suffix_narrows_an_annotation_to_one_container():
+    """With a suffix the annotation is that container's; without one it is everyone's who asks."""
+    made = pod(
+        limits("train", gpu(40)),
+        limits("serve", gpu(20)),
+        {"name": "logs"},
+        annotations=notes(gpu_limit="0.9", gpu_limit__serve="0.3"),
+    )
+    found = ask(made)
+
+    assert [("train", 900), ("serve", 300)] == [(c.container, c.request.limit_milli) for c in found.containers]
+
+
+def test_a_pod_without_words_for_gpus_asks_for_none():
+    """A pod that names no GPU is nobody's business."""
+    assert read(pod(limits("main", {"cpu": "1"}), annotations={"other.dev/x": "y"})) is None
+
+
+def test_zero_is_no_ask():
+    """nvidia.com/gpu: 0 is written by charts that mean none."""
+    assert read(pod(limits("main", {"nvidia.com/gpu": 0}))) is None
+
+
+def test_equal_parts_land_on_different_gpus():
+    """gpu-parts divides request, limit and memory, and keeps the parts apart by a label that only this pod has."""
+    made = pod(limits("main", gpu(60, "6Gi")), annotations=notes(gpu_parts=2, gpu_limit="1.0"), uid="u-1", priority=3)
+    first, second = ask(made).seats()
+
+    assert (0, 300, 500, 3072) == (
+        first.ask.whole,
+        first.ask.rest_milli,
+        first.ask.limit_milli,
+        first.ask.gpu_mib,
+    )
+    assert first.ask.labels == second.ask.labels == Labels(anti_affinity="u-1/main")
+    assert ("default/a/main", "default/a/main#2") == (first.tenant, second.tenant)
+    assert 3 == first.ask.priority
+
+
+def test_host_needs_are_those_of_the_whole_pod():
+    """The first seat carries CPU and memory as kubelet counts them; the others carry none."""
+    made = pod(
+        limits("a", gpu(20) | {"cpu": "1500m", "memory": "1Gi"}),
+        limits("b", gpu(50) | {"cpu": 1}),
+        init=[limits("big", {"cpu": 4}), limits("side", {"cpu": "250m"}, always=True)],
+        overhead={"memory": "64Mi"},
+    )
+    seats = ask(made).seats()
+
+    assert [("b", 4000, 1088), ("a", 0, 0)] == [(s.container, s.ask.cpu_milli, s.ask.memory_mib) for s in seats]
+    assert (4000, 1088) == host_needs(made)
+
+
+def test_an_init_container_uses_the_gpus_of_a_later_one():
+    """A plain init container that asks for no more than an app container is counted with it."""
+    made = ask(pod(limits("main", gpu(50)), init=[limits("warm", gpu(30) | {})], annotations=notes(gpu_limit="0.5")))
+
+    assert ["main"] == [seat.container for seat in made.seats()]
+    assert "main" == made.container("warm").uses  # type: ignore[union-attr]
+
+
+def test_a_larger_init_container_has_its_own_gpus():
+    """An init container that asks for more than the others is counted by itself; smaller ones are counted with it."""
+    made = ask(pod(limits("main", gpu(20)), init=[limits("small", gpu(30)), limits("large", gpu(80))]))
+
+    assert {"main", "large"} == {seat.container for seat in made.seats()}
+    assert "large" == made.container("small").uses  # type: ignore[union-attr]
+
+
+def test_a_sidecar_never_shares_in_time():
+    """A sidecar runs beside the others, so its GPUs are its own."""
+    made = ask(pod(limits("main", gpu(50)), init=[limits("side", gpu(30), always=True)]))
+
+    assert {"main", "side"} == {seat.container for seat in made.seats()}
+
+
+PERCENT = 'spec.containers[main].resources.limits["aliquot.dev/gpu-percent"]'
+MEMORY = 'spec.containers[main].resources.limits["aliquot.dev/gpu-memory"]'
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (
+            pod(limits("main", gpu(30)), annotations=notes(gpu_limit="0.2")),
+            f'metadata.annotations["aliquot.dev/gpu-limit"] 0.20 is below {PERCENT} 0.30; a limit is at least the',
+        ),
+        (
+            pod(limits("main", gpu(50)), annotations=notes(gpu_request="0.333")),
+            f'{PERCENT} is 50, but metadata.annotations["aliquot.dev/gpu-request"] "0.333" makes it 33',
+        ),
+        (
+            pod(limits("main", gpu(30)), annotations=notes(gpu_limt="0.6")),
+            'metadata.annotations["aliquot.dev/gpu-limt"] is no annotation of Aliquot; it knows gpu-request, gpu-limit',
+        ),
+        (
+            pod(limits("main", gpu(30)), annotations=notes(gpu_limit__mian="0.6")),
+            'metadata.annotations["aliquot.dev/gpu-limit.mian"] names a container "mian"; the pod has main',
+        ),
+        (
+            pod(limits("main", gpu(30)), annotations=notes(gpu_model="")),
+            'metadata.annotations["aliquot.dev/gpu-model"]: it names nothing',
+        ),
+        (
+            pod(limits("main", gpu(30)), annotations=notes(gpu_limit="lots")),
+            'metadata.annotations["aliquot.dev/gpu-limit"]: "lots" is no fraction of a GPU',
+        ),
+        (
+            pod({"name": "main"}, annotations=notes(gpu_model="V100")),
+            'no container asks for one; add "aliquot.dev/gpu-percent"',
+        ),
+        (
+            pod({"name": "a"}, {"name": "b"}, annotations=notes(gpu_request="0.5")),
+            'gpu-request"] could mean several containers (a, b); name one, as in aliquot.dev/gpu-request.a',
+        ),
+        (
+            pod(limits("main", {"aliquot.dev/gpu-memory": "4Gi"})),
+            'spec.containers[main] asks for GPU memory but for no share; add "aliquot.dev/gpu-percent"',
+        ),
+        (pod(limits("main", gpu(30, "4Qi"))), f'{MEMORY}: "4Qi" is no quantity'),
+        (pod(limits("main", gpu(30, "-1"))), f"{MEMORY}: -1 is not an amount of memory above 0"),
+        (pod(limits("main", gpu(200, "4Gi"))), f"{MEMORY} is given with 2 whole GPUs, which own all their memory"),
+        (
+            pod(limits("main", gpu(30, "4Gi")), annotations=notes(gpu_memory_percent="25%")),
+            "both say how much memory; leave one of them out",
+        ),
+        (
+            pod(limits("main", gpu(250)), annotations=notes(affinity="red")),
+            'metadata.annotations["aliquot.dev/affinity"] means one GPU, but',
+        ),
+        (
+            pod(limits("main", gpu(30)), annotations=notes(affinity="red", anti_affinity="red")),
+            "the same label can not mean together and apart",
+        ),
+        (
+            pod(limits("main", gpu(50)), annotations=notes(gpu_parts=3)),
+            'metadata.annotations["aliquot.dev/gpu-parts"] 3 does not divide 0.50 GPUs into equal shares below 1.0',
+        ),
+        (pod(limits("main", gpu(30)), annotations=notes(exclusion="a b")), '"a b" is no label; use up to 63 letters'),
+        (pod(limits("main", gpu(30)), annotations=notes(cpu_bind=0)), '"0" is no whole number between 1 and 1024'),
+        (pod({"name": "main"}, annotations=notes(gpu_request="0")), "0 asks for nothing; ask for at least 0.001"),
+        (pod(limits("main", {"aliquot.dev/gpu-percent": "0.5"})), f'{PERCENT}: "0.5" is no whole number'),
+        (
+            pod(limits("main", gpu(30) | {"tencent.com/vcuda-core": 50})),
+            "it asks for GPUs in the words of aliquot and tencent; keep one of them",
+        ),
+        (
+            pod(limits("main", {"tencent.com/vcuda-core": 50, "aliyun.com/gpu-mem": 3})),
+            "in the words of tencent and aliyun; keep one of them",
+        ),
+    ],
+)
+def test_contradictions_are_refused_with_their_path(made: Pod, sentence: str):
+    """The message names the pod, the field and what is allowed there."""
+    with pytest.raises(BadPod) as caught:
+        read(made)
+
+    assert str(caught.value).startswith('pod "default/a": ')
+    assert sentence in str(caught.value)
+
+
+def test_all_faults_are_told_at_once():
+    """Two faults in two places are two faults."""
+    made = pod(limits("a", gpu(30)), limits("b", gpu(40)), annotations=notes(gpu_limit__a="0.2", gpu_limit__b="0.1"))
+
+    with pytest.raises(BadPod) as caught:
+        read(made)
+
+    assert 2 == len(caught.value.faults)
+
+
+def test_a_converted_pod_is_read_in_aliquots_words():
+    """With the mark of its dialect a pod may keep its old words for old tools."""
+    made = pod(limits("main", gpu(1, "3Gi") | {"aliyun.com/gpu-mem": 3}), annotations={"aliquot.dev/dialect": "aliyun"})
+
+    assert "aliquot" == ask(made).dialect
+
+
+def test_exclusions_are_resolved_against_what_the_cluster_has():
+    """Models and UUIDs to avoid become those that are left; where none is left, nothing matches."""
+    request = GpuRequest(300)
+    avoid = ContainerAsk("main", request, models_not=("1080",), uuids_not=("GPU-1",))
+    known = Known(("GeForce GTX 1080 Ti", "Tesla V100"), ("GPU-1", "GPU-2"))
+
+    assert ("Tesla V100",) == avoid.ask(known, "").models
+    assert "GPU-2" == avoid.ask(known, "").gpu_uuid
+    assert ("none but 1080",) == avoid.ask(Known(("GTX 1080",)), "").models
+
+
+names = st.sampled_from(["main", "side", "warm"])
+label = st.sampled_from(["", "red", "a.b-c"])
+
+
+@st.composite
+def container_asks(draw: st.DrawFn, name: str) -> ContainerAsk:
+    """An ask that makes sense."""
+    parts = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    milli = draw(st.integers(1, 999)) if parts > 1 else draw(st.integers(1, 4000))
+    devices = -(-milli // 1000)
+    limit = draw(st.none() | st.integers(milli, devices * 1000))
+    memory = draw(
+        st.none()
+        | st.integers(1, 80_000).map(lambda m: Memory(mib=m))
+        | st.integers(1, 100).map(lambda p: Memory(part=Fraction(p, 100)))
+    )
+    if milli % 1000 == 0 and milli > 1000:
+        memory = None
+    anti, exclusion = draw(label), draw(label)
+    one = devices * parts == 1
+    affinity = draw(label) if one else ""
+    labels = Labels("" if affinity == anti else affinity, anti, exclusion)
+    return ContainerAsk(
+        name,
+        GpuRequest(
+            milli,
+            limit,
+            memory,
+            model=draw(st.sampled_from(["", "V100", "A100|V100"])),
+            gpu=draw(st.sampled_from(["", "GPU-1", "GPU-1,GPU-2"])),
+            gpu_id=draw(label) if one else "",
+            labels=labels,
+        ),
+        parts=parts,
+        models_not=draw(st.sampled_from([(), ("K80",)])),
+        uuids_not=draw(st.sampled_from([(), ("GPU-9",)])),
+        priority=draw(st.integers(-5, 5)),
+        near_cores=draw(st.integers(0, 8)),
+    )
+
+
+@given(st.data())
+def test_what_is_written_is_read_back(data: st.DataObject):
+    """Any ask that makes sense survives being written as a pod and read again."""
+    asks = [data.draw(container_asks(name)) for name in data.draw(st.sampled_from([["main"], ["main", "side"]]))]
+    written = NATIVE.write(PodAsk("default/a", "", tuple(asks)))
+    made = pod(
+        *(limits(c.container, dict(written.resources[c.container])) for c in asks), annotations=written.annotations
+    )
+
+    assert tuple(asks) == ask(made).containers
+
+
+@given(st.lists(st.tuples(st.sampled_from(["app", "init", "sidecar"]), st.integers(1, 2500)), min_size=1, max_size=6))
+def test_what_is_counted_covers_every_moment_of_a_pods_life(parts: list[tuple[str, int]]):
+    """Counting only the seats never counts less than any set of containers that runs at once, and never two times."""
+    asks = [ContainerAsk(f"c{i}", GpuRequest(milli), role=role) for i, (role, milli) in enumerate(parts)]  # type: ignore[arg-type]
+    found = shared_in_time(asks)
+    counted = sum(c.total_milli for c in found if not c.uses)
+    hosts = {c.container: c for c in found}
+    running = sum(c.total_milli for c in found if c.role != "init")
+    peaks = [
+        c.total_milli + sum(s.total_milli for s in found if s.role == "sidecar") for c in found if c.role == "init"
+    ]
+
+    assert counted >= max([running, *peaks])
+    assert all(hosts[c.uses].total_milli >= c.total_milli and not hosts[c.uses].uses for c in found if c.uses)
+    assert counted <= sum(c.total_milli for c in found)
