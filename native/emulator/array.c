@@ -73,3 +73,48 @@ API CUresult cuArrayGetMemoryRequirements(requirements *r, CUarray a, CUdevice d
     *r = (requirements){a->bytes, 512, {0}};
     return CU_OK;
 }
+
+enum { HOST = 1, DEVICE = 2, ARRAY = 3 };
+typedef struct { int type; CUarray array; size_t at; CUdeviceptr p; } end;
+
+static bool inside(const end *e, size_t n)
+{
+    if (e->type != ARRAY)
+        return e->p != 0;
+    return e->array && e->array->desc.height <= 1 && e->at + n <= e->array->desc.width * e->array->element;
+}
+
+/* Copies from and to an array of one dimension, by bytes. */
+static CUresult line(end to, end from, size_t n, CUstream s, bool wait)
+{
+    NEED_CTX();
+    if (!inside(&to, n) || !inside(&from, n))
+        return CU_INVALID;
+    CUmemcpy3d c = {.src_x = from.at, .src_type = from.type, .src_host = (void *)from.p, .src_dev = from.p,
+        .src_array = from.array, .dst_x = to.at, .dst_type = to.type, .dst_host = (void *)to.p, .dst_dev = to.p,
+        .dst_array = to.array, .width = n, .height = 1, .depth = 1};
+    return emu_enqueue_copy(&c, emu_stream(s), wait);
+}
+
+#define A(array, at) ((end){ARRAY, array, at, 0})
+#define H(host) ((end){HOST, NULL, 0, (CUdeviceptr)(host)})
+#define D(pointer) ((end){DEVICE, NULL, 0, pointer})
+API CUresult cuMemcpyHtoA_v2(CUarray a, size_t at, const void *h, size_t n) { return line(A(a, at), H(h), n, NULL, true); }
+API CUresult cuMemcpyAtoH_v2(void *h, CUarray a, size_t at, size_t n) { return line(H(h), A(a, at), n, NULL, true); }
+API CUresult cuMemcpyDtoA_v2(CUarray a, size_t at, CUdeviceptr d, size_t n) { return line(A(a, at), D(d), n, NULL, true); }
+API CUresult cuMemcpyAtoD_v2(CUdeviceptr d, CUarray a, size_t at, size_t n) { return line(D(d), A(a, at), n, NULL, true); }
+
+API CUresult cuMemcpyAtoA_v2(CUarray to, size_t to_at, CUarray from, size_t from_at, size_t n)
+{
+    return line(A(to, to_at), A(from, from_at), n, NULL, true);
+}
+
+API CUresult cuMemcpyHtoAAsync_v2(CUarray a, size_t at, const void *h, size_t n, CUstream s)
+{
+    return line(A(a, at), H(h), n, s, false);
+}
+
+API CUresult cuMemcpyAtoHAsync_v2(void *h, CUarray a, size_t at, size_t n, CUstream s)
+{
+    return line(H(h), A(a, at), n, s, false);
+}

@@ -1,9 +1,8 @@
-/* batch.c: many copies or memory words in one call. */
+/* batch.c: many copies in one call. */
 #include <string.h>
 #include "emu.h"
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s);
-CUresult cuMemsetD32Async(CUdeviceptr d, unsigned v, size_t n, CUstream s);
 
 API CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attrs,
                                    size_t *attr_at, size_t attr_count, CUstream s)
@@ -21,25 +20,4 @@ API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *size
                                 size_t *attr_at, size_t attr_count, size_t *failed, CUstream s)
 {
     return cuMemcpyBatchAsync_v2(to, from, sizes, count, attrs, attr_at, attr_count, s);
-}
-
-API CUresult cuStreamWriteValue32_v2(CUstream s, CUdeviceptr p, uint32_t value, unsigned flags)
-{
-    return cuMemsetD32Async(p, value, 1, s);
-}
-
-API CUresult cuStreamWriteValue32(CUstream s, CUdeviceptr p, uint32_t value, unsigned flags)
-{
-    return cuMemsetD32Async(p, value, 1, s);
-}
-
-API CUresult cuStreamWriteValue64_v2(CUstream s, CUdeviceptr p, uint64_t value, unsigned flags)
-{
-    CUresult r = cuMemsetD32Async(p, (uint32_t)value, 1, s);
-    return r ? r : cuMemsetD32Async(p + 4, (uint32_t)(value >> 32), 1, s);
-}
-
-API CUresult cuStreamWriteValue64(CUstream s, CUdeviceptr p, uint64_t value, unsigned flags)
-{
-    return cuStreamWriteValue64_v2(s, p, value, flags);
 }

@@ -95,9 +95,9 @@ CUresult emu_capture_event(CUstream s, CUevent e)
 CUresult emu_capture_wait(CUstream s, CUevent e)
 {
     if (!e->capture || e->capture->ended) {
-        if (s->capture && e->submitted)
+        if (s->capture && e->at->submitted)
             s->capture->invalid = true;
-        return e->submitted || e->capture ? CU_CAPTURE_ISOLATION : CU_OK;
+        return e->at->submitted || e->capture ? CU_CAPTURE_ISOLATION : CU_OK;
     }
     if (s->capture && s->capture != e->capture) {
         s->capture->invalid = e->capture->invalid = true;

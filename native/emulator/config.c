@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+__attribute__((weak)) void emu_show(emu_config *conf); /* NVML knows nothing of CUDA_VISIBLE_DEVICES */
+
 static emu_config conf;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -131,6 +133,8 @@ static void parse_line(char *line)
         conf.memory = strtoull(value, NULL, 10) << 20;
     else if (!strcmp(line, "context_mib"))
         conf.context = strtoull(value, NULL, 10) << 20;
+    else if (!strcmp(line, "module_kib"))
+        conf.module = strtoull(value, NULL, 10) << 10;
     else if (!strcmp(line, "default_kernel_ns"))
         conf.default_kernel_ns = strtoll(value, NULL, 10);
     else if (!strcmp(line, "slice_us"))
@@ -180,6 +184,10 @@ static void load(void)
     free(words);
     if (conf.count < 0 || conf.count > EMU_GPUS)
         conf.count = EMU_GPUS;
+    for (int i = 0; i < EMU_GPUS; i++)
+        conf.place[i] = i;
+    if (emu_show)
+        emu_show(&conf);
 }
 
 const emu_config *emu_conf(void)

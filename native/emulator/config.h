@@ -13,6 +13,7 @@ typedef struct {
     uint64_t memory, context, module;
     int64_t default_kernel_ns, slice_ns;
     struct { unsigned char uuid[16]; char pci[24]; char cpus[64]; int numa; } gpu[EMU_GPUS];
+    int place[EMU_GPUS]; /* which GPU of engine.shm device i is: the same one, but for CUDA_VISIBLE_DEVICES */
     char link[EMU_GPUS][EMU_GPUS][8]; /* PIX, PXB, PHB, NODE, SYS or NV<n> as nvidia-smi prints them */
     struct { char name[96]; int64_t ns; } kernel[EMU_KERNELS];
     int kernels;
@@ -27,4 +28,5 @@ typedef struct {
 } emu_config;
 
 const emu_config *emu_conf(void);
+void emu_show(emu_config *conf); /* in libcuda only: leaves the devices that CUDA_VISIBLE_DEVICES names, in its order */
 #endif

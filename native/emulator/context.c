@@ -21,9 +21,17 @@ static bool valid_dev(int dev)
     return dev >= 0 && dev < emu_conf()->count;
 }
 
-static CUresult context_new(CUcontext *out, int dev, unsigned flags)
+static void first_limits(CUcontext c)
 {
-    uint64_t overhead = emu_conf()->context;
+    memset(c->limits, 0, sizeof c->limits);
+    c->limits[0] = 1024;
+    c->limits[1] = 1 << 20;
+    c->limits[2] = 8 << 20;
+    c->limits[5] = 64;
+}
+
+CUresult emu_context_new(CUcontext *out, int dev, unsigned flags, uint64_t overhead)
+{
     if (shm_charge(dev, overhead) != 0)
         return CU_OOM;
     CUcontext c = calloc(1, sizeof *c);
@@ -32,39 +40,38 @@ static CUresult context_new(CUcontext *out, int dev, unsigned flags)
     c->overhead = overhead;
     c->alive = true;
     c->id = ++next_id;
-    c->limits[0] = 1024;
-    c->limits[1] = 1 << 20;
-    c->limits[2] = 8 << 20;
-    c->limits[5] = 64;
+    first_limits(c);
     c->legacy = emu_stream_new(c, 0, 0);
     c->legacy->legacy = true;
     pthread_mutex_lock(&emu_lock);
     c->next = emu_all_contexts;
     emu_all_contexts = c;
     pthread_mutex_unlock(&emu_lock);
-    shm_open_engine()->slot[shm_my_slot()].gpu[dev].contexts++;
+    shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].contexts++;
     *out = c;
     return CU_OK;
 }
 
-static void context_end(CUcontext c)
+void emu_context_end(CUcontext c)
 {
     if (!c->alive)
         return;
     emu_ctx_sync(c);
     c->alive = false;
     emu_mem_drop_context(c);
-    shm_open_engine()->slot[shm_my_slot()].gpu[c->dev].contexts--;
+    shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[c->dev]].contexts--;
     shm_release(c->dev, c->overhead);
 }
 
 /* The primary context keeps its handle for the life of the process. */
 static CUresult revive(CUcontext c)
 {
+    c->overhead = emu_conf()->context;
+    first_limits(c);
     if (shm_charge(c->dev, c->overhead) != 0)
         return CU_OOM;
     c->alive = true;
-    shm_open_engine()->slot[shm_my_slot()].gpu[c->dev].contexts++;
+    shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[c->dev]].contexts++;
     return CU_OK;
 }
 
@@ -85,7 +92,7 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev)
     pthread_mutex_lock(&lock);
     CUresult r = CU_OK;
     if (!primary[dev]) {
-        r = context_new(&primary[dev], dev, 0);
+        r = emu_context_new(&primary[dev], dev, 0, emu_conf()->context);
         if (r == CU_OK)
             primary[dev]->primary = true;
     } else if (!primary[dev]->alive) {
@@ -112,7 +119,7 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
     if (!primary[dev] || !primary[dev]->refs)
         return CU_INVALID_CONTEXT;
     if (--primary[dev]->refs == 0)
-        context_end(primary[dev]);
+        emu_context_end(primary[dev]);
     return CU_OK;
 }
 
@@ -124,7 +131,7 @@ API CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
     if (!valid_dev(dev))
         return CU_INVALID_DEVICE;
     if (primary[dev])
-        context_end(primary[dev]);
+        emu_context_end(primary[dev]);
     emu_sticky = CU_OK;
     return CU_OK;
 }
@@ -165,7 +172,7 @@ API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice dev)
         return CU_INVALID;
     if (!valid_dev(dev))
         return CU_INVALID_DEVICE;
-    CUresult r = context_new(out, dev, flags);
+    CUresult r = emu_context_new(out, dev, flags, emu_conf()->context);
     return r ? r : push(*out);
 }
 
@@ -186,7 +193,7 @@ API CUresult cuCtxDestroy_v2(CUcontext c)
     NEED_INIT();
     if (!c || !c->alive || c->primary)
         return CU_INVALID_CONTEXT;
-    context_end(c);
+    emu_context_end(c);
     if (depth && stack[depth - 1] == c)
         depth--;
     return CU_OK;

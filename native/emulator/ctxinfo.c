@@ -1,5 +1,6 @@
-/* ctxinfo.c: a context's settings that change nothing in the emulation, kept and given back. */
+/* ctxinfo.c: a context's settings, kept and given back; only the limits that are memory change anything. */
 #include "emu.h"
+#include "shm.h"
 
 API CUresult cuCtxGetFlags(unsigned *flags)
 {
@@ -40,46 +41,42 @@ API CUresult cuCtxGetLimit(size_t *value, int limit)
     return CU_OK;
 }
 
+/* Stacks for every resident thread, the printf buffer and the device-side heap are memory: what exceeds the first
+ * settings is booked. */
+static uint64_t limit_bytes(CUcontext c, int limit)
+{
+    static const size_t included[] = {1024, 1 << 20, 8 << 20};
+    uint64_t threads = (uint64_t)emu_conf()->sms * (uint64_t)emu_conf()->threads_sm, by = limit ? 1 : threads;
+    return c->limits[limit] > included[limit] ? (c->limits[limit] - included[limit]) * by : 0;
+}
+
 API CUresult cuCtxSetLimit(int limit, size_t value)
 {
     NEED_CTX();
-    if (limit < 0 || limit > 10)
+    CUcontext c = emu_context();
+    if (limit < 0 || limit > 10 || value >> 48)
         return CU_INVALID;
-    emu_context()->limits[limit] = value;
+    size_t old = c->limits[limit];
+    uint64_t before = limit <= 2 ? limit_bytes(c, limit) : 0;
+    c->limits[limit] = value;
+    uint64_t after = limit <= 2 ? limit_bytes(c, limit) : 0;
+    if (after > before && shm_charge(c->dev, after - before) != 0) {
+        c->limits[limit] = old;
+        return CU_OOM;
+    }
+    if (after < before)
+        shm_release(c->dev, before - after);
+    c->overhead += after - before;
     return CU_OK;
 }
 
-API CUresult cuCtxGetCacheConfig(int *config)
-{
-    NEED_CTX();
-    *config = 0;
-    return CU_OK;
-}
-
-API CUresult cuCtxSetCacheConfig(int config)
-{
-    NEED_CTX();
-    return CU_OK;
-}
-
-API CUresult cuCtxGetSharedMemConfig(int *config)
-{
-    NEED_CTX();
-    *config = 1;
-    return CU_OK;
-}
-
-API CUresult cuCtxSetSharedMemConfig(int config)
-{
-    NEED_CTX();
-    return CU_OK;
-}
-
-API CUresult cuCtxResetPersistingL2Cache(void)
-{
-    NEED_CTX();
-    return CU_OK;
-}
+#define ALWAYS(name, value) API CUresult name(int *out) { NEED_CTX(); *out = value; return CU_OK; }
+#define ACCEPTED(name, ...) API CUresult name(__VA_ARGS__) { NEED_CTX(); return CU_OK; }
+ALWAYS(cuCtxGetCacheConfig, 0)
+ACCEPTED(cuCtxSetCacheConfig, int config)
+ALWAYS(cuCtxGetSharedMemConfig, 1)
+ACCEPTED(cuCtxSetSharedMemConfig, int config)
+ACCEPTED(cuCtxResetPersistingL2Cache, void)
 
 API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {

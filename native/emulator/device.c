@@ -112,7 +112,7 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
     case 97: *value = shared_optin(c); break;
     case 106: *value = c->threads_sm / 64; break;
     case 108: *value = c->major >= 8 ? c->l2_bytes * 3 / 4 : 0; break;
-    case 120: case 127: *value = c->major >= 9; break;
+    case 120: case 127: case 132: *value = c->major >= 9; break;
     }
     return CU_OK;
 }

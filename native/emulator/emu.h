@@ -7,7 +7,10 @@
 #include "abi.h"
 #include "config.h"
 
-enum op_kind { OP_KERNEL, OP_COPY, OP_FILL, OP_HOST, OP_CALLBACK, OP_EVENT, OP_WAIT, OP_FREE, OP_NOP };
+enum op_kind {
+    OP_KERNEL, OP_COPY, OP_FILL, OP_HOST, OP_CALLBACK, OP_EVENT, OP_WAIT, OP_FREE, OP_VALUE, OP_STORE, OP_NOP
+};
+#define EMU_POLL_NS 100000ull /* how often a word that anybody may write is looked at */
 typedef struct emu_op {
     struct emu_op *next;
     enum op_kind kind;
@@ -21,6 +24,7 @@ typedef struct emu_op {
         struct { void *fn, *data; } host;
         struct { CUevent event; uint64_t seq; } ev;
         CUdeviceptr ptr;
+        struct { CUdeviceptr at; uint64_t value; unsigned how; bool wide; } word;
     } u;
 } emu_op;
 
@@ -36,9 +40,12 @@ struct emu_stream {
     CUgraphNode *deps;
     size_t dep_count;
 };
+/* How far an event is; of one shared between processes this lies in memory that they all map. */
+typedef struct { uint64_t submitted, completed, time_ns; } emu_marks;
 struct emu_event {
     unsigned flags;
-    uint64_t submitted, completed, time_ns;
+    emu_marks own, *at; /* at: own, or the shared marks */
+    int fd;             /* of the shared marks */
     struct emu_capture *capture;
     CUgraphNode *deps;
     size_t dep_count;
@@ -52,6 +59,7 @@ struct emu_ctx {
     uint64_t id, op_seq, overhead;
     struct emu_stream *streams, *legacy;
     size_t limits[16];
+    void *green; /* the green context that this is seen through */
     unsigned peers;
 };
 struct emu_func {
@@ -60,6 +68,7 @@ struct emu_func {
     char *name;
     int64_t ns; /* duration, or -1: the first launch parameter says it */
     int attrs[32];
+    struct emu_legacy *legacy; /* block shape and parameters, of the launch interface before CUDA 4 */
 };
 struct emu_module {
     struct emu_func *funcs;
@@ -76,7 +85,8 @@ struct emu_pool {
 };
 struct emu_array { CUdeviceptr ptr; size_t pitch, element, bytes; CUarray3d desc; int dev; };
 
-enum mem_kind { MEM_DEVICE, MEM_MANAGED, MEM_HOST, MEM_REGISTERED, MEM_POOL, MEM_VMM, MEM_MODULE };
+/* MEM_LOW: device memory below 4 GiB, for the interface of 32-bit pointers. */
+enum mem_kind { MEM_LOW, MEM_DEVICE, MEM_MANAGED, MEM_HOST, MEM_REGISTERED, MEM_POOL, MEM_VMM, MEM_MODULE };
 typedef struct emu_mem {
     CUdeviceptr base;
     size_t size, charged;
@@ -103,6 +113,8 @@ CUresult emu_unsupported(const char *symbol);
 /* context.c */
 CUcontext emu_context(void);
 CUcontext emu_primary(int dev);
+CUresult emu_context_new(CUcontext *out, int dev, unsigned flags, uint64_t overhead);
+void emu_context_end(CUcontext c);
 /* stream.c */
 CUstream emu_stream(CUstream handle);
 CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority);
@@ -115,9 +127,14 @@ CUresult emu_submit(CUstream s, emu_op *op);
 void emu_sched_wake(int dev);
 void emu_sched_wait(void);
 bool emu_event_done(CUevent e);
+bool emu_event_shared(CUevent e);
+/* memop.c */
+bool emu_value_met(const emu_op *op);
+void emu_value_store(const emu_op *op);
 /* run.c */
 void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns);
 /* memory.c */
+CUresult emu_mem_free(CUdeviceptr p);
 CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, size_t charge, CUdeviceptr *out);
 CUresult emu_mem_insert(emu_mem m);
 emu_mem *emu_mem_find(CUdeviceptr p);

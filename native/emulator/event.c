@@ -1,5 +1,7 @@
 /* event.c: marks in a stream and the times between them, on the GPU's clock. */
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 #include "emu.h"
 
 enum { DISABLE_TIMING = 2 };
@@ -11,6 +13,7 @@ API CUresult cuEventCreate(CUevent *out, unsigned flags)
         return CU_INVALID;
     *out = calloc(1, sizeof **out);
     (*out)->flags = flags;
+    (*out)->at = &(*out)->own;
     return CU_OK;
 }
 
@@ -20,6 +23,8 @@ API CUresult cuEventDestroy_v2(CUevent e)
     NEED_INIT();
     if (!e || e->dead)
         return CU_INVALID_HANDLE;
+    if (emu_event_shared(e))
+        close(e->fd);
     e->dead = true;
     return CU_OK;
 }
@@ -38,7 +43,7 @@ API CUresult cuEventRecord(CUevent e, CUstream s)
     e->capture = NULL;
     emu_op *op = emu_op_new(OP_EVENT);
     op->u.ev.event = e;
-    op->u.ev.seq = ++e->submitted;
+    op->u.ev.seq = ++e->at->submitted;
     CUresult r = emu_submit(st, op);
     pthread_mutex_unlock(&emu_lock);
     return r;
@@ -46,13 +51,19 @@ API CUresult cuEventRecord(CUevent e, CUstream s)
 
 API CUresult cuEventRecordWithFlags(CUevent e, CUstream s, unsigned flags) { return cuEventRecord(e, s); }
 
-API CUresult cuEventQuery(CUevent e)
+static CUresult waitable(CUevent e)
 {
     NEED_INIT();
     if (!e || e->dead)
         return CU_INVALID_HANDLE;
-    if (e->capture)
-        return CU_CAPTURED_EVENT;
+    return e->capture ? CU_CAPTURED_EVENT : CU_OK;
+}
+
+API CUresult cuEventQuery(CUevent e)
+{
+    CUresult r = waitable(e);
+    if (r)
+        return r;
     pthread_mutex_lock(&emu_lock);
     bool is_done = emu_event_done(e);
     pthread_mutex_unlock(&emu_lock);
@@ -61,16 +72,16 @@ API CUresult cuEventQuery(CUevent e)
 
 API CUresult cuEventSynchronize(CUevent e)
 {
-    NEED_INIT();
-    if (!e || e->dead)
-        return CU_INVALID_HANDLE;
-    if (e->capture)
-        return CU_CAPTURED_EVENT;
+    CUresult r = waitable(e);
+    if (r)
+        return r;
     pthread_mutex_lock(&emu_lock);
-    uint64_t target = e->submitted;
-    while (e->completed < target)
+    uint64_t target = e->at->submitted;
+    while (e->at->completed < target && !emu_event_shared(e))
         emu_sched_wait();
     pthread_mutex_unlock(&emu_lock);
+    while (__atomic_load_n(&e->at->completed, __ATOMIC_ACQUIRE) < target)
+        nanosleep(&(struct timespec){0, EMU_POLL_NS}, NULL); /* another process will not wake us */
     return emu_sticky;
 }
 
@@ -79,11 +90,11 @@ API CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to)
     NEED_INIT();
     if (!from || !to || from->dead || to->dead || (from->flags | to->flags) & DISABLE_TIMING)
         return CU_INVALID_HANDLE;
-    if (!from->submitted || !to->submitted)
+    if (!from->at->submitted || !to->at->submitted)
         return CU_INVALID_HANDLE;
     if (!emu_event_done(from) || !emu_event_done(to))
         return CU_NOT_READY;
-    *ms = (float)((double)((int64_t)(to->time_ns - from->time_ns)) / 1e6);
+    *ms = (float)((double)((int64_t)(to->at->time_ns - from->at->time_ns)) / 1e6);
     return CU_OK;
 }
 

@@ -1,15 +1,16 @@
 /* gexec.c: executable graphs. A launch puts the nodes into the stream one after another, in an order that respects every
  * dependency: the GPU runs one kernel at a time here anyway.
  *
- * Memory of allocation nodes is booked at the first launch and given back when the executable graph is destroyed; its
- * address is fixed when the node is made. Nothing is cached beyond that, so cuDeviceGraphMemTrim has nothing to give.
+ * Memory of allocation nodes is booked at the first launch. When the executable graph is destroyed it stays with the
+ * device's graph memory, for the next one, until cuDeviceGraphMemTrim; its address is fixed when the node is made.
  */
 #include <stdlib.h>
 #include <string.h>
 #include "graph.h"
 #include "shm.h"
 
-static uint64_t reserved[EMU_GPUS], reserved_high[EMU_GPUS];
+/* Memory of graphs: in use by executables, and reserved from the device; the difference is a cache until it is trimmed. */
+static uint64_t used[EMU_GPUS], used_high[EMU_GPUS], reserved[EMU_GPUS], reserved_high[EMU_GPUS];
 static unsigned next_id;
 
 static CUresult flatten(CUgraphExec e, CUgraph g)
@@ -76,11 +77,10 @@ API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph g, instantia
 
 static void give_back(CUgraphExec e)
 {
-    if (e->charged) {
-        shm_release(e->dev, e->charged);
-        reserved[e->dev] -= e->charged;
-        e->charged = 0;
-    }
+    pthread_mutex_lock(&graph_lock);
+    used[e->dev] -= e->charged;
+    e->charged = 0;
+    pthread_mutex_unlock(&graph_lock);
 }
 
 /* Launches still in a stream are plain copies of the nodes, so nothing here is needed any more. */
@@ -110,22 +110,27 @@ static emu_op *node_op(const exec_node *n)
         op->u.host.data = n->p.host.data;
     } else if (op->kind == OP_WAIT || op->kind == OP_EVENT) {
         op->u.ev.event = n->p.event;
-        op->u.ev.seq = op->kind == OP_EVENT ? ++n->p.event->submitted : n->p.event->submitted;
+        op->u.ev.seq = op->kind == OP_EVENT ? ++n->p.event->at->submitted : n->p.event->at->submitted;
     }
     return op;
 }
 
 static CUresult reserve(CUgraphExec e)
 {
-    if (e->charged >= e->bytes)
-        return CU_OK;
-    if (shm_charge(e->dev, e->bytes - e->charged) != 0)
-        return CU_OOM;
-    reserved[e->dev] += e->bytes - e->charged;
-    if (reserved[e->dev] > reserved_high[e->dev])
-        reserved_high[e->dev] = reserved[e->dev];
-    e->charged = e->bytes;
-    return CU_OK;
+    CUresult r = CU_OK;
+    pthread_mutex_lock(&graph_lock);
+    uint64_t need = e->bytes - e->charged, spare = reserved[e->dev] - used[e->dev], more = need > spare ? need - spare : 0;
+    if (more && shm_charge(e->dev, more) != 0) {
+        r = CU_OOM;
+    } else {
+        reserved[e->dev] += more;
+        used[e->dev] += need;
+        e->charged = e->bytes;
+        reserved_high[e->dev] = reserved[e->dev] > reserved_high[e->dev] ? reserved[e->dev] : reserved_high[e->dev];
+        used_high[e->dev] = used[e->dev] > used_high[e->dev] ? used[e->dev] : used_high[e->dev];
+    }
+    pthread_mutex_unlock(&graph_lock);
+    return r;
 }
 
 API CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
@@ -245,15 +250,32 @@ API CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, uint64_t 
     NEED_INIT();
     if (dev < 0 || dev >= emu_conf()->count)
         return CU_INVALID_DEVICE;
-    *value = attribute & 1 ? reserved_high[dev] : reserved[dev];
+    const uint64_t values[] = {used[dev], used_high[dev], reserved[dev], reserved_high[dev]};
+    if (attribute < 0 || attribute > 3)
+        return CU_INVALID;
+    *value = values[attribute];
     return CU_OK;
 }
 
 API CUresult cuDeviceSetGraphMemAttribute(CUdevice dev, int attribute, uint64_t *value)
 {
     NEED_INIT();
-    reserved_high[dev] = reserved[dev];
+    if (dev < 0 || dev >= emu_conf()->count)
+        return CU_INVALID_DEVICE;
+    if (*value || !(attribute & 1) || attribute > 3)
+        return CU_INVALID; /* only the high marks, and only to nothing */
+    *(attribute == 1 ? &used_high[dev] : &reserved_high[dev]) = attribute == 1 ? used[dev] : reserved[dev];
     return CU_OK;
 }
 
-API CUresult cuDeviceGraphMemTrim(CUdevice dev) { NEED_INIT(); return CU_OK; }
+API CUresult cuDeviceGraphMemTrim(CUdevice dev)
+{
+    NEED_INIT();
+    if (dev < 0 || dev >= emu_conf()->count)
+        return CU_INVALID_DEVICE;
+    pthread_mutex_lock(&graph_lock);
+    shm_release(dev, reserved[dev] - used[dev]);
+    reserved[dev] = used[dev];
+    pthread_mutex_unlock(&graph_lock);
+    return CU_OK;
+}

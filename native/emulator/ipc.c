@@ -1,7 +1,8 @@
 /* ipc.c: device memory shown to another process.
  *
  * On export the allocation's pages move into a memfd mapped at the same address; the handle names the exporter's file
- * descriptor, which the importer opens through /proc. The exporter alone pays for the memory. Events are not exported.
+ * descriptor, which the importer opens through /proc. The exporter alone pays for the memory. An event is shown by a
+ * page with its marks, which both sides map.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -12,6 +13,7 @@
 #include "emu.h"
 #include "shm.h"
 
+CUresult cuEventCreate(CUevent *out, unsigned flags);
 #define EXPORTS 256
 typedef struct { int pid, fd; uint64_t size, offset; char unused[40]; } ipc_handle;
 static struct { CUdeviceptr base; uint64_t id; int fd; } exported[EXPORTS];
@@ -88,4 +90,48 @@ API CUresult cuIpcCloseMemHandle(CUdeviceptr p)
     NEED_CTX();
     emu_mem *m = emu_mem_find(p);
     return m && m->kind == MEM_VMM ? emu_mem_drop(m->base) : CU_INVALID;
+}
+
+enum { EVENT_NO_TIMING = 2, EVENT_INTERPROCESS = 4 };
+
+/* The marks of an event move into a page of their own when it is first shown; the descriptor stays open for importers. */
+API CUresult cuIpcGetEventHandle(ipc_handle *out, CUevent e)
+{
+    NEED_CTX();
+    if (!out || !e || e->dead || (e->flags & (EVENT_NO_TIMING | EVENT_INTERPROCESS)) != (EVENT_NO_TIMING | EVENT_INTERPROCESS))
+        return CU_INVALID_HANDLE;
+    pthread_mutex_lock(&emu_lock);
+    if (!emu_event_shared(e)) {
+        int fd = anonymous_file("emulated-gpu-event");
+        void *page = fd >= 0 && ftruncate(fd, 4096) == 0 ? mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                                                          : MAP_FAILED;
+        if (page != MAP_FAILED) {
+            memcpy(page, &e->own, sizeof e->own);
+            e->at = page;
+            e->fd = fd;
+        }
+    }
+    pthread_mutex_unlock(&emu_lock);
+    memset(out, 0, sizeof *out);
+    *out = (ipc_handle){.pid = getpid(), .fd = e->fd};
+    return emu_event_shared(e) ? CU_OK : CU_OOM;
+}
+
+API CUresult cuIpcOpenEventHandle(CUevent *out, ipc_handle h)
+{
+    NEED_CTX();
+    char path[64];
+    if (!out || h.pid == getpid())
+        return CU_INVALID_CONTEXT;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", h.pid, h.fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    void *page = fd >= 0 ? mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    if (page == MAP_FAILED)
+        return CU_INVALID;
+    CUresult r = cuEventCreate(out, EVENT_NO_TIMING | EVENT_INTERPROCESS);
+    if (r == CU_OK) {
+        (*out)->at = page;
+        (*out)->fd = fd;
+    }
+    return r;
 }

@@ -125,8 +125,13 @@ CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, size_t charge, CU
 {
     if (oom_fault() || (charge && shm_charge(dev, charge) != 0))
         return CU_OOM;
-    void *p = mmap(NULL, page_round(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    emu_mem m = {.base = (CUdeviceptr)p, .size = size, .charged = charge, .kind = kind, .dev = dev, .ctx = emu_context()};
+    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (kind == MEM_LOW ? MAP_32BIT : 0);
+    void *p = mmap(NULL, page_round(size), PROT_READ | PROT_WRITE, how, -1, 0);
+    kind = kind == MEM_LOW ? MEM_DEVICE : kind;
+    CUcontext owner = emu_context();
+    if (owner && owner->green)
+        owner = emu_primary(owner->dev);
+    emu_mem m = {.base = (CUdeviceptr)p, .size = size, .charged = charge, .kind = kind, .dev = dev, .ctx = owner};
     if (p == MAP_FAILED || emu_mem_insert(m) != CU_OK) {
         if (charge)
             shm_release(dev, charge);
@@ -192,6 +197,7 @@ static CUresult release(CUdeviceptr p, bool host)
 }
 
 API CUresult cuMemFree_v2(CUdeviceptr p) { return release(p, false); }
+CUresult emu_mem_free(CUdeviceptr p) { return release(p, false); }
 API CUresult cuMemFreeHost(void *p) { return release((CUdeviceptr)p, true); }
 
 API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *p, unsigned flags)

@@ -129,7 +129,7 @@ API int nvmlDeviceGetProcessUtilization(nv_device d, process_sample *list, unsig
         if (found++ >= room)
             continue;
         uint64_t span = now - g->mark_ns, busy = g->busy_ns - g->busy_mark;
-        unsigned share = g->mark_ns && span ? (unsigned)((busy > span ? span : busy) * 100 / span) : busy_percent(at);
+        unsigned share = g->mark_ns && span ? (unsigned)((busy > span ? span : busy) * 100 / span) : 0;
         if (span > EMU_SAMPLE_NS) {
             g->mark_ns = now;
             g->busy_mark = g->busy_ns;

@@ -28,8 +28,8 @@ void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns)
         call_host(s, op);
         break;
     case OP_EVENT:
-        op->u.ev.event->completed = op->u.ev.seq;
-        op->u.ev.event->time_ns = at_ns;
+        op->u.ev.event->at->completed = op->u.ev.seq;
+        op->u.ev.event->at->time_ns = at_ns;
         break;
     case OP_FREE: {
         emu_mem *m = emu_mem_find(op->u.ptr);
@@ -37,7 +37,11 @@ void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns)
             emu_pool_free(m);
         break;
     }
+    case OP_STORE:
+        emu_value_store(op);
+        break;
     case OP_KERNEL:
+    case OP_VALUE:
     case OP_WAIT:
     case OP_NOP:
         break;

@@ -16,7 +16,7 @@
 extern CUcontext emu_all_contexts;
 static pthread_cond_t done = PTHREAD_COND_INITIALIZER;
 static int waiting;
-static struct { bool started, sleeping; CUstream current; } sched[EMU_GPUS];
+static struct { bool started, sleeping, polls; CUstream current; } sched[EMU_GPUS];
 
 emu_op *emu_op_new(enum op_kind kind)
 {
@@ -35,7 +35,7 @@ void emu_sched_wait(void)
 void emu_sched_wake(int dev)
 {
     if (sched[dev].sleeping)
-        shm_wake(&shm_open_engine()->slot[shm_my_slot()].gpu[dev].word);
+        shm_wake(&shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].word);
 }
 
 static bool ready(CUstream s, const emu_op *op)
@@ -47,7 +47,9 @@ static bool ready(CUstream s, const emu_op *op)
     } else if (!(s->flags & 1) && s->ctx->legacy->head && s->ctx->legacy->head->seq < op->seq) {
         return false;
     }
-    return op->kind != OP_WAIT || op->u.ev.event->completed >= op->u.ev.seq;
+    if (op->kind == OP_VALUE)
+        return emu_value_met(op);
+    return op->kind != OP_WAIT || op->u.ev.event->at->completed >= op->u.ev.seq;
 }
 
 static void finish(CUstream s, emu_op *op, uint64_t at_ns)
@@ -67,8 +69,8 @@ static void finish(CUstream s, emu_op *op, uint64_t at_ns)
 static void run_instant(CUstream s, emu_op *op)
 {
     uint64_t at = s->end_ns > op->ready_ns ? s->end_ns : op->ready_ns;
-    if (op->kind == OP_WAIT && op->u.ev.event->time_ns > at)
-        at = op->u.ev.event->time_ns;
+    if (op->kind == OP_WAIT && op->u.ev.event->at->time_ns > at)
+        at = op->u.ev.event->at->time_ns;
     bool event = op->kind == OP_EVENT;
     emu_run_op(s, op, at);
     finish(s, op, at);
@@ -77,18 +79,27 @@ static void run_instant(CUstream s, emu_op *op)
             emu_sched_wake(d);
 }
 
+/* Does the head of a stream wait for what may happen without anybody waking us? */
+static bool by_others(const emu_op *op)
+{
+    return op->kind == OP_VALUE || (op->kind == OP_WAIT && emu_event_shared(op->u.ev.event));
+}
+
 /* Do everything that needs no GPU time; true when something was done. */
 static bool advance(int dev)
 {
     bool any = false;
+    sched[dev].polls = false;
     for (CUcontext c = emu_all_contexts; c; c = c->next) {
         if (c->dev != dev)
             continue;
-        for (CUstream s = c->streams; s; s = s->next)
+        for (CUstream s = c->streams; s; s = s->next) {
             while (s->head && s->head->kind != OP_KERNEL && ready(s, s->head)) {
                 run_instant(s, s->head);
                 any = true;
             }
+            sched[dev].polls |= s->head && by_others(s->head);
+        }
     }
     return any;
 }
@@ -116,6 +127,8 @@ static CUstream pick(int dev)
 
 static void nap(int dev, _Atomic uint32_t *word, uint32_t seen, uint64_t until)
 {
+    uint64_t soon = emu_now() + EMU_POLL_NS;
+    until = sched[dev].polls && soon < until ? soon : until;
     sched[dev].sleeping = true;
     pthread_mutex_unlock(&emu_lock);
     shm_sleep(word, seen, until);
@@ -126,7 +139,7 @@ static void nap(int dev, _Atomic uint32_t *word, uint32_t seen, uint64_t until)
 /* Bring the head of `s` forward on the clock. Returns with part or all of it booked, or after a nap. */
 static void step(int dev, CUstream s, _Atomic uint32_t *word, uint32_t seen)
 {
-    emu_gpu *g = &shm_open_engine()->gpu[dev];
+    emu_gpu *g = &shm_open_engine()->gpu[emu_conf()->place[dev]];
     emu_op *op = s->head;
     uint64_t from = g->clock_ns;
     if (!op->started) {
@@ -155,7 +168,7 @@ static void step(int dev, CUstream s, _Atomic uint32_t *word, uint32_t seen)
 static void *run(void *arg)
 {
     int dev = (int)(intptr_t)arg;
-    _Atomic uint32_t *word = &shm_open_engine()->slot[shm_my_slot()].gpu[dev].word;
+    _Atomic uint32_t *word = &shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].word;
     prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
     prctl(PR_SET_NAME, "emulated-gpu", 0, 0, 0);
     pthread_mutex_lock(&emu_lock);
@@ -218,7 +231,12 @@ CUresult emu_submit(CUstream s, emu_op *op)
     return CU_OK;
 }
 
+bool emu_event_shared(CUevent e)
+{
+    return e->at != &e->own;
+}
+
 bool emu_event_done(CUevent e)
 {
-    return e->completed >= e->submitted;
+    return e->at->completed >= e->at->submitted;
 }

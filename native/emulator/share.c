@@ -12,8 +12,9 @@ static emu_shm *shm(void)
     return shm_open_engine();
 }
 
-bool shm_waiters(int gpu)
+bool shm_waiters(int device)
 {
+    int gpu = emu_conf()->place[device];
     emu_shm *s = shm();
     int me = shm_my_slot();
     for (int i = 0; i < s->slots; i++)
@@ -31,8 +32,9 @@ static void take(emu_gpu *g, int slot, int gpu)
     atomic_store(&shm()->slot[slot].gpu[gpu].wants, 0);
 }
 
-bool shm_acquire(int gpu)
+bool shm_acquire(int device)
 {
+    int gpu = emu_conf()->place[device];
     emu_shm *s = shm();
     int me = shm_my_slot();
     emu_gpu *g = &s->gpu[gpu];
@@ -52,8 +54,9 @@ bool shm_acquire(int gpu)
     return mine;
 }
 
-void shm_hand_over(int gpu)
+void shm_hand_over(int device)
 {
+    int gpu = emu_conf()->place[device];
     emu_shm *s = shm();
     int me = shm_my_slot();
     emu_gpu *g = &s->gpu[gpu];
@@ -72,14 +75,18 @@ void shm_hand_over(int gpu)
     shm_unlock(gpu);
 }
 
-void shm_busy(int gpu, uint64_t from_ns, uint64_t ns)
+void shm_busy(int device, uint64_t from_ns, uint64_t ns)
 {
+    int gpu = emu_conf()->place[device];
     emu_shm *s = shm();
     emu_gpu *g = &s->gpu[gpu];
     shm_lock(gpu);
     g->clock_ns = from_ns + ns;
     g->busy_ns += ns;
-    s->slot[shm_my_slot()].gpu[gpu].busy_ns += ns;
+    emu_share *mine = &s->slot[shm_my_slot()].gpu[gpu];
+    if (!mine->mark_ns)
+        mine->mark_ns = from_ns;
+    mine->busy_ns += ns;
     uint32_t last = (g->sample_at + EMU_SAMPLES - 1) % EMU_SAMPLES;
     if (g->clock_ns - g->sample_ns[last] >= EMU_SAMPLE_NS) {
         g->sample_ns[g->sample_at] = g->clock_ns;

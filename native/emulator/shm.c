@@ -95,6 +95,12 @@ emu_shm *shm_open_engine(void)
     return shm;
 }
 
+static uint64_t pid_space(void)
+{
+    struct stat st;
+    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
 int shm_my_slot(void)
 {
     if (my_slot >= 0 || !shm_open_engine())
@@ -110,6 +116,7 @@ int shm_my_slot(void)
             shm_unlock(g);
         }
         shm->slot[i].pid = getpid();
+        shm->slot[i].space = pid_space();
         if (shm->slots < i + 1)
             shm->slots = i + 1;
         my_slot = i;
@@ -126,7 +133,8 @@ void shm_forget(void)
 static bool alive(int slot)
 {
     /* A process's own lock is no conflict to itself, and both twins may live in one process. */
-    return slot == my_slot || shm->slot[slot].pid == getpid() || record_lock(F_GETLK, F_WRLCK, slot);
+    bool own = slot == my_slot || (shm->slot[slot].pid == getpid() && shm->slot[slot].space == pid_space());
+    return own || record_lock(F_GETLK, F_WRLCK, slot);
 }
 
 void shm_lock(int gpu)
@@ -157,8 +165,9 @@ void shm_sweep(void)
     }
 }
 
-int shm_charge(int gpu, uint64_t bytes)
+int shm_charge(int device, uint64_t bytes)
 {
+    int gpu = emu_conf()->place[device];
     int slot = shm_my_slot();
     if (slot < 0)
         return -1;
@@ -177,8 +186,9 @@ int shm_charge(int gpu, uint64_t bytes)
     return -1;
 }
 
-void shm_release(int gpu, uint64_t bytes)
+void shm_release(int device, uint64_t bytes)
 {
+    int gpu = emu_conf()->place[device];
     int slot = shm_my_slot();
     if (slot < 0)
         return;
@@ -190,8 +200,9 @@ void shm_release(int gpu, uint64_t bytes)
     shm_unlock(gpu);
 }
 
-void shm_memory(int gpu, uint64_t *total, uint64_t *free_bytes)
+void shm_memory(int device, uint64_t *total, uint64_t *free_bytes)
 {
+    int gpu = emu_conf()->place[device];
     *total = emu_conf()->memory;
     *free_bytes = *total;
     if (!shm_open_engine())

@@ -19,6 +19,7 @@ typedef struct {
 } emu_share;
 typedef struct {
     int32_t pid;
+    uint64_t space; /* the PID namespace that pid is of; containers have the same pids */
     emu_share gpu[EMU_GPUS];
 } emu_slot;
 typedef struct {
@@ -43,14 +44,14 @@ emu_shm *shm_open_engine(void);
 int shm_my_slot(void);
 void shm_forget(void); /* in a forked child */
 void shm_sweep(void);
-int shm_charge(int gpu, uint64_t bytes);
-void shm_release(int gpu, uint64_t bytes);
-void shm_memory(int gpu, uint64_t *total, uint64_t *free_bytes);
-bool shm_acquire(int gpu);
-bool shm_waiters(int gpu);
-void shm_hand_over(int gpu);
-void shm_busy(int gpu, uint64_t from_ns, uint64_t ns);
-void shm_lock(int gpu);
+int shm_charge(int device, uint64_t bytes);
+void shm_release(int device, uint64_t bytes);
+void shm_memory(int device, uint64_t *total, uint64_t *free_bytes);
+bool shm_acquire(int device);
+bool shm_waiters(int device);
+void shm_hand_over(int device);
+void shm_busy(int device, uint64_t from_ns, uint64_t ns);
+void shm_lock(int gpu); /* gpu: as engine.shm counts; device: as this library does, see `place` */
 void shm_unlock(int gpu);
 uint64_t shm_now(void);
 int anonymous_file(const char *name); /* close-on-exec descriptor, or -1 */

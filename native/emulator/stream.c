@@ -141,7 +141,7 @@ API CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
     if (!emu_event_done(e)) {
         emu_op *op = emu_op_new(OP_WAIT);
         op->u.ev.event = e;
-        op->u.ev.seq = e->submitted;
+        op->u.ev.seq = e->at->submitted;
         emu_submit(st, op);
     }
     pthread_mutex_unlock(&emu_lock);
@@ -217,7 +217,7 @@ API CUresult cuStreamGetCtx_v2(CUstream s, CUcontext *c, void **green)
     NEED_STREAM(s);
     *c = st->ctx;
     if (green)
-        *green = NULL;
+        *green = st->ctx->green;
     return CU_OK;
 }
 

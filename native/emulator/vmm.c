@@ -10,9 +10,8 @@
 #include <unistd.h>
 #include "emu.h"
 #include "shm.h"
+#include "vmm.h"
 
-#define GRAIN (2ull << 20)
-typedef struct { CUallocProp prop; size_t size; int fd, refs; bool imported; } handle;
 typedef struct mapping { struct mapping *next; CUdeviceptr at; size_t size; handle *of; } mapping;
 static mapping *mappings;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -63,7 +62,7 @@ API CUresult cuMemCreate(handle **out, size_t size, const CUallocProp *prop, uns
     h->prop = *prop;
     h->size = size;
     h->refs = 1;
-    h->imported = !device;
+    h->booked = device ? size : 0;
     h->fd = anonymous_file("emulated-gpu-memory");
     if (h->fd < 0 || ftruncate(h->fd, (off_t)size) != 0) {
         if (device)
@@ -80,8 +79,7 @@ static void unref(handle *h)
     if (--h->refs)
         return;
     close(h->fd);
-    if (!h->imported)
-        shm_release(h->prop.location.id, h->size);
+    shm_release(h->prop.location.id, h->booked);
     free(h);
 }
 
@@ -187,7 +185,7 @@ API CUresult cuMemImportFromShareableHandle(handle **out, void *fd, int type)
         return CU_INVALID;
     handle *h = calloc(1, sizeof *h);
     *h = (handle){.prop = {.type = 1, .handle_types = 1, .location = {1, 0}}, .size = (size_t)st.st_size, .fd = mine,
-        .refs = 1, .imported = true};
+        .refs = 1};
     *out = h;
     return CU_OK;
 }

@@ -48,14 +48,6 @@ CUresult on_ctx_create_v4(enum aliquot_symbol symbol, void **context, void *para
     return created(REAL_AT(symbol, void **, void *, unsigned, int)(context, params, flags, device), slot, context);
 }
 
-CUresult on_green_create(enum aliquot_symbol symbol, void **context, void *desc, int device, unsigned flags)
-{
-    struct slot *slot;
-    if (!enter(device, &slot))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return created(REAL_AT(symbol, void **, void *, int, unsigned)(context, desc, device, flags), slot, context);
-}
-
 CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *context)
 {
     struct ledger_entry gone;
@@ -67,29 +59,51 @@ CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *context)
         forget_context(context);
     if (held)
         drain_locks(false);
-    if (result == CUDA_SUCCESS && ledger_take(LEDGER_CONTEXT, (uintptr_t)context, &gone))
+    if (result == CUDA_SUCCESS && ledger_take(LEDGER_CONTEXT, (uintptr_t)context, &gone)) {
+        memory_release(gone.slot, ledger_take_context((uintptr_t)context));
         context_release(gone.slot);
+    }
     return result;
+}
+
+/* The primary context costs its allowance from its first reference to its last. False: no room for it. */
+static bool primary_enter(struct slot *slot)
+{
+    pthread_mutex_lock(&slot->lock);
+    bool first = slot->primary_refs++ == 0;
+    pthread_mutex_unlock(&slot->lock);
+    if (!first || context_reserve(slot))
+        return true;
+    pthread_mutex_lock(&slot->lock);
+    slot->primary_refs--;
+    pthread_mutex_unlock(&slot->lock);
+    return false;
+}
+
+/* One reference is gone, or `all`; true when it was the last. */
+static bool primary_leave(struct slot *slot, bool all)
+{
+    pthread_mutex_lock(&slot->lock);
+    bool last = slot->primary_refs && (all || slot->primary_refs == 1);
+    slot->primary_refs = all ? 0 : slot->primary_refs ? slot->primary_refs - 1 : 0;
+    pthread_mutex_unlock(&slot->lock);
+    return last;
+}
+
+static void primary_ended(struct slot *slot)
+{
+    memory_release(slot, ledger_take_context((uintptr_t)slot));
+    context_release(slot);
 }
 
 CUresult on_primary_retain(enum aliquot_symbol symbol, void **context, int device)
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
-    bool first = false;
-    if (slot) {
-        pthread_mutex_lock(&slot->lock);
-        first = slot->primary_refs++ == 0;
-        pthread_mutex_unlock(&slot->lock);
-    }
-    bool fits = !first || context_reserve(slot);
-    CUresult result = fits ? REAL_AT(symbol, void **, int)(context, device) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (slot && result != CUDA_SUCCESS) {
-        if (first && fits)
-            context_release(slot);
-        pthread_mutex_lock(&slot->lock);
-        slot->primary_refs--;
-        pthread_mutex_unlock(&slot->lock);
-    }
+    if (slot && !primary_enter(slot))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL_AT(symbol, void **, int)(context, device);
+    if (slot && result != CUDA_SUCCESS && primary_leave(slot, false))
+        context_release(slot);
     return result;
 }
 
@@ -99,19 +113,13 @@ static CUresult primary_gone(enum aliquot_symbol symbol, int device, bool all)
     if (slot)
         drain_locks(true);
     CUresult result = REAL_AT(symbol, int)(device);
-    bool last = false;
-    if (slot && result == CUDA_SUCCESS) {
-        pthread_mutex_lock(&slot->lock);
-        last = slot->primary_refs && (all || slot->primary_refs == 1);
-        slot->primary_refs = all ? 0 : slot->primary_refs ? slot->primary_refs - 1 : 0;
-        pthread_mutex_unlock(&slot->lock);
-        if (last)
-            forget_context(NULL);
-    }
+    bool last = slot && result == CUDA_SUCCESS && primary_leave(slot, all);
+    if (last)
+        forget_context(NULL);
     if (slot)
         drain_locks(false);
     if (last)
-        context_release(slot);
+        primary_ended(slot);
     return result;
 }
 
@@ -124,4 +132,38 @@ CUresult on_primary_release(enum aliquot_symbol symbol, int device)
 CUresult on_primary_reset(enum aliquot_symbol symbol, int device)
 {
     return primary_gone(symbol, device, true);
+}
+
+/* A green context is a view of the primary one, which it holds; what is allocated in it belongs there. */
+CUresult on_green_create(enum aliquot_symbol symbol, void **green, void *desc, int device, unsigned flags)
+{
+    struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
+    if (slot && !primary_enter(slot))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL_AT(symbol, void **, void *, int, unsigned)(green, desc, device, flags);
+    if (slot && result == CUDA_SUCCESS)
+        ledger_put((struct ledger_entry){.kind = LEDGER_GREEN, .key = (uintptr_t)*green, .slot = slot, .refs = 1});
+    else if (slot && primary_leave(slot, false))
+        context_release(slot);
+    return result;
+}
+
+/* Its work is noted under the plain context that it is seen through. */
+CUresult on_green_destroy(enum aliquot_symbol symbol, void *green)
+{
+    struct ledger_entry gone;
+    void *plain = NULL;
+    bool held = conf_load() == MODE_HELD;
+    if (held) {
+        drain_locks(true);
+        REAL(cuCtxFromGreenCtx, void **, void *)(&plain, green);
+    }
+    CUresult result = REAL_AT(symbol, void *)(green);
+    if (plain && result == CUDA_SUCCESS)
+        forget_context(plain);
+    if (held)
+        drain_locks(false);
+    if (result == CUDA_SUCCESS && ledger_take(LEDGER_GREEN, (uintptr_t)green, &gone) && primary_leave(gone.slot, false))
+        primary_ended(gone.slot);
+    return result;
 }

@@ -1,8 +1,22 @@
 /* cpu.c: the tenant's threads stay on the cores near its GPU, when its record asks for that ("0-3,8"). */
 #include "hook.h"
 
+#include <dirent.h>
 #include <sched.h>
 #include <stdlib.h>
+
+/* Threads made later inherit it from whoever makes them. */
+static void bind_threads(const cpu_set_t *set)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *task; tasks && (task = readdir(tasks));)
+        if (task->d_name[0] != '.')
+            sched_setaffinity((pid_t)strtol(task->d_name, NULL, 10), sizeof *set, set);
+    if (tasks)
+        closedir(tasks);
+    else
+        sched_setaffinity(0, sizeof *set, set);
+}
 
 void cpu_bind(void)
 {
@@ -24,5 +38,5 @@ void cpu_bind(void)
         if (at == end && *end)
             return;
     }
-    sched_setaffinity(0, sizeof set, &set);
+    bind_threads(&set);
 }

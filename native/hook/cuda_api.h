@@ -24,7 +24,15 @@ enum {
     CUDA_ERROR_CAPTURE_UNJOINED = 904,
 };
 
-enum { NVML_SUCCESS = 0, NVML_ERROR_NO_PERMISSION = 4, NVML_ERROR_INSUFFICIENT_SIZE = 7, NVML_ERROR_NOT_FOUND = 13 };
+enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NO_PERMISSION = 4,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+};
 
 #define STREAM_LEGACY ((void *)1)
 #define STREAM_PER_THREAD ((void *)2)
@@ -32,6 +40,7 @@ enum { NVML_SUCCESS = 0, NVML_ERROR_NO_PERMISSION = 4, NVML_ERROR_INSUFFICIENT_S
 #define CAPTURE_MODE_RELAXED 2
 #define EVENT_BLOCKING_NO_TIMING 3
 #define POOL_RESERVED_CURRENT 5
+#define GRAPH_RESERVED_CURRENT 2
 #define ARRAY_SPARSE 0x40
 #define ARRAY_DEFERRED 0x80
 #define NODE_MEM_ALLOC 10
@@ -127,6 +136,48 @@ struct nvml_process_v2 {
     unsigned pid;
     unsigned long long bytes;
     unsigned gpu_instance, compute_instance;
+};
+
+struct nvml_process_detail {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance, compute_instance;
+    unsigned long long protected_bytes;
+};
+
+struct nvml_process_details {
+    unsigned version, mode, count;
+    struct nvml_process_detail *rows;
+};
+
+struct nvml_process_sample {
+    unsigned pid;
+    unsigned long long at_us;
+    unsigned sm, memory, encoder, decoder;
+};
+
+struct nvml_process_usage {
+    unsigned long long at_us;
+    unsigned pid, sm, memory, encoder, decoder, jpeg, optical_flow;
+};
+
+struct nvml_processes_usage {
+    unsigned version, count;
+    unsigned long long last_seen_us;
+    struct nvml_process_usage *rows;
+};
+
+struct nvml_utilization {
+    unsigned gpu, memory;
+};
+
+struct nvml_sample {
+    unsigned long long at_us;
+    union {
+        double real;
+        unsigned number;
+        unsigned long long large;
+    } value;
 };
 
 #endif

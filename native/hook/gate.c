@@ -214,6 +214,7 @@ CUresult on_launch_multi(enum aliquot_symbol symbol, struct launch_params *list,
         if (REAL(cuStreamGetCtx, void *, void **)(list[i].stream, &context) != CUDA_SUCCESS || !context)
             continue;
         REAL(cuCtxPushCurrent_v2, void *)(context);
+        thread_forget(); /* the next GPU is another */
         gate_slow(list[i].stream, false);
         REAL(cuCtxPopCurrent_v2, void **)(&popped);
     }

@@ -1,5 +1,6 @@
 /* graph.c: memory that lives in graphs. Charged when its node is added or captured, held while the graph or anything
- * instantiated from it lives. The driver may keep it longer in its graph pool; that much is its own cache.
+ * instantiated from it lives. The driver keeps it longer, as a cache of the device: that is trimmed at once, and what is
+ * still in use stays charged until a later completion point finds it gone (pool.c).
  *
  * A graph with memory has one ledger entry of kind GRAPH under a number of ours; the graph's and the executables'
  * handles lead to it.
@@ -10,6 +11,7 @@ static _Atomic uint64_t numbers = 1ull << 63; /* no handle looks like that */
 
 static void add(void *graph, struct slot *slot, uint64_t bytes)
 {
+    atomic_fetch_add(&slot->graph_bytes, bytes);
     struct ledger_entry name, body;
     if (ledger_get(LEDGER_GRAPH, (uintptr_t)graph, &name) && ledger_get(LEDGER_GRAPH, name.other, &body)) {
         body.bytes += bytes;
@@ -128,7 +130,9 @@ CUresult on_graph_destroy(enum aliquot_symbol symbol, void *handle)
     CUresult result = REAL_AT(symbol, void *)(handle);
     struct ledger_entry name, gone;
     if (result == CUDA_SUCCESS && ledger_take(LEDGER_GRAPH, (uintptr_t)handle, &name) &&
-        ledger_ref(LEDGER_GRAPH, name.other, -1, &gone))
-        memory_release(gone.slot, gone.bytes);
+        ledger_ref(LEDGER_GRAPH, name.other, -1, &gone)) {
+        atomic_fetch_sub(&gone.slot->graph_bytes, gone.bytes);
+        graph_cache_grown(gone.slot, gone.bytes);
+    }
     return result;
 }

@@ -91,6 +91,7 @@ struct slot {
     /* the memory */
     uint64_t leased, unused, context_bytes, context_each;
     unsigned contexts, primary_refs;
+    _Atomic uint64_t graph_bytes; /* charged for living graphs */
 };
 
 enum slot_state { SLOT_EMPTY = 0, SLOT_KNOWN, SLOT_HELD, SLOT_REFUSED, SLOT_AWAY };
@@ -170,22 +171,37 @@ void context_release(struct slot *slot);
 void memory_restore(struct slot *slot);
 uint64_t memory_held(struct slot *slot);
 /* ledger.c: what is charged for which handle. */
-enum ledger_kind { LEDGER_POINTER = 1, LEDGER_ARRAY, LEDGER_VMM, LEDGER_MAP, LEDGER_GRAPH, LEDGER_POOL, LEDGER_CONTEXT };
+enum ledger_kind {
+    LEDGER_POINTER = 1,
+    LEDGER_ARRAY,
+    LEDGER_VMM,
+    LEDGER_MAP,
+    LEDGER_GRAPH,
+    LEDGER_POOL,
+    LEDGER_CONTEXT,
+    LEDGER_MODULE,
+    LEDGER_LIMIT,
+    LEDGER_GREEN,
+    LEDGER_HOME, /* of a pool: the slot whose memory it hands out */
+};
 struct ledger_entry {
     uint64_t key;
     struct slot *slot;
-    uint64_t bytes, other;
+    uint64_t bytes, other; /* other: of MAP and GRAPH what they lead to, else whose() it ends with, 0: nothing */
     uint32_t kind, refs;
 };
 bool ledger_put(struct ledger_entry entry);
 bool ledger_get(uint32_t kind, uint64_t key, struct ledger_entry *out);
 bool ledger_take(uint32_t kind, uint64_t key, struct ledger_entry *out);
+/* Takes out all that ends with a context (see whose()); returns its bytes. */
+uint64_t ledger_take_context(uint64_t whose);
 bool ledger_ref(uint32_t kind, uint64_t key, int change, struct ledger_entry *gone);
 void ledger_each(uint32_t kind, void (*visit)(struct ledger_entry *, void *), void *with);
 uint64_t ledger_count(void);
 void ledger_clear(void);
 /* pool.c */
 void pools_refresh(void);
+void graph_cache_grown(struct slot *slot, uint64_t bytes);
 /* fork.c */
 void fork_watch(void);
 /* cpu.c */

@@ -108,6 +108,27 @@ bool ledger_take(uint32_t kind, uint64_t key, struct ledger_entry *out)
     return entry != NULL;
 }
 
+static bool ends_with_context(uint32_t kind)
+{
+    return kind == LEDGER_POINTER || kind == LEDGER_ARRAY || kind == LEDGER_MODULE || kind == LEDGER_LIMIT;
+}
+
+uint64_t ledger_take_context(uint64_t whose)
+{
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&lock);
+    for (uint64_t i = 0; whose && i < capacity;) {
+        if (!ends_with_context(table[i].kind) || table[i].other != whose) {
+            i++;
+            continue;
+        }
+        bytes += table[i].bytes;
+        removed(&table[i]); /* and look again: a later entry may have moved here */
+    }
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}
+
 /* Adds `change` to the references; true when the last one went, with the entry in `gone`. */
 bool ledger_ref(uint32_t kind, uint64_t key, int change, struct ledger_entry *gone)
 {

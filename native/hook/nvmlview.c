@@ -1,9 +1,9 @@
-/* nvmlview.c: NVML shows the tenant its own memory and its own processes. Identity, topology, clocks and sensors are the
- * device's; settings of the device are refused in trampolines (the `deny` list of hooks.toml).
+/* nvmlview.c: NVML shows the tenant its own memory; its processes and its share of the work are in nvmluse.c. Identity,
+ * topology, clocks and sensors are the device's. Settings of the device and what only ever tells of everybody are refused
+ * in trampolines (the `deny` and `hide` lists of hooks.toml).
  */
-#include "charge.h"
+#include "nvmlview.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 void view_of_slot(struct slot *slot, uint64_t *free_bytes, uint64_t *total_bytes);
@@ -14,7 +14,7 @@ static int hex(char c)
 }
 
 /* The slot of an NVML handle, by "GPU-01234567-89ab-...". */
-static struct slot *slot_of_handle(void *device)
+struct slot *nvml_slot(void *device)
 {
     char text[96] = "";
     uint8_t uuid[16];
@@ -36,7 +36,7 @@ static struct slot *slot_of_handle(void *device)
 CUresult on_nvml_memory(enum aliquot_symbol symbol, void *device, struct nvml_memory *memory)
 {
     CUresult result = REAL_AT(symbol, void *, struct nvml_memory *)(device, memory);
-    struct slot *slot = result == NVML_SUCCESS ? slot_of_handle(device) : NULL;
+    struct slot *slot = result == NVML_SUCCESS ? nvml_slot(device) : NULL;
     if (slot) {
         uint64_t free_bytes = memory->free, total = memory->total;
         view_of_slot(slot, &free_bytes, &total);
@@ -48,7 +48,7 @@ CUresult on_nvml_memory(enum aliquot_symbol symbol, void *device, struct nvml_me
 CUresult on_nvml_memory_v2(enum aliquot_symbol symbol, void *device, struct nvml_memory_v2 *memory)
 {
     CUresult result = REAL_AT(symbol, void *, struct nvml_memory_v2 *)(device, memory);
-    struct slot *slot = result == NVML_SUCCESS ? slot_of_handle(device) : NULL;
+    struct slot *slot = result == NVML_SUCCESS ? nvml_slot(device) : NULL;
     if (slot) {
         uint64_t free_bytes = memory->free, total = memory->total;
         view_of_slot(slot, &free_bytes, &total);
@@ -60,33 +60,11 @@ CUresult on_nvml_memory_v2(enum aliquot_symbol symbol, void *device, struct nvml
     return result;
 }
 
-/* NVML's own protocol: too small a buffer is answered with the size that would do. Others' processes are left out: a
- * tenant's are those whose pid lives in this process's view and may be signalled by it. */
-static CUresult own_processes(enum aliquot_symbol symbol, void *device, unsigned *count, void *infos, size_t size)
+/* What others map of the GPU's window is theirs to know. */
+CUresult on_nvml_bar1(enum aliquot_symbol symbol, void *device, struct nvml_memory *memory)
 {
-    CUresult result = REAL_AT(symbol, void *, unsigned *, void *)(device, count, infos);
-    if (result != NVML_SUCCESS || !infos || !count || !slot_of_handle(device))
-        return result;
-    unsigned kept = 0, self = (unsigned)getpid();
-    char *rows = infos;
-    for (unsigned i = 0; i < *count; i++) {
-        unsigned pid;
-        memcpy(&pid, rows + i * size, sizeof pid);
-        if (pid == self || getpgid((pid_t)pid) == getpgrp()) {
-            memmove(rows + kept * size, rows + i * size, size);
-            kept++;
-        }
-    }
-    *count = kept;
+    CUresult result = REAL_AT(symbol, void *, struct nvml_memory *)(device, memory);
+    if (result == NVML_SUCCESS && nvml_slot(device))
+        *memory = (struct nvml_memory){memory->total, memory->total, 0};
     return result;
-}
-
-CUresult on_nvml_processes_v1(enum aliquot_symbol symbol, void *device, unsigned *count, void *infos)
-{
-    return own_processes(symbol, device, count, infos, sizeof(struct nvml_process_v1));
-}
-
-CUresult on_nvml_processes(enum aliquot_symbol symbol, void *device, unsigned *count, void *infos)
-{
-    return own_processes(symbol, device, count, infos, sizeof(struct nvml_process_v2));
 }

@@ -1,8 +1,8 @@
 /* trampoline.h: what one exported name is made of (x86-64).
  *
  * FORWARD: jump through the pointer table, about 2 ns; no prototype is needed, so every entry point of the driver
- * passes, also those the hook knows nothing of. HOOKED: jump to the C hook. DENY: a setting that a tenant may not
- * change answers NVML_ERROR_NO_PERMISSION while a tenant is held, and forwards otherwise.
+ * passes, also those the hook knows nothing of. HOOKED: jump to the C hook. REFUSE: what is not for tenants answers the
+ * given NVML error while a tenant is held, and forwards otherwise.
  * A table entry starts as the lazy stub of its index, which asks aliquot_resolve() and stores the answer.
  */
 #if !defined(__x86_64__)
@@ -38,7 +38,7 @@ aliquot_lazy_\index:
     LAZY \index
 .endm
 
-.macro DENY name, index
+.macro REFUSE name, index, error
     .globl aliquot_export_\name
     .hidden aliquot_export_\name
     BEGIN_EXPORT \name
@@ -46,7 +46,7 @@ aliquot_export_\name:
     cmpl $2, aliquot_mode(%rip)
     je 1f
     jmp *(aliquot_real + 8 * \index)(%rip)
-1:  movl $4, %eax
+1:  movl $\error, %eax
     ret
     .size \name, . - \name
     LAZY \index

@@ -29,36 +29,6 @@ CUresult on_init(enum aliquot_symbol symbol, unsigned flags)
     return REAL_AT(symbol, unsigned)(flags);
 }
 
-CUresult on_mem_get_info(enum aliquot_symbol symbol, size_t *free_bytes, size_t *total_bytes)
-{
-    size_t free_real = 0, total_real = 0;
-    CUresult result = REAL_AT(symbol, size_t *, size_t *)(&free_real, &total_real);
-    struct slot *slot = result == CUDA_SUCCESS ? charged_slot() : NULL;
-    uint64_t free_seen = free_real, total_seen = total_real;
-    if (slot)
-        seen(slot, &free_seen, &total_seen);
-    if (free_bytes && result == CUDA_SUCCESS)
-        *free_bytes = free_seen;
-    if (total_bytes && result == CUDA_SUCCESS)
-        *total_bytes = total_seen;
-    return result;
-}
-
-CUresult on_mem_get_info_v1(enum aliquot_symbol symbol, unsigned *free_bytes, unsigned *total_bytes)
-{
-    unsigned free_real = 0, total_real = 0;
-    CUresult result = REAL_AT(symbol, unsigned *, unsigned *)(&free_real, &total_real);
-    struct slot *slot = result == CUDA_SUCCESS ? charged_slot() : NULL;
-    uint64_t free_seen = free_real, total_seen = total_real;
-    if (slot)
-        seen(slot, &free_seen, &total_seen);
-    if (free_bytes && result == CUDA_SUCCESS)
-        *free_bytes = (unsigned)free_seen;
-    if (total_bytes && result == CUDA_SUCCESS)
-        *total_bytes = (unsigned)total_seen;
-    return result;
-}
-
 static uint64_t total_of(int device, uint64_t real)
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
@@ -68,21 +38,35 @@ static uint64_t total_of(int device, uint64_t real)
     return real;
 }
 
-CUresult on_total_mem(enum aliquot_symbol symbol, size_t *bytes, int device)
-{
-    CUresult result = REAL_AT(symbol, size_t *, int)(bytes, device);
-    if (result == CUDA_SUCCESS)
-        *bytes = total_of(device, *bytes);
-    return result;
-}
+/* In the two widths of sizes: 64 bits, and the 32 of the first interface (_v1). */
+#define MEM_GET_INFO(name, size)                                                                                       \
+    CUresult name(enum aliquot_symbol symbol, size *free_bytes, size *total_bytes)                                     \
+    {                                                                                                                  \
+        size free_real = 0, total_real = 0;                                                                            \
+        CUresult result = REAL_AT(symbol, size *, size *)(&free_real, &total_real);                                    \
+        struct slot *slot = result == CUDA_SUCCESS ? charged_slot() : NULL;                                            \
+        uint64_t free_seen = free_real, total_seen = total_real;                                                       \
+        if (slot)                                                                                                      \
+            seen(slot, &free_seen, &total_seen);                                                                       \
+        if (free_bytes && result == CUDA_SUCCESS)                                                                      \
+            *free_bytes = (size)free_seen;                                                                             \
+        if (total_bytes && result == CUDA_SUCCESS)                                                                     \
+            *total_bytes = (size)total_seen;                                                                           \
+        return result;                                                                                                 \
+    }
+MEM_GET_INFO(on_mem_get_info, size_t)
+MEM_GET_INFO(on_mem_get_info_v1, unsigned)
 
-CUresult on_total_mem_v1(enum aliquot_symbol symbol, unsigned *bytes, int device)
-{
-    CUresult result = REAL_AT(symbol, unsigned *, int)(bytes, device);
-    if (result == CUDA_SUCCESS)
-        *bytes = (unsigned)total_of(device, *bytes);
-    return result;
-}
+#define TOTAL_MEM(name, size)                                                                                          \
+    CUresult name(enum aliquot_symbol symbol, size *bytes, int device)                                                 \
+    {                                                                                                                  \
+        CUresult result = REAL_AT(symbol, size *, int)(bytes, device);                                                 \
+        if (result == CUDA_SUCCESS)                                                                                    \
+            *bytes = (size)total_of(device, *bytes);                                                                   \
+        return result;                                                                                                 \
+    }
+TOTAL_MEM(on_total_mem, size_t)
+TOTAL_MEM(on_total_mem_v1, unsigned)
 
 /* For nvmlview.c. */
 void view_of_slot(struct slot *slot, uint64_t *free_bytes, uint64_t *total_bytes)

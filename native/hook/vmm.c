@@ -3,6 +3,8 @@
  */
 #include "charge.h"
 
+#define MULTICAST_BYTES (2ull << 20)
+
 CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t bytes, const struct allocation_prop *prop,
                        unsigned long long flags)
 {
@@ -14,6 +16,25 @@ CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t b
     CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, const struct allocation_prop *, unsigned long long)(
         handle, bytes, prop, flags);
     return charge_done(result, slot, LEDGER_VMM, handle ? *handle : 0, bytes);
+}
+
+/* A multicast object's own memory is small and of the driver's choosing: a granule is reserved, the measured part of it
+ * charged. The memory bound to it was charged when it was created. */
+CUresult on_multicast_create(enum aliquot_symbol symbol, CUdeviceptr *handle, const void *prop)
+{
+    struct slot *slot = charged_slot();
+    size_t before = 0, after = 0, total;
+    if (slot && !memory_reserve(slot, MULTICAST_BYTES))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (slot)
+        REAL(cuMemGetInfo_v2, size_t *, size_t *)(&before, &total);
+    CUresult result = REAL_AT(symbol, CUdeviceptr *, const void *)(handle, prop);
+    if (!slot || result != CUDA_SUCCESS)
+        return charge_done(result, slot, LEDGER_VMM, 0, MULTICAST_BYTES);
+    REAL(cuMemGetInfo_v2, size_t *, size_t *)(&after, &total);
+    uint64_t taken = before > after ? before - after : 0, charge = taken < MULTICAST_BYTES ? taken : MULTICAST_BYTES;
+    memory_release(slot, MULTICAST_BYTES - charge);
+    return charge_done(result, slot, LEDGER_VMM, *handle, charge);
 }
 
 static void unref(uint64_t handle)

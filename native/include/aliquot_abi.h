@@ -32,7 +32,10 @@ typedef struct aliquot_page {
     uint64_t memory_limit_bytes;
     uint64_t memory_leased_bytes;
     uint64_t memory_context_bytes;
-    uint8_t reserved1[3944];
+    uint32_t process_count;
+    uint8_t reserved1[1892];
+    uint32_t processes[256];
+    uint8_t reserved2[1024];
 } aliquot_page;
 _Static_assert(sizeof(aliquot_page) == 4096, "aliquot_page size");
 _Static_assert(offsetof(aliquot_page, magic) == 0, "aliquot_page.magic");
@@ -54,6 +57,8 @@ _Static_assert(offsetof(aliquot_page, granted_at_ns) == 80, "aliquot_page.grante
 _Static_assert(offsetof(aliquot_page, memory_limit_bytes) == 128, "aliquot_page.memory_limit_bytes");
 _Static_assert(offsetof(aliquot_page, memory_leased_bytes) == 136, "aliquot_page.memory_leased_bytes");
 _Static_assert(offsetof(aliquot_page, memory_context_bytes) == 144, "aliquot_page.memory_context_bytes");
+_Static_assert(offsetof(aliquot_page, process_count) == 152, "aliquot_page.process_count");
+_Static_assert(offsetof(aliquot_page, processes) == 2048, "aliquot_page.processes");
 
 typedef struct aliquot_message {
     uint16_t type;

@@ -12,6 +12,8 @@ CUresult on_ctx_create(enum aliquot_symbol symbol, void **, unsigned, int);
 CUresult on_ctx_create_v3(enum aliquot_symbol symbol, void **, void *, int, unsigned, int);
 CUresult on_ctx_create_v4(enum aliquot_symbol symbol, void **, void *, unsigned, int);
 CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *);
+CUresult on_ctx_set_limit(enum aliquot_symbol symbol, int, size_t);
+CUresult on_graph_trim(enum aliquot_symbol symbol, int);
 CUresult on_primary_release(enum aliquot_symbol symbol, int);
 CUresult on_primary_reset(enum aliquot_symbol symbol, int);
 CUresult on_primary_retain(enum aliquot_symbol symbol, void **, int);
@@ -27,8 +29,11 @@ CUresult on_graph_instantiate(enum aliquot_symbol symbol, void **, void *, void 
 CUresult on_graph_instantiate_flags(enum aliquot_symbol symbol, void **, void *, unsigned long long);
 CUresult on_graph_instantiate_params(enum aliquot_symbol symbol, void **, void *, void *);
 CUresult on_green_create(enum aliquot_symbol symbol, void **, void *, int, unsigned);
+CUresult on_green_destroy(enum aliquot_symbol symbol, void *);
 CUresult on_init(enum aliquot_symbol symbol, unsigned);
 CUresult on_launch_multi(enum aliquot_symbol symbol, struct launch_params *, unsigned, unsigned);
+CUresult on_library_load(enum aliquot_symbol symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned);
+CUresult on_module_unload(enum aliquot_symbol symbol, void *);
 CUresult on_mem_alloc_v1(enum aliquot_symbol symbol, unsigned *, unsigned);
 CUresult on_mem_alloc_async(enum aliquot_symbol symbol, CUdeviceptr *, size_t, void *);
 CUresult on_mem_alloc_from_pool(enum aliquot_symbol symbol, CUdeviceptr *, size_t, void *, void *);
@@ -43,12 +48,17 @@ CUresult on_mem_free(enum aliquot_symbol symbol, CUdeviceptr);
 CUresult on_mem_get_info_v1(enum aliquot_symbol symbol, unsigned *, unsigned *);
 CUresult on_mem_get_info(enum aliquot_symbol symbol, size_t *, size_t *);
 CUresult on_mem_map(enum aliquot_symbol symbol, CUdeviceptr, size_t, size_t, CUdeviceptr, unsigned long long);
+CUresult on_pool_create(enum aliquot_symbol symbol, void **, const struct pool_props *);
 CUresult on_pool_destroy(enum aliquot_symbol symbol, void *);
 CUresult on_pool_trim(enum aliquot_symbol symbol, void *, size_t);
 CUresult on_mem_release(enum aliquot_symbol symbol, CUdeviceptr);
 CUresult on_mem_retain(enum aliquot_symbol symbol, CUdeviceptr *, void *);
 CUresult on_mem_unmap(enum aliquot_symbol symbol, CUdeviceptr, size_t);
 CUresult on_mipmap_create(enum aliquot_symbol symbol, void **, const struct array3d_v2 *, unsigned);
+CUresult on_module_load(enum aliquot_symbol symbol, void **, const char *);
+CUresult on_module_load_data(enum aliquot_symbol symbol, void **, const void *);
+CUresult on_module_load_ex(enum aliquot_symbol symbol, void **, const void *, unsigned, int *, void **);
+CUresult on_multicast_create(enum aliquot_symbol symbol, CUdeviceptr *, const void *);
 CUresult on_begin_capture_v1(enum aliquot_symbol symbol, void *);
 CUresult on_begin_capture_to_cig(enum aliquot_symbol symbol, void *, void *);
 CUresult on_begin_capture_to_graph(enum aliquot_symbol symbol, void *, void *, const void *, const void *, size_t, int);
@@ -56,10 +66,20 @@ CUresult on_begin_capture(enum aliquot_symbol symbol, void *, int);
 CUresult on_stream_destroy(enum aliquot_symbol symbol, void *);
 CUresult on_end_capture(enum aliquot_symbol symbol, void *, void **);
 CUresult on_end_capture_to_cig(enum aliquot_symbol symbol, void *);
+CUresult on_nvml_accounting_pids(enum aliquot_symbol symbol, void *, unsigned *, unsigned *);
+CUresult on_nvml_accounting(enum aliquot_symbol symbol, void *, unsigned, void *);
+CUresult on_nvml_accounting_v2(enum aliquot_symbol symbol, void *, unsigned *);
+CUresult on_nvml_bar1(enum aliquot_symbol symbol, void *, struct nvml_memory *);
 CUresult on_nvml_processes_v1(enum aliquot_symbol symbol, void *, unsigned *, void *);
 CUresult on_nvml_processes(enum aliquot_symbol symbol, void *, unsigned *, void *);
 CUresult on_nvml_memory(enum aliquot_symbol symbol, void *, struct nvml_memory *);
 CUresult on_nvml_memory_v2(enum aliquot_symbol symbol, void *, struct nvml_memory_v2 *);
+CUresult on_nvml_process_samples(enum aliquot_symbol symbol, void *, struct nvml_process_sample *, unsigned *, unsigned long long);
+CUresult on_nvml_processes_usage(enum aliquot_symbol symbol, void *, struct nvml_processes_usage *);
+CUresult on_nvml_process_details(enum aliquot_symbol symbol, void *, struct nvml_process_details *);
+CUresult on_nvml_samples(enum aliquot_symbol symbol, void *, int, unsigned long long, int *, unsigned *, struct nvml_sample *);
+CUresult on_nvml_utilization(enum aliquot_symbol symbol, void *, struct nvml_utilization *);
+CUresult on_nvml_process_name(enum aliquot_symbol symbol, unsigned, char *, unsigned);
 
 CUresult hook_cuArray3DCreate(void **array, const struct array3d_v1 *desc);
 HOOK CUresult hook_cuArray3DCreate(void **array, const struct array3d_v1 *desc)
@@ -181,6 +201,12 @@ HOOK CUresult hook_cuCtxSetCurrent(void *ctx)
     return result;
 }
 
+CUresult hook_cuCtxSetLimit(int limit, size_t value);
+HOOK CUresult hook_cuCtxSetLimit(int limit, size_t value)
+{
+    return on_ctx_set_limit(SYM_cuCtxSetLimit, limit, value);
+}
+
 CUresult hook_cuCtxSynchronize(void);
 HOOK CUresult hook_cuCtxSynchronize(void)
 {
@@ -197,6 +223,12 @@ HOOK CUresult hook_cuCtxSynchronize_v2(void *ctx)
     CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuCtxSynchronize_v2])(ctx);
     sync_end(mark, result, SYNC_CONTEXT, ctx);
     return result;
+}
+
+CUresult hook_cuDeviceGraphMemTrim(int dev);
+HOOK CUresult hook_cuDeviceGraphMemTrim(int dev)
+{
+    return on_graph_trim(SYM_cuDeviceGraphMemTrim, dev);
 }
 
 CUresult hook_cuDevicePrimaryCtxRelease(int dev);
@@ -257,6 +289,18 @@ HOOK CUresult hook_cuEventSynchronize(void *event)
     CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuEventSynchronize])(event);
     sync_end(mark, result, SYNC_WEAK, 0);
     return result;
+}
+
+CUresult hook_cuGLCtxCreate(void **ctx, unsigned flags, int dev);
+HOOK CUresult hook_cuGLCtxCreate(void **ctx, unsigned flags, int dev)
+{
+    return on_ctx_create(SYM_cuGLCtxCreate, ctx, flags, dev);
+}
+
+CUresult hook_cuGLCtxCreate_v2(void **ctx, unsigned flags, int dev);
+HOOK CUresult hook_cuGLCtxCreate_v2(void **ctx, unsigned flags, int dev)
+{
+    return on_ctx_create(SYM_cuGLCtxCreate_v2, ctx, flags, dev);
 }
 
 CUresult hook_cuGetProcAddress(const char *name, void **fn, int version, unsigned long long flags);
@@ -386,7 +430,7 @@ HOOK CUresult hook_cuGreenCtxCreate(void **ctx, void *desc, int dev, unsigned fl
 CUresult hook_cuGreenCtxDestroy(void *ctx);
 HOOK CUresult hook_cuGreenCtxDestroy(void *ctx)
 {
-    return on_ctx_destroy(SYM_cuGreenCtxDestroy, ctx);
+    return on_green_destroy(SYM_cuGreenCtxDestroy, ctx);
 }
 
 CUresult hook_cuInit(unsigned flags);
@@ -491,6 +535,24 @@ HOOK CUresult hook_cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsign
     return result;
 }
 
+CUresult hook_cuLibraryLoadData(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count);
+HOOK CUresult hook_cuLibraryLoadData(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count)
+{
+    return on_library_load(SYM_cuLibraryLoadData, library, source, jit, jit_values, jit_count, options, values, count);
+}
+
+CUresult hook_cuLibraryLoadFromFile(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count);
+HOOK CUresult hook_cuLibraryLoadFromFile(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count)
+{
+    return on_library_load(SYM_cuLibraryLoadFromFile, library, source, jit, jit_values, jit_count, options, values, count);
+}
+
+CUresult hook_cuLibraryUnload(void *module);
+HOOK CUresult hook_cuLibraryUnload(void *module)
+{
+    return on_module_unload(SYM_cuLibraryUnload, module);
+}
+
 CUresult hook_cuMemAlloc(unsigned *ptr, unsigned bytes);
 HOOK CUresult hook_cuMemAlloc(unsigned *ptr, unsigned bytes)
 {
@@ -593,6 +655,12 @@ HOOK CUresult hook_cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUdevi
     return on_mem_map(SYM_cuMemMap, ptr, bytes, offset, handle, flags);
 }
 
+CUresult hook_cuMemPoolCreate(void **pool, const struct pool_props *props);
+HOOK CUresult hook_cuMemPoolCreate(void **pool, const struct pool_props *props)
+{
+    return on_pool_create(SYM_cuMemPoolCreate, pool, props);
+}
+
 CUresult hook_cuMemPoolDestroy(void *pool);
 HOOK CUresult hook_cuMemPoolDestroy(void *pool)
 {
@@ -660,6 +728,42 @@ CUresult hook_cuMipmappedArrayDestroy(void *handle);
 HOOK CUresult hook_cuMipmappedArrayDestroy(void *handle)
 {
     return on_handle_destroy(SYM_cuMipmappedArrayDestroy, handle);
+}
+
+CUresult hook_cuModuleLoad(void **module, const char *path);
+HOOK CUresult hook_cuModuleLoad(void **module, const char *path)
+{
+    return on_module_load(SYM_cuModuleLoad, module, path);
+}
+
+CUresult hook_cuModuleLoadData(void **module, const void *image);
+HOOK CUresult hook_cuModuleLoadData(void **module, const void *image)
+{
+    return on_module_load_data(SYM_cuModuleLoadData, module, image);
+}
+
+CUresult hook_cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options, void **values);
+HOOK CUresult hook_cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options, void **values)
+{
+    return on_module_load_ex(SYM_cuModuleLoadDataEx, module, image, count, options, values);
+}
+
+CUresult hook_cuModuleLoadFatBinary(void **module, const void *image);
+HOOK CUresult hook_cuModuleLoadFatBinary(void **module, const void *image)
+{
+    return on_module_load_data(SYM_cuModuleLoadFatBinary, module, image);
+}
+
+CUresult hook_cuModuleUnload(void *module);
+HOOK CUresult hook_cuModuleUnload(void *module)
+{
+    return on_module_unload(SYM_cuModuleUnload, module);
+}
+
+CUresult hook_cuMulticastCreate(CUdeviceptr *handle, const void *prop);
+HOOK CUresult hook_cuMulticastCreate(CUdeviceptr *handle, const void *prop)
+{
+    return on_multicast_create(SYM_cuMulticastCreate, handle, prop);
 }
 
 CUresult hook_cuStreamBeginCapture(void *stream);
@@ -782,6 +886,30 @@ HOOK CUresult hook_cuStreamSynchronize_ptsz(void *stream)
     return result;
 }
 
+CUresult hook_nvmlDeviceGetAccountingPids(void *device, unsigned *count, unsigned *pids);
+HOOK CUresult hook_nvmlDeviceGetAccountingPids(void *device, unsigned *count, unsigned *pids)
+{
+    return on_nvml_accounting_pids(SYM_nvmlDeviceGetAccountingPids, device, count, pids);
+}
+
+CUresult hook_nvmlDeviceGetAccountingStats(void *device, unsigned pid, void *stats);
+HOOK CUresult hook_nvmlDeviceGetAccountingStats(void *device, unsigned pid, void *stats)
+{
+    return on_nvml_accounting(SYM_nvmlDeviceGetAccountingStats, device, pid, stats);
+}
+
+CUresult hook_nvmlDeviceGetAccountingStats_v2(void *device, unsigned *stats);
+HOOK CUresult hook_nvmlDeviceGetAccountingStats_v2(void *device, unsigned *stats)
+{
+    return on_nvml_accounting_v2(SYM_nvmlDeviceGetAccountingStats_v2, device, stats);
+}
+
+CUresult hook_nvmlDeviceGetBAR1MemoryInfo(void *device, struct nvml_memory *memory);
+HOOK CUresult hook_nvmlDeviceGetBAR1MemoryInfo(void *device, struct nvml_memory *memory)
+{
+    return on_nvml_bar1(SYM_nvmlDeviceGetBAR1MemoryInfo, device, memory);
+}
+
 CUresult hook_nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *infos);
 HOOK CUresult hook_nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *infos)
 {
@@ -846,4 +974,40 @@ CUresult hook_nvmlDeviceGetMemoryInfo_v2(void *device, struct nvml_memory_v2 *me
 HOOK CUresult hook_nvmlDeviceGetMemoryInfo_v2(void *device, struct nvml_memory_v2 *memory)
 {
     return on_nvml_memory_v2(SYM_nvmlDeviceGetMemoryInfo_v2, device, memory);
+}
+
+CUresult hook_nvmlDeviceGetProcessUtilization(void *device, struct nvml_process_sample *samples, unsigned *count, unsigned long long since_us);
+HOOK CUresult hook_nvmlDeviceGetProcessUtilization(void *device, struct nvml_process_sample *samples, unsigned *count, unsigned long long since_us)
+{
+    return on_nvml_process_samples(SYM_nvmlDeviceGetProcessUtilization, device, samples, count, since_us);
+}
+
+CUresult hook_nvmlDeviceGetProcessesUtilizationInfo(void *device, struct nvml_processes_usage *usage);
+HOOK CUresult hook_nvmlDeviceGetProcessesUtilizationInfo(void *device, struct nvml_processes_usage *usage)
+{
+    return on_nvml_processes_usage(SYM_nvmlDeviceGetProcessesUtilizationInfo, device, usage);
+}
+
+CUresult hook_nvmlDeviceGetRunningProcessDetailList(void *device, struct nvml_process_details *list);
+HOOK CUresult hook_nvmlDeviceGetRunningProcessDetailList(void *device, struct nvml_process_details *list)
+{
+    return on_nvml_process_details(SYM_nvmlDeviceGetRunningProcessDetailList, device, list);
+}
+
+CUresult hook_nvmlDeviceGetSamples(void *device, int type, unsigned long long since_us, int *value_type, unsigned *count, struct nvml_sample *samples);
+HOOK CUresult hook_nvmlDeviceGetSamples(void *device, int type, unsigned long long since_us, int *value_type, unsigned *count, struct nvml_sample *samples)
+{
+    return on_nvml_samples(SYM_nvmlDeviceGetSamples, device, type, since_us, value_type, count, samples);
+}
+
+CUresult hook_nvmlDeviceGetUtilizationRates(void *device, struct nvml_utilization *use);
+HOOK CUresult hook_nvmlDeviceGetUtilizationRates(void *device, struct nvml_utilization *use)
+{
+    return on_nvml_utilization(SYM_nvmlDeviceGetUtilizationRates, device, use);
+}
+
+CUresult hook_nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size);
+HOOK CUresult hook_nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size)
+{
+    return on_nvml_process_name(SYM_nvmlSystemGetProcessName, pid, name, size);
 }

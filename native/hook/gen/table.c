@@ -19,8 +19,10 @@ extern char hook_cuCtxPopCurrent_v2[];
 extern char hook_cuCtxPushCurrent[];
 extern char hook_cuCtxPushCurrent_v2[];
 extern char hook_cuCtxSetCurrent[];
+extern char hook_cuCtxSetLimit[];
 extern char hook_cuCtxSynchronize[];
 extern char hook_cuCtxSynchronize_v2[];
+extern char hook_cuDeviceGraphMemTrim[];
 extern char hook_cuDevicePrimaryCtxRelease[];
 extern char hook_cuDevicePrimaryCtxRelease_v2[];
 extern char hook_cuDevicePrimaryCtxReset[];
@@ -30,6 +32,8 @@ extern char hook_cuDeviceTotalMem[];
 extern char hook_cuDeviceTotalMem_v2[];
 extern char hook_cuEventQuery[];
 extern char hook_cuEventSynchronize[];
+extern char hook_cuGLCtxCreate[];
+extern char hook_cuGLCtxCreate_v2[];
 extern char hook_cuGetProcAddress[];
 extern char hook_cuGetProcAddress_v2[];
 extern char hook_cuGraphAddMemAllocNode[];
@@ -60,6 +64,9 @@ extern char hook_cuLaunchKernel[];
 extern char hook_cuLaunchKernelEx[];
 extern char hook_cuLaunchKernelEx_ptsz[];
 extern char hook_cuLaunchKernel_ptsz[];
+extern char hook_cuLibraryLoadData[];
+extern char hook_cuLibraryLoadFromFile[];
+extern char hook_cuLibraryUnload[];
 extern char hook_cuMemAlloc[];
 extern char hook_cuMemAllocAsync[];
 extern char hook_cuMemAllocAsync_ptsz[];
@@ -77,6 +84,7 @@ extern char hook_cuMemFree_v2[];
 extern char hook_cuMemGetInfo[];
 extern char hook_cuMemGetInfo_v2[];
 extern char hook_cuMemMap[];
+extern char hook_cuMemPoolCreate[];
 extern char hook_cuMemPoolDestroy[];
 extern char hook_cuMemPoolTrimTo[];
 extern char hook_cuMemRelease[];
@@ -87,6 +95,12 @@ extern char hook_cuMemcpyDtoH_v2[];
 extern char hook_cuMemcpyDtoH_v2_ptds[];
 extern char hook_cuMipmappedArrayCreate[];
 extern char hook_cuMipmappedArrayDestroy[];
+extern char hook_cuModuleLoad[];
+extern char hook_cuModuleLoadData[];
+extern char hook_cuModuleLoadDataEx[];
+extern char hook_cuModuleLoadFatBinary[];
+extern char hook_cuModuleUnload[];
+extern char hook_cuMulticastCreate[];
 extern char hook_cuStreamBeginCapture[];
 extern char hook_cuStreamBeginCaptureToCig[];
 extern char hook_cuStreamBeginCaptureToCig_ptsz[];
@@ -112,17 +126,43 @@ extern char aliquot_export_nvmlDeviceClearFieldValues[];
 extern char aliquot_export_nvmlDeviceCreateGpuInstance[];
 extern char aliquot_export_nvmlDeviceCreateGpuInstanceWithPlacement[];
 extern char aliquot_export_nvmlDeviceFreezeNvLinkUtilizationCounter[];
+extern char hook_nvmlDeviceGetAccountingPids[];
+extern char hook_nvmlDeviceGetAccountingStats[];
+extern char hook_nvmlDeviceGetAccountingStats_v2[];
+extern char aliquot_export_nvmlDeviceGetActiveVgpus[];
+extern char hook_nvmlDeviceGetBAR1MemoryInfo[];
 extern char hook_nvmlDeviceGetComputeRunningProcesses[];
 extern char hook_nvmlDeviceGetComputeRunningProcesses_v2[];
 extern char hook_nvmlDeviceGetComputeRunningProcesses_v3[];
+extern char aliquot_export_nvmlDeviceGetConfComputeProtectedMemoryUsage[];
+extern char aliquot_export_nvmlDeviceGetDecoderUtilization[];
+extern char aliquot_export_nvmlDeviceGetDynamicPstatesInfo[];
+extern char aliquot_export_nvmlDeviceGetEncoderSessions[];
+extern char aliquot_export_nvmlDeviceGetEncoderStats[];
+extern char aliquot_export_nvmlDeviceGetEncoderUtilization[];
+extern char aliquot_export_nvmlDeviceGetFBCSessions[];
+extern char aliquot_export_nvmlDeviceGetFBCStats[];
 extern char hook_nvmlDeviceGetGraphicsRunningProcesses[];
 extern char hook_nvmlDeviceGetGraphicsRunningProcesses_v2[];
 extern char hook_nvmlDeviceGetGraphicsRunningProcesses_v3[];
+extern char aliquot_export_nvmlDeviceGetJpgUtilization[];
 extern char hook_nvmlDeviceGetMPSComputeRunningProcesses[];
 extern char hook_nvmlDeviceGetMPSComputeRunningProcesses_v2[];
 extern char hook_nvmlDeviceGetMPSComputeRunningProcesses_v3[];
 extern char hook_nvmlDeviceGetMemoryInfo[];
 extern char hook_nvmlDeviceGetMemoryInfo_v2[];
+extern char aliquot_export_nvmlDeviceGetMemoryLimits_v1[];
+extern char aliquot_export_nvmlDeviceGetOfaUtilization[];
+extern char hook_nvmlDeviceGetProcessUtilization[];
+extern char hook_nvmlDeviceGetProcessesUtilizationInfo[];
+extern char hook_nvmlDeviceGetRunningProcessDetailList[];
+extern char hook_nvmlDeviceGetSamples[];
+extern char hook_nvmlDeviceGetUtilizationRates[];
+extern char aliquot_export_nvmlDeviceGetVgpuInstancesUtilizationInfo[];
+extern char aliquot_export_nvmlDeviceGetVgpuProcessUtilization[];
+extern char aliquot_export_nvmlDeviceGetVgpuProcessesUtilizationInfo[];
+extern char aliquot_export_nvmlDeviceGetVgpuUtilization[];
+extern char aliquot_export_nvmlDevicePerfMetricsGetSamples_v1[];
 extern char aliquot_export_nvmlDeviceRemoveGpu[];
 extern char aliquot_export_nvmlDeviceRemoveGpu_v2[];
 extern char aliquot_export_nvmlDeviceResetApplicationsClocks[];
@@ -170,9 +210,13 @@ extern char aliquot_export_nvmlDeviceSetVgpuSchedulerState[];
 extern char aliquot_export_nvmlDeviceSetVgpuSchedulerState_v2[];
 extern char aliquot_export_nvmlDeviceSetVirtualizationMode[];
 extern char aliquot_export_nvmlDeviceSetupNvlinkNvleEncryptionKey_v1[];
+extern char aliquot_export_nvmlGpmMetricsGet[];
+extern char aliquot_export_nvmlGpmMigSampleGet[];
+extern char aliquot_export_nvmlGpmSampleGet[];
 extern char aliquot_export_nvmlGpuInstanceCreateComputeInstance[];
 extern char aliquot_export_nvmlGpuInstanceCreateComputeInstanceWithPlacement[];
 extern char aliquot_export_nvmlGpuInstanceDestroy[];
+extern char hook_nvmlSystemGetProcessName[];
 const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuArray3DCreate", hook_cuArray3DCreate},
     {"cuArray3DCreate_v2", hook_cuArray3DCreate_v2},
@@ -233,7 +277,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuCtxSetCacheConfig", 0},
     {"cuCtxSetCurrent", hook_cuCtxSetCurrent},
     {"cuCtxSetFlags", 0},
-    {"cuCtxSetLimit", 0},
+    {"cuCtxSetLimit", hook_cuCtxSetLimit},
     {"cuCtxSetSharedMemConfig", 0},
     {"cuCtxSynchronize", hook_cuCtxSynchronize},
     {"cuCtxSynchronize_v2", hook_cuCtxSynchronize_v2},
@@ -268,7 +312,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuDeviceGetTexture1DLinearMaxWidth", 0},
     {"cuDeviceGetUuid", 0},
     {"cuDeviceGetUuid_v2", 0},
-    {"cuDeviceGraphMemTrim", 0},
+    {"cuDeviceGraphMemTrim", hook_cuDeviceGraphMemTrim},
     {"cuDevicePrimaryCtxGetState", 0},
     {"cuDevicePrimaryCtxRelease", hook_cuDevicePrimaryCtxRelease},
     {"cuDevicePrimaryCtxRelease_v2", hook_cuDevicePrimaryCtxRelease_v2},
@@ -322,8 +366,8 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuFuncSetCacheConfig", 0},
     {"cuFuncSetSharedMemConfig", 0},
     {"cuFuncSetSharedSize", 0},
-    {"cuGLCtxCreate", 0},
-    {"cuGLCtxCreate_v2", 0},
+    {"cuGLCtxCreate", hook_cuGLCtxCreate},
+    {"cuGLCtxCreate_v2", hook_cuGLCtxCreate_v2},
     {"cuGLGetDevices", 0},
     {"cuGLGetDevices_v2", 0},
     {"cuGLInit", 0},
@@ -505,9 +549,9 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuLibraryGetManaged", 0},
     {"cuLibraryGetModule", 0},
     {"cuLibraryGetUnifiedFunction", 0},
-    {"cuLibraryLoadData", 0},
-    {"cuLibraryLoadFromFile", 0},
-    {"cuLibraryUnload", 0},
+    {"cuLibraryLoadData", hook_cuLibraryLoadData},
+    {"cuLibraryLoadFromFile", hook_cuLibraryLoadFromFile},
+    {"cuLibraryUnload", hook_cuLibraryUnload},
     {"cuLinkAddData", 0},
     {"cuLinkAddData_v2", 0},
     {"cuLinkAddFile", 0},
@@ -583,7 +627,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemMap", hook_cuMemMap},
     {"cuMemMapArrayAsync", 0},
     {"cuMemMapArrayAsync_ptsz", 0},
-    {"cuMemPoolCreate", 0},
+    {"cuMemPoolCreate", hook_cuMemPoolCreate},
     {"cuMemPoolDestroy", hook_cuMemPoolDestroy},
     {"cuMemPoolExportPointer", 0},
     {"cuMemPoolExportToShareableHandle", 0},
@@ -728,17 +772,17 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuModuleGetLoadingMode", 0},
     {"cuModuleGetSurfRef", 0},
     {"cuModuleGetTexRef", 0},
-    {"cuModuleLoad", 0},
-    {"cuModuleLoadData", 0},
-    {"cuModuleLoadDataEx", 0},
-    {"cuModuleLoadFatBinary", 0},
-    {"cuModuleUnload", 0},
+    {"cuModuleLoad", hook_cuModuleLoad},
+    {"cuModuleLoadData", hook_cuModuleLoadData},
+    {"cuModuleLoadDataEx", hook_cuModuleLoadDataEx},
+    {"cuModuleLoadFatBinary", hook_cuModuleLoadFatBinary},
+    {"cuModuleUnload", hook_cuModuleUnload},
     {"cuMulticastAddDevice", 0},
     {"cuMulticastBindAddr", 0},
     {"cuMulticastBindAddr_v2", 0},
     {"cuMulticastBindMem", 0},
     {"cuMulticastBindMem_v2", 0},
-    {"cuMulticastCreate", 0},
+    {"cuMulticastCreate", hook_cuMulticastCreate},
     {"cuMulticastGetGranularity", 0},
     {"cuMulticastUnbind", 0},
     {"cuOccupancyAvailableDynamicSMemPerBlock", 0},
@@ -912,10 +956,10 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetAPIRestriction", 0},
     {"nvmlDeviceGetAccountingBufferSize", 0},
     {"nvmlDeviceGetAccountingMode", 0},
-    {"nvmlDeviceGetAccountingPids", 0},
-    {"nvmlDeviceGetAccountingStats", 0},
-    {"nvmlDeviceGetAccountingStats_v2", 0},
-    {"nvmlDeviceGetActiveVgpus", 0},
+    {"nvmlDeviceGetAccountingPids", hook_nvmlDeviceGetAccountingPids},
+    {"nvmlDeviceGetAccountingStats", hook_nvmlDeviceGetAccountingStats},
+    {"nvmlDeviceGetAccountingStats_v2", hook_nvmlDeviceGetAccountingStats_v2},
+    {"nvmlDeviceGetActiveVgpus", aliquot_export_nvmlDeviceGetActiveVgpus},
     {"nvmlDeviceGetAdaptiveClockInfoStatus", 0},
     {"nvmlDeviceGetAdaptiveTgpModeInfo_v1", 0},
     {"nvmlDeviceGetAddressingMode", 0},
@@ -924,7 +968,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetAttributes", 0},
     {"nvmlDeviceGetAttributes_v2", 0},
     {"nvmlDeviceGetAutoBoostedClocksEnabled", 0},
-    {"nvmlDeviceGetBAR1MemoryInfo", 0},
+    {"nvmlDeviceGetBAR1MemoryInfo", hook_nvmlDeviceGetBAR1MemoryInfo},
     {"nvmlDeviceGetBBXTimeData_v1", 0},
     {"nvmlDeviceGetBankRemapperStatus_v1", 0},
     {"nvmlDeviceGetBoardId", 0},
@@ -946,7 +990,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetConfComputeGpuAttestationReport", 0},
     {"nvmlDeviceGetConfComputeGpuCertificate", 0},
     {"nvmlDeviceGetConfComputeMemSizeInfo", 0},
-    {"nvmlDeviceGetConfComputeProtectedMemoryUsage", 0},
+    {"nvmlDeviceGetConfComputeProtectedMemoryUsage", aliquot_export_nvmlDeviceGetConfComputeProtectedMemoryUsage},
     {"nvmlDeviceGetCoolerInfo", 0},
     {"nvmlDeviceGetCount", 0},
     {"nvmlDeviceGetCount_v2", 0},
@@ -959,7 +1003,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetCurrentClockFreqs", 0},
     {"nvmlDeviceGetCurrentClocksEventReasons", 0},
     {"nvmlDeviceGetCurrentClocksThrottleReasons", 0},
-    {"nvmlDeviceGetDecoderUtilization", 0},
+    {"nvmlDeviceGetDecoderUtilization", aliquot_export_nvmlDeviceGetDecoderUtilization},
     {"nvmlDeviceGetDefaultApplicationsClock", 0},
     {"nvmlDeviceGetDefaultEccMode", 0},
     {"nvmlDeviceGetDetailedEccErrors", 0},
@@ -969,15 +1013,15 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetDramEncryptionMode", 0},
     {"nvmlDeviceGetDriverModel", 0},
     {"nvmlDeviceGetDriverModel_v2", 0},
-    {"nvmlDeviceGetDynamicPstatesInfo", 0},
+    {"nvmlDeviceGetDynamicPstatesInfo", aliquot_export_nvmlDeviceGetDynamicPstatesInfo},
     {"nvmlDeviceGetEccMode", 0},
     {"nvmlDeviceGetEncoderCapacity", 0},
-    {"nvmlDeviceGetEncoderSessions", 0},
-    {"nvmlDeviceGetEncoderStats", 0},
-    {"nvmlDeviceGetEncoderUtilization", 0},
+    {"nvmlDeviceGetEncoderSessions", aliquot_export_nvmlDeviceGetEncoderSessions},
+    {"nvmlDeviceGetEncoderStats", aliquot_export_nvmlDeviceGetEncoderStats},
+    {"nvmlDeviceGetEncoderUtilization", aliquot_export_nvmlDeviceGetEncoderUtilization},
     {"nvmlDeviceGetEnforcedPowerLimit", 0},
-    {"nvmlDeviceGetFBCSessions", 0},
-    {"nvmlDeviceGetFBCStats", 0},
+    {"nvmlDeviceGetFBCSessions", aliquot_export_nvmlDeviceGetFBCSessions},
+    {"nvmlDeviceGetFBCStats", aliquot_export_nvmlDeviceGetFBCStats},
     {"nvmlDeviceGetFanControlPolicy_v2", 0},
     {"nvmlDeviceGetFanSpeed", 0},
     {"nvmlDeviceGetFanSpeedRPM", 0},
@@ -1023,7 +1067,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetInforomImageVersion", 0},
     {"nvmlDeviceGetInforomVersion", 0},
     {"nvmlDeviceGetIrqNum", 0},
-    {"nvmlDeviceGetJpgUtilization", 0},
+    {"nvmlDeviceGetJpgUtilization", aliquot_export_nvmlDeviceGetJpgUtilization},
     {"nvmlDeviceGetLastBBXFlushTime", 0},
     {"nvmlDeviceGetMPSComputeRunningProcesses", hook_nvmlDeviceGetMPSComputeRunningProcesses},
     {"nvmlDeviceGetMPSComputeRunningProcesses_v2", hook_nvmlDeviceGetMPSComputeRunningProcesses_v2},
@@ -1041,7 +1085,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetMemoryErrorCounter", 0},
     {"nvmlDeviceGetMemoryInfo", hook_nvmlDeviceGetMemoryInfo},
     {"nvmlDeviceGetMemoryInfo_v2", hook_nvmlDeviceGetMemoryInfo_v2},
-    {"nvmlDeviceGetMemoryLimits_v1", 0},
+    {"nvmlDeviceGetMemoryLimits_v1", aliquot_export_nvmlDeviceGetMemoryLimits_v1},
     {"nvmlDeviceGetMigDeviceHandleByIndex", 0},
     {"nvmlDeviceGetMigMode", 0},
     {"nvmlDeviceGetMinMaxClockOfPState", 0},
@@ -1069,7 +1113,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetNvlinkNvlePrivateInfo_v1", 0},
     {"nvmlDeviceGetNvlinkRemapTableInfo_v1", 0},
     {"nvmlDeviceGetNvlinkSupportedBwModes", 0},
-    {"nvmlDeviceGetOfaUtilization", 0},
+    {"nvmlDeviceGetOfaUtilization", aliquot_export_nvmlDeviceGetOfaUtilization},
     {"nvmlDeviceGetP2PStatus", 0},
     {"nvmlDeviceGetPciInfo", 0},
     {"nvmlDeviceGetPciInfoExt", 0},
@@ -1093,8 +1137,8 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetPowerSource", 0},
     {"nvmlDeviceGetPowerState", 0},
     {"nvmlDeviceGetPowerUsage", 0},
-    {"nvmlDeviceGetProcessUtilization", 0},
-    {"nvmlDeviceGetProcessesUtilizationInfo", 0},
+    {"nvmlDeviceGetProcessUtilization", hook_nvmlDeviceGetProcessUtilization},
+    {"nvmlDeviceGetProcessesUtilizationInfo", hook_nvmlDeviceGetProcessesUtilizationInfo},
     {"nvmlDeviceGetRemappedRows", 0},
     {"nvmlDeviceGetRemappedRows_v2", 0},
     {"nvmlDeviceGetRepairStatus", 0},
@@ -1102,8 +1146,8 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetRetiredPagesPendingStatus", 0},
     {"nvmlDeviceGetRetiredPages_v2", 0},
     {"nvmlDeviceGetRowRemapperHistogram", 0},
-    {"nvmlDeviceGetRunningProcessDetailList", 0},
-    {"nvmlDeviceGetSamples", 0},
+    {"nvmlDeviceGetRunningProcessDetailList", hook_nvmlDeviceGetRunningProcessDetailList},
+    {"nvmlDeviceGetSamples", hook_nvmlDeviceGetSamples},
     {"nvmlDeviceGetSerial", 0},
     {"nvmlDeviceGetSramEccErrorStatus", 0},
     {"nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts", 0},
@@ -1125,14 +1169,14 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetTotalEnergyConsumption", 0},
     {"nvmlDeviceGetUUID", 0},
     {"nvmlDeviceGetUnrepairableMemoryFlag_v1", 0},
-    {"nvmlDeviceGetUtilizationRates", 0},
+    {"nvmlDeviceGetUtilizationRates", hook_nvmlDeviceGetUtilizationRates},
     {"nvmlDeviceGetVbiosVersion", 0},
     {"nvmlDeviceGetVgpuCapabilities", 0},
     {"nvmlDeviceGetVgpuHeterogeneousMode", 0},
-    {"nvmlDeviceGetVgpuInstancesUtilizationInfo", 0},
+    {"nvmlDeviceGetVgpuInstancesUtilizationInfo", aliquot_export_nvmlDeviceGetVgpuInstancesUtilizationInfo},
     {"nvmlDeviceGetVgpuMetadata", 0},
-    {"nvmlDeviceGetVgpuProcessUtilization", 0},
-    {"nvmlDeviceGetVgpuProcessesUtilizationInfo", 0},
+    {"nvmlDeviceGetVgpuProcessUtilization", aliquot_export_nvmlDeviceGetVgpuProcessUtilization},
+    {"nvmlDeviceGetVgpuProcessesUtilizationInfo", aliquot_export_nvmlDeviceGetVgpuProcessesUtilizationInfo},
     {"nvmlDeviceGetVgpuSchedulerCapabilities", 0},
     {"nvmlDeviceGetVgpuSchedulerLog", 0},
     {"nvmlDeviceGetVgpuSchedulerLog_v2", 0},
@@ -1140,14 +1184,14 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlDeviceGetVgpuSchedulerState_v2", 0},
     {"nvmlDeviceGetVgpuTypeCreatablePlacements", 0},
     {"nvmlDeviceGetVgpuTypeSupportedPlacements", 0},
-    {"nvmlDeviceGetVgpuUtilization", 0},
+    {"nvmlDeviceGetVgpuUtilization", aliquot_export_nvmlDeviceGetVgpuUtilization},
     {"nvmlDeviceGetViolationStatus", 0},
     {"nvmlDeviceGetVirtualizationMode", 0},
     {"nvmlDeviceIsMigDeviceHandle", 0},
     {"nvmlDeviceLockNvlinkRemapTable_v1", 0},
     {"nvmlDeviceModifyDrainState", 0},
     {"nvmlDeviceOnSameBoard", 0},
-    {"nvmlDevicePerfMetricsGetSamples_v1", 0},
+    {"nvmlDevicePerfMetricsGetSamples_v1", aliquot_export_nvmlDevicePerfMetricsGetSamples_v1},
     {"nvmlDevicePowerSmoothingActivatePresetProfile", 0},
     {"nvmlDevicePowerSmoothingSetState", 0},
     {"nvmlDevicePowerSmoothingUpdatePresetProfileParam", 0},
@@ -1228,13 +1272,13 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlGetVgpuCompatibility", 0},
     {"nvmlGetVgpuDriverCapabilities", 0},
     {"nvmlGetVgpuVersion", 0},
-    {"nvmlGpmMetricsGet", 0},
-    {"nvmlGpmMigSampleGet", 0},
+    {"nvmlGpmMetricsGet", aliquot_export_nvmlGpmMetricsGet},
+    {"nvmlGpmMigSampleGet", aliquot_export_nvmlGpmMigSampleGet},
     {"nvmlGpmQueryDeviceSupport", 0},
     {"nvmlGpmQueryIfStreamingEnabled", 0},
     {"nvmlGpmSampleAlloc", 0},
     {"nvmlGpmSampleFree", 0},
-    {"nvmlGpmSampleGet", 0},
+    {"nvmlGpmSampleGet", aliquot_export_nvmlGpmSampleGet},
     {"nvmlGpmSetStreamingEnabled", 0},
     {"nvmlGpuInstanceCreateComputeInstance", aliquot_export_nvmlGpuInstanceCreateComputeInstance},
     {"nvmlGpuInstanceCreateComputeInstanceWithPlacement", aliquot_export_nvmlGpuInstanceCreateComputeInstanceWithPlacement},
@@ -1280,7 +1324,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"nvmlSystemGetHicVersion", 0},
     {"nvmlSystemGetNVMLVersion", 0},
     {"nvmlSystemGetNvlinkBwMode", 0},
-    {"nvmlSystemGetProcessName", 0},
+    {"nvmlSystemGetProcessName", hook_nvmlSystemGetProcessName},
     {"nvmlSystemGetTopologyGpuSet", 0},
     {"nvmlSystemRegisterEvents", 0},
     {"nvmlSystemSetConfComputeGpusReadyState", 0},
@@ -1358,8 +1402,10 @@ const struct version_row aliquot_versions[] = {
     {"cuCtxPushCurrent", 2000, 0, 52},
     {"cuCtxPushCurrent", 4000, 0, 53},
     {"cuCtxSetCurrent", 4000, 0, 57},
+    {"cuCtxSetLimit", 3010, 0, 59},
     {"cuCtxSynchronize", 2000, 0, 61},
     {"cuCtxSynchronize", 13000, 0, 62},
+    {"cuDeviceGraphMemTrim", 11040, 0, 94},
     {"cuDevicePrimaryCtxRelease", 7000, 0, 96},
     {"cuDevicePrimaryCtxRelease", 11000, 0, 97},
     {"cuDevicePrimaryCtxReset", 7000, 0, 98},
@@ -1369,6 +1415,8 @@ const struct version_row aliquot_versions[] = {
     {"cuDeviceTotalMem", 3020, 0, 107},
     {"cuEventQuery", 2000, 0, 125},
     {"cuEventSynchronize", 2000, 0, 130},
+    {"cuGLCtxCreate", 2000, 0, 148},
+    {"cuGLCtxCreate", 3020, 0, 149},
     {"cuGetProcAddress", 11030, 0, 167},
     {"cuGetProcAddress", 12000, 0, 168},
     {"cuGraphAddMemAllocNode", 11040, 0, 181},
@@ -1399,6 +1447,9 @@ const struct version_row aliquot_versions[] = {
     {"cuLaunchKernel", 7000, 1, 323},
     {"cuLaunchKernelEx", 11060, 0, 321},
     {"cuLaunchKernelEx", 11060, 1, 322},
+    {"cuLibraryLoadData", 12000, 0, 331},
+    {"cuLibraryLoadFromFile", 12000, 0, 332},
+    {"cuLibraryUnload", 12000, 0, 333},
     {"cuMemAlloc", 2000, 0, 363},
     {"cuMemAlloc", 3020, 0, 373},
     {"cuMemAllocAsync", 11020, 0, 364},
@@ -1416,6 +1467,7 @@ const struct version_row aliquot_versions[] = {
     {"cuMemGetInfo", 2000, 0, 394},
     {"cuMemGetInfo", 3020, 0, 395},
     {"cuMemMap", 10020, 0, 406},
+    {"cuMemPoolCreate", 11020, 0, 409},
     {"cuMemPoolDestroy", 11020, 0, 410},
     {"cuMemPoolTrimTo", 11020, 0, 419},
     {"cuMemRelease", 10020, 0, 428},
@@ -1426,6 +1478,12 @@ const struct version_row aliquot_versions[] = {
     {"cuMemcpyDtoH", 7000, 1, 491},
     {"cuMipmappedArrayCreate", 5000, 0, 541},
     {"cuMipmappedArrayDestroy", 5000, 0, 542},
+    {"cuModuleLoad", 2000, 0, 554},
+    {"cuModuleLoadData", 2000, 0, 555},
+    {"cuModuleLoadDataEx", 2010, 0, 556},
+    {"cuModuleLoadFatBinary", 2000, 0, 557},
+    {"cuModuleUnload", 2000, 0, 558},
+    {"cuMulticastCreate", 12010, 0, 564},
     {"cuStreamBeginCapture", 10000, 0, 595},
     {"cuStreamBeginCapture", 10000, 1, 600},
     {"cuStreamBeginCapture", 10010, 0, 601},

@@ -60,7 +60,7 @@ FORWARD cuCtxResetPersistingL2Cache, 55
 FORWARD cuCtxSetCacheConfig, 56
 HOOKED cuCtxSetCurrent, 57
 FORWARD cuCtxSetFlags, 58
-FORWARD cuCtxSetLimit, 59
+HOOKED cuCtxSetLimit, 59
 FORWARD cuCtxSetSharedMemConfig, 60
 HOOKED cuCtxSynchronize, 61
 HOOKED cuCtxSynchronize_v2, 62
@@ -95,7 +95,7 @@ FORWARD cuDeviceGetProperties, 90
 FORWARD cuDeviceGetTexture1DLinearMaxWidth, 91
 FORWARD cuDeviceGetUuid, 92
 FORWARD cuDeviceGetUuid_v2, 93
-FORWARD cuDeviceGraphMemTrim, 94
+HOOKED cuDeviceGraphMemTrim, 94
 FORWARD cuDevicePrimaryCtxGetState, 95
 HOOKED cuDevicePrimaryCtxRelease, 96
 HOOKED cuDevicePrimaryCtxRelease_v2, 97
@@ -149,8 +149,8 @@ FORWARD cuFuncSetBlockShape, 144
 FORWARD cuFuncSetCacheConfig, 145
 FORWARD cuFuncSetSharedMemConfig, 146
 FORWARD cuFuncSetSharedSize, 147
-FORWARD cuGLCtxCreate, 148
-FORWARD cuGLCtxCreate_v2, 149
+HOOKED cuGLCtxCreate, 148
+HOOKED cuGLCtxCreate_v2, 149
 FORWARD cuGLGetDevices, 150
 FORWARD cuGLGetDevices_v2, 151
 FORWARD cuGLInit, 152
@@ -332,9 +332,9 @@ FORWARD cuLibraryGetKernelCount, 327
 FORWARD cuLibraryGetManaged, 328
 FORWARD cuLibraryGetModule, 329
 FORWARD cuLibraryGetUnifiedFunction, 330
-FORWARD cuLibraryLoadData, 331
-FORWARD cuLibraryLoadFromFile, 332
-FORWARD cuLibraryUnload, 333
+HOOKED cuLibraryLoadData, 331
+HOOKED cuLibraryLoadFromFile, 332
+HOOKED cuLibraryUnload, 333
 FORWARD cuLinkAddData, 334
 FORWARD cuLinkAddData_v2, 335
 FORWARD cuLinkAddFile, 336
@@ -410,7 +410,7 @@ FORWARD cuMemImportFromShareableHandle, 405
 HOOKED cuMemMap, 406
 FORWARD cuMemMapArrayAsync, 407
 FORWARD cuMemMapArrayAsync_ptsz, 408
-FORWARD cuMemPoolCreate, 409
+HOOKED cuMemPoolCreate, 409
 HOOKED cuMemPoolDestroy, 410
 FORWARD cuMemPoolExportPointer, 411
 FORWARD cuMemPoolExportToShareableHandle, 412
@@ -555,17 +555,17 @@ FORWARD cuModuleGetGlobal_v2, 550
 FORWARD cuModuleGetLoadingMode, 551
 FORWARD cuModuleGetSurfRef, 552
 FORWARD cuModuleGetTexRef, 553
-FORWARD cuModuleLoad, 554
-FORWARD cuModuleLoadData, 555
-FORWARD cuModuleLoadDataEx, 556
-FORWARD cuModuleLoadFatBinary, 557
-FORWARD cuModuleUnload, 558
+HOOKED cuModuleLoad, 554
+HOOKED cuModuleLoadData, 555
+HOOKED cuModuleLoadDataEx, 556
+HOOKED cuModuleLoadFatBinary, 557
+HOOKED cuModuleUnload, 558
 FORWARD cuMulticastAddDevice, 559
 FORWARD cuMulticastBindAddr, 560
 FORWARD cuMulticastBindAddr_v2, 561
 FORWARD cuMulticastBindMem, 562
 FORWARD cuMulticastBindMem_v2, 563
-FORWARD cuMulticastCreate, 564
+HOOKED cuMulticastCreate, 564
 FORWARD cuMulticastGetGranularity, 565
 FORWARD cuMulticastUnbind, 566
 FORWARD cuOccupancyAvailableDynamicSMemPerBlock, 567
@@ -725,24 +725,24 @@ FORWARD cuVDPAUGetDevice, 720
 FORWARD cuWGLGetDevice, 721
 FORWARD cuWaitExternalSemaphoresAsync, 722
 FORWARD cuWaitExternalSemaphoresAsync_ptsz, 723
-DENY nvmlComputeInstanceDestroy, 724
+REFUSE nvmlComputeInstanceDestroy, 724, 4
 FORWARD nvmlComputeInstanceGetInfo, 725
 FORWARD nvmlComputeInstanceGetInfo_v2, 726
-DENY nvmlDeviceClearAccountingPids, 727
+REFUSE nvmlDeviceClearAccountingPids, 727, 4
 FORWARD nvmlDeviceClearCpuAffinity, 728
-DENY nvmlDeviceClearEccErrorCounts, 729
-DENY nvmlDeviceClearFieldValues, 730
-DENY nvmlDeviceCreateGpuInstance, 731
-DENY nvmlDeviceCreateGpuInstanceWithPlacement, 732
+REFUSE nvmlDeviceClearEccErrorCounts, 729, 4
+REFUSE nvmlDeviceClearFieldValues, 730, 4
+REFUSE nvmlDeviceCreateGpuInstance, 731, 4
+REFUSE nvmlDeviceCreateGpuInstanceWithPlacement, 732, 4
 FORWARD nvmlDeviceDiscoverGpus, 733
-DENY nvmlDeviceFreezeNvLinkUtilizationCounter, 734
+REFUSE nvmlDeviceFreezeNvLinkUtilizationCounter, 734, 4
 FORWARD nvmlDeviceGetAPIRestriction, 735
 FORWARD nvmlDeviceGetAccountingBufferSize, 736
 FORWARD nvmlDeviceGetAccountingMode, 737
-FORWARD nvmlDeviceGetAccountingPids, 738
-FORWARD nvmlDeviceGetAccountingStats, 739
-FORWARD nvmlDeviceGetAccountingStats_v2, 740
-FORWARD nvmlDeviceGetActiveVgpus, 741
+HOOKED nvmlDeviceGetAccountingPids, 738
+HOOKED nvmlDeviceGetAccountingStats, 739
+HOOKED nvmlDeviceGetAccountingStats_v2, 740
+REFUSE nvmlDeviceGetActiveVgpus, 741, 3
 FORWARD nvmlDeviceGetAdaptiveClockInfoStatus, 742
 FORWARD nvmlDeviceGetAdaptiveTgpModeInfo_v1, 743
 FORWARD nvmlDeviceGetAddressingMode, 744
@@ -751,7 +751,7 @@ FORWARD nvmlDeviceGetArchitecture, 746
 FORWARD nvmlDeviceGetAttributes, 747
 FORWARD nvmlDeviceGetAttributes_v2, 748
 FORWARD nvmlDeviceGetAutoBoostedClocksEnabled, 749
-FORWARD nvmlDeviceGetBAR1MemoryInfo, 750
+HOOKED nvmlDeviceGetBAR1MemoryInfo, 750
 FORWARD nvmlDeviceGetBBXTimeData_v1, 751
 FORWARD nvmlDeviceGetBankRemapperStatus_v1, 752
 FORWARD nvmlDeviceGetBoardId, 753
@@ -773,7 +773,7 @@ HOOKED nvmlDeviceGetComputeRunningProcesses_v3, 768
 FORWARD nvmlDeviceGetConfComputeGpuAttestationReport, 769
 FORWARD nvmlDeviceGetConfComputeGpuCertificate, 770
 FORWARD nvmlDeviceGetConfComputeMemSizeInfo, 771
-FORWARD nvmlDeviceGetConfComputeProtectedMemoryUsage, 772
+REFUSE nvmlDeviceGetConfComputeProtectedMemoryUsage, 772, 3
 FORWARD nvmlDeviceGetCoolerInfo, 773
 FORWARD nvmlDeviceGetCount, 774
 FORWARD nvmlDeviceGetCount_v2, 775
@@ -786,7 +786,7 @@ FORWARD nvmlDeviceGetCurrPcieLinkWidth, 781
 FORWARD nvmlDeviceGetCurrentClockFreqs, 782
 FORWARD nvmlDeviceGetCurrentClocksEventReasons, 783
 FORWARD nvmlDeviceGetCurrentClocksThrottleReasons, 784
-FORWARD nvmlDeviceGetDecoderUtilization, 785
+REFUSE nvmlDeviceGetDecoderUtilization, 785, 3
 FORWARD nvmlDeviceGetDefaultApplicationsClock, 786
 FORWARD nvmlDeviceGetDefaultEccMode, 787
 FORWARD nvmlDeviceGetDetailedEccErrors, 788
@@ -796,15 +796,15 @@ FORWARD nvmlDeviceGetDisplayMode, 791
 FORWARD nvmlDeviceGetDramEncryptionMode, 792
 FORWARD nvmlDeviceGetDriverModel, 793
 FORWARD nvmlDeviceGetDriverModel_v2, 794
-FORWARD nvmlDeviceGetDynamicPstatesInfo, 795
+REFUSE nvmlDeviceGetDynamicPstatesInfo, 795, 3
 FORWARD nvmlDeviceGetEccMode, 796
 FORWARD nvmlDeviceGetEncoderCapacity, 797
-FORWARD nvmlDeviceGetEncoderSessions, 798
-FORWARD nvmlDeviceGetEncoderStats, 799
-FORWARD nvmlDeviceGetEncoderUtilization, 800
+REFUSE nvmlDeviceGetEncoderSessions, 798, 3
+REFUSE nvmlDeviceGetEncoderStats, 799, 3
+REFUSE nvmlDeviceGetEncoderUtilization, 800, 3
 FORWARD nvmlDeviceGetEnforcedPowerLimit, 801
-FORWARD nvmlDeviceGetFBCSessions, 802
-FORWARD nvmlDeviceGetFBCStats, 803
+REFUSE nvmlDeviceGetFBCSessions, 802, 3
+REFUSE nvmlDeviceGetFBCStats, 803, 3
 FORWARD nvmlDeviceGetFanControlPolicy_v2, 804
 FORWARD nvmlDeviceGetFanSpeed, 805
 FORWARD nvmlDeviceGetFanSpeedRPM, 806
@@ -850,7 +850,7 @@ FORWARD nvmlDeviceGetInforomConfigurationChecksum, 845
 FORWARD nvmlDeviceGetInforomImageVersion, 846
 FORWARD nvmlDeviceGetInforomVersion, 847
 FORWARD nvmlDeviceGetIrqNum, 848
-FORWARD nvmlDeviceGetJpgUtilization, 849
+REFUSE nvmlDeviceGetJpgUtilization, 849, 3
 FORWARD nvmlDeviceGetLastBBXFlushTime, 850
 HOOKED nvmlDeviceGetMPSComputeRunningProcesses, 851
 HOOKED nvmlDeviceGetMPSComputeRunningProcesses_v2, 852
@@ -868,7 +868,7 @@ FORWARD nvmlDeviceGetMemoryBusWidth, 863
 FORWARD nvmlDeviceGetMemoryErrorCounter, 864
 HOOKED nvmlDeviceGetMemoryInfo, 865
 HOOKED nvmlDeviceGetMemoryInfo_v2, 866
-FORWARD nvmlDeviceGetMemoryLimits_v1, 867
+REFUSE nvmlDeviceGetMemoryLimits_v1, 867, 3
 FORWARD nvmlDeviceGetMigDeviceHandleByIndex, 868
 FORWARD nvmlDeviceGetMigMode, 869
 FORWARD nvmlDeviceGetMinMaxClockOfPState, 870
@@ -896,7 +896,7 @@ FORWARD nvmlDeviceGetNvlinkBwMode, 891
 FORWARD nvmlDeviceGetNvlinkNvlePrivateInfo_v1, 892
 FORWARD nvmlDeviceGetNvlinkRemapTableInfo_v1, 893
 FORWARD nvmlDeviceGetNvlinkSupportedBwModes, 894
-FORWARD nvmlDeviceGetOfaUtilization, 895
+REFUSE nvmlDeviceGetOfaUtilization, 895, 3
 FORWARD nvmlDeviceGetP2PStatus, 896
 FORWARD nvmlDeviceGetPciInfo, 897
 FORWARD nvmlDeviceGetPciInfoExt, 898
@@ -920,8 +920,8 @@ FORWARD nvmlDeviceGetPowerMizerMode_v1, 915
 FORWARD nvmlDeviceGetPowerSource, 916
 FORWARD nvmlDeviceGetPowerState, 917
 FORWARD nvmlDeviceGetPowerUsage, 918
-FORWARD nvmlDeviceGetProcessUtilization, 919
-FORWARD nvmlDeviceGetProcessesUtilizationInfo, 920
+HOOKED nvmlDeviceGetProcessUtilization, 919
+HOOKED nvmlDeviceGetProcessesUtilizationInfo, 920
 FORWARD nvmlDeviceGetRemappedRows, 921
 FORWARD nvmlDeviceGetRemappedRows_v2, 922
 FORWARD nvmlDeviceGetRepairStatus, 923
@@ -929,8 +929,8 @@ FORWARD nvmlDeviceGetRetiredPages, 924
 FORWARD nvmlDeviceGetRetiredPagesPendingStatus, 925
 FORWARD nvmlDeviceGetRetiredPages_v2, 926
 FORWARD nvmlDeviceGetRowRemapperHistogram, 927
-FORWARD nvmlDeviceGetRunningProcessDetailList, 928
-FORWARD nvmlDeviceGetSamples, 929
+HOOKED nvmlDeviceGetRunningProcessDetailList, 928
+HOOKED nvmlDeviceGetSamples, 929
 FORWARD nvmlDeviceGetSerial, 930
 FORWARD nvmlDeviceGetSramEccErrorStatus, 931
 FORWARD nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts, 932
@@ -952,14 +952,14 @@ FORWARD nvmlDeviceGetTotalEccErrors, 947
 FORWARD nvmlDeviceGetTotalEnergyConsumption, 948
 FORWARD nvmlDeviceGetUUID, 949
 FORWARD nvmlDeviceGetUnrepairableMemoryFlag_v1, 950
-FORWARD nvmlDeviceGetUtilizationRates, 951
+HOOKED nvmlDeviceGetUtilizationRates, 951
 FORWARD nvmlDeviceGetVbiosVersion, 952
 FORWARD nvmlDeviceGetVgpuCapabilities, 953
 FORWARD nvmlDeviceGetVgpuHeterogeneousMode, 954
-FORWARD nvmlDeviceGetVgpuInstancesUtilizationInfo, 955
+REFUSE nvmlDeviceGetVgpuInstancesUtilizationInfo, 955, 3
 FORWARD nvmlDeviceGetVgpuMetadata, 956
-FORWARD nvmlDeviceGetVgpuProcessUtilization, 957
-FORWARD nvmlDeviceGetVgpuProcessesUtilizationInfo, 958
+REFUSE nvmlDeviceGetVgpuProcessUtilization, 957, 3
+REFUSE nvmlDeviceGetVgpuProcessesUtilizationInfo, 958, 3
 FORWARD nvmlDeviceGetVgpuSchedulerCapabilities, 959
 FORWARD nvmlDeviceGetVgpuSchedulerLog, 960
 FORWARD nvmlDeviceGetVgpuSchedulerLog_v2, 961
@@ -967,14 +967,14 @@ FORWARD nvmlDeviceGetVgpuSchedulerState, 962
 FORWARD nvmlDeviceGetVgpuSchedulerState_v2, 963
 FORWARD nvmlDeviceGetVgpuTypeCreatablePlacements, 964
 FORWARD nvmlDeviceGetVgpuTypeSupportedPlacements, 965
-FORWARD nvmlDeviceGetVgpuUtilization, 966
+REFUSE nvmlDeviceGetVgpuUtilization, 966, 3
 FORWARD nvmlDeviceGetViolationStatus, 967
 FORWARD nvmlDeviceGetVirtualizationMode, 968
 FORWARD nvmlDeviceIsMigDeviceHandle, 969
 FORWARD nvmlDeviceLockNvlinkRemapTable_v1, 970
 FORWARD nvmlDeviceModifyDrainState, 971
 FORWARD nvmlDeviceOnSameBoard, 972
-FORWARD nvmlDevicePerfMetricsGetSamples_v1, 973
+REFUSE nvmlDevicePerfMetricsGetSamples_v1, 973, 3
 FORWARD nvmlDevicePowerSmoothingActivatePresetProfile, 974
 FORWARD nvmlDevicePowerSmoothingSetState, 975
 FORWARD nvmlDevicePowerSmoothingUpdatePresetProfileParam, 976
@@ -982,54 +982,54 @@ FORWARD nvmlDeviceQueryDrainState, 977
 FORWARD nvmlDeviceReadPRMCounters_v1, 978
 FORWARD nvmlDeviceReadWritePRM_v1, 979
 FORWARD nvmlDeviceRegisterEvents, 980
-DENY nvmlDeviceRemoveGpu, 981
-DENY nvmlDeviceRemoveGpu_v2, 982
-DENY nvmlDeviceResetApplicationsClocks, 983
-DENY nvmlDeviceResetGpuLockedClocks, 984
-DENY nvmlDeviceResetMemoryLockedClocks, 985
-DENY nvmlDeviceResetNvLinkErrorCounters, 986
-DENY nvmlDeviceResetNvLinkUtilizationCounter, 987
-DENY nvmlDeviceSetAPIRestriction, 988
-DENY nvmlDeviceSetAccountingMode, 989
-DENY nvmlDeviceSetAdaptiveTgpMode_v1, 990
-DENY nvmlDeviceSetApplicationsClocks, 991
-DENY nvmlDeviceSetAutoBoostedClocksEnabled, 992
-DENY nvmlDeviceSetClockOffsets, 993
-DENY nvmlDeviceSetComputeMode, 994
-DENY nvmlDeviceSetConfComputeUnprotectedMemSize, 995
+REFUSE nvmlDeviceRemoveGpu, 981, 4
+REFUSE nvmlDeviceRemoveGpu_v2, 982, 4
+REFUSE nvmlDeviceResetApplicationsClocks, 983, 4
+REFUSE nvmlDeviceResetGpuLockedClocks, 984, 4
+REFUSE nvmlDeviceResetMemoryLockedClocks, 985, 4
+REFUSE nvmlDeviceResetNvLinkErrorCounters, 986, 4
+REFUSE nvmlDeviceResetNvLinkUtilizationCounter, 987, 4
+REFUSE nvmlDeviceSetAPIRestriction, 988, 4
+REFUSE nvmlDeviceSetAccountingMode, 989, 4
+REFUSE nvmlDeviceSetAdaptiveTgpMode_v1, 990, 4
+REFUSE nvmlDeviceSetApplicationsClocks, 991, 4
+REFUSE nvmlDeviceSetAutoBoostedClocksEnabled, 992, 4
+REFUSE nvmlDeviceSetClockOffsets, 993, 4
+REFUSE nvmlDeviceSetComputeMode, 994, 4
+REFUSE nvmlDeviceSetConfComputeUnprotectedMemSize, 995, 4
 FORWARD nvmlDeviceSetCpuAffinity, 996
-DENY nvmlDeviceSetDefaultAutoBoostedClocksEnabled, 997
-DENY nvmlDeviceSetDefaultFanSpeed_v2, 998
-DENY nvmlDeviceSetDramEncryptionMode, 999
-DENY nvmlDeviceSetDriverModel, 1000
-DENY nvmlDeviceSetEccMode, 1001
-DENY nvmlDeviceSetFanControlPolicy, 1002
-DENY nvmlDeviceSetFanSpeed, 1003
-DENY nvmlDeviceSetFanSpeed_v2, 1004
-DENY nvmlDeviceSetGpcClkVfOffset, 1005
-DENY nvmlDeviceSetGpuLockedClocks, 1006
-DENY nvmlDeviceSetGpuOperationMode, 1007
-DENY nvmlDeviceSetHostname_v1, 1008
-DENY nvmlDeviceSetMemClkVfOffset, 1009
-DENY nvmlDeviceSetMemoryLimits_v1, 1010
-DENY nvmlDeviceSetMemoryLockedClocks, 1011
-DENY nvmlDeviceSetMigMode, 1012
-DENY nvmlDeviceSetNvLinkDeviceLowPowerThreshold, 1013
-DENY nvmlDeviceSetNvLinkUtilizationControl, 1014
-DENY nvmlDeviceSetNvlinkBwMode, 1015
-DENY nvmlDeviceSetNvlinkBwModeAsync_v1, 1016
-DENY nvmlDeviceSetPersistenceMode, 1017
-DENY nvmlDeviceSetPowerManagementLimit, 1018
-DENY nvmlDeviceSetPowerManagementLimit_v2, 1019
-DENY nvmlDeviceSetPowerMizerMode_v1, 1020
-DENY nvmlDeviceSetRusdSettings_v1, 1021
-DENY nvmlDeviceSetTemperatureThreshold, 1022
-DENY nvmlDeviceSetVgpuCapabilities, 1023
-DENY nvmlDeviceSetVgpuHeterogeneousMode, 1024
-DENY nvmlDeviceSetVgpuSchedulerState, 1025
-DENY nvmlDeviceSetVgpuSchedulerState_v2, 1026
-DENY nvmlDeviceSetVirtualizationMode, 1027
-DENY nvmlDeviceSetupNvlinkNvleEncryptionKey_v1, 1028
+REFUSE nvmlDeviceSetDefaultAutoBoostedClocksEnabled, 997, 4
+REFUSE nvmlDeviceSetDefaultFanSpeed_v2, 998, 4
+REFUSE nvmlDeviceSetDramEncryptionMode, 999, 4
+REFUSE nvmlDeviceSetDriverModel, 1000, 4
+REFUSE nvmlDeviceSetEccMode, 1001, 4
+REFUSE nvmlDeviceSetFanControlPolicy, 1002, 4
+REFUSE nvmlDeviceSetFanSpeed, 1003, 4
+REFUSE nvmlDeviceSetFanSpeed_v2, 1004, 4
+REFUSE nvmlDeviceSetGpcClkVfOffset, 1005, 4
+REFUSE nvmlDeviceSetGpuLockedClocks, 1006, 4
+REFUSE nvmlDeviceSetGpuOperationMode, 1007, 4
+REFUSE nvmlDeviceSetHostname_v1, 1008, 4
+REFUSE nvmlDeviceSetMemClkVfOffset, 1009, 4
+REFUSE nvmlDeviceSetMemoryLimits_v1, 1010, 4
+REFUSE nvmlDeviceSetMemoryLockedClocks, 1011, 4
+REFUSE nvmlDeviceSetMigMode, 1012, 4
+REFUSE nvmlDeviceSetNvLinkDeviceLowPowerThreshold, 1013, 4
+REFUSE nvmlDeviceSetNvLinkUtilizationControl, 1014, 4
+REFUSE nvmlDeviceSetNvlinkBwMode, 1015, 4
+REFUSE nvmlDeviceSetNvlinkBwModeAsync_v1, 1016, 4
+REFUSE nvmlDeviceSetPersistenceMode, 1017, 4
+REFUSE nvmlDeviceSetPowerManagementLimit, 1018, 4
+REFUSE nvmlDeviceSetPowerManagementLimit_v2, 1019, 4
+REFUSE nvmlDeviceSetPowerMizerMode_v1, 1020, 4
+REFUSE nvmlDeviceSetRusdSettings_v1, 1021, 4
+REFUSE nvmlDeviceSetTemperatureThreshold, 1022, 4
+REFUSE nvmlDeviceSetVgpuCapabilities, 1023, 4
+REFUSE nvmlDeviceSetVgpuHeterogeneousMode, 1024, 4
+REFUSE nvmlDeviceSetVgpuSchedulerState, 1025, 4
+REFUSE nvmlDeviceSetVgpuSchedulerState_v2, 1026, 4
+REFUSE nvmlDeviceSetVirtualizationMode, 1027, 4
+REFUSE nvmlDeviceSetupNvlinkNvleEncryptionKey_v1, 1028, 4
 FORWARD nvmlDeviceValidateInforom, 1029
 FORWARD nvmlDeviceVgpuForceGspUnload, 1030
 FORWARD nvmlDeviceWorkloadPowerProfileClearRequestedProfiles, 1031
@@ -1055,17 +1055,17 @@ FORWARD nvmlGetExcludedDeviceInfoByIndex, 1050
 FORWARD nvmlGetVgpuCompatibility, 1051
 FORWARD nvmlGetVgpuDriverCapabilities, 1052
 FORWARD nvmlGetVgpuVersion, 1053
-FORWARD nvmlGpmMetricsGet, 1054
-FORWARD nvmlGpmMigSampleGet, 1055
+REFUSE nvmlGpmMetricsGet, 1054, 3
+REFUSE nvmlGpmMigSampleGet, 1055, 3
 FORWARD nvmlGpmQueryDeviceSupport, 1056
 FORWARD nvmlGpmQueryIfStreamingEnabled, 1057
 FORWARD nvmlGpmSampleAlloc, 1058
 FORWARD nvmlGpmSampleFree, 1059
-FORWARD nvmlGpmSampleGet, 1060
+REFUSE nvmlGpmSampleGet, 1060, 3
 FORWARD nvmlGpmSetStreamingEnabled, 1061
-DENY nvmlGpuInstanceCreateComputeInstance, 1062
-DENY nvmlGpuInstanceCreateComputeInstanceWithPlacement, 1063
-DENY nvmlGpuInstanceDestroy, 1064
+REFUSE nvmlGpuInstanceCreateComputeInstance, 1062, 4
+REFUSE nvmlGpuInstanceCreateComputeInstanceWithPlacement, 1063, 4
+REFUSE nvmlGpuInstanceDestroy, 1064, 4
 FORWARD nvmlGpuInstanceGetActiveVgpus, 1065
 FORWARD nvmlGpuInstanceGetComputeInstanceById, 1066
 FORWARD nvmlGpuInstanceGetComputeInstancePossiblePlacements, 1067
@@ -1107,7 +1107,7 @@ FORWARD nvmlSystemGetDriverVersion, 1102
 FORWARD nvmlSystemGetHicVersion, 1103
 FORWARD nvmlSystemGetNVMLVersion, 1104
 FORWARD nvmlSystemGetNvlinkBwMode, 1105
-FORWARD nvmlSystemGetProcessName, 1106
+HOOKED nvmlSystemGetProcessName, 1106
 FORWARD nvmlSystemGetTopologyGpuSet, 1107
 FORWARD nvmlSystemRegisterEvents, 1108
 FORWARD nvmlSystemSetConfComputeGpusReadyState, 1109

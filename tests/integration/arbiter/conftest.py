@@ -9,16 +9,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from pathlib import Path
 
 import pytest
-from tenant import FakeProcess
+from tenant import SOURCES, FakeProcess
 
 from aliquot.arbiter.client import ArbiterClient, TenantGpu, TenantRecord
-
-SOURCES = Path(__file__).resolve().parents[3] / "src"
 
 
 class Arbiter:
@@ -86,14 +83,6 @@ class Arbiter:
 
     def mappings(self) -> int:
         return Path(f"/proc/{self.child.pid}/maps").read_text().count("aliquot-grant")
-
-
-def until(condition, timeout_s=5.0) -> None:
-    """Wait for a condition that another process makes true."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.005)
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ import os
 import socket
 import time
 import uuid
+from pathlib import Path
 
+import aliquot
 from aliquot.arbiter.abi import (
     ABI_VERSION,
     GRANT_PAGE,
@@ -19,7 +21,16 @@ from aliquot.arbiter.abi import (
 )
 
 OFFSET = {field.name: field.offset for field in GRANT_PAGE}
+SOURCES = Path(aliquot.__file__).parents[1]
 LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def until(condition, timeout_s=5.0) -> None:
+    """Wait for a condition that another process makes true."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.005)
 
 
 class Page:
@@ -36,6 +47,11 @@ class Page:
 
     def u64(self, name: str) -> int:
         return self._u64[OFFSET[name] // 8]
+
+    def pids(self) -> list[int]:
+        """The processes that the page names."""
+        at = OFFSET["processes"] // 4
+        return list(self._u32[at : at + self.u32("process_count")])
 
     @property
     def epoch(self) -> int:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from conftest import SOURCES, until
+from tenant import SOURCES, until
 
 
 def test_first_want_opens_the_gate(arbiter):

@@ -1,6 +1,8 @@
 """Memory leases: reserved before they are used, never over the limit, free again with the process."""
 
-from conftest import until
+import os
+
+from tenant import until
 
 from aliquot.arbiter.abi import MessageType, ReserveFlag
 
@@ -94,3 +96,15 @@ def test_released_memory_can_be_leased_again(arbiter):
 
     assert process.reserve(40 * MIB) == 40 * MIB
     assert process.reserve(1) == 0
+
+
+def test_page_names_the_processes_of_the_tenant(arbiter):
+    """The grant page lists the pids of the tenant's attached processes, for its view of NVML, and of nobody else."""
+    arbiter.tenant("a")
+    arbiter.tenant("b")
+    stays, goes, _other = arbiter.process("a"), arbiter.process("a"), arbiter.process("b")
+    pids = stays.pages[0].pids
+
+    assert pids() == [os.getpid()] * 2
+    goes.close()
+    until(lambda: pids() == [os.getpid()])

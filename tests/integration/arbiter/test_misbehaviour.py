@@ -5,8 +5,7 @@ import time
 import uuid
 
 import pytest
-from conftest import until
-from tenant import FakeProcess
+from tenant import FakeProcess, until
 
 from aliquot.arbiter.abi import ABI_VERSION, MESSAGE_STRUCT, MessageType, Refusal
 

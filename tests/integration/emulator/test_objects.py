@@ -24,7 +24,7 @@ answer([[[l.Width, l.Height] for l in levels], beyond, cost, before - ck(d.cuMem
 def test_a_copy_goes_into_one_level(clients):
     """Bytes copied into a level come back from it and from no other."""
     same, other = clients().run("""
-open_gpu(); desc = d.CUDA_ARRAY3D_DESCRIPTOR(); desc.Width, desc.Height, desc.Depth = 8, 4, 0
+open_gpu(); desc = d.CUDA_ARRAY3D_DESCRIPTOR(); desc.Width, desc.Height, desc.Depth = 8, 0, 0
 desc.Format = d.CUarray_format.CU_AD_FORMAT_UNSIGNED_INT8; desc.NumChannels = 1
 m = ck(d.cuMipmappedArrayCreate(desc, 2)); levels = [ck(d.cuMipmappedArrayGetLevel(m, i)) for i in range(2)]
 ck(d.cuMemcpyHtoA(levels[1], 0, b"wxyz", 4)); out = [bytearray(4), bytearray(4)]
@@ -58,7 +58,8 @@ def test_many_copies_in_one_call(clients):
     parts = clients().run("""
 open_gpu(); s = ck(d.cuStreamCreate(1)); source, target = ck(d.cuMemAlloc(64)), ck(d.cuMemAlloc(64))
 ck(d.cuMemcpyHtoD(source, bytes(range(64)), 64)); ck(d.cuMemsetD8(target, 0, 64))
-attributes = d.CUmemcpyAttributes(); attributes.srcAccessOrder = d.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+attributes = d.CUmemcpyAttributes()
+attributes.srcAccessOrder = d.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 at = [int(target), int(target) + 32]; come = [int(source) + 8, int(source)]
 ck(d.cuMemcpyBatchAsync([d.CUdeviceptr(p) for p in at], [d.CUdeviceptr(p) for p in come], [8, 4], 2,
                         [attributes], [0], 1, s))
@@ -98,7 +99,8 @@ groups, count, rest = ck(d.cuDevSmResourceSplitByCount(3, whole, 0, 30))
 green = ck(d.cuGreenCtxCreate(ck(d.cuDevResourceGenerateDesc([groups[0]], 1)), 0, 1))
 context = ck(d.cuCtxFromGreenCtx(green)); ck(d.cuCtxSetCurrent(context))
 stream = ck(d.cuGreenCtxStreamCreate(green, 1, 0)); k = Spinner(stream=stream); e = ck(d.cuEventCreate(0))
-k.launch(20_000_000); ck(d.cuGreenCtxRecordEvent(green, e)); early = code(d.cuEventQuery(e)); ck(d.cuEventSynchronize(e))
+k.launch(20_000_000); ck(d.cuGreenCtxRecordEvent(green, e)); early = code(d.cuEventQuery(e))
+ck(d.cuEventSynchronize(e))
 share = ck(d.cuCtxGetDevResource(context, kind)).sm.smCount; p = ck(d.cuMemAlloc(1 << 20))
 active = [ck(d.cuDevicePrimaryCtxGetState(0))[1]]; ck(d.cuGreenCtxDestroy(green))
 active.append(ck(d.cuDevicePrimaryCtxGetState(0))[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -56,11 +57,12 @@ class Tenant:
     def __init__(self, directory: Path, **arbiter: Any) -> None:
         spec = arbiter.pop("spec", "v100")
         owned = arbiter.pop("owned", None)
-        self.machine = prepare(directory / "emulated", spec)
+        cpus = arbiter.pop("cpus", "")
+        self.machine = prepare(directory / "emulated", spec, extra=arbiter.pop("extra", ()))
         uuids = self.machine.uuids if owned is None else self.machine.uuids[:owned]
         self.arbiter = FakeArbiter(directory / "s", uuids, **arbiter)
         self.arbiter.start()
-        conf = TenantConf("t", directory / "s", self.machine.libcuda, self.machine.libnvml)
+        conf = TenantConf("t", directory / "s", self.machine.libcuda, self.machine.libnvml, cpus)
         self.folder: TenantFolder = provision(directory / "tenant", conf, native_part(HOOK))
         self.programs: list[Program] = []
 
@@ -89,6 +91,14 @@ class Tenant:
         program = Program(process)
         self.programs.append(program)
         return program
+
+    def device_bytes(self) -> int:
+        """What is in use of the first GPU in truth, by whomever, contexts included."""
+        nvml, device = ctypes.CDLL(str(self.machine.libnvml)), ctypes.c_void_p()
+        total_free_used = (ctypes.c_uint64 * 3)()
+        assert nvml.nvmlInit_v2() == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+        assert nvml.nvmlDeviceGetMemoryInfo(device, total_free_used) == 0
+        return total_free_used[2]
 
     def close(self) -> None:
         """Ends what still runs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 import time
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ class FakeArbiter:
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._connections: list[socket.socket] = []
+        self._pids: list[int] = []
         self._gpus = [TenantGpu(u, self.request_milli, 1000, self.memory_mib, self.context_mib) for u in self.uuids]
         self.pages = [self._page(gpu) for gpu in self._gpus]
         self.epoch = 0
@@ -126,6 +128,10 @@ class FakeArbiter:
     def _serve(self, connection: socket.socket) -> None:
         leases = [0] * len(self.uuids)
         contexts = [0] * len(self.uuids)
+        pid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        self._pids.append(pid)
+        for page in self.pages:
+            page.set_processes(self._pids)
         while True:
             try:
                 data = connection.recv(MESSAGE_SIZE_BYTES)
@@ -140,8 +146,10 @@ class FakeArbiter:
                 self._changed.notify_all()
             if kind == MessageType.WANT and self.auto_grant:
                 self.grant(gpu)
+        self._pids.remove(pid)
         for gpu, held in enumerate(leases):
             self._account(gpu, -held, -contexts[gpu])
+            self.pages[gpu].set_processes(self._pids)
 
     def _account(self, gpu: int, leased: int, contexts: int) -> None:
         self.leased[gpu] += leased

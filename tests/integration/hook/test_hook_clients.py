@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -42,6 +43,26 @@ cuda.sync(); stats = cuda.stats()
 say(wrong=sum(map(bool, wrong)), launches=stats["launches"], bounded=stats["bounded"])
 wait_line()
 """
+
+
+def test_every_thread_is_bound_to_the_cores_asked_for(tenant):
+    """Threads made before the first use of the GPU and after it run on the tenant's cores and no other."""
+    allowed = sorted(os.sched_getaffinity(0))
+    scene = tenant(cpus=f"{allowed[-1]}")
+    program = scene.run(
+        """
+        import threading
+        seen = {}; go = threading.Event()
+        def look(name): seen[name] = sorted(os.sched_getaffinity(0))
+        before = threading.Thread(target=lambda: (go.wait(), look("before"))); before.start()
+        unbound = sorted(os.sched_getaffinity(0)); cuda = Cuda(); go.set(); before.join(); look("main")
+        after = threading.Thread(target=look, args=("after",)); after.start(); after.join()
+        say(unbound=unbound, **seen)
+        """
+    )
+    bound = [allowed[-1]]
+
+    assert program.read() == {"unbound": allowed, "before": bound, "main": bound, "after": bound}
 
 
 @pytest.mark.parametrize("mode", ["library-path", "preload"])

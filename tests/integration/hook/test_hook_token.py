@@ -166,3 +166,62 @@ def test_pace_runs_the_share_of_the_request(tenant):
     program.go()
 
     assert program.read()["share"] == pytest.approx(0.3, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "launch", ["L.cuLaunch(f)", "L.cuLaunchGrid(f, 2, 1)", "L.cuLaunchGridAsync(f, 2, 1, None)"], ids=lambda x: x[2:14]
+)
+def test_launches_of_the_first_interface_wait_too(tenant, launch):
+    """cuLaunch and its kin of CUDA 3 wait for the grant like any launch, and are counted."""
+    scene = tenant()
+    program = scene.run(
+        f"""
+        cuda = Cuda(); f = cuda.spin(); L = cuda.lib; ns = ctypes.c_uint64(1000)
+        say(set=[L.cuFuncSetBlockShape(f, 1, 1, 1), L.cuParamSetSize(f, 8), L.cuParamSetv(f, 0, ctypes.byref(ns), 8)])
+        t = time.monotonic_ns(); result = {launch}
+        say(result=result, waited_ns=time.monotonic_ns() - t, launches=cuda.stats()["launches"])
+        """
+    )
+
+    assert program.read() == {"set": [0, 0, 0]}
+    scene.arbiter.wait_for(MessageType.WANT)
+    time.sleep(0.1)
+    scene.arbiter.grant()
+    facts = program.read()
+
+    assert (facts["result"], facts["launches"]) == (0, 1)
+    assert facts["waited_ns"] > 90_000_000
+
+
+GANG = """
+class Launch(ctypes.Structure):
+    _fields_ = [("f", ctypes.c_void_p), *((n, ctypes.c_uint) for n in ("gx", "gy", "gz", "bx", "by", "bz", "shared")),
+                ("stream", ctypes.c_void_p), ("params", ctypes.c_void_p)]
+gpus = [Cuda(device=0), Cuda(device=1)]; L = gpus[0].lib; ns = ctypes.c_uint64(30_000_000)
+params = (ctypes.c_void_p * 1)(ctypes.addressof(ns)); launches = (Launch * 2)()
+for i, gpu in enumerate(gpus):
+    L.cuCtxSetCurrent(gpu.ctx); stream = ctypes.c_void_p(); L.cuStreamCreate(ctypes.byref(stream), 1)
+    at = ctypes.cast(params, ctypes.c_void_p)
+    launches[i] = Launch(gpu.spin(), 1, 1, 1, 1, 1, 1, 0, stream, at)
+def gang(): return L.cuLaunchCooperativeKernelMultiDevice(launches, 2, 0)
+"""
+
+
+def test_a_launch_on_two_gpus_needs_the_tokens_of_both(tenant):
+    """cuLaunchCooperativeKernelMultiDevice waits until every GPU of its list is granted, and each drains its part."""
+    scene = tenant(spec="v100x2", gap_us=1_000_000)
+    program = scene.run(GANG + "say(); say(result=gang(), launches=gpus[0].stats()['launches']); wait_line()")
+    program.read()
+    assert scene.arbiter.wait_for(MessageType.WANT).gpu == 0
+    scene.arbiter.grant(0)
+    second = scene.arbiter.wait_for(MessageType.WANT, since=len(scene.arbiter.heard))
+    time.sleep(0.1)
+
+    assert second.gpu == 1
+    assert program.process.poll() is None
+    scene.arbiter.grant(1)
+    assert program.read() == {"result": 0, "launches": 2}
+    for gpu in (0, 1):
+        before = len(scene.arbiter.heard)
+        scene.arbiter.pages[gpu].close_gate(gpu + 1)
+        assert scene.arbiter.wait_for(MessageType.DRAINED, since=before).gpu == gpu

@@ -1,0 +1,32 @@
+"""Builds stages and takes them down."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "arbiter"))  # the hostile processes are made of its FakeProcess
+
+from stage import Stage
+
+from aliquot.driver.native import NativePartMissing
+
+
+@pytest.fixture
+def stage() -> Iterator[Callable[..., Stage]]:
+    """Makes stages; the arguments are those of `Stage`."""
+    made: list[Stage] = []
+
+    def make(*args: str, **options: str) -> Stage:
+        try:
+            made.append(Stage(*args, **options))
+        except NativePartMissing as missing:
+            pytest.skip(str(missing))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

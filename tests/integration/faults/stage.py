@@ -1,0 +1,148 @@
+"""An arbiter that a test starts and kills, an emulated GPU, and unmodified CUDA programs under the real hook."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import aliquot
+from aliquot.arbiter.client import ArbiterClient, TenantGpu, TenantRecord
+from aliquot.arbiter.records import TenantStatus
+from aliquot.bench.progress import Totals, read_totals
+from aliquot.driver.emulation import EmulatedMachine, prepare
+from aliquot.driver.injection import TenantConf, TenantFolder, provision
+from aliquot.driver.native import HOOK, native_part
+
+SOURCES = Path(aliquot.__file__).parents[1]
+WINDOW_S = 2.0
+
+
+def until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
+    """Wait for something that other processes make true."""
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s, f"not in {timeout_s} s: {what}"
+        time.sleep(0.005)
+
+
+@dataclass
+class Client:
+    """One running program; `totals` is what it has completed by its own count."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    progress: Path
+    errors: Path
+
+    @property
+    def totals(self) -> Totals:
+        totals = read_totals(self.progress)
+        assert totals is not None, self.said
+        return totals
+
+    @property
+    def said(self) -> str:
+        """What it wrote to its error stream."""
+        return self.errors.read_text()
+
+    def wait_ready(self) -> Client:
+        """Return once its first kernel has completed."""
+        until(lambda: read_totals(self.progress) or self.process.poll() is not None, f"{self.name} launches", 40)
+        assert self.process.poll() is None, self.said
+        return self
+
+    def end(self) -> int:
+        """Ask it to end; its exit status."""
+        self.process.terminate()
+        return self.process.wait(20)
+
+
+class Stage:
+    """One GPU, one arbiter; `client` starts programs, `kill_arbiter` and `start_arbiter` are the fault."""
+
+    def __init__(self, fail_policy: str = "pace", *, gpus: str = "v100") -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="alq-"))
+        self.machine: EmulatedMachine = prepare(self.directory / "gpu", gpus)
+        self.fail_policy = fail_policy
+        self.clients: list[Client] = []
+        self.start_arbiter()
+
+    def start_arbiter(self) -> None:
+        """Start one, or one again, over the same directory."""
+        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.directory / "run")]
+        command += ["--window-ms", str(int(WINDOW_S * 1000)), "--fail-policy", self.fail_policy]
+        environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+        self.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        assert self.arbiter.stdout is not None
+        assert self.arbiter.stdout.readline() == "ready\n"
+        self.admin = ArbiterClient(self.directory / "run")
+
+    def kill_arbiter(self) -> None:
+        """As a crash does: nothing is said, nothing is put away."""
+        self.admin.close()
+        self.arbiter.kill()
+        self.arbiter.wait()
+        assert self.arbiter.stdout is not None
+        self.arbiter.stdout.close()
+
+    def tenant(
+        self, name: str, request: int, limit: int = 1000, *, memory_mib: int = 2048, gpus: int | None = None
+    ) -> TenantFolder:
+        """Make a tenant known to the arbiter, on the first so many GPUs, and its folder."""
+        socket = self.directory / f"{name}.sock"
+        seats = [TenantGpu(uuid, request, limit, memory_mib) for uuid in self.machine.uuids[:gpus]]
+        self.admin.add_tenant(TenantRecord(name, str(socket), seats))
+        conf = TenantConf(name, socket, self.machine.libcuda, self.machine.libnvml)
+        return provision(self.directory / name, conf, native_part(HOOK))
+
+    def program(self, folder: TenantFolder, argv: list[str], name: str) -> Client:
+        """Start any program in a tenant's folder."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("LD_")}
+        environment |= {"PYTHONPATH": str(SOURCES), "LD_LIBRARY_PATH": str(folder.lib)}
+        errors = self.directory / f"{name}.err"
+        with errors.open("wb") as sink:
+            process = subprocess.Popen(argv, env=environment, stdout=sink, stderr=sink)
+        client = Client(name, process, self.directory / f"{name}.progress", errors)
+        self.clients.append(client)
+        return client
+
+    def client(self, name: str, request: int, limit: int = 1000, mode: str = "steady", *options: str) -> Client:
+        """Start a CUDA program (see `aliquot.bench.client`) as a tenant of its own."""
+        folder = self.tenant(name, request, limit, gpus=1)
+        argv = [sys.executable, "-m", "aliquot.bench.client", mode]
+        argv += ["--progress", str(self.directory / f"{name}.progress"), *options]
+        return self.program(folder, argv, name)
+
+    def seen(self, name: str) -> TenantStatus:
+        """The arbiter's word about a tenant, on the first GPU that lists it."""
+        return next(t for gpu in self.admin.status().gpus for t in gpu.tenants if t.name == name)
+
+    def shares(self, clients: list[Client], seconds: float = WINDOW_S) -> list[float]:
+        """Each client's completed kernel time from now on, as a part of the time that passes."""
+        before, start_s = [c.totals.kernel_ns for c in clients], time.monotonic()
+        time.sleep(seconds)
+        passed_ns = (time.monotonic() - start_s) * 1e9
+        return [(c.totals.kernel_ns - b) / passed_ns for c, b in zip(clients, before, strict=True)]
+
+    def close(self) -> None:
+        """End everything and remove the directory."""
+        for client in self.clients:
+            if client.process.poll() is None:
+                client.process.kill()
+            client.process.wait()
+        self.admin.close()
+        if self.arbiter.poll() is None:
+            self.arbiter.send_signal(signal.SIGTERM)
+            self.arbiter.wait(10)
+        with contextlib.suppress(AttributeError, ValueError):
+            self.arbiter.stdout.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
