@@ -6,12 +6,14 @@ UV := .venv/bin/uv
 BIN := .venv/bin
 SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -not -name '*.md')
 
-.PHONY: help setup dev demo test lint bench wheel clean
+.PHONY: help setup dev demo test lint conformance bench cluster wheel clean
 help:
 	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot"
 	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
 	@echo "make test    lint and all tests"
+	@echo "make conformance   the published FGD benchmark, every run, every column"
 	@echo "make lint    ruff, mypy --strict, the layers"
+	@echo "make cluster real Kubernetes on this machine, kubectl ready (root; ARGS='--nodes 8 --profile h100', --help)"
 	@echo "make bench   the benchmarks, written to build/bench/"
 	@echo "make wheel   release wheel against glibc 2.17, in dist/"
 	@echo "make clean   remove what was built"
@@ -42,10 +44,22 @@ lint: dev
 test: lint
 	$(BIN)/pytest $(PYTEST_ARGS)
 
+# Every published run of the deterministic policies, all columns, no tolerance; then the mean of Random over its seeds.
+OPENB := tests/data/openb
+conformance: setup
+	$(BIN)/aliquot sim openb --nodes $(OPENB)/openb_node_list_gpu_node.csv --seeds 42..51 \
+	  $(foreach trace,$(wildcard $(OPENB)/openb_pod_list_*.csv.gz),--trace $(trace)) \
+	  --policy dotprod,clustering,packing,bestfit,fgd --expected $(OPENB)/expected_results --out build/conformance
+	$(BIN)/aliquot sim paper fgd --policy random --within 0.2 --out build/conformance-random
+
 bench: setup
 	@mkdir -p build/bench
 	@for name in gate handover shares slowdown memory storm; do \
 	  echo "bench $$name"; $(BIN)/aliquot bench $$name -o json > build/bench/$$name.json || exit 1; cat build/bench/$$name.json; done
+
+# Real control plane, fake GPU nodes and a real node; the parts are built once into the cache (six minutes).
+cluster: dev
+	@PYTHONPATH=tests/e2e $(BIN)/python -m cluster $(ARGS)
 
 # zig carries the old glibc's symbol versions, so the wheel runs on every distribution since CentOS 7.
 wheel: $(UV)

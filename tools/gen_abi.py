@@ -9,7 +9,7 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = ROOT / "native" / "include" / "aliquot_abi.h"
-C_TYPES = {"I": "uint32_t", "Q": "uint64_t", "H": "uint16_t", "16s": "uint8_t"}
+C_TYPES = {"I": "uint32_t", "Q": "uint64_t", "H": "uint16_t", "16s": "uint8_t", "256I": "uint32_t"}
 
 
 def load_abi() -> ModuleType:
@@ -25,12 +25,12 @@ def load_abi() -> ModuleType:
 def render_struct(name: str, fields: tuple, size: int) -> list[str]:
     """One packed C struct with explicit padding and a static assertion for every offset."""
     lines, at, gaps = [f"typedef struct {name} {{"], 0, 0
-    widths = {"I": 4, "Q": 8, "H": 2, "16s": 16}
+    widths = {"I": 4, "Q": 8, "H": 2, "16s": 16, "256I": 1024}
     for field in fields:
         if field.offset > at:
             lines.append(f"    uint8_t reserved{gaps}[{field.offset - at}];")
             gaps += 1
-        suffix = "[16]" if field.code == "16s" else ""
+        suffix = {"16s": "[16]", "256I": "[256]"}.get(field.code, "")
         lines.append(f"    {C_TYPES[field.code]} {field.name}{suffix};")
         at = field.offset + widths[field.code]
     if at < size:

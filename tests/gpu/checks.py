@@ -142,6 +142,68 @@ def run_tenant_quietly(running, argv: list[str]) -> dict[str, Any]:
     return run_tenant(running, argv, injection="auto", seconds=25)
 
 
+@check(60)
+def nvml_neighbours() -> dict[str, Any]:
+    """A resting tenant beside a busy one sees neither the neighbour's process nor its work."""
+    need("cuda.bindings", "pynvml")
+    with engine() as (running, folder):
+        argv = [sys.executable, "-m", "aliquot.bench.client", "steady", "--progress", str(folder / "busy")]
+        busy = running.spawn("busy", argv, None, request_milli=500, limit_milli=1000, memory_mib=LIMIT_MIB)
+        wait_ready([folder / "busy"], [busy])
+        out = folder / "out.json"
+        tenant = running.spawn(
+            "t", [sys.executable, str(PROGRAMS / "view.py"), str(out)], None, request_milli=500, memory_mib=LIMIT_MIB
+        )
+        assert tenant.wait(40) == 0, "view.py failed"
+        facts = json.loads(out.read_text())
+        neighbour = busy.pid
+        busy.terminate()
+        busy.wait(20)
+    lists = [facts[name] for name in ("processes", "samples", "accounts") if isinstance(facts[name], list)]
+    assert all(set(pids) <= {facts["pid"]} for pids in lists), f"{facts}, the neighbour is {neighbour}"
+    assert not isinstance(facts["gpu_percent"], int) or facts["gpu_percent"] <= 20, f"{facts}: not its own work"
+    assert facts["total_mib"] == LIMIT_MIB, facts
+    return facts
+
+
+@check(60)
+def memory_in_truth() -> dict[str, Any]:
+    """What the driver says a tenant holds, contexts included, is within its limit when it has taken all it can get."""
+    need("cuda.bindings")
+    limit_mib = 4096
+    with engine() as (running, folder):
+        out = folder / "out.json"
+        argv = [sys.executable, str(PROGRAMS / "full.py"), str(out)]
+        tenant = running.spawn("t", argv, None, request_milli=500, memory_mib=limit_mib)
+        until = time.monotonic() + 45
+        while not out.exists() or not out.read_text():
+            assert tenant.poll() is None, "full.py ended early"
+            assert time.monotonic() < until, "full.py is not full in 45 s"
+            time.sleep(0.1)
+        facts = json.loads(out.read_text())
+        held_mib = held_by(running.machine.libnvml, tenant.pid)
+        tenant.kill()
+        tenant.wait(10)
+    if held_mib is None:
+        raise Missing("NVML does not list this process by its pid here (another pid namespace)")
+    assert held_mib <= limit_mib, f"the driver says {held_mib} MiB, {limit_mib} are allowed: {facts}"
+    assert held_mib >= limit_mib * 0.85, f"refused at {held_mib} MiB of {limit_mib} already: {facts}"
+    return {**facts, "held_mib": held_mib, "limit_mib": limit_mib}
+
+
+def held_by(libnvml: Path, pid: int) -> int | None:
+    """MiB of the first GPU that NVML counts for a process; asked in a process of its own, outside any tenant."""
+    code = (
+        "import ctypes, sys; ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL); import pynvml as n; n.nvmlInit()\n"
+        "rows = n.nvmlDeviceGetComputeRunningProcesses(n.nvmlDeviceGetHandleByIndex(0))\n"
+        "print(sum((r.usedGpuMemory or 0) >> 20 for r in rows if r.pid == int(sys.argv[2])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(libnvml), str(pid)], capture_output=True, text=True, check=True, timeout=20
+    )
+    return int(done.stdout) or None
+
+
 @check(90)
 def nccl_two_ranks() -> dict[str, Any]:
     """Two NCCL ranks of one tenant on one GPU sum correctly; skipped where NCCL refuses this without Aliquot too."""

@@ -24,7 +24,7 @@ MESSAGE_SIZE_BYTES: Final = 64
 
 
 class Field(NamedTuple):
-    """One field of a layout: its name, offset in bytes and struct code (`I` = u32, `Q` = u64, `H` = u16, `16s`)."""
+    """One field of a layout: name, offset in bytes, struct code (`I` = u32, `Q` = u64, `H` = u16, `16s`, `256I`)."""
 
     name: str
     offset: int
@@ -52,6 +52,8 @@ GRANT_PAGE: Final[tuple[Field, ...]] = (
     Field("memory_limit_bytes", 128, "Q"),
     Field("memory_leased_bytes", 136, "Q"),
     Field("memory_context_bytes", 144, "Q"),
+    Field("process_count", 152, "I"),
+    Field("processes", 2048, "256I"),  # pids of the tenant's attached processes, for its own view of NVML
 )
 
 MESSAGE: Final[tuple[Field, ...]] = (

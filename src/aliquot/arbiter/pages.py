@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+from array import array
 from typing import Final
 
 from .abi import ABI_VERSION, GRANT_PAGE, PAGE_MAGIC, PAGE_SIZE_BYTES, FailPolicy, WordState, word
@@ -25,6 +26,9 @@ _GRANTED: Final = _OFFSET["granted_at_ns"] // 8
 _LIMIT: Final = _OFFSET["memory_limit_bytes"] // 8
 _LEASED: Final = _OFFSET["memory_leased_bytes"] // 8
 _CONTEXT: Final = _OFFSET["memory_context_bytes"] // 8
+_PROCESS_COUNT: Final = _OFFSET["process_count"] // 4
+_PROCESSES: Final = _OFFSET["processes"] // 4
+_PROCESS_ROOM: Final = 256
 HEADER_SIZE_BYTES: Final = 192
 
 
@@ -86,6 +90,12 @@ class GrantPage:
         """What the tenant is charged, for its own view of memory."""
         self._u64[_LEASED] = leased_bytes
         self._u64[_CONTEXT] = context_bytes
+
+    def set_processes(self, pids: list[int]) -> None:
+        """The tenant's processes on this GPU; more than the page has room for are left out."""
+        pids = pids[:_PROCESS_ROOM]
+        self._u32[_PROCESSES : _PROCESSES + len(pids)] = memoryview(array("I", pids))
+        self._u32[_PROCESS_COUNT] = len(pids)
 
     def close(self) -> None:
         """Unmap and close; the tenant's mappings live on, closed."""

@@ -113,6 +113,7 @@ class Protocol:
         if seat.slot not in process.leases:
             process.leases[seat.slot] = Lease()
             seat.attached.add(process)
+            seat.show_processes()
         reply = MESSAGE_STRUCT.pack(MessageType.PAGE, 0, seat.slot, seq, 0, 0, 0, 0, uuid)
         socket.send_fds(process.sock, [reply], [seat.page.fd], socket.MSG_DONTWAIT)
 

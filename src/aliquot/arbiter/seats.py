@@ -95,6 +95,11 @@ class Seat:
         self.add(lease, -lease.leased_bytes, -lease.context_bytes)
         for group in (self.attached, self.wanting, self.users, self.returned, self.pending):
             group.discard(process)
+        self.show_processes()
+
+    def show_processes(self) -> None:
+        """Name the tenant's processes in the page, for its own view of NVML."""
+        self.page.set_processes(sorted(process.pid for process in self.attached))
 
 
 @dataclass(slots=True, eq=False)

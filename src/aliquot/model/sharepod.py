@@ -1,23 +1,31 @@
 """SharePod: a pod and the part of a GPU it asks for, as people write it.
 
-The same text as in a cluster. Unknown fields are errors that name their path, for a misspelt `limit` that is silently
-dropped is a promise nobody made. Fields of a pod that mean something in a cluster only (resources, volumes, probes...)
-are accepted and have no effect on one machine; `ignored` lists those that were given.
+The same text in a cluster and on one machine. Unknown fields are errors that name their path, for a misspelt `limit`
+that is silently dropped is a promise nobody made. Fields of a pod that mean something in a cluster only (resources,
+volumes, probes...) are accepted and have no effect on one machine; `ignored` lists those that were given. In a cluster
+the template is whatever the API server takes for a pod, so there `SharePodSpec` holds it as it came.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
+from aliquot.model.clusterfields import ClusterContainer, ClusterMetadata, ClusterPodSpec, given
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked
 
 API_VERSION: Final = "aliquot.dev/v1alpha1"
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+Template = TypeVar("Template")
+Amount = Annotated[
+    str | float | int,
+    msgspec.Meta(extra_json_schema={"pattern": r"^[0-9.]+ ?[A-Za-z%]*$", "minimum": 0, "maxLength": 32}),
+]
+Label = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 RestartPolicy = Literal["Always", "OnFailure", "Never"]
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?(.*?)`)?$")
 _MISSING: Final = re.compile(r"Object missing required field `(.*?)`(?: - at `\$\.?(.*?)`)?$")
@@ -35,14 +43,21 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_de
 class GpuSpec(Strict, rename={"gpu_id": "gpuID", "anti_affinity": "antiAffinity"}):
     """The part of a GPU; fractions and sizes as text or numbers."""
 
-    request: str | float | int
-    limit: str | float | int | None = None
-    memory: str | float | int | None = None
-    model: str = ""
-    gpu_id: str = ""
-    affinity: str = ""
-    anti_affinity: str = ""
-    exclusion: str = ""
+    request: Annotated[Amount, msgspec.Meta(description="Guaranteed part of a GPU: 0.3 or 300m; 2.5 is three GPUs.")]
+    limit: Annotated[
+        Amount | None, msgspec.Meta(description="Most it may use while others are idle; without it, all of its GPUs.")
+    ] = None
+    memory: Annotated[
+        Amount | None,
+        msgspec.Meta(description="Memory of the shared GPU: 4Gi, 4096 (MiB) or 25%; without it, the part requested."),
+    ] = None
+    model: Annotated[
+        str, msgspec.Meta(max_length=253, description="Models it may run on: V100, or several with | between them.")
+    ] = ""
+    gpu_id: Annotated[Label, msgspec.Meta(description="A vGPU by name; SharePods with equal names share one GPU.")] = ""
+    affinity: Annotated[Label, msgspec.Meta(description="Only beside others with this label.")] = ""
+    anti_affinity: Annotated[Label, msgspec.Meta(description="Never beside others with this label.")] = ""
+    exclusion: Annotated[Label, msgspec.Meta(description="Only beside others with this very label, or alone.")] = ""
 
 
 class EnvVar(Strict):
@@ -50,9 +65,10 @@ class EnvVar(Strict):
 
     name: str
     value: str = ""
+    value_from: Any = None
 
 
-class Container(Strict):
+class Container(Strict, ClusterContainer):
     """One program."""
 
     name: Name
@@ -60,6 +76,7 @@ class Container(Strict):
     command: list[str] = []
     args: list[str] = []
     env: list[EnvVar] = []
+    env_from: Any = None
     working_dir: str = ""
     image_pull_policy: str = ""
     resources: dict[str, Any] = {}
@@ -68,7 +85,7 @@ class Container(Strict):
     security_context: dict[str, Any] = {}
 
 
-class PodSpec(Strict):
+class PodSpec(Strict, ClusterPodSpec):
     """The programs and what becomes of them when they end."""
 
     containers: list[Container]
@@ -79,7 +96,7 @@ class PodSpec(Strict):
     tolerations: list[dict[str, Any]] = []
 
 
-class Metadata(Strict):
+class Metadata(Strict, ClusterMetadata):
     """Name, namespace, labels, annotations."""
 
     name: Name = ""
@@ -95,12 +112,15 @@ class PodTemplateSpec(Strict):
     metadata: Metadata | None = None
 
 
-class SharePodSpec(Strict):
+class SharePodSpec(Strict, Generic[Template]):
     """What is asked for and what runs with it."""
 
     gpu: GpuSpec
-    template: PodTemplateSpec
-    node_name: str = ""
+    template: Template
+    node_name: Annotated[
+        str,
+        msgspec.Meta(max_length=253, description="The node, when someone else than Aliquot's scheduler chooses it."),
+    ] = ""
 
 
 class SharePod(Strict):
@@ -109,7 +129,8 @@ class SharePod(Strict):
     api_version: Literal["aliquot.dev/v1alpha1"]
     kind: Literal["SharePod"]
     metadata: Metadata
-    spec: SharePodSpec
+    spec: SharePodSpec[PodTemplateSpec]
+    status: Any = None
 
     @property
     def full_name(self) -> str:
@@ -119,24 +140,48 @@ class SharePod(Strict):
     @property
     def request(self) -> GpuRequest:
         """The request in integers; `parse_sharepod` has seen that it makes sense."""
-        gpu = self.spec.gpu
-        return GpuRequest(
-            request_milli=parse_milli(gpu.request),
-            limit_milli=None if gpu.limit is None else parse_milli(gpu.limit),
-            memory=None if gpu.memory is None else parse_memory(gpu.memory),
-            model=gpu.model,
-            gpu_id=gpu.gpu_id,
-            labels=Labels(gpu.affinity, gpu.anti_affinity, gpu.exclusion),
-        )
+        return gpu_request(self.spec.gpu)
 
     @property
     def ignored(self) -> list[str]:
         """Fields that were given and have no effect on one machine."""
         pod = self.spec.template.spec
-        given = [name for name in ("volumes", "nodeSelector", "tolerations") if getattr(pod, _snake(name))]
+        found = [name for name in ("volumes", "nodeSelector", "tolerations") if getattr(pod, _snake(name))]
+        found += given(pod, ClusterPodSpec)
         for name in ("resources", "ports", "volumeMounts", "securityContext"):
-            given += [f"containers[].{name}" for c in pod.containers if getattr(c, _snake(name))][:1]
-        return given
+            found += [f"containers[].{name}" for c in pod.containers if getattr(c, _snake(name))][:1]
+        return found + [
+            f"containers[].{n}" for n in dict.fromkeys(n for c in pod.containers for n in given(c, ClusterContainer))
+        ]
+
+
+def gpu_request(gpu: GpuSpec) -> GpuRequest:
+    """The request in integers.
+
+    Raises:
+        BadQuantity: a field is no quantity of its kind.
+    """
+    return GpuRequest(
+        request_milli=parse_milli(gpu.request),
+        limit_milli=None if gpu.limit is None else parse_milli(gpu.limit),
+        memory=None if gpu.memory is None else parse_memory(gpu.memory),
+        model=gpu.model,
+        gpu_id=gpu.gpu_id,
+        labels=Labels(gpu.affinity, gpu.anti_affinity, gpu.exclusion),
+    )
+
+
+def check_gpu(gpu: GpuSpec) -> GpuRequest:
+    """The request of a SharePod, if it makes sense.
+
+    Raises:
+        BadSharePod: a field is no quantity, or two contradict each other; the text names them by path.
+    """
+    try:
+        return checked(gpu_request(gpu), request_name="spec.gpu.request", limit_name="spec.gpu.limit")
+    except (BadQuantity, BadRequest) as error:
+        where = f"{_quantity_field(gpu)} " if isinstance(error, BadQuantity) else ""
+        raise BadSharePod(f"{where}{error}") from None
 
 
 def _snake(name: str) -> str:
@@ -159,10 +204,9 @@ def parse_sharepod(document: object) -> SharePod:
     if not pod.metadata.name:
         raise BadSharePod(f"{who}: metadata.name is missing")
     try:
-        checked(pod.request, request_name="spec.gpu.request", limit_name="spec.gpu.limit")
-    except (BadQuantity, BadRequest) as error:
-        where = f"{_quantity_field(pod.spec.gpu)} " if isinstance(error, BadQuantity) else ""
-        raise BadSharePod(f"{who}: {where}{error}") from None
+        check_gpu(pod.spec.gpu)
+    except BadSharePod as error:
+        raise BadSharePod(f"{who}: {error}") from None
     _check_containers(who, pod.spec.template.spec)
     return pod
 
@@ -200,7 +244,10 @@ def _known(where: str) -> str:
     known = _TYPES.get(re.sub(r"\[(\d+|\.\.\.)\]", "[]", where))
     if known is None:
         return "see the example in the documentation"
-    return "it knows " + ", ".join(field.encode_name for field in msgspec.structs.fields(known))
+    bases = (ClusterMetadata, ClusterPodSpec, ClusterContainer)
+    theirs = {field.name for base in bases if issubclass(known, base) for field in msgspec.structs.fields(base)}
+    own = [field.encode_name for field in msgspec.structs.fields(known) if field.name not in theirs]
+    return f"it knows {', '.join(own)}{' and the fields of a pod in a cluster' if theirs else ''}"
 
 
 def _quantity_field(gpu: GpuSpec) -> str:
@@ -224,4 +271,12 @@ def _check_containers(who: str, pod: PodSpec) -> None:
         if not container.command:
             raise BadSharePod(
                 f'{who}: container "{container.name}" has no command; on one machine there is no image to take it from'
+            )
+        elsewhere = [v.name for v in container.env if v.value_from is not None] or (
+            ["envFrom"] if container.env_from else []
+        )
+        if elsewhere:
+            raise BadSharePod(
+                f'{who}: container "{container.name}" takes {elsewhere[0]} from the cluster (valueFrom, envFrom); '
+                "one machine has no Secrets and ConfigMaps, so write the value"
             )

@@ -69,3 +69,31 @@ def test_cluster_fields_are_accepted_and_listed():
     pod = parse_sharepod(sharepod(container={"image": "x", "resources": {"limits": {"cpu": 1}}}))
 
     assert pod.ignored == ["containers[].resources"]
+
+
+def test_the_yaml_of_a_cluster_is_the_yaml_of_a_machine():
+    """Fields of pods in a cluster, and what an API server adds, are accepted here and listed as without effect."""
+    document = sharepod(
+        container={"livenessProbe": {"exec": {}}, "command": ["true"]},
+        metadata={"name": "a", "uid": "u", "resourceVersion": "7", "managedFields": []},
+        status={"phase": "Running"},
+    )
+    document["spec"]["template"]["spec"] |= {"serviceAccountName": "x", "hostIPC": True}
+    pod = parse_sharepod(document)
+
+    assert ["hostIPC", "serviceAccountName", "containers[].livenessProbe"] == pod.ignored
+
+
+def test_a_value_from_the_cluster_is_refused_on_a_machine():
+    """A variable whose value is in a Secret can not be set here, and the message says so."""
+    with pytest.raises(BadSharePod, match='container "main" takes PASSWORD from the cluster'):
+        parse_sharepod(sharepod(container={"env": [{"name": "PASSWORD", "valueFrom": {"secretKeyRef": {}}}]}))
+
+
+def test_a_misspelt_field_of_a_pod_is_still_an_error():
+    """Accepting the fields of a cluster does not mean accepting any field."""
+    document = sharepod()
+    document["spec"]["template"]["spec"]["hostNetwrk"] = True
+
+    with pytest.raises(BadSharePod, match=r'no field "hostNetwrk"; it knows containers, .* and the fields of a pod'):
+        parse_sharepod(document)

@@ -1,0 +1,1 @@
+"""The node agent: what the scheduler planned is what the container gets."""

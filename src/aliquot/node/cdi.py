@@ -1,0 +1,114 @@
+"""CDI specification files: what a container gets besides its image, written just before the runtime looks for it.
+
+One file for each device name, and each name is written with one content in its life, since runtimes keep what they have
+read under a name. Source: CNCF container device interface, SPEC.md, version 0.6.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from aliquot.model.errors import AliquotError
+from aliquot.node.kubelet import CDI_KIND
+
+CDI_VERSION: Final = "0.6.0"
+_PREFIX: Final = "aliquot.dev-gpu_"
+
+
+class CdiError(AliquotError):
+    """A specification could not be written."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A file or folder of the node shown in the container."""
+
+    host: Path
+    inside: Path
+    writable: bool = False
+
+    def body(self) -> dict[str, Any]:
+        """As CDI writes it."""
+        kind = "rw" if self.writable else "ro"
+        return {
+            "hostPath": str(self.host),
+            "containerPath": str(self.inside),
+            "options": [kind, "nosuid", "nodev", "rbind"],
+        }
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What is changed of a container."""
+
+    env: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+    hooks: tuple[dict[str, Any], ...] = ()
+
+    def __add__(self, other: Edits) -> Edits:
+        return Edits(
+            self.env + other.env,
+            self.mounts + other.mounts,
+            self.device_nodes + other.device_nodes,
+            self.hooks + other.hooks,
+        )
+
+    def body(self) -> dict[str, Any]:
+        """As CDI writes it; empty lists are left out, as some readers refuse them."""
+        parts: dict[str, Any] = {
+            "env": list(self.env),
+            "mounts": [mount.body() for mount in self.mounts],
+            "deviceNodes": [{"path": path} for path in self.device_nodes],
+            "hooks": list(self.hooks),
+        }
+        return {key: value for key, value in parts.items() if value}
+
+
+def qualified(name: str) -> str:
+    """The name by which Allocate answers with a device."""
+    return f"{CDI_KIND}={name}"
+
+
+def write_spec(folder: Path, name: str, edits: Edits) -> Path:
+    """Write the file of one device; the runtime sees all of it or nothing.
+
+    Raises:
+        CdiError: it could not be written.
+    """
+    device = {"name": name, "containerEdits": edits.body()}
+    body = msgspec.json.encode({"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": [device]})
+    path = folder / f"{_PREFIX}{name}.json"
+    fresh = folder / f".{_PREFIX}{name}.{os.getpid()}"
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if path.exists() and path.read_bytes() == body:
+            return path
+        fresh.write_bytes(body)
+        fresh.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise CdiError(f"{path} could not be written ({error.strerror}); is cdi-dir right?") from None
+    return path
+
+
+def remove_spec(folder: Path, name: str) -> None:
+    """Take a device away; what is not there is away already."""
+    (folder / f"{_PREFIX}{name}.json").unlink(missing_ok=True)
+
+
+def written_names(folder: Path) -> set[str]:
+    """The devices that have a file."""
+    return {path.name.removeprefix(_PREFIX).removesuffix(".json") for path in _ours(folder)}
+
+
+def _ours(folder: Path) -> Iterable[Path]:
+    return folder.glob(f"{_PREFIX}*.json") if folder.is_dir() else ()

@@ -1,0 +1,131 @@
+"""What the agent remembers over its own end: which CDI device name it answered for which device ids, and whose it was.
+
+One JSON file of two lines, a header with the version and the SHA-256 of the second line, and the content. It is written
+beside, synced, renamed over the old one, and the folder is synced, so after a crash there is either the old one or the
+new one. A file that is damaged, or of a newer version, is set aside and said so; it is never guessed at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from aliquot.model.errors import AliquotError
+
+VERSION: Final = 1
+
+
+class CheckpointError(AliquotError):
+    """The checkpoint could not be written; nothing that depends on it may go on."""
+
+
+class Allotment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One answer to Allocate: the CDI device `name` for these ids.
+
+    The owner, and the text of the plan that was followed, are known once its container has been announced.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    uid: str = ""
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    plan: str = ""
+
+    @property
+    def owner(self) -> PodKey | None:
+        """The pod, if it is known."""
+        return PodKey(self.uid, self.namespace, self.pod) if self.uid else None
+
+
+class PodKey(msgspec.Struct, frozen=True):
+    """A pod by both of its names."""
+
+    uid: str
+    namespace: str
+    pod: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}"
+
+
+class Content(msgspec.Struct, frozen=True):
+    """All that is kept, for the node of that name."""
+
+    node: str = ""
+    allotments: tuple[Allotment, ...] = ()
+
+
+class _Header(msgspec.Struct):
+    version: int
+    sha256: str
+
+
+def write_checkpoint(path: Path, content: Content) -> None:
+    """Put the content on disk; when this returns it survives a power cut.
+
+    Raises:
+        CheckpointError: it could not be written, as when the disk is full; the old one is still there.
+    """
+    body = msgspec.json.encode(content)
+    header = msgspec.json.encode(_Header(VERSION, hashlib.sha256(body).hexdigest()))
+    fresh = path.with_name(path.name + ".new")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with fresh.open("wb") as file:
+            file.write(header + b"\n" + body + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        reason = error.strerror or str(error)
+        raise CheckpointError(f"{path} could not be written ({reason}); make room or mend the disk") from None
+
+
+def read_checkpoint(path: Path) -> tuple[Content, str]:
+    """The content, and what was wrong with it: empty if nothing, with the content empty if something was.
+
+    A damaged file is renamed to end in `.damaged`, so that it can be looked at.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return Content(), ""
+    except OSError as error:
+        return Content(), f"{path} could not be read ({error.strerror})"
+    try:
+        head, body = raw.split(b"\n")[:2]
+        header = msgspec.json.decode(head, type=_Header)
+        if header.version != VERSION:
+            return Content(), _aside(path, f"is of version {header.version}, this agent reads version {VERSION}")
+        if hashlib.sha256(body).hexdigest() != header.sha256:
+            return Content(), _aside(path, "does not have the checksum it was written with")
+        return msgspec.json.decode(body, type=Content), ""
+    except (ValueError, msgspec.DecodeError) as error:
+        return Content(), _aside(path, f"is no checkpoint ({error})")
+
+
+def _aside(path: Path, why: str) -> str:
+    kept = path.with_name(path.name + ".damaged")
+    try:
+        path.replace(kept)
+    except OSError as error:
+        return f"{path} {why}, and could not be set aside ({error.strerror})"
+    return f"{path} {why}; it was set aside as {kept.name}"
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,163 @@
+"""Answers kubelet: ids and their health, a neutral name for ids, and all that a container needs just before it starts.
+
+Allocate says nothing but a fresh CDI device name, for it cannot know who asks. PreStartContainer finds out (see
+`identity`), takes the seat that the pod's plan names, and only then writes the CDI file that the runtime reads next.
+What may come right by waiting is waited for within kubelet's own limit; what can not is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import structlog
+
+from aliquot.kube.errors import KubeError
+from aliquot.kube.names import GPU_PERCENT, PLAN
+from aliquot.kube.plan import BadPlan, PodPlan, read_plan
+from aliquot.kube.quantities import parse_count
+from aliquot.model.errors import AliquotError
+from aliquot.node.allotments import Allotments
+from aliquot.node.cdi import qualified, write_spec
+from aliquot.node.checkpoint import PodKey
+from aliquot.node.devices import DeviceId, device_ids, preferred
+from aliquot.node.identity import Claim, Disagreement, UnknownOwner, identify
+from aliquot.node.kubelet import PodResources, noted
+from aliquot.node.pods import NodePod, Pods
+from aliquot.node.seating import NoSeat, NotYet, Seat, Seating
+from aliquot.node.settings import Settings
+
+_LOG: Final = structlog.get_logger("aliquot.node")
+AGAIN_S: Final = 0.2
+Outcome = Literal["seated", "waits", "refused"]
+"""`waits` may come right by itself, `refused` never does."""
+
+
+class Refused(AliquotError):
+    """A container must not start; the text says why."""
+
+
+class ShareDesk:
+    """The desk of one node. `on_outcome` is told what became of each container that was announced."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        seating: Seating,
+        pods: Pods,
+        allotments: Allotments,
+        resources: PodResources,
+        on_outcome: Callable[[PodKey, str, Outcome, str], Awaitable[None]],
+    ) -> None:
+        self.seating = seating
+        self.pods = pods
+        self.allotments = allotments
+        self.resources = resources
+        self.unfit = "starting"
+        """Why nothing may be given now; empty when all is well."""
+        self._settings = settings
+        self._on_outcome = on_outcome
+        self._cdi = Path(settings.cdi_dir)
+
+    def devices(self) -> list[DeviceId]:
+        """See `plugin.Desk`; while the agent is not fit to serve, none is healthy."""
+        gpus = self.seating.machine.gpus
+        sick = self.seating.sick()
+        if self.unfit:
+            sick = {**sick, **{gpu.uuid: self.unfit for gpu in gpus}}  # type: ignore[dict-item]
+        return device_ids(gpus, self._settings.ids_per_gpu, sick)
+
+    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        """See `plugin.Desk`: the GPUs of the oldest pod that waits for so many, since only a hint is asked for."""
+        for pod in sorted(self.pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
+            for container in pod.asking():
+                key = f"{pod.metadata.uid}/{container.name}"
+                percent = container.resources.limits.get(GPU_PERCENT, 0)
+                if not pod.ended and key not in self.seating.seats and parse_count(percent) == size:
+                    return preferred(available, must, size, self._planned(pod, container.name))
+        return preferred(available, must, size, [])
+
+    async def allocate(self, ids: Sequence[str]) -> str:
+        """See `plugin.Desk`."""
+        if self.unfit:
+            raise Refused(f"nothing can be given now: {self.unfit}")
+        return qualified(await self.allotments.give(ids))
+
+    async def before_start(self, ids: Sequence[str]) -> None:
+        """See `plugin.Desk`."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._settings.pre_start_wait_s
+        while True:
+            try:
+                for claim in await self._claims(frozenset(ids)):
+                    await self._prepare(claim, ids)
+                return
+            except (UnknownOwner, NotYet, KubeError, OSError) as error:
+                if loop.time() > until_s:
+                    _LOG.warning("not-started", ids=len(ids), why=str(error))
+                    raise Refused(str(error)) from None
+            await asyncio.sleep(AGAIN_S)
+
+    async def _claims(self, ids: frozenset[str]) -> list[Claim]:
+        held = await self.resources.held()
+        entries = await asyncio.to_thread(noted, self._settings.device_plugins)
+        uids = {entry.uid for entry in entries or () if entry.ids == ids}
+        rows = {(row.namespace, row.pod) for row in held if row.ids == ids}
+        known = {(key.namespace, key.pod) for key in self.pods.keys().values()}
+        if not uids <= set(self.pods.keys()) or not rows <= known:
+            await self.pods.refresh()
+        return identify(ids, held, entries, self.allotments, self.pods.keys())
+
+    async def _prepare(self, claim: Claim, ids: Sequence[str]) -> None:
+        """Everything for one container; told as it ends.
+
+        Raises:
+            NotYet, KubeError: it may come right by waiting.
+            Refused: it will not.
+        """
+        try:
+            plan, text = self._plan(claim)
+            seat = await asyncio.to_thread(self._seat, claim, plan)
+            await self.allotments.settle(claim, ids, text)
+        except NotYet as error:
+            await self._on_outcome(claim.owner, claim.container, "waits", str(error))
+            raise
+        except (NoSeat, BadPlan, Disagreement) as error:
+            await self._on_outcome(claim.owner, claim.container, "refused", str(error))
+            raise Refused(str(error)) from None
+        _LOG.info("seated", pod=str(claim.owner), container=claim.container, device=claim.name, tenant=seat.key)
+        await self._on_outcome(claim.owner, claim.container, "seated", "")
+
+    def _plan(self, claim: Claim) -> tuple[PodPlan, str]:
+        """The plan, and its text: that which was followed before, else the pod's own.
+
+        Raises:
+            NoSeat: there is none. BadPlan: it can not be read.
+        """
+        settled = self.allotments.get(claim.name)
+        pod = self.pods.get(claim.owner.uid)
+        text = settled.plan if settled is not None and settled.plan else ""
+        text = text or (pod.metadata.annotations.get(PLAN, "") if pod is not None else "")
+        plan = read_plan({PLAN: text}) if text else None
+        if plan is None:
+            raise NoSeat(
+                f"{claim.owner} asks for {GPU_PERCENT} and has no {PLAN}: it was not scheduled by Aliquot; "
+                "let it be scheduled by a scheduler with Aliquot's extender"
+            )
+        return plan, text
+
+    def _seat(self, claim: Claim, plan: PodPlan) -> Seat:
+        seat = self.seating.take(claim.owner, claim.container, plan)
+        write_spec(self._cdi, claim.name, seat.edits)
+        return seat
+
+    def _planned(self, pod: NodePod, container: str) -> list[int]:
+        try:
+            plan = read_plan(pod.metadata.annotations)
+        except BadPlan:
+            return []
+        given = plan.containers.get(container) if plan is not None else None
+        gpus = [self.seating.machine.by_uuid(piece.gpu) for piece in given.slices] if given is not None else []
+        return [gpu.index for gpu in gpus if gpu is not None]

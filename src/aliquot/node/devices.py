@@ -1,0 +1,60 @@
+"""The device ids that kubelet counts: `g3-042`, so many for each GPU, and which GPU's health they carry.
+
+The ids are short and their number is bounded, since kubelet takes no message over 4 MiB and stores each id it gives.
+Which GPU a container gets is the plan's word and not that of its ids; a GPU's ids only carry its health and its memory
+node to kubelet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aliquot.driver.discovery import Gpu
+from aliquot.model.ids import GpuUuid
+
+HEALTHY: Final = "Healthy"
+UNHEALTHY: Final = "Unhealthy"
+
+
+@dataclass(frozen=True)
+class DeviceId:
+    """One id as kubelet is told it; `numa` is the memory node, None where it is not known."""
+
+    name: str
+    healthy: bool
+    numa: int | None
+
+
+def id_of(gpu: int, number: int) -> str:
+    """`g0-007`: the GPU by its index, and a number."""
+    return f"g{gpu}-{number:03}"
+
+
+def gpu_of(device: str) -> int | None:
+    """The index of the GPU an id belongs to; None for an id that is none of ours."""
+    head, dash, number = device.partition("-")
+    return int(head[1:]) if dash and head[:1] == "g" and head[1:].isdigit() and number.isdigit() else None
+
+
+def device_ids(gpus: Sequence[Gpu], per_gpu: int, sick: Mapping[GpuUuid, str]) -> list[DeviceId]:
+    """All ids of a node; those of a GPU that is sick are unhealthy."""
+    return [
+        DeviceId(id_of(gpu.index, number), GpuUuid(gpu.uuid) not in sick, gpu.numa)
+        for gpu in gpus
+        for number in range(per_gpu)
+    ]
+
+
+def preferred(available: Iterable[str], must: Iterable[str], size: int, gpus: Sequence[int]) -> list[str]:
+    """`size` ids, those of `gpus` first and in order; what must be among them always is."""
+    chosen = sorted(set(must))
+    order = {gpu: place for place, gpu in enumerate(gpus)}
+
+    def rank(device: str) -> tuple[int, str]:
+        gpu = gpu_of(device)
+        return (order.get(gpu, len(order)) if gpu is not None else len(order), device)
+
+    rest = sorted(set(available) - set(chosen), key=rank)
+    return (chosen + rest)[: max(size, 0)]

@@ -1,0 +1,70 @@
+"""What the agent tells people: events on pods and on the node. An event that can not be written never stops the work."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Final, Literal
+
+import structlog
+
+from aliquot.kube.api import Api
+from aliquot.kube.clock import Clock, RealClock, seconds_time
+from aliquot.kube.errors import KubeError
+from aliquot.kube.objects import Event, Meta, ObjectReference
+from aliquot.kube.resources import EVENTS
+
+_LOG: Final = structlog.get_logger("aliquot.node")
+MOST_REMEMBERED: Final = 1000
+AGAIN_S: Final = 60.0
+Kind = Literal["Normal", "Warning"]
+
+
+class Events:
+    """Writes events; the same one about the same object at most once a minute."""
+
+    def __init__(self, api: Api, node: str, clock: Clock | None = None) -> None:
+        self._api = api
+        self._node = node
+        self._clock = clock or RealClock()
+        self._told: dict[tuple[str, str, str], float] = {}
+        self._number = 0
+
+    async def about_pod(self, namespace: str, name: str, uid: str, reason: str, message: str, kind: Kind) -> None:
+        """Tell something about a pod."""
+        subject = ObjectReference(api_version="v1", kind="Pod", name=name, namespace=namespace, uid=uid)
+        await self._tell(subject, reason, message, kind)
+
+    async def about_node(self, reason: str, message: str, kind: Kind = "Warning") -> None:
+        """Tell something about the node."""
+        subject = ObjectReference(api_version="v1", kind="Node", name=self._node, uid=self._node)
+        await self._tell(subject, reason, message, kind)
+
+    async def _tell(self, subject: ObjectReference, reason: str, message: str, kind: Kind) -> None:
+        key, now_s = (subject.uid or subject.name, reason, message), self._clock.monotonic_s()
+        if now_s - self._told.get(key, -AGAIN_S) < AGAIN_S:
+            return
+        if len(self._told) >= MOST_REMEMBERED:
+            self._told.clear()
+        self._told[key] = now_s
+        self._number += 1
+        log = _LOG.warning if kind == "Warning" else _LOG.info
+        log("told", about=f"{subject.kind}/{subject.name}", reason=reason, message=message)
+        moment = seconds_time(self._clock.wall())
+        namespace = subject.namespace or "default"
+        event = Event(
+            metadata=Meta(name=f"{subject.name[:200]}.{time.time_ns():x}.{os.getpid()}-{self._number}"),
+            involved_object=subject,
+            reason=reason,
+            message=message[:1000],
+            type=kind,
+            count=1,
+            first_timestamp=moment,
+            last_timestamp=moment,
+            reporting_component="aliquot-node",
+            reporting_instance=self._node,
+        )
+        try:
+            await self._api.create(EVENTS, event, namespace=namespace)
+        except KubeError as error:
+            _LOG.warning("event-lost", reason=reason, why=str(error))

@@ -1,0 +1,218 @@
+"""The device plugin for `aliquot.dev/gpu-percent`: serves, registers, and does both again when kubelet was restarted.
+
+Source: Kubernetes device plugin API v1beta1. Kubelet dials back during Register, so the server serves before. A kubelet
+that starts removes all sockets in its folder, which is how its start is noticed; a socket of kubelet's own that is
+another file than before tells the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import grpc
+import grpc.aio
+import structlog
+
+from aliquot.model.errors import AliquotError
+from aliquot.node.devices import HEALTHY, UNHEALTHY, DeviceId
+from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
+from aliquot.node.kubelet_api import deviceplugin_pb2_grpc as rpc
+
+_LOG: Final = structlog.get_logger("aliquot.node")
+API: Final = "v1beta1"
+KUBELET_SOCKET: Final = "kubelet.sock"
+LOOK_S: Final = 0.1
+REGISTER_TIMEOUT_S: Final = 15.0
+ASK_BYTES: Final = 16 << 20
+
+
+class Desk(Protocol):
+    """Who answers what kubelet asks."""
+
+    def devices(self) -> list[DeviceId]:
+        """All ids with their health; quick."""
+        ...
+
+    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        """The ids to take for some container; only a hint."""
+        ...
+
+    async def allocate(self, ids: Sequence[str]) -> str:
+        """The CDI device name for these ids.
+
+        Raises:
+            AliquotError: none can be given.
+        """
+        ...
+
+    async def before_start(self, ids: Sequence[str]) -> None:
+        """Make ready what the container with these ids gets.
+
+        Raises:
+            AliquotError: it must not start.
+        """
+        ...
+
+
+class DevicePlugin(rpc.DevicePluginServicer):
+    """One resource's plugin in kubelet's folder. `run` serves until cancelled."""
+
+    def __init__(self, folder: Path, resource: str, desk: Desk, *, on_registered: Callable[[], None]) -> None:
+        self.resource = resource
+        self.registrations = 0
+        self._folder = folder
+        self._desk = desk
+        self._endpoint = resource.replace("/", "-") + ".sock"
+        self._on_registered = on_registered
+        self._changed = asyncio.Condition()
+        self._version = 0
+        self._serving = 0
+        self._server: grpc.aio.Server | None = None
+        self._kubelet = 0
+
+    @property
+    def registered(self) -> bool:
+        """Whether kubelet knows this plugin, as far as can be seen."""
+        return self._server is not None and self._is_current()
+
+    async def run(self) -> None:
+        """Serve and register, again and again; ends by cancellation, with the socket removed."""
+        try:
+            while True:
+                if not self.registered:
+                    await self._register_anew()
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await self._end_server()
+            (self._folder / self._endpoint).unlink(missing_ok=True)
+
+    async def tell(self) -> None:
+        """Tell kubelet the devices again, after a change of health."""
+        async with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+    async def _register_anew(self) -> None:
+        await self._end_server()
+        kubelet = _inode(self._folder / KUBELET_SOCKET)
+        if not kubelet:
+            return
+        try:
+            await self._serve()
+            await self._register()
+        except (grpc.aio.AioRpcError, OSError, RuntimeError) as error:
+            _LOG.warning(
+                "not-registered", why=error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            )
+            await self._end_server()
+            await asyncio.sleep(5 * LOOK_S)
+            return
+        self._kubelet = kubelet
+        self.registrations += 1
+        self._on_registered()
+
+    async def _serve(self) -> None:
+        socket = self._folder / self._endpoint
+        socket.unlink(missing_ok=True)
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", ASK_BYTES)])
+        rpc.add_DevicePluginServicer_to_server(self, server)
+        server.add_insecure_port(f"unix://{socket}")
+        await server.start()
+        self._serving += 1
+        self._server = server
+
+    async def _register(self) -> None:
+        request = pb.RegisterRequest(
+            version=API, endpoint=self._endpoint, resource_name=self.resource, options=_options()
+        )
+        async with grpc.aio.insecure_channel(f"unix://{self._folder / KUBELET_SOCKET}") as channel:
+            await rpc.RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_S)
+
+    async def _end_server(self) -> None:
+        if self._server is not None:
+            server, self._server = self._server, None
+            self._serving += 1
+            await self.tell()
+            await server.stop(0.2)
+
+    def _is_current(self) -> bool:
+        kubelet = _inode(self._folder / KUBELET_SOCKET)
+        return bool(kubelet) and kubelet == self._kubelet and (self._folder / self._endpoint).exists()
+
+    # -- the interface, in kubelet's names -----------------------------------------------------------------------
+
+    async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """What kubelet may call."""
+        return _options()
+
+    async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """All devices at once, and all again at each change; the stream lasts as long as the server."""
+        serving, told = self._serving, -1
+        while serving == self._serving:
+            told = self._version
+            yield pb.ListAndWatchResponse(devices=[_device(device) for device in self._desk.devices()])
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._version != told)  # noqa: B023
+
+    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The ids of the GPU that the plan names, where that can be told."""
+        answers = [
+            pb.ContainerPreferredAllocationResponse(
+                deviceIDs=self._desk.prefer(one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size)
+            )
+            for one in request.container_requests
+        ]
+        return pb.PreferredAllocationResponse(container_responses=answers)
+
+    async def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """A CDI device name and nothing else: who asks is not known yet."""
+
+        async def one(ids: Sequence[str]) -> Any:
+            device = pb.CDIDevice(name=await self._desk.allocate(ids))
+            return pb.ContainerAllocateResponse(cdi_devices=[device])
+
+        async def all_of_them() -> Any:
+            return pb.AllocateResponse(
+                container_responses=[await one(tuple(r.devices_ids)) for r in request.container_requests]
+            )
+
+        return await _or_refuse(context, all_of_them())
+
+    async def PreStartContainer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The container of these ids is about to be created; an error keeps it waiting, with our sentence."""
+
+        async def prepare() -> Any:
+            await self._desk.before_start(tuple(request.devices_ids))
+            return pb.PreStartContainerResponse()
+
+        return await _or_refuse(context, prepare())
+
+
+async def _or_refuse(context: Any, work: Awaitable[Any]) -> Any:
+    try:
+        return await work
+    except AliquotError as error:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"aliquot: {error}")
+
+
+def _options() -> Any:
+    return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+
+def _device(device: DeviceId) -> Any:
+    made: Any = pb.Device(ID=device.name, health=HEALTHY if device.healthy else UNHEALTHY)
+    if device.numa is not None and device.numa >= 0:
+        made.topology.nodes.add(ID=device.numa)
+    return made
+
+
+def _inode(path: Path) -> int:
+    """What tells a socket from the one that was there before; 0 where there is none."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_ino ^ (status.st_ctime_ns << 1)
+    return 0

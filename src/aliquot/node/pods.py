@@ -1,0 +1,121 @@
+"""The node's pods, kept up to date by a watch, with a way to ask the API server itself where the copy may be behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from aliquot.kube.api import Api
+from aliquot.kube.names import GPU_PERCENT
+from aliquot.kube.objects import Container, Meta, PodSpec, PodStatus, Wire
+from aliquot.kube.reflector import Change, Reflector
+from aliquot.kube.resources import Resource
+from aliquot.node.checkpoint import PodKey
+
+
+class Running(Wire):
+    """The state of a container that runs."""
+
+    started_at: str = ""
+
+
+class ContainerState(Wire):
+    """What a container is doing; one of them at most."""
+
+    running: Running | None = None
+
+
+class ContainerStatus(Wire):
+    """What became of a container."""
+
+    name: str = ""
+    container_id: str = msgspec.field(name="containerID", default="")
+    restart_count: int = 0
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+
+class NodePodStatus(PodStatus):
+    """A pod's status with that of its containers."""
+
+    container_statuses: list[ContainerStatus] = []  # noqa: RUF012 - msgspec copies it for each object
+    init_container_statuses: list[ContainerStatus] = []  # noqa: RUF012
+
+
+class NodePod(Wire):
+    """A pod as a node's agent reads it."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: NodePodStatus = msgspec.field(default_factory=NodePodStatus)
+
+    @property
+    def key(self) -> PodKey:
+        """Both names of it."""
+        return PodKey(self.metadata.uid, self.metadata.namespace, self.metadata.name)
+
+    @property
+    def ended(self) -> bool:
+        """True when none of its containers runs again."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    def asking(self) -> list[Container]:
+        """Its containers that ask for a share."""
+        every = [*self.spec.init_containers, *self.spec.containers]
+        return [c for c in every if c.resources.limits.get(GPU_PERCENT) or c.resources.requests.get(GPU_PERCENT)]
+
+    def running(self) -> set[str]:
+        """Names of its containers that run now."""
+        every = [*self.status.init_container_statuses, *self.status.container_statuses]
+        return {status.name for status in every if status.state.running is not None}
+
+
+NODE_PODS: Final = Resource(NodePod, "Pod", "pods")
+
+
+class Pods:
+    """The pods of one node by uid; `on_gone` is told each pod that has ended or was deleted."""
+
+    def __init__(self, api: Api, node: str, on_gone: Callable[[NodePod], None]) -> None:
+        self._api = api
+        self._node = node
+        self._on_gone = on_gone
+        self._by_uid: dict[str, NodePod] = {}
+        self.reflector = Reflector(api, NODE_PODS, self._changed, selectors={"fieldSelector": f"spec.nodeName={node}"})
+
+    def __iter__(self) -> Iterator[NodePod]:
+        return iter(list(self._by_uid.values()))
+
+    def keys(self) -> dict[str, PodKey]:
+        """Every pod's names by its uid."""
+        return {uid: pod.key for uid, pod in self._by_uid.items()}
+
+    def get(self, uid: str) -> NodePod | None:
+        """The pod with that uid, as far as the watch has come."""
+        return self._by_uid.get(uid)
+
+    async def refresh(self) -> None:
+        """Ask the API server for all pods of the node, for those that the watch has not brought yet.
+
+        Raises:
+            KubeError: it does not answer.
+        """
+        query = {"fieldSelector": f"spec.nodeName={self._node}"}
+        page = msgspec.json.decode(await self._api.request("GET", NODE_PODS.path(), params=query), type=_PodList)
+        for pod in page.items:
+            self._by_uid[pod.metadata.uid] = pod
+
+    def _changed(self, change: Change[NodePod]) -> None:
+        pod = change.object
+        if change.kind == "deleted":
+            self._by_uid.pop(pod.metadata.uid, None)
+            self._on_gone(pod)
+            return
+        self._by_uid[pod.metadata.uid] = pod
+        if pod.ended:
+            self._on_gone(pod)
+
+
+class _PodList(Wire):
+    items: list[NodePod] = []  # noqa: RUF012

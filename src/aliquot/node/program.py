@@ -1,0 +1,46 @@
+"""`aliquot node` as a process: log, signals, and the agent between them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import structlog
+
+from aliquot.kube.api import Api
+from aliquot.node.agent import Agent
+from aliquot.node.settings import Settings
+
+
+def set_up_log(form: str) -> None:
+    """One line for each thing that happens, on stderr: for people, or as JSON."""
+    last = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            last,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def serve(settings: Settings) -> None:
+    """Run the agent until SIGTERM or SIGINT.
+
+    Raises:
+        AliquotError: it could not start, or a part of it failed.
+    """
+    set_up_log(settings.log_format)
+    asyncio.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with Api.connect(settings.kubeconfig) as api:
+        await Agent(settings, api).run(stop)

@@ -1,0 +1,126 @@
+"""After a crash or a reboot: the books rebuilt from what is still known, in the order of trust.
+
+1. Kubelet's own accounts (PodResources, and its device checkpoint): what containers hold.
+2. Our checkpoint: which name was given for which ids, whose it became, and by which plan.
+3. The pods' annotations: the plan.
+
+Where two of them differ the earlier one counts, and the difference is told. That kubelet knows nothing is no proof that
+nothing is held: a kubelet that was just started knows none of its pods yet. Pure; see `recover`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from aliquot.node.checkpoint import Allotment, PodKey
+from aliquot.node.identity import Held, Noted
+
+
+@dataclass(frozen=True)
+class Known:
+    """A pod as the API server has it; `plan` is the annotation's text."""
+
+    key: PodKey
+    plan: str = ""
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What to go on with: the allotments that stand, and each difference as a sentence."""
+
+    allotments: tuple[Allotment, ...]
+    differences: tuple[str, ...] = field(default=())
+
+
+def recover(
+    held: Sequence[Held],
+    noted: Sequence[Noted] | None,
+    kept: Iterable[Allotment],
+    pods: Mapping[str, Known] | None,
+) -> Recovered:
+    """The allotments that stand.
+
+    `noted` is None when kubelet's file can not be read, `pods` is None when the API server does not answer; what only
+    these could tell is then left as our checkpoint has it.
+    """
+    told: list[str] = []
+    standing = {allotment.name: allotment for allotment in kept}
+    if noted is not None:
+        standing = _by_kubelet(standing, noted, pods, told)
+    standing = {name: _by_rows(allotment, held, told) for name, allotment in standing.items()}
+    if pods is not None:
+        standing = {
+            name: after for name, before in standing.items() if (after := _by_api(before, pods, told)) is not None
+        }
+    _nobodys(held, standing.values(), told)
+    return Recovered(tuple(standing.values()), tuple(told))
+
+
+def _by_kubelet(
+    standing: Mapping[str, Allotment],
+    noted: Sequence[Noted],
+    pods: Mapping[str, Known] | None,
+    told: list[str],
+) -> dict[str, Allotment]:
+    """What kubelet's file has, with what we know besides."""
+    found: dict[str, Allotment] = {}
+    for entry in noted:
+        for name in entry.names:
+            before = standing.get(name)
+            made = before or Allotment(name, tuple(sorted(entry.ids)))
+            if before is None:
+                told.append(f"{name} of container {entry.container}, pod uid {entry.uid}, was not in our checkpoint")
+            elif frozenset(before.ids) != entry.ids:
+                told.append(f"{name} stands for {len(entry.ids)} ids with kubelet and {len(before.ids)} with us")
+                made = replace(made, ids=tuple(sorted(entry.ids)))
+            if made.uid and (made.uid, made.container) != (entry.uid, entry.container):
+                told.append(
+                    f"{name} is {entry.container}'s of pod uid {entry.uid} with kubelet, {made.owner}'s with us"
+                )
+                made = replace(made, uid="", namespace="", pod="", container="", plan="")
+            known = pods.get(entry.uid) if pods is not None else None
+            if not made.uid and known is not None:
+                key = known.key
+                made = replace(made, uid=key.uid, namespace=key.namespace, pod=key.pod, container=entry.container)
+            found[name] = made
+    gone = [allotment for name, allotment in standing.items() if name not in found]
+    told += [f"{a.name} of {a.owner or 'nobody yet'} is not with kubelet any more" for a in gone if a.uid]
+    return found
+
+
+def _by_rows(allotment: Allotment, held: Sequence[Held], told: list[str]) -> Allotment:
+    """PodResources against the owner that we have; rows name no uid, so only another pod is a difference."""
+    rows = [row for row in held if row.ids == frozenset(allotment.ids)]
+    mine = (allotment.namespace, allotment.pod)
+    if allotment.uid and rows and mine not in [(row.namespace, row.pod) for row in rows]:
+        told.append(
+            f"{allotment.name} is {mine[0]}/{mine[1]}'s with us, {rows[0].namespace}/{rows[0].pod} holds its ids"
+        )
+        return replace(allotment, uid="", namespace="", pod="", container="", plan="")
+    return allotment
+
+
+def _by_api(allotment: Allotment, pods: Mapping[str, Known], told: list[str]) -> Allotment | None:
+    """None when its pod is gone; with the plan that counts."""
+    if not allotment.uid:
+        return allotment
+    pod = pods.get(allotment.uid)
+    if pod is None or pod.ended:
+        return None
+    if allotment.plan and pod.plan != allotment.plan:
+        told.append(f"the plan of {pod.key} was changed after its container {allotment.container} got its share by it")
+        return allotment
+    return replace(allotment, plan=pod.plan)
+
+
+def _nobodys(held: Sequence[Held], standing: Iterable[Allotment], told: list[str]) -> None:
+    known = {frozenset(allotment.ids) for allotment in standing}
+    told += [
+        f"{row.namespace}/{row.pod} container {row.container} holds {len(row.ids)} ids that we never named"
+        for row in held
+        if row.ids not in known
+    ]

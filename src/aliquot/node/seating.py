@@ -1,0 +1,238 @@
+"""Seats: everything a tenant has on its node, made before its container and taken away after it.
+
+A seat is an entry in the node's books, a tenant folder with the library that keeps the promise, and a record at the
+arbiter. Taking the same seat again changes nothing, so a container that starts again, an agent that starts again and
+an arbiter that starts again all find what they need. The books are the last line of defence: a plan that does not fit
+beside those that are seated is refused, whoever made it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aliquot.arbiter.client import ArbiterClient, ArbiterError
+from aliquot.arbiter.records import TenantGpu, TenantRecord
+from aliquot.driver.cores import core_list
+from aliquot.driver.injection import TenantConf, TenantFolder, provision
+from aliquot.driver.native import HOOK, native_part
+from aliquot.kube.plan import ContainerPlan, PodPlan
+from aliquot.model.errors import AliquotError
+from aliquot.model.ids import GpuUuid
+from aliquot.model.quantities import MILLI
+from aliquot.node.cdi import Edits, Mount
+from aliquot.node.checkpoint import PodKey
+from aliquot.node.machine import Machine
+from aliquot.placement.asks import Ask
+from aliquot.placement.cluster import Cluster, LedgerError, Placement
+
+# Where glibc looks without being told: Debian's directories, and those of Red Hat and most others.
+LIBRARY_FOLDERS: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
+STANDS_FOR: Final = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
+DONE: Final = "made"
+
+
+class NoSeat(AliquotError):
+    """A plan that can not be honoured on this node, and will not be by waiting."""
+
+
+class NotYet(AliquotError):
+    """A plan that can not be honoured now, but may be soon."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One tenant. `key` is unique on the node for ever, `record` is what the arbiter knows."""
+
+    key: str
+    owner: PodKey
+    container: str
+    plan: ContainerPlan
+    record: TenantRecord
+    edits: Edits
+
+
+class Seating:
+    """All seats of a node. Its methods block and may be called from any thread; one works at a time."""
+
+    def __init__(self, node: str, machine: Machine, tenants: Path, arbiter: Path) -> None:
+        self.node = node
+        self.machine = machine
+        self.books = Cluster([machine.spec(node)])
+        self.seats: dict[str, Seat] = {}
+        self.sick: Callable[[], Mapping[GpuUuid, str]] = dict
+        self._tenants = tenants
+        self._arbiter_dir = arbiter
+        self._hook = native_part(HOOK)
+        self._lock = threading.Lock()
+        self._boot = 0
+
+    def take(self, owner: PodKey, container: str, plan: PodPlan) -> Seat:
+        """The seat of a container by its pod's plan.
+
+        Raises:
+            NoSeat: the plan is for another node, has nothing for the container, or names a GPU that is not here.
+            NotYet: it does not fit beside the others, a GPU is sick, or the arbiter does not answer.
+        """
+        host, given = _share_of(owner, container, plan, self.node)
+        key = f"{owner.uid}/{host}"
+        with self._lock:
+            seat = self.seats.get(key)
+            if seat is None:
+                seat = self._make(key, owner, host, given)
+                self._reserve(seat)
+            try:
+                self._provide(seat)
+            except BaseException:
+                if key not in self.seats:
+                    self.books.release(key)
+                raise
+            self.seats[key] = seat
+            return seat
+
+    def leave(self, key: str) -> None:
+        """Take a seat away; one that is not taken is no error."""
+        with self._lock:
+            seat = self.seats.pop(key, None)
+            self.books.release(key)
+            if seat is not None:
+                self._dismiss(seat.record.name)
+            shutil.rmtree(self._folder(key), ignore_errors=True)
+
+    def leave_pod(self, uid: str) -> list[str]:
+        """Take all seats of a pod away; which they were."""
+        keys = [key for key in list(self.seats) if key.partition("/")[0] == uid]
+        for key in keys:
+            self.leave(key)
+        return keys
+
+    def look_at_arbiter(self) -> str:
+        """Empty, or why the arbiter can not be used; one that is another than last time is told who is here."""
+        try:
+            with ArbiterClient(self._arbiter_dir, timeout_s=5.0) as client:
+                boot = client.status().boot_id
+            if boot != self._boot:
+                with self._lock:
+                    for seat in self.seats.values():
+                        self._add(seat.record)
+                self._boot = boot
+        except (ArbiterError, OSError, NotYet) as error:
+            return str(error)
+        return ""
+
+    def sweep(self) -> list[str]:
+        """Remove folders that belong to nobody, and tenants at the arbiter that are nobody's; what was removed."""
+        with self._lock:
+            used = {self._folder(key).name for key in self.seats}
+            stray = [folder for folder in self._tenants.glob("*") if folder.name not in used]
+            for folder in stray:
+                shutil.rmtree(folder, ignore_errors=True)
+            return [folder.name for folder in stray] + self._dismiss_strangers()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _folder(self, key: str) -> Path:
+        return self._tenants / hashlib.sha256(key.encode()).hexdigest()[:16]
+
+    def _make(self, key: str, owner: PodKey, container: str, given: ContainerPlan) -> Seat:
+        gpus = []
+        for piece in given.slices:
+            gpu = self.machine.by_uuid(piece.gpu)
+            if gpu is None:
+                raise NoSeat(f"the plan gives container {container} {piece.gpu}, which node {self.node} does not have")
+            gpus.append(gpu)
+        folder = self._folder(key)
+        shares = [TenantGpu(s.gpu, s.request_milli, s.limit_milli, s.memory_mib) for s in given.slices]
+        name = f"{owner.namespace}/{owner.pod}/{container}"
+        record = TenantRecord(name=name, socket=str(folder / "socket"), gpus=shares)
+        visible = ",".join(piece.gpu for piece in given.slices)
+        env = (f"CUDA_VISIBLE_DEVICES={visible}", "NVIDIA_VISIBLE_DEVICES=void", f"ALIQUOT_TENANT={name}")
+        library = folder / "lib" / "libaliquot.so"
+        mounts = [Mount(folder, folder)]
+        mounts += [Mount(library, Path(where) / name) for where in LIBRARY_FOLDERS for name in STANDS_FOR]
+        return Seat(key, owner, container, given, record, Edits(env, tuple(mounts)) + self.machine.edits(gpus))
+
+    def _reserve(self, seat: Seat) -> None:
+        for piece in seat.plan.slices:
+            if reason := self.sick().get(piece.gpu):
+                raise NotYet(f"{piece.gpu} is not well: {reason}")
+        milli = sum(piece.request_milli for piece in seat.plan.slices)
+        ask = Ask(whole=milli // MILLI, rest_milli=milli % MILLI)
+        try:
+            self.books.reserve(seat.key, Placement(self.node, seat.plan.slices), ask)
+        except LedgerError as error:
+            raise NotYet(str(error)) from None
+
+    def _provide(self, seat: Seat) -> None:
+        folder = self._folder(seat.key)
+        if not (folder / DONE).exists():
+            shutil.rmtree(folder, ignore_errors=True)  # half made; no container has seen it
+            self._provision(seat, folder)
+            (folder / DONE).touch()
+        self._add(seat.record)
+
+    def _provision(self, seat: Seat, folder: Path) -> TenantFolder:
+        conf = TenantConf(
+            seat.record.name,
+            folder / "socket",
+            self.machine.libcuda,
+            self.machine.libnvml,
+            core_list(list(seat.plan.cores)) if seat.plan.cores else "",
+        )
+        try:
+            return provision(folder, conf, self._hook)
+        except OSError as error:
+            raise NotYet(f"the tenant's folder {folder} could not be made ({error.strerror})") from None
+
+    def _add(self, record: TenantRecord) -> None:
+        try:
+            with ArbiterClient(self._arbiter_dir) as client:
+                try:
+                    client.add_tenant(record)
+                except ArbiterError:
+                    # The name may be that of an earlier pod of the same name, whose end nobody told.
+                    if any(seat.record.name == record.name and seat.record != record for seat in self.seats.values()):
+                        raise
+                    client.remove_tenant(record.name)
+                    client.add_tenant(record)
+        except (ArbiterError, OSError) as error:
+            raise NotYet(f"the arbiter does not take {record.name}: {error}") from None
+
+    def _dismiss_strangers(self) -> list[str]:
+        known = {seat.record.name for seat in self.seats.values()}
+        try:
+            with ArbiterClient(self._arbiter_dir) as client:
+                strangers = {t.name for gpu in client.status().gpus for t in gpu.tenants} - known
+                for name in sorted(strangers):
+                    client.remove_tenant(name)
+        except (ArbiterError, OSError):
+            return []
+        return sorted(strangers)
+
+    def _dismiss(self, name: str) -> None:
+        try:
+            with ArbiterClient(self._arbiter_dir) as client:
+                client.remove_tenant(name)
+        except (ArbiterError, OSError):
+            return  # an arbiter that is away forgets a tenant whose folder is gone when it comes back
+
+
+def _share_of(owner: PodKey, container: str, plan: PodPlan, node: str) -> tuple[str, ContainerPlan]:
+    """The container whose slices are used, and the slices.
+
+    Raises:
+        NoSeat: see `Seating.take`.
+    """
+    if plan.node != node:
+        raise NoSeat(f"the plan of {owner.namespace}/{owner.pod} is for node {plan.node}, this is {node}")
+    given = plan.containers.get(container)
+    host = given.uses if given is not None and given.uses else container
+    given = plan.containers.get(host)
+    if given is None or not given.slices:
+        raise NoSeat(f"the plan of {owner.namespace}/{owner.pod} has no GPU for container {container}")
+    return host, given

@@ -1,0 +1,114 @@
+"""How one node's agent is set up: one name for each setting, the same on the command line and in a file."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from aliquot.model.errors import UserError
+
+MOST_IDS: Final = 1000
+
+
+class BadSettings(UserError):
+    """A configuration file or a flag that can not be used."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """Every setting with its default; times are seconds, and a directory is the node's own, as kubelet sees it."""
+
+    node_name: str = ""
+    kubeconfig: str = ""
+    emulate: str = ""
+    runtime_dir: str = "/run/aliquot"
+    state_dir: str = "/var/lib/aliquot"
+    cdi_dir: str = "/run/cdi"
+    kubelet_dir: str = "/var/lib/kubelet"
+    ids_per_gpu: int = 100
+    node_labels: bool = True
+    health_period_s: float = 5.0
+    allocation_check_period_s: float = 30.0
+    pre_start_wait_s: float = 20.0
+    replace_pods: bool = True
+    log_format: str = "text"
+
+    @property
+    def name(self) -> str:
+        """The node this agent speaks for."""
+        return self.node_name or socket.gethostname().lower()
+
+    @property
+    def device_plugins(self) -> Path:
+        """Where kubelet and its plugins meet."""
+        return Path(self.kubelet_dir) / "device-plugins"
+
+    @property
+    def pod_resources(self) -> Path:
+        """Where kubelet tells who holds which device."""
+        return Path(self.kubelet_dir) / "pod-resources" / "kubelet.sock"
+
+    @property
+    def checkpoint(self) -> Path:
+        """What this agent remembers; outlives a reboot."""
+        return Path(self.state_dir) / "node-checkpoint.json"
+
+    @property
+    def emulated(self) -> Path:
+        """The emulated machine, where there is one."""
+        return Path(self.runtime_dir) / "emulated"
+
+    @property
+    def tenants(self) -> Path:
+        """One folder for each tenant."""
+        return Path(self.runtime_dir) / "tenants"
+
+    def checked(self) -> Settings:
+        """The settings themselves, if they make sense.
+
+        Raises:
+            BadSettings: one of them can not be.
+        """
+        if not 1 <= self.ids_per_gpu <= MOST_IDS:
+            raise BadSettings(f"ids-per-gpu {self.ids_per_gpu} is not between 1 and {MOST_IDS}")
+        for name in ("health_period_s", "allocation_check_period_s", "pre_start_wait_s"):
+            if getattr(self, name) <= 0:
+                raise BadSettings(f"{name.replace('_', '-')} {getattr(self, name):g} is not more than 0 seconds")
+        if self.pre_start_wait_s >= 30:
+            raise BadSettings(
+                f"pre-start-wait-s {self.pre_start_wait_s:g} is too long: kubelet waits for 30 in all; take 25 or less"
+            )
+        if self.log_format not in ("text", "json"):
+            raise BadSettings(f"log-format {self.log_format!r} is not known; take text or json")
+        return self
+
+
+def read_settings(file: Path | None, flags: dict[str, Any]) -> Settings:
+    """The settings of a file (YAML, names as in `Settings`), with those flags before them that were given.
+
+    Raises:
+        BadSettings: the file can not be read, or names a setting there is none of.
+    """
+    given: dict[str, Any] = {}
+    if file is not None:
+        try:
+            given = yaml.safe_load(file.read_text()) or {}
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise BadSettings(f"--config {file}: {' '.join(str(error).split())}") from None
+        if not isinstance(given, dict):
+            raise BadSettings(f"--config {file}: it holds no mapping of settings to values")
+    given |= {name.replace("_", "-"): value for name, value in flags.items() if value is not None}
+    try:
+        return msgspec.convert(given, Settings).checked()
+    except msgspec.ValidationError as error:
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(Settings))
+        where = f"--config {file}: " if file is not None else ""
+        raise BadSettings(f"{where}{error}; the settings are {known}") from None
+
+
+def print_settings(settings: Settings) -> str:
+    """The settings as a configuration file that would give the same."""
+    return yaml.safe_dump(msgspec.to_builtins(settings), sort_keys=False)

@@ -1,0 +1,177 @@
+"""Bind: the one place where a share is given away.
+
+The node was chosen by kube-scheduler. The books are asked again, the share is held, and node and plan are posted in one
+Binding with the pod's uid as precondition. Whatever becomes of that request, the share is neither lost nor given twice:
+
+- bound: the hold stays until the watch shows the pod, then until the pod ends;
+- refused (conflict, pod gone, another uid): the pod is read again and the books follow what it says;
+- no answer: the hold stays as *doubtful*. The next bind of that pod to that node sends the very same plan, so it does
+  not matter which of the two arrives; a bind to another node takes a hold of its own, and the API server lets only one
+  of them through. Whatever the pod then says frees the others. Doubts that last longer than any request can are settled
+  by reading the pod.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from aliquot.kube.api import Api
+from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.dialects import FOREIGN, read
+from aliquot.kube.dialects.base import DeviceFacts, Dialect
+from aliquot.kube.errors import Busy, KubeError, NotFound, Unreachable
+from aliquot.kube.names import DIALECT, PLAN
+from aliquot.kube.objects import Binding, Meta, ObjectReference, Pod
+from aliquot.kube.plan import write_plan
+from aliquot.kube.reflector import Change
+from aliquot.kube.requests import BadPod
+from aliquot.kube.resources import PODS
+from aliquot.model.errors import UserError
+from aliquot.scheduler.books import Books, Hold, NoRoom
+from aliquot.scheduler.wire import BindingArgs
+
+log = logging.getLogger(__name__)
+DOUBT_S: Final = 70.0
+"""Longer than the API server works on a request (60 s by default)."""
+
+POST_S: Final = 4.0
+"""Shorter than the time between the end of one's lead and the beginning of another's."""
+
+
+class CanNotBind(Exception):
+    """The pod is not bound; kube-scheduler tries again. The text says why."""
+
+
+@dataclass
+class Binder:
+    """Binds pods. `leads` is asked right before each write; `find` gives a pod from the cache by its key."""
+
+    api: Api
+    books: Books
+    find: Callable[[str], Pod | None]
+    leads: Callable[[], bool] = lambda: True
+    clock: Clock = field(default_factory=RealClock)
+    dialects: Mapping[str, Dialect] = field(default_factory=lambda: FOREIGN)
+
+    async def bind(self, args: BindingArgs) -> None:
+        """Bind a pod to the node, with its plan.
+
+        Raises:
+            CanNotBind: it is not bound, or it is not known whether it is.
+        """
+        pod = await self._pod(args)
+        if pod.spec.node_name:
+            self._bound_already(pod, args.node)
+            return
+        try:
+            ask = read(pod, self.dialects)
+        except BadPod as error:
+            raise CanNotBind(str(error)) from None
+        if not self.leads():
+            raise CanNotBind("this scheduler does not lead; another one does or will soon")
+        if ask is None:
+            await self._post(pod, args.node, {})
+            return
+        try:
+            hold = self.books.hold(ask, args.node, self.clock.monotonic_s())
+        except (NoRoom, UserError) as error:
+            raise CanNotBind(f"pod {ask.key}: {error}") from None
+        await self._post(pod, args.node, self._annotations(pod, hold), hold)
+
+    async def settle(self) -> int:
+        """Read the pods of holds that were not settled for long, and let the books follow; how many were freed."""
+        freed = 0
+        for hold in self.books.unsettled(self.clock.monotonic_s() - DOUBT_S):
+            namespace, _, name = hold.key.partition("/")
+            try:
+                pod = await self.api.find(PODS, name, namespace=namespace)
+            except KubeError as error:
+                log.warning("pod %s: whether it is bound is not known: %s", hold.key, error)
+                continue
+            if pod is not None and pod.metadata.uid == hold.uid and pod.spec.node_name:
+                self.books.pod_changed(Change("modified", pod))
+            else:
+                self.books.let_go(hold)
+                freed += 1
+        return freed
+
+    async def _pod(self, args: BindingArgs) -> Pod:
+        """The pod of that uid: from the cache, or else from the API server, since kube-scheduler may be ahead of us."""
+        pod = self.find(f"{args.pod_namespace}/{args.pod_name}")
+        if pod is None or pod.metadata.uid != args.pod_uid:
+            try:
+                pod = await self.api.get(PODS, args.pod_name, namespace=args.pod_namespace)
+            except KubeError as error:
+                raise CanNotBind(str(error)) from None
+        if pod.metadata.uid != args.pod_uid:
+            raise CanNotBind(f"pod {pod.metadata.key} is another one now (uid {pod.metadata.uid}, not {args.pod_uid})")
+        return pod
+
+    def _bound_already(self, pod: Pod, node: str) -> None:
+        self.books.pod_changed(Change("modified", pod))
+        if pod.spec.node_name != node:
+            raise CanNotBind(f"pod {pod.metadata.key} is on node {pod.spec.node_name} already")
+
+    async def _post(self, pod: Pod, node: str, annotations: Mapping[str, str], hold: Hold | None = None) -> None:
+        meta = pod.metadata
+        binding = Binding(
+            Meta(name=meta.name, namespace=meta.namespace, uid=meta.uid, annotations=dict(annotations)),
+            ObjectReference(kind="Node", name=node),
+        )
+        path = PODS.path(namespace=meta.namespace, name=meta.name, sub="binding")
+        if hold is not None:
+            hold.doubtful = True
+        try:
+            body = msgspec.json.encode(binding.body())
+            await self.api.request("POST", path, content=body, repeat=False, timeout_s=POST_S)
+        except (Unreachable, Busy) as error:
+            await self._look(pod, node, hold, error, may_come=True)
+        except KubeError as error:
+            await self._look(pod, node, hold, error, may_come=False)
+        if hold is not None:
+            hold.doubtful = False
+
+    async def _look(self, pod: Pod, node: str, hold: Hold | None, error: KubeError, *, may_come: bool) -> None:
+        """After a bind that was not confirmed: what does the pod say? Returns if it is bound as it should be.
+
+        `may_come` tells that the request could still arrive, so that an unbound pod is no proof.
+        """
+        meta = pod.metadata
+        try:
+            now: Pod | None = await self.api.get(PODS, meta.name, namespace=meta.namespace)
+        except NotFound:
+            now = None
+        except KubeError:
+            raise CanNotBind(f"{error}; whether the pod is bound is not known yet") from None
+        if now is None or now.metadata.uid != meta.uid:
+            if hold is not None:
+                self.books.let_go(hold)
+            raise CanNotBind(f"pod {meta.key} is gone") from None
+        if now.spec.node_name:
+            self._bound_already(now, node)
+            return
+        if hold is not None and not may_come:
+            self.books.let_go(hold)
+        raise CanNotBind(str(error)) from None
+
+    def _annotations(self, pod: Pod, hold: Hold) -> dict[str, str]:
+        """The plan, and what the tools of the pod's dialect look for."""
+        name = pod.metadata.annotations.get(DIALECT, "")
+        dialect = self.dialects.get(name) or next((d for d in self.dialects.values() if d.speaks(pod)), None)
+        theirs: dict[str, str] = {}
+        if dialect is not None:
+            now_ns = int(self.clock.wall().timestamp() * 10**9)
+            theirs = dialect.planned(pod, hold.plan, self.devices(hold.node), now_ns)
+        return {**theirs, PLAN: write_plan(hold.plan)}
+
+    def devices(self, node: str) -> dict[str, DeviceFacts]:
+        """The devices of a node by UUID, as dialects name them."""
+        if node not in self.books.cluster.index:
+            return {}
+        spec = self.books.cluster.spec(self.books.cluster.node_index(node))
+        return {d.uuid: DeviceFacts(d.index, d.uuid, d.model, d.memory_mib) for d in spec.gpus}

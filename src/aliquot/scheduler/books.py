@@ -1,0 +1,336 @@
+"""The scheduler's books: which nodes there are and who holds what on them, kept up to date from the API server.
+
+The API server is the truth, the books are derived: a pod's plan annotation says what it holds. Between the moment a
+share is promised and the moment the watch shows the pod bound, a *hold* keeps it; one pod may have holds on several
+nodes while it is not known which of its binds arrived, and all but the right one go when it is known.
+
+Nothing here waits or talks to anyone; every method leaves the books whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from aliquot.kube.inventory import BadInventory, Inventory, read_inventory
+from aliquot.kube.names import GPUS
+from aliquot.kube.objects import Node, Pod
+from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, read_plan
+from aliquot.kube.reflector import Change
+from aliquot.kube.requests import Known, PodAsk, Seat
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import BadRequest
+from aliquot.placement.asks import Ask
+from aliquot.placement.books import LedgerError, NodeSpec, Placement
+from aliquot.placement.cluster import Cluster
+from aliquot.placement.decide import Decider
+from aliquot.placement.policy import Policy
+from aliquot.placement.quota import QuotaExceeded
+from aliquot.placement.reasons import Refusal
+
+log = logging.getLogger(__name__)
+_SEEN_MOST: Final = 100_000
+
+
+class NoRoom(Exception):
+    """The node can not take the pod now; the text says why."""
+
+
+@dataclass
+class Hold:
+    """What one pod holds on one node. `settled` once the API server shows the pod bound there by this plan."""
+
+    uid: str
+    key: str
+    node: str
+    plan: PodPlan
+    tenants: tuple[str, ...]
+    since_s: float
+    settled: bool = False
+    doubtful: bool = False
+    """A bind was sent and its fate is not known."""
+
+
+@dataclass
+class Books:
+    """Nodes, pods and holds over one placement cluster."""
+
+    policy: Policy
+    seed: int = 0
+    cluster: Cluster = field(default_factory=Cluster)
+    holds: dict[str, list[Hold]] = field(default_factory=dict)
+    strays: dict[str, str] = field(default_factory=dict)
+    """Pods (uid) whose plan does not fit the books, and why: somebody else gave away what was taken."""
+    faulty: dict[str, str] = field(default_factory=dict)
+    """Nodes whose inventory can not be read, and why."""
+    _homeless: dict[str, dict[str, Pod]] = field(default_factory=dict)
+    _inventories: dict[str, str] = field(default_factory=dict)
+    _ranks: int = 0
+    _known: Known | None = None
+    _seen: dict[str, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.decider = Decider(self.cluster, self.policy, self.seed)
+
+    # What the API server says
+
+    def node_changed(self, change: Change[Node]) -> None:
+        """A node came, changed or went."""
+        node = change.object
+        name = node.metadata.name
+        text = node.metadata.annotations.get(GPUS, "") if change.kind != "deleted" else ""
+        if text != self._inventories.get(name, ""):
+            self._inventory_changed(name, node, text)
+        if name in self.cluster.index and change.kind != "deleted":
+            number = self.cluster.node_index(name)
+            if bool(self.cluster.open[number]) == node.spec.unschedulable:
+                self.cluster.set_cordoned(name, node.spec.unschedulable)
+
+    def pod_changed(self, change: Change[Pod]) -> None:
+        """A pod came, changed or went."""
+        pod = change.object
+        if change.kind == "deleted" or pod.ended:
+            self._forget(pod)
+        elif pod.spec.node_name:
+            self._bound(pod)
+
+    def _inventory_changed(self, name: str, node: Node, text: str) -> None:
+        """Strike the node out and write it in again with its pods."""
+        self._known = None
+        self.faulty.pop(name, None)
+        staying = self._strike_out(name)
+        self._inventories.pop(name, None)
+        if not text:
+            return
+        self._inventories[name] = text
+        try:
+            inventory = read_inventory({GPUS: text})
+            assert inventory is not None
+            self.cluster.add_node(self._spec(name, inventory))
+        except (BadInventory, LedgerError) as error:
+            self.faulty[name] = str(error)
+            log.warning("node %s takes no pods: %s", name, error)
+            return
+        for hold in staying:
+            self._write_hold(hold)
+        for pod in self._homeless.pop(name, {}).values():
+            self._bound(pod)
+
+    def _spec(self, name: str, inventory: Inventory) -> NodeSpec:
+        """Devices that are not healthy are left out, with the topology then, for it counts them."""
+        self._ranks += 1
+        gpus = tuple(d for d in inventory.devices if d.uuid not in inventory.unhealthy)
+        topology = inventory.topology if len(gpus) == len(inventory.devices) else None
+        return NodeSpec(name, gpus, topology=topology, rank=self._ranks)
+
+    def _strike_out(self, name: str) -> list[Hold]:
+        """Take a node out of the books; the holds that were on it."""
+        found = [hold for holds in self.holds.values() for hold in holds if hold.node == name]
+        if name in self.cluster.index:
+            for hold in found:
+                self._release(hold)
+            self.cluster.remove_node(name)
+        return found
+
+    def _forget(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        for hold in self.holds.pop(uid, []):
+            self._release(hold)
+        self.strays.pop(uid, None)
+        self._seen.pop(uid, None)
+        self._homeless.get(pod.spec.node_name, {}).pop(uid, None)
+
+    def _bound(self, pod: Pod) -> None:
+        """The pod is on a node: what its plan says is what it holds, and nothing else."""
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        try:
+            plan = read_plan(pod.metadata.annotations)
+        except BadPlan as error:
+            self.strays[uid] = str(error)
+            return
+        if plan is None:
+            for hold in self.holds.pop(uid, []):
+                self._release(hold)
+            return
+        right: Hold | None = None
+        for hold in self.holds.get(uid, []):
+            if hold.node == node and hold.plan == plan and right is None:
+                right = hold
+            else:
+                self._release(hold)
+        if right is None:
+            if node not in self.cluster.index:
+                self.holds.pop(uid, None)
+                self._homeless.setdefault(node, {})[uid] = pod
+                return
+            right = Hold(uid, pod.metadata.key, node, plan, (), 0.0)
+            self._write_hold(right)
+        right.settled, right.doubtful = True, False
+        self.holds[uid] = [right]
+
+    def _write_hold(self, hold: Hold) -> None:
+        """Book a hold by its plan; one that does not fit is a stray, which holds nothing here."""
+        tenants: list[str] = []
+        try:
+            for tenant, placement, ask in _tenancies(hold):
+                name = self._free_name(tenant, hold.uid)
+                self.cluster.reserve(name, placement, ask)
+                tenants.append(name)
+        except (LedgerError, BadRequest) as error:
+            for name in tenants:
+                self.cluster.release(name)
+            tenants = []
+            self.strays[hold.uid] = str(error)
+            log.warning("pod %s holds what the books do not have: %s", hold.key, error)
+        else:
+            self.strays.pop(hold.uid, None)
+        hold.tenants = tuple(tenants)
+
+    def _free_name(self, tenant: str, uid: str) -> str:
+        number, name = 1, tenant
+        while name in self.cluster.tenants:
+            name = f"{tenant}@{uid[:8]}.{number}"
+            number += 1
+        return name
+
+    def _release(self, hold: Hold) -> None:
+        for tenant in hold.tenants:
+            self.decider.release(tenant)
+        hold.tenants = ()
+
+    # What the scheduler does
+
+    @property
+    def known(self) -> Known:
+        """The models and devices of the cluster."""
+        if self._known is None:
+            specs = self.cluster.nodes
+            models = sorted({device.model for spec in specs for device in spec.gpus})
+            self._known = Known(tuple(models), tuple(d.uuid for spec in specs for d in spec.gpus))
+        return self._known
+
+    def first_sight(self, ask: PodAsk) -> bool:
+        """Whether the pod is asked about for the first time, as far as is remembered."""
+        uid = ask.uid or ask.key
+        if uid in self._seen:
+            return False
+        self._seen[uid] = None
+        if len(self._seen) > _SEEN_MOST:
+            del self._seen[next(iter(self._seen))]
+        return True
+
+    def suppose(self, node: Node) -> None:
+        """Take a node in that need not exist, empty."""
+        self.node_changed(Change("added", node))
+
+    def suppose_like(self, others: Books, name: str) -> None:
+        """Take in a node of other books, empty."""
+        if name in others.cluster.index and name not in self.cluster.index:
+            self.cluster.add_node(others.cluster.spec(others.cluster.node_index(name)))
+            self._known = None
+
+    def hold(self, ask: PodAsk, node: str, now_s: float) -> Hold:
+        """Promise the pod its share on a node, all of it or nothing.
+
+        A hold that the pod has there already is returned as it is, so that the same bind again gives the same plan.
+
+        Raises:
+            NoRoom: it does not fit there (any more), or the namespace may have no more.
+        """
+        for known in self.holds.get(ask.uid, []):
+            if known.node == node:
+                return known
+        if node not in self.cluster.index:
+            raise NoRoom(self.faulty.get(node, f'node "{node}" has no GPUs that Aliquot knows of'))
+        namespace = ask.key.partition("/")[0]
+        held: list[tuple[Seat, str, Placement]] = []
+        try:
+            for seat in ask.seats(self.known):
+                placed = self.decider.place_on(gpu_only(seat.ask), node, namespace)
+                if isinstance(placed, Refusal):
+                    raise NoRoom(self._why(placed, node, seat))
+                name = self._free_name(seat.tenant, ask.uid)
+                self.decider.commit(name, placed, gpu_only(seat.ask))
+                held.append((seat, name, placed))
+        except (NoRoom, LedgerError, QuotaExceeded) as error:
+            for _, name, _ in held:
+                self.cluster.release(name)
+            raise NoRoom(str(error)) from None
+        made = Hold(ask.uid, ask.key, node, self._plan(ask, node, held), tuple(name for _, name, _ in held), now_s)
+        self.holds.setdefault(ask.uid, []).append(made)
+        return made
+
+    def let_go(self, hold: Hold) -> None:
+        """Take a promise back that came to nothing."""
+        self._release(hold)
+        left = [other for other in self.holds.get(hold.uid, []) if other is not hold]
+        if left:
+            self.holds[hold.uid] = left
+        else:
+            self.holds.pop(hold.uid, None)
+
+    def unsettled(self, before_s: float) -> list[Hold]:
+        """Holds since before a moment whose pods were not seen bound."""
+        return [h for holds in self.holds.values() for h in holds if not h.settled and h.since_s < before_s]
+
+    def _why(self, refusal: Refusal, node: str, seat: Seat) -> str:
+        verdict = next((v for v in refusal.reasons() if v.node == node), None)
+        if verdict is None or verdict.reason is None:
+            return f'container "{seat.container}" fits on node "{node}" no more'
+        devices = "; ".join(str(reason) for reason in verdict.devices[:8] if reason is not None)
+        return f'container "{seat.container}": node {verdict.reason}{f" ({devices})" if devices else ""}'
+
+    def _plan(self, ask: PodAsk, node: str, held: list[tuple[Seat, str, Placement]]) -> PodPlan:
+        found: dict[str, ContainerPlan] = {}
+        for seat, _, placed in sorted(held, key=lambda h: (h[0].container, h[0].part)):
+            before = found.get(seat.container)
+            slices = (before.slices if before else ()) + placed.slices
+            asked = ask.container(seat.container)
+            assert asked is not None
+            found[seat.container] = ContainerPlan(
+                slices,
+                self._cores(node, slices[0].gpu, seat.ask.near_cores),
+                seat.ask.labels if asked.parts > 1 else asked.request.labels,
+                asked.request.gpu_id,
+                asked.parts,
+            )
+        for asked in ask.containers:
+            if asked.uses:
+                host = found[asked.uses]
+                found[asked.container] = replace(host, uses=asked.uses)
+        return PodPlan(node, found)
+
+    def _cores(self, node: str, gpu: str, count: int) -> tuple[int, ...]:
+        number, g = self.cluster.uuids[gpu]
+        topology = self.cluster.spec(number).topology
+        return topology.cores[g][:count] if topology is not None and count else ()
+
+
+def gpu_only(ask: Ask) -> Ask:
+    """The ask without CPU and memory of the host, which are kube-scheduler's to count."""
+    return replace(ask, cpu_milli=0, memory_mib=0)
+
+
+def _tenancies(hold: Hold) -> list[tuple[str, Placement, Ask]]:
+    """The bookings that a plan stands for, as they were when it was made."""
+    found = []
+    for container, given in hold.plan.containers.items():
+        if given.uses or not given.slices:
+            continue
+        groups = [given.slices] if given.parts == 1 else [(piece,) for piece in given.slices]
+        for number, slices in enumerate(groups):
+            whole = sum(piece.request_milli == MILLI for piece in slices)
+            rest = sum(piece.request_milli for piece in slices) - whole * MILLI
+            shared = slices[-1].memory_mib if rest or len(slices) == 1 else 0
+            ask = Ask(
+                whole=whole,
+                rest_milli=rest,
+                limit_milli=sum(piece.limit_milli for piece in slices),
+                gpu_mib=shared,
+                labels=given.labels,
+                gpu_id=given.gpu_id,
+            )
+            suffix = f"#{number + 1}" if number else ""
+            found.append((f"{hold.key}/{container}{suffix}", Placement(hold.node, slices), ask))
+    return found

@@ -1,0 +1,179 @@
+"""Which nodes could take a pod now, why the others could not, and how good each is.
+
+All nodes are judged at once on the columns of the placement cluster. A reason is one of a few sentences, the same for
+all nodes of a kind, because kube-scheduler counts equal reasons in its event ("3 has not a GPU with 0.30 unreserved").
+The exact account per device is `aliquot explain`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aliquot.kube.requests import PodAsk, Seat
+from aliquot.model.quantities import MILLI, format_mib, format_milli
+from aliquot.placement.asks import Ask
+from aliquot.placement.decide import NEVER
+from aliquot.placement.reasons import Refusal
+from aliquot.scheduler.books import Books, gpu_only
+
+BoolArray = NDArray[np.bool_]
+BEST: Final = 10
+NEXT: Final = 9
+UNKNOWN_NODE: Final = "has no GPUs that Aliquot knows of"
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """`fits` bool [N] by node index; `failed` and `never` are reasons by name for those that were asked about."""
+
+    fitting: list[str]
+    failed: dict[str, str]
+    never: dict[str, str]
+
+
+def verdicts(books: Books, ask: PodAsk, names: Sequence[str]) -> Verdicts:
+    """What becomes of each of these nodes; `never` are those that no eviction would help."""
+    seats = ask.seats(books.known)
+    namespace = ask.key.partition("/")[0]
+    cluster = books.cluster
+    each = [books.decider.feasible(gpu_only(seat.ask), namespace) for seat in seats]
+    fits = np.logical_and.reduce(each)
+    if len(seats) > 1:
+        fits = _together(books, seats, fits, namespace, names)
+    never, texts = _reasons(books, seats, each, fits)
+    found = Verdicts([], {}, {})
+    for name in names:
+        number = cluster.index.get(name)
+        if number is None:
+            found.never[name] = books.faulty.get(name, UNKNOWN_NODE)
+        elif fits[number]:
+            found.fitting.append(name)
+        elif never[number]:
+            found.never[name] = texts[number]
+        else:
+            found.failed[name] = texts[number]
+    return found
+
+
+def scores(books: Books, ask: PodAsk, names: Sequence[str]) -> list[int]:
+    """0 to 10 for each of these nodes: 10 for the one that placement would choose, 9 and less for the others.
+
+    kube-scheduler has ten steps only. So that the choice survives them, the best node alone has the tenth.
+    """
+    seat = ask.seats(books.known)[0]
+    values = books.decider.scores(gpu_only(seat.ask), ask.key.partition("/")[0])
+    numbers = [books.cluster.index.get(name, -1) for name in names]
+    known = [n for n in numbers if n >= 0 and values[n] != NEVER]
+    if not known:
+        return [0] * len(names)
+    best = max(known, key=lambda n: (values[n], -books.cluster.rank[n]))
+    most, least = int(values[best]), int(min(values[n] for n in known))
+    spread = max(most - least, 1)
+
+    def score(n: int) -> int:
+        if n < 0 or values[n] == NEVER:
+            return 0
+        return BEST if n == best else (NEXT * (int(values[n]) - least) // spread if most > least else NEXT)
+
+    return [score(n) for n in numbers]
+
+
+def _together(books: Books, seats: Sequence[Seat], fits: BoolArray, namespace: str, names: Sequence[str]) -> BoolArray:
+    """Where all asks of a pod fit at once. Nodes with an idle GPU for each need no trial."""
+    cluster = books.cluster
+    devices = sum(seat.ask.devices for seat in seats)
+    free = all(seat.ask.plain and not seat.ask.models for seat in seats) and not cluster.labels.exclusive
+    roomy = fits & (cluster.idle_count >= devices) & free & _all_hold(books, seats)
+    for name in names:
+        number = cluster.index.get(name, -1)
+        if number >= 0 and fits[number] and not roomy[number]:
+            fits[number] = tried(books, seats, name, namespace)
+    return fits
+
+
+def _all_hold(books: Books, seats: Sequence[Seat]) -> BoolArray:
+    """Nodes all of whose devices have the memory that any of the asks wants on an idle one."""
+    most = max(seat.ask.gpu_mib for seat in seats)
+    sizes = books.cluster.size_mib
+    return np.asarray(np.where(sizes >= 0, sizes >= most, True).all(axis=1))
+
+
+def tried(books: Books, seats: Sequence[Seat], node: str, namespace: str) -> bool:
+    """Whether the asks fit on the node one after another; the books are as before afterwards."""
+    done: list[str] = []
+    try:
+        for number, seat in enumerate(seats):
+            ask = gpu_only(seat.ask)
+            placed = books.decider.place_on(ask, node, namespace)
+            if isinstance(placed, Refusal):
+                return False
+            name = f"{namespace}/~trial/{number}"
+            books.cluster.reserve(name, placed, ask)
+            done.append(name)
+        return True
+    finally:
+        for name in done:
+            books.cluster.release(name)
+
+
+def _reasons(
+    books: Books, seats: Sequence[Seat], each: Sequence[BoolArray], fits: BoolArray
+) -> tuple[BoolArray, list[str]]:
+    """For each node: whether it could never take the pod, and the sentence why it can not now."""
+    cluster = books.cluster
+    texts = ["the containers fit alone but not together"] * len(fits)
+    never = np.zeros(len(fits), dtype=np.bool_)
+    for seat, alone in zip(seats, each, strict=True):
+        lasting = _suited(books, seat.ask) < max(seat.ask.devices, 1)
+        never |= lasting
+        for number in np.flatnonzero(~alone & ~fits):
+            texts[number] = _sentence(seat.ask, lasting=bool(lasting[number]), open_=bool(cluster.open[number]))
+    no_gpu = cluster.gpu_count == 0
+    for number in np.flatnonzero(no_gpu):
+        texts[number] = "has no GPU"
+    return never | no_gpu, texts
+
+
+def _suited(books: Books, ask: Ask) -> NDArray[np.int64]:
+    """How many devices of each node could serve the ask if they were empty: [N]."""
+    cluster = books.cluster
+    good = cluster.size_mib >= 0
+    if ask.models:
+        good = good & cluster.model_mask(ask.models)[cluster.model]
+    if ask.gpu_mib and ask.devices == 1:
+        good = good & (cluster.size_mib >= ask.gpu_mib)
+    if ask.gpu_uuid:
+        named = np.zeros_like(good)
+        for uuid in ask.gpu_uuid.split(","):
+            if (cell := cluster.uuids.get(uuid.strip())) is not None:
+                named[cell] = True
+        good = good & named
+    return np.asarray(good.sum(axis=1))
+
+
+def _sentence(ask: Ask, *, lasting: bool, open_: bool) -> str:
+    if lasting:
+        wanted = []
+        if ask.models:
+            wanted.append(f"of model {' or '.join(ask.models)}")
+        if ask.gpu_mib and ask.devices == 1:
+            wanted.append(f"with {format_mib(ask.gpu_mib)}")
+        if ask.gpu_uuid:
+            wanted.append(f"called {ask.gpu_uuid}" if len(ask.gpu_uuid) < 80 else "with one of the UUIDs named")
+        count = f"{ask.devices} GPUs" if ask.devices > 1 else "GPU"
+        return f"has no {count} {' '.join(wanted)}".rstrip()
+    if not open_:
+        return "takes no pods (cordoned)"
+    asked = []
+    if ask.whole:
+        asked.append(f"{ask.whole} idle GPU{'s' * (ask.whole > 1)}")
+    if ask.rest_milli:
+        memory = f" and {format_mib(ask.gpu_mib)}" if ask.gpu_mib else ""
+        asked.append(f"a GPU with {format_milli(ask.rest_milli % MILLI)}{memory} unreserved")
+    labels = " that its labels allow" if not ask.plain else ""
+    return f"has not {' and '.join(asked)}{labels}"

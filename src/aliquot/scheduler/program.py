@@ -1,0 +1,227 @@
+"""The scheduler as one program: caches, books, election and server in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import uvicorn
+
+from aliquot.kube.api import Api
+from aliquot.kube.custom import GPUQUOTAS, GPUQuota
+from aliquot.kube.dialects import foreign
+from aliquot.kube.dialects.aliyun import Unit
+from aliquot.kube.errors import KubeError
+from aliquot.kube.leases import Elector
+from aliquot.kube.objects import Node, Pod
+from aliquot.kube.reflector import Change, Reflector
+from aliquot.kube.resources import NODES, PODS
+from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
+from aliquot.placement.policy import policy as named_policy
+from aliquot.placement.quota import Quota, Quotas
+from aliquot.scheduler.bind import Binder
+from aliquot.scheduler.books import Books
+from aliquot.scheduler.server import Extender
+
+log = logging.getLogger(__name__)
+SETTLE_EVERY_S: Final = 10.0
+IDLE_US: Final = 2000
+IDLE_EVERY_S: Final = 0.05
+LEASE: Final = "aliquot-scheduler"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the scheduler runs; `port` 0 takes a free one."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8770
+    tls_cert: str = ""
+    tls_key: str = ""
+    client_ca: str = ""
+    policy: str = "aliquot"
+    seed: int = 0
+    lead: bool = True
+    identity: str = ""
+    lease_namespace: str = "kube-system"
+    aliyun_unit: Unit = "GiB"
+    version: str = "0"
+
+
+class QuietServer(uvicorn.Server):
+    """uvicorn without its own signal handlers, which belong to the program."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+@dataclass
+class Scheduler:
+    """Everything that runs; `run` until `stop`."""
+
+    settings: Settings
+    api: Api
+    on_listening: Callable[[str], None] = lambda url: None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _took_over: bool = False
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.books = Books(named_policy(settings.policy), settings.seed)
+        self.nodes: Reflector[Node] = Reflector(self.api, NODES, self.books.node_changed)
+        self.pods: Reflector[Pod] = Reflector(self.api, PODS, self._pod_changed)
+        self.quotas: Reflector[GPUQuota] = Reflector(self.api, GPUQUOTAS, self._quota_changed)
+        identity = settings.identity or "scheduler"
+        self.elector = Elector(self.api, settings.lease_namespace, LEASE, identity, on_change=self._lead_changed)
+        dialects = foreign(aliyun_unit=settings.aliyun_unit)
+        self.binder = Binder(self.api, self.books, self.pods.get, self.leads, dialects=dialects)
+        self.extender = Extender(
+            self.books,
+            self.binder,
+            self.pods.get,
+            self.synced,
+            self.leads,
+            aliyun_unit=settings.aliyun_unit,
+            version=settings.version,
+            on_scrape=self._measure_watches,
+        )
+        self._takeover: asyncio.Task[None] | None = None
+
+    def synced(self) -> bool:
+        """Are the caches whole?"""
+        return self.nodes.synced.is_set() and self.pods.synced.is_set()
+
+    def leads(self) -> bool:
+        """May this process bind? A new leader may after it has seen all that the one before did."""
+        return not self.settings.lead or (self.elector.leads() and self._took_over)
+
+    async def run(self) -> None:
+        """Serve until `stopping` is set, then give the lease back."""
+        server = QuietServer(self._server_config())
+        tasks = [asyncio.create_task(work) for work in self._works()]
+        serving = asyncio.create_task(server.serve())
+        asyncio.create_task(self._tell_listening(server)).add_done_callback(lambda task: task.exception())
+        stop = asyncio.create_task(self.stopping.wait())
+        done, _ = await asyncio.wait({*tasks, serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        for task in [*tasks, stop]:
+            task.cancel()
+        await asyncio.gather(*tasks, stop, serving, return_exceptions=True)
+        for task in done - {stop, serving}:
+            task.result()  # a task that ended by itself has failed
+
+    def _works(self) -> list[Coroutine[Any, Any, None]]:
+        caches = [self.nodes.run(), self.pods.run(), self.quotas.run()]
+        election = [self.elector.run()] if self.settings.lead else []
+        return [*caches, *election, self._settle(), self._learn(), self._never_ends(self._freeze())]
+
+    def _server_config(self) -> uvicorn.Config:
+        s = self.settings
+        return uvicorn.Config(
+            self.extender.app(),
+            host=s.host,
+            port=s.port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ssl_certfile=s.tls_cert or None,
+            ssl_keyfile=s.tls_key or None,
+            ssl_ca_certs=s.client_ca or None,
+            ssl_cert_reqs=2 if s.client_ca else 0,
+            timeout_keep_alive=120,
+        )
+
+    async def _never_ends(self, work: Coroutine[Any, Any, None]) -> None:
+        await work
+        await asyncio.Event().wait()
+
+    async def _tell_listening(self, server: uvicorn.Server) -> None:
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        scheme = "https" if self.settings.tls_cert else "http"
+        self.on_listening(f"{scheme}://{self.settings.host}:{port}")
+
+    def _lead_changed(self, leads: bool) -> None:
+        self._took_over = False
+        log.info("this scheduler %s", "leads" if leads else "does not lead")
+        if leads:
+            self._takeover = asyncio.get_running_loop().create_task(self._take_over())
+
+    async def _take_over(self) -> None:
+        """See everything that was bound before the lease was ours."""
+        await self.pods.synced.wait()
+        await self.pods.renew()
+        self._took_over = True
+
+    def _pod_changed(self, change: Change[Pod]) -> None:
+        self.books.pod_changed(change)
+
+    def _quota_changed(self, change: Change[GPUQuota]) -> None:
+        found = [quota for held in self.quotas for quota in quotas_of(held)]
+        self.books.decider.quotas = Quotas(found) if found else None
+
+    async def _settle(self) -> None:
+        while True:
+            await asyncio.sleep(SETTLE_EVERY_S)
+            with contextlib.suppress(KubeError):
+                await self.binder.settle()
+
+    async def _learn(self) -> None:
+        """Let the policy use moments in which nobody asks."""
+        while True:
+            more = self.synced() and self.books.policy.idle(IDLE_US)
+            await asyncio.sleep(IDLE_EVERY_S if more else 1.0)
+
+    async def _freeze(self) -> None:
+        """Take what the first lists made out of the collector's sight: it stays, and looking at it costs pauses."""
+        await self.nodes.synced.wait()
+        await self.pods.synced.wait()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+
+    def _measure_watches(self) -> None:
+        for kind, reflector in (("nodes", self.nodes), ("pods", self.pods), ("gpuquotas", self.quotas)):
+            counts = reflector.counts
+            for name in ("lists", "watches", "events", "repeated", "undecodable", "failures"):
+                self.extender.metrics.watch.labels(kind, name).set(getattr(counts, name))
+
+
+def quotas_of(held: GPUQuota) -> list[Quota]:
+    """The bounds of one GPUQuota; those that can not be read are left out and logged."""
+    found = []
+    for limit in held.spec.limits:
+        try:
+            milli = None if limit.gpus is None else parse_milli(limit.gpus)
+            memory = None if limit.memory is None else parse_memory(limit.memory).mib
+        except BadQuantity as error:
+            log.warning("gpuquota %s: %s", held.metadata.key, error)
+            continue
+        found.append(Quota(held.metadata.namespace, limit.model, milli, memory))
+    return found
+
+
+async def serve(settings: Settings, on_listening: Callable[[str], None]) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Raises:
+        BadKubeConfig: there is no API server to talk to.
+    """
+    async with Api.connect(settings.kubeconfig, settings.context) as api:
+        scheduler = Scheduler(settings, api, on_listening)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, scheduler.stopping.set)
+        await scheduler.run()

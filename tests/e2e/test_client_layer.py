@@ -1,0 +1,394 @@
+"""The client layer against the real API server: watches that are cut, leases, applies, binds and our own kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from cluster.control_plane import ControlPlane
+
+from aliquot.kube.api import Api
+from aliquot.kube.config import load_config, open_client
+from aliquot.kube.crds import files
+from aliquot.kube.custom import SHAREPODS
+from aliquot.kube.errors import AlreadyExists, Conflict, Invalid, NotFound
+from aliquot.kube.leases import Elector, Terms
+from aliquot.kube.names import PLAN
+from aliquot.kube.objects import Binding, Meta, ObjectReference, Pod
+from aliquot.kube.plan import ContainerPlan, PodPlan, read_plan, write_plan
+from aliquot.kube.reflector import Change, Reflector, Tuning
+from aliquot.kube.resources import CRDS, LEASES, NODES, PODS
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Slice
+
+ROOT = Path(__file__).resolve().parents[2]
+POD = {"spec": {"containers": [{"name": "main", "image": "busybox"}], "nodeSelector": {"never": "true"}}}
+
+
+def run(plane: ControlPlane, test: Callable[[Api], Awaitable[None]]) -> None:
+    """Run a test's coroutine with a client; none may last."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(90), Api.connect(str(plane.kubeconfig)) as api:
+            await test(api)
+
+    asyncio.run(limited())
+
+
+class Cutter:
+    """A relay to the API server that cuts what goes through it."""
+
+    def __init__(self) -> None:
+        self.cuts = 0
+        self.open: set[asyncio.StreamWriter] = set()
+        self.port = 0
+
+    def cut(self) -> None:
+        """Reset every connection."""
+        for writer in list(self.open):
+            self.cuts += 1
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def cutting(url: str) -> AsyncIterator[Cutter]:
+    """A relay in front of a server."""
+    target = urlsplit(url)
+    cutter = Cutter()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(target.hostname, target.port)
+        cutter.open |= {writer, back}
+        await asyncio.gather(pump(reader, back), pump(there, writer))
+        cutter.open -= {writer, back}
+
+    listener = await asyncio.start_server(client, "127.0.0.1", 0)
+    cutter.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield cutter
+    finally:
+        listener.close()
+        cutter.cut()
+        await asyncio.sleep(0)
+
+
+def through(plane: ControlPlane, port: int) -> Api:
+    """A client that reaches the API server by way of a relay."""
+    config = load_config(str(plane.kubeconfig))
+    config.cluster.server = f"https://127.0.0.1:{port}"
+    return Api(open_client(config))
+
+
+def test_a_store_whose_watches_are_cut_ends_equal_to_the_server(control_plane: ControlPlane, namespace: str):
+    """During churn with a cut about every 40 ms, every change ends in the store and each pod's history makes sense."""
+
+    async def body(api: Api) -> None:
+        chance = random.Random(5)
+        history: dict[str, list[str]] = {}
+
+        def told(change: Change[Pod]) -> None:
+            history.setdefault(change.object.metadata.uid, []).append(change.kind)
+
+        async with cutting(control_plane.url) as cutter, through(control_plane, cutter.port) as cut_api:
+            tuning = Tuning(page=7, idle_s=5, wait_first_s=0.01, wait_most_s=0.1)
+            store = Reflector(cut_api, PODS, told, namespace=namespace, tuning=tuning)
+            following = asyncio.create_task(store.run())
+            await store.synced.wait()
+            names: list[str] = []
+            for step in range(120):
+                if chance.random() < 0.55 or not names:
+                    names.append(f"p{step}")
+                    await api.create(PODS, {**POD, "metadata": {"name": names[-1]}}, namespace=namespace)
+                elif chance.random() < 0.5:
+                    note = {"metadata": {"annotations": {"step": str(step)}}}
+                    await api.patch(PODS, chance.choice(names), note, namespace=namespace)
+                else:
+                    gone = names.pop(chance.randrange(len(names)))
+                    await api.delete(PODS, gone, namespace=namespace, grace_s=0)
+                if step % 3 == 0:
+                    cutter.cut()
+            await equal(api, store, namespace)
+            following.cancel()
+
+        assert cutter.cuts > 40
+        assert set(names) == {pod.metadata.name for pod in store}
+        for kinds in history.values():
+            assert "added" == kinds[0]
+            assert "added" not in kinds[1:]
+            assert "deleted" not in kinds[:-1]
+
+    run(control_plane, body)
+
+
+async def equal(api: Api, store: Reflector[Pod], namespace: str) -> None:
+    """Wait until the store has exactly what the server has, version by version."""
+    async with asyncio.timeout(20):
+        while True:
+            body = json.loads(await api.request("GET", PODS.path(namespace=namespace)))
+            there = {p["metadata"]["name"]: p["metadata"]["resourceVersion"] for p in body["items"]}
+            if there == {p.metadata.name: p.metadata.resource_version for p in store}:
+                return
+            await asyncio.sleep(0.05)
+
+
+def test_the_real_server_streams_its_first_objects(control_plane: ControlPlane, namespace: str):
+    """sendInitialEvents of the real API server fills the store, and the watch goes on from there."""
+
+    async def body(api: Api) -> None:
+        await api.create(PODS, {**POD, "metadata": {"name": "a"}}, namespace=namespace)
+        store = Reflector(api, PODS, namespace=namespace, tuning=Tuning(streaming=True))
+        following = asyncio.create_task(store.run())
+        await store.synced.wait()
+        first = {pod.metadata.name for pod in store}
+        await api.create(PODS, {**POD, "metadata": {"name": "b"}}, namespace=namespace)
+        await equal(api, store, namespace)
+        following.cancel()
+
+        assert {"a"} == first
+        assert 0 == store.counts.failures
+
+    run(control_plane, body)
+
+
+def test_one_of_two_candidates_leads_and_the_other_follows_it(control_plane: ControlPlane, namespace: str):
+    """On the real API server one candidate leads; when it stops renewing, the other does within the duration."""
+
+    async def body(api: Api) -> None:
+        terms = Terms(lasts_s=2, renew_within_s=1.5, every_s=0.2)
+        one, two = (Elector(api, namespace, "lead", name, terms) for name in ("one", "two"))
+        first = asyncio.create_task(one.run())
+        while not one.leads():
+            await asyncio.sleep(0.02)
+        second = asyncio.create_task(two.run())
+        await asyncio.sleep(1.0)
+        both = one.leads(), two.leads()
+        one.api = Api(open_client(load_config(str(control_plane.kubeconfig))))  # as if it were cut off
+        await one.api.close()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        while not two.leads():
+            await asyncio.sleep(0.02)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        lease = await api.get(LEASES, "lead", namespace=namespace)
+
+        assert (True, False) == both
+        assert (1, "") == (lease.spec.lease_transitions, lease.spec.holder_identity)
+
+    run(control_plane, body)
+
+
+def test_plan_and_node_are_one_write(control_plane: ControlPlane, namespace: str):
+    """A Binding with annotations and a uid puts node and plan into the pod together; another uid or a second fails."""
+    (node,) = control_plane.fake_nodes(1, "v100", prefix="plan-")
+
+    async def body(api: Api) -> None:
+        pod = await api.create(PODS, {**POD, "metadata": {"name": "a"}}, namespace=namespace)
+        plan = PodPlan(node, {"main": ContainerPlan((Slice(GpuUuid("GPU-1"), 300, 600, 4096),))})
+        path = PODS.path(namespace=namespace, name="a", sub="binding")
+
+        async def bind(uid: str) -> None:
+            meta = Meta(name="a", namespace=namespace, uid=uid, annotations={PLAN: write_plan(plan)})
+            binding = Binding(meta, ObjectReference(kind="Node", name=node))
+            await api.request("POST", path, content=json.dumps(binding.body()).encode(), repeat=False)
+
+        with pytest.raises(Conflict):
+            await bind("another-uid")
+        before = await api.get(PODS, "a", namespace=namespace)
+        await bind(pod.metadata.uid)
+        after = await api.get(PODS, "a", namespace=namespace)
+        with pytest.raises(Conflict):
+            await bind(pod.metadata.uid)
+
+        assert ("", None) == (before.spec.node_name, read_plan(before.metadata.annotations))
+        assert (node, plan) == (after.spec.node_name, read_plan(after.metadata.annotations))
+
+    try:
+        run(control_plane, body)
+    finally:
+        control_plane.remove_nodes([node])
+
+
+def test_each_answer_of_the_server_is_its_own_error(control_plane: ControlPlane, namespace: str):
+    """Absent, taken, outdated and impossible are told apart."""
+
+    async def body(api: Api) -> None:
+        await api.create(PODS, {**POD, "metadata": {"name": "a"}}, namespace=namespace)
+        assert await api.find(PODS, "b", namespace=namespace) is None
+        assert not await api.delete(PODS, "b", namespace=namespace)
+        with pytest.raises(NotFound):
+            await api.get(PODS, "b", namespace=namespace)
+        with pytest.raises(AlreadyExists):
+            await api.create(PODS, {**POD, "metadata": {"name": "a"}}, namespace=namespace)
+        with pytest.raises(Conflict):
+            await api.patch(PODS, "a", {"metadata": {"resourceVersion": "1", "labels": {}}}, namespace=namespace)
+        with pytest.raises(Conflict):
+            await api.delete(PODS, "a", namespace=namespace, uid="another")
+        with pytest.raises(Invalid):
+            await api.create(PODS, {"metadata": {"name": "c"}, "spec": {}}, namespace=namespace)
+
+    run(control_plane, body)
+
+
+@pytest.fixture(scope="module")
+def kinds(control_plane: ControlPlane) -> Iterator[None]:
+    """Our CRDs, from the files under deploy/, established."""
+    control_plane.kubectl("apply", "--server-side", "-f", str(ROOT / "deploy" / "crds"))
+    names = [f"crd/{crd['metadata']['name']}" for crd in files().values()]
+    control_plane.kubectl("wait", "--for=condition=Established", "--timeout=20s", *names)
+    yield
+    control_plane.kubectl("delete", *names)
+
+
+@pytest.mark.usefixtures("kinds")
+def test_the_crds_are_structural(control_plane: ControlPlane):
+    """The real API server has no complaint about any of them: every rule compiles, every schema is structural."""
+
+    async def body(api: Api) -> None:
+        for crd in files().values():
+            path = CRDS.path(name=crd["metadata"]["name"])
+            status = json.loads(await api.request("GET", path))["status"]
+            conditions = {c["type"]: c["status"] for c in status["conditions"]}
+            assert ("True", "True") == (conditions["NamesAccepted"], conditions["Established"])
+            assert "NonStructuralSchema" not in conditions
+
+    run(control_plane, body)
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize("example", sorted(path.name for path in (ROOT / "examples").glob("*.yaml")))
+def test_the_examples_are_accepted_in_a_cluster_too(control_plane: ControlPlane, namespace: str, example: str):
+    """The YAML that works on one machine is taken by the API server, and nothing of it is pruned."""
+    control_plane.kubectl("apply", "--namespace", namespace, "-f", str(ROOT / "examples" / example))
+
+    async def body(api: Api) -> None:
+        for document in yaml.safe_load_all((ROOT / "examples" / example).read_text()):
+            name = document["metadata"]["name"]
+            there = json.loads(await api.request("GET", SHAREPODS.path(namespace=namespace, name=name)))
+            assert document["spec"] == there["spec"]
+            found = await api.get(SHAREPODS, name, namespace=namespace)
+            assert document["spec"]["template"] == found.spec.template
+
+    run(control_plane, body)
+
+
+def sharepod(gpu: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """A SharePod named a."""
+    template = {"spec": {"containers": [{"name": "main", "image": "busybox"}]}}
+    return {"metadata": {"name": "a"}, "spec": {"gpu": gpu, "template": template, **spec}}
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        (sharepod({"limit": 1}), "spec.gpu.request: Required value"),
+        (sharepod({"request": "lots of it"}), "spec.gpu.request"),
+        (sharepod({"request": -1}), "spec.gpu.request"),
+        (sharepod({"request": [1]}), "spec.gpu.request"),
+        (sharepod({"request": {"gpus": 1}}), "spec.gpu.request"),
+        (sharepod({"request": 0.3, "affinity": "a b"}), "spec.gpu.affinity"),
+        (
+            sharepod({"request": 0.3, "affinity": "red", "antiAffinity": "red"}),
+            "affinity and antiAffinity are the same label, which can not mean together and apart",
+        ),
+        (sharepod({"request": 0.3}, template={"spec": {"containers": []}}), "spec.template.spec.containers"),
+        (
+            sharepod({"request": 0.3}, template={"spec": {"containers": [{"name": "a"}, {"name": "a"}]}}),
+            "two containers have the same name; each needs one of its own",
+        ),
+    ],
+)
+def test_a_sharepod_that_makes_no_sense_is_refused_by_the_server(
+    control_plane: ControlPlane, namespace: str, document: dict[str, Any], sentence: str
+):
+    """The API server alone, without our webhook, refuses it with the path of the field."""
+
+    async def body(api: Api) -> None:
+        with pytest.raises(Invalid) as caught:
+            await api.create(SHAREPODS, document, namespace=namespace)
+        assert sentence in str(caught.value)
+
+    run(control_plane, body)
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_place_is_chosen_once(control_plane: ControlPlane, namespace: str):
+    """nodeName and gpuID can be set later, and not changed after."""
+
+    async def body(api: Api) -> None:
+        await api.create(SHAREPODS, sharepod({"request": 0.3}), namespace=namespace)
+        place = {"spec": {"nodeName": "node-1", "gpu": {"gpuID": "abcde"}}}
+        await api.patch(SHAREPODS, "a", place, namespace=namespace)
+        for change in ({"nodeName": "node-2"}, {"nodeName": None}, {"gpu": {"gpuID": "zxcvb"}}):
+            with pytest.raises(Invalid, match="can not be changed once"):
+                await api.patch(SHAREPODS, "a", {"spec": change}, namespace=namespace)
+
+    run(control_plane, body)
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_quota_names_a_bound_for_each_model(control_plane: ControlPlane, namespace: str):
+    """GPUQuota takes numbers and quantities; a limit without a bound and two for one model are refused."""
+    good = """{apiVersion: aliquot.dev/v1alpha1, kind: GPUQuota, metadata: {name: a},
+      spec: {limits: [{model: V100, gpus: 2.5, memory: 64Gi}, {gpus: 8}]}}"""
+    control_plane.kubectl("apply", "--namespace", namespace, "-f", "-", input_=good)
+    for bad in ("[{model: V100}]", "[{gpus: 1}, {gpus: 2}]"):
+        with pytest.raises(RuntimeError, match=r"spec\.limits"):
+            text = good.replace("[{model: V100, gpus: 2.5, memory: 64Gi}, {gpus: 8}]", bad)
+            control_plane.kubectl("apply", "--namespace", namespace, "-f", "-", input_=text)
+
+
+@pytest.mark.usefixtures("kinds")
+def test_kubectl_shows_the_columns_and_knows_the_short_names(control_plane: ControlPlane, namespace: str):
+    """`kubectl get shp` prints request, limit, memory, phase and place."""
+    document = sharepod({"request": 0.3, "limit": "600m", "memory": "25%"})
+    document |= {"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod"}
+    control_plane.kubectl("apply", "--namespace", namespace, "-f", "-", input_=json.dumps(document))
+    status = {"status": {"phase": "Running", "nodeName": "node-1", "gpuUUID": "GPU-1"}}
+    patch = ("patch", "shp", "a", "--subresource=status", "--type=merge", f"--patch={json.dumps(status)}")
+    control_plane.kubectl("--namespace", namespace, *patch)
+    lines = control_plane.kubectl("get", "--namespace", namespace, "shp").splitlines()
+
+    assert ["NAME", "REQUEST", "LIMIT", "MEMORY", "PHASE", "NODE", "AGE"] == lines[0].split()
+    assert ["a", "0.3", "600m", "25%", "Running", "node-1"] == lines[1].split()[:6]
+    assert "Guaranteed part of a GPU" in control_plane.kubectl("explain", "shp.spec.gpu.request")
+
+
+def test_server_side_apply_owns_its_fields(control_plane: ControlPlane):
+    """Fields of two managers live side by side; one's field is another's conflict unless it is forced."""
+    (node,) = control_plane.fake_nodes(1, "none", prefix="apply-")
+
+    async def body(api: Api) -> None:
+        def labels(value: str) -> dict[str, Any]:
+            return {"metadata": {"name": node, "labels": {"aliquot.dev/owned": value}}}
+
+        await api.apply(NODES, labels("one"), manager="one")
+        with pytest.raises(Conflict):
+            await api.apply(NODES, labels("two"), manager="two", force=False)
+        await api.apply(NODES, labels("two"), manager="two")
+        found = await api.get(NODES, node)
+
+        assert "two" == found.metadata.labels["aliquot.dev/owned"]
+        assert node == found.metadata.labels["kubernetes.io/hostname"]
+
+    try:
+        run(control_plane, body)
+    finally:
+        control_plane.remove_nodes([node])

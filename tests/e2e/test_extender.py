@@ -1,0 +1,225 @@
+"""The extender with the real scheduler and API server: who gets which GPU, and that no promise is made twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster.control_plane import ControlPlane
+from scheduling import (
+    OurScheduler,
+    books_of,
+    check_promises,
+    devices_of,
+    eventually,
+    gpu_pod,
+    percent,
+    pods_of,
+    slices_of,
+    wait_bound,
+)
+
+
+@pytest.fixture(scope="module")
+def scheduler(control_plane: ControlPlane) -> Iterator[OurScheduler]:
+    """Our scheduler and two boards of GPUs: eight V100, four A100."""
+    nodes = [
+        *control_plane.fake_nodes(1, "v100", prefix="ext"),
+        *control_plane.fake_nodes(1, "a100", gpus=4, prefix="ext"),
+    ]
+    ours = OurScheduler(control_plane)
+    ours.part.start()
+    ours.configure()
+    yield ours
+    ours.part.stop()
+    control_plane.schedule_with({})
+    control_plane.remove_nodes(nodes)
+
+
+def create(plane: ControlPlane, namespace: str, *pods: dict[str, Any]) -> None:
+    """Create pods, as one after another as fast as it goes."""
+    plane.api.create(f"/api/v1/namespaces/{namespace}/pods", *pods)
+
+
+def agree(plane: ControlPlane, scheduler: OurScheduler, namespace: str) -> None:
+    """Annotations and books say the same, soon after the last change."""
+    eventually(
+        lambda: check_promises(plane, pods_of(plane, namespace)) == books_of(scheduler),
+        "the books and the annotations differ",
+    )
+
+
+def test_a_pod_gets_a_part_of_a_gpu_with_its_plan(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
+    """0.3 of a GPU and 4Gi: bound with a plan that names a GPU of that node; the books have it until the pod ends."""
+    create(control_plane, namespace, gpu_pod("a", percent(30, "4Gi")))
+    (pod,) = wait_bound(control_plane, namespace, 1)
+    ((uuid, milli, mib),) = slices_of(pod)
+
+    assert (300, 4096) == (milli, mib)
+    assert pod["spec"]["nodeName"] == devices_of(control_plane)[uuid][0]
+    agree(control_plane, scheduler, namespace)
+    control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/a")
+    eventually(lambda: books_of(scheduler) == {}, "the share is not free again")
+
+
+def test_every_kind_of_request_is_met(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
+    """Models, whole GPUs, a rest, several containers, init containers, exact fractions and dialects, each as asked."""
+    create(
+        control_plane,
+        namespace,
+        gpu_pod("model", percent(20), annotations={"aliquot.dev/gpu-model": "A100"}),
+        gpu_pod("rest", percent(150)),
+        gpu_pod("two", percent(40), percent(20, "1Gi")),
+        gpu_pod("exact", percent(33), annotations={"aliquot.dev/gpu-request": "0.333"}),
+        gpu_pod("parts", percent(60), annotations={"aliquot.dev/gpu-parts": "2"}),
+        gpu_pod(
+            "init",
+            percent(50),
+            initContainers=[{"name": "warm", "image": "busybox", "resources": {"limits": percent(30)}}],
+        ),
+    )
+    found = {pod["metadata"]["name"]: pod for pod in wait_bound(control_plane, namespace, 6)}
+    milli = {name: sorted(piece[1] for piece in slices_of(pod)) for name, pod in found.items()}
+
+    assert {
+        "model": [200],
+        "rest": [500, 1000],
+        "two": [200, 400],
+        "exact": [333],
+        "parts": [300, 300],
+        "init": [500],
+    } == milli
+    assert found["model"]["spec"]["nodeName"].startswith("ext") and slices_of(found["model"])[0][2] > 8000
+    assert 2 == len({piece[0] for piece in slices_of(found["parts"])})
+    agree(control_plane, scheduler, namespace)
+
+
+def test_the_impossible_is_explained(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
+    """A model that nobody has and a contradiction are told in the pod's own event; nothing is evicted for them."""
+    create(
+        control_plane,
+        namespace,
+        gpu_pod("nowhere", percent(30), annotations={"aliquot.dev/gpu-model": "H900"}),
+        gpu_pod("wrong", percent(30), annotations={"aliquot.dev/gpu-limit": "0.2"}),
+    )
+
+    def message(name: str) -> str:
+        pod = control_plane.pod(namespace, name)
+        return " ".join(c.get("message", "") for c in pod["status"].get("conditions", []))
+
+    eventually(lambda: "has no GPU of model H900" in message("nowhere"), "the model is not told")
+    eventually(lambda: 'gpu-limit"] 0.20 is below' in message("wrong"), "the contradiction is not told")
+    assert "preemption: 0/" in message("nowhere")
+
+
+def test_labels_keep_containers_apart_and_together(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
+):
+    """Anti-affinity means different GPUs; affinity means one GPU, and who does not fit there waits."""
+    apart = {"aliquot.dev/anti-affinity": "noisy"}
+    near = {"aliquot.dev/affinity": "red"}
+    create(control_plane, namespace, *(gpu_pod(f"apart-{i}", percent(10), annotations=apart) for i in range(4)))
+    create(control_plane, namespace, *(gpu_pod(f"near-{i}", percent(40), annotations=near) for i in range(3)))
+    found = wait_bound(control_plane, namespace, 6)
+    time.sleep(1)
+    found = [pod for pod in pods_of(control_plane, namespace) if pod["spec"].get("nodeName")]
+    gpus: dict[str, list[str]] = {}
+    for pod in found:
+        gpus.setdefault(pod["metadata"]["name"].split("-")[0], []).append(slices_of(pod)[0][0])
+
+    assert (4, 4) == (len(gpus["apart"]), len(set(gpus["apart"])))
+    assert (2, 1) == (len(gpus["near"]), len(set(gpus["near"])))
+
+
+def test_a_crowd_ends_bound_or_waiting_and_nothing_is_given_twice(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
+):
+    """150 pods of mixed sizes at once: what fits is bound, what does not waits, and books and annotations agree."""
+    chance = random.Random(3)
+    sizes = [chance.choice([5, 10, 20, 30, 50, 100]) for _ in range(150)]
+    create(control_plane, namespace, *(gpu_pod(f"p{i}", percent(size)) for i, size in enumerate(sizes)))
+
+    def quiet() -> bool:
+        pods = pods_of(control_plane, namespace)
+        return all(p["spec"].get("nodeName") or p["status"].get("conditions") for p in pods) and len(pods) == 150
+
+    eventually(quiet, "some pods were not looked at", 90)
+    used = check_promises(control_plane, pods_of(control_plane, namespace))
+    waiting = [p for p in pods_of(control_plane, namespace) if not p["spec"].get("nodeName")]
+    least = min(int(p["spec"]["containers"][0]["resources"]["limits"]["aliquot.dev/gpu-percent"]) for p in waiting)
+
+    assert 12 == len(used)
+    assert max(1000 - milli for milli, _ in used.values()) < least * 10
+    agree(control_plane, scheduler, namespace)
+
+
+def test_killed_at_any_moment_it_forgets_and_doubles_nothing(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
+):
+    """kill -9 of our scheduler during churn, again and again: promises hold at every look, and what waited goes on."""
+    chance = random.Random(11)
+    made = 0
+    for _ in range(6):
+        create(
+            control_plane,
+            namespace,
+            *(gpu_pod(f"k{made + i}", percent(chance.choice([10, 25, 40]))) for i in range(10)),
+        )
+        made += 10
+        time.sleep(chance.uniform(0.0, 0.4))
+        scheduler.part.kill()
+        check_promises(control_plane, pods_of(control_plane, namespace))
+        for pod in chance.sample(pods_of(control_plane, namespace), 5):
+            control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}")
+        scheduler.part.start()
+    left = len([p for p in pods_of(control_plane, namespace) if not p["metadata"].get("deletionTimestamp")])
+    eventually(
+        lambda: len([p for p in pods_of(control_plane, namespace) if p["spec"].get("nodeName")]) >= min(left, 25),
+        "what waited does not go on",
+        90,
+    )
+    agree(control_plane, scheduler, namespace)
+
+
+def test_a_more_important_pod_finds_room(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
+    """A pod of higher priority evicts the least that makes room on one GPU, and not where it would not help."""
+    for name, value in (("low", 1), ("high", 1000)):
+        body = {"metadata": {"name": f"{namespace}-{name}"}, "value": value}
+        control_plane.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    low = {"priorityClassName": f"{namespace}-low"}
+    create(control_plane, namespace, *(gpu_pod(f"low-{i}", percent(60), **low) for i in range(12)))
+    wait_bound(control_plane, namespace, 12)
+    create(control_plane, namespace, gpu_pod("high", percent(70), priorityClassName=f"{namespace}-high"))
+
+    eventually(
+        lambda: bool(control_plane.pod(namespace, "high")["spec"].get("nodeName")), "nobody made room for it", 60
+    )
+    left = [p for p in pods_of(control_plane, namespace) if p["metadata"]["name"].startswith("low")]
+    assert 11 == len(left)
+    agree(control_plane, scheduler, namespace)
+
+
+def test_bad_bodies_do_no_harm(scheduler: OurScheduler):
+    """Cut, empty and odd bodies are answered with one sentence and a status; the server goes on."""
+    bodies = [b"", b"{", b"[]", b'{"Pod": 1}', b'{"Pod": {"spec": {"containers": 7}}}', b"\xff\xfe", b"[" * 100_000]
+    for verb in ("filter", "prioritize", "preempt", "bind", "dry-run"):
+        for body in bodies:
+            status, answer = scheduler.post(f"/{verb}", body)
+            assert 400 == status
+            assert answer["Error"]
+    assert "ok\n" == scheduler.get("/healthz")
+
+
+def test_a_new_node_can_be_thought_about(control_plane: ControlPlane, scheduler: OurScheduler):
+    """dry-run filters nodes that do not exist, so an autoscaler can ask whether one more would help."""
+    (name,) = [n for n in control_plane.ready_nodes() if devices_of(control_plane) and n.startswith("ext")][:1]
+    node = control_plane.api.get(f"/api/v1/nodes/{name}")
+    node["metadata"]["name"] = "not-there-yet"
+    pod = gpu_pod("a", percent(100)) | {"metadata": {"name": "a", "namespace": "default"}}
+    status, answer = scheduler.post("/dry-run", json.dumps({"Pod": pod, "Nodes": {"items": [node]}}).encode())
+
+    assert (200, ["not-there-yet"]) == (status, [n["metadata"]["name"] for n in answer["Nodes"]["items"]])

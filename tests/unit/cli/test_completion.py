@@ -1,0 +1,87 @@
+"""Tab, and the examples in --help."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+import click
+import pytest
+
+from aliquot.cli.examples import EXAMPLES
+from aliquot.cli.main import COMMANDS, cli
+
+
+def completed(*words: str) -> list[str]:
+    """What bash is offered after these words, the last of them incomplete."""
+    env = os.environ | {
+        "_ALIQUOT_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["aliquot", *words]),
+        "COMP_CWORD": str(len(words)),
+        "ALIQUOT_RUNTIME_DIR": "/nonexistent/aliquot",
+    }
+    code = "from aliquot.cli.main import cli; cli.main(prog_name='aliquot')"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert "" == done.stderr
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+def test_commands_are_offered():
+    """Every command that begins so is offered."""
+    assert [name for name in COMMANDS if name.startswith("d")] == completed("d")
+
+
+def test_options_are_offered():
+    """A command's options are offered after it."""
+    assert {"--port", "--no-web", "--emulate"} <= set(completed("up", "--"))
+
+
+def test_profiles_are_offered():
+    """After --emulate the profiles are offered."""
+    assert ["a100", "a100-80g"] == completed("up", "--emulate", "a")
+
+
+def test_names_need_an_engine():
+    """Without an engine no SharePod is offered, and nothing is said."""
+    assert [] == completed("logs", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_of_that_shell(shell: str):
+    """Each script is read by its shell without complaint, where that shell is installed, and names the command."""
+    done = subprocess.run([sys.executable, "-m", "aliquot.cli", "completion", shell], capture_output=True, text=True)
+    assert 0 == done.returncode and "_ALIQUOT_COMPLETE" in done.stdout and "aliquot" in done.stdout
+    if shutil.which(shell):
+        flags = ["--no-execute"] if shell == "fish" else ["-n"]
+        read = subprocess.run([shell, *flags], input=done.stdout, capture_output=True, text=True)
+        assert (0, "") == (read.returncode, read.stderr)
+
+
+def test_every_command_has_an_example():
+    """Each command's help ends with an example; a new command gets one in aliquot/cli/examples.py."""
+    assert set(COMMANDS) == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_is_understood(name: str):
+    """Each example is accepted by the very command that it is an example of."""
+    words = shlex.split(EXAMPLES[name][1].replace('"$(', "").replace(')"', "").replace("eval ", ""))
+    assert ["aliquot", name] == words[:2]
+    command: click.Command | None = cli
+    rest = words[1:]
+    context = click.Context(cli, info_name="aliquot")
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        command, rest = command.get_command(context, rest[0]), rest[1:]
+    assert command is not None
+    if "--help" not in rest:
+        command.make_context(name, list(rest))
+
+
+def test_help_ends_with_the_example():
+    """The example stands in the help as it is written, on a line of its own."""
+    done = subprocess.run([sys.executable, "-m", "aliquot.cli", "up", "--help"], capture_output=True, text=True)
+
+    assert done.stdout.splitlines()[-1] == f"    {EXAMPLES['up'][1]}"

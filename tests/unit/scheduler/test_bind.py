@@ -1,0 +1,262 @@
+"""A bind gives a share once, whatever becomes of the request."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scene import Scene, Truth, node
+
+from aliquot.kube.names import PLAN
+from aliquot.kube.plan import read_plan
+
+HALF = {"aliquot.dev/gpu-percent": 50, "aliquot.dev/gpu-memory": "4Gi"}
+
+
+def scene(*faults: str, gpus: int = 1) -> Scene:
+    """One node n and these fates for the binds to come."""
+    truth = Truth()
+    truth.faults = list(faults)
+    return Scene(truth, [node("n", gpus), node("m", gpus)])
+
+
+def test_node_and_plan_arrive_together():
+    """A bound pod carries the plan that the books have."""
+    s = scene()
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+
+    assert "" == asyncio.run(s.bind(pod, "n"))
+    plan = read_plan(s.truth.pods["a"]["metadata"]["annotations"])
+    assert plan is not None
+    assert [("GPU-n-0", 500, 1000, 4096)] == [
+        (p.gpu, p.request_milli, p.limit_milli, p.memory_mib) for p in plan.containers["main"].slices
+    ]
+    assert {"GPU-n-0": (500, 4096)} == s.booked() == s.truth.used()
+
+
+def test_a_pod_that_the_cache_does_not_have_yet_is_read():
+    """kube-scheduler may be ahead of our watch."""
+    s = scene()
+    pod = s.truth.create("a", HALF)
+
+    assert "" == asyncio.run(s.bind(pod, "n"))
+
+
+def test_another_pod_of_the_same_name_is_not_bound():
+    """The uid counts, not the name."""
+    s = scene()
+    old = s.truth.create("a", HALF)
+    s.catch_up()
+    s.truth.delete("a")
+    s.truth.create("a", HALF)
+
+    assert "no" not in s.truth.pods["a"]["spec"]
+    assert "is gone" in asyncio.run(s.bind(old, "n"))
+    assert {} == s.booked()
+
+
+def test_a_full_node_is_said_to_be_full():
+    """What does not fit is refused with the container, the node and the device; nothing is held."""
+    s = scene()
+    pods = [s.truth.create(name, HALF) for name in "abc"]
+    s.catch_up()
+    errors = [asyncio.run(s.bind(pod, "n")) for pod in pods]
+
+    assert ["", ""] == errors[:2]
+    assert 'pod default/c: container "main": node n has 0 GPUs with room, 1 were asked' in errors[2]
+    assert "GPU 0 has 0.00 unreserved, 0.50 were asked" in errors[2]
+    assert {"GPU-n-0": (1000, 8192)} == s.booked()
+
+
+def test_a_lost_answer_is_looked_up():
+    """The bind arrived, its answer did not: reading the pod shows it, and the bind counts as done."""
+    s = scene("lost after")
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+
+    assert "" == asyncio.run(s.bind(pod, "n"))
+    assert s.booked() == s.truth.used()
+
+
+def test_a_lost_request_keeps_its_share_until_it_can_not_come_any_more():
+    """The bind may still arrive: its share is kept, and given back when the pod is seen unbound long after."""
+    s = scene("lost before")
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    error = asyncio.run(s.bind(pod, "n"))
+    kept = s.booked()
+    s.clock.now_s += 100
+    asyncio.run(s.binder.settle())
+
+    assert "no answer" in error
+    assert {"GPU-n-0": (500, 4096)} == kept
+    assert {} == s.booked()
+
+
+def test_the_same_bind_again_is_the_same_plan():
+    """After a lost request the next bind to that node sends the same plan, so it matters not which arrives."""
+    s = scene("late")
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    first = asyncio.run(s.bind(pod, "n"))
+    second = asyncio.run(s.bind(pod, "n"))
+    s.truth.land()
+    s.catch_up()
+
+    assert ("no answer" in first, second) == (True, "")
+    assert {"GPU-n-0": (500, 4096)} == s.booked() == s.truth.used()
+    assert 1 == s.truth.binds
+
+
+def test_a_late_request_wins_over_a_bind_to_another_node():
+    """When the request thought lost arrives after all, the pod is where it put it, and the other share is free."""
+    s = scene("late", "lost before")
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    asyncio.run(s.bind(pod, "n"))
+    asyncio.run(s.bind(pod, "m"))
+    both = set(s.booked())
+    s.truth.land()
+    s.catch_up()
+
+    assert {"GPU-n-0", "GPU-m-0"} == both
+    assert {"GPU-n-0": (500, 4096)} == s.booked() == s.truth.used()
+
+
+def test_a_pod_that_is_deleted_during_its_bind_holds_nothing():
+    """The pod is gone before the bind arrives: the share is free at once."""
+    s = scene()
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    s.truth.delete("a")
+
+    assert "is gone" in asyncio.run(s.bind(pod, "n"))
+    assert {} == s.booked()
+
+
+def test_a_share_is_free_when_the_pod_has_ended():
+    """Terminating is not ended; Succeeded is."""
+    s = scene()
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    asyncio.run(s.bind(pod, "n"))
+    s.catch_up()
+    before = s.booked()
+    s.truth.end("a")
+    s.catch_up()
+
+    assert ({"GPU-n-0": (500, 4096)}, {}) == (before, s.booked())
+
+
+def test_who_does_not_lead_binds_nothing():
+    """Without the lease no bind is sent."""
+    s = scene()
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    s.binder.leads = lambda: False
+
+    assert "does not lead" in asyncio.run(s.bind(pod, "n"))
+    assert 0 == s.truth.binds
+
+
+def test_a_node_that_goes_takes_its_books_along_and_brings_them_back():
+    """A node that leaves and returns has its pods' shares in the books again."""
+    s = scene()
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    asyncio.run(s.bind(pod, "n"))
+    s.catch_up()
+    from aliquot.kube.reflector import Change
+
+    s.books.node_changed(Change("deleted", s.nodes[0]))
+    away = s.booked()
+    s.books.node_changed(Change("added", s.nodes[0]))
+
+    assert ({}, {"GPU-n-0": (500, 4096)}) == (away, s.booked())
+
+
+def test_a_pod_is_booked_whichever_comes_first():
+    """A bound pod whose node is not known yet is booked when the node comes."""
+    s = scene()
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    asyncio.run(s.bind(pod, "n"))
+    nodes, s.nodes = s.nodes, []
+    s.start()
+    before = s.booked()
+    from aliquot.kube.reflector import Change
+
+    s.books.node_changed(Change("added", nodes[0]))
+
+    assert ({}, {"GPU-n-0": (500, 4096)}) == (before, s.booked())
+
+
+def test_a_plan_that_does_not_fit_is_a_stray():
+    """A pod whose plan takes what others have is told apart; the books stay right for the others."""
+    s = scene()
+    pods = [s.truth.create(name, HALF) for name in "ab"]
+    s.catch_up()
+    for pod in pods:
+        asyncio.run(s.bind(pod, "n"))
+    s.catch_up()
+    forged = {PLAN: s.truth.pods["a"]["metadata"]["annotations"][PLAN]}
+    third = s.truth.create("c", HALF, annotations=forged)
+    s.truth.pods["c"]["spec"]["nodeName"] = "n"
+    s.truth._tell("modified", s.truth.pods["c"])
+    s.catch_up()
+
+    assert third.metadata.uid in s.books.strays
+    assert {"GPU-n-0": (1000, 8192)} == s.booked()
+
+
+SIZES = [5, 10, 25, 33, 50, 100, 150]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_no_fate_of_requests_loses_or_doubles_a_share(seed: int):
+    """Binds at once, lost and late requests, lagging watches, deletions and crashes at any step: at no moment is a
+    GPU over its capacity, and when all has settled, books and pods agree."""
+    chance = random.Random(seed)
+    truth = Truth(chance)
+    s = Scene(truth, [node("n", 2), node("m", 1)])
+    made = 0
+
+    async def play() -> None:
+        nonlocal made
+        for _ in range(40):
+            act = chance.random()
+            if act < 0.35:
+                made += 1
+                truth.create(f"p{made}", {"aliquot.dev/gpu-percent": chance.choice(SIZES)})
+            elif act < 0.75:
+                waiting = [p for p in truth.pods if not truth.pods[p]["spec"].get("nodeName")]
+                some = chance.sample(waiting, min(len(waiting), chance.randint(1, 4)))
+                truth.faults = [
+                    chance.choice(["", "", "lost after", "lost before", "late", "unreadable"]) for _ in some
+                ]
+                await asyncio.gather(*(s.bind(truth.pod(p), chance.choice("nm")) for p in some))
+            elif act < 0.85 and truth.pods:
+                name = chance.choice(list(truth.pods))
+                truth.end(name) if chance.random() < 0.5 else truth.delete(name)
+            elif act < 0.9:
+                truth.land()
+            elif act < 0.95:
+                truth.land()
+                s.start()
+            s.catch_up(chance.randint(0, 5))
+            s.books.cluster.check()
+            assert all(milli <= 1000 and mib <= 16384 for milli, mib in truth.used().values())
+        truth.land()
+        truth.faults.clear()
+        s.catch_up()
+        s.clock.now_s += 100
+        await s.binder.settle()
+
+    asyncio.run(play())
+
+    assert truth.used() == s.booked()
+    assert {} == s.books.strays
