@@ -28,9 +28,10 @@ TRACES = ("default", "gpushare60", "cpu250", "multigpu30", "gpuspec33")
 BASE = Constants()
 VARIANTS: dict[str, Constants] = {
     "the policy": BASE,
-    "long run only (f = 1)": replace(BASE, long_run=1.0, long_run_scarce_cpu=1.0),
-    "near term only (f = 0)": replace(BASE, long_run=0.0, long_run_scarce_cpu=0.0),
-    "f fixed at 0.7": replace(BASE, long_run_scarce_cpu=0.7),
+    "long run only (f = 1)": replace(BASE, long_run=1.0, long_run_scarce_cpu=1.0, long_run_no_cpu=1.0),
+    "near term only (f = 0)": replace(BASE, long_run=0.0, long_run_scarce_cpu=0.0, long_run_no_cpu=0.0),
+    "f fixed at 0.7": replace(BASE, long_run_scarce_cpu=0.7, long_run_no_cpu=0.7),
+    "CPU-only pods never in the sequences": replace(BASE, cpu_only_visits=0.0),
     "no slot price": replace(BASE, slot_price=0.0, prior=False),
     "no prior pseudo-pods": replace(BASE, prior=False),
     "no model price": replace(BASE, model_price=0.0),

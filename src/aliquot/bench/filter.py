@@ -108,6 +108,7 @@ class _Server:
     """The extender over books that hold so many pods."""
 
     def __init__(self, nodes: int, pods: int) -> None:
+        from aliquot.driver.kernels import use_kernels
         from aliquot.kube.inventory import Inventory, write_inventory
         from aliquot.kube.names import GPUS
         from aliquot.kube.objects import Node, Pod
@@ -117,6 +118,7 @@ class _Server:
         from aliquot.placement.policy import policy
         from aliquot.scheduler.books import Books
 
+        use_kernels()
         self.books = Books(policy("aliquot"))
         self.chance = random.Random(1)
         self.made = 0

@@ -26,7 +26,8 @@ from aliquot.cli.options import emulate_option
 @click.option("--allocation-check-period-s", type=float, metavar="S", help="Between two checks. [default: 30]")
 @click.option("--pre-start-wait-s", type=float, metavar="S", help="How long a start may be waited for. [default: 20]")
 @click.option("--replace-pods/--no-replace-pods", default=None,
-              help="Whether pods of a controller that can not be served are deleted, to be made anew. [default: yes]")  # fmt: skip
+              help="Whether pods that can not be served are deleted where a controller makes them anew. [default: yes]",
+)  # fmt: skip
 @click.option("--log-format", metavar="text|json", help="How to log, on stderr. [default: text]")
 def node(config: Path | None, print_config: bool, **flags: Any) -> None:
     """Serve this node's GPUs to the pods that were planned on it."""

@@ -91,7 +91,10 @@ class Agent:
                 said = await step()
                 _LOG.info("started", part=name, what=said, took_ms=round(1000 * (time.monotonic() - began_s)))
             _LOG.info("ready", node=self.node)
-            await asyncio.wait([asyncio.ensure_future(stop.wait()), self._failed], return_when="FIRST_COMPLETED")
+            stopped = asyncio.ensure_future(stop.wait())
+            either: set[asyncio.Future[Any]] = {stopped, self._failed}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
             if self._failed.done():
                 self._failed.result()
         finally:

@@ -19,6 +19,7 @@ from aliquot.kube.names import GPU_PERCENT, PLAN
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
 from aliquot.kube.quantities import parse_count
 from aliquot.model.errors import AliquotError
+from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
 from aliquot.node.cdi import qualified, write_spec
 from aliquot.node.checkpoint import PodKey
@@ -66,7 +67,7 @@ class ShareDesk:
         gpus = self.seating.machine.gpus
         sick = self.seating.sick()
         if self.unfit:
-            sick = {**sick, **{gpu.uuid: self.unfit for gpu in gpus}}  # type: ignore[dict-item]
+            sick = {GpuUuid(gpu.uuid): self.unfit for gpu in gpus}
         return device_ids(gpus, self._settings.ids_per_gpu, sick)
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:

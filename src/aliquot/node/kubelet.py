@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 import msgspec
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from aliquot.kube.names import GPU_PERCENT
 from aliquot.node.identity import Held, Noted
@@ -60,7 +60,7 @@ class PodResources:
         if self._channel is None:
             options = [("grpc.max_receive_message_length", ANSWER_BYTES)]
             self._channel = grpc.aio.insecure_channel(f"unix://{self._socket}", options=options)
-        stub = podresources_pb2_grpc.PodResourcesListerStub(self._channel)
+        stub: Any = podresources_pb2_grpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
         try:
             answer = await stub.List(podresources_pb2.ListPodResourcesRequest(), timeout=TIMEOUT_S)
         except grpc.aio.AioRpcError as error:

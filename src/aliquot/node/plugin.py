@@ -119,7 +119,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         socket = self._folder / self._endpoint
         socket.unlink(missing_ok=True)
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", ASK_BYTES)])
-        rpc.add_DevicePluginServicer_to_server(self, server)
+        rpc.add_DevicePluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         server.add_insecure_port(f"unix://{socket}")
         await server.start()
         self._serving += 1
@@ -130,7 +130,8 @@ class DevicePlugin(rpc.DevicePluginServicer):
             version=API, endpoint=self._endpoint, resource_name=self.resource, options=_options()
         )
         async with grpc.aio.insecure_channel(f"unix://{self._folder / KUBELET_SOCKET}") as channel:
-            await rpc.RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_S)
+            stub: Any = rpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+            await stub.Register(request, timeout=REGISTER_TIMEOUT_S)
 
     async def _end_server(self) -> None:
         if self._server is not None:

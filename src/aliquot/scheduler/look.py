@@ -47,13 +47,14 @@ def verdicts(books: Books, ask: PodAsk, names: Sequence[str]) -> Verdicts:
         fits = _together(books, seats, fits, namespace, names)
     never, texts = _reasons(books, seats, each, fits)
     found = Verdicts([], {}, {})
+    index, does, lasting = cluster.index, fits.tolist(), never.tolist()
     for name in names:
-        number = cluster.index.get(name)
+        number = index.get(name)
         if number is None:
             found.never[name] = books.faulty.get(name, UNKNOWN_NODE)
-        elif fits[number]:
+        elif does[number]:
             found.fitting.append(name)
-        elif never[number]:
+        elif lasting[number]:
             found.never[name] = texts[number]
         else:
             found.failed[name] = texts[number]
@@ -66,21 +67,24 @@ def scores(books: Books, ask: PodAsk, names: Sequence[str]) -> list[int]:
     kube-scheduler has ten steps only. So that the choice survives them, the best node alone has the tenth.
     """
     seat = ask.seats(books.known)[0]
+    cluster = books.cluster
     values = books.decider.scores(gpu_only(seat.ask), ask.key.partition("/")[0])
-    numbers = [books.cluster.index.get(name, -1) for name in names]
-    known = [n for n in numbers if n >= 0 and values[n] != NEVER]
-    if not known:
+    index = cluster.index
+    numbers = np.fromiter((index.get(name, -1) for name in names), dtype=np.int64, count=len(names))
+    here = values[numbers] if len(values) else np.full(len(names), NEVER)
+    known = (numbers >= 0) & (here != NEVER)
+    if not known.any():
         return [0] * len(names)
-    best = max(known, key=lambda n: (values[n], -books.cluster.rank[n]))
-    most, least = int(values[best]), int(min(values[n] for n in known))
-    spread = max(most - least, 1)
-
-    def score(n: int) -> int:
-        if n < 0 or values[n] == NEVER:
-            return 0
-        return BEST if n == best else (NEXT * (int(values[n]) - least) // spread if most > least else NEXT)
-
-    return [score(n) for n in numbers]
+    most, least = int(here[known].max()), int(here[known].min())
+    best = np.flatnonzero(known & (here == most))
+    first = best[cluster.rank[numbers[best]].argmin()]
+    found = np.where(known, NEXT, 0)
+    if most > least:
+        # In floats: scores may be as large as int64, and a tenth of the way need not be exact.
+        part = (here[known].astype(np.float64) - least) / (float(most) - least)
+        found[known] = (NEXT * part).astype(np.int64)
+    found[first] = BEST
+    return [int(score) for score in found]
 
 
 def _together(books: Books, seats: Sequence[Seat], fits: BoolArray, namespace: str, names: Sequence[str]) -> BoolArray:
@@ -131,8 +135,14 @@ def _reasons(
     for seat, alone in zip(seats, each, strict=True):
         lasting = _suited(books, seat.ask) < max(seat.ask.devices, 1)
         never |= lasting
-        for number in np.flatnonzero(~alone & ~fits):
-            texts[number] = _sentence(seat.ask, lasting=bool(lasting[number]), open_=bool(cluster.open[number]))
+        failing = ~alone & ~fits
+        for chosen, text in (
+            (failing & lasting, _sentence(seat.ask, lasting=True, open_=True)),
+            (failing & ~lasting & ~cluster.open, _sentence(seat.ask, lasting=False, open_=False)),
+            (failing & ~lasting & cluster.open, _sentence(seat.ask, lasting=False, open_=True)),
+        ):
+            for number in np.flatnonzero(chosen):
+                texts[number] = text
     no_gpu = cluster.gpu_count == 0
     for number in np.flatnonzero(no_gpu):
         texts[number] = "has no GPU"

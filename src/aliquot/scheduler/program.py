@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import uvicorn
 
+from aliquot.driver.kernels import use_kernels
 from aliquot.kube.api import Api
 from aliquot.kube.custom import GPUQUOTAS, GPUQuota
 from aliquot.kube.dialects import foreign
@@ -78,6 +79,7 @@ class Scheduler:
 
     def __post_init__(self) -> None:
         settings = self.settings
+        use_kernels()
         self.books = Books(named_policy(settings.policy), settings.seed)
         self.nodes: Reflector[Node] = Reflector(self.api, NODES, self.books.node_changed)
         self.pods: Reflector[Pod] = Reflector(self.api, PODS, self._pod_changed)

@@ -90,11 +90,13 @@ class Scene:
         sidecar: str = "",
         bind: bool = True,
         percent: int = 0,
+        replicas: int = 0,
         **spec: Any,
     ) -> None:
         """A pod with a container for each name in the plan, bound with its plan as the scheduler does it.
 
         `init` are the commands of those that are plain init containers; `sidecar` names one that is restarted always.
+        With `replicas` a ReplicaSet makes the pods, and nobody binds them.
         """
         given = {key: _given(value) for key, value in plan.items()}
         containers, inits = [], []
@@ -114,9 +116,26 @@ class Scene:
                 "containers": containers, "initContainers": inits, "volumes": _volumes(), **spec,
             },
         }  # fmt: skip
+        if replicas:
+            self._replicate(name, body["spec"], replicas)
+            return
         made = self.plane.api.create(f"/api/v1/namespaces/{self.namespace}/pods", body)[0]
         if bind:
             self.bind(name, made["metadata"]["uid"], PodPlan(self.node.name, given))
+
+    def _replicate(self, name: str, spec: dict[str, Any], replicas: int) -> None:
+        labels = {"set": name}
+        template = {"metadata": {"labels": labels}, "spec": spec | {"restartPolicy": "Always"}}
+        body = {
+            "metadata": {"name": name},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
+        }
+        self.plane.api.create(f"/apis/apps/v1/namespaces/{self.namespace}/replicasets", body)
+
+    def pods_of(self, name: str) -> list[dict[str, Any]]:
+        """The pods that a ReplicaSet made and that are not on their way out."""
+        items = self.plane.api.get(f"/api/v1/namespaces/{self.namespace}/pods?labelSelector=set%3D{name}")["items"]
+        return [item for item in items if "deletionTimestamp" not in item["metadata"]]
 
     def bind(self, name: str, uid: str, plan: PodPlan) -> None:
         """Writes plan and node in one Binding."""
@@ -190,6 +209,17 @@ class Scene:
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         self.plane.api.delete(f"{path}/{name}")
         until(lambda: name not in [i["metadata"]["name"] for i in self.plane.api.get(path)["items"]], f"no {name}")
+
+    def clear(self) -> None:
+        """Ends everything a test made: parts run, pods are gone, and so is what they had."""
+        for part in (self.plane["containerd"], self.plane["kubelet"], self.arbiter, self.agent):
+            part.start()
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        self.plane.api.call("DELETE", f"/apis/apps/v1/namespaces/{self.namespace}/replicasets")
+        self.plane.api.call("DELETE", pods, {"gracePeriodSeconds": 0})
+        until(lambda: not self.plane.api.get(pods)["items"], "the end of the pods", 60)
+        self.plane.api.call("DELETE", f"/api/v1/namespaces/{self.namespace}/events")
+        until(lambda: not self.tenants() and not self.specs(), "no trace of the pods", 60)
 
     # -- how it is made ----------------------------------------------------------------------------------------
 

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
-from cluster.kubelet_node import KubeletNode
 from cluster.parts import until
-from node_scene import Scene, running
+from node_scene import Scene
 
-
-@pytest.fixture
-def scene(kubelet_node: KubeletNode, namespace: str) -> Iterator[Scene]:
-    """An agent with two emulated V100."""
-    with running(kubelet_node, namespace) as made:
-        yield made
+from aliquot.kube.plan import ContainerPlan
 
 
 def test_a_container_gets_the_gpu_the_memory_and_the_share_of_its_plan(scene: Scene):
     """A CUDA program sees the planned GPU alone, with the planned memory, and computes by its share beside another."""
-    scene.create("a", {"main": scene.slice(1, 300, 600, 2048)})
+    scene.create("a", {"main": scene.slice(1, 400, 1000, 2048)})
     scene.create("b", {"main": scene.slice(1, 600, 1000, 4096)})
 
     for name, mib in (("a", 2048), ("b", 4096)):
@@ -30,8 +23,52 @@ def test_a_container_gets_the_gpu_the_memory_and_the_share_of_its_plan(scene: Sc
     time.sleep(11)
     (gpu,) = [gpu for gpu in scene.status().gpus if gpu.tenants]
     usage = {tenant.name.split("/")[1]: tenant.usage for tenant in gpu.tenants}
-    assert usage["a"] == pytest.approx(0.35, abs=0.08)
-    assert usage["b"] == pytest.approx(0.65, abs=0.08)
+    assert {"a": pytest.approx(0.4, abs=0.02), "b": pytest.approx(0.6, abs=0.02)} == usage
     for name in ("a", "b"):
         scene.delete(name)
     until(lambda: not scene.tenants() and not scene.specs(), "no trace of the pods")
+
+
+def test_every_container_of_a_pod_has_its_own_share(scene: Scene):
+    """Init containers, sidecars and several containers get what the plan says for each; an init container may use a
+    later one's."""
+    plan = {
+        "init": ContainerPlan((), uses="one"),
+        "side": scene.slice(0, 200, mib=600),
+        "one": scene.slice(0, 300, mib=2048),
+        "two": scene.slice(1, 300, mib=3072),
+    }
+    scene.create("several", plan, init={"init": ["python3", "/probe/probe.py", "0"]}, sidecar="side")
+
+    assert ([scene.gpus[0]], 2048) == _what(scene.told("several", "init"))
+    assert ([scene.gpus[0]], 600) == _what(scene.told("several", "side"))
+    assert ([scene.gpus[0]], 2048) == _what(scene.told("several", "one"))
+    assert ([scene.gpus[1]], 3072) == _what(scene.told("several", "two"))
+
+
+def test_more_than_one_gpu(scene: Scene):
+    """A container with one GPU and a half of another sees both, the whole one first."""
+    scene.create("large", {"main": (scene.slice(1, 1000, mib=16384), scene.slice(0, 500, mib=4096))})
+
+    seen = scene.told("large")
+
+    assert ([scene.gpus[1], scene.gpus[0]], 16384) == _what(seen)
+
+
+def test_a_container_that_starts_again_has_its_share_again(scene: Scene):
+    """Kubelet allocates once, and the second life of a container finds the same GPU and the same memory."""
+    ends = ["python3", "/probe/probe.py", "0"]
+    scene.create("again", {"main": scene.slice(1, 300, mib=2048)}, *ends, restartPolicy="Always")
+
+    def restarts() -> int:
+        (status,) = scene.plane.pod(scene.namespace, "again")["status"].get("containerStatuses") or [{}]
+        return status.get("restartCount", 0)
+
+    until(lambda: restarts() >= 1, "a restart", 60)
+
+    assert ([scene.gpus[1]], 2048) == _what(scene.told("again"))
+    assert len(scene.specs()) == 1
+
+
+def _what(seen: dict) -> tuple[list[str], int]:
+    return seen["uuids"], seen["total_mib"]

@@ -14,7 +14,7 @@ from .test_up import Cluster, sharepod
 @pytest.fixture
 def quad(aliquot_cli: Aliquot, tmp_path) -> Iterator[Cluster]:
     """An engine with four emulated V100, wired as on a p3.8xlarge."""
-    with engine_of(aliquot_cli, "v100x4", "--policy", "gaia"):
+    with engine_of(aliquot_cli, "v100x4", "--policy", "gaia", "--no-web"):
         yield Cluster(aliquot_cli, tmp_path)
 
 
@@ -82,7 +82,7 @@ def test_explain_takes_requests_that_one_thinks_of(quad: Cluster):
 
 
 def test_get_gpus_shows_shares_and_links(quad: Cluster):
-    """The table has a line for each GPU with what is promised of it and its nearest GPUs, and a line for each tenant."""
+    """The table has a line for each GPU with what is promised of it and its nearest GPUs, and one for each tenant."""
     quad.apply(sharepod("a", "sleep 60", request=0.3, memory="2Gi"))
     lines = quad.command("get", "gpus").stdout.splitlines()
 

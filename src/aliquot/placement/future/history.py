@@ -88,14 +88,19 @@ class History:
         for number, count in self._counts.items():
             yield number, self._shapes[number], count
 
-    def draws(self, count: int, seed: int) -> IntArray:
+    def draws(self, count: int, seed: int, cpu_only: float = 0.0) -> IntArray:
         """Numbers of shapes of past arrivals that asked for GPUs, in the proportions of the window.
+
+        With `cpu_only` that part of the CPU-only arrivals, the latest of them, is drawn from as well.
 
         The same seed draws at the same places each time (common random numbers), so that what changes from one learning
         to the next is the history and not the luck. Empty when no such arrival was seen.
         """
         seen = self._recent()
-        pool = seen[np.isin(seen, self._gpu_numbers())]
+        with_gpus = np.isin(seen, self._gpu_numbers())
+        pool, others = seen[with_gpus], seen[~with_gpus]
+        if len(pool) and cpu_only > 0.0:
+            pool = np.concatenate([pool, others[len(others) - int(cpu_only * len(others)) :]])
         if not len(pool):
             return pool
         at = (_mix(np.arange(count, dtype=np.uint64) + np.uint64(seed)) % np.uint64(len(pool))).astype(np.int64)

@@ -36,6 +36,9 @@ QUANTUM_MILLI: Final = 20.0
 LEARN_EVERY: Final = 1024
 LEAST_IDLE: Final = 0.005
 """Part of the cluster that counts as idle at least when it is asked whether idle has moved."""
+SCARCE_CPU: Final = (0.85, 1.05)
+SHORT_CPU: Final = (1.05, 1.20)
+"""CPU wanted over CPU left, where scarcity begins and where it is full."""
 SEED: Final = 20231107
 MEMORY_VERSION: Final = 1
 VALUE_US: Final = 2.5
@@ -60,6 +63,9 @@ class Constants:
     long_run: float = 0.7
     """Weight of the whole sequence; the rest decays with the visits and looks at the near term."""
     long_run_scarce_cpu: float = 0.4
+    long_run_no_cpu: float = 0.2
+    cpu_only_visits: float = 1.0
+    """Part of the CPU-only arrivals that are in the sequences where there is not CPU enough for all."""
     decay: float = 0.5
     window: int = WINDOW
     refresh: float = 0.05
@@ -301,7 +307,8 @@ class Aliquot(BasePolicy):
 
     def _sequences(self) -> tuple[Records, FloatArray]:
         c = self.constants
-        numbers = self._history.draws(c.sequences * c.visits, c.seed)
+        scarce, short = self._cpu_shortage()
+        numbers = self._history.draws(c.sequences * c.visits, c.seed, c.cpu_only_visits * short)
         if not len(numbers):
             return np.zeros((0, c.visits), dtype=VISIT), np.zeros(c.visits)
         known = {number: shape for number, shape, _ in self._history.counts()}
@@ -313,7 +320,7 @@ class Aliquot(BasePolicy):
             row["worth_milli"] = shape.milli
             row["need_milli"] = self._need(shape)
             row["whole"], row["models"] = shape.whole, self._known(shape).models
-        return table[where].reshape(c.sequences, c.visits), self._weights()
+        return table[where].reshape(c.sequences, c.visits), self._weights(scarce, short)
 
     def _need(self, shape: Shape) -> int:
         """Milli of one device that the shared part takes: of its compute or its memory, whichever is more."""
@@ -324,15 +331,31 @@ class Aliquot(BasePolicy):
         by_memory = -(-shape.gpu_mib * MILLI // size) if size else -(-shape.gpu_mem_ppm // 1000)
         return min(max(shape.rest_milli, by_memory), MILLI)
 
-    def _weights(self) -> FloatArray:
-        c, history = self.constants, self._history
+    def _weights(self, scarce: float, short: float) -> FloatArray:
+        """Weights of the visits [visits]: a long run of all alike, and a near term that halves with each visit."""
+        c = self.constants
+        f = c.long_run - (c.long_run - c.long_run_scarce_cpu) * scarce
+        f -= max(f - c.long_run_no_cpu, 0.0) * short
+        decayed = c.decay ** np.arange(1, c.visits + 1)
+        return f + (1.0 - f) * np.where(decayed < 0.01, 0.0, decayed)
+
+    def _cpu_shortage(self) -> tuple[float, float]:
+        """How far CPU is scarce, and how far there is not enough of it for all; 0 to 1 each.
+
+        Both look at the CPU that arrivals would want while the idle GPUs fill, over the CPU that is left. The second
+        needs the evidence of a thousand arrivals.
+        """
+        history = self._history
         idle, _ = self._kernels.idle(self._columns)
         cpu_left = int(self.cluster.cpu_free[self.cluster.open].sum())
         rho = history.cpu_milli / max(history.milli, 1) * idle / max(cpu_left, 1)
-        scarce = min(max((rho - 0.85) / 0.20, 0.0), 1.0)
-        f = c.long_run - (c.long_run - c.long_run_scarce_cpu) * scarce
-        decayed = c.decay ** np.arange(1, c.visits + 1)
-        return f + (1.0 - f) * np.where(decayed < 0.01, 0.0, decayed)
+        short = _ramp(rho, *SHORT_CPU) if history.arrivals > LEARN_EVERY else 0.0
+        return _ramp(rho, *SCARCE_CPU), short
+
+
+def _ramp(value: float, low: float, high: float) -> float:
+    """0 up to `low`, 1 from `high` on, straight between."""
+    return min(max((value - low) / (high - low), 0.0), 1.0)
 
 
 def _learning_point(arrivals: int) -> bool:

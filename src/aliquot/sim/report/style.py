@@ -17,12 +17,18 @@ _SERIES: Final = "".join(
     for n in range(len(_LIGHT))
 )
 
+# Last, so that it overrides what is above.
+_PRINT: Final = (
+    f"@media print{{:root{{--ink:#000;--soft:#555;--rule:#ccc;--paper:#fff;{_colours(_LIGHT)}}}"
+    "main{max-width:none;padding:0}section{break-inside:avoid}details{display:none}.wide{overflow:visible}"
+    "table{font-size:10px;line-height:16px}thead th,small{font-size:9px}th,td{padding:0 4px}h2{margin-top:24px}"
+    "svg,i{print-color-adjust:exact}}@page{margin:12mm}"
+)
+
 STYLE: Final = (
     f":root{{color-scheme:light dark;--ink:#1a1a1a;--soft:#666;--rule:#ddd;--paper:#fff;{_colours(_LIGHT)}}}"
     f"@media (prefers-color-scheme:dark){{:root{{--ink:#e6e6e6;--soft:#999;--rule:#3a3a3a;--paper:#161616;"
     f"{_colours(_DARK)}}}}}"
-    f"@media print{{:root{{--ink:#000;--soft:#555;--rule:#ccc;--paper:#fff;{_colours(_LIGHT)}}}"
-    "main{max-width:none;padding:0}section{break-inside:avoid}details{display:none}}"
     "body{margin:0;background:var(--paper);color:var(--ink);font:16px/24px system-ui,sans-serif;"
     "font-variant-numeric:tabular-nums}"
     "main{max-width:1152px;margin:0 auto;padding:24px 32px 64px}"
@@ -42,5 +48,5 @@ STYLE: Final = (
     ".line{fill:none;stroke-width:1.75;stroke-linejoin:round}.band{opacity:.18;stroke:none}"
     ".legend{list-style:none;display:flex;flex-wrap:wrap;gap:0 24px;margin:0;padding:0;font-size:14px}"
     "i{display:inline-block;width:12px;height:12px;margin-right:8px;border-radius:2px;vertical-align:-1px}"
-    "summary{font-size:13px;color:var(--soft);cursor:pointer}" + _SERIES
+    "summary{font-size:13px;color:var(--soft);cursor:pointer}" + _SERIES + _PRINT
 )
