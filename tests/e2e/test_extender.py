@@ -185,19 +185,49 @@ def test_killed_at_any_moment_it_forgets_and_doubles_nothing(
     agree(control_plane, scheduler, namespace)
 
 
-def test_a_more_important_pod_finds_room(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
-    """A pod of higher priority evicts the least that makes room on one GPU, and not where it would not help."""
-    for name, value in (("low", 1), ("high", 1000)):
-        body = {"metadata": {"name": f"{namespace}-{name}"}, "value": value}
+@pytest.fixture
+def classes(control_plane: ControlPlane, namespace: str) -> Iterator[tuple[str, str]]:
+    """Two priority classes, the lower one first."""
+    names = (f"{namespace}-low", f"{namespace}-high")
+    for name, value in zip(names, (1, 1000), strict=True):
+        body = {"metadata": {"name": name}, "value": value}
         control_plane.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
-    low = {"priorityClassName": f"{namespace}-low"}
-    create(control_plane, namespace, *(gpu_pod(f"low-{i}", percent(60), **low) for i in range(12)))
-    wait_bound(control_plane, namespace, 12)
-    create(control_plane, namespace, gpu_pod("high", percent(70), priorityClassName=f"{namespace}-high"))
+    yield names
+    for name in names:
+        control_plane.api.delete(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
 
-    eventually(
-        lambda: bool(control_plane.pod(namespace, "high")["spec"].get("nodeName")), "nobody made room for it", 60
-    )
+
+def bound(plane: ControlPlane, namespace: str, name: str) -> bool:
+    """Is the pod bound?"""
+    return bool(plane.pod(namespace, name)["spec"].get("nodeName"))
+
+
+def test_a_more_important_pod_finds_room_in_a_full_cluster(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler, classes: tuple[str, str]
+):
+    """Where hundredths are short in sum, kube-scheduler's preemption evicts what our preempt verb says: on one GPU."""
+    low, high = classes
+    create(control_plane, namespace, *(gpu_pod(f"big-{i}", percent(60), priorityClassName=low) for i in range(12)))
+    create(control_plane, namespace, *(gpu_pod(f"small-{i}", percent(38), priorityClassName=low) for i in range(12)))
+    wait_bound(control_plane, namespace, 24)
+    create(control_plane, namespace, gpu_pod("high", percent(70), priorityClassName=high))
+
+    eventually(lambda: bound(control_plane, namespace, "high"), "nobody made room for it", 60)
+    left = [p for p in pods_of(control_plane, namespace) if not p["metadata"].get("deletionTimestamp")]
+    assert 1 + 22 == len(left)
+    agree(control_plane, scheduler, namespace)
+
+
+def test_a_more_important_pod_finds_room_among_fragments(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler, classes: tuple[str, str]
+):
+    """Where the sum is there but on no GPU enough, the fewest and least important pod goes, and the room is kept."""
+    low, high = classes
+    create(control_plane, namespace, *(gpu_pod(f"low-{i}", percent(60), priorityClassName=low) for i in range(12)))
+    wait_bound(control_plane, namespace, 12)
+    create(control_plane, namespace, gpu_pod("high", percent(70), priorityClassName=high))
+
+    eventually(lambda: bound(control_plane, namespace, "high"), "nobody made room for it", 60)
     left = [p for p in pods_of(control_plane, namespace) if p["metadata"]["name"].startswith("low")]
     assert 11 == len(left)
     agree(control_plane, scheduler, namespace)

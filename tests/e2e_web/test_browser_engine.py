@@ -151,11 +151,13 @@ def test_try_it_says_what_apply_would_do(visit: Open, up: Up):
     assert int(said[1]) == placed["default/tried"]
 
 
-def test_the_topology_is_the_machines(visit: Open, up: Up):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_topology_is_the_machines(visit: Open, up: Up, scheme: str):
     """The drawn tree has every GPU once, and the table says the link of each pair."""
-    page = visit(up.url).go("/topology")
+    page = visit(up.url, color_scheme=scheme).go("/topology")
     leaves = page.locator("svg.tree .leaf text").evaluate_all("(all) => all.map((each) => each.textContent)")
 
     assert ["GPU 0", "GPU 1"] == sorted(text for text in leaves if text.startswith("GPU"))
+    assert [] == page.evaluate((Path(__file__).parent / "checks.js").read_text())
     page.locator("summary").click()
     expect(page.locator("table.matrix")).to_contain_text("NV1")

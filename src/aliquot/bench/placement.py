@@ -70,7 +70,7 @@ def placement(
     for name in names:
         made(name)
     folder = data_folder(data)
-    openb = [{"policy": name, "seconds": round(_openb_s(folder, name), 3)} for name in names]
+    openb = [{"policy": name, "seconds": round(min(_openb_s(folder, name) for _ in range(2)), 3)} for name in names]
     cases = []
     for nodes, pods in sizes:
         scene = _scene(nodes, pods, decisions)

@@ -51,7 +51,11 @@ def gaia(repetitions: int, out: Path | None, output: str) -> None:
 @click.option("--policy", default="random,dotprod,clustering,packing,bestfit,fgd,aliquot", show_default=True)
 @click.option("--seeds", default="42..51", show_default=True, metavar="A..B")
 @click.option("--out", type=_FILE, help="Folder for the result files, summary.json and paper.json.")
-@click.option("--within", type=click.FloatRange(0, 100), help="Exit 1 if a mean is farther than that from theirs.")
+@click.option(
+    "--within",
+    type=click.FloatRange(0, 100),
+    help="Exit 1 if a mean is farther off (and by 2 standard errors).",
+)
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time; all cores if left out.")
 @output_option
 def fgd(

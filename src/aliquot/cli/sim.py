@@ -54,6 +54,12 @@ def sim() -> None:
 sim.add_command(paper)
 
 
+def nothing_finished(out: Path) -> int:
+    """What to say and return when Ctrl-C came before the first run was done; nothing is written."""
+    click.echo(f"aliquot: interrupted before a run was finished; {out} is not written", err=True)
+    return INTERRUPTED
+
+
 def require_folder(folder: Path) -> None:
     """Refuse an output folder that cannot be one, before anything runs.
 
@@ -100,6 +106,8 @@ def openb(
     require_folder(out)
     todo = batch.tasks(nodes, traces, parsed(policy), seed_list(seeds), tune)
     done = batch.run_batch(todo, jobs)
+    if not done.results:
+        return nothing_finished(out)
     facts = summary.write_batch(out, done, len(todo))
     groups = summary.grouped(done.results.values())
     seconds = {key: sum(run.seconds for run in runs) / len(runs) for key, runs in groups.items()}
@@ -112,8 +120,10 @@ def openb(
         click.echo(f"aliquot: interrupted; {out} has {len(done.results)} of {len(todo)} runs", err=True)
         return INTERRUPTED
     if verdict and not verdict.equal:
-        raise AliquotError(verdict.first or f"{expected} has no rows of these workloads, policies and seeds")
-    if verdict and output == "text":
+        raise AliquotError(verdict.first)
+    if verdict and not verdict.compared:
+        click.echo(f"aliquot: {expected} has no row of these runs, so nothing was compared", err=True)
+    elif verdict and output == "text":
         without = f"; {verdict.without_row} have no published row" if verdict.without_row else ""
         click.echo(f"{verdict.compared} runs equal the published ones in every column{without}")
     return 0
@@ -155,6 +165,8 @@ def run(policy: str, seeds: str, out: Path, jobs: int | None, output: str, **opt
     require_folder(out)
     todo = runs.tasks(_scenario(**options), parsed(policy), seed_list(seeds))
     done = parallel.run_all(runs.run, todo, workers=jobs, title="sim")
+    if not done.results:
+        return nothing_finished(out)
     seen = study.Study.of(todo, done)
     facts = study.write_study(out, seen)
     click.echo(json.dumps(facts) if output == "json" else study.table(facts))

@@ -44,6 +44,15 @@ GPUS: Final = f"{GROUP}/gpus"
 DIALECT: Final = f"{GROUP}/dialect"
 """Annotation on pods: the peer in whose words the pod was written, so that its tools are answered in kind."""
 
+HOLDS: Final = f"{GROUP}/holds"
+"""Annotation on holder pods: the UUID of the GPU that the stock plugin gave them, written by the node's agent."""
+
+VGPU: Final = f"{GROUP}/vgpu"
+"""Label on holder pods: the vGPU they hold a GPU for."""
+
+POOL: Final = f"{GROUP}/pool"
+"""Label on vGPUs that Aliquot made, and may therefore delete: `automatic`, or `named` by a SharePod's gpuID."""
+
 ASK_ANNOTATIONS: Final = (
     GPU_REQUEST,
     GPU_LIMIT,

@@ -158,6 +158,7 @@ class PodSpec(Wire):
     scheduler_name: str = ""
     priority: int = 0
     priority_class_name: str = ""
+    preemption_policy: str = ""
     restart_policy: str = ""
     node_selector: dict[str, str] = {}
     scheduling_gates: list[SchedulingGate] = []

@@ -38,4 +38,5 @@ def audit(cluster: Cluster) -> None:
     seated = sum(len(residents) for node in cluster.rows if node for residents in node.residents)
     assert seated == sum(len(holding.cells) for holding in cluster.tenants.values())
     assert labels == cluster.labels
-    assert totals == {key: used for key, used in cluster.used.items() if used != [0, 0]}
+    booked = {(name, model): used for name, models in cluster.used.items() for model, used in models.items()}
+    assert totals == {key: used for key, used in booked.items() if used != [0, 0]}

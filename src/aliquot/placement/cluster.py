@@ -81,7 +81,7 @@ class Cluster:
         self.uuids: dict[str, tuple[int, int]] = {}
         self.tenants: dict[str, Holding] = {}
         self.rows: list[NodeRow | None] = []
-        self.used: dict[tuple[str, int], list[int]] = {}
+        self.used: dict[str, dict[int, list[int]]] = {}
         self._clock = 0
         self._spare: list[int] = []
         self._allocate(len(nodes), max((len(node.gpus) for node in nodes), default=0))
@@ -233,11 +233,8 @@ class Cluster:
 
     def usage(self, namespace: str) -> Mapping[str, tuple[int, int]]:
         """What a namespace holds of every model: (milli-GPU, MiB of GPU memory)."""
-        return {
-            self.models[model]: (milli, mib)
-            for (name, model), (milli, mib) in self.used.items()
-            if name == namespace and milli
-        }
+        used = self.used.get(namespace, {})
+        return {self.models[model]: (milli, mib) for model, (milli, mib) in used.items() if milli}
 
     # Kept and compared
 
@@ -275,7 +272,7 @@ class Cluster:
         self.free_mib[number, g] -= piece.memory_mib
         self.free_total[number] -= piece.request_milli
         self.labels.add((number, g), resident.labels, resident.gpu_id)
-        used = self.used.setdefault((namespace_of(resident.tenant), self.model.item(number, g)), [0, 0])
+        used = self.used.setdefault(namespace_of(resident.tenant), {}).setdefault(self.model.item(number, g), [0, 0])
         used[0] += piece.request_milli
         used[1] += piece.memory_mib
 
@@ -287,7 +284,7 @@ class Cluster:
         self.free_mib[number, g] += piece.memory_mib
         self.free_total[number] += piece.request_milli
         self.labels.drop((number, g), resident.labels, resident.gpu_id)
-        used = self.used[namespace_of(tenant), self.model.item(number, g)]
+        used = self.used[namespace_of(tenant)][self.model.item(number, g)]
         used[0] -= piece.request_milli
         used[1] -= piece.memory_mib
 

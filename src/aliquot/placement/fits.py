@@ -14,20 +14,23 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.policy import BoolArray, IntArray
 
 
-def memory_needed(cluster: Cluster, shape: Shape, nodes: IntArray) -> IntArray:
-    """MiB that the shared device would have to give, for each device of these nodes: [n, G]."""
-    size = cluster.size_mib[nodes]
+def _memory_fits(cluster: Cluster, shape: Shape, nodes: IntArray) -> BoolArray:
+    """Devices of these nodes whose memory holds the rest: bool [n, G].
+
+    Parts are rounded down, so "size x part // whole <= free" is asked as "size x part < whole x (free + 1)": dividing
+    arrays of integers would take most of a decision.
+    """
+    free = cluster.free_mib[nodes]
     if shape.gpu_mib:
-        return np.full_like(size, shape.gpu_mib)
-    if shape.gpu_mem_ppm:
-        return size * shape.gpu_mem_ppm // PPM
-    return size * (shape.rest_milli or MILLI) // MILLI
+        return np.asarray(free >= shape.gpu_mib)
+    part, whole = (shape.gpu_mem_ppm, PPM) if shape.gpu_mem_ppm else (shape.rest_milli or MILLI, MILLI)
+    return np.asarray(cluster.size_mib[nodes] * part < (free + 1) * whole)
 
 
 def rest_mask(cluster: Cluster, shape: Shape, nodes: IntArray) -> BoolArray:
     """Devices of these nodes that hold the rest by compute, memory and model: bool [n, G]."""
     hold: BoolArray = cluster.free_milli[nodes] >= shape.rest_milli
-    hold &= cluster.free_mib[nodes] >= memory_needed(cluster, shape, nodes)
+    hold &= _memory_fits(cluster, shape, nodes)
     if shape.models:
         hold &= cluster.model_mask(shape.models)[cluster.model[nodes]]
     return hold

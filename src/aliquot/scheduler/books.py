@@ -19,18 +19,21 @@ from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, read_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import Known, PodAsk, Seat
+from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import BadRequest
+from aliquot.model.requests import BadRequest, Slice
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import LedgerError, NodeSpec, Placement
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
-from aliquot.placement.reasons import Refusal
+from aliquot.placement.reasons import Refusal, judge
 
 log = logging.getLogger(__name__)
 _SEEN_MOST: Final = 100_000
+CLOSED: Final = "~closed/"
+"""Tenants of this prefix are no pods: they keep devices that are about to leave the pool."""
 
 
 class NoRoom(Exception):
@@ -64,6 +67,8 @@ class Books:
     """Pods (uid) whose plan does not fit the books, and why: somebody else gave away what was taken."""
     faulty: dict[str, str] = field(default_factory=dict)
     """Nodes whose inventory can not be read, and why."""
+    closed: set[str] = field(default_factory=set)
+    """Devices (UUID) that nobody may come onto any more."""
     _homeless: dict[str, dict[str, Pod]] = field(default_factory=dict)
     _inventories: dict[str, str] = field(default_factory=dict)
     _ranks: int = 0
@@ -114,6 +119,9 @@ class Books:
             return
         for hold in staying:
             self._write_hold(hold)
+        for device in inventory.devices:
+            if device.uuid in self.closed:
+                self.close(device.uuid)
         for pod in self._homeless.pop(name, {}).values():
             self._bound(pod)
 
@@ -249,7 +257,7 @@ class Books:
             for seat in ask.seats(self.known):
                 placed = self.decider.place_on(gpu_only(seat.ask), node, namespace)
                 if isinstance(placed, Refusal):
-                    raise NoRoom(self._why(placed, node, seat))
+                    raise NoRoom(self._why(node, seat, namespace))
                 name = self._free_name(seat.tenant, ask.uid)
                 self.decider.commit(name, placed, gpu_only(seat.ask))
                 held.append((seat, name, placed))
@@ -270,13 +278,32 @@ class Books:
         else:
             self.holds.pop(hold.uid, None)
 
+    def close(self, uuid: str) -> bool:
+        """Let nobody onto a device any more; False, and nothing done, when somebody is on it."""
+        cell = self.cluster.uuids.get(uuid)
+        if cell is not None and f"{CLOSED}{uuid}" not in self.cluster.tenants:
+            spec = self.cluster.spec(cell[0])
+            whole = Slice(GpuUuid(uuid), MILLI, MILLI, spec.gpus[cell[1]].memory_mib)
+            try:
+                self.cluster.reserve(f"{CLOSED}{uuid}", Placement(spec.name, (whole,)), Ask(whole=1, limit_milli=MILLI))
+            except LedgerError:
+                return False
+        self.closed.add(uuid)
+        return True
+
+    def reopen(self, uuid: str) -> None:
+        """Let pods onto a closed device again."""
+        self.closed.discard(uuid)
+        if f"{CLOSED}{uuid}" in self.cluster.tenants:
+            self.cluster.release(f"{CLOSED}{uuid}")
+
     def unsettled(self, before_s: float) -> list[Hold]:
         """Holds since before a moment whose pods were not seen bound."""
         return [h for holds in self.holds.values() for h in holds if not h.settled and h.since_s < before_s]
 
-    def _why(self, refusal: Refusal, node: str, seat: Seat) -> str:
-        verdict = next((v for v in refusal.reasons() if v.node == node), None)
-        if verdict is None or verdict.reason is None:
+    def _why(self, node: str, seat: Seat, namespace: str) -> str:
+        verdict = judge(self.cluster, gpu_only(seat.ask), node, self.decider.quotas, namespace)
+        if verdict.reason is None:
             return f'container "{seat.container}" fits on node "{node}" no more'
         devices = "; ".join(str(reason) for reason in verdict.devices[:8] if reason is not None)
         return f'container "{seat.container}": node {verdict.reason}{f" ({devices})" if devices else ""}'

@@ -42,9 +42,11 @@ def verdicts(books: Books, ask: PodAsk, names: Sequence[str]) -> Verdicts:
     namespace = ask.key.partition("/")[0]
     cluster = books.cluster
     each = [books.decider.feasible(gpu_only(seat.ask), namespace) for seat in seats]
-    fits = np.logical_and.reduce(each)
+    fits = np.array(np.logical_and.reduce(each))
     if len(seats) > 1:
         fits = _together(books, seats, fits, namespace, names)
+    for hold in books.holds.get(ask.uid, []):
+        fits[cluster.index.get(hold.node, [])] = True  # what the pod has there already is its room
     never, texts = _reasons(books, seats, each, fits)
     found = Verdicts([], {}, {})
     index, does, lasting = cluster.index, fits.tolist(), never.tolist()
@@ -73,6 +75,9 @@ def scores(books: Books, ask: PodAsk, names: Sequence[str]) -> list[int]:
     numbers = np.fromiter((index.get(name, -1) for name in names), dtype=np.int64, count=len(names))
     here = values[numbers] if len(values) else np.full(len(names), NEVER)
     known = (numbers >= 0) & (here != NEVER)
+    held = {hold.node for hold in books.holds.get(ask.uid, [])}.intersection(names)
+    if held:
+        return [BEST if name in held else 0 for name in names]
     if not known.any():
         return [0] * len(names)
     most, least = int(here[known].max()), int(here[known].min())

@@ -1,17 +1,23 @@
 """Preempt: who has to go so that a more important pod finds its GPUs, and only where that helps.
 
 kube-scheduler proposes victims per node by what it counts (CPU, memory, hundredths of GPUs). It does not know which
-GPU each is on. Its victims are kept, for they are needed for what it counts; to them are added the fewest and least
-important pods whose shares make room. Nodes on which no eviction helps are left out.
+GPU each is on. To its victims are added the fewest and least important pods whose shares make room; then those of its
+own stay whose going changes nothing: the GPU has room without, and the others free as much of every resource as it
+wanted freed; the GPU on which that is least is found by trying each. Nodes on which no
+eviction helps are left out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from aliquot.kube.objects import Pod
+from aliquot.kube.quantities import milli
 from aliquot.kube.requests import PodAsk, Seat
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Slice
 from aliquot.placement.books import Holding
 from aliquot.scheduler.books import Books, Hold
 from aliquot.scheduler.look import tried
@@ -30,8 +36,8 @@ def victims(
         theirs = [victim.uid for victim in given.pods or []]
         more = _more(books, pod, seats, node, theirs, find)
         if more is not None:
-            pods = [MetaPod(uid) for uid in dict.fromkeys([*theirs, *more])]
-            found[node] = MetaVictims(pods, given.num_pdb_violations)
+            uids = _spared(books, seats, node, pod.metadata.namespace, theirs, more, find)
+            found[node] = MetaVictims([MetaPod(uid) for uid in uids], given.num_pdb_violations)
     return found
 
 
@@ -43,19 +49,89 @@ def _more(
     going = set(theirs)
     on_node = [h for holds in books.holds.values() for h in holds if h.node == node and h.tenants]
     lesser = [h for h in on_node if h.uid not in going and h.settled and _priority(find, h) < pod.spec.priority]
-    lesser.sort(key=lambda h: (-_priority(find, h), -_size(h)))
+    gpus = {piece.gpu for h in lesser for piece in _slices(h)}
+    best: tuple[tuple[int, int, int], list[Hold]] | None = None
     with _without(books, [h for h in on_node if h.uid in going]):
         with _without(books, lesser):
             if not tried(books, seats, node, namespace):
                 return None
-        # Let each stay that can, the most important and largest first.
-        leaving = list(lesser)
-        for hold in lesser:
-            rest = [other for other in leaving if other is not hold]
-            with _without(books, rest):
-                if tried(books, seats, node, namespace):
-                    leaving = rest
-        return [hold.uid for hold in leaving]
+        for gpu in sorted(gpus) or [GpuUuid("")]:
+            leaving = _least(books, seats, node, namespace, _order(lesser, gpu, find))
+            priorities = [_priority(find, hold) for hold in leaving]
+            cost = (max(priorities, default=-(2**31)), sum(priorities), len(leaving))
+            if best is None or cost < best[0]:
+                best = (cost, leaving)
+    assert best is not None
+    return [hold.uid for hold in best[1]]
+
+
+def _spared(
+    books: Books,
+    seats: Sequence[Seat],
+    node: str,
+    namespace: str,
+    theirs: Sequence[str],
+    more: Sequence[str],
+    find: Callable[[str], Pod | None],
+) -> list[str]:
+    """All victims but those of kube-scheduler's that need not go."""
+    going = list(dict.fromkeys([*theirs, *more]))
+    wanted = _freed(books, theirs, find)
+    for uid in theirs:
+        rest = [other for other in going if other != uid]
+        if not rest or uid not in books.holds or not _dominates(_freed(books, rest, find), wanted):
+            continue
+        with _without(books, [hold for other in rest for hold in books.holds.get(other, [])]):
+            if tried(books, seats, node, namespace):
+                going = rest
+    return going
+
+
+def _freed(books: Books, uids: Iterable[str], find: Callable[[str], Pod | None]) -> Counter[str]:
+    """What these pods ask for in sum, by resource, in thousandths; pods that the books do not know count nothing."""
+    total: Counter[str] = Counter()
+    for uid in uids:
+        pod = find(books.holds[uid][0].key) if uid in books.holds else None
+        for container in pod.spec.containers if pod is not None else ():
+            for name, amount in {**container.resources.limits, **container.resources.requests}.items():
+                total[name] += milli(amount)
+    return total
+
+
+def _dominates(freed: Counter[str], wanted: Counter[str]) -> bool:
+    return all(freed[name] >= amount for name, amount in wanted.items())
+
+
+def _order(lesser: Sequence[Hold], gpu: str, find: Callable[[str], Pod | None]) -> list[Hold]:
+    """In which order they may stay: the most important first, then those that are not on this GPU, then the largest."""
+
+    def key(hold: Hold) -> tuple[int, bool, int]:
+        return (-_priority(find, hold), any(p.gpu == gpu for p in _slices(hold)), -_size(hold))
+
+    return sorted(lesser, key=key)
+
+
+def _least(books: Books, seats: Sequence[Seat], node: str, namespace: str, lesser: Sequence[Hold]) -> list[Hold]:
+    """Who can not stay, when each stays that can, in this order."""
+    leaving = list(lesser)
+    for hold in lesser:
+        rest = [other for other in leaving if other is not hold]
+        with _without(books, rest):
+            if tried(books, seats, node, namespace):
+                leaving = rest
+    return leaving
+
+
+def _slices(hold: Hold) -> list[Slice]:
+    return [piece for given in hold.plan.containers.values() for piece in given.slices]
+
+
+def needed(books: Books, pod: Pod, ask: PodAsk, node: str, find: Callable[[str], Pod | None]) -> dict[str, str] | None:
+    """Who alone has to go from a node, keys by uid; None if even all less important pods are not enough."""
+    more = _more(books, pod, ask.seats(books.known), node, (), find)
+    if more is None:
+        return None
+    return {uid: books.holds[uid][0].key for uid in more}
 
 
 def _priority(find: Callable[[str], Pod | None], hold: Hold) -> int:
@@ -64,7 +140,7 @@ def _priority(find: Callable[[str], Pod | None], hold: Hold) -> int:
 
 
 def _size(hold: Hold) -> int:
-    return sum(piece.request_milli for given in hold.plan.containers.values() for piece in given.slices)
+    return sum(piece.request_milli for piece in _slices(hold))
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from aliquot.placement.policy import policy as named_policy
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.bind import Binder
 from aliquot.scheduler.books import Books
+from aliquot.scheduler.evict import Evictor
 from aliquot.scheduler.server import Extender
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Scheduler:
         self.elector = Elector(self.api, settings.lease_namespace, LEASE, identity, on_change=self._lead_changed)
         dialects = foreign(aliyun_unit=settings.aliyun_unit)
         self.binder = Binder(self.api, self.books, self.pods.get, self.leads, dialects=dialects)
+        self.evictor = Evictor(self.api, self.books, self.pods.get, self.leads)
         self.extender = Extender(
             self.books,
             self.binder,
@@ -97,6 +99,7 @@ class Scheduler:
             aliyun_unit=settings.aliyun_unit,
             version=settings.version,
             on_scrape=self._measure_watches,
+            on_waiting=self.evictor.waits,
         )
         self._takeover: asyncio.Task[None] | None = None
 
@@ -126,7 +129,8 @@ class Scheduler:
     def _works(self) -> list[Coroutine[Any, Any, None]]:
         caches = [self.nodes.run(), self.pods.run(), self.quotas.run()]
         election = [self.elector.run()] if self.settings.lead else []
-        return [*caches, *election, self._settle(), self._learn(), self._never_ends(self._freeze())]
+        own = [self._settle(), self._learn(), self.evictor.run(), self._never_ends(self._freeze())]
+        return [*caches, *election, *own]
 
     def _server_config(self) -> uvicorn.Config:
         s = self.settings
@@ -169,6 +173,8 @@ class Scheduler:
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         self.books.pod_changed(change)
+        if change.kind == "deleted" or change.object.ended:
+            self.evictor.gone(change.object)
 
     def _quota_changed(self, change: Change[GPUQuota]) -> None:
         found = [quota for held in self.quotas for quota in quotas_of(held)]

@@ -51,6 +51,7 @@ class Extender:
     aliyun_unit: Unit = "GiB"
     version: str = "0"
     on_scrape: Callable[[], None] = lambda: None
+    on_waiting: Callable[[Pod, PodAsk, dict[str, str]], None] = lambda pod, ask, failed: None
 
     def app(self) -> Starlette:
         """The routes."""
@@ -92,7 +93,10 @@ class Extender:
         if self.books.first_sight(ask):
             for seat in ask.seats(self.books.known):
                 self.books.policy.arrived(seat.ask.shape)
-        return _filtered(args, nodes, verdicts(self.books, ask, names))
+        found = verdicts(self.books, ask, names)
+        if not found.fitting:
+            self.on_waiting(args.pod, ask, found.failed)
+        return _filtered(args, nodes, found)
 
     async def prioritize(self, body: bytes) -> list[wire.HostPriority]:
         """Each node's score; the one that placement would choose has the most."""

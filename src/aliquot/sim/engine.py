@@ -29,6 +29,7 @@ from aliquot.sim.record import Outcome, Recorder
 from aliquot.sim.waiting import Waiting
 
 IDLE_BUDGET_US: Final = 200
+TELL_EVERY: Final = 200
 
 
 class Discipline(StrEnum):
@@ -60,8 +61,9 @@ class Simulation:
         seed: int = 0,
         settings: Settings | None = None,
         clock_ns: Callable[[], int] | None = None,
+        tell_part: Callable[[float], None] | None = None,
     ) -> None:
-        """Get ready; `clock_ns` times the decisions when given, which changes nothing else."""
+        """Get ready; `clock_ns` times the decisions and `tell_part` hears how far (0..1) the run is, where given."""
         self.settings = settings or Settings()
         self.cluster = Cluster(nodes)
         self.decider = Decider(self.cluster, policy, seed=seed)
@@ -71,7 +73,7 @@ class Simulation:
         self.record = Recorder(self.cluster, jobs)
         self._jobs = {job.name: number for number, job in enumerate(jobs)}
         self._arriving = iter(jobs)
-        self._clock_ns = clock_ns
+        self._clock_ns, self._tell_part = clock_ns, tell_part
         self._runs: dict[int, int] = {}
         self._possible: dict[Shape, bool] = {}
         self._empty = Cluster(nodes)
@@ -94,6 +96,9 @@ class Simulation:
 
     def _arrive(self, job: Job) -> None:
         self._plan_arrival()
+        number = self._jobs[job.name]
+        if self._tell_part is not None and number % TELL_EVERY == 0:
+            self._tell_part(number / len(self._jobs))
         if not self._ever_fits(job):
             self.record.impossible(self._jobs[job.name])
         elif self.settings.queue is Discipline.FIFO and self.waiting.count:

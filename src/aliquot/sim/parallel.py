@@ -10,10 +10,23 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+
+def _nobody_listens(part: float) -> None:
+    """Where several processes run, only whole runs are counted."""
+
+
+_tell_part: Callable[[float], None] = _nobody_listens
+
+
+def part_done(part: float) -> None:
+    """A run says how far it is, 0..1; shown where runs are done one after another in this process."""
+    _tell_part(part)
 
 
 @dataclass
@@ -34,20 +47,28 @@ def run_all(
     count = min(workers or os.cpu_count() or 1, len(tasks))
     done: Finished[Task, Result] = Finished()
     with _progress(title, len(tasks)) as advance:
-        runs = _inline(work, tasks) if count <= 1 else _pooled(work, tasks, count)
+        runs = _inline(work, tasks, advance) if count <= 1 else _pooled(work, tasks, count)
         try:
             for task, result in runs:
                 done.results[task] = result
-                advance()
+                advance(len(done.results))
         except KeyboardInterrupt:
             done.complete = False
     done.results = {task: done.results[task] for task in tasks if task in done.results}
     return done
 
 
-def _inline(work: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[Task, Result]]:
-    for task in tasks:
-        yield task, work(task)
+def _inline(
+    work: Callable[[Task], Result], tasks: Sequence[Task], advance: Callable[[float], None]
+) -> Iterator[tuple[Task, Result]]:
+    global _tell_part
+    before = _tell_part
+    try:
+        for number, task in enumerate(tasks):
+            _tell_part = partial(lambda done, part: advance(done + part), number)
+            yield task, work(task)
+    finally:
+        _tell_part = before
 
 
 def _pooled(work: Callable[[Task], Result], tasks: Sequence[Task], count: int) -> Iterator[tuple[Task, Result]]:
@@ -77,16 +98,16 @@ def _leave_interrupts_to_the_parent() -> None:
 
 
 @contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[], None]]:
+def _progress(title: str, total: int) -> Iterator[Callable[[float], None]]:
     """A bar with the time left on a terminal's standard error; nothing elsewhere."""
     if not title or not sys.stderr.isatty():
-        yield lambda: None
+        yield lambda done: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("left"), TimeLeft(), console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total)
-        yield lambda: bar.advance(task)
+        yield lambda done: bar.update(task, completed=done)

@@ -17,6 +17,7 @@ from aliquot.sim.jobs import Workload
 from aliquot.sim.kernel import us
 from aliquot.sim.measures import Measured, measured
 from aliquot.sim.openb.trace import read_pods, workload_name
+from aliquot.sim.parallel import part_done
 from aliquot.sim.policies import made
 from aliquot.sim.tables import read_text
 from aliquot.sim.workloads import specs
@@ -95,7 +96,9 @@ def run(task: RunTask) -> Measured:
         settings = replace(settings, until_us=load.jobs[-1].arrive_us)
     policy = made(task.policy, Counter(job.ask.shape for job in load.jobs))
     clock = perf_counter_ns if scenario.timing else None
-    outcome = Simulation(nodes, load.jobs, policy, seed=task.seed, settings=settings, clock_ns=clock).run()
+    outcome = Simulation(
+        nodes, load.jobs, policy, seed=task.seed, settings=settings, clock_ns=clock, tell_part=part_done
+    ).run()
     return measured(outcome, nodes, scenario.warmup)
 
 

@@ -6,14 +6,15 @@ import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aliquot.driver.discovery import Gpu, NoDriver, find_driver, gpu_topology, list_gpus
-from aliquot.driver.kernels import use_kernels
-from aliquot.driver.policies import maker
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
-from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
+
+if TYPE_CHECKING:  # placement comes with arrays, which `aliquot run` in front of an engine that is up has no use for
+    from aliquot.placement.machine import MachineBooks
 
 
 class UnknownMachine(UserError):
@@ -45,6 +46,10 @@ class Machine:
         Raises:
             UnknownPolicy: there is none; the text lists those there are.
         """
+        from aliquot.driver.kernels import use_kernels
+        from aliquot.driver.policies import maker
+        from aliquot.placement.machine import MachineBooks
+
         use_kernels()
         topology = gpu_topology(self.gpus)
         return MachineBooks(self.devices, topology=topology, by=maker(policy), node=socket.gethostname())
@@ -73,6 +78,9 @@ def imagined_books(spec: str, policy: str = "") -> MachineBooks:
     """
     check_spec(spec)
     from aliquot.driver import emulation
+    from aliquot.driver.kernels import use_kernels
+    from aliquot.driver.policies import maker
+    from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
 
     profile, count = emulation.parse_spec(spec)
     devices = [Device(GpuUuid(f"GPU-{g}"), g, profile.model, profile.memory_mib) for g in range(count)]

@@ -16,7 +16,7 @@ from cluster.kubelet_node import KubeletNode
 from cluster.parts import Part, until
 from plugins import POD_RESOURCES, held_devices
 
-from aliquot.arbiter.client import ArbiterClient, Status
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
 from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, PLAN
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
@@ -50,10 +50,7 @@ class Scene:
             "ALIQUOT_NATIVE_DIR": str(native_part(HOOK).parent),
         }
         rooms = self.plane.rooms
-        self.arbiter = Part(
-            "arbiter", rooms, self._arbiter, lambda: self._path(f"{RUNTIME}/status.sock").exists(),
-            environment=environment,
-        )  # fmt: skip
+        self.arbiter = Part("arbiter", rooms, self._arbiter, self._arbiter_answers, environment=environment)
         self.agent = Part("agent", rooms, self._agent, self.fit, environment=environment)
         self.flags: list[str] = []
 
@@ -152,6 +149,10 @@ class Scene:
         allocatable = self.allocatable()
         return allocatable[0] not in ("", "0") and allocatable[1] not in ("", "0")
 
+    def registrations(self) -> int:
+        """How often the agent has registered with kubelet, over all of its lives."""
+        return self.agent.log.read_text().count(" registered ") if self.agent.log.exists() else 0
+
     def allocatable(self) -> tuple[str, str]:
         """(gpu-percent, gpu-memory) as the node has them."""
         told = self.plane.api.get(f"/api/v1/nodes/{self.node.name}")["status"]["allocatable"]
@@ -225,6 +226,12 @@ class Scene:
 
     def _path(self, inside: str) -> Path:
         return self.node.path(inside)
+
+    def _arbiter_answers(self) -> bool:
+        try:
+            return bool(self.status().pid)
+        except ArbiterError as error:
+            raise OSError(str(error)) from None
 
     def _arbiter(self) -> list[str]:
         return [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", RUNTIME]

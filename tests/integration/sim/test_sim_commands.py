@@ -121,19 +121,28 @@ def test_bad_input_is_one_sentence_and_no_folder(tmp_path, words: tuple[str, ...
     assert not (tmp_path / "out").exists()
 
 
-def test_an_interruption_keeps_what_was_finished(tmp_path):
-    """Ctrl-C leaves the finished runs in a folder that says it is incomplete, and exits 130."""
+def interrupted_after(wait_s: float, out: Path) -> tuple[int, str]:
     command = [sys.executable, "-m", "aliquot.cli.main", "sim", "openb", "--nodes", NODES, "--trace", TRACE,
-               "--policy", "dotprod", "--seeds", "42..90", "--jobs", "1", "--out", str(tmp_path / "out")]  # fmt: skip
+               "--policy", "dotprod", "--seeds", "42..141", "--jobs", "1", "--out", str(out)]  # fmt: skip
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(6)
+    time.sleep(wait_s)
     os.kill(running.pid, signal.SIGINT)
     _, told = running.communicate(timeout=30)
+    return running.returncode, told
 
-    assert 130 == running.returncode
+
+def test_an_interruption_keeps_what_was_finished(tmp_path):
+    """Ctrl-C leaves the finished runs in a folder that says it is incomplete, and exits 130."""
+    out = tmp_path / "out"
+    for wait_s in (4, 12, 36):  # until a busy machine has finished one
+        status, told = interrupted_after(wait_s, out)
+        if out.exists():
+            break
+
+    assert 130 == status
     assert "interrupted" in told
-    facts = json.loads((tmp_path / "out" / "summary.json").read_text())
+    facts = json.loads((out / "summary.json").read_text())
     assert not facts["complete"]
-    assert 49 == facts["asked"] > facts["runs"]
-    with (tmp_path / "out" / "analysis_allo_discrete.csv").open() as file:
+    assert 100 == facts["asked"] > facts["runs"] > 0
+    with (out / "analysis_allo_discrete.csv").open() as file:
         assert facts["runs"] == len(list(csv.DictReader(file)))

@@ -42,7 +42,7 @@ def test_a_tenant_that_takes_all_it_can_at_once_stays_within_its_limit(tmp_path)
 
 
 def test_the_allowance_leaves_room_to_run():
-    """A known model's context is charged in full, an unknown one's by a guess, a small tenant's up to half its memory."""
+    """A known model's context is charged in full, another's by a guess, a small tenant's up to half its memory."""
     assert context_allowance_mib("Tesla V100-SXM2-16GB", 4096) == 300
     assert context_allowance_mib("NVIDIA Something New", 4096) == 300
     assert context_allowance_mib("Tesla V100-SXM2-16GB", 256) == 128

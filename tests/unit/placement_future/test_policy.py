@@ -126,20 +126,17 @@ def test_idle_ends(fast: Kernels):
     assert slices < 1000
 
 
-def test_fractions_are_paired(fast: Kernels):
-    """When what comes is 0.47, 0.37 and 0.16, a 0.47 joins the device where those two still fit beside it."""
+def test_fractions_share_a_device_when_whole_ones_are_wanted(fast: Kernels):
+    """Where three of four pods want a whole GPU, a second 0.47 joins the first and leaves the other GPU untouched."""
     cluster = cluster_of(("T4", 1, 96000), ("T4", 1, 96000))
     policy = Aliquot()
-    decider = Decider(cluster, policy)
-    for _ in range(40):
-        for milli in (470, 370, 160):
-            policy.arrived(Ask(rest_milli=milli, cpu_milli=1000).shape)
-    feed = Feed(decider)
-    feed(Ask(rest_milli=470, cpu_milli=1000))
-    feed(Ask(rest_milli=370, cpu_milli=1000))
-    feed(Ask(rest_milli=160, cpu_milli=1000))
+    feed = Feed(Decider(cluster, policy))
+    for number in range(80):
+        policy.arrived(Ask(rest_milli=470).shape if number % 4 == 0 else Ask(whole=1).shape)
+    feed(Ask(rest_milli=470))
+    feed(Ask(rest_milli=470))
 
-    assert {0, 1000} == set(cluster.free_milli[:, 0].tolist())
+    assert {60, 1000} == set(cluster.free_milli[:, 0].tolist())
 
 
 def test_whole_nodes_are_kept_for_those_who_need_them(fast: Kernels):

@@ -23,17 +23,17 @@ _FIELDS: Final = ("whole", "rest_milli", "gpu_mib", "gpu_mem_ppm", "models", "cp
 
 
 class History:
-    """The last `window` arrivals; shapes have small numbers that are never given twice."""
+    """The last `most` arrivals; shapes have small numbers that are never given twice."""
 
-    def __init__(self, window: int = WINDOW) -> None:
-        self.window = window
+    def __init__(self, most: int = WINDOW) -> None:
+        self.window = most
         self.arrivals = 0
         self.milli = 0
         self.cpu_milli = 0
         self._shapes: dict[int, Shape] = {}
         self._numbers: dict[Shape, int] = {}
         self._counts: dict[int, int] = {}
-        self._ring = np.full(min(window, 1024), -1, dtype=np.int64)
+        self._ring = np.full(min(most, 1024), -1, dtype=np.int64)
         self._next_number = 0
         self._arrived_milli = 0.0
         self._departed_milli = 0.0
@@ -118,11 +118,11 @@ class History:
         }
 
     @classmethod
-    def load(cls, record: Mapping[str, Any], window: int = WINDOW) -> History:
+    def load(cls, record: Mapping[str, Any], most: int = WINDOW) -> History:
         """The history of a dump; what it had beyond the window is left out."""
-        history = cls(window)
+        history = cls(most)
         shapes = [Shape(**{**entry, "models": tuple(entry["models"])}) for entry in record["shapes"]]
-        recent = record["recent"][-window:]
+        recent = record["recent"][-most:]
         for at in recent:
             history.arrive(shapes[at])
         history._arrived_milli = float(record["arrived_milli"])

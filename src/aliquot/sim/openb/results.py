@@ -130,8 +130,8 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether rows were compared and none differs anywhere."""
-        return self.compared > 0 and self.differing == 0
+        """Whether nothing that was compared differs anywhere."""
+        return self.differing == 0
 
 
 def compare(runs: Sequence[RunColumns], published: Published) -> Comparison:

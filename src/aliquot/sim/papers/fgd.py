@@ -16,6 +16,7 @@ import aliquot
 from aliquot.model.errors import UserError
 from aliquot.sim.openb.arrivals import TUNE
 from aliquot.sim.openb.batch import RunDone, RunTask, run_batch, tasks
+from aliquot.sim.openb.columns import FloatArray
 from aliquot.sim.openb.results import FILES, SC_POLICY, Published, compare
 from aliquot.sim.openb.summary import grouped, summary, write_batch
 from aliquot.sim.parallel import Finished
@@ -89,17 +90,28 @@ def _rows(done: Finished[RunTask, RunDone], facts: dict[str, Any], published: Pu
                     "columns_equal": verdict.equal,
                     "largest_difference": round(worst, 4),
                     "mean_difference_100": round(row["allocation_percent"]["100"] - mean, 4),
+                    "standard_error_100": round(_standard_error(runs, at_full), 4),
                 }
         rows.append({**row, **theirs})
     return rows
 
 
+def _standard_error(runs: Sequence[RunDone], theirs: Sequence[FloatArray | None]) -> float:
+    """Of the difference of the two means at 100 % arrived, the draws of both taken as independent."""
+    ours = [float(run.columns.columns.allocation[100]) for run in runs]
+    published = [float(values[100]) for values in theirs if values is not None]
+    return float(np.sqrt(sum(np.var(values) / max(len(values) - 1, 1) for values in (ours, published))))
+
+
 def beyond(facts: dict[str, Any], points: float) -> list[str]:
-    """The workloads and policies whose mean at 100 % arrived is farther from the published one than that."""
+    """The workloads and policies whose mean at 100 % arrived is farther from the published one than that.
+
+    For a policy that draws, two standard errors are allowed where they are more: the published runs drew differently.
+    """
     return [
         f"{row['workload']}, {row['sc_policy']}: {row['mean_difference_100']:+.2f}"
         for row in facts["results"]
-        if abs(row.get("mean_difference_100", 0.0)) > points
+        if abs(row.get("mean_difference_100", 0.0)) > max(points, 2 * row.get("standard_error_100", 0.0))
     ]
 
 

@@ -9,15 +9,16 @@ from aliquot.web.pages import Drawn, Query
 from aliquot.web.render import block
 
 PHASES: Final = ("Creating", "Active", "Idle", "Deleting")
-SHOWN: Final = 200
+SHOWN: Final = 60
 
 
 def draw(facts: Facts, query: Query) -> Drawn:
-    """All of both, the first 200 of each."""
+    """The first of both; the API has all."""
     pool, quota = facts.pool(), facts.quota()
+    shown, total = pool.vgpus[:SHOWN], len(pool.vgpus)
     counts = {phase: sum(vgpu.phase == phase for vgpu in pool.vgpus) for phase in PHASES}
     blocks = [
-        block("pool", "blocks/pool.html", policy=pool.policy, vgpus=pool.vgpus[:SHOWN], counts=counts),
+        block("pool", "blocks/pool.html", policy=pool.policy, vgpus=shown, counts=counts, total=total),
         block("quota", "blocks/quota.html", lines=quota[:SHOWN], total=len(quota)),
     ]
     return Drawn("Pool and quota", blocks)

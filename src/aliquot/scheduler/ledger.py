@@ -1,0 +1,64 @@
+"""The scheduler's books behind the port that the operator and the pool use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from aliquot.kube.requests import PodAsk
+from aliquot.scheduler.books import CLOSED, Books
+from aliquot.scheduler.look import UNKNOWN_NODE, verdicts
+from aliquot.scheduler.ports import Gpu, Held
+
+
+class BooksLedger:
+    """A Ledger over the books of this process."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+
+    def gpu(self, uuid: str) -> Gpu | None:
+        """A device by its UUID; None when no node has it."""
+        cell = self._books.cluster.uuids.get(uuid)
+        return None if cell is None else self._seen(*cell)
+
+    def gpus(self, node: str = "") -> Iterable[Gpu]:
+        """All devices, or those of a node, in the order of the books."""
+        cluster = self._books.cluster
+        specs = [spec for spec in cluster.nodes if not node or spec.name == node]
+        for spec in specs:
+            for device in spec.gpus:
+                yield self._seen(*cluster.uuids[device.uuid])
+
+    def why_not(self, node: str) -> str:
+        """Why a node takes no pods that ask for GPUs; empty when it may."""
+        books = self._books
+        return "" if node in books.cluster.index else books.faulty.get(node, UNKNOWN_NODE)
+
+    def fits(self, ask: PodAsk, nodes: Iterable[str]) -> tuple[bool, str]:
+        """Whether the pod fits on one of these nodes now; if not, the commonest reason."""
+        names = list(nodes) or [spec.name for spec in self._books.cluster.nodes]
+        found = verdicts(self._books, ask, names)
+        if found.fitting:
+            return True, ""
+        texts = Counter([*found.failed.values(), *found.never.values()])
+        return False, texts.most_common(1)[0][0] if texts else "no node has GPUs"
+
+    def close(self, uuid: str) -> bool:
+        """Let nobody onto the device any more; False when somebody is on it."""
+        return self._books.close(uuid)
+
+    def reopen(self, uuid: str) -> None:
+        """Undo `close`."""
+        self._books.reopen(uuid)
+
+    def _seen(self, node: int, gpu: int) -> Gpu:
+        cluster = self._books.cluster
+        spec = cluster.spec(node)
+        device = spec.gpus[gpu]
+        held = tuple(
+            Held(resident.tenant, resident.piece.request_milli, resident.piece.memory_mib)
+            for resident in cluster.residents(node, gpu)
+            if not resident.tenant.startswith(CLOSED)
+        )
+        return Gpu(device.uuid, spec.name, device.model, device.memory_mib, held)

@@ -1,0 +1,160 @@
+"""The pod of a SharePod: its template, with the GPU asked for in Aliquot's own words.
+
+The pod goes to kube-scheduler like any other, so taints, volumes and the author's affinities are kept; the node that a
+SharePod names is one more condition there. The GPU is the first container's.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from aliquot.kube import names
+from aliquot.kube.custom import SHAREPODS, SharePod
+from aliquot.kube.dialects import NATIVE, read
+from aliquot.kube.dialects.base import put
+from aliquot.kube.objects import OwnerReference, Pod
+from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk
+from aliquot.model.sharepod import BadSharePod, check_gpu
+
+PROFILE: Final = "aliquot-scheduler"
+"""The profile of kube-scheduler that a pod gets whose template names none."""
+
+STOCK: Final = frozenset({"", "default-scheduler", PROFILE})
+"""Schedulers that ask the extender; any other is the author's own, and chooses the node itself."""
+
+_PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
+
+
+class BadTemplate(BadSharePod):
+    """A SharePod that no pod can be made from; `faults` lists each with its path."""
+
+    def __init__(self, who: str, faults: tuple[str, ...]) -> None:
+        super().__init__(f'sharepod "{who}": {"; ".join(faults)}')
+        self.faults = faults
+
+
+def scheduled_by_others(sharepod: SharePod) -> str:
+    """The author's own scheduler, which sets spec.nodeName; empty when Aliquot chooses."""
+    name = str((sharepod.spec.template.get("spec") or {}).get("schedulerName") or "")
+    return "" if name in STOCK else name
+
+
+def pod_of(sharepod: SharePod, *, node: str = "", gpu_uuid: str = "", profile: str = PROFILE) -> dict[str, Any]:
+    """The pod to create, bound to `node` and the device `gpu_uuid` where they are given.
+
+    Raises:
+        BadTemplate: the fields contradict each other or the template; every fault is named by its path.
+    """
+    spec = _spec(sharepod)
+    ask = _ask(sharepod, spec, gpu_uuid)
+    metadata = copy.deepcopy(sharepod.spec.template.get("metadata") or {})
+    meta = sharepod.metadata
+    owner = OwnerReference(SHAREPODS.api_version, SHAREPODS.kind, meta.name, meta.uid, True, True)
+    kept = {key: metadata[key] for key in ("labels", "annotations", "finalizers") if metadata.get(key)}
+    body = {
+        "metadata": {
+            **kept,
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "ownerReferences": [msgspec.to_builtins(owner)],
+        },
+        "spec": spec,
+    }
+    put(body, NATIVE.write(PodAsk(meta.key, "", (ask,))))
+    if spec.get("schedulerName") in (None, "") or spec["schedulerName"] not in STOCK:
+        spec["schedulerName"] = profile
+    if node:
+        on_node(spec, node)
+    ask_of(sharepod, body)  # the words must be understood by whoever reads them next
+    return body
+
+
+def ask_of(sharepod: SharePod, body: Mapping[str, Any]) -> PodAsk:
+    """What the pod of a SharePod asks for, as the extender will read it.
+
+    Raises:
+        BadTemplate: its words contradict each other.
+    """
+    try:
+        ask = read(msgspec.convert(_without_nulls(body), Pod))
+    except BadPod as error:
+        raise BadTemplate(sharepod.metadata.key, tuple(_placed(fault) for fault in error.faults)) from None
+    except msgspec.ValidationError as error:
+        raise BadTemplate(sharepod.metadata.key, (f"spec.template: {error}",)) from None
+    assert ask is not None
+    return ask
+
+
+def on_node(spec: dict[str, Any], node: str) -> None:
+    """Let a pod run on one node only, besides whatever else its author asked for; in place."""
+    only = {"key": "metadata.name", "operator": "In", "values": [node]}
+    place = spec
+    for key in ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"):
+        place[key] = dict(place.get(key) or {})
+        place = place[key]
+    terms = [dict(term) for term in place.get("nodeSelectorTerms") or [{}]]
+    for term in terms:
+        term["matchFields"] = [*(term.get("matchFields") or []), only]
+    place["nodeSelectorTerms"] = terms
+
+
+def _spec(sharepod: SharePod) -> dict[str, Any]:
+    """The template's spec, if it can be one of ours."""
+    spec: dict[str, Any] = copy.deepcopy(sharepod.spec.template.get("spec") or {})
+    faults = []
+    if not spec.get("containers"):
+        faults.append("spec.template.spec.containers is empty; one container is the least")
+    if spec.get("nodeName"):
+        faults.append("spec.template.spec.nodeName would pass the scheduler by; write spec.nodeName instead")
+    for group in ("initContainers", "containers"):
+        for container in spec.get(group) or []:
+            resources = container.get("resources") or {}
+            asked = {*(resources.get("limits") or {}), *(resources.get("requests") or {})} & set(names.RESOURCES)
+            faults += [
+                f"spec.template.spec.{group}[{container.get('name', '?')}].resources asks for {name}; "
+                "a SharePod says it in spec.gpu alone"
+                for name in sorted(asked)
+            ]
+    notes = (sharepod.spec.template.get("metadata") or {}).get("annotations") or {}
+    faults += [
+        f'spec.template.metadata.annotations["{key}"] is for plain pods; a SharePod says it in spec.gpu'
+        for key in sorted(notes)
+        if _base(key) in names.ASK_ANNOTATIONS and _base(key) not in (names.PRIORITY, names.CPU_BIND)
+    ]
+    if faults:
+        raise BadTemplate(sharepod.metadata.key, tuple(faults))
+    return spec
+
+
+def _ask(sharepod: SharePod, spec: dict[str, Any], gpu_uuid: str) -> ContainerAsk:
+    try:
+        request = check_gpu(sharepod.spec.gpu)
+    except BadSharePod as error:
+        raise BadTemplate(sharepod.metadata.key, (str(error),)) from None
+    devices = request.whole + (request.rest_milli > 0)
+    if devices > 1 and request.gpu_id:
+        fault = f"spec.gpu.gpuID means one GPU, but spec.gpu.request asks for {devices}; leave one of them out"
+        raise BadTemplate(sharepod.metadata.key, (fault,))
+    return ContainerAsk(str(spec["containers"][0].get("name", "")), replace(request, gpu=gpu_uuid))
+
+
+def _base(key: str) -> str:
+    prefix, slash, rest = key.partition("/")
+    return prefix + slash + rest.partition(".")[0]
+
+
+def _placed(fault: str) -> str:
+    """Paths of the pod as paths of the SharePod's template."""
+    return _PATH.sub(r"spec.template.\1.", fault)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

@@ -1,0 +1,85 @@
+"""SharePods that wait for a GPU of the stock plugin (coexist): a vGPU is made for those that no vGPU has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from aliquot.kube.custom import VGPU, SharePod
+from aliquot.kube.requests import PodAsk
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import MILLI, parse_milli
+from aliquot.scheduler.operator.status import Told, waiting
+from aliquot.scheduler.pool.pool import Pool
+from aliquot.scheduler.ports import Ledger
+
+
+@dataclass
+class Demand:
+    """`sharepods` gives all that the cache has. Who waits for which vGPU stands in the SharePods' own status."""
+
+    ledger: Ledger
+    pool: Pool
+    sharepods: Callable[[], Iterable[SharePod]]
+
+    async def meet(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> Told | None:
+        """See that there is a GPU for it; None when there is one, else what it waits for. `vgpu` is the one it names."""
+        gpu_id, node = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name
+        if vgpu is not None:
+            return None if vgpu.status.uuid else _made_for(vgpu)
+        if not gpu_id and self.ledger.fits(ask, [node] if node else [])[0]:
+            return None
+        seats = ask.seats()
+        if any(seat.ask.devices > 1 for seat in seats):
+            return waiting(
+                "TooMany", "a SharePod takes one GPU here; several whole ones are the stock plugin's (nvidia.com/gpu)"
+            )
+        waited = self._under_way(sharepod, ask)
+        if waited is None:
+            waited = await self.pool.one_more(gpu_id, node, seats[0].ask.models if seats else ())
+        if waited is None:
+            where = f'node "{node}" has' if node else "no node has"
+            return waiting("NoGPU", f"{where} no GPU that the stock plugin could give, and no vGPU has room")
+        return _made_for(waited)
+
+    def waits_for(self, name: str) -> bool:
+        """Whether a SharePod waits for the vGPU of that name."""
+        return any(name in (s.status.gpu_id, s.spec.gpu.gpu_id) and not _ended(s) for s in self.sharepods())
+
+    def _under_way(self, sharepod: SharePod, ask: PodAsk) -> VGPU | None:
+        """A vGPU that is being made and has room for one more, besides those who wait for it already.
+
+        Only those without labels share one before it is there: what labels mean together is the books' to say.
+        """
+        mine = self.pool.get(sharepod.status.gpu_id) if sharepod.status.gpu_id else None
+        if mine is not None and mine.status.phase in (None, "Creating"):
+            return mine
+        if sharepod.spec.gpu.gpu_id or not all(seat.ask.plain and not seat.ask.models for seat in ask.seats()):
+            return None
+        for vgpu in self.pool.vgpus():
+            on_it = [s for s in self.sharepods() if s.status.gpu_id == vgpu.metadata.name and not _ended(s)]
+            node = sharepod.spec.node_name
+            near = not node or node == vgpu.spec.node_name
+            plain = all(not (s.spec.gpu.affinity or s.spec.gpu.anti_affinity or s.spec.gpu.exclusion) for s in on_it)
+            total = sum(c.total_milli for c in ask.containers) + sum(_milli(s) for s in on_it)
+            if vgpu.status.phase in (None, "Creating") and near and plain and total <= MILLI:
+                return vgpu
+        return None
+
+
+def _made_for(vgpu: VGPU) -> Told:
+    message = f'vGPU "{vgpu.metadata.name}" is being made on node {vgpu.spec.node_name}'
+    return waiting("CreatingVGPU", message, gpu_id=vgpu.metadata.name)
+
+
+def _ended(sharepod: SharePod) -> bool:
+    return sharepod.status.phase in ("Succeeded", "Failed")
+
+
+def _milli(sharepod: SharePod) -> int:
+    try:
+        return parse_milli(sharepod.spec.gpu.request)
+    except UserError:
+        return 0
+    except ValueError:
+        return 0

@@ -1,0 +1,180 @@
+"""SharePods: looked at one by one until what is there is what was asked for.
+
+    no pod yet      the fields are checked; a GPU is made for it where the pool must (coexist); the pod is created
+    pod, no node    kube-scheduler and the extender have it; what they say is told
+    pod on a node   its plan names the device, the device gets its vGPU, and the status follows the pod
+
+A pod is created once. One that somebody deletes is not made again, since its author's processes are gone with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aliquot.kube.api import Api
+from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.custom import SHAREPODS, VGPU, SharePod
+from aliquot.kube.errors import AlreadyExists, Forbidden, Invalid
+from aliquot.kube.objects import Pod
+from aliquot.kube.plan import BadPlan, PodPlan, read_plan
+from aliquot.kube.requests import PodAsk
+from aliquot.kube.resources import PODS
+from aliquot.placement.asks import model_matches
+from aliquot.scheduler.operator.bodies import PROFILE, BadTemplate, ask_of, pod_of, scheduled_by_others
+from aliquot.scheduler.operator.demand import Demand
+from aliquot.scheduler.operator.status import Told, body, lost, of_pod, waiting
+from aliquot.scheduler.pool.pool import Pool
+from aliquot.scheduler.ports import Ledger
+
+log = logging.getLogger(__name__)
+ENDED = ("Succeeded", "Failed")
+
+
+@dataclass
+class SharePods:
+    """The look at one SharePod; `sharepod` and `pod` give objects from the caches by their key."""
+
+    api: Api
+    ledger: Ledger
+    pool: Pool
+    sharepod: Callable[[str], SharePod | None]
+    pod: Callable[[str], Pod | None]
+    demand: Demand
+    profile: str = PROFILE
+    clock: Clock = field(default_factory=RealClock)
+    looked_s: float = 2.0
+    """Seconds between two looks at one that waits."""
+
+    async def look(self, key: str) -> float | None:
+        """Bring one SharePod forward; seconds until it wants to be looked at again, None for not by itself.
+
+        Raises:
+            KubeError: the API server can not be asked now; look again.
+        """
+        sharepod = self.sharepod(key)
+        if sharepod is None:
+            return None
+        told = await self._told(sharepod)
+        if told is None:
+            return None
+        patch = body(sharepod, told, self.clock.wall())
+        if patch is not None:
+            meta = sharepod.metadata
+            await self.api.patch(SHAREPODS, meta.name, patch, namespace=meta.namespace, sub="status")
+        return self.looked_s if told.phase == "Pending" else None
+
+    async def _told(self, sharepod: SharePod) -> Told | None:
+        meta = sharepod.metadata
+        if meta.deletion_timestamp:
+            return None  # the garbage collector takes the pod
+        pod = self.pod(meta.key)
+        if pod is not None and _is_of(pod, sharepod):
+            return await self._of_pod(sharepod, pod)
+        if sharepod.status.phase in ENDED:
+            return None
+        if pod is None and (sharepod.status.pod_name or not self.demand.pool.owner.coexists):
+            pod = await self.api.find(PODS, meta.name, namespace=meta.namespace)  # the cache may be behind
+            if pod is not None and _is_of(pod, sharepod):
+                return await self._of_pod(sharepod, pod)
+        if pod is not None:
+            message = f'a pod "{meta.name}" is there already and is not of this SharePod; choose another name'
+            return waiting("NameTaken", message)
+        if sharepod.status.pod_name:
+            return lost(sharepod, f'the pod "{sharepod.status.pod_name}" was deleted; create the SharePod anew')
+        return await self._begin(sharepod)
+
+    async def _begin(self, sharepod: SharePod) -> Told:
+        """No pod was made yet."""
+        gpu_id, node = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name
+        try:
+            ask = ask_of(sharepod, pod_of(sharepod, profile=self.profile))
+        except BadTemplate as error:
+            return waiting("Invalid", "; ".join(error.faults), gpu_id=gpu_id)
+        other = scheduled_by_others(sharepod)
+        if other and not node:
+            return waiting("WaitsForScheduler", f'scheduler "{other}" has not set spec.nodeName', gpu_id=gpu_id)
+        vgpu = self.pool.get(gpu_id) if gpu_id else None
+        if fault := self._contradiction(sharepod, vgpu):
+            return waiting("Impossible", fault, gpu_id=gpu_id, node=node)
+        if self.pool.owner.coexists:
+            wanted = await self.demand.meet(sharepod, ask, vgpu)
+            if wanted is not None:
+                return wanted
+        elif gpu_id and node and vgpu is None:
+            vgpu = await self.pool.make(node, gpu_id, "named", sharepod.spec.gpu.model)
+            await self.pool.look(gpu_id)
+            vgpu = self.pool.get(gpu_id)
+        return await self._create(sharepod, ask, vgpu)
+
+    def _contradiction(self, sharepod: SharePod, vgpu: VGPU | None) -> str:
+        """What is wrong with a node and a vGPU that the author named; a GPU that is full now is not wrong."""
+        gpu_id, node, model = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name, sharepod.spec.gpu.model
+        if node and not self.pool.node_is_there(node):
+            return f'spec.nodeName "{node}" is no node of this cluster'
+        if node and (why := self.ledger.why_not(node)) and not self.pool.owner.coexists:
+            return f'spec.nodeName "{node}" {why}'
+        if vgpu is None:
+            return ""
+        if node and vgpu.spec.node_name != node:
+            return (
+                f'spec.gpu.gpuID "{gpu_id}" is on node {vgpu.spec.node_name}, spec.nodeName says {node}; leave one '
+                "of them out"
+            )
+        gpu = self.ledger.gpu(vgpu.status.uuid) if vgpu.status.uuid else None
+        if gpu and model and not any(model_matches(m.strip(), gpu.model) for m in model.split("|")):
+            return f'spec.gpu.gpuID "{gpu_id}" is a {gpu.model}, spec.gpu.model asks for {model}'
+        if vgpu.status.phase == "Deleting":
+            return f'spec.gpu.gpuID "{gpu_id}" is being given back; it can be had again in a moment'
+        return ""
+
+    async def _create(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> Told:
+        node = sharepod.spec.node_name or (vgpu.spec.node_name if vgpu is not None else "")
+        uuid = vgpu.status.uuid if vgpu is not None else ""
+        made: dict[str, Any] = pod_of(sharepod, node=node, gpu_uuid=uuid, profile=self.profile)
+        meta = sharepod.metadata
+        try:
+            pod = await self.api.create(PODS, made, namespace=meta.namespace)
+        except AlreadyExists:
+            return waiting("Creating", "its pod is being looked for")
+        except (Invalid, Forbidden) as error:
+            return waiting("PodRefused", f"the API server does not take its pod: {error.status.message}")
+        log.info("sharepod %s has its pod", meta.key)
+        return await self._of_pod(sharepod, pod)
+
+    async def _of_pod(self, sharepod: SharePod, pod: Pod) -> Told:
+        try:
+            plan = read_plan(pod.metadata.annotations)
+        except BadPlan:
+            plan = None
+        if not pod.spec.node_name:
+            told = of_pod(pod, plan, "")
+            more = await self._more_for(sharepod, pod)
+            return more or told
+        ended = pod.ended and sharepod.status.gpu_id
+        gpu_id = sharepod.status.gpu_id if ended else await self._names(sharepod, plan) if plan is not None else ""
+        return of_pod(pod, plan, gpu_id)
+
+    async def _more_for(self, sharepod: SharePod, pod: Pod) -> Told | None:
+        """A pod that waits may need a GPU that the stock plugin still has."""
+        if not self.pool.owner.coexists or pod.metadata.deletion_timestamp:
+            return None
+        ask = ask_of(sharepod, pod_of(sharepod, profile=self.profile))
+        vgpu = self.pool.get(sharepod.spec.gpu.gpu_id) if sharepod.spec.gpu.gpu_id else None
+        told = await self.demand.meet(sharepod, ask, vgpu)
+        return None if told is None else waiting(told.scheduled.reason, told.scheduled.message, pod=pod.metadata.name,
+                                                 gpu_id=told.gpu_id)
+
+    async def _names(self, sharepod: SharePod, plan: PodPlan) -> str:
+        """The vGPUs of a plan, in its order; those that have no name yet get one."""
+        found: list[str] = []
+        for given in plan.containers.values():
+            for piece in () if given.uses else given.slices:
+                found.append(await self.pool.name_device(piece.gpu, plan.node, sharepod.spec.gpu.gpu_id))
+        return ",".join(dict.fromkeys(found))
+
+
+def _is_of(pod: Pod, sharepod: SharePod) -> bool:
+    return any(owner.uid == sharepod.metadata.uid for owner in pod.metadata.owner_references)

@@ -1,0 +1,133 @@
+"""What is written into the status of a SharePod, from its pod and nothing that is remembered."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from aliquot.kube.clock import seconds_time
+from aliquot.kube.custom import SharePod, SharePodPhase
+from aliquot.kube.objects import Condition, Pod
+from aliquot.kube.plan import PodPlan
+
+_MESSAGE_MOST = 1024
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One condition: does it hold, in one word why, and in a sentence."""
+
+    type: str
+    holds: bool | None
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What became of a SharePod."""
+
+    phase: SharePodPhase
+    scheduled: Verdict
+    ready: Verdict
+    node: str = ""
+    gpu_id: str = ""
+    uuid: str = ""
+    pod: str = ""
+
+
+def waiting(reason: str, message: str, *, pod: str = "", gpu_id: str = "", node: str = "") -> Told:
+    """A SharePod that has no GPU yet."""
+    return Told(
+        "Pending",
+        Verdict("Scheduled", False, reason, message),
+        Verdict("Ready", False, "NotScheduled"),
+        node=node,
+        gpu_id=gpu_id,
+        pod=pod,
+    )
+
+
+def lost(sharepod: SharePod, message: str) -> Told:
+    """A SharePod whose pod somebody took away."""
+    status = sharepod.status
+    return Told(
+        "Failed",
+        Verdict("Scheduled", bool(status.node_name), "PodGone", message),
+        Verdict("Ready", False, "PodGone", message),
+        node=status.node_name,
+        gpu_id=status.gpu_id,
+        uuid=status.gpu_uuid,
+        pod=status.pod_name,
+    )
+
+
+def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> Told:
+    """A SharePod by its pod; `gpu_id` names the vGPUs of the plan."""
+    name, node = pod.metadata.name, pod.spec.node_name
+    if not node:
+        told = _condition(pod, "PodScheduled")
+        message = told.message if told and told.message else "the scheduler has not looked at the pod yet"
+        return waiting(told.reason if told and told.reason else "Waiting", message, pod=name)
+    uuids = ",".join(piece.gpu for given in plan.containers.values() for piece in given.slices) if plan else ""
+    phase = _phase(pod)
+    ready = _condition(pod, "Ready")
+    holds = ready is not None and ready.status == "True"
+    verdict = Verdict("Ready", holds, "PodReady" if holds else (ready.reason if ready else "") or pod.status.phase)
+    if plan is None:
+        unplanned = "the pod is on a node without a plan: somebody else than Aliquot bound it, and it has no GPU"
+        return Told(phase, Verdict("Scheduled", False, "NoPlan", unplanned), verdict, node, "", "", name)
+    return Told(phase, Verdict("Scheduled", True, "Bound"), verdict, node, gpu_id, uuids, name)
+
+
+def _phase(pod: Pod) -> SharePodPhase:
+    if pod.metadata.deletion_timestamp:
+        return "Terminating"
+    known: dict[str, SharePodPhase] = {"Running": "Running", "Succeeded": "Succeeded", "Failed": "Failed"}
+    return known.get(pod.status.phase, "Scheduled")
+
+
+def _condition(pod: Pod, kind: str) -> Condition | None:
+    return next((c for c in pod.status.conditions if c.type == kind), None)
+
+
+def conditions(
+    before: Iterable[Condition], verdicts: Iterable[Verdict], now: datetime.datetime, generation: int
+) -> list[Condition]:
+    """The conditions to write; the time of one moves only when its status does."""
+    known = {c.type: c for c in before}
+    found = []
+    for verdict in verdicts:
+        status = "Unknown" if verdict.holds is None else "True" if verdict.holds else "False"
+        old = known.get(verdict.type)
+        since = old.last_transition_time if old is not None and old.status == status else seconds_time(now)
+        reason, message = verdict.reason or "Unknown", verdict.message[:_MESSAGE_MOST]
+        found.append(Condition(verdict.type, status, reason, message, since, generation))
+    return found
+
+
+def body(sharepod: SharePod, told: Told, now: datetime.datetime) -> dict[str, Any] | None:
+    """The merge patch of the status; None when it says so already."""
+    generation = sharepod.metadata.generation
+    made = {
+        "phase": told.phase,
+        "nodeName": told.node or None,
+        "gpuID": told.gpu_id or None,
+        "gpuUUID": told.uuid or None,
+        "podName": told.pod or None,
+        "observedGeneration": generation,
+        "conditions": msgspec.to_builtins(
+            conditions(sharepod.status.conditions, (told.scheduled, told.ready), now, generation)
+        ),
+    }
+    return changed(made, msgspec.to_builtins(sharepod.status))
+
+
+def changed(made: dict[str, Any], had: dict[str, Any]) -> dict[str, Any] | None:
+    """A patch of a status, or None when every field of it is there as it should be."""
+    same = all((had.get(key) or None) == (value or None) for key, value in made.items())
+    return None if same else {"status": made}

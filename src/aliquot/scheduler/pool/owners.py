@@ -1,0 +1,214 @@
+"""Two ways to own the GPUs that vGPUs stand for.
+
+`own`: Aliquot's device plugin has every GPU of the node; a vGPU is a name in the books, made and dropped at once.
+`coexist`: the stock plugin has them; a vGPU holds one by a pod that asks for `nvidia.com/gpu: 1` and sleeps. The node's
+agent sees which GPU that is (PodResources), writes it on the holder pod and adds the device to the node's inventory. A
+holder does not belong to its VGPU object: whatever becomes of our objects, a GPU is never given back to the stock
+plugin under somebody who is on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from aliquot.kube import names
+from aliquot.kube.api import Api
+from aliquot.kube.custom import VGPU
+from aliquot.kube.dialects.nvidia import GPU
+from aliquot.kube.errors import AlreadyExists
+from aliquot.kube.objects import Container, Node, Pod
+from aliquot.kube.quantities import parse_count
+from aliquot.kube.resources import PODS
+from aliquot.model.quantities import BadQuantity
+from aliquot.placement.asks import model_matches
+from aliquot.scheduler.operator.bodies import on_node
+from aliquot.scheduler.ports import Ledger
+
+PRODUCT: Final = "nvidia.com/gpu.product"
+"""Label by which the stock plugin's feature discovery tells a node's model."""
+
+PAUSE: Final = "registry.k8s.io/pause:3.10"
+
+
+class Owner(Protocol):
+    """How devices come to vGPUs and go."""
+
+    coexists: bool
+
+    async def acquire(self, vgpu: VGPU, taken: Iterable[str]) -> str:
+        """The UUID of the vGPU's device, what it needs being made; empty while it is not known. `taken` have a name."""
+        ...
+
+    def close(self, vgpu: VGPU) -> bool:
+        """Let nobody onto its device any more; False when somebody is on it."""
+        ...
+
+    async def give_back(self, vgpu: VGPU) -> bool:
+        """Give its device back; True once it is."""
+        ...
+
+    def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
+        """Nodes on which one more vGPU of these models can be made, the best first; `wanted` are being made."""
+        ...
+
+
+class Own:
+    """Every GPU is ours."""
+
+    coexists = False
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def acquire(self, vgpu: VGPU, taken: Iterable[str]) -> str:
+        """An idle device of the node that has no name yet."""
+        named = set(taken)
+        for gpu in self._ledger.gpus(vgpu.spec.node_name):
+            fits = not vgpu.spec.model or model_matches(vgpu.spec.model, gpu.model)
+            if fits and not gpu.held and gpu.uuid not in named:
+                return gpu.uuid
+        return ""
+
+    def close(self, vgpu: VGPU) -> bool:
+        """A name is dropped, the device stays; so it need not be closed."""
+        gpu = self._ledger.gpu(vgpu.status.uuid)
+        return gpu is None or not gpu.held
+
+    async def give_back(self, vgpu: VGPU) -> bool:
+        """Nothing is to be given back."""
+        return True
+
+    def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
+        """Nodes with an idle device for each that is wanted there."""
+        under_way = [vgpu.spec.node_name for vgpu in wanted]
+        free: dict[str, int] = {}
+        for gpu in self._ledger.gpus():
+            if not gpu.held and (not models or any(model_matches(m, gpu.model) for m in models)):
+                free[gpu.node] = free.get(gpu.node, 0) + 1
+        left = {node: count - under_way.count(node) for node, count in free.items()}
+        return sorted((node for node, count in left.items() if count > 0), key=lambda node: (left[node], node))
+
+
+class Coexist:
+    """GPUs are the stock plugin's; we hold some by pods of ours in `namespace`."""
+
+    coexists = True
+
+    def __init__(
+        self,
+        api: Api,
+        ledger: Ledger,
+        nodes: Callable[[], Iterable[Node]],
+        pods: Callable[[], Iterable[Pod]],
+        *,
+        namespace: str,
+        image: str = PAUSE,
+    ) -> None:
+        self._api = api
+        self._ledger = ledger
+        self._nodes = nodes
+        self._pods = pods
+        self.namespace = namespace
+        self._image = image
+
+    def holder(self, name: str) -> str:
+        """The name of a vGPU's holder pod."""
+        return f"aliquot-vgpu-{name}"
+
+    async def acquire(self, vgpu: VGPU, taken: Iterable[str]) -> str:
+        """What the agent wrote on the holder pod, which is made where there is none."""
+        name = self.holder(vgpu.metadata.name)
+        pod = await self._api.find(PODS, name, namespace=self.namespace)
+        if pod is not None and pod.ended:
+            await self._api.delete(PODS, name, namespace=self.namespace, uid=pod.metadata.uid)
+            return ""
+        if pod is None:
+            try:
+                await self._api.create(PODS, self.holder_body(vgpu), namespace=self.namespace)
+            except AlreadyExists:
+                pass
+            return ""
+        return pod.metadata.annotations.get(names.HOLDS, "")
+
+    def holder_body(self, vgpu: VGPU) -> dict[str, Any]:
+        """The pod that keeps one GPU of the stock plugin and does nothing."""
+        small = {"cpu": "1m", "memory": "8Mi"}
+        resources = {"requests": small, "limits": {GPU: 1, "memory": "32Mi"}}
+        secure = {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": 65535,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        container = {"name": "hold", "image": self._image, "resources": resources, "securityContext": secure}
+        spec: dict[str, Any] = {
+            "containers": [container],
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "tolerations": [{"key": GPU, "operator": "Exists"}],
+        }
+        on_node(spec, vgpu.spec.node_name)
+        labels = {names.VGPU: vgpu.metadata.name, "app.kubernetes.io/name": "aliquot-holder"}
+        metadata = {"name": self.holder(vgpu.metadata.name), "namespace": self.namespace, "labels": labels}
+        return {"metadata": metadata, "spec": spec}
+
+    def close(self, vgpu: VGPU) -> bool:
+        """Keep the whole device, in the same books that binds are made from."""
+        return not vgpu.status.uuid or self._ledger.close(vgpu.status.uuid)
+
+    async def give_back(self, vgpu: VGPU) -> bool:
+        """The holder goes; done when it is gone and the agent has taken the device out of the inventory."""
+        name = self.holder(vgpu.metadata.name)
+        pod = await self._api.find(PODS, name, namespace=self.namespace)
+        if pod is not None:
+            await self._api.delete(PODS, name, namespace=self.namespace, uid=pod.metadata.uid)
+            return False
+        if vgpu.status.uuid and self._ledger.gpu(vgpu.status.uuid) is not None:
+            return False
+        self._ledger.reopen(vgpu.status.uuid)
+        return True
+
+    def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
+        """Nodes with a GPU that nobody asked the stock plugin for, the fullest first."""
+        used: dict[str, int] = {}
+        held = set()
+        for pod in self._pods():
+            if pod.spec.node_name and not pod.ended:
+                used[pod.spec.node_name] = used.get(pod.spec.node_name, 0) + asked(pod)
+                held.add(pod.metadata.labels.get(names.VGPU, ""))
+        for vgpu in wanted:
+            if vgpu.metadata.name not in held:
+                used[vgpu.spec.node_name] = used.get(vgpu.spec.node_name, 0) + 1
+        left = {}
+        for node in self._nodes():
+            name = node.metadata.name
+            free = _count(node.status.allocatable.get(GPU, 0)) - used.get(name, 0)
+            if free > 0 and node.ready and not node.spec.unschedulable and _is_of(node, models):
+                left[name] = free
+        return sorted(left, key=lambda name: (left[name], name))
+
+
+def asked(pod: Pod) -> int:
+    """GPUs that a pod has from the stock plugin."""
+
+    def count(container: Container) -> int:
+        return _count(container.resources.limits.get(GPU, 0))
+
+    initial = max((count(c) for c in pod.spec.init_containers), default=0)
+    return max(initial, sum(count(c) for c in pod.spec.containers))
+
+
+def _count(value: str | int | float) -> int:
+    try:
+        return parse_count(value)
+    except BadQuantity:
+        return 0
+
+
+def _is_of(node: Node, models: Sequence[str]) -> bool:
+    labels = node.metadata.labels
+    model = labels.get(PRODUCT, labels.get(names.GPU_MODEL, ""))
+    spelled = (model, model.replace("-", " "))
+    return not models or any(model_matches(asked, text) for asked in models for text in spelled)

@@ -1,0 +1,74 @@
+"""The phases of a vGPU and what its status says, from facts alone.
+
+    Creating   it has no device yet, or its device is not there
+    Active     somebody is on its device
+    Idle       its device is ready and nobody is on it
+    Deleting   its device is being given back; nobody comes onto it any more
+
+Source: KubeShare (HPDC'20), 4.4.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from aliquot.kube.clock import seconds_time
+from aliquot.kube.custom import VGPU, Attached, VGPUPhase
+from aliquot.model.quantities import format_mib, format_milli
+from aliquot.scheduler.operator.status import Verdict, changed, conditions
+from aliquot.scheduler.ports import Gpu
+
+
+def phase_of(gpu: Gpu | None, *, leaving: bool = False) -> VGPUPhase:
+    """The phase of a vGPU with this device; `leaving` when it was decided that it goes."""
+    if leaving:
+        return "Deleting"
+    if gpu is None:
+        return "Creating"
+    return "Active" if gpu.held else "Idle"
+
+
+def why(vgpu: VGPU, gpu: Gpu | None, *, leaving: bool) -> Verdict:
+    """The condition Ready."""
+    if leaving:
+        return Verdict("Ready", False, "Deleting", "its GPU is being given back")
+    if gpu is None:
+        known = f"its GPU {vgpu.status.uuid} is not there" if vgpu.status.uuid else "it has no GPU yet"
+        return Verdict("Ready", False, "NoDevice", known)
+    return Verdict("Ready", True, "DeviceReady")
+
+
+def idle_s(vgpu: VGPU, now: datetime.datetime) -> float:
+    """Seconds since the last one left."""
+    text = vgpu.status.idle_since
+    if text is None:
+        return 0.0
+    return max(0.0, (now - datetime.datetime.fromisoformat(text)).total_seconds())
+
+
+def body(vgpu: VGPU, uuid: str, gpu: Gpu | None, now: datetime.datetime, *, leaving: bool) -> dict[str, Any] | None:
+    """The merge patch of the status; None when it says so already."""
+    phase = phase_of(gpu, leaving=leaving)
+    generation = vgpu.metadata.generation
+    attached = [
+        Attached(held.tenant, format_milli(held.request_milli), format_mib(held.memory_mib))
+        for held in (gpu.held if gpu else ())
+    ]
+    idle = phase in ("Idle", "Deleting")
+    made = {
+        "phase": phase,
+        "uuid": uuid or None,
+        "model": gpu.model if gpu else vgpu.status.model or None,
+        "memory": format_mib(gpu.memory_mib) if gpu else vgpu.status.memory or None,
+        "requested": format_milli(gpu.requested_milli) if gpu else None,
+        "attached": msgspec.to_builtins(attached),
+        "idleSince": (vgpu.status.idle_since or seconds_time(now)) if idle else None,
+        "observedGeneration": generation,
+        "conditions": msgspec.to_builtins(
+            conditions(vgpu.status.conditions, [why(vgpu, gpu, leaving=leaving)], now, generation)
+        ),
+    }
+    return changed(made, msgspec.to_builtins(vgpu.status))

@@ -1,0 +1,210 @@
+"""The vGPU pool: objects of kind VGPU follow the books, and idle ones come and go by the pool's policy.
+
+A device has at most one name: that of a SharePod's gpuID if one was given, else one made from its UUID. What is decided
+here is decided from what the API server and the books say at that moment; nothing has to be remembered over a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aliquot.kube.api import Api
+from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.custom import VGPU, VGPUS
+from aliquot.kube.errors import AlreadyExists
+from aliquot.kube.names import POOL
+from aliquot.kube.reflector import Change
+from aliquot.scheduler.pool.owners import Owner
+from aliquot.scheduler.pool.phases import body, idle_s, phase_of
+from aliquot.scheduler.pool.policies import PoolPolicy
+from aliquot.scheduler.ports import Gpu, Ledger
+
+log = logging.getLogger(__name__)
+AUTOMATIC: Final = "automatic"
+NAMED: Final = "named"
+LOOK_AGAIN_S: Final = 1.0
+_NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9.-]+")
+
+
+def name_for(uuid: str) -> str:
+    """The name of a device's vGPU when nobody gave one: always the same, so that two can not be made."""
+    return _NOT_IN_NAMES.sub("-", uuid.lower()).strip("-.")[:63]
+
+
+@dataclass
+class Pool:
+    """All vGPUs. `cached` gives those that the watch has shown, `node_is_there` asks for a node by name."""
+
+    api: Api
+    ledger: Ledger
+    owner: Owner
+    policy: PoolPolicy
+    cached: Callable[[], Iterator[VGPU]]
+    node_is_there: Callable[[str], bool]
+    clock: Clock = field(default_factory=RealClock)
+    waited_for: Callable[[str], bool] = lambda name: False
+    """Whether a SharePod waits for, or is on, the vGPU of that name."""
+    _ahead: dict[str, VGPU] = field(default_factory=dict)
+    """What our own writes answered and the watch has not shown yet."""
+
+    def vgpus(self) -> list[VGPU]:
+        """All of them, as new as is known."""
+        found = {vgpu.metadata.name: vgpu for vgpu in self.cached()}
+        for name, vgpu in list(self._ahead.items()):
+            seen = found.get(name)
+            if seen is None or int(vgpu.metadata.resource_version) > int(seen.metadata.resource_version):
+                found[name] = vgpu
+            else:
+                del self._ahead[name]
+        return list(found.values())
+
+    def changed(self, change: Change[VGPU]) -> None:
+        """The watch says something about a vGPU."""
+        if change.kind == "deleted":
+            self._ahead.pop(change.object.metadata.name, None)
+
+    def get(self, name: str) -> VGPU | None:
+        """One by its name."""
+        return next((vgpu for vgpu in self.vgpus() if vgpu.metadata.name == name), None)
+
+    def on(self, uuid: str) -> VGPU | None:
+        """The vGPU of a device; a name that somebody gave goes before one that was made."""
+        found = [vgpu for vgpu in self.vgpus() if vgpu.status.uuid == uuid]
+        return min(found, key=lambda v: (_made(v) == AUTOMATIC, v.metadata.name), default=None)
+
+    async def name_device(self, uuid: str, node: str, wanted: str = "") -> str:
+        """The name of a device, which gets one if it has none: the wanted one, or its own.
+
+        Raises:
+            KubeError: the API server does not take it now.
+        """
+        found = self.on(uuid)
+        if found is not None and (not wanted or found.metadata.name == wanted):
+            return found.metadata.name
+        vgpu = self.get(wanted) if wanted else None
+        if vgpu is None:
+            vgpu = await self.make(node, wanted or name_for(uuid), NAMED if wanted else AUTOMATIC)
+        if vgpu.status.uuid != uuid and not (vgpu.status.uuid and self._taken(vgpu.status.uuid)):
+            await self._write(vgpu, uuid, leaving=False)
+        return vgpu.metadata.name
+
+    async def make(self, node: str, name: str, made: str, model: str = "") -> VGPU:
+        """A new vGPU on a node, or the one that has the name already."""
+        spec = {"nodeName": node, **({"model": model} if model else {})}
+        try:
+            vgpu = await self.api.create(VGPUS, {"metadata": {"name": name, "labels": {POOL: made}}, "spec": spec})
+        except AlreadyExists:
+            vgpu = await self.api.get(VGPUS, name)
+        self._ahead[name] = vgpu
+        return vgpu
+
+    async def look(self, name: str) -> float | None:
+        """Bring one vGPU forward; seconds until it wants to be looked at again, None for not by itself."""
+        vgpu = self.get(name)
+        if vgpu is None or vgpu.metadata.deletion_timestamp:
+            return None
+        if vgpu.status.phase == "Deleting":
+            return await self._leave(vgpu)
+        if self._superseded(vgpu):
+            await self._delete(vgpu)
+            return None
+        uuid = vgpu.status.uuid
+        if not uuid or (self.owner.coexists and self.ledger.gpu(uuid) is None):
+            taken = [other.status.uuid for other in self.vgpus() if other.status.uuid]
+            uuid = await self.owner.acquire(vgpu, taken) or uuid
+        gpu = self.ledger.gpu(uuid) if uuid else None
+        if gpu is None and _made(vgpu) and not self.node_is_there(vgpu.spec.node_name):
+            await self._delete(vgpu)
+            return None
+        await self._write(vgpu, uuid, leaving=False)
+        return LOOK_AGAIN_S if gpu is None else None
+
+    async def balance(self) -> float | None:
+        """Let the pool have what its policy says; seconds until that changes by itself."""
+        now = self.clock.wall()
+        ours = [vgpu for vgpu in self.vgpus() if _made(vgpu)]
+        idle = {v.metadata.name: idle_s(v, now) for v in ours if self._is_idle(v)}
+        for name in self.policy.surplus(idle):
+            vgpu = self.get(name)
+            if vgpu is not None and self._is_idle(vgpu) and self.owner.close(vgpu):
+                await self._write(vgpu, vgpu.status.uuid, leaving=True)
+                await self._leave(vgpu)
+                idle.pop(name)
+        creating = [v for v in ours if v.status.phase in (None, "Creating") and not self.waited_for(v.metadata.name)]
+        for _ in range(self.policy.missing(len(idle), len(creating))):
+            if not await self.one_more():
+                return LOOK_AGAIN_S * 5
+        return self.policy.next_s(idle)
+
+    async def one_more(self, name: str = "", node: str = "", models: tuple[str, ...] = ()) -> VGPU | None:
+        """Make a vGPU where there is room for one; None when there is nowhere."""
+        under_way = [v for v in self.vgpus() if v.status.phase in (None, "Creating")]
+        places = [place for place in self.owner.places(models, under_way) if not node or place == node]
+        if not self.owner.coexists:
+            return await self._name_idle_device(places)
+        if not places:
+            return None
+        return await self.make(places[0], name or self._new_name(places[0]), NAMED if name else AUTOMATIC)
+
+    def recover(self) -> None:
+        """Close again what was being given back, before anybody may bind."""
+        for vgpu in self.vgpus():
+            if vgpu.status.phase == "Deleting":
+                self.owner.close(vgpu)
+
+    async def _name_idle_device(self, places: list[str]) -> VGPU | None:
+        named = {vgpu.status.uuid for vgpu in self.vgpus()}
+        free = (gpu for node in places for gpu in self.ledger.gpus(node) if not gpu.held and gpu.uuid not in named)
+        gpu = next(free, None)
+        return None if gpu is None else self.get(await self.name_device(gpu.uuid, gpu.node))
+
+    def _new_name(self, node: str) -> str:
+        """A name that no vGPU has; which one does not matter, so that two who choose at once agree."""
+        names = {vgpu.metadata.name for vgpu in self.vgpus()}
+        short = _NOT_IN_NAMES.sub("-", node.split(".")[0].lower())[:48].strip("-")
+        return next(f"{short}-{number}" for number in range(1, len(names) + 2) if f"{short}-{number}" not in names)
+
+    def _superseded(self, vgpu: VGPU) -> bool:
+        first = self.on(vgpu.status.uuid) if vgpu.status.uuid else None
+        return _made(vgpu) == AUTOMATIC and first is not None and first.metadata.name != vgpu.metadata.name
+
+    def _is_idle(self, vgpu: VGPU) -> bool:
+        idle = vgpu.status.phase == "Idle" and self._gpu_of(vgpu) is not None and not self._taken(vgpu.status.uuid)
+        return idle and not self.waited_for(vgpu.metadata.name)
+
+    def _gpu_of(self, vgpu: VGPU) -> Gpu | None:
+        return self.ledger.gpu(vgpu.status.uuid) if vgpu.status.uuid else None
+
+    def _taken(self, uuid: str) -> bool:
+        gpu = self.ledger.gpu(uuid)
+        return gpu is not None and bool(gpu.held)
+
+    async def _leave(self, vgpu: VGPU) -> float | None:
+        """Give the device back and drop the name, unless somebody came onto it before it was closed."""
+        if not self.owner.close(vgpu):
+            await self._write(vgpu, vgpu.status.uuid, leaving=False)
+            return None
+        if await self.owner.give_back(vgpu):
+            await self._delete(vgpu)
+            return None
+        return LOOK_AGAIN_S
+
+    async def _delete(self, vgpu: VGPU) -> None:
+        await self.api.delete(VGPUS, vgpu.metadata.name, uid=vgpu.metadata.uid)
+
+    async def _write(self, vgpu: VGPU, uuid: str, *, leaving: bool) -> None:
+        gpu = self.ledger.gpu(uuid) if uuid else None
+        patch: dict[str, Any] | None = body(vgpu, uuid, gpu, self.clock.wall(), leaving=leaving)
+        if patch is not None:
+            name = vgpu.metadata.name
+            self._ahead[name] = await self.api.patch(VGPUS, name, patch, sub="status")
+            log.info("vgpu %s is %s", name, phase_of(gpu, leaving=leaving))
+
+
+def _made(vgpu: VGPU) -> str:
+    """How Aliquot made it; empty when a person did."""
+    return vgpu.metadata.labels.get(POOL, "")

@@ -1,0 +1,65 @@
+"""What the parts of the scheduler ask of each other, as small Protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from aliquot.kube.requests import PodAsk
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one tenant has of one device."""
+
+    tenant: str
+    request_milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A device in the books, and who is on it."""
+
+    uuid: str
+    node: str
+    model: str
+    memory_mib: int
+    held: tuple[Held, ...] = ()
+
+    @property
+    def requested_milli(self) -> int:
+        """Milli-GPU that are guaranteed to somebody."""
+        return sum(held.request_milli for held in self.held)
+
+
+class Ledger(Protocol):
+    """The books as the operator and the pool see them: in memory, never waiting, the same that binds are made from."""
+
+    def gpu(self, uuid: str) -> Gpu | None:
+        """A device by its UUID; None when no node has it."""
+        ...
+
+    def gpus(self, node: str = "") -> Iterable[Gpu]:
+        """All devices, or those of a node, in the order of the books."""
+        ...
+
+    def why_not(self, node: str) -> str:
+        """Why a node takes no pods that ask for GPUs; empty when it may."""
+        ...
+
+    def fits(self, ask: PodAsk, nodes: Iterable[str]) -> tuple[bool, str]:
+        """Whether the pod fits on one of these nodes now, all nodes when there are none; if not, the commonest reason.
+
+        The reason is about what the books know; taints, volumes and the like are kube-scheduler's.
+        """
+        ...
+
+    def close(self, uuid: str) -> bool:
+        """Let nobody onto the device any more; False, and nothing done, when somebody is on it."""
+        ...
+
+    def reopen(self, uuid: str) -> None:
+        """Undo `close`."""
+        ...

@@ -1,0 +1,77 @@
+"""Not one container with another GPU than planned, whatever is killed meanwhile.
+
+`ALIQUOT_IDENTITY_ROUNDS` says how many rounds; 200 take about half an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pytest
+from cluster.parts import until
+from node_scene import Scene
+
+ROUNDS = int(os.environ.get("ALIQUOT_IDENTITY_ROUNDS", "3"))
+PODS = 8
+GLANCE = ("python3", "-S", "-E", "/probe/glance.py")
+KILLS = ("nobody", "agent", "kubelet", "agent and kubelet")
+
+
+@pytest.mark.timeout(60 + 60 * ROUNDS)
+def test_equal_pods_at_once_each_get_their_own(scene: Scene):
+    """Rounds of equal pods of two containers, with kubelet and agent killed in between: inside and in the runtime's
+    own specification each container has the planned GPU and memory, and afterwards nothing is left."""
+    chance = random.Random(7)
+    checked = 0
+    for number in range(ROUNDS):
+        checked += one_round(scene, number, KILLS[number % len(KILLS)], chance)
+        scene.clear()
+        until(lambda: not scene.held(), "no ids held")
+    assert checked >= ROUNDS * PODS
+
+
+def one_round(scene: Scene, number: int, kill: str, chance: random.Random) -> int:
+    """One round; how many containers were checked."""
+    until(scene.fit, "a fit agent", 60)
+    plans = {}
+    for pod in range(PODS):
+        order = [0, 1] if chance.random() < 0.5 else [1, 0]
+        # Every container has another memory, so that it can be told from all the others.
+        plans[f"r{number}-{pod}"] = {
+            name: scene.slice(order[place], 100, mib=512 + 16 * (2 * pod + place))
+            for place, name in enumerate(("left", "right"))
+        }
+    names = list(plans)
+    chance.shuffle(names)
+    for at, name in enumerate(names):
+        scene.create(name, plans[name], *GLANCE)
+        if at == PODS // 2:
+            for part in (scene.agent, scene.plane["kubelet"]):
+                if part.name in kill:
+                    part.kill()
+                    part.launch()
+    return sum(check(scene, name, plans[name]) for name in names)
+
+
+def check(scene: Scene, name: str, plan: dict[str, Any]) -> int:
+    """How many containers of the pod run, each by its plan; a pod that kubelet did not admit has none."""
+
+    def settled() -> str:
+        pod = scene.plane.pod(scene.namespace, name)
+        phase = pod["status"]["phase"]
+        started = [s for s in pod["status"].get("containerStatuses", ()) if "running" in s["state"]]
+        return phase if phase == "Failed" or (phase == "Running" and len(started) == len(plan)) else ""
+
+    if until(settled, f"{name} to run or fail", 60) == "Failed":
+        assert "UnexpectedAdmissionError" == scene.plane.pod(scene.namespace, name)["status"]["reason"]
+        return 0
+    for container, piece in plan.items():
+        seen = scene.told(name, container)
+        assert ([piece.gpu], piece.memory_mib, {0}) == (seen["uuids"], seen["total_mib"], set(seen["statuses"]))
+        assert f"{scene.namespace}/{name}/{container}" == seen["tenant"]
+        spec = scene.node.container_spec(scene.namespace, name, container)
+        assert f"CUDA_VISIBLE_DEVICES={piece.gpu}" in spec["process"]["env"]
+        assert f"ALIQUOT_TENANT={scene.namespace}/{name}/{container}" in spec["process"]["env"]
+    return len(plan)

@@ -1,0 +1,137 @@
+"""Parts die and come back in every order; what runs keeps running and keeps what it was given."""
+
+from __future__ import annotations
+
+import pytest
+from cluster.parts import until
+from node_scene import Scene
+
+CHECKPOINT = "/var/lib/aliquot/node-checkpoint.json"
+
+
+def restarts(scene: Scene, name: str) -> int:
+    """How often the pod's container was started anew."""
+    return scene.plane.pod(scene.namespace, name)["status"]["containerStatuses"][0]["restartCount"]
+
+
+def charged(scene: Scene, name: str) -> int:
+    """Nanoseconds of GPU time that a pod's tenant was ever charged."""
+    every = [tenant for gpu in scene.status().gpus for tenant in gpu.tenants]
+    return sum(tenant.charged_ns for tenant in every if tenant.name == f"{scene.namespace}/{name}/main")
+
+
+def computes(scene: Scene, name: str) -> bool:
+    """Whether the pod's program uses the GPU now."""
+    before = charged(scene, name)
+    return bool(until(lambda: charged(scene, name) > before, f"{name} to compute"))
+
+
+@pytest.mark.parametrize(
+    "order", [["agent"], ["kubelet"], ["agent", "kubelet"], ["kubelet", "agent"]], ids=lambda order: "-".join(order)
+)
+def test_killed_parts_come_back_to_what_was(scene: Scene, order: list[str]):
+    """After a kill of agent, kubelet or both, in the order in which they are started again, the pod goes on with its
+    tenant, and the next pod gets its share."""
+    scene.create("old", {"main": scene.slice(0, 300, mib=2048)})
+    scene.told("old")
+    parts = {"agent": scene.agent, "kubelet": scene.plane["kubelet"]}
+    before = scene.registrations()
+
+    for name in order:
+        parts[name].kill()
+    for name in order:
+        parts[name].start() if name == "kubelet" else parts[name].launch()
+    # Before that, kubelet's word about the node is that of its earlier life, and a pod that comes then fails for good.
+    until(lambda: scene.registrations() > before, "the plugin's registration")
+    until(scene.fit, "a fit agent")
+    scene.create("new", {"main": scene.slice(1, 300, mib=1024)})
+
+    assert ([scene.gpus[1]], 1024) == (scene.told("new")["uuids"], scene.told("new")["total_mib"])
+    assert computes(scene, "old")
+    assert 0 == restarts(scene, "old")
+    assert {f"{scene.namespace}/old/main", f"{scene.namespace}/new/main"} == scene.tenants()
+
+
+@pytest.mark.parametrize("damage", ["lost", "damaged"])
+def test_a_lost_checkpoint_is_rebuilt_from_what_kubelet_knows(scene: Scene, damage: str):
+    """Without its own checkpoint the agent takes names and owners from kubelet, tells the difference, and a container
+    that starts again afterwards has its share."""
+    ends = ["python3", "/probe/probe.py", "6"]
+    scene.create("kept", {"main": scene.slice(1, 300, mib=2048)}, *ends, restartPolicy="Always")
+    scene.told("kept")
+    before = scene.specs()
+
+    scene.agent.kill()
+    file = scene.node.path(CHECKPOINT)
+    file.unlink() if damage == "lost" else file.write_bytes(file.read_bytes()[:-20])
+    scene.agent.start()
+
+    assert before == scene.specs()
+    assert {f"{scene.namespace}/kept/main"} == scene.tenants()
+    until(lambda: restarts(scene, "kept") >= 1, "a second life", 60)
+    assert [scene.gpus[1]] == scene.told("kept")["uuids"]
+    told = scene.plane.api.get("/api/v1/namespaces/default/events")["items"]
+    assert any("was not in our checkpoint" in item["message"] for item in told)
+    assert (damage == "damaged") == file.with_name(file.name + ".damaged").exists()
+    file.with_name(file.name + ".damaged").unlink(missing_ok=True)
+
+
+def test_a_full_disk_stops_new_shares_and_nothing_else(scene: Scene):
+    """When the checkpoint can not be written nothing new is given, both resources are withdrawn until it can be, and
+    what runs goes on."""
+    scene.create("runs", {"main": scene.slice(0, 300)})
+    scene.told("runs")
+    rooms = scene.plane.rooms
+    rooms.run(["/bin/mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", "/var/lib/aliquot"])
+    try:
+        rooms.run(["/bin/sh", "-c", "head -c 4096 /dev/zero > /var/lib/aliquot/full; true"])
+        scene.create("late", {"main": scene.slice(0, 300)})
+        until(lambda: scene.phase("late") == "Failed", "kubelet's refusal")
+        until(lambda: scene.allocatable()[0] == "0" and scene.allocatable()[1] in ("", "0"), "both withdrawn")
+        assert computes(scene, "runs")
+    finally:
+        rooms.run(["/bin/umount", "/var/lib/aliquot"])
+    until(scene.fit, "a fit agent")
+    scene.create("next", {"main": scene.slice(0, 300)})
+    assert [scene.gpus[0]] == scene.told("next")["uuids"]
+
+
+def test_pods_that_are_deleted_leave_nothing(scene: Scene):
+    """Deleted before it is bound, while it waits, while it runs, by force, or after it ended: no trace is left."""
+    whole = {"main": scene.slice(0, 1000, mib=8192)}
+    scene.create("unbound", whole, bind=False)
+    scene.create("ended", {"main": scene.slice(1, 100)}, "/bin/true")
+    scene.create("runs", whole, "/bin/sleep", "1000")
+    scene.plane.wait_running(scene.namespace, "runs")
+    until(lambda: scene.phase("ended") == "Succeeded", "the end of `ended`")
+    scene.create("waits", whole, "/bin/sleep", "1000")
+    until(lambda: scene.events("GpuShareWaits"), "`waits` to wait")
+    assert {f"{scene.namespace}/runs/main"} == scene.tenants()
+
+    for name in ("unbound", "waits", "ended"):
+        scene.delete(name)
+    scene.create("forced", {"main": scene.slice(1, 500)}, "/bin/sleep", "1000")
+    scene.plane.wait_running(scene.namespace, "forced")
+    path = f"/api/v1/namespaces/{scene.namespace}/pods/forced"
+    scene.plane.api.call("DELETE", path, {"gracePeriodSeconds": 0})
+    scene.delete("runs")
+
+    until(lambda: not scene.tenants() and not scene.specs() and not scene.held(), "no trace")
+
+
+def test_a_killed_arbiter_comes_back_to_the_same_shares(scene: Scene):
+    """Programs go on while the arbiter is away, and within a window their shares are right again."""
+    scene.create("a", {"main": scene.slice(1, 300, 1000)})
+    scene.create("b", {"main": scene.slice(1, 700, 1000)})
+    for name in ("a", "b"):
+        scene.told(name)
+
+    scene.arbiter.kill()
+    scene.arbiter.start()
+
+    def shares() -> dict[str, float]:
+        (gpu,) = [gpu for gpu in scene.status().gpus if gpu.tenants]
+        return {tenant.name.split("/")[1]: tenant.usage for tenant in gpu.tenants}
+
+    until(lambda: shares() == pytest.approx({"a": 0.3, "b": 0.7}, abs=0.03), "the planned shares", 25)
+    assert (0, 0) == (restarts(scene, "a"), restarts(scene, "b"))

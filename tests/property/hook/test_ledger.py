@@ -1,0 +1,83 @@
+"""The hook's table of charges against a plain dictionary, through any order of entering and taking out."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+NATIVE = Path(__file__).resolve().parents[3] / "native"
+POINTER, ARRAY, VMM, MODULE = 1, 2, 3, 8
+ENDS_WITH_CONTEXT = {POINTER, ARRAY, MODULE}
+
+
+class Entry(ctypes.Structure):
+    """struct ledger_entry."""
+
+    _fields_ = (
+        ("key", ctypes.c_uint64),
+        ("slot", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+        ("other", ctypes.c_uint64),
+        ("kind", ctypes.c_uint32),
+        ("refs", ctypes.c_uint32),
+    )
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory):
+    """ledger.c alone, as a library."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    target = tmp_path_factory.mktemp("ledger") / "ledger.so"
+    includes = [f"-I{NATIVE / part}" for part in ("include", "hook")]
+    subprocess.run(
+        [compiler, "-O1", "-shared", "-fPIC", "-w", *includes, "-o", target, NATIVE / "hook/ledger.c", "-lpthread"],
+        check=True,
+    )
+    library = ctypes.CDLL(str(target))
+    library.ledger_put.argtypes = [Entry]
+    library.ledger_put.restype = ctypes.c_bool
+    for name in ("ledger_get", "ledger_take"):
+        getattr(library, name).argtypes = [ctypes.c_uint32, ctypes.c_uint64, ctypes.POINTER(Entry)]
+        getattr(library, name).restype = ctypes.c_bool
+    library.ledger_take_context.argtypes = [ctypes.c_uint64]
+    library.ledger_take_context.restype = library.ledger_count.restype = ctypes.c_uint64
+    return library
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), size=st.sampled_from([5, 100, 500, 1500]), step=st.sampled_from([1, 512, 1 << 21]))
+def test_table_holds_what_a_dictionary_would(ledger, seed, size, step):
+    """Entered, replaced, taken one by one or with their context: what is left and its bytes are a dictionary's."""
+    ledger.ledger_clear()
+    dice, plain = random.Random(seed), {}
+    keys = [(dice.choice((POINTER, ARRAY, VMM, MODULE)), 1 + step * dice.randrange(4 * size)) for _ in range(size)]
+    for _ in range(3 * size):
+        kind, key = dice.choice(keys)
+        what = dice.random()
+        if what < 0.6:
+            bytes_, context = dice.randrange(1 << 40), dice.randrange(1, 5)
+            assert ledger.ledger_put(Entry(key, None, bytes_, context, kind, 1))
+            plain[kind, key] = (bytes_, context)
+        elif what < 0.99:
+            taken = Entry()
+            assert ledger.ledger_take(kind, key, ctypes.byref(taken)) == ((kind, key) in plain)
+            assert (kind, key) not in plain or plain.pop((kind, key)) == (taken.bytes, taken.other)
+        else:
+            gone = dice.randrange(1, 5)
+            ended = {name for name, (_, context) in plain.items() if name[0] in ENDS_WITH_CONTEXT and context == gone}
+            assert ledger.ledger_take_context(gone) == sum(plain.pop(name)[0] for name in ended)
+    seen = Entry()
+
+    assert ledger.ledger_count() == len(plain)
+    for (kind, key), (bytes_, context) in plain.items():
+        assert ledger.ledger_get(kind, key, ctypes.byref(seen))
+        assert (seen.bytes, seen.other) == (bytes_, context)

@@ -1,0 +1,222 @@
+"""Filter, scores and preemption over the books."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scene import Scene, Truth, node
+
+from aliquot.kube.dialects import read
+from aliquot.kube.inventory import Inventory, write_inventory
+from aliquot.kube.names import GPUS
+from aliquot.kube.objects import Node, Pod
+from aliquot.kube.reflector import Change
+from aliquot.kube.requests import PodAsk
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Device
+from aliquot.scheduler.look import scores, verdicts
+from aliquot.scheduler.preempt import victims
+from aliquot.scheduler.wire import MetaPod, MetaVictims
+
+
+def pod(*limits: dict[str, Any], name: str = "x", priority: int = 0, **annotations: str) -> Pod:
+    """A pod whose containers have these limits."""
+    containers = [{"name": f"c{i}", "resources": {"limits": values}} for i, values in enumerate(limits)]
+    notes = {f"aliquot.dev/{k.replace('_', '-')}": v for k, v in annotations.items()}
+    document = {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": notes},
+        "spec": {"containers": containers, "priority": priority},
+    }
+    return msgspec.convert(document, Pod)
+
+
+def percent(number: int, memory: str = "") -> dict[str, Any]:
+    """Limits in our words."""
+    return {"aliquot.dev/gpu-percent": number} | ({"aliquot.dev/gpu-memory": memory} if memory else {})
+
+
+def ask(made: Pod) -> PodAsk:
+    """What it asks for."""
+    found = read(made)
+    assert found is not None
+    return found
+
+
+def scene() -> Scene:
+    """Node n with two V100 and node m with one A100 of 80 GiB."""
+    return Scene(Truth(), [node("n", 2), node("m", 1, "NVIDIA A100-SXM4-80GB", 81920)])
+
+
+def put(s: Scene, name: str, on: str, limits: dict[str, Any], **meta: Any) -> Pod:
+    """A pod bound to a node."""
+    made = s.truth.create(name, limits, **meta)
+    s.catch_up()
+    assert "" == asyncio.run(s.bind(made, on))
+    s.catch_up()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "fitting", "failed", "never"),
+    [
+        (pod(percent(30)), ["n", "m"], {}, {"other": "has no GPUs that Aliquot knows of"}),
+        (pod(percent(30), gpu_model="A100"), ["m"], {}, {"n": "has no GPU of model A100"}),
+        (pod(percent(30, "40Gi")), ["m"], {}, {"n": "has no GPU with 40.0 GiB"}),
+        (pod(percent(200)), ["n"], {}, {"m": "has no 2 GPUs"}),
+        (pod(percent(30), gpu_uuid="GPU-n-1"), ["n"], {}, {"m": "has no GPU called GPU-n-1"}),
+        (pod(percent(30), gpu_model_not="V100"), ["m"], {}, {"n": "has no GPU of model NVIDIA A100-SXM4-80GB"}),
+        (pod(percent(80), percent(80)), ["n"], {"m": "the containers fit alone but not together"}, {}),
+        (pod(percent(60), gpu_parts="2"), ["n"], {"m": "the containers fit alone but not together"}, {}),
+    ],
+)
+def test_each_node_fits_or_has_its_reason(made: Pod, fitting: list[str], failed: dict[str, str], never: dict[str, str]):
+    """All fitting nodes are named; the others have a reason, and those that could never fit are told apart."""
+    found = verdicts(scene().books, ask(made), ["n", "m", "other"])
+
+    assert fitting == found.fitting
+    assert failed == found.failed
+    assert never.items() <= found.never.items()
+
+
+def test_a_full_node_is_told_apart_from_an_unsuited_one():
+    """Where others are in the way an eviction could help; the reason says what was asked."""
+    s = scene()
+    put(s, "a", "n", percent(80))
+    put(s, "b", "n", percent(80))
+    found = verdicts(s.books, ask(pod(percent(30, "4Gi"))), ["n"])
+
+    assert {"n": "has not a GPU with 0.30 and 4.0 GiB unreserved"} == found.failed
+
+
+def test_a_cordoned_node_takes_nobody():
+    """A node that is unschedulable is said to be."""
+    s = scene()
+    cordoned = msgspec.structs.replace(s.nodes[0], spec=msgspec.structs.replace(s.nodes[0].spec, unschedulable=True))
+    s.books.node_changed(Change("modified", cordoned))
+
+    assert {"n": "takes no pods (cordoned)"} == verdicts(s.books, ask(pod(percent(30))), ["n"]).failed
+
+
+def test_a_node_whose_inventory_is_garbage_says_so():
+    """A fault in the annotation is the reason, and the other nodes go on."""
+    s = scene()
+    bad = msgspec.convert({"metadata": {"name": "bad", "annotations": {GPUS: "{"}}}, Node)
+    s.books.node_changed(Change("added", bad))
+
+    assert "can not be read" in verdicts(s.books, ask(pod(percent(30))), ["bad"]).never["bad"]
+
+
+def test_an_unhealthy_device_takes_nobody_new():
+    """A device that its node calls unhealthy is left out."""
+    s = scene()
+    devices = (Device(GpuUuid("GPU-u"), 0, "Tesla T4", 15360),)
+    text = write_inventory(Inventory(devices, unhealthy=frozenset({"GPU-u"})))
+    sick = msgspec.convert({"metadata": {"name": "sick", "annotations": {GPUS: text}}}, Node)
+    s.books.node_changed(Change("added", sick))
+
+    assert {"sick": "has no GPU"} == verdicts(s.books, ask(pod(percent(30))), ["sick"]).never
+
+
+def test_the_best_node_alone_has_the_highest_score():
+    """The node that placement would choose has 10, all others less; equal ones differ by rank."""
+    s = Scene(Truth(), [node(name) for name in "abcd"])
+    put(s, "p", "c", percent(50))
+    found = scores(s.books, ask(pod(percent(50))), ["a", "b", "c", "d", "other"])
+
+    assert 10 == found[2] == max(found)
+    assert all(score <= 9 for i, score in enumerate(found) if i != 2)
+    assert 0 == found[4]
+
+
+def test_what_a_pod_has_already_is_its_room():
+    """A pod whose bind was lost is shown the node where its share is still held, and sent there."""
+    s = scene()
+    made = s.truth.create("a", percent(100))
+    s.catch_up()
+    s.truth.faults = ["lost before"]
+    asyncio.run(s.bind(made, "m"))
+    other = s.truth.create("b", percent(100))
+
+    assert "m" in verdicts(s.books, ask(made), ["n", "m"]).fitting
+    assert [0, 10] == scores(s.books, ask(made), ["n", "m"])
+    assert "m" not in verdicts(s.books, ask(other), ["n", "m"]).fitting
+
+
+def proposed(*uids: str) -> dict[str, MetaVictims]:
+    """kube-scheduler's proposal for node n."""
+    return {"n": MetaVictims([MetaPod(uid) for uid in uids])}
+
+
+def test_the_fewest_go_and_on_one_gpu():
+    """To what kube-scheduler proposed is added who shares that GPU, not pods on others."""
+    s = scene()
+    names = {}
+    for name, size in (("big0", 60), ("big1", 60), ("small0", 38), ("small1", 38)):
+        names[name] = put(s, name, "n", percent(size))
+    made = pod(percent(70), priority=10)
+    beside = next(h for h in s.books.holds[names["small1"].metadata.uid])
+    gpu = beside.plan.containers["main"].slices[0].gpu
+    mate = next(
+        n
+        for n in ("big0", "big1")
+        if s.books.holds[names[n].metadata.uid][0].plan.containers["main"].slices[0].gpu == gpu
+    )
+    found = victims(s.books, made, ask(made), proposed(names["small1"].metadata.uid), s.cache.get)
+
+    assert {names["small1"].metadata.uid, names[mate].metadata.uid} == {v.uid for v in found["n"].pods or []}
+
+
+def test_who_need_not_go_stays():
+    """kube-scheduler wanted two that are on different GPUs; those on one GPU free as much, so the other one stays."""
+    s = scene()
+    uids = {n: put(s, n, "n", percent(size)).metadata.uid for n, size in (("a", 60), ("b", 60), ("c", 38), ("d", 38))}
+    made = pod(percent(70), priority=10)
+    found = victims(s.books, made, ask(made), proposed(uids["c"], uids["d"]), s.cache.get)
+
+    assert 2 == len(found["n"].pods or [])
+    assert 1 == len({uids["a"], uids["b"]} & {v.uid for v in found["n"].pods or []})
+
+
+def test_nobody_goes_where_it_does_not_help():
+    """A node on which even all evictions make no room is left out; equals are not evicted."""
+    s = scene()
+    put(s, "a", "n", percent(60))
+    put(s, "b", "n", percent(60))
+    helpless = pod(percent(70), priority=0)
+    large = pod(percent(300), priority=10)
+
+    assert {} == victims(s.books, helpless, ask(helpless), proposed(), s.cache.get)
+    assert {} == victims(s.books, large, ask(large), proposed(), s.cache.get)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_verdicts_are_what_a_bind_would_find(seed: int):
+    """For any books and pod, a node is called fitting exactly when a bind there succeeds; asking changes nothing."""
+    chance = random.Random(seed)
+    s = Scene(Truth(), [node("n", 2), node("m", 1, "NVIDIA A100-SXM4-80GB", 81920)])
+    for i in range(chance.randint(0, 8)):
+        made = s.truth.create(f"p{i}", percent(chance.choice([10, 30, 50, 70])))
+        s.catch_up()
+        asyncio.run(s.bind(made, chance.choice("nm")))
+    sizes = [percent(chance.choice([10, 30, 50, 80, 100, 150])) for _ in range(chance.randint(1, 3))]
+    labels = {"anti_affinity": "x"} if chance.random() < 0.3 else {}
+    wished = ask(pod(*sizes, **labels))
+    before = s.booked()
+    found = verdicts(s.books, wished, ["n", "m"])
+
+    assert before == s.booked()
+    for name in ("n", "m"):
+        try:
+            s.books.let_go(s.books.hold(wished, name, 0.0))
+            fits = True
+        except Exception:
+            fits = False
+        assert fits == (name in found.fitting)
+    assert before == s.booked()
