@@ -39,11 +39,11 @@ class OurScheduler:
     def _command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "aliquot.cli", "scheduler", *arguments]
 
-    def configure(self, url: str = "") -> None:
+    def configure(self, url: str = "", *more: str) -> None:
         """Let kube-scheduler run with the configuration that our own command prints."""
         import subprocess
 
-        command = self._command("--print-kube-scheduler-config", "--url", url or f"http://127.0.0.1:{self.port}")
+        command = self._command("--print-kube-scheduler-config", "--url", url or f"http://127.0.0.1:{self.port}", *more)
         environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]}
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         self.plane.schedule_with(done.stdout)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,7 +20,8 @@ from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
 from aliquot.web.testing import MadeUpFacts
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no test in a browser")
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "chromium.py"
 
@@ -27,7 +29,7 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "chromium.py"
 class Visit:
     """One page in a browser context of its own, with everything that went wrong in it."""
 
-    def __init__(self, browser: playwright.Browser, base: str, **context: object) -> None:
+    def __init__(self, browser: Browser, base: str, **context: object) -> None:
         self.base = base.rstrip("/")
         self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **context)  # type: ignore[arg-type]
         self.page = self.context.new_page()
@@ -39,24 +41,27 @@ class Visit:
         self.page.on("dialog", lambda dialog: (self.faults.append(f"dialog {dialog.message}"), dialog.dismiss()))
         self.page.on("request", lambda asked: asked.url.startswith(base) or self.foreign.append(asked.url))
 
-    def go(self, path: str) -> playwright.Page:
+    def go(self, path: str) -> Page:
         """Open a path and wait until its files are there."""
         self.page.goto(self.base + path, wait_until="load")
         return self.page
 
     def live(self) -> None:
         """Wait until the page says that it is live."""
-        playwright.expect(self.page.locator("#live-state")).to_have_text("live", timeout=10_000)
+        from playwright.sync_api import expect
+
+        expect(self.page.locator("#live-state")).to_have_text("live", timeout=10_000)
 
 
 @pytest.fixture(scope="package")
-def chromium() -> Iterator[playwright.Browser]:
+def chromium() -> Iterator[Browser]:
     """The browser; without one every test here is skipped and says so."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no test in a browser")
     found = subprocess.run([sys.executable, TOOL], capture_output=True, text=True)
     if found.returncode != 0:
         pytest.skip(f"no test in a browser: {found.stderr.strip()}")
     where = json.loads(found.stdout)
-    with playwright.sync_playwright() as driver:
+    with api.sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=where["executable"], args=["--no-sandbox"], env=os.environ | where["env"]
         )
@@ -80,7 +85,7 @@ def server(facts: MadeUpFacts) -> Iterator[WebServer]:
 
 
 @pytest.fixture
-def visit(chromium: playwright.Browser) -> Iterator[Callable[..., Visit]]:
+def visit(chromium: Browser) -> Iterator[Callable[..., Visit]]:
     """Opens visits; afterwards each must have been free of faults and foreign requests."""
     visits: list[Visit] = []
 

@@ -19,9 +19,9 @@ import pytest
 import aliquot
 from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, HOOK, NativePartMissing, native_part
 
-from .conftest import Visit, playwright
+from .conftest import Visit
 
-expect = playwright.expect
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser").expect
 Open = Callable[..., Visit]
 
 

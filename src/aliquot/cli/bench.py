@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from aliquot.cli.bench_filter import filter_
 from aliquot.cli.bench_topology import topology
 
 Measurement = Callable[..., dict[str, Any]]
@@ -20,6 +21,7 @@ def bench() -> None:
 
 
 bench.add_command(topology)
+bench.add_command(filter_)
 
 
 def _emulate(command: Callable[..., None]) -> Callable[..., None]:

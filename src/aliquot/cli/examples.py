@@ -28,6 +28,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
     "sim": ("what there is to simulate", "aliquot sim --help"),
     "convert": ("a manifest of another project, in Aliquot's words", "aliquot convert -f pod.yaml --to aliquot"),
     "node": ("this node's settings as a file", "aliquot node --print-config"),
+    "scheduler": ("how kube-scheduler is told of it", "aliquot scheduler --print-kube-scheduler-config"),
     "completion": ("for this shell only", 'eval "$(aliquot completion bash)"'),
     "arbiter": ("an arbiter of its own", "aliquot arbiter --runtime-dir /tmp/arbiter --fresh"),
 }

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 @click.option("--gpu", default="", metavar="UUID|INDEX", help="Only this GPU.")
 @device_options
 @emulate_option
-@click.option("--policy", default="", metavar="NAME", help="With --emulate: how GPUs are chosen. [default: aliquot]")
+@click.option("--books", type=click.Path(), help="A cluster whose books were saved as JSON, in place of an engine.")
+@click.option("--policy", default="", metavar="NAME", help="With these two: how GPUs are chosen. [default: aliquot]")
 @output_option
 def explain(
     name: str,
@@ -42,19 +43,23 @@ def explain(
     anti_affinity: str,
     exclusion: str,
     emulate: str | None,
+    books: str | None,
     policy: str,
     output: str,
 ) -> None:
     """Explain a SharePod or tenant by NAME, the SharePods of a file, or a request that you think of.
 
-    Without any of them: every SharePod that waits. The engine that is up is asked, or with --emulate an empty machine.
+    Without any of them: every SharePod that waits. The engine that is up is asked, with --emulate an empty machine,
+    with --books a cluster that was saved.
     """
     from aliquot.standalone.wire import Ask
 
     if sum((bool(name), file is not None, gpu_request is not None)) > 1:
         raise UserError("explain one thing at a time: a name, a file with -f, or a request with --gpu-request")
-    if policy and not emulate:
-        raise UserError(f"--policy {policy}: an engine that is up has its own policy; use --policy with --emulate")
+    if emulate and books:
+        raise UserError("explain on one thing at a time: an emulated machine with --emulate, or a cluster with --books")
+    if policy and not emulate and not books:
+        raise UserError(f"--policy {policy}: an engine that is up has its own policy; add --emulate or --books")
     asks: list[tuple[str, Ask]] | None = None
     if gpu_request is not None:
         checked(GpuRequest(gpu_request, gpu_limit), request_name="--gpu-request", limit_name="--gpu-limit")
@@ -65,7 +70,10 @@ def explain(
         asks = [("the request", one.with_memory(gpu_mem))]
     elif file is not None:
         asks = _of_file(file)
-    found = _imagined(emulate, policy, asks) if emulate else _asked(name.removeprefix("sharepod/"), asks)
+    if emulate or books:
+        found = _imagined(emulate, books, policy, asks)
+    else:
+        found = _asked(name.removeprefix("sharepod/"), asks)
     if output == "json":
         click.echo(json.dumps([{"name": one.name, **one.facts} for one in found], indent=2))
         return
@@ -103,12 +111,25 @@ def _asked(name: str, asks: list[tuple[str, Ask]] | None) -> list[ExplanationFac
     return [one for call in calls for one in call_engine(runtime, call).explanations or []]
 
 
-def _imagined(emulate: str, policy: str, asks: list[tuple[str, Ask]] | None) -> list[ExplanationFacts]:
-    """What would be on an empty machine of a profile."""
-    from aliquot.standalone.explaining import explained, gpu_request
+def _imagined(
+    emulate: str | None, books: str | None, policy: str, asks: list[tuple[str, Ask]] | None
+) -> list[ExplanationFacts]:
+    """What would be on an empty machine of a profile, or on a cluster that was saved."""
+    from aliquot.standalone.explaining import explained, explained_on, gpu_request, saved_cluster
     from aliquot.standalone.machine import imagined_books
 
     if not asks:
-        raise UserError(f"--emulate {emulate} is an empty machine; give a request (--gpu-request 0.5) or a file (-f)")
-    books = imagined_books(emulate, policy)
-    return [explained(books, who, gpu_request(one)) for who, one in asks]
+        where = f"--emulate {emulate} is an empty machine" if emulate else "--books has nobody who waits"
+        raise UserError(f"{where}; give a request (--gpu-request 0.5) or a file (-f)")
+    if emulate:
+        machine = imagined_books(emulate, policy)
+        return [explained(machine, who, gpu_request(one)) for who, one in asks]
+    assert books is not None
+    decider = saved_cluster(_text_of(books), books, policy)
+    return [explained_on(decider, who, gpu_request(one)) for who, one in asks]
+
+
+def _text_of(file: str) -> str:
+    from aliquot.cli.pods import read_text
+
+    return read_text(file)

@@ -76,8 +76,13 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point of the console script."""
+    run_group(cli, "aliquot")
+
+
+def run_group(group: click.Group, name: str) -> None:
+    """Run a program's commands and end with the status of what happened; `name` is what people call it by."""
     try:
-        status = cli.main(prog_name="aliquot", standalone_mode=False)
+        status = group.main(prog_name=name, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else error.format_message())
         sys.exit(2)

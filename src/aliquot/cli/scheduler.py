@@ -26,6 +26,28 @@ class BadAddress(UserError):
 @click.option(
     "--aliyun-unit", type=click.Choice(["GiB", "MiB"]), default="GiB", show_default=True, help="Of aliyun.com/gpu-mem."
 )
+@click.option(
+    "--gpus",
+    "mode",
+    type=click.Choice(["own", "coexist"]),
+    default="own",
+    show_default=True,
+    help="Who has the GPUs: Aliquot's device plugin, or the stock one, from which holder pods take them.",
+)
+@click.option(
+    "--pool", default="on-demand", show_default=True, help="Idle vGPUs: on-demand, reservation:N, hybrid:SECONDS."
+)
+@click.option(
+    "--namespace",
+    default="kube-system",
+    show_default=True,
+    help="Where holder pods and certificates are.",
+)
+@click.option("--holder-image", default="", help="Image of holder pods, one that sleeps (coexist).")
+@click.option("--webhook", default="", help="HOST:PORT of the admission webhook; without it there is none.")
+@click.option("--webhook-service", default="aliquot-webhook", show_default=True, help="The Service in front of it.")
+@click.option("--webhook-name", multiple=True, help="Further names or addresses that its certificate is for.")
+@click.option("--default-gpu-limit", default="", help="gpu-limit of pods that say none, as 0.5; 1 without it.")
 @click.option("--print-kube-scheduler-config", is_flag=True, help="Print kube-scheduler's configuration, and end.")
 @click.option("--url", default="", help="For --print-kube-scheduler-config: how kube-scheduler reaches the extender.")
 @click.option("--ca-file", default="", help="For --print-kube-scheduler-config: CA of the extender's certificate.")
@@ -42,6 +64,14 @@ def scheduler(
     lease_namespace: str,
     identity: str,
     aliyun_unit: str,
+    mode: str,
+    pool: str,
+    namespace: str,
+    holder_image: str,
+    webhook: str,
+    webhook_service: str,
+    webhook_name: tuple[str, ...],
+    default_gpu_limit: str,
     print_kube_scheduler_config: bool,
     url: str,
     ca_file: str,
@@ -56,10 +86,18 @@ def scheduler(
     import os
     import socket
 
+    from aliquot.model.quantities import parse_milli
     from aliquot.placement.policy import policy as named_policy
+    from aliquot.scheduler.operator.program import OperatorSettings
+    from aliquot.scheduler.pool.owners import PAUSE
+    from aliquot.scheduler.pool.policies import pool_policy
     from aliquot.scheduler.program import Settings, serve
+    from aliquot.scheduler.webhook.server import WebhookSettings
 
     named_policy(policy)
+    pool_policy(pool)
+    hook_host, hook_port = _address(webhook, "--webhook") if webhook else ("", -1)
+    default_limit = parse_milli(default_gpu_limit) if default_gpu_limit else None
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel("WARNING")
     settings = Settings(
@@ -77,6 +115,8 @@ def scheduler(
         lease_namespace=lease_namespace,
         aliyun_unit="MiB" if aliyun_unit == "MiB" else "GiB",
         version=_version(),
+        operator=OperatorSettings(mode, pool, namespace, holder_image or PAUSE),
+        webhook=WebhookSettings(hook_host, hook_port, namespace, webhook_service, webhook_name, default_limit),
     )
     asyncio.run(serve(settings, lambda where: click.echo(f"aliquot scheduler listens on {where}", err=True)))
 
@@ -90,10 +130,10 @@ def _version() -> str:
         return "unknown"
 
 
-def _address(text: str) -> tuple[str, int]:
+def _address(text: str, option: str = "--bind") -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise BadAddress(f'--bind "{text}" is no address; write HOST:PORT as in 0.0.0.0:8770')
+        raise BadAddress(f'{option} "{text}" is no address; write HOST:PORT as in 0.0.0.0:8770')
     return host.strip("[]"), int(port)
 
 

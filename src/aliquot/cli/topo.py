@@ -38,7 +38,7 @@ def topo(file: str | None, emulate: str | None, best: int | None, used: str, out
     if output == "json":
         click.echo(json.dumps(told, indent=2))
         return
-    for line in _lines(picture, told):
+    for line in lines(picture, told):
         click.echo(line.rstrip())
 
 
@@ -117,7 +117,7 @@ def _this_machine() -> tuple[str, Topology, tuple[str, ...], dict[int, int]]:
     return source, gpu_topology(gpus), tuple(gpu.model for gpu in gpus), taken
 
 
-def _lines(picture: Picture, told: dict[str, Any]) -> Iterator[str]:
+def lines(picture: Picture, told: dict[str, Any]) -> Iterator[str]:
     topology = picture.topology
     models = sorted(set(picture.models))
     yield f"{picture.source}: {_summary(picture)}" + (f", {' and '.join(models)}" if models else "")

@@ -6,9 +6,11 @@ Source of these: NVIDIA's XID catalogue and the list that NVIDIA's own device pl
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import sys
+import time
 from typing import Any, Final
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
@@ -32,22 +34,32 @@ def _watch(libnvml: str) -> None:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid = pynvml.nvmlDeviceGetUUID(handle)
         handles[uuid.decode() if isinstance(uuid, bytes) else uuid] = handle
-    events = pynvml.nvmlEventSetCreate()
-    for uuid, handle in handles.items():
-        try:
-            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
-        except pynvml.NVMLError as error:
-            _tell(note=f"{uuid} does not tell of XIDs: {error}")
+    events = _listen(pynvml, handles)
     _tell(note=f"watching {len(handles)} GPUs")
     lost: set[str] = set()
     while True:
-        try:
-            event = pynvml.nvmlEventSetWait_v2(events, WAIT_MS)
-            _tell_xid(pynvml, event)
-        except pynvml.NVMLError_Timeout:
-            pass
+        if events is None:
+            time.sleep(WAIT_MS / 1000)
+        else:
+            with contextlib.suppress(pynvml.NVMLError_Timeout):
+                _tell_xid(pynvml, pynvml.nvmlEventSetWait_v2(events, WAIT_MS))
         for uuid, handle in handles.items():
             _tell_presence(pynvml, uuid, handle, lost)
+
+
+def _listen(nvml: Any, handles: dict[str, Any]) -> Any:
+    """The set of events that tells of XIDs; None where the driver has none, so that only loss is seen."""
+    try:
+        events = nvml.nvmlEventSetCreate()
+    except nvml.NVMLError as error:
+        _tell(note=f"no XIDs are told here: {error}")
+        return None
+    for uuid, handle in handles.items():
+        try:
+            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+        except nvml.NVMLError as error:
+            _tell(note=f"{uuid} does not tell of XIDs: {error}")
+    return events
 
 
 def _tell_xid(nvml: Any, event: Any) -> None:

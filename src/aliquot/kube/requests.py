@@ -159,12 +159,19 @@ def containers_of(pod: Pod) -> list[tuple[Container, Role, str]]:
 
 
 def pod_ask(pod: Pod, containers: Iterable[ContainerAsk], dialect: str, notes: Iterable[str] = ()) -> PodAsk:
-    """A pod's ask from those of its containers, with what plain init containers can share worked out."""
+    """A pod's ask from those of its containers, with what plain init containers can share worked out.
+
+    Raises:
+        BadPod: two containers have one name, which an API server does not let through.
+    """
+    containers = list(containers)
+    if len({c.container for c in containers}) != len(containers):
+        raise BadPod(pod.metadata.key, ["two containers have the same name; each needs one of its own"])
     cpu_milli, memory_mib = host_needs(pod)
     return PodAsk(
         key=pod.metadata.key,
         uid=pod.metadata.uid,
-        containers=tuple(shared_in_time(list(containers))),
+        containers=tuple(shared_in_time(containers)),
         cpu_milli=cpu_milli,
         memory_mib=memory_mib,
         dialect=dialect,

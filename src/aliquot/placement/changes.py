@@ -103,6 +103,10 @@ class _Trial:
         cpu = -(-cpu_milli * MILLI // self.spec.cpu_milli) if self.spec.cpu_milli else 0
         return cpu + (-(-memory_mib * MILLI // self.spec.memory_mib) if self.spec.memory_mib else 0)
 
+    def where(self, gpu: int) -> str:
+        """The device, or the node for -1, as a person calls it."""
+        return f"GPU {self.spec.gpus[gpu].index} of {self.node}" if gpu >= 0 else self.node
+
     def free(self, gpu: int) -> tuple[int, int, int]:
         """Milli-GPU unreserved, MiB unreserved and MiB in all of a device."""
         cell = (self.number, gpu)
@@ -175,7 +179,7 @@ def _smaller(trial: _Trial, ask: Ask, smaller: Ask, g: int) -> Change:
         words.append(f"{(ask.cpu_milli - smaller.cpu_milli) / MILLI:g} CPU")
     if ask.memory_mib > smaller.memory_mib:
         words.append(f"{format_mib(ask.memory_mib - smaller.memory_mib)} of memory")
-    where = f"GPU {g} of {trial.node}" if g >= 0 else trial.node
+    where = trial.where(g)
     return Change("less", trial.node, f"ask {' and '.join(words)} less, and it fits on {where}", smaller, (), size)
 
 
@@ -300,7 +304,7 @@ def _ended(trial: _Trial, ask: Ask, ends: tuple[str, ...], g: int) -> Change:
         named.append(f"{name} ({held})" if pieces else name)
     more = f" and {len(ends) - _ENDING_MOST} more" if len(ends) > _ENDING_MOST else ""
     has = "have" if len(ends) > 1 else "has"
-    where = f"GPU {g} of {trial.node}" if g >= 0 else trial.node
+    where = trial.where(g)
     text = f"after {', '.join(named)}{more} {has} ended, it fits on {where}"
     return Change("wait", trial.node, text, ask, ends, sum(trial.size_of(name) for name in ends))
 

@@ -126,7 +126,7 @@ def shape_record(cluster: Cluster, shape: Shape, number: int) -> ShapeRecord:
         shape.memory_mib,
         shape.gpu_mib,
         shape.gpu_mem_ppm,
-        shape.whole,
+        min(shape.whole, 2**31 - 1),
         shape.rest_milli,
         bits,
     )

@@ -127,7 +127,7 @@ def _why(decider: Decider, ask: Ask, placement: Placement, scores: IntArray) -> 
         g = cluster.uuids[piece.gpu][1]
         free, free_mib = cluster.free_milli.item(number, g), cluster.free_mib.item(number, g)
         yield (
-            f"GPU {g} of {placement.node}: {format_milli(free)} unreserved now, "
+            f"GPU {cluster.spec(number).gpus[g].index} of {placement.node}: {format_milli(free)} unreserved now, "
             f"{format_milli(free - piece.request_milli)} after; {format_mib(free_mib)} now, "
             f"{format_mib(free_mib - piece.memory_mib)} after"
         )

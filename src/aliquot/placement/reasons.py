@@ -45,7 +45,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One constraint that fails on a node (`gpu` -1) or on one of its devices; numbers in the code's own unit.
+    """One constraint that fails on a node (`gpu` -1) or on the device of that index; numbers in the code's own unit.
 
     `lasting` tells that it would fail on an empty node too.
     """
@@ -171,44 +171,46 @@ def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, s
     spec = cluster.spec(number)
     device = spec.gpus[g]
     if ask.gpu_uuid and device.uuid not in [uuid.strip() for uuid in ask.gpu_uuid.split(",")]:
-        return Reason(Code.GPU_UUID, spec.name, g, lasting=True)
+        return Reason(Code.GPU_UUID, spec.name, device.index, lasting=True)
     if ask.models and not any(model_matches(model, device.model) for model in ask.models):
-        return Reason(Code.GPU_MODEL, spec.name, g, label=device.model, lasting=True)
+        return Reason(Code.GPU_MODEL, spec.name, device.index, label=device.model, lasting=True)
     memory_mib = ask.slice_memory(device.memory_mib, whole=not ask.rest_milli)
     # Of several devices one that is too small for the rest can still be given whole.
     if memory_mib > device.memory_mib and not (ask.devices > 1 and cluster.free_milli.item(number, g) == MILLI):
-        return Reason(Code.GPU_SIZE, spec.name, g, memory_mib, device.memory_mib, lasting=ask.devices == 1)
+        return Reason(Code.GPU_SIZE, spec.name, device.index, memory_mib, device.memory_mib, lasting=ask.devices == 1)
     if device.model in closed:
-        return Reason(Code.QUOTA, spec.name, g, label=closed[device.model])
+        return Reason(Code.QUOTA, spec.name, device.index, label=closed[device.model])
     return _labels(cluster, ask, number, g) or _room(cluster, ask, number, g)
 
 
 def _labels(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
-    name, cell, index = cluster.spec(number).name, (number, g), cluster.labels
+    spec, cell, index = cluster.spec(number), (number, g), cluster.labels
+    name, gpu = spec.name, spec.gpus[g].index
     affinity = index.affinity.get(ask.labels.affinity)
     if affinity and cell not in affinity:
-        return Reason(Code.GPU_AFFINITY, name, g, label=ask.labels.affinity)
+        return Reason(Code.GPU_AFFINITY, name, gpu, label=ask.labels.affinity)
     named = index.gpu_id.get(ask.gpu_id)
     if named and cell not in named:
-        return Reason(Code.GPU_NAMED_ELSEWHERE, name, g, label=ask.gpu_id)
+        return Reason(Code.GPU_NAMED_ELSEWHERE, name, gpu, label=ask.gpu_id)
     conflict = index.conflict(cell, ask, cluster.residents(number, g))
     if not conflict:
         return None
     code = {"exclusion": Code.GPU_EXCLUSION, "anti-affinity": Code.GPU_ANTI_AFFINITY, "name": Code.GPU_NAME}[conflict]
     label = {"exclusion": ask.labels.exclusion, "anti-affinity": ask.labels.anti_affinity, "name": ask.gpu_id}[conflict]
-    return Reason(code, name, g, label=label)
+    return Reason(code, name, gpu, label=label)
 
 
 def _room(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
     """Whether the device could take the smaller of what the ask brings: its rest, or a whole GPU."""
-    name = cluster.spec(number).name
+    spec = cluster.spec(number)
+    name, gpu = spec.name, spec.gpus[g].index
     free, free_mib = cluster.free_milli.item(number, g), cluster.free_mib.item(number, g)
     asked = ask.rest_milli or MILLI
     if asked > free:
-        return Reason(Code.GPU_COMPUTE, name, g, asked, free)
+        return Reason(Code.GPU_COMPUTE, name, gpu, asked, free)
     memory_mib = ask.slice_memory(cluster.size_mib.item(number, g), whole=not ask.rest_milli)
     if memory_mib > free_mib:
         if ask.devices > 1 and free == MILLI:
             return None  # too small for the rest, but it can be given whole
-        return Reason(Code.GPU_MEMORY, name, g, memory_mib, free_mib)
+        return Reason(Code.GPU_MEMORY, name, gpu, memory_mib, free_mib)
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress, repeat
 from typing import Final
 
 import numpy as np
@@ -48,19 +49,23 @@ def verdicts(books: Books, ask: PodAsk, names: Sequence[str]) -> Verdicts:
     for hold in books.holds.get(ask.uid, []):
         fits[cluster.index.get(hold.node, [])] = True  # what the pod has there already is its room
     never, texts = _reasons(books, seats, each, fits)
-    found = Verdicts([], {}, {})
-    index, does, lasting = cluster.index, fits.tolist(), never.tolist()
-    for name in names:
-        number = index.get(name)
-        if number is None:
+    numbers = _numbers(books, names)
+    good = (numbers >= 0) & fits[numbers] if len(fits) else np.zeros(len(names), dtype=np.bool_)
+    found = Verdicts(list(compress(names, good.tolist())), {}, {})
+    for place in np.flatnonzero(~good).tolist():
+        name, number = names[place], int(numbers[place])
+        if number < 0:
             found.never[name] = books.faulty.get(name, UNKNOWN_NODE)
-        elif does[number]:
-            found.fitting.append(name)
-        elif lasting[number]:
+        elif never[number]:
             found.never[name] = texts[number]
         else:
             found.failed[name] = texts[number]
     return found
+
+
+def _numbers(books: Books, names: Sequence[str]) -> NDArray[np.int64]:
+    """The indices of these nodes, -1 for those that are not in the books."""
+    return np.fromiter(map(books.cluster.index.get, names, repeat(-1)), dtype=np.int64, count=len(names))
 
 
 def scores(books: Books, ask: PodAsk, names: Sequence[str]) -> list[int]:
@@ -71,8 +76,7 @@ def scores(books: Books, ask: PodAsk, names: Sequence[str]) -> list[int]:
     seat = ask.seats(books.known)[0]
     cluster = books.cluster
     values = books.decider.scores(gpu_only(seat.ask), ask.key.partition("/")[0])
-    index = cluster.index
-    numbers = np.fromiter((index.get(name, -1) for name in names), dtype=np.int64, count=len(names))
+    numbers = _numbers(books, names)
     here = values[numbers] if len(values) else np.full(len(names), NEVER)
     known = (numbers >= 0) & (here != NEVER)
     held = {hold.node for hold in books.holds.get(ask.uid, [])}.intersection(names)
@@ -89,7 +93,7 @@ def scores(books: Books, ask: PodAsk, names: Sequence[str]) -> list[int]:
         part = (here[known].astype(np.float64) - least) / (float(most) - least)
         found[known] = (NEXT * part).astype(np.int64)
     found[first] = BEST
-    return [int(score) for score in found]
+    return [int(score) for score in found.tolist()]
 
 
 def _together(books: Books, seats: Sequence[Seat], fits: BoolArray, namespace: str, names: Sequence[str]) -> BoolArray:

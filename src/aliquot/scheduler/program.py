@@ -30,7 +30,10 @@ from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.bind import Binder
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.evict import Evictor
+from aliquot.scheduler.operator.program import Operator, OperatorSettings
 from aliquot.scheduler.server import Extender
+from aliquot.scheduler.webhook.admission import Admission
+from aliquot.scheduler.webhook.server import Webhook, WebhookSettings
 
 log = logging.getLogger(__name__)
 SETTLE_EVERY_S: Final = 10.0
@@ -57,6 +60,8 @@ class Settings:
     lease_namespace: str = "kube-system"
     aliyun_unit: Unit = "GiB"
     version: str = "0"
+    operator: OperatorSettings = field(default_factory=OperatorSettings)
+    webhook: WebhookSettings = field(default_factory=WebhookSettings)
 
 
 class QuietServer(uvicorn.Server):
@@ -82,7 +87,7 @@ class Scheduler:
         settings = self.settings
         use_kernels()
         self.books = Books(named_policy(settings.policy), settings.seed)
-        self.nodes: Reflector[Node] = Reflector(self.api, NODES, self.books.node_changed)
+        self.nodes: Reflector[Node] = Reflector(self.api, NODES, self._node_changed)
         self.pods: Reflector[Pod] = Reflector(self.api, PODS, self._pod_changed)
         self.quotas: Reflector[GPUQuota] = Reflector(self.api, GPUQUOTAS, self._quota_changed)
         identity = settings.identity or "scheduler"
@@ -101,6 +106,15 @@ class Scheduler:
             on_scrape=self._measure_watches,
             on_waiting=self.evictor.waits,
         )
+        self.operator = Operator(self.api, self.books, self.nodes, self.pods, self.leads, settings.operator)
+        self.operator.quotas = self.quotas
+        admission = Admission(
+            dialects,
+            lambda namespace: self.books.cluster.usage(namespace),
+            settings.operator.mode == "own",
+            settings.webhook.default_limit_milli,
+        )
+        self.webhook = Webhook(self.api, settings.webhook, admission, self.leads)
         self._takeover: asyncio.Task[None] | None = None
 
     def synced(self) -> bool:
@@ -130,7 +144,7 @@ class Scheduler:
         caches = [self.nodes.run(), self.pods.run(), self.quotas.run()]
         election = [self.elector.run()] if self.settings.lead else []
         own = [self._settle(), self._learn(), self.evictor.run(), self._never_ends(self._freeze())]
-        return [*caches, *election, *own]
+        return [*caches, *election, *own, *self.operator.works(), *self.webhook.works()]
 
     def _server_config(self) -> uvicorn.Config:
         s = self.settings
@@ -169,16 +183,24 @@ class Scheduler:
         """See everything that was bound before the lease was ours."""
         await self.pods.synced.wait()
         await self.pods.renew()
+        await self.operator.recover()
         self._took_over = True
+        self.operator.all_again()
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        self.books.node_changed(change)
+        self.operator.nodes_changed(change)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         self.books.pod_changed(change)
         if change.kind == "deleted" or change.object.ended:
             self.evictor.gone(change.object)
+        self.operator.pod_changed(change)
 
     def _quota_changed(self, change: Change[GPUQuota]) -> None:
         found = [quota for held in self.quotas for quota in quotas_of(held)]
         self.books.decider.quotas = Quotas(found) if found else None
+        self.operator.quota_changed(change)
 
     async def _settle(self) -> None:
         while True:

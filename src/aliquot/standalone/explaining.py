@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from aliquot.driver.cores import core_list
 from aliquot.driver.discovery import Gpu
+from aliquot.driver.kernels import use_kernels
+from aliquot.driver.policies import maker
 from aliquot.model.errors import UserError
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, Labels
-from aliquot.placement.explain import Explanation
-from aliquot.placement.machine import MachineBooks, NeverFits
+from aliquot.placement.asks import Ask as PlacementAsk
+from aliquot.placement.cluster import Cluster, LedgerError
+from aliquot.placement.decide import Decider
+from aliquot.placement.explain import Explanation, explain_with
+from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks, NeverFits
+from aliquot.placement.saved import BadBooks
 from aliquot.standalone.wire import Ask, Call, ExplanationFacts, GpuFacts
 
 if TYPE_CHECKING:
@@ -75,6 +83,26 @@ def explained(books: MachineBooks, name: str, request: GpuRequest) -> Explanatio
         return _facts(name, books.explain(request))
     except NeverFits as error:
         return ExplanationFacts(name, False, [f"{name} never fits here: {error}"], {"fits": False, "never": str(error)})
+
+
+def saved_cluster(text: str, name: str, by: str = "") -> Decider:
+    """A decider for books that were saved as JSON; `name` is what errors call them.
+
+    Raises:
+        UserError: they can not be read.
+        UnknownPolicy: no such policy.
+    """
+    use_kernels()
+    made = maker(by or DEFAULT_POLICY)()
+    try:
+        return Decider(Cluster.load(msgspec.json.decode(text, type=dict[str, Any])), made)
+    except (msgspec.DecodeError, BadBooks, LedgerError) as error:
+        raise UserError(f"{name}: no books of a cluster: {error}") from None
+
+
+def explained_on(decider: Decider, name: str, request: GpuRequest) -> ExplanationFacts:
+    """A request on a cluster."""
+    return _facts(name, explain_with(decider, PlacementAsk.of(request)))
 
 
 def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from cluster.images import PYTHON
 from cluster.kubelet_node import KubeletNode
 from cluster.parts import Part, until
@@ -33,6 +34,8 @@ RULES = [
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
 ]
 USER = "aliquot-node"
+# The whole of it takes six minutes on two cores, too long to run at each change.
+LONG = pytest.mark.skipif(not os.environ.get("ALIQUOT_LONG"), reason="long; ALIQUOT_LONG=1 runs it")
 
 
 class Scene:

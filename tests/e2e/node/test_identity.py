@@ -1,22 +1,23 @@
 """Not one container with another GPU than planned, whatever is killed meanwhile.
 
-`ALIQUOT_IDENTITY_ROUNDS` says how many rounds; 200 take about half an hour.
+`ALIQUOT_IDENTITY_ROUNDS` says how many rounds; 200 take about two hours.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import time
 from typing import Any
 
 import pytest
 from cluster.parts import until
 from node_scene import Scene
 
-ROUNDS = int(os.environ.get("ALIQUOT_IDENTITY_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("ALIQUOT_IDENTITY_ROUNDS", "1"))
 PODS = 8
 GLANCE = ("python3", "-S", "-E", "/probe/glance.py")
-KILLS = ("nobody", "agent", "kubelet", "agent and kubelet")
+KILLS = ("agent and kubelet", "nobody", "agent", "kubelet")
 
 
 @pytest.mark.timeout(60 + 60 * ROUNDS)
@@ -29,7 +30,7 @@ def test_equal_pods_at_once_each_get_their_own(scene: Scene):
         checked += one_round(scene, number, KILLS[number % len(KILLS)], chance)
         scene.clear()
         until(lambda: not scene.held(), "no ids held")
-    assert checked >= ROUNDS * PODS
+    assert 2 * PODS * ROUNDS == checked
 
 
 def one_round(scene: Scene, number: int, kill: str, chance: random.Random) -> int:
@@ -45,14 +46,25 @@ def one_round(scene: Scene, number: int, kill: str, chance: random.Random) -> in
         }
     names = list(plans)
     chance.shuffle(names)
-    for at, name in enumerate(names):
+    for name in names:
         scene.create(name, plans[name], *GLANCE)
-        if at == PODS // 2:
-            for part in (scene.agent, scene.plane["kubelet"]):
-                if part.name in kill:
-                    part.kill()
-                    part.launch()
-    return sum(check(scene, name, plans[name]) for name in names)
+    time.sleep(chance.uniform(0, 2))
+    for part in (scene.agent, scene.plane["kubelet"]):
+        if part.name in kill:
+            part.kill()
+            part.launch()
+    return sum(settle(scene, name, plans[name]) for name in names)
+
+
+def settle(scene: Scene, name: str, plan: dict[str, Any]) -> int:
+    """How many containers of the pod were checked; one that kubelet did not admit is made again, as controllers do."""
+    for _ in range(3):
+        if checked := check(scene, name, plan):
+            return checked
+        scene.delete(name)
+        until(scene.fit, "a fit agent", 60)
+        scene.create(name, plan, *GLANCE)
+    return check(scene, name, plan)
 
 
 def check(scene: Scene, name: str, plan: dict[str, Any]) -> int:

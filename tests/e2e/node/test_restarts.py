@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cluster.parts import until
-from node_scene import Scene
+from node_scene import LONG, Scene
+
+from aliquot.kube.plan import ContainerPlan, PodPlan
+from aliquot.model.requests import Slice
 
 CHECKPOINT = "/var/lib/aliquot/node-checkpoint.json"
 
@@ -27,7 +32,14 @@ def computes(scene: Scene, name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "order", [["agent"], ["kubelet"], ["agent", "kubelet"], ["kubelet", "agent"]], ids=lambda order: "-".join(order)
+    "order",
+    [
+        pytest.param(["agent"], marks=LONG),
+        pytest.param(["kubelet"], marks=LONG),
+        ["agent", "kubelet"],
+        pytest.param(["kubelet", "agent"], marks=LONG),
+    ],
+    ids=lambda order: "-".join(order),
 )
 def test_killed_parts_come_back_to_what_was(scene: Scene, order: list[str]):
     """After a kill of agent, kubelet or both, in the order in which they are started again, the pod goes on with its
@@ -52,7 +64,7 @@ def test_killed_parts_come_back_to_what_was(scene: Scene, order: list[str]):
     assert {f"{scene.namespace}/old/main", f"{scene.namespace}/new/main"} == scene.tenants()
 
 
-@pytest.mark.parametrize("damage", ["lost", "damaged"])
+@pytest.mark.parametrize("damage", [pytest.param("lost", marks=LONG), "damaged"])
 def test_a_lost_checkpoint_is_rebuilt_from_what_kubelet_knows(scene: Scene, damage: str):
     """Without its own checkpoint the agent takes names and owners from kubelet, tells the difference, and a container
     that starts again afterwards has its share."""
@@ -119,6 +131,7 @@ def test_pods_that_are_deleted_leave_nothing(scene: Scene):
     until(lambda: not scene.tenants() and not scene.specs() and not scene.held(), "no trace")
 
 
+@LONG
 def test_a_killed_arbiter_comes_back_to_the_same_shares(scene: Scene):
     """Programs go on while the arbiter is away, and within a window their shares are right again."""
     scene.create("a", {"main": scene.slice(1, 300, 1000)})
@@ -135,3 +148,39 @@ def test_a_killed_arbiter_comes_back_to_the_same_shares(scene: Scene):
 
     until(lambda: shares() == pytest.approx({"a": 0.3, "b": 0.7}, abs=0.03), "the planned shares", 25)
     assert (0, 0) == (restarts(scene, "a"), restarts(scene, "b"))
+
+
+@LONG
+def test_after_a_reboot_pods_of_a_controller_have_their_share_again(scene: Scene):
+    """With everything stopped and started on the same disk, and what lies below /run gone: kubelet asks for devices
+    anew before any plugin can have registered and fails the pod for good, so it is replaced, and nothing is left over
+    of the first one."""
+    plan = {"main": scene.slice(1, 300, mib=2048)}
+    scene.create("stays", plan, replicas=1)
+    first = bound(scene, plan, "")
+    before = scene.registrations()
+
+    scene.plane.reboot()
+    scene.node.start_parts()
+    scene.arbiter.start()
+    scene.agent.start()
+    until(lambda: scene.registrations() > before, "the plugin's registration", 60)
+    second = bound(scene, plan, first)
+
+    assert {f"{scene.namespace}/{second}/main"} == scene.tenants()
+    assert computes(scene, second)
+    assert 1 == len(scene.specs()) == len(scene.held())
+
+
+def bound(scene: Scene, plan: dict[str, Slice], but: str) -> str:
+    """Binds the pod of the set that is not called `but`, and waits until its program runs; its name."""
+
+    def look() -> dict[str, Any] | None:
+        return next((p for p in scene.pods_of("stays") if p["metadata"]["name"] != but), None)
+
+    pod = until(look, "a pod of the set", 60)
+    name = pod["metadata"]["name"]
+    given = {key: ContainerPlan((piece,)) for key, piece in plan.items()}
+    scene.bind(name, pod["metadata"]["uid"], PodPlan(scene.node.name, given))
+    assert [plan["main"].gpu] == scene.told(name)["uuids"]
+    return str(name)

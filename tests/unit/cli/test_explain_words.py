@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from aliquot.model.requests import Device
+from aliquot.placement.cluster import Cluster, NodeSpec
+
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples"
 
 
@@ -22,6 +25,9 @@ def explain(*words: str) -> subprocess.CompletedProcess[str]:
     ("words", "sentence"),
     [
         (["pod", "--gpu-request", "1"], "explain one thing at a time"),
+        (["--books", "/nonexistent", "--gpu-request", "1"], "/nonexistent can not be read"),
+        (["--books", __file__, "--gpu-request", "1"], "no books of a cluster"),
+        (["--books", "x", "--emulate", "v100", "--gpu-request", "1"], "on one thing at a time"),
         (["--policy", "gaia"], "an engine that is up has its own policy"),
         (["--emulate", "v100"], "is an empty machine; give a request"),
         (["--emulate", "voodoo2", "--gpu-request", "1"], "known are"),
@@ -54,3 +60,21 @@ def test_every_sharepod_of_a_file_is_explained():
 
     assert 0 == done.returncode, done.stderr
     assert done.stdout.startswith("default/")
+
+
+def test_a_saved_cluster_is_explained(tmp_path):
+    """With --books a request is explained against a whole cluster that was saved."""
+    nodes = [
+        NodeSpec(f"node-{n}", tuple(Device(f"GPU-{n}-{g}", g, "NVIDIA A10", 23028) for g in range(2))) for n in range(3)
+    ]
+    file = tmp_path / "books.json"
+    file.write_text(json.dumps(Cluster(nodes).dump()))
+    fits = explain("--books", str(file), "--gpu-request", "0.5", "--policy", "binpack")
+    waits = explain("--books", str(file), "--gpu-request", "3")
+
+    assert "3 of 3 nodes have room; score " in fits.stdout
+    assert [
+        "the request waits: asks 3 GPUs close to each other, none of 3 nodes has that free.",
+        "  3 nodes  has 2 such GPUs, 3 were asked  (cannot change)",
+        "Nearest: ask 1.00 GPU less, and it fits on node-0.",
+    ] == waits.stdout.splitlines()[:3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from scene import Scene, ask, node
@@ -148,6 +149,19 @@ def test_links_of_several_gpus_are_told():
     pairs = Topology.of([["X", "NV2", "SYS"], ["NV2", "X", "SYS"], ["SYS", "SYS", "X"]])
 
     assert "links between them: 1 x NV2" in explained(Scene(node("n", 3, topology=pairs)), 2000).why
+
+
+def test_devices_are_called_by_their_own_index():
+    """Where a machine's first GPU is left out, the others keep the numbers that people know them by."""
+    spec = node("n", 3)
+    scene = Scene(replace(spec, gpus=spec.gpus[1:]))
+    scene.put("n/1", 600)
+    scene.put("n/2", 700)
+    found = explained(scene, 500)
+
+    assert [1, 2] == [reason.gpu for reason in found.verdicts[0].devices]
+    assert "ask 0.10 GPU less, and it fits on GPU 1 of n" == found.nearest.text
+    assert "GPU 2 of n: 0.30 unreserved now" in explained(scene, 200).why[0]
 
 
 def test_explaining_changes_and_teaches_nothing():

@@ -268,3 +268,12 @@ def test_memory_counts_like_compute(fast: Kernels):
     feed(Ask(rest_milli=100, gpu_mib=8000, cpu_milli=1000))
 
     assert feed(Ask(whole=1, cpu_milli=1000)) is not None
+
+
+def test_absurd_requests_do_no_harm(fast: Kernels):
+    """A request beyond any machine is refused and learned from like any other."""
+    feed = Feed(Decider(mixed(), Aliquot()))
+    absurd = Ask(whole=2**40, cpu_milli=2**50, memory_mib=2**50)
+
+    assert [None] * 20 == [feed(absurd) for _ in range(20)]
+    assert feed(SOME[0]) is not None

@@ -18,8 +18,8 @@ DATA = Path(__file__).parents[2] / "data" / "openb"
 
 
 def small(policy: str, setup: str = "A", trace: str = "default", load: float = 0.9) -> churn.Run:
-    """A run of 800 arrivals."""
-    return churn.Run(str(DATA), setup, trace, load, policy, 42, 800)
+    """A run of 600 arrivals."""
+    return churn.Run(str(DATA), setup, trace, load, policy, 42, 600)
 
 
 def test_an_eighth_of_the_cluster_keeps_its_mix():

@@ -102,7 +102,7 @@ class Aliyun(Foreign):
         return {
             IDX: str(device.index),
             DEV: str(device.memory_mib // self.unit_mib),
-            POD: str(_pod_total(pod)),
+            POD: str(self._pod_total(pod, plan)),
             ASSIGNED: "false",
             ASSUME_TIME: str(now_ns),
         }
@@ -117,14 +117,19 @@ class Aliyun(Foreign):
             return {}
         return {
             IDX: str(device.index),
-            POD: str(_pod_total(pod)),
-            CONTAINER: str(asked(own, MEMORY) or 0),
+            POD: str(self._pod_total(pod, plan)),
+            CONTAINER: str(asked(own, MEMORY) or self._planned(plan, container)),
             DEV: str(device.memory_mib // self.unit_mib),
         }
 
+    def _pod_total(self, pod: Pod, plan: PodPlan) -> int:
+        """What the pod asks for; from the plan where admission has put our words in the place of these."""
+        own = sum(parse_count(value) for c in pod.spec.containers if (value := asked(c, MEMORY)) is not None)
+        return own or sum(self._planned(plan, name) for name, given in plan.containers.items() if not given.uses)
 
-def _pod_total(pod: Pod) -> int:
-    return sum(parse_count(value) for c in pod.spec.containers if (value := asked(c, MEMORY)) is not None)
+    def _planned(self, plan: PodPlan, container: str) -> int:
+        given = plan.containers.get(container)
+        return sum(piece.memory_mib for piece in given.slices) // self.unit_mib if given is not None else 0
 
 
 def _first_device(plan: PodPlan, devices: Mapping[str, DeviceFacts]) -> DeviceFacts | None:

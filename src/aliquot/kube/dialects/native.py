@@ -167,11 +167,16 @@ def _asking(pod: Pod, faults: list[str]) -> list[_Entry]:
     return found
 
 
-def _lone_request(pod: Pod, without: set[str], everyone: list[tuple[Container, Role, str]], faults: list[str]) -> str:
+def _lone_request(
+    pod: Pod, without: set[str], everyone: list[tuple[Container, Role, str]], faults: list[str]
+) -> str | None:
     """The container that a gpu-request without a suffix means: the only one that asks, or the only one there is."""
     if names.GPU_REQUEST not in pod.metadata.annotations:
-        return ""
+        return None
     candidates = without or {c.name for c, role, _ in everyone if role == "app"}
+    if not candidates:
+        faults.append(f"{_at(names.GPU_REQUEST)} asks for a GPU, but the pod has no container that could have it")
+        return None
     if len(candidates) == 1:
         return next(iter(candidates))
     listed = ", ".join(sorted(candidates))
@@ -179,7 +184,7 @@ def _lone_request(pod: Pod, without: set[str], everyone: list[tuple[Container, R
         f"{_at(names.GPU_REQUEST)} could mean several containers ({listed}); "
         f"name one, as in {names.GPU_REQUEST}.{sorted(candidates)[0]}"
     )
-    return ""
+    return None
 
 
 def _memory(c: Container, path: str, faults: list[str]) -> int:

@@ -91,6 +91,7 @@ class Aliquot(BasePolicy):
     """Expected future fill; see the module and docs/policy-aliquot.md."""
 
     name = "aliquot"
+    because = "the place where arrivals to come lose least"
 
     def __init__(self, constants: Constants = Constants()) -> None:
         self.constants = constants
@@ -271,6 +272,7 @@ class Aliquot(BasePolicy):
         c = self.constants
         least = c.refresh + (c.refresh_churn - c.refresh) * self._chi
         least *= max(self._idle_then, self._pricing.capacity_milli * LEAST_IDLE)
+        least = max(least, 1.0)
         if self._moved < least:
             return False
         idle, _ = self._kernels.idle(self._columns)
@@ -317,9 +319,9 @@ class Aliquot(BasePolicy):
         for row, number in zip(table, unique.tolist(), strict=True):
             shape = known[number]
             row["cpu_milli"] = min(shape.cpu_milli, 2**31 - 1)
-            row["worth_milli"] = shape.milli
+            row["worth_milli"] = min(shape.milli, 2**31 - 1)
             row["need_milli"] = self._need(shape)
-            row["whole"], row["models"] = shape.whole, self._known(shape).models
+            row["whole"], row["models"] = min(shape.whole, 2**15 - 1), self._known(shape).models
         return table[where].reshape(c.sequences, c.visits), self._weights(scarce, short)
 
     def _need(self, shape: Shape) -> int:

@@ -20,7 +20,8 @@ from aliquot.kube.dialects import NATIVE, read
 from aliquot.kube.dialects.base import put
 from aliquot.kube.objects import OwnerReference, Pod
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk
-from aliquot.model.sharepod import BadSharePod, check_gpu
+from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
+from aliquot.model.sharepod import BadSharePod, check_gpu, gpu_request
 
 PROFILE: Final = "aliquot-scheduler"
 """The profile of kube-scheduler that a pod gets whose template names none."""
@@ -51,8 +52,12 @@ def pod_of(sharepod: SharePod, *, node: str = "", gpu_uuid: str = "", profile: s
     Raises:
         BadTemplate: the fields contradict each other or the template; every fault is named by its path.
     """
-    spec = _spec(sharepod)
-    ask = _ask(sharepod, spec, gpu_uuid)
+    spec: dict[str, Any] = copy.deepcopy(sharepod.spec.template.get("spec") or {})
+    faults = [*_template_faults(sharepod, spec), *_gpu_faults(sharepod)]
+    if faults:
+        raise BadTemplate(sharepod.metadata.key, tuple(faults))
+    request = replace(gpu_request(sharepod.spec.gpu), gpu=gpu_uuid)
+    ask = ContainerAsk(str(spec["containers"][0].get("name", "")), request)
     metadata = copy.deepcopy(sharepod.spec.template.get("metadata") or {})
     meta = sharepod.metadata
     owner = OwnerReference(SHAREPODS.api_version, SHAREPODS.kind, meta.name, meta.uid, True, True)
@@ -104,9 +109,8 @@ def on_node(spec: dict[str, Any], node: str) -> None:
     place["nodeSelectorTerms"] = terms
 
 
-def _spec(sharepod: SharePod) -> dict[str, Any]:
-    """The template's spec, if it can be one of ours."""
-    spec: dict[str, Any] = copy.deepcopy(sharepod.spec.template.get("spec") or {})
+def _template_faults(sharepod: SharePod, spec: Mapping[str, Any]) -> list[str]:
+    """Why the template's spec can not be one of ours."""
     faults = []
     if not spec.get("containers"):
         faults.append("spec.template.spec.containers is empty; one container is the least")
@@ -127,21 +131,35 @@ def _spec(sharepod: SharePod) -> dict[str, Any]:
         for key in sorted(notes)
         if _base(key) in names.ASK_ANNOTATIONS and _base(key) not in (names.PRIORITY, names.CPU_BIND)
     ]
+    return faults
+
+
+def _gpu_faults(sharepod: SharePod) -> list[str]:
+    """What is wrong with each field of spec.gpu, and between them."""
+    gpu, faults = sharepod.spec.gpu, []
+    for name, parse in (("request", parse_milli), ("limit", parse_milli), ("memory", parse_memory)):
+        value = getattr(gpu, name)
+        try:
+            if value is not None:
+                parse(value)
+        except BadQuantity as error:
+            faults.append(f"spec.gpu.{name}: {error}")
+    if gpu.affinity and gpu.affinity == gpu.anti_affinity:
+        faults.append(
+            f'spec.gpu.affinity and spec.gpu.antiAffinity are both "{gpu.affinity}"; the same label can not mean '
+            "together and apart"
+        )
     if faults:
-        raise BadTemplate(sharepod.metadata.key, tuple(faults))
-    return spec
-
-
-def _ask(sharepod: SharePod, spec: dict[str, Any], gpu_uuid: str) -> ContainerAsk:
+        return faults
     try:
-        request = check_gpu(sharepod.spec.gpu)
+        request = check_gpu(gpu)
     except BadSharePod as error:
-        raise BadTemplate(sharepod.metadata.key, (str(error),)) from None
+        return [str(error)]
     devices = request.whole + (request.rest_milli > 0)
-    if devices > 1 and request.gpu_id:
-        fault = f"spec.gpu.gpuID means one GPU, but spec.gpu.request asks for {devices}; leave one of them out"
-        raise BadTemplate(sharepod.metadata.key, (fault,))
-    return ContainerAsk(str(spec["containers"][0].get("name", "")), replace(request, gpu=gpu_uuid))
+    for name, value in (("gpuID", gpu.gpu_id), ("affinity", gpu.affinity)):
+        if devices > 1 and value:
+            faults.append(f"spec.gpu.{name} means one GPU, spec.gpu.request asks for {devices}; leave one of them out")
+    return faults
 
 
 def _base(key: str) -> str:

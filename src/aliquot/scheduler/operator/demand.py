@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from aliquot.kube.custom import VGPU, SharePod
 from aliquot.kube.requests import PodAsk
-from aliquot.model.errors import UserError
-from aliquot.model.quantities import MILLI, parse_milli
+from aliquot.model.quantities import MILLI, BadQuantity, parse_milli
 from aliquot.scheduler.operator.status import Told, waiting
 from aliquot.scheduler.pool.pool import Pool
 from aliquot.scheduler.ports import Ledger
@@ -23,7 +22,7 @@ class Demand:
     sharepods: Callable[[], Iterable[SharePod]]
 
     async def meet(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> Told | None:
-        """See that there is a GPU for it; None when there is one, else what it waits for. `vgpu` is the one it names."""
+        """See that there is a GPU for it; None when there is one, else what it waits for; `vgpu` is what it names."""
         gpu_id, node = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name
         if vgpu is not None:
             return None if vgpu.status.uuid else _made_for(vgpu)
@@ -79,7 +78,5 @@ def _ended(sharepod: SharePod) -> bool:
 def _milli(sharepod: SharePod) -> int:
     try:
         return parse_milli(sharepod.spec.gpu.request)
-    except UserError:
-        return 0
-    except ValueError:
+    except BadQuantity:
         return 0

@@ -164,8 +164,11 @@ class SharePods:
         ask = ask_of(sharepod, pod_of(sharepod, profile=self.profile))
         vgpu = self.pool.get(sharepod.spec.gpu.gpu_id) if sharepod.spec.gpu.gpu_id else None
         told = await self.demand.meet(sharepod, ask, vgpu)
-        return None if told is None else waiting(told.scheduled.reason, told.scheduled.message, pod=pod.metadata.name,
-                                                 gpu_id=told.gpu_id)
+        return (
+            None
+            if told is None
+            else waiting(told.scheduled.reason, told.scheduled.message, pod=pod.metadata.name, gpu_id=told.gpu_id)
+        )
 
     async def _names(self, sharepod: SharePod, plan: PodPlan) -> str:
         """The vGPUs of a plan, in its order; those that have no name yet get one."""

@@ -9,6 +9,7 @@ plugin under somebody who is on it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
@@ -48,6 +49,10 @@ class Owner(Protocol):
         """Give its device back; True once it is."""
         ...
 
+    async def orphan(self, name: str) -> tuple[str, str]:
+        """Node and device held for a vGPU whose object is gone, if somebody is on it; else it is given back."""
+        ...
+
     def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
         """Nodes on which one more vGPU of these models can be made, the best first; `wanted` are being made."""
         ...
@@ -65,7 +70,8 @@ class Own:
         """An idle device of the node that has no name yet."""
         named = set(taken)
         for gpu in self._ledger.gpus(vgpu.spec.node_name):
-            fits = not vgpu.spec.model or model_matches(vgpu.spec.model, gpu.model)
+            models = [model.strip() for model in vgpu.spec.model.split("|") if model.strip()]
+            fits = not models or any(model_matches(model, gpu.model) for model in models)
             if fits and not gpu.held and gpu.uuid not in named:
                 return gpu.uuid
         return ""
@@ -78,6 +84,10 @@ class Own:
     async def give_back(self, vgpu: VGPU) -> bool:
         """Nothing is to be given back."""
         return True
+
+    async def orphan(self, name: str) -> tuple[str, str]:
+        """Nothing is kept for an object that is gone."""
+        return "", ""
 
     def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
         """Nodes with an idle device for each that is wanted there."""
@@ -124,10 +134,8 @@ class Coexist:
             await self._api.delete(PODS, name, namespace=self.namespace, uid=pod.metadata.uid)
             return ""
         if pod is None:
-            try:
+            with contextlib.suppress(AlreadyExists):
                 await self._api.create(PODS, self.holder_body(vgpu), namespace=self.namespace)
-            except AlreadyExists:
-                pass
             return ""
         return pod.metadata.annotations.get(names.HOLDS, "")
 
@@ -169,6 +177,17 @@ class Coexist:
             return False
         self._ledger.reopen(vgpu.status.uuid)
         return True
+
+    async def orphan(self, name: str) -> tuple[str, str]:
+        """What the holder has, while somebody is on it; else the holder goes."""
+        pod = await self._api.find(PODS, self.holder(name), namespace=self.namespace)
+        if pod is None:
+            return "", ""
+        uuid = pod.metadata.annotations.get(names.HOLDS, "")
+        if uuid and not self._ledger.close(uuid):
+            return pod.spec.node_name, uuid
+        await self._api.delete(PODS, pod.metadata.name, namespace=self.namespace, uid=pod.metadata.uid)
+        return "", ""
 
     def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
         """Nodes with a GPU that nobody asked the stock plugin for, the fullest first."""

@@ -57,6 +57,6 @@ def pool_policy(text: str) -> PoolPolicy:
     if name in ("reservation", "hybrid") and number.isdigit() and int(number) <= _MOST:
         return PoolPolicy(name, int(number)) if name == "reservation" else PoolPolicy(name, 0, float(number))
     raise BadPoolPolicy(
-        f'pool policy "{text}" is not known; write on-demand, reservation:2 (idle vGPUs to keep) or hybrid:300 (seconds '
-        "to keep an idle one)"
+        f'pool policy "{text}" is not known; write on-demand, reservation:2 (idle vGPUs to keep) or hybrid:300 '
+        "(seconds to keep an idle one)"
     )

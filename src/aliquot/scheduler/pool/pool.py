@@ -105,7 +105,9 @@ class Pool:
     async def look(self, name: str) -> float | None:
         """Bring one vGPU forward; seconds until it wants to be looked at again, None for not by itself."""
         vgpu = self.get(name)
-        if vgpu is None or vgpu.metadata.deletion_timestamp:
+        if vgpu is None:
+            return await self._orphan(name)
+        if vgpu.metadata.deletion_timestamp:
             return None
         if vgpu.status.phase == "Deleting":
             return await self._leave(vgpu)
@@ -167,6 +169,14 @@ class Pool:
         names = {vgpu.metadata.name for vgpu in self.vgpus()}
         short = _NOT_IN_NAMES.sub("-", node.split(".")[0].lower())[:48].strip("-")
         return next(f"{short}-{number}" for number in range(1, len(names) + 2) if f"{short}-{number}" not in names)
+
+    async def _orphan(self, name: str) -> float | None:
+        """A vGPU that is gone: if somebody is on the device that was held for it, there is one again."""
+        node, uuid = await self.owner.orphan(name)
+        if uuid:
+            vgpu = await self.make(node, name, AUTOMATIC)
+            await self._write(vgpu, uuid, leaving=False)
+        return None
 
     def _superseded(self, vgpu: VGPU) -> bool:
         first = self.on(vgpu.status.uuid) if vgpu.status.uuid else None

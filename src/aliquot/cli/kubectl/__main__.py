@@ -1,0 +1,5 @@
+"""`python -m aliquot.cli.kubectl` is `kubectl-aliquot`."""
+
+from aliquot.cli.kubectl import main
+
+main()

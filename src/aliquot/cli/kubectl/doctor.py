@@ -1,0 +1,225 @@
+"""`kubectl aliquot doctor`: is the cluster set up so that a pod which asks for a part of a GPU gets it?"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+import yaml
+
+from aliquot.cli.doctor import Finding
+from aliquot.cli.kubectl.printing import form_option, show, target_options
+from aliquot.cli.kubectl.scene import Scene, Target, listed, read_scene
+from aliquot.cli.kubectl.scheduler_link import Link, scheduler_option
+from aliquot.kube.api import Api
+from aliquot.kube.dialects import read
+from aliquot.kube.errors import Forbidden, KubeError
+from aliquot.kube.names import GPU_PERCENT, GPUS
+from aliquot.kube.objects import Pod, Wire
+from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.kube.requests import BadPod
+from aliquot.kube.resources import LEASES
+from aliquot.model.errors import UserError
+from aliquot.scheduler.config import kube_scheduler_config
+
+OLDEST: Final = (1, 29)
+"""The first Kubernetes of whose API all that is used here is stable."""
+
+LEASE: Final = "aliquot-scheduler"
+NAMED: Final = 3
+
+
+class _Version(Wire):
+    major: str = ""
+    minor: str = ""
+    git_version: str = ""
+
+
+@click.command()
+@scheduler_option
+@click.option(
+    "--scheduler-config",
+    "config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="kube-scheduler's configuration file, to be looked at too; it is on the control plane's own machines.",
+)
+@target_options
+@form_option
+def doctor(scheduler: str, config: Path | None, target: Target, form: str) -> int:
+    """Tell whether the cluster is set up right and what to do about faults; exit status 1 when there is one."""
+    link = Link.of(scheduler)
+    findings = [] if config is None else configuration(config)
+    scene = target.run(read_scene(target))
+    findings += target.run(_asked(target, link))
+    findings += [*_kinds(scene), *_nodes(scene), *_pods(scene)]
+    sound = all(finding.state != "fault" for finding in findings)
+    told = {"ok": sound, "findings": [asdict(finding) for finding in findings]}
+    show(form, told, lambda: _lines(findings))
+    return 0 if sound else 1
+
+
+def _lines(findings: list[Finding]) -> Iterable[str]:
+    width = max(len(finding.what) for finding in findings)
+    for finding in findings:
+        yield f"{finding.state:<5}  {finding.what:<{width}}  {finding.found}"
+        if finding.way_out:
+            yield f"{'':<5}  {'':<{width}}  -> {finding.way_out}"
+
+
+async def _asked(target: Target, link: Link) -> list[Finding]:
+    async with target.connect() as api:
+        found = [await _look("Kubernetes", api, _kubernetes)]
+        found.append(await _look("scheduler", api, lambda a: _scheduler(a, link)))
+        found.append(await _look("versions", api, lambda a: _versions(a, link)))
+        found.append(await _look("lead", api, lambda a: _lead(a, link)))
+        return found
+
+
+async def _look(what: str, api: Api, look: Callable[[Api], Awaitable[Finding]]) -> Finding:
+    """One look; what you may not see is a note."""
+    try:
+        return await look(api)
+    except Forbidden as error:
+        return Finding(what, "note", f"you may not look: {error}", "ask with the rights of an administrator")
+    except KubeError as error:
+        return Finding(what, "fault", str(error), "is the scheduler running? Name its service with --scheduler")
+
+
+async def _kubernetes(api: Api) -> Finding:
+    version = msgspec.json.decode(await api.request("GET", "/version"), type=_Version)
+    digits = "".join(c for c in version.minor if c.isdigit())
+    if version.major.isdigit() and digits and (int(version.major), int(digits)) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        return Finding("Kubernetes", "fault", f"{version.git_version} is older than {oldest}", f"upgrade to {oldest}")
+    return Finding("Kubernetes", "ok", version.git_version)
+
+
+async def _scheduler(api: Api, link: Link) -> Finding:
+    answer = (await link.text(api, "/readyz")).strip()
+    state = "ok" if answer == "ok" else "fault"
+    return Finding("scheduler", state, f"{link.namespace}/{link.service} answers: {answer}")
+
+
+async def _versions(api: Api, link: Link) -> Finding:
+    from aliquot.cli.scheduler import _version as own
+
+    theirs, ours = (await link.text(api, "/version")).strip(), own()
+    if theirs == ours:
+        return Finding("versions", "ok", f"the scheduler and this program are {ours}")
+    told = f"the scheduler is {theirs}, this program is {ours}"
+    return Finding("versions", "note", told, "what they show may differ; use the same version of both")
+
+
+async def _lead(api: Api, link: Link) -> Finding:
+    """Somebody renews the lease; clocks may differ by what a lease lasts."""
+    leases = [one for one in await listed(api, LEASES) if one.metadata.name == LEASE]
+    if not leases:
+        way_out = "no scheduler ran yet, or it runs with --no-leader-elect; then there must be one only"
+        return Finding("lead", "note", f"there is no lease {LEASE}", way_out)
+    spec = leases[0].spec
+    if not spec.holder_identity or not spec.renew_time:
+        return Finding("lead", "fault", "nobody leads", "is the scheduler running?")
+    renewed = datetime.datetime.fromisoformat(spec.renew_time)
+    old_s = (datetime.datetime.now(datetime.UTC) - renewed).total_seconds()
+    lasts_s = spec.lease_duration_seconds or 15
+    if old_s > 2 * lasts_s:
+        found = f"{spec.holder_identity} has not renewed its lease for {old_s:.0f} s"
+        return Finding("lead", "fault", found, "is it running? Another takes over once the lease has ended")
+    return Finding("lead", "ok", f"{spec.holder_identity} leads")
+
+
+def _kinds(scene: Scene) -> list[Finding]:
+    if scene.missing:
+        found = f"{', '.join(scene.missing)} are not known here"
+        return [Finding("CRDs", "fault", found, "kubectl apply -f deploy/crds, or helm upgrade --install")]
+    return [Finding("CRDs", "ok", "sharepods, vgpus, gpuquotas")]
+
+
+def _nodes(scene: Scene) -> list[Finding]:
+    cluster, found = scene.books.cluster, []
+    for name, why in sorted(scene.books.faulty.items()):
+        found.append(Finding(f"node {name}", "fault", why, "look into the log of its aliquot node"))
+    for node in scene.nodes:
+        name = node.metadata.name
+        if GPUS not in node.metadata.annotations or name in scene.books.faulty:
+            continue
+        if not node.status.allocatable.get(GPU_PERCENT, 0) or str(node.status.allocatable[GPU_PERCENT]) == "0":
+            way_out = "is its aliquot node running and registered with kubelet?"
+            found.append(Finding(f"node {name}", "fault", f"kubelet offers no {GPU_PERCENT}", way_out))
+    if not cluster.index:
+        way_out = "run aliquot node where GPUs are (the chart's DaemonSet; see its nodeSelector)"
+        return [*found, Finding("nodes", "fault", "no node has GPUs that Aliquot knows of", way_out)]
+    gpus = sum(len(spec.gpus) for spec in cluster.nodes)
+    return [*found, Finding("nodes", "ok", f"{len(cluster.index)} of {len(scene.nodes)} have {gpus} GPUs")]
+
+
+def _pods(scene: Scene) -> list[Finding]:
+    """Pods that hold what they should not, or were bound by somebody who did not ask."""
+    unplanned = [pod.metadata.key for pod in scene.pods if _past_us(scene, pod)]
+    found = []
+    if unplanned:
+        more = f" and {len(unplanned) - NAMED} more" if len(unplanned) > NAMED else ""
+        text = f"{len(unplanned)} ask for GPUs and were bound without: {', '.join(unplanned[:NAMED])}{more}"
+        way_out = "the scheduler that bound them does not ask Aliquot: give it the extender, and make them anew"
+        found.append(Finding("pods", "fault", text, way_out))
+    keys = {pod.metadata.uid: pod.metadata.key for pod in scene.pods}
+    for uid, why in scene.books.strays.items():
+        found.append(Finding(f"pod {keys.get(uid, uid)}", "fault", why, "end it, or the pods that hold the same"))
+    return found or [Finding("pods", "ok", f"{len(scene.books.holds)} hold parts of GPUs, all within what there is")]
+
+
+def _past_us(scene: Scene, pod: Pod) -> bool:
+    """Asks for a GPU, is on a node whose GPUs are ours, and has no plan."""
+    if pod.ended or pod.spec.node_name not in scene.books.cluster.index:
+        return False
+    try:
+        return read(pod) is not None and read_plan(pod.metadata.annotations) is None
+    except (BadPod, BadPlan):
+        return False
+
+
+def configuration(path: Path) -> list[Finding]:
+    """What is wrong with a KubeSchedulerConfiguration, against the one that `aliquot scheduler` prints.
+
+    Raises:
+        UserError: the file can not be read.
+    """
+    try:
+        given = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path} can not be read: {' '.join(str(error).split())}") from None
+    if not isinstance(given, dict) or given.get("kind") != "KubeSchedulerConfiguration":
+        raise UserError(f"{path} is no KubeSchedulerConfiguration; give the file that kube-scheduler's --config names")
+    return _of_configuration(given)
+
+
+def _of_configuration(given: dict[str, Any]) -> list[Finding]:
+    way_out = "aliquot scheduler --print-kube-scheduler-config prints a right one"
+    extenders = [one for one in given.get("extenders") or [] if _manages(one)]
+    if not extenders:
+        found = f"no extender manages {GPU_PERCENT}"
+        return [Finding("configuration", "fault", found, way_out)]
+    found_ = []
+    extender = extenders[0]
+    wanted = kube_scheduler_config(str(extender.get("urlPrefix", "")))["extenders"][0]
+    for key in ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb"):
+        if extender.get(key) != wanted[key]:
+            text = f"the extender's {key} is {extender.get(key) or 'not set'}, it must be {wanted[key]}"
+            found_.append(Finding("configuration", "fault", text, way_out))
+    if extender.get("ignorable"):
+        text = "the extender is ignorable: while it is down, pods are bound without a GPU"
+        found_.append(Finding("configuration", "fault", text, "set ignorable: false"))
+    if given.get("percentageOfNodesToScore") != 100:
+        text = f"percentageOfNodesToScore is {given.get('percentageOfNodesToScore') or 'not set'}"
+        found_.append(Finding("sampling", "note", f"{text}: the only node with the right GPU may be missed", "set 100"))
+    return found_ or [Finding("configuration", "ok", f"asks the extender at {extender.get('urlPrefix')}")]
+
+
+def _manages(extender: Any) -> bool:
+    managed = extender.get("managedResources") or [] if isinstance(extender, dict) else []
+    return any(isinstance(one, dict) and one.get("name") == GPU_PERCENT for one in managed)

@@ -1,0 +1,181 @@
+"""`kubectl aliquot explain pod NAME`: why it waits and the smallest change that would let it in, or where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from aliquot.cli.kubectl.printing import form_option, show, target_options
+from aliquot.cli.kubectl.scene import Scene, Target, read_scene
+from aliquot.kube import names
+from aliquot.kube.dialects import read
+from aliquot.kube.objects import Pod
+from aliquot.kube.plan import BadPlan, PodPlan, read_plan
+from aliquot.kube.requests import BadPod, PodAsk
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import format_mib, format_milli
+from aliquot.placement.explain import Explanation, explain_with
+from aliquot.scheduler.books import gpu_only
+from aliquot.scheduler.look import verdicts
+
+KINDS = {"pod": "pod", "pods": "pod", "po": "pod", "sharepod": "sharepod", "sharepods": "sharepod", "shp": "sharepod"}
+
+
+@click.command()
+@click.argument("what", metavar="pod|sharepod")
+@click.argument("name", required=False, default="")
+@target_options
+@form_option
+def explain(what: str, name: str, target: Target, form: str) -> None:
+    """Tell why a pod or SharePod waits, node by node and device by device, and what would let it in; or where it is."""
+    kind, slash, after = what.partition("/")
+    if slash and not name:
+        name = after
+    if kind not in KINDS or not name:
+        raise UserError("explain a pod or a SharePod by its name: kubectl aliquot explain pod NAME")
+    scene = target.run(read_scene(target))
+    pod = find(scene, KINDS[kind], name)
+    told = explained(scene, pod)
+    show(form, told, lambda: lines_of(told))
+
+
+def find(scene: Scene, kind: str, name: str) -> Pod:
+    """The pod of that name, or that of the SharePod.
+
+    Raises:
+        UserError: there is none, or more than one in all the namespaces.
+    """
+    if kind == "sharepod":
+        shares = [one for one in scene.sharepods if scene.here(one) and one.metadata.name == name]
+        _only_one(shares, f'SharePod "{name}"', scene)
+        status = shares[0].status
+        if not status.pod_name:
+            said = "; ".join(c.message for c in status.conditions if c.message) or "nothing was said about it yet"
+            raise UserError(f'SharePod "{name}" has no pod: {said}')
+        name, namespace = status.pod_name, shares[0].metadata.namespace
+        pods = [pod for pod in scene.pods if pod.metadata.key == f"{namespace}/{name}"]
+    else:
+        pods = [pod for pod in scene.pods if scene.here(pod) and pod.metadata.name == name]
+    _only_one(pods, f'pod "{name}"', scene)
+    return pods[0]
+
+
+def _only_one(found: list[Any], what: str, scene: Scene) -> None:
+    where = f' in namespace "{scene.namespace}"' if scene.namespace else ""
+    if not found:
+        raise UserError(f"there is no {what}{where}; name its namespace with -n")
+    if len(found) > 1:
+        listed = ", ".join(item.metadata.namespace for item in found)
+        raise UserError(f"there are {len(found)} of the name: {what} in {listed}; choose one with -n")
+
+
+def explained(scene: Scene, pod: Pod) -> dict[str, Any]:
+    """What is to be said about a pod: its state, sentences, and for one that waits the account of each request."""
+    told: dict[str, Any] = {"pod": pod.metadata.key, "state": "", "node": pod.spec.node_name, "sentences": []}
+    try:
+        ask, plan = read(pod), read_plan(pod.metadata.annotations)
+    except (BadPod, BadPlan) as error:
+        return told | {"state": "wrong", "sentences": [str(error)]}
+    if pod.ended:
+        return told | {"state": "ended", "sentences": [f"it has ended ({pod.status.phase}) and holds nothing"]}
+    if pod.spec.node_name:
+        return told | _placed(scene, pod, plan, asks=ask is not None)
+    if ask is None:
+        return told | {"state": "other", "sentences": ["it asks for no GPU; why it waits: kubectl describe pod"]}
+    return told | _waiting(scene, pod, ask)
+
+
+def _placed(scene: Scene, pod: Pod, plan: PodPlan | None, *, asks: bool) -> dict[str, Any]:
+    if plan is None:
+        sentence = f"it is on {pod.spec.node_name} without a plan"
+        why = (
+            f"{sentence}, so it holds no GPU here: it was bound past Aliquot; let a scheduler that asks Aliquot "
+            "bind it (kubectl aliquot doctor)"
+        )
+        return {"state": "unplanned", "sentences": [why if asks else f"{sentence}; it asks for no GPU"]}
+    index = scene.index
+    slices = [
+        {
+            "container": container,
+            "node": plan.node,
+            "gpu": index[piece.gpu][1] if piece.gpu in index else -1,
+            "uuid": str(piece.gpu),
+            "request_milli": piece.request_milli,
+            "limit_milli": piece.limit_milli,
+            "memory_mib": piece.memory_mib,
+            "uses": given.uses,
+        }
+        for container, given in plan.containers.items()
+        for piece in given.slices
+    ]
+    sentences = []
+    if stray := scene.books.strays.get(pod.metadata.uid, ""):
+        sentences.append(f"its plan does not fit the books: {stray}")
+    if status := pod.metadata.annotations.get(names.PLAN_STATUS, ""):
+        sentences.append(f"its node says: {status}")
+    return {"state": "placed", "slices": slices, "sentences": sentences}
+
+
+def _waiting(scene: Scene, pod: Pod, ask: PodAsk) -> dict[str, Any]:
+    """The account of each request of a pod that is on no node yet."""
+    books, namespace = scene.books, pod.metadata.namespace
+    accounts: list[tuple[str, Explanation]] = []
+    for seat in ask.seats(books.known):
+        accounts.append((seat.container, explain_with(books.decider, gpu_only(seat.ask), namespace)))
+    sentences = list(_obstacles(scene, pod, ask, all(account.placement for _, account in accounts)))
+    requests = [
+        {"container": container, **account.facts(), "lines": account.lines(f'container "{container}"')}
+        for container, account in accounts
+    ]
+    return {"state": "waiting", "requests": requests, "sentences": sentences}
+
+
+def _obstacles(scene: Scene, pod: Pod, ask: PodAsk, each_fits: bool) -> Iterator[str]:
+    """What else stands against a pod, or why nothing does."""
+    if not scene.books.cluster.index:
+        yield "no node has GPUs that Aliquot knows of; is aliquot node running (kubectl aliquot doctor)?"
+    for name, why in sorted(scene.books.faulty.items()):
+        yield f"node {name} takes no pods: {why}"
+    if pod.spec.scheduling_gates:
+        yield f"it is held back by scheduling gates: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
+    if each_fits:
+        found = verdicts(scene.books, ask, list(scene.books.cluster.index))
+        if not found.fitting:
+            yield "its containers fit one by one, but no node has room for all of them together"
+        elif not pod.spec.scheduling_gates:
+            yield (
+                f"{len(found.fitting)} nodes have the GPUs it asks for; what keeps it is not the GPUs, or it was not "
+                "looked at yet"
+            )
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False" and condition.message:
+            yield f"kube-scheduler says: {condition.message}"
+
+
+def lines_of(told: dict[str, Any]) -> Iterable[str]:
+    """The account as people read it."""
+    name, state = told["pod"], told["state"]
+    if state == "waiting":
+        for request in told["requests"]:
+            lines = list(request["lines"])
+            if len(told["requests"]) == 1:
+                lines[0] = lines[0].replace(f'container "{request["container"]}"', name, 1)
+            else:
+                lines[0] = f"{name} {lines[0]}"
+            yield from lines
+        yield from told["sentences"]
+        return
+    if state == "placed":
+        yield f"{name} is on {told['node']}:"
+        for piece in told["slices"]:
+            where = f"GPU {piece['gpu']}" if piece["gpu"] >= 0 else "a GPU that the node does not have now"
+            uses = f", after {piece['uses']} or before it" if piece["uses"] else ""
+            yield (
+                f"  {piece['container']}  {where}  request {format_milli(piece['request_milli'])}, limit "
+                f"{format_milli(piece['limit_milli'])}, {format_mib(piece['memory_mib'])}  {piece['uuid']}{uses}"
+            )
+        yield from told["sentences"]
+        return
+    yield f"{name}: {'; '.join(told['sentences'])}"

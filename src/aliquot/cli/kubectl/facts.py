@@ -1,0 +1,129 @@
+"""What `kubectl aliquot` tells, as plain values: devices, SharePods, vGPUs and quotas of one scene."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from aliquot.cli.kubectl.scene import Scene, age, bounds_of
+from aliquot.model.quantities import MILLI, format_mib, format_milli
+from aliquot.topology import link_cost
+
+
+def gpus(scene: Scene) -> list[dict[str, Any]]:
+    """Every device that pods may use, and who is on it."""
+    cluster = scene.books.cluster
+    found = []
+    for name, number in sorted(cluster.index.items()):
+        spec = cluster.spec(number)
+        for g, device in enumerate(spec.gpus):
+            links = spec.topology.links[g] if spec.topology is not None else ()
+            residents = [
+                {
+                    "tenant": r.tenant,
+                    "request_milli": r.piece.request_milli,
+                    "limit_milli": r.piece.limit_milli,
+                    "memory_mib": r.piece.memory_mib,
+                }
+                for r in cluster.residents(number, g)
+            ]
+            found.append(
+                {
+                    "node": name,
+                    "index": device.index,
+                    "uuid": str(device.uuid),
+                    "model": device.model,
+                    "memory_mib": device.memory_mib,
+                    "free_milli": cluster.free_milli.item(number, g),
+                    "free_mib": cluster.free_mib.item(number, g),
+                    "links": list(links),
+                    "residents": residents,
+                }
+            )
+    return found
+
+
+def sharepods(scene: Scene) -> list[dict[str, Any]]:
+    """The SharePods of the namespace."""
+    return [
+        {
+            "namespace": pod.metadata.namespace,
+            "name": pod.metadata.name,
+            "request": _amount(pod.spec.gpu.request),
+            "limit": _amount(pod.spec.gpu.limit),
+            "memory": _amount(pod.spec.gpu.memory),
+            "phase": pod.status.phase or "Pending",
+            "node": pod.status.node_name,
+            "vgpu": pod.status.gpu_id,
+            "uuid": pod.status.gpu_uuid,
+            "pod": pod.status.pod_name,
+            "age": age(pod.metadata.creation_timestamp),
+        }
+        for pod in scene.sharepods
+        if scene.here(pod)
+    ]
+
+
+def vgpus(scene: Scene) -> list[dict[str, Any]]:
+    """The vGPUs of the cluster."""
+    return [
+        {
+            "name": vgpu.metadata.name,
+            "node": vgpu.spec.node_name,
+            "phase": vgpu.status.phase or "Creating",
+            "requested": vgpu.status.requested,
+            "model": vgpu.status.model,
+            "uuid": vgpu.status.uuid,
+            "attached": [one.tenant for one in vgpu.status.attached],
+            "age": age(vgpu.metadata.creation_timestamp),
+        }
+        for vgpu in scene.vgpus
+    ]
+
+
+def quotas(scene: Scene) -> list[dict[str, Any]]:
+    """Each bound of each quota, with what the plans of the namespace's pods hold of it."""
+    return [entry for quota in scene.quotas if scene.here(quota) for entry in _bounds(scene, quota)]
+
+
+def _bounds(scene: Scene, quota: Any) -> Iterator[dict[str, Any]]:
+    used = scene.books.cluster.usage(quota.metadata.namespace)
+    for bound in bounds_of(quota):
+        held = [sum(amount[i] for model, amount in used.items() if bound.covers(model)) for i in (0, 1)]
+        yield {
+            "namespace": quota.metadata.namespace,
+            "name": quota.metadata.name,
+            "model": bound.model,
+            "held_milli": held[0],
+            "most_milli": bound.milli,
+            "held_mib": held[1],
+            "most_mib": bound.memory_mib,
+        }
+
+
+def of_bound(quota: dict[str, Any]) -> tuple[str, str]:
+    """GPUs and memory held of a bound, as `1.50 of 2.00`; `-` where there is no bound."""
+    most_milli, most_mib = quota["most_milli"], quota["most_mib"]
+    return (
+        f"{format_milli(quota['held_milli'])} of {'-' if most_milli is None else format_milli(most_milli)}",
+        f"{format_mib(quota['held_mib'])} of {'-' if most_mib is None else format_mib(most_mib)}",
+    )
+
+
+def reserved(gpu: dict[str, Any]) -> tuple[str, str]:
+    """Compute and memory that are promised, as `0.30 of 1.00` and `4.0 / 16.0 GiB`."""
+    memory = f"{(gpu['memory_mib'] - gpu['free_mib']) / 1024:.1f} / {gpu['memory_mib'] / 1024:.1f} GiB"
+    return f"{format_milli(MILLI - gpu['free_milli'])} of {format_milli(MILLI)}", memory
+
+
+def nearest(gpu: dict[str, Any]) -> str:
+    """The class of its best link and the GPUs at its end, as in `NV2 1,3`."""
+    others = [(link_cost(label), label, g) for g, label in enumerate(gpu["links"]) if label != "X"]
+    if not others:
+        return "-"
+    best = min(others)[1]
+    return f"{best} {','.join(str(g) for _, label, g in others if label == best)}"
+
+
+def _amount(value: Any) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,89 @@
+"""`kubectl aliquot inspect`: do the scheduler's books say what the pods say?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from aliquot.cli.kubectl import facts
+from aliquot.cli.kubectl.printing import form_option, show, table, target_options
+from aliquot.cli.kubectl.scene import Target, read_scene
+from aliquot.cli.kubectl.scheduler_link import Link, scheduler_option
+from aliquot.model.quantities import MILLI, format_mib, format_milli
+
+Cells = dict[str, tuple[int, int]]
+"""UUID -> (milli-GPU, MiB) that are promised."""
+
+
+@click.command()
+@scheduler_option
+@target_options
+@form_option
+def inspect(scheduler: str, target: Target, form: str) -> int:
+    """Compare the scheduler's books with what the pods' plans say; exit status 1 where they differ.
+
+    A pod that is being bound is in the books before it is in the API server: look twice before you worry.
+    """
+    link = Link.of(scheduler)
+
+    async def ask() -> Any:
+        async with target.connect() as api:
+            return await link.json(api, "/inspect")
+
+    answer = target.run(ask())
+    scene = target.run(read_scene(target))
+    told = compared(answer, facts.gpus(scene)) | {"scene_strays": scene.books.strays}
+    show(form, told, lambda: _lines(told))
+    return 0 if told["agree"] else 1
+
+
+def compared(answer: dict[str, Any], gpus: list[dict[str, Any]]) -> dict[str, Any]:
+    """Every device with what the scheduler has on it and what the pods say; `agree` when they are all the same."""
+    books: Cells = {
+        d["uuid"]: (MILLI - d["free_milli"], d["memory_mib"] - d["free_mib"])
+        for node in answer.get("nodes", [])
+        for d in node["devices"]
+    }
+    where = {d["uuid"]: (node["name"], d["index"]) for node in answer.get("nodes", []) for d in node["devices"]}
+    pods: Cells = {g["uuid"]: (MILLI - g["free_milli"], g["memory_mib"] - g["free_mib"]) for g in gpus}
+    where |= {g["uuid"]: (g["node"], g["index"]) for g in gpus}
+    rows = [
+        {
+            "node": node,
+            "gpu": index,
+            "uuid": uuid,
+            "scheduler": list(books[uuid]) if uuid in books else None,
+            "pods": list(pods[uuid]) if uuid in pods else None,
+            "agree": books.get(uuid) == pods.get(uuid),
+        }
+        for uuid, (node, index) in sorted(where.items(), key=lambda item: item[1])
+    ]
+    strays, faulty = answer.get("strays", {}), answer.get("faulty", {})
+    return {"agree": all(row["agree"] for row in rows), "devices": rows, "strays": strays, "faulty": faulty}
+
+
+def _lines(told: dict[str, Any]) -> Iterable[str]:
+    differing = [row for row in told["devices"] if not row["agree"]]
+    count = len(told["devices"])
+    yield (
+        f"the scheduler and the pods agree about {count} GPUs"
+        if told["agree"]
+        else f"the scheduler and the pods differ about {len(differing)} of {count} GPUs"
+    )
+    rows = [
+        [row["node"], str(row["gpu"]), _cell(row["scheduler"]), _cell(row["pods"]), "" if row["agree"] else "differ"]
+        for row in told["devices"]
+        if not row["agree"] or any((row["pods"] or [0])[:1])
+    ]
+    if rows:
+        yield from table(["NODE", "GPU", "IN THE BOOKS", "BY THE PODS", ""], rows)
+    for uid, why in told["strays"].items():
+        yield f"pod {uid} holds what the books do not have: {why}"
+    for node, why in told["faulty"].items():
+        yield f"node {node} takes no pods: {why}"
+
+
+def _cell(amount: list[int] | None) -> str:
+    return "not known" if amount is None else f"{format_milli(amount[0])}, {format_mib(amount[1])}"

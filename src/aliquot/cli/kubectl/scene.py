@@ -1,0 +1,172 @@
+"""The cluster as its API server tells it: nodes, pods and our own objects, and the scheduler's books made from them.
+
+Nothing is asked of our programs, so these commands work while the scheduler is down; what a pod holds is written in its
+plan annotation, what a node has in its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from aliquot.kube.api import Api, Limits
+from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
+from aliquot.kube.errors import BadAnswer, Gone, KubeError, NotFound
+from aliquot.kube.objects import HasMeta, Node, Pod, RawList
+from aliquot.kube.reflector import Change
+from aliquot.kube.resources import NODES, PODS, Resource
+from aliquot.model.errors import AliquotError
+from aliquot.placement.policy import policy as named_policy
+from aliquot.placement.quota import Quotas
+from aliquot.scheduler.books import Books
+
+T = TypeVar("T", bound=HasMeta)
+R = TypeVar("R")
+PAGE: Final = 500
+LIMITS: Final = Limits(tries=2, wait_first_s=0.1, wait_most_s=1.0)
+"""A person waits: two tries, not a minute of them."""
+
+
+class NoAnswer(AliquotError):
+    """The API server can not be asked."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which cluster, and which namespace of it; `namespace` empty means the kubeconfig's own, `everywhere` all."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+    everywhere: bool = False
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """The result of asking.
+
+        Raises:
+            NoAnswer: the API server refused or did not answer.
+        """
+        try:
+            return asyncio.run(work)
+        except KubeError as error:
+            raise NoAnswer(str(error)) from None
+
+    def connect(self) -> Api:
+        """The way to the API server.
+
+        Raises:
+            BadKubeConfig: there is none.
+        """
+        return Api.connect(self.kubeconfig, self.context, limits=LIMITS)
+
+    def scope(self, api: Api) -> str:
+        """The namespace to show; empty for all."""
+        return "" if self.everywhere else self.namespace or api.namespace
+
+
+@dataclass
+class Scene:
+    """What was read. `missing` names the kinds (plural) that the API server does not know."""
+
+    nodes: list[Node]
+    pods: list[Pod]
+    sharepods: list[SharePod]
+    vgpus: list[VGPU]
+    quotas: list[GPUQuota]
+    namespace: str
+    missing: tuple[str, ...] = ()
+    books: Books = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Write the books: every node, then every pod that is on one."""
+        books = self.books = Books(named_policy("aliquot"))
+        for node in sorted(self.nodes, key=lambda n: n.metadata.name):
+            books.node_changed(Change("added", node))
+        for pod in self.pods:
+            books.pod_changed(Change("added", pod))
+        bounds = [bound for quota in self.quotas for bound in bounds_of(quota)]
+        books.decider.quotas = Quotas(bounds) if bounds else None
+
+    def here(self, item: HasMeta) -> bool:
+        """Whether a namespaced object is in the namespace to show."""
+        return not self.namespace or item.metadata.namespace == self.namespace
+
+    @property
+    def index(self) -> Mapping[str, tuple[str, int]]:
+        """(node, index of the GPU there) by UUID, of every device in the books."""
+        specs = self.books.cluster.nodes
+        return {d.uuid: (spec.name, d.index) for spec in specs for d in spec.gpus}
+
+
+def bounds_of(quota: GPUQuota) -> list[Any]:
+    """The bounds of a GPUQuota as the scheduler reads them."""
+    from aliquot.scheduler.program import quotas_of
+
+    return list(quotas_of(quota))
+
+
+async def read_scene(target: Target) -> Scene:
+    """Everything, read at once.
+
+    Raises:
+        KubeError: nodes or pods can not be listed.
+    """
+    async with target.connect() as api:
+        missing: list[str] = []
+        nodes, pods, sharepods, vgpus, quotas = await asyncio.gather(
+            listed(api, NODES),
+            listed(api, PODS),
+            _own(api, SHAREPODS, missing),
+            _own(api, VGPUS, missing),
+            _own(api, GPUQUOTAS, missing),
+        )
+        return Scene(nodes, pods, sharepods, vgpus, quotas, target.scope(api), tuple(missing))
+
+
+async def _own(api: Api, resource: Resource[T], missing: list[str]) -> list[T]:
+    try:
+        return await listed(api, resource)
+    except NotFound:
+        missing.append(resource.plural)
+        return []
+
+
+async def listed(api: Api, resource: Resource[T], namespace: str = "") -> list[T]:
+    """All objects of a kind, in the order of their names; in pages, and anew in one piece when a page is gone.
+
+    Raises:
+        KubeError: the API server refused.
+    """
+    params: dict[str, str] = {"limit": str(PAGE)}
+    found: list[T] = []
+    while True:
+        try:
+            body = await api.request("GET", resource.path(namespace=namespace), params=params)
+        except Gone:
+            found, params = [], {}
+            continue
+        try:
+            page = msgspec.json.decode(body, type=RawList)
+            found += [resource.decode(bytes(raw)) for raw in page.items or []]
+        except msgspec.DecodeError as error:
+            raise BadAnswer(f"the API server sent {resource.plural} that can not be read: {error}") from None
+        if not page.metadata.continue_:
+            return sorted(found, key=lambda item: item.metadata.key)
+        params = {"limit": str(PAGE), "continue": page.metadata.continue_}
+
+
+def age(created: str | None, now: datetime.datetime | None = None) -> str:
+    """How long ago, as kubectl writes it: 12s, 5m, 3h, 2d."""
+    if not created:
+        return "-"
+    now = now or datetime.datetime.now(datetime.UTC)
+    seconds = max(0, int((now - datetime.datetime.fromisoformat(created)).total_seconds()))
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

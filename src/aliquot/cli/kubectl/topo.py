@@ -1,0 +1,49 @@
+"""`kubectl aliquot topo NODE`: how the GPUs of a node are connected, and what is free of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from aliquot.cli.kubectl.printing import form_option, show, target_options
+from aliquot.cli.kubectl.scene import Scene, Target, read_scene
+from aliquot.cli.topo import lines
+from aliquot.cli.topo_facts import Picture, facts
+from aliquot.model.errors import UserError
+
+
+@click.command()
+@click.argument("node")
+@click.option("--best", metavar="N", type=int, help="Name the best N free GPUs and what they leave behind.")
+@target_options
+@form_option
+def topo(node: str, best: int | None, target: Target, form: str) -> None:
+    """Show how the GPUs of NODE are connected and what the pods leave of them.
+
+    Costs are of a pair, lower is nearer. The best set is the one whose pairs cost least in all.
+    """
+    scene = target.run(read_scene(target))
+    picture = picture_of(scene, node)
+    told: dict[str, Any] = facts(picture, best)
+    show(form, told, lambda: (line.rstrip() for line in lines(picture, told)))
+
+
+def picture_of(scene: Scene, node: str) -> Picture:
+    """A node's GPUs as `aliquot topo` draws them.
+
+    Raises:
+        UserError: the node is not there, has no GPUs that Aliquot knows of, or does not say how they are connected.
+    """
+    cluster = scene.books.cluster
+    if node not in {n.metadata.name for n in scene.nodes}:
+        raise UserError(f'there is no node "{node}"; list them: kubectl get nodes')
+    if node not in cluster.index:
+        why = scene.books.faulty.get(node, "it has no GPUs that Aliquot knows of; is aliquot node running there?")
+        raise UserError(f'node "{node}": {why}')
+    number = cluster.index[node]
+    spec = cluster.spec(number)
+    if spec.topology is None:
+        raise UserError(f'node "{node}" does not say how its GPUs are connected, or one of them is not healthy')
+    free = tuple(max(0, cluster.free_milli.item(number, g)) for g in range(len(spec.gpus)))
+    return Picture(f"node {node}", spec.topology, free, tuple(d.model for d in spec.gpus))

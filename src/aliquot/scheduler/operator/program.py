@@ -1,0 +1,232 @@
+"""The operator's part of the scheduler process: caches of our own kinds, and one queue of what to look at.
+
+It shares the books and the lead with the extender: only the leader writes, and what it decides from is what binds are
+made from. Where the cluster does not have our kinds of objects it does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aliquot.kube.api import Api
+from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
+from aliquot.kube.errors import Conflict, KubeError, NotFound
+from aliquot.kube.names import API_VERSION
+from aliquot.kube.names import VGPU as HOLDER
+from aliquot.kube.objects import Node, Pod
+from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.kube.queue import WorkQueue
+from aliquot.kube.reflector import Change, Reflector
+from aliquot.scheduler.books import Books
+from aliquot.scheduler.ledger import BooksLedger
+from aliquot.scheduler.operator.bodies import PROFILE
+from aliquot.scheduler.operator.demand import Demand
+from aliquot.scheduler.operator.quotas import body as quota_body
+from aliquot.scheduler.operator.sharepods import SharePods
+from aliquot.scheduler.pool.owners import PAUSE, Coexist, Own
+from aliquot.scheduler.pool.policies import pool_policy
+from aliquot.scheduler.pool.pool import Pool
+
+log = logging.getLogger(__name__)
+WORKERS: Final = 8
+ALL_AGAIN_S: Final = 30.0
+CRDS_AGAIN_S: Final = 10.0
+POOL: Final = "pool/"
+
+
+@dataclass(frozen=True)
+class OperatorSettings:
+    """How GPUs are owned (`own` or `coexist`), how many idle ones are kept, and where holder pods are."""
+
+    mode: str = "own"
+    policy: str = "on-demand"
+    namespace: str = "kube-system"
+    image: str = PAUSE
+    profile: str = PROFILE
+
+
+class Operator:
+    """Everything about SharePods, vGPUs and quotas; `run` until cancelled."""
+
+    def __init__(
+        self,
+        api: Api,
+        books: Books,
+        nodes: Reflector[Node],
+        pods: Reflector[Pod],
+        leads: Callable[[], bool],
+        settings: OperatorSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings = settings or OperatorSettings()
+        self._api, self._books, self._nodes, self._pods, self._leads = api, books, nodes, pods, leads
+        self._clock = clock or RealClock()
+        self.ledger = BooksLedger(books)
+        self.queue = WorkQueue(most_s=15.0)
+        self.sharepods: Reflector[SharePod] = Reflector(api, SHAREPODS, self._sharepod_changed)
+        self.vgpus: Reflector[VGPU] = Reflector(api, VGPUS, self._vgpu_changed)
+        self.quotas: Reflector[GPUQuota] | None = None
+        place = {"namespace": settings.namespace, "image": settings.image}
+        coexist = Coexist(api, self.ledger, lambda: self._nodes, lambda: self._pods, **place)
+        owner = coexist if settings.mode == "coexist" else Own(self.ledger)
+        self.pool = Pool(
+            api, self.ledger, owner, pool_policy(settings.policy), lambda: iter(self.vgpus), self._node_is_there
+        )
+        self.demand = Demand(self.ledger, self.pool, lambda: self.sharepods)
+        self.pool.waited_for = self.demand.waits_for
+        self._look = SharePods(
+            api, self.ledger, self.pool, self.sharepods.get, self._pods.get, self.demand, settings.profile
+        )
+
+    # What happens
+
+    def pod_changed(self, change: Change[Pod]) -> None:
+        """A pod changed, and the books know it already."""
+        pod = change.object
+        for owner in pod.metadata.owner_references:
+            if owner.kind == SHAREPODS.kind and owner.api_version.startswith("aliquot.dev/"):
+                self.queue.add(f"sharepod/{pod.metadata.namespace}/{owner.name}")
+        if name := pod.metadata.labels.get(HOLDER, ""):
+            self.queue.add(f"vgpu/{name}")
+        if pod.spec.node_name and len(self.vgpus):
+            self._plan_changed(pod)
+        if self.quotas is not None and pod.spec.node_name:
+            for quota in self.quotas:
+                if quota.metadata.namespace == pod.metadata.namespace:
+                    self.queue.add_after(f"quota/{quota.metadata.key}", 0.2)
+
+    def nodes_changed(self, change: Change[Node]) -> None:
+        """A node changed, and the books know it already."""
+        for vgpu in self.vgpus:
+            if vgpu.spec.node_name == change.object.metadata.name:
+                self.queue.add(f"vgpu/{vgpu.metadata.name}")
+
+    def quota_changed(self, change: Change[GPUQuota]) -> None:
+        """A quota changed."""
+        if change.kind != "deleted":
+            self.queue.add(f"quota/{change.object.metadata.key}")
+
+    async def recover(self) -> None:
+        """Before the new leader may bind: what was being given back must stay closed."""
+        while (there := await self._has_crds()) is None:
+            await self._clock.sleep(1.0)
+        if there:
+            await self.vgpus.synced.wait()
+            await self.vgpus.renew()
+            self.pool.recover()
+            if self.quotas is not None:
+                await self.quotas.synced.wait()
+
+    def all_again(self) -> None:
+        """Look at everything there is."""
+        for key in self._keys():
+            self.queue.add(key)
+
+    def works(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run beside the scheduler."""
+        return [self._follow(), self._again(), *(self._work() for _ in range(WORKERS))]
+
+    # Inside
+
+    async def _follow(self) -> None:
+        while not await self._has_crds():
+            await asyncio.sleep(CRDS_AGAIN_S)
+        await asyncio.gather(self.sharepods.run(), self.vgpus.run())
+
+    async def _has_crds(self) -> bool | None:
+        """Whether the cluster has our kinds of objects; None when it does not answer."""
+        try:
+            await self._api.request("GET", f"/apis/{API_VERSION}")
+        except NotFound:
+            return False
+        except KubeError as error:
+            log.warning("whether the cluster has SharePods is not known: %s", error)
+            return None
+        return True
+
+    async def _again(self) -> None:
+        await self.vgpus.synced.wait()
+        await self.sharepods.synced.wait()
+        self.all_again()
+        while True:
+            await asyncio.sleep(ALL_AGAIN_S)
+            self.all_again()
+
+    async def _work(self) -> None:
+        await self.queue.work(self.look, _failed)
+
+    async def look(self, key: str) -> None:
+        """Look at one key: `sharepod/NAMESPACE/NAME`, `vgpu/NAME`, `quota/NAMESPACE/NAME` or `pool/`."""
+        if not self._leads() or not self.vgpus.synced.is_set() or not self.sharepods.synced.is_set():
+            return
+        kind, _, name = key.partition("/")
+        wait_s: float | None = None
+        with contextlib.suppress(NotFound):  # gone while it was looked at
+            if kind == "sharepod":
+                wait_s = await self._look.look(name)
+            elif kind == "vgpu":
+                wait_s = await self.pool.look(name)
+                self.queue.add(POOL)
+            elif kind == "quota":
+                await self._quota(name)
+            else:
+                wait_s = await self.pool.balance()
+        if wait_s is not None:
+            self.queue.add_after(key, wait_s)
+
+    async def _quota(self, key: str) -> None:
+        quota = self.quotas.get(key) if self.quotas is not None else None
+        if quota is None:
+            return
+        usage = self._books.cluster.usage(quota.metadata.namespace)
+        patch = quota_body(quota, usage, self._clock.wall())
+        if patch is not None:
+            meta = quota.metadata
+            await self._api.patch(GPUQUOTAS, meta.name, patch, namespace=meta.namespace, sub="status")
+
+    def _keys(self) -> Iterable[str]:
+        yield from [f"sharepod/{s.metadata.key}" for s in self.sharepods]
+        yield from [f"vgpu/{v.metadata.name}" for v in self.vgpus]
+        yield from [f"quota/{q.metadata.key}" for q in self.quotas or ()]
+        yield POOL
+
+    def _sharepod_changed(self, change: Change[SharePod]) -> None:
+        self.queue.add(f"sharepod/{change.object.metadata.key}")
+        if change.kind == "deleted":
+            self.queue.add(POOL)
+
+    def _vgpu_changed(self, change: Change[VGPU]) -> None:
+        self.pool.changed(change)
+        name = change.object.metadata.name
+        self.queue.add(f"vgpu/{name}")
+        if change.old is None or change.old.status.phase != change.object.status.phase or change.kind == "deleted":
+            for sharepod in self.sharepods:
+                if name in sharepod.status.gpu_id.split(",") or name == sharepod.spec.gpu.gpu_id:
+                    self.queue.add(f"sharepod/{sharepod.metadata.key}")
+
+    def _plan_changed(self, pod: Pod) -> None:
+        """Who is on the devices of its plan has changed."""
+        with contextlib.suppress(BadPlan):
+            plan = read_plan(pod.metadata.annotations)
+            uuids = {s.gpu for given in plan.containers.values() for s in given.slices} if plan is not None else set()
+            for vgpu in self.vgpus:
+                if vgpu.status.uuid in uuids:
+                    self.queue.add(f"vgpu/{vgpu.metadata.name}")
+
+    def _node_is_there(self, name: str) -> bool:
+        return self._nodes.get(name) is not None
+
+
+def _failed(key: str, error: Exception) -> None:
+    if isinstance(error, Conflict):
+        return
+    if isinstance(error, KubeError):
+        log.warning("%s: %s", key, error)
+    else:
+        log.error("%s: %s", key, error, exc_info=error)

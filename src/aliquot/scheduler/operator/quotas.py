@@ -1,0 +1,93 @@
+"""GPUQuota: what a namespace holds of its bounds, for people to read.
+
+The bounds themselves are kept where a placement is written into the books; here they are only read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from aliquot.kube.custom import GPUQuota, ModelQuota, ModelUse
+from aliquot.model.quantities import BadQuantity, format_mib, format_milli, parse_memory, parse_milli
+from aliquot.placement.asks import model_matches
+from aliquot.scheduler.operator.status import Verdict, changed, conditions
+
+Usage = Mapping[str, tuple[int, int]]
+"""Model -> (milli-GPU, MiB) that a namespace holds."""
+
+
+def bounds(limit: ModelQuota) -> tuple[int | None, int | None]:
+    """A bound in (milli-GPU, MiB).
+
+    Raises:
+        BadQuantity: one of its fields is no quantity, or memory is given as a part of a device.
+    """
+    milli = None if limit.gpus is None else parse_milli(limit.gpus)
+    memory = None if limit.memory is None else parse_memory(limit.memory)
+    if memory is not None and memory.part is not None:
+        raise BadQuantity(f'"{limit.memory}" is a part of a device; a bound on memory is an amount, as 64Gi')
+    return milli, None if memory is None else memory.mib
+
+
+def held(limit: ModelQuota, usage: Usage) -> tuple[int, int]:
+    """What of a namespace's (milli-GPU, MiB) a bound counts."""
+    counted = [amount for model, amount in usage.items() if not limit.model or model_matches(limit.model, model)]
+    return sum(milli for milli, _ in counted), sum(mib for _, mib in counted)
+
+
+def faults(limits: Iterable[ModelQuota], usage: Usage) -> list[str]:
+    """What is wrong with bounds, each with its path; a bound below what is held already is wrong."""
+    found = []
+    for number, limit in enumerate(limits):
+        where = f"spec.limits[{number}]"
+        try:
+            milli, mib = bounds(limit)
+        except BadQuantity as error:
+            found.append(f"{where}: {error}")
+            continue
+        used_milli, used_mib = held(limit, usage)
+        of = f" of {limit.model}" if limit.model else ""
+        if milli is not None and used_milli > milli:
+            found.append(
+                f"{where}.gpus {format_milli(milli)} is below the {format_milli(used_milli)} GPUs{of} that the "
+                "namespace holds; let pods end first, or write at least that"
+            )
+        if mib is not None and used_mib > mib:
+            found.append(
+                f"{where}.memory {format_mib(mib)} is below the {format_mib(used_mib)}{of} that the namespace holds; "
+                "let pods end first, or write at least that"
+            )
+    return found
+
+
+def body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None:
+    """The merge patch of the status; None when it says so already."""
+    used, lines, over = [], [], []
+    for limit in quota.spec.limits:
+        milli, mib = held(limit, usage)
+        used.append(ModelUse(limit.model, format_milli(milli), format_mib(mib)))
+        try:
+            most_milli, most_mib = bounds(limit)
+        except BadQuantity as error:
+            over.append(str(error))
+            continue
+        parts = [f"{format_milli(milli)}/{format_milli(most_milli)} GPU"] if most_milli is not None else []
+        parts += [f"{format_mib(mib)}/{format_mib(most_mib)}"] if most_mib is not None else []
+        lines.append(f"{limit.model or 'all'}: {', '.join(parts)}")
+        if (most_milli is not None and milli > most_milli) or (most_mib is not None and mib > most_mib):
+            over.append(f"{limit.model or 'all models'}: more is held than the bound; nothing is added until it ends")
+    generation = quota.metadata.generation
+    verdict = Verdict("Exceeded", bool(over), "Over" if over else "Within", "; ".join(over))
+    made = {
+        # A model left out is the empty one, which the list's key needs on the wire.
+        "used": [{"model": use.model, **msgspec.to_builtins(use)} for use in used],
+        "summary": "; ".join(lines),
+        "observedGeneration": generation,
+        "conditions": msgspec.to_builtins(conditions(quota.status.conditions, [verdict], now, generation)),
+    }
+    had = msgspec.to_builtins(quota.status)
+    had["used"] = [{"model": use.model, **msgspec.to_builtins(use)} for use in quota.status.used]
+    return changed(made, had)

@@ -1,0 +1,205 @@
+"""What is said to an AdmissionReview: change it so, take it as it is, or refuse it with every fault and its path.
+
+Pods are changed: those in the words of other projects get the resources that the scheduler sees, those with a request
+in an annotation alone get its resource, and those without a limit the cluster's default. Nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from aliquot.kube import names
+from aliquot.kube.custom import GPUQuota, SharePod
+from aliquot.kube.dialects import FOREIGN, NATIVE, read, spoken
+from aliquot.kube.dialects.base import Dialect, Owned, Words, put, strip
+from aliquot.kube.dialects.native import resources_for
+from aliquot.kube.objects import Pod
+from aliquot.kube.requests import BadPod, PodAsk
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import MILLI, format_milli
+from aliquot.scheduler.operator.bodies import BadTemplate, pod_of
+from aliquot.scheduler.operator.quotas import Usage
+from aliquot.scheduler.operator.quotas import faults as quota_faults
+
+Document = dict[str, Any]
+WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS)
+
+
+class BadReview(UserError):
+    """A body that is no AdmissionReview."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`changed` is the object as it should be, None for as it is; with faults it is refused."""
+
+    faults: tuple[str, ...] = ()
+    changed: Document | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The rules of one cluster. `usage` says what a namespace holds; `whole` are plain nvidia.com/gpu pods ours too?"""
+
+    dialects: Mapping[str, Dialect] = field(default_factory=lambda: FOREIGN)
+    usage: Callable[[str], Usage] = lambda namespace: {}
+    whole: bool = True
+    default_limit_milli: int | None = None
+
+    def mutate(self, request: Document) -> Answer:
+        """A pod on its way in."""
+        document = copy.deepcopy(request["object"])
+        notes = (document.get("metadata") or {}).get("annotations") or {}
+        if forged := [key for key in WRITTEN_BY_US if key in notes]:
+            return Answer(tuple(f'metadata.annotations["{key}"] is written by Aliquot alone' for key in forged))
+        try:
+            pod = _decoded(document, Pod)
+            dialect = spoken(pod, self.dialects)
+            if dialect is None or (dialect.name == "nvidia" and not self.whole):
+                return Answer()
+            ask = dialect.read(pod)
+        except BadPod as error:
+            return Answer(error.faults)
+        except msgspec.ValidationError as error:
+            return Answer((str(error),))
+        if not ask.containers:
+            return Answer()
+        return self._rewritten(document, pod, ask, dialect)
+
+    def validate(self, request: Document) -> Answer:
+        """Anything that is not changed: SharePods, quotas, and pods whose plan somebody touches."""
+        kind = (request.get("kind") or {}).get("kind", "")
+        document = request["object"]
+        try:
+            if kind == "SharePod":
+                return self._sharepod(_decoded(document, SharePod), request)
+            if kind == "GPUQuota":
+                quota = _decoded(document, GPUQuota)
+                usage = self.usage(request.get("namespace") or quota.metadata.namespace)
+                return Answer(tuple(quota_faults(quota.spec.limits, usage)))
+            if kind == "Pod":
+                return _plan_untouched(document, request.get("oldObject") or {})
+        except msgspec.ValidationError as error:
+            return Answer((str(error),))
+        return Answer()
+
+    def _rewritten(self, document: Document, pod: Pod, ask: PodAsk, dialect: Dialect) -> Answer:
+        words = Words()
+        if dialect.name == NATIVE.name:
+            words.resources = {c.container: dict(resources_for(c)) for c in ask.containers}
+        else:
+            owned = dialect.owned
+            strip(document, Owned(owned.resources, (), (), owned.node_selector, owned.schedulers))
+            words = NATIVE.write(ask)
+            words.annotations[names.DIALECT] = dialect.name
+        words.annotations |= self._default_limits(pod, ask)
+        put(document, words)
+        try:
+            read(_decoded(document, Pod), self.dialects)
+        except BadPod as error:
+            return Answer(error.faults)
+        warnings = list(ask.notes)
+        if pod.spec.node_name:
+            warnings.append("spec.nodeName passes the scheduler by: without a plan the pod gets no GPU")
+        return Answer(changed=document, warnings=tuple(warnings))
+
+    def _default_limits(self, pod: Pod, ask: PodAsk) -> dict[str, str]:
+        """A limit for those who say none, as far as one GPU goes; never below their request."""
+        if self.default_limit_milli is None:
+            return {}
+        found = {}
+        for c in ask.containers:
+            if c.request.limit_milli is None and c.request.request_milli < MILLI and c.parts == 1:
+                key = names.GPU_LIMIT if len(ask.containers) == 1 else f"{names.GPU_LIMIT}.{c.container}"
+                found[key] = format_milli(max(self.default_limit_milli, c.request.request_milli))
+        return found
+
+    def _sharepod(self, sharepod: SharePod, request: Document) -> Answer:
+        sharepod.metadata.namespace = sharepod.metadata.namespace or request.get("namespace", "")
+        old = request.get("oldObject")
+        if old and (old.get("spec") == request["object"].get("spec") or sharepod.metadata.deletion_timestamp):
+            return Answer()  # what was taken before may lose its finalizers and get labels
+        try:
+            pod_of(sharepod)
+        except BadTemplate as error:
+            return Answer(error.faults)
+        return Answer()
+
+
+def answer(body: bytes, say: Callable[[Document], Answer]) -> Document:
+    """The AdmissionReview to answer with.
+
+    Raises:
+        BadReview: the body is none.
+    """
+    try:
+        review = json.loads(body)
+        request = review["request"]
+        uid = request["uid"]
+        if not isinstance(uid, str) or not (isinstance(request.get("object"), dict)):
+            raise TypeError("request.uid and request.object")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadReview(f"the body is no AdmissionReview with a request: {type(error).__name__} {error}") from None
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": uid, **_response(request, say(request))},
+    }
+
+
+def _response(request: Document, said: Answer) -> Document:
+    made: Document = {"allowed": not said.faults}
+    if said.warnings:
+        made["warnings"] = [text[:250] for text in said.warnings]
+    if said.faults:
+        message = "; ".join(dict.fromkeys(said.faults))
+        return made | {"status": {"code": 422, "reason": "Invalid", "message": f"aliquot: {message}"}}
+    patch = difference(request["object"], said.changed) if said.changed is not None else []
+    if patch:
+        made |= {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(patch).encode()).decode()}
+    return made
+
+
+def difference(before: Any, after: Any, path: str = "") -> list[Document]:
+    """The JSON patch (RFC 6902) from one to the other: by keys in mappings, by place in lists of equal length."""
+    if before == after:
+        return []
+    if isinstance(before, dict) and isinstance(after, dict):
+        found: list[Document] = []
+        for key in before.keys() | after.keys():
+            place = f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
+            if key not in after:
+                found.append({"op": "remove", "path": place})
+            elif key not in before:
+                found.append({"op": "add", "path": place, "value": after[key]})
+            else:
+                found += difference(before[key], after[key], place)
+        return sorted(found, key=lambda step: str(step["path"]))
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return [s for i, (b, a) in enumerate(zip(before, after, strict=True)) for s in difference(b, a, f"{path}/{i}")]
+    return [{"op": "replace", "path": path, "value": after}]
+
+
+def _plan_untouched(document: Document, old: Document) -> Answer:
+    now, before = (((d.get("metadata") or {}).get("annotations") or {}).get(names.PLAN) for d in (document, old))
+    if now == before:
+        return Answer()
+    return Answer((f'metadata.annotations["{names.PLAN}"] is written once, when the pod is bound, and never changed',))
+
+
+def _decoded(document: Document, kind: Any) -> Any:
+    return msgspec.convert(_without_nulls(document), kind)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

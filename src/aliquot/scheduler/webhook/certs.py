@@ -1,0 +1,188 @@
+"""Certificates that the webhook makes for itself: an authority, and a server certificate that it signs.
+
+A renewal never breaks a connection: a new authority is published beside the old one first, and signs only once the API
+server has been told of it. Which step is next is decided from what is kept and what was published, so any process can
+go on where another stopped.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+EARLIER: Final = datetime.timedelta(minutes=10)
+"""Certificates are valid a little before they are made, for servers whose clocks are behind."""
+
+_CA_USAGE: Final = ("digital_signature", "key_cert_sign", "crl_sign")
+_USAGES: Final = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+
+
+@dataclass(frozen=True)
+class Lives:
+    """How long certificates last, in days; they are renewed when a third of that is left."""
+
+    authority_days: float = 730.0
+    server_days: float = 90.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """PEM texts: `bundle` of authorities, the newest first, with the newest's key; the server's certificate and key."""
+
+    bundle: bytes
+    authority_key: bytes
+    certificate: bytes
+    key: bytes
+
+
+def next_step(
+    kept: Kept | None, published: bytes, names: Sequence[str], now: datetime.datetime, lives: Lives | None = None
+) -> Kept:
+    """What should be kept now; the very same object when nothing is to be done.
+
+    `published` is the bundle that the API server trusts at present, `names` what the server is reached by.
+    """
+    lives = lives or Lives()
+    if kept is None or not _readable(kept):
+        return _anew(names, now, lives)
+    authorities = x509.load_pem_x509_certificates(kept.bundle)
+    newest = authorities[0]
+    server = x509.load_pem_x509_certificate(kept.certificate)
+    if now >= newest.not_valid_after_utc:
+        return _anew(names, now, lives)
+    if _due(newest, now) and server.issuer == newest.subject:
+        certificate, key = _authority(now, lives)
+        return replace(kept, bundle=certificate + kept.bundle, authority_key=key)
+    known = _subjects(published)
+    stale = _due(server, now) or set(_names_of(server)) != set(names) or server.issuer != newest.subject
+    if stale and (newest.subject in known or now >= server.not_valid_after_utc):
+        certificate, key = _server(newest, kept.authority_key, names, now, lives)
+        return replace(kept, certificate=certificate, key=key)
+    if stale and server.issuer == newest.subject:
+        certificate, key = _server(newest, kept.authority_key, names, now, lives)
+        return replace(kept, certificate=certificate, key=key)
+    # An old authority stays until it ends: other replicas may still show what it signed.
+    used = [ca for ca in authorities if ca.not_valid_after_utc > now]
+    bundle = b"".join(ca.public_bytes(serialization.Encoding.PEM) for ca in used)
+    return kept if bundle == kept.bundle else replace(kept, bundle=bundle)
+
+
+def expires(kept: Kept) -> datetime.datetime:
+    """When the server's certificate ends."""
+    return x509.load_pem_x509_certificate(kept.certificate).not_valid_after_utc
+
+
+def _readable(kept: Kept) -> bool:
+    try:
+        authorities = x509.load_pem_x509_certificates(kept.bundle)
+        x509.load_pem_x509_certificate(kept.certificate)
+        key = serialization.load_pem_private_key(kept.authority_key, None)
+        serialization.load_pem_private_key(kept.key, None)
+    except ValueError:
+        return False
+    return key.public_key() == authorities[0].public_key()
+
+
+def _anew(names: Sequence[str], now: datetime.datetime, lives: Lives) -> Kept:
+    authority, authority_key = _authority(now, lives)
+    certificate, key = _server(x509.load_pem_x509_certificate(authority), authority_key, names, now, lives)
+    return Kept(authority, authority_key, certificate, key)
+
+
+def _due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return now >= ends - (ends - begins) / 3
+
+
+def _subjects(bundle: bytes) -> set[x509.Name]:
+    try:
+        return {certificate.subject for certificate in x509.load_pem_x509_certificates(bundle)} if bundle else set()
+    except ValueError:
+        return set()
+
+
+def _names_of(certificate: x509.Certificate) -> list[str]:
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
+
+
+def _authority(now: datetime.datetime, lives: Lives) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    serial = x509.random_serial_number()
+    # The serial is in the name, so that an authority and the one before it are told apart by it.
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"aliquot-webhook-ca-{serial:x}"[:64])])
+    made = (
+        _builder(name, name, key.public_key(), now, lives.authority_days, serial)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(_CA_USAGE), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return made.public_bytes(serialization.Encoding.PEM), _pem(key)
+
+
+def _server(
+    authority: x509.Certificate, authority_key: bytes, names: Sequence[str], now: datetime.datetime, lives: Lives
+) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    signer = serialization.load_pem_private_key(authority_key, None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "aliquot-webhook")])
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    made = (
+        _builder(name, authority.subject, key.public_key(), now, lives.server_days, x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(("digital_signature",)), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general(text) for text in names]), critical=False)
+        .add_extension(identifier, critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    return made.public_bytes(serialization.Encoding.PEM), _pem(key)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    now: datetime.datetime,
+    days: float,
+    serial: int,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(serial)
+        .not_valid_before(now - EARLIER)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _usage(chosen: Sequence[str]) -> x509.KeyUsage:
+    return x509.KeyUsage(**{name: name in chosen for name in _USAGES})
+
+
+def _general(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,152 @@
+"""Keeps the webhook's certificates: in a Secret that all replicas share, and in what the API server trusts.
+
+The leader writes, everybody reads. The Secret is replaced by compare and swap; what the API server trusts is patched
+in, so that whoever installed the configurations (a chart) goes on owning them.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from aliquot.kube.api import Api
+from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.errors import AlreadyExists, Conflict, KubeError
+from aliquot.kube.objects import Meta, Wire
+from aliquot.kube.resources import Resource
+from aliquot.scheduler.webhook.certs import Kept, Lives, next_step
+from aliquot.scheduler.webhook.configuration import NAME
+
+log = logging.getLogger(__name__)
+SECRET: Final = "aliquot-webhook-tls"
+FIELDS: Final = {"ca.crt": "bundle", "ca.key": "authority_key", "tls.crt": "certificate", "tls.key": "key"}
+
+
+class Secret(Wire):
+    """A Secret; values are in base64."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class WebhookConfiguration(Wire):
+    """A Mutating- or ValidatingWebhookConfiguration, its webhooks as they came."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    webhooks: list[dict[str, Any]] = msgspec.field(default_factory=list)
+
+
+_GROUP: Final = "admissionregistration.k8s.io"
+SECRETS: Final = Resource(Secret, "Secret", "secrets")
+CONFIGURATIONS: Final = tuple(
+    Resource(WebhookConfiguration, kind, f"{kind.lower()}s", _GROUP, namespaced=False)
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+)
+
+
+@dataclass
+class Keeper:
+    """The certificates of one installation; `names` is what the API server reaches the webhook by."""
+
+    api: Api
+    namespace: str
+    names: Sequence[str]
+    leads: Callable[[], bool]
+    on_new: Callable[[Kept], None] = lambda kept: None
+    lives: Lives = field(default_factory=Lives)
+    every_s: float = 10.0
+    clock: Clock = field(default_factory=RealClock)
+    kept: Kept | None = None
+    _told: Kept | None = None
+
+    async def run(self) -> None:
+        """Keep them until cancelled."""
+        while True:
+            try:
+                ready = await self.look()
+            except Conflict:
+                ready = False
+            except KubeError as error:
+                log.warning("the webhook's certificates could not be looked at: %s", error)
+                ready = self.kept is not None
+            await self.clock.sleep(self.every_s if ready else 0.5)
+
+    async def look(self) -> bool:
+        """One look; True when nothing more is to be done now.
+
+        Raises:
+            KubeError: the API server can not be asked; Conflict: another replica was faster.
+        """
+        secret = await self.api.find(SECRETS, SECRET, namespace=self.namespace)
+        kept = read_secret(secret)
+        if not self.leads():
+            self._tell(kept)
+            return kept is not None
+        published = await self._published()
+        wanted = next_step(kept, published, self.names, self.clock.wall(), self.lives)
+        if wanted is not kept:
+            await self._write(secret, wanted)
+            log.info("the webhook has new certificates")
+        await self._publish(wanted.bundle)
+        self._tell(wanted)
+        return True
+
+    def _tell(self, kept: Kept | None) -> None:
+        self.kept = kept or self.kept
+        if kept is not None and kept != self._told:
+            self._told = kept
+            self.on_new(kept)
+
+    async def _write(self, secret: Secret | None, wanted: Kept) -> None:
+        data = {name: base64.b64encode(getattr(wanted, part)).decode() for name, part in FIELDS.items()}
+        if secret is None:
+            body = {
+                "metadata": {"name": SECRET, "namespace": self.namespace},
+                "type": "kubernetes.io/tls",
+                "data": data,
+            }
+            try:
+                await self.api.create(SECRETS, body, namespace=self.namespace)
+            except AlreadyExists as error:
+                raise Conflict(str(error), error.status) from None
+            return
+        version = {"resourceVersion": secret.metadata.resource_version}
+        await self.api.patch(SECRETS, SECRET, {"metadata": version, "data": data}, namespace=self.namespace)
+
+    async def _published(self) -> bytes:
+        """The bundle that every webhook of ours is trusted by; empty when one has another."""
+        found = set()
+        for kind in CONFIGURATIONS:
+            held = await self.api.find(kind, NAME)
+            for hook in held.webhooks if held is not None else ():
+                found.add((hook.get("clientConfig") or {}).get("caBundle") or "")
+        return base64.b64decode(found.pop()) if len(found) == 1 else b""
+
+    async def _publish(self, bundle: bytes) -> None:
+        text = base64.b64encode(bundle).decode()
+        for kind in CONFIGURATIONS:
+            held = await self.api.find(kind, NAME)
+            if held is None or all((hook.get("clientConfig") or {}).get("caBundle") == text for hook in held.webhooks):
+                continue
+            hooks = [
+                {**hook, "clientConfig": {**(hook.get("clientConfig") or {}), "caBundle": text}}
+                for hook in held.webhooks
+            ]
+            version = {"resourceVersion": held.metadata.resource_version}
+            await self.api.patch(kind, NAME, {"metadata": version, "webhooks": hooks})
+
+
+def read_secret(secret: Secret | None) -> Kept | None:
+    """What a Secret keeps; None when a part of it is missing or is no base64."""
+    if secret is None:
+        return None
+    try:
+        parts = {part: base64.b64decode(secret.data[name], validate=True) for name, part in FIELDS.items()}
+    except (KeyError, ValueError):
+        return None
+    return Kept(**parts)

@@ -1,0 +1,157 @@
+"""The webhook over HTTPS, with certificates that change while it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from aliquot.kube.api import Api
+from aliquot.scheduler.webhook.admission import Admission, Answer, BadReview, Document, answer
+from aliquot.scheduler.webhook.certs import Kept
+from aliquot.scheduler.webhook.keeper import Keeper
+
+log = logging.getLogger(__name__)
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""More than the object and the one before it, of 3 MiB each, that the API server takes."""
+
+
+@dataclass(frozen=True)
+class WebhookSettings:
+    """Where the webhook listens and what it is called; port -1 is no webhook, 0 any port."""
+
+    host: str = "0.0.0.0"
+    port: int = -1
+    namespace: str = "kube-system"
+    service: str = "aliquot-webhook"
+    also_named: tuple[str, ...] = ()
+    default_limit_milli: int | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What its certificate is for."""
+        service = f"{self.service}.{self.namespace}.svc"
+        return (service, f"{service}.cluster.local", *self.also_named)
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to the program."""
+        yield
+
+
+@dataclass
+class Webhook:
+    """The server and the keeper of its certificates."""
+
+    api: Api
+    settings: WebhookSettings
+    admission: Admission
+    leads: Callable[[], bool]
+    on_listening: Callable[[str], None] = lambda url: None
+    _context: ssl.SSLContext = field(default_factory=lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    _ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        s = self.settings
+        self.keeper = Keeper(self.api, s.namespace, s.names, self.leads, on_new=self._new)
+
+    def works(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run; nothing without a port."""
+        return [self.keeper.run(), self._serve()] if self.settings.port >= 0 else []
+
+    def app(self) -> Starlette:
+        """The routes."""
+        return Starlette(
+            routes=[
+                Route("/mutate", self._review(self.admission.mutate), methods=["POST"]),
+                Route("/validate", self._review(self.admission.validate), methods=["POST"]),
+                Route("/healthz", _ok),
+                Route("/readyz", _ok),
+            ]
+        )
+
+    async def _serve(self) -> None:
+        await self._ready.wait()
+        s = self.settings
+        config = uvicorn.Config(self.app(), host=s.host, port=s.port, log_config=None, access_log=False, lifespan="off")
+        config.load()
+        config.ssl = self._context
+        server = _Server(config)
+        serving = asyncio.ensure_future(server.serve())
+        try:
+            while not server.started and not serving.done():
+                await asyncio.sleep(0.02)
+            if server.started:
+                port = server.servers[0].sockets[0].getsockname()[1]
+                self.on_listening(f"https://{s.host}:{port}")
+            await asyncio.shield(serving)
+        finally:
+            server.should_exit = True
+            await asyncio.wait({serving}, timeout=2)
+
+    def _new(self, kept: Kept) -> None:
+        """New certificates, for connections that begin from now on."""
+        load(self._context, kept)
+        self._ready.set()
+
+    def _review(self, say: Callable[[Document], Answer]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        async def respond(request: Request) -> Response:
+            try:
+                body = await _body(request)
+                return _json(answer(body, say))
+            except TooLarge as error:
+                return _json({"error": str(error)}, 413)
+            except BadReview as error:
+                return _json({"error": str(error)}, 400)
+
+        return respond
+
+
+class TooLarge(Exception):
+    """A body above the limit."""
+
+
+def load(context: ssl.SSLContext, kept: Kept) -> None:
+    """Let a context show this certificate; its key is in a file of the owner's for a moment, as OpenSSL wants it."""
+    with tempfile.TemporaryDirectory(prefix="aliquot-") as folder:
+        chain = Path(folder, "chain.pem")
+        with os.fdopen(os.open(chain, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(kept.key + kept.certificate)
+        context.load_cert_chain(chain)
+
+
+async def _ok(request: Request) -> Response:
+    return Response("ok\n", media_type="text/plain")
+
+
+def _json(document: Document, code: int = 200) -> Response:
+    return Response(msgspec.json.encode(document), code, media_type="application/json")
+
+
+async def _body(request: Request) -> bytes:
+    parts, size = [], 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > MOST_BYTES:
+                raise TooLarge(f"the body has more than {MOST_BYTES} bytes")
+            parts.append(part)
+    except ClientDisconnect:
+        raise BadReview("the body was cut off") from None
+    return b"".join(parts)

@@ -1,0 +1,293 @@
+"""Facts of a cluster, from the books that its scheduler program decides by.
+
+The program calls `refresh` in its own thread, about once a second; only nodes whose books have changed are read again.
+Pages are answered from what was read last, from any thread. `explain` and `try_request` look at the books themselves
+and so go through `calmly`, which runs something while the books stand still (an event loop hops to its own thread).
+
+What the books do not know the program adds as it learns it: pods that wait, what nodes measure, events, quotas, vGPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from aliquot.model.quantities import MILLI
+from aliquot.placement.asks import Ask
+from aliquot.placement.cluster import Cluster
+from aliquot.placement.decide import Decider
+from aliquot.placement.explain import Explanation as Found
+from aliquot.placement.explain import explain_with
+from aliquot.topology import Topology
+from aliquot.web.api import (
+    AskFor,
+    Event,
+    Explanation,
+    Gpu,
+    History,
+    Node,
+    Piece,
+    Pool,
+    QuotaLine,
+    Reason,
+    Share,
+    TopologyFacts,
+    Trial,
+    Workload,
+)  # fmt: skip
+from aliquot.web.facts import node_sums
+from aliquot.web.gather import gpu_state, quota_of
+from aliquot.web.history import HistoryRing
+from aliquot.web.trial import YOURS, asked
+from aliquot.web.wiring import topology_facts
+
+Calmly = Callable[[Callable[[], Any]], Any]
+REASONS: Final = 50
+
+
+@dataclass
+class Beside:
+    """What the books do not know. The program replaces fields whenever it has news; each is read whole.
+
+    `measured` is by (GPU UUID, tenant): a Share whose usage, memory, waits and promise count and whose plan does not.
+    """
+
+    waiting: Sequence[tuple[Workload, Ask]] = ()
+    measured: Mapping[tuple[str, str], Share] = field(default_factory=dict)
+    events: Sequence[Event] = ()
+    quota: Sequence[QuotaLine] | None = None
+    pool: Pool = field(default_factory=lambda: Pool("on-demand", []))
+    age_s: Callable[[str], float] = lambda tenant: 0.0
+
+
+class ClusterFacts:
+    """Answers for a cluster. `hidden` says of a tenant in the books that it is the program's own and not shown."""
+
+    def __init__(
+        self,
+        decider: Decider,
+        beside: Beside,
+        *,
+        title: str,
+        calmly: Calmly = lambda work: work(),
+        hidden: Callable[[str], bool] = lambda tenant: False,
+        window_s: float = 10.0,
+    ) -> None:
+        self.title = title
+        self.window_s = window_s
+        self.revision = 0
+        self._decider = decider
+        self._beside = beside
+        self._calmly = calmly
+        self._hidden = hidden
+        self._read: dict[str, tuple[int, list[Gpu]]] = {}  # node -> (version of its books, its GPUs)
+        self._topologies: dict[str, Topology] = {}
+        self._history = HistoryRing()
+        self._gpus: list[Gpu] = []
+        self._workloads: list[Workload] = []
+        self._nodes: list[Node] = []
+
+    def refresh(self, now_s: float) -> None:
+        """Take what the books and the program say now; to be called while the books stand still."""
+        cluster, measured = self._decider.cluster, self._beside.measured
+        read = {spec.name: self._node(cluster, spec.name) for spec in cluster.nodes}
+        self._topologies = {name: known for name, known in self._topologies.items() if name in read}
+        gpus = [_with_measures(gpu, measured) for name in sorted(read) for gpu in read[name][1]]
+        workloads = [workload for workload, _ in self._beside.waiting]
+        workloads += _placed(cluster, gpus, self._hidden, self._beside.age_s)
+        nodes = [
+            msgspec.structs.replace(node, cordoned=not bool(cluster.open[cluster.index[node.name]]))
+            for node in node_sums(gpus, with_topology=frozenset(self._topologies))
+        ]
+        if now_s >= self._history.due_s:
+            self._history.add(now_s, gpus)
+        if (gpus, workloads, nodes) != (self._gpus, self._workloads, self._nodes):
+            self._read, self._gpus, self._workloads, self._nodes = read, gpus, workloads, nodes
+            self.revision += 1
+
+    def gpus(self) -> Sequence[Gpu]:
+        """See `Facts`."""
+        return self._gpus
+
+    def workloads(self) -> Sequence[Workload]:
+        """See `Facts`."""
+        return self._workloads
+
+    def nodes(self) -> Sequence[Node]:
+        """See `Facts`."""
+        return self._nodes
+
+    def topology(self, node: str) -> TopologyFacts | None:
+        """See `Facts`."""
+        known = self._topologies.get(node)
+        if known is None:
+            return None
+        return topology_facts(node, known, {gpu.index for gpu in self._read[node][1] if gpu.state == "idle"})
+
+    def pool(self) -> Pool:
+        """See `Facts`."""
+        return self._beside.pool
+
+    def quota(self) -> Sequence[QuotaLine]:
+        """What the program says, else use without limits."""
+        return self._beside.quota if self._beside.quota is not None else quota_of(self._gpus)
+
+    def events(self, since: int) -> Sequence[Event]:
+        """See `Facts`."""
+        return [event for event in self._beside.events if event.id > since]
+
+    def history(self, gpu: str, seconds: float) -> History | None:
+        """See `Facts`."""
+        return self._history.read(gpu, seconds) if any(gpu == known.uuid for known in self._gpus) else None
+
+    def explain(self, name: str) -> Explanation | None:
+        """See `Facts`."""
+        for workload, ask in self._beside.waiting:
+            if workload.name == name:
+                found: Found = self._calmly(partial(explain_with, self._decider, ask, workload.namespace))
+                return Explanation(name, found.lines(name)[0], list(found.why), _reasons(found), _nearest(found))
+        placed = next((workload for workload in self._workloads if workload.name == name), None)
+        if placed is None:
+            return None
+        where = " and ".join(f"GPU {piece.index} of {piece.node}" for piece in placed.pieces)
+        return Explanation(name, f"{name} is on {where}.")
+
+    def try_request(self, request: AskFor) -> Trial:
+        """See `Facts`."""
+        ask = Ask.of(asked(request))
+        found: Found = self._calmly(lambda: explain_with(self._decider, ask))
+        policy = self._decider.policy.name
+        if found.placement is None:
+            sentence = found.lines("It")[0]
+            return Trial(False, sentence, policy, reasons=_reasons(found), nearest=_nearest(found))
+        before = {gpu.uuid: gpu for gpu in self._gpus}
+        slices = [piece for piece in found.placement.slices if piece.gpu in before]
+        pieces = [
+            Piece(before[p.gpu].node, before[p.gpu].index, p.gpu, p.request_milli, p.limit_milli, p.memory_mib)
+            for p in slices
+        ]
+        where = " and ".join(f"GPU {piece.index}" for piece in pieces)
+        touched = [before[piece.uuid] for piece in pieces]
+        after = [_grown(gpu, piece) for gpu, piece in zip(touched, pieces, strict=True)]
+        sentence = f"It fits now, on {where} of {found.placement.node}."
+        return Trial(True, sentence, policy, pieces, touched, after, list(found.why))
+
+    def _node(self, cluster: Cluster, name: str) -> tuple[int, list[Gpu]]:
+        number = cluster.index[name]
+        version = int(cluster.version[number])
+        known = self._read.get(name)
+        if known is not None and known[0] == version:
+            return known
+        spec = cluster.spec(number)
+        if spec.topology is not None:
+            self._topologies[name] = spec.topology
+        gpus = []
+        for g, device in enumerate(spec.gpus):
+            residents = [each for each in cluster.residents(number, g) if not self._hidden(each.tenant)]
+            shares = [
+                Share(r.tenant, r.piece.request_milli, r.piece.limit_milli, 0, r.piece.memory_mib, 0, r.tenant)
+                for r in residents
+            ]
+            gpus.append(
+                Gpu(
+                    device.uuid,
+                    device.index,
+                    name,
+                    device.model,
+                    device.memory_mib,
+                    gpu_state([share.request_milli for share in shares]),
+                    cluster.free_milli.item(number, g),
+                    cluster.free_mib.item(number, g),
+                    0,
+                    0,
+                    shares,
+                    vgpu=next((r.gpu_id for r in residents if r.gpu_id), ""),
+                )
+            )
+        return version, gpus
+
+
+def _with_measures(gpu: Gpu, measured: Mapping[tuple[str, str], Share]) -> Gpu:
+    found = [measured.get((gpu.uuid, share.tenant)) for share in gpu.shares]
+    if not any(found):
+        return gpu
+    shares = [
+        share if now is None else msgspec.structs.replace(
+            now, tenant=share.tenant, workload=share.workload, request_milli=share.request_milli,
+            limit_milli=share.limit_milli, memory_mib=share.memory_mib,
+        )
+        for share, now in zip(gpu.shares, found, strict=True)
+    ]  # fmt: skip
+    busy = min(MILLI, sum(share.usage_milli for share in shares))
+    used_mib = sum(share.memory_used_mib for share in shares)
+    return msgspec.structs.replace(gpu, shares=shares, busy_milli=busy, memory_used_mib=used_mib)
+
+
+def _placed(
+    cluster: Cluster, gpus: Iterable[Gpu], hidden: Callable[[str], bool], age_s: Callable[[str], float]
+) -> list[Workload]:
+    """Every tenant of the books with its pieces, by name."""
+    pieces: dict[str, list[tuple[Gpu, Share]]] = {}
+    for gpu in gpus:
+        for share in gpu.shares:
+            pieces.setdefault(share.tenant, []).append((gpu, share))
+    found = []
+    for name in sorted(tenant for tenant in cluster.tenants if tenant in pieces and not hidden(tenant)):
+        own = pieces[name]
+        judged = [share for _, share in own if share.kept_percent is not None]
+        worst = min(judged, key=lambda share: share.kept_percent or 0.0, default=None)
+        found.append(
+            Workload(
+                name=name,
+                kind="Pod",
+                phase="Running",
+                request_milli=sum(share.request_milli for _, share in own),
+                limit_milli=sum(share.limit_milli for _, share in own),
+                pieces=[_piece(gpu, share) for gpu, share in own],
+                age_s=age_s(name),
+                model=own[0][0].model,
+                usage_milli=sum(share.usage_milli for _, share in own),
+                memory_used_mib=sum(share.memory_used_mib for _, share in own),
+                memory_mib=sum(share.memory_mib for _, share in own),
+                kept_percent=worst.kept_percent if worst else None,
+                windows=worst.windows if worst else 0,
+            )
+        )
+    return found
+
+
+def _piece(gpu: Gpu, share: Share) -> Piece:
+    return Piece(gpu.node, gpu.index, gpu.uuid, share.request_milli, share.limit_milli, share.memory_mib)
+
+
+def _grown(gpu: Gpu, piece: Piece) -> Gpu:
+    """A GPU with one more on it."""
+    shares = [*gpu.shares, Share(YOURS, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0)]
+    return msgspec.structs.replace(
+        gpu,
+        shares=shares,
+        state=gpu_state([share.request_milli for share in shares]),
+        free_milli=gpu.free_milli - piece.request_milli,
+        free_mib=gpu.free_mib - piece.memory_mib,
+    )
+
+
+def _reasons(found: Found) -> list[Reason]:
+    """Nodes with the same obstacle in one line, the commonest first."""
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for verdict in found.verdicts:
+        if verdict.reason is not None:
+            groups.setdefault((verdict.reason.text, verdict.reason.lasting), []).append(verdict.node)
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    return [
+        Reason(nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes", text, lasting)
+        for (text, lasting), nodes in ordered[:REASONS]
+    ]
+
+
+def _nearest(found: Found) -> str:
+    return found.nearest.text if found.nearest else ""

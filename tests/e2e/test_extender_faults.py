@@ -1,0 +1,126 @@
+"""The extender when parts fail: two schedulers, a lost API server, forgotten history, cut watches, https."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster.control_plane import ControlPlane
+from scheduling import OurScheduler, books_of, check_promises, eventually, gpu_pod, percent, pods_of, wait_bound
+
+
+@pytest.fixture(scope="module")
+def nodes(control_plane: ControlPlane) -> Iterator[list[str]]:
+    """Two boards of GPUs."""
+    names = control_plane.fake_nodes(2, "v100", prefix="faults")
+    yield names
+    control_plane.schedule_with({})
+    control_plane.remove_nodes(names)
+
+
+@pytest.fixture
+def scheduler(control_plane: ControlPlane, nodes: list[str]) -> Iterator[OurScheduler]:
+    """Our scheduler, asked by kube-scheduler."""
+    ours = OurScheduler(control_plane)
+    ours.part.start()
+    ours.configure()
+    yield ours
+    ours.part.stop()
+
+
+def create(plane: ControlPlane, namespace: str, *pods: dict[str, Any]) -> None:
+    """Create pods."""
+    plane.api.create(f"/api/v1/namespaces/{namespace}/pods", *pods)
+
+
+def agree(plane: ControlPlane, scheduler: OurScheduler, namespace: str, timeout_s: float = 30.0) -> None:
+    """Annotations and books say the same, soon after the last change."""
+    eventually(
+        lambda: check_promises(plane, pods_of(plane, namespace)) == books_of(scheduler),
+        "the books and the annotations differ",
+        timeout_s,
+    )
+
+
+def test_of_two_schedulers_one_leads_and_the_other_takes_over(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
+):
+    """A second scheduler is not ready while the first leads; when that is killed it takes over and goes on."""
+    second = OurScheduler(control_plane, 8771)
+    second.part.launch()
+    try:
+        create(control_plane, namespace, *(gpu_pod(f"a{i}", percent(30)) for i in range(10)))
+        wait_bound(control_plane, namespace, 10)
+        eventually(lambda: control_plane.answers(8771, "/healthz"), "the second does not start")
+        assert not control_plane.answers(8771, "/readyz")
+        status, answer = second.post("/bind", json.dumps(a_bind(control_plane, namespace)).encode())
+        assert (200, True) == (status, "does not lead" in answer["Error"])
+
+        scheduler.part.kill()
+        eventually(lambda: control_plane.answers(8771, "/readyz"), "the second does not take over", 40)
+        second.configure()
+        create(control_plane, namespace, *(gpu_pod(f"b{i}", percent(30)) for i in range(10)))
+        wait_bound(control_plane, namespace, 20)
+        agree(control_plane, second, namespace)
+    finally:
+        second.part.stop()
+
+
+def a_bind(plane: ControlPlane, namespace: str) -> dict[str, str]:
+    """What kube-scheduler would ask for a new pod."""
+    body = gpu_pod("by-hand", percent(10)) | {}
+    body["spec"]["schedulerName"] = "nobody"
+    create(plane, namespace, body)
+    uid = plane.pod(namespace, "by-hand")["metadata"]["uid"]
+    node = pods_of(plane, namespace)[0]["spec"].get("nodeName") or next(iter(plane.ready_nodes()))
+    return {"PodName": "by-hand", "PodNamespace": namespace, "PodUID": uid, "Node": node}
+
+
+def test_a_lost_api_server_delays_and_loses_nothing(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
+):
+    """kill -9 of the API server during churn: what waited goes on when it is back, and every promise holds."""
+    create(control_plane, namespace, *(gpu_pod(f"a{i}", percent(25)) for i in range(20)))
+    time.sleep(0.3)
+    control_plane["kube-apiserver"].kill()
+    time.sleep(1)
+    control_plane["kube-apiserver"].start()
+    create(control_plane, namespace, *(gpu_pod(f"b{i}", percent(25)) for i in range(20)))
+    wait_bound(control_plane, namespace, 40, 90)
+
+    agree(control_plane, scheduler, namespace, 60)
+
+
+def test_lost_events_and_forgotten_history_are_caught_up(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
+):
+    """With every watch cut while pods go and history compacted, freed shares are free again in the books."""
+    create(control_plane, namespace, *(gpu_pod(f"a{i}", percent(50)) for i in range(20)))
+    wait_bound(control_plane, namespace, 20)
+    control_plane["kube-apiserver"].pause()
+    control_plane["kube-apiserver"].resume()
+    control_plane.cut_watches()
+    for i in range(10):
+        control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/a{i}")
+    control_plane.compact()
+    control_plane.cut_watches()
+
+    agree(control_plane, scheduler, namespace, 60)
+    assert 10 == len(pods_of(control_plane, namespace))
+
+
+def test_it_speaks_https(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+    """kube-scheduler asks over TLS with the configuration that our own command prints, and pods are bound."""
+    pair = control_plane.pki.server("extender", "extender", ["127.0.0.1", "localhost"])
+    ours = OurScheduler(control_plane, 8772, "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
+    ours.part._ready = lambda: control_plane.answers(8772, "/readyz", tls=True)
+    ours.part.start()
+    try:
+        ours.configure("https://127.0.0.1:8772", "--ca-file", str(control_plane.authority))
+        create(control_plane, namespace, gpu_pod("a", percent(30)))
+        wait_bound(control_plane, namespace, 1)
+    finally:
+        ours.part.stop()

@@ -1,0 +1,201 @@
+"""`kubectl aliquot` against the real API server: who has what, why a pod waits, and whether the cluster is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from cluster.control_plane import ControlPlane
+from cluster.fake import gpu_uuid
+from cluster.namespaces import NODE_ADDRESS
+from scheduling import PORT, ROOT, OurScheduler, eventually, gpu_pod, percent, wait_bound
+
+CRDS = ROOT / "deploy" / "crds"
+HOME = "aliquot-system"
+
+
+@pytest.fixture(scope="module")
+def nodes(control_plane: ControlPlane) -> Iterator[list[str]]:
+    """Four V100 on one node, two A100 on another; the CRDs; our scheduler, which has seen to all of it."""
+    control_plane.kubectl("apply", "-f", str(CRDS))
+    control_plane.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=20s")
+    made = [
+        *control_plane.fake_nodes(1, "v100", gpus=4, prefix="kc"),
+        *control_plane.fake_nodes(1, "a100", gpus=2, prefix="kc"),
+    ]
+    ours = OurScheduler(control_plane, PORT, "--bind", f"0.0.0.0:{PORT}")
+    ours.part.start()
+    ours.configure()
+    serve(control_plane)
+    yield made
+    ours.part.stop()
+    control_plane.api.delete(f"/api/v1/namespaces/{HOME}")
+    control_plane.schedule_with({})
+    control_plane.remove_nodes(made)
+
+
+def serve(plane: ControlPlane) -> None:
+    """The service by which the API server reaches our scheduler, as the chart makes it."""
+    plane.make_namespace(HOME)
+    ports = [{"name": "http", "port": PORT, "protocol": "TCP"}]
+    metadata = {"name": "aliquot-scheduler"}
+    plane.api.create(f"/api/v1/namespaces/{HOME}/services", {"metadata": metadata, "spec": {"ports": ports}})
+    subsets = [{"addresses": [{"ip": NODE_ADDRESS}], "ports": ports}]
+    plane.api.create(f"/api/v1/namespaces/{HOME}/endpoints", {"metadata": metadata, "subsets": subsets})
+
+
+def ask(plane: ControlPlane, *arguments: str, status: int = 0) -> str:
+    """What `kubectl aliquot` prints, having ended with this status."""
+    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"], "HOME": str(plane.rooms.state)}
+    command = [sys.executable, "-m", "aliquot.cli.kubectl", *arguments, "--kubeconfig", str(plane.kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert status == done.returncode, done.stdout + done.stderr
+    return done.stdout or done.stderr
+
+
+def facts(plane: ControlPlane, *arguments: str) -> Any:
+    """The same as data."""
+    return json.loads(ask(plane, *arguments, "-o", "json"))
+
+
+def test_gpus_and_top_show_what_pods_hold(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+    """A bound pod's share is on its GPU in `get gpus` and `top`, in every form; free GPUs are shown free."""
+    body = gpu_pod("a", percent(30, "4Gi"), annotations={"aliquot.dev/gpu-model": "V100"})
+    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
+    wait_bound(control_plane, namespace, 1)
+    gpus = [g for g in facts(control_plane, "get", "gpus") if g["node"] in nodes]
+    (held,) = [g for g in gpus if g["residents"]]
+
+    assert 6 == len(gpus)
+    assert (nodes[0], 700, f"{namespace}/a/c0") == (held["node"], held["free_milli"], held["residents"][0]["tenant"])
+    assert gpu_uuid(nodes[0], held["index"]) == held["uuid"]
+    assert gpus == [g for g in yaml.safe_load(ask(control_plane, "get", "gpus", "-o", "yaml")) if g["node"] in nodes]
+    assert "0.30 of 1.00  4.0 / 16.0 GiB" in ask(control_plane, "get", "gpus", nodes[0])
+    assert held["uuid"] in ask(control_plane, "get", "gpus", "-o", "wide")
+    top = ask(control_plane, "top", "-n", namespace)
+    assert f"  {namespace}/a/c0" in top and "██████░░░░░░░░░░░░░░" in top
+
+
+def test_explain_says_why_a_pod_waits_and_what_would_help(
+    control_plane: ControlPlane, namespace: str, nodes: list[str]
+):
+    """Both A100 are half taken, so a pod that asks for a whole one waits: each node is accounted for."""
+    a100 = {"aliquot.dev/gpu-model": "A100"}
+    holders = [gpu_pod(f"h{i}", percent(60), annotations=a100) for i in range(2)]
+    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", *holders)
+    wait_bound(control_plane, namespace, 2)
+    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("wants", percent(100), annotations=a100))
+    eventually(
+        lambda: any(c.get("message") for c in control_plane.pod(namespace, "wants")["status"].get("conditions", [])),
+        "the pod was not looked at",
+    )
+    told = facts(control_plane, "explain", "pod", "wants", "-n", namespace)
+    text = ask(control_plane, "explain", "pod", "wants", "-n", namespace)
+
+    assert "waiting" == told["state"]
+    (request,) = told["requests"]
+    assert not request["fits"] and {nodes[0], nodes[1]} <= {v["node"] for v in request["verdicts"]}
+    assert request["changes"]
+    assert text.startswith(f"{namespace}/wants waits: asks 1 GPU of model A100")
+    assert "Nearest: " in text and "kube-scheduler says: 0/" in text
+    placed = ask(control_plane, "explain", "pod", "h0", "-n", namespace)
+    assert f"{namespace}/h0 is on {nodes[1]}:" in placed and "request 0.60, limit 1.00" in placed
+
+
+def test_sharepods_vgpus_and_quota_are_listed(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+    """SharePods of one namespace or of all, vGPUs, and each bound of a quota with what is held of it."""
+    spec = {"containers": [{"name": "main", "image": "busybox"}]}
+    group = "/apis/aliquot.dev/v1alpha1"
+    control_plane.api.create(
+        f"{group}/namespaces/{namespace}/sharepods",
+        {
+            "apiVersion": "aliquot.dev/v1alpha1",
+            "kind": "SharePod",
+            "metadata": {"name": "notebook"},
+            "spec": {"gpu": {"request": "0.3", "model": "H900"}, "template": {"spec": spec}},
+        },
+    )
+    control_plane.api.create(
+        f"{group}/namespaces/{namespace}/gpuquotas",
+        {
+            "apiVersion": "aliquot.dev/v1alpha1",
+            "kind": "GPUQuota",
+            "metadata": {"name": "team"},
+            "spec": {"limits": [{"model": "V100", "gpus": "2", "memory": "20Gi"}]},
+        },
+    )
+    held = gpu_pod("q", percent(50, "2Gi"), annotations={"aliquot.dev/gpu-model": "V100"})
+    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", held)
+    wait_bound(control_plane, namespace, 1)
+    (share,) = facts(control_plane, "get", "sharepods", "-n", namespace)
+
+    assert ("notebook", "0.3", "Pending") == (share["name"], share["request"], share["phase"])
+    assert namespace in ask(control_plane, "get", "sharepods", "-A")
+    (quota,) = facts(control_plane, "get", "quota", "-n", namespace)
+    assert (500, 2000, 2048, 20480) == tuple(quota[k] for k in ("held_milli", "most_milli", "held_mib", "most_mib"))
+    assert "0.50 of 2.00  2.0 GiB of 20.0 GiB" in ask(control_plane, "get", "quota", "-n", namespace)
+    assert [] == facts(control_plane, "get", "vgpus") or "NAME" in ask(control_plane, "get", "vgpus")
+
+
+def test_topo_draws_a_node_and_names_the_best_set(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+    """The tree of the node's own topology, and the best pair of its free GPUs."""
+    text = ask(control_plane, "topo", nodes[0], "--best", "2")
+
+    assert text.startswith(f"node {nodes[0]}: 4 GPUs") and "Best 2: GPU " in text
+    assert 4 == facts(control_plane, "topo", nodes[0])["count"]
+
+
+def test_inspect_compares_the_books_with_the_pods(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+    """Through the API server's proxy: the running scheduler's books and the pods' plans say the same of every GPU."""
+    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("i", percent(25)))
+    wait_bound(control_plane, namespace, 1)
+    eventually(lambda: facts(control_plane, "inspect")["agree"], "the books and the pods differ")
+    told = facts(control_plane, "inspect")
+
+    assert 250 in {row["scheduler"][0] for row in told["devices"] if row["node"] in nodes}
+    assert ask(control_plane, "inspect").startswith("the scheduler and the pods agree about ")
+
+
+def test_doctor_finds_nothing_wrong_in_a_right_cluster(control_plane: ControlPlane, nodes: list[str]):
+    """API server, scheduler, versions, lead, CRDs, nodes and pods are each looked at and found right."""
+    told = facts(control_plane, "doctor")
+
+    assert told["ok"]
+    looked = ["Kubernetes", "scheduler", "versions", "lead", "CRDs", "nodes", "pods"]
+    assert looked == [finding["what"] for finding in told["findings"]]
+
+
+def test_doctor_names_a_pod_that_was_bound_past_us(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+    """A pod that asks for a GPU and was put on a node without a plan is a fault; so is a missing scheduler."""
+    past = gpu_pod("past", percent(20), nodeName=nodes[0])
+    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", past)
+    told = json.loads(ask(control_plane, "doctor", "--scheduler", "default/none:1", "-o", "json", status=1))
+    found = {(f["what"], f["state"]): f["found"] for f in told["findings"]}
+
+    assert f"{namespace}/past" in found["pods", "fault"]
+    assert ("Kubernetes", "ok") in found and ("CRDs", "ok") in found and ("nodes", "ok") in found
+    assert ("scheduler", "fault") in found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("explain", "pod", "nobody", "-n", "default"), 'there is no pod "nobody" in namespace "default"'),
+        (("topo", "nowhere"), 'there is no node "nowhere"'),
+        (("get", "pods"), '"pods" is not listed here'),
+        (("inspect", "--scheduler", "here"), "names no service; write NAMESPACE/SERVICE:PORT"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(
+    control_plane: ControlPlane, nodes: list[str], arguments: tuple[str, ...], sentence: str
+):
+    """What is not there, and what is not in the right form, ends with status 2 and one sentence."""
+    text = ask(control_plane, *arguments, status=2)
+
+    assert sentence in text and 1 == text.count("\n")

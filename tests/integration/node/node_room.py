@@ -1,0 +1,156 @@
+"""The node's desk, plugin and seats with a real arbiter and an emulated machine; kubelet and the API are stand-ins."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aliquot.arbiter.client import ArbiterClient
+from aliquot.kube.names import GPU_PERCENT, PLAN
+from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
+from aliquot.model.requests import Slice
+from aliquot.node.allotments import Allotments
+from aliquot.node.checkpoint import PodKey
+from aliquot.node.desk import ShareDesk
+from aliquot.node.kubelet import PodResources
+from aliquot.node.machine import find_machine
+from aliquot.node.plugin import DevicePlugin
+from aliquot.node.pods import NodePod
+from aliquot.node.seating import Seating
+from aliquot.node.settings import Settings
+from aliquot.node.testing import KubeletStandIn
+
+NODE = "node-1"
+
+
+class FakePods:
+    """The node's pods, as the test says; `late` are those that only a question to the API server brings."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, NodePod] = {}
+        self.late: dict[str, NodePod] = {}
+
+    def __iter__(self) -> Iterator[NodePod]:
+        return iter(list(self.known.values()))
+
+    def keys(self) -> dict[str, PodKey]:
+        return {uid: pod.key for uid, pod in self.known.items()}
+
+    def get(self, uid: str) -> NodePod | None:
+        return self.known.get(uid)
+
+    async def refresh(self) -> None:
+        self.known |= self.late
+
+
+class Room:
+    """Everything of a node agent but the API server; `close` ends it."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="aq-"))
+        self.kubelet = KubeletStandIn(self.folder / "kubelet")
+        self.pods = FakePods()
+        self.told: list[tuple[str, str, str, str]] = []
+        self.settings = Settings(
+            node_name=NODE, runtime_dir=str(self.folder), state_dir=str(self.folder / "state"),
+            cdi_dir=str(self.folder / "cdi"), kubelet_dir=str(self.folder / "kubelet"), pre_start_wait_s=1.0,
+        )  # fmt: skip
+        self.arbiter = self.start_arbiter()
+        self.machine = find_machine("v100x2", self.settings.emulated)
+        self.settings.tenants.mkdir()
+        self.seating = Seating(NODE, self.machine, self.settings.tenants, self.folder)
+        self.kubelet.start()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.plugin = self.do(self._open())
+        self._run = asyncio.run_coroutine_threadsafe(self.plugin.run(), self._loop)
+
+    async def _open(self) -> DevicePlugin:
+        self.allotments = Allotments(self.settings.checkpoint, NODE)
+        self.resources = PodResources(self.settings.pod_resources)
+        self.desk = ShareDesk(
+            self.settings, self.seating, self.pods, self.allotments, self.resources, self._outcome  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.desk.unfit = ""
+        return DevicePlugin(self.settings.device_plugins, GPU_PERCENT, self.desk, on_registered=lambda: None)
+
+    async def _outcome(self, owner: PodKey, container: str, outcome: str, why: str) -> None:
+        self.told.append((str(owner), container, outcome, why))
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Runs something in the agent's loop and returns its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
+    def start_arbiter(self) -> subprocess.Popen[str]:
+        """A new arbiter process, ready."""
+        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.folder)]
+        made = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert made.stdout and made.stdout.readline() == "ready\n"
+        return made
+
+    def kill_arbiter(self) -> None:
+        """As a crash does."""
+        self.arbiter.kill()
+        self.arbiter.wait()
+        assert self.arbiter.stdout
+        self.arbiter.stdout.close()
+
+    def pod(self, name: str, gpu: int, milli: int, mib: int, *, late: bool = False) -> PodPlan:
+        """A pod of one container with a plan."""
+        piece = Slice(self.machine.gpus[gpu].uuid, milli, 1000, mib)  # type: ignore[arg-type]
+        plan = PodPlan(NODE, {"main": ContainerPlan((piece,))})
+        limits = {GPU_PERCENT: str(milli // 10)}
+        body = {
+            "metadata": {
+                "name": name,
+                "namespace": "ns",
+                "uid": f"uid-{name}",
+                "annotations": {PLAN: write_plan(plan)},
+            },
+            "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+        }
+        made = msgspec.json.decode(msgspec.json.encode(body), type=NodePod)
+        (self.pods.late if late else self.pods.known)[made.metadata.uid] = made
+        return plan
+
+    def admit(self, name: str, count: int) -> str:
+        """Admission by kubelet; the CDI device name that it was answered with."""
+        answer = self.kubelet.admit("ns", name, "main", GPU_PERCENT, count).answer
+        assert (1, 0, 0) == (len(answer.cdi_devices), len(answer.mounts), len(answer.envs))
+        return str(answer.cdi_devices[0].name)
+
+    def start(self, name: str) -> None:
+        """The start of an admitted container."""
+        self.kubelet.start_container("ns", name, "main", GPU_PERCENT)
+
+    def edits(self, device: str) -> dict[str, Any]:
+        """What the CDI file of a device changes."""
+        file = self.folder / "cdi" / f"aliquot.dev-gpu_{device.partition('=')[2]}.json"
+        return dict(msgspec.json.decode(file.read_bytes())["devices"][0]["containerEdits"])
+
+    def tenants(self) -> dict[str, tuple[str, int]]:
+        """Name -> (GPU, MiB) at the arbiter."""
+        with ArbiterClient(self.folder) as client:
+            return {t.name: (gpu.uuid, t.memory_limit_mib) for gpu in client.status().gpus for t in gpu.tenants}
+
+    def close(self) -> None:
+        """Ends everything."""
+        self._run.cancel()
+        self.do(asyncio.sleep(0.4))
+        self.do(self.resources.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self.kubelet.stop()
+        if self.arbiter.poll() is None:
+            self.kill_arbiter()
+        subprocess.run(["rm", "-rf", str(self.folder)], check=True)

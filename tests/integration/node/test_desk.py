@@ -1,0 +1,203 @@
+"""What the node agent answers kubelet, and what it makes for a container, without a cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from node_room import Room
+
+from aliquot.kube.names import GPU_PERCENT
+from aliquot.node.checkpoint import read_checkpoint
+from aliquot.node.testing import AdmissionError, StartError
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    """A node with two emulated V100."""
+    made = Room()
+    try:
+        made.kubelet.wait_allocatable(GPU_PERCENT, 200)
+        yield made
+    finally:
+        made.close()
+
+
+def test_each_container_gets_what_its_plan_says(room: Room):
+    """Equal containers, admitted in one order and started in another, each find their own GPU, memory and tenant."""
+    names = [f"p{number}" for number in range(12)]
+    for number, name in enumerate(names):
+        room.pod(name, number % 2, 100, 512 + number)
+    devices = {name: room.admit(name, 10) for name in names}
+
+    for name in reversed(names):
+        room.start(name)
+
+    assert 12 == len(set(devices.values()))
+    tenants = room.tenants()
+    for number, name in enumerate(names):
+        uuid = room.machine.gpus[number % 2].uuid
+        assert f"CUDA_VISIBLE_DEVICES={uuid}" in room.edits(devices[name])["env"]
+        assert (uuid, 512 + number) == tenants[f"ns/{name}/main"]
+
+
+def test_nothing_is_told_before_it_is_on_disk(room: Room):
+    """The name that Allocate answers with is in the checkpoint, and so is its owner once the container starts."""
+    room.pod("a", 1, 300, 1024)
+
+    name = room.admit("a", 30).partition("=")[2]
+    assert [(name, "")] == [(a.name, a.uid) for a in read_checkpoint(room.settings.checkpoint)[0].allotments]
+    room.start("a")
+
+    assert [(name, "uid-a")] == [(a.name, a.uid) for a in read_checkpoint(room.settings.checkpoint)[0].allotments]
+
+
+def test_a_name_is_never_given_twice(room: Room):
+    """The same ids, given to one pod after another, have another name each time."""
+    seen = set()
+    for number in range(5):
+        room.pod(f"p{number}", 0, 1000, 1024)
+        seen.add(room.admit(f"p{number}", 200))
+        room.kubelet.end_pod("ns", f"p{number}")
+
+    assert 5 == len(seen)
+
+
+def test_a_start_again_finds_the_same_seat(room: Room):
+    """A container that starts again changes nothing: same file, same tenant, one seat."""
+    room.pod("a", 0, 300, 1024)
+    device = room.admit("a", 30)
+    room.start("a")
+    before = (room.edits(device), room.tenants(), list(room.seating.seats))
+
+    room.start("a")
+
+    assert before == (room.edits(device), room.tenants(), list(room.seating.seats))
+
+
+def test_a_pod_that_the_watch_has_not_brought_is_asked_for(room: Room):
+    """Kubelet may know a pod before our copy of the API server's pods does."""
+    room.pod("late", 0, 300, 1024, late=True)
+    room.admit("late", 30)
+
+    room.start("late")
+
+    assert "ns/late/main" in room.tenants()
+
+
+def test_the_ids_of_the_planned_gpu_are_preferred(room: Room):
+    """Where kubelet asks, the ids are those of the GPU that the waiting pod's plan names."""
+    room.pod("a", 1, 300, 1024)
+
+    allocated = room.kubelet.admit("ns", "a", "main", GPU_PERCENT, 30)
+
+    assert {"g1"} == {device.partition("-")[0] for device in allocated.ids}
+
+
+def test_what_does_not_fit_is_not_started(room: Room):
+    """Beside those that are seated there has to be room, whatever a plan says; it fits when they have left."""
+    room.pod("a", 0, 700, 1024)
+    room.pod("b", 0, 700, 1024)
+    for name in ("a", "b"):
+        room.admit(name, 70)
+    room.start("a")
+
+    with pytest.raises(StartError, match="does not fit"):
+        room.start("b")
+    assert {"ns/a/main"} == set(room.tenants())
+    assert "waits" in {outcome for _, _, outcome, _ in room.told}
+
+    room.seating.leave_pod("uid-a")
+    room.start("b")
+    assert {"ns/b/main"} == set(room.tenants())
+
+
+def test_a_pod_nobody_planned_is_refused_at_once(room: Room):
+    """Without a plan there is nothing to wait for."""
+    room.pod("a", 0, 300, 1024)
+    room.pods.known["uid-a"].metadata.annotations.clear()
+    room.admit("a", 30)
+
+    with pytest.raises(StartError, match="it was not scheduled by Aliquot"):
+        room.start("a")
+    assert "refused" == room.told[-1][2]
+
+
+def test_an_agent_that_is_not_fit_gives_nothing(room: Room):
+    """All ids are unhealthy while something is amiss, and an Allocate that comes all the same is refused."""
+    room.desk.unfit = "the arbiter is away"
+    room.do(room.plugin.tell())
+
+    room.kubelet.wait_allocatable(GPU_PERCENT, 0)
+    with pytest.raises(AdmissionError):
+        room.admit("a", 30)
+
+
+def test_the_plugin_registers_again_with_a_new_kubelet(room: Room):
+    """Kubelet's restart, with all its sockets removed, is noticed; what was allocated starts as before."""
+    room.pod("a", 0, 300, 1024)
+    room.admit("a", 30)
+
+    room.kubelet.restart()
+
+    room.kubelet.wait_allocatable(GPU_PERCENT, 200)
+    assert 2 == room.plugin.registrations
+    room.start("a")
+
+
+def test_a_new_arbiter_learns_who_is_here(room: Room):
+    """An arbiter that comes back empty is told all tenants; one that remembers is told nothing new."""
+    room.pod("a", 1, 300, 1024)
+    room.admit("a", 30)
+    room.start("a")
+    assert "" == room.seating.look_at_arbiter()
+    before = room.tenants()
+
+    room.kill_arbiter()
+    assert "no arbiter" in room.seating.look_at_arbiter()
+    (room.folder / "tenants.json").unlink()
+    room.arbiter = room.start_arbiter()
+    assert {} == room.tenants()
+
+    assert "" == room.seating.look_at_arbiter()
+    assert before == room.tenants()
+
+
+def test_a_pod_of_the_same_name_takes_the_tenants_place(room: Room):
+    """The second life of a stateful pod has the same name and another uid; the first one's tenant makes room."""
+    first, second = room.pod("a", 0, 300, 1024), room.pod("a", 1, 300, 2048)
+    key = room.pods.known["uid-a"].key
+
+    room.seating.take(key, "main", first)
+    room.seating.leave(f"{key.uid}/main")
+    room.seating.take(type(key)("uid-2", key.namespace, key.pod), "main", second)
+
+    assert {"ns/a/main": (room.machine.gpus[1].uuid, 2048)} == room.tenants()
+
+
+def test_left_overs_are_swept(room: Room):
+    """Folders and tenants that belong to no seat, as a crash leaves them, are removed."""
+    plan = room.pod("a", 0, 300, 1024)
+    room.seating.take(room.pods.known["uid-a"].key, "main", plan)
+    room.seating.seats.clear()
+    (room.settings.tenants / "stray").mkdir()
+
+    assert {"stray", "ns/a/main"} <= set(room.seating.sweep())
+
+    assert {} == room.tenants()
+    assert [] == list(room.settings.tenants.iterdir())
+
+
+def test_gpus_are_watched_by_a_process_of_its_own(room: Room):
+    """The child that watches NVML goes on where the driver tells of no XIDs, and says so."""
+    command = [sys.executable, "-m", "aliquot.driver.health", str(room.machine.libnvml)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout
+        lines = [json.loads(child.stdout.readline())["note"] for _ in range(2)]
+        child.kill()
+
+    assert "no XIDs are told here" in lines[0]
+    assert "watching 2 GPUs" == lines[1]

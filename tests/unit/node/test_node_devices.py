@@ -1,0 +1,122 @@
+"""Device ids, their health and their order; what the node says of itself; the file of emulated faults."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aliquot.driver.discovery import Gpu
+from aliquot.node.cdi import Edits, Mount, remove_spec, write_spec, written_names
+from aliquot.node.devices import device_ids, gpu_of, id_of, preferred
+from aliquot.node.health import emulated_faults
+from aliquot.node.identity import Noted
+from aliquot.node.kubelet import CHECKPOINT, noted
+from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
+from aliquot.node.machine import Machine
+from aliquot.node.plugin import _device
+from aliquot.node.status import described, label_value, labels_of
+
+KUBELETS_LIMIT = 4 << 20
+GPUS = tuple(Gpu(i, f"GPU-{i}", "Tesla V100-SXM2-16GB", 16384, "580.95.05", numa=i // 2) for i in range(4))
+MACHINE = Machine(GPUS, Path("/libcuda"), Path("/libnvml"))
+IDS = st.lists(st.builds(id_of, st.integers(0, 3), st.integers(0, 99)), max_size=30, unique=True)
+
+
+def test_the_largest_list_stays_far_below_kubelets_limit():
+    """16 GPUs of 1000 ids each with memory nodes are less than an eighth of what kubelet takes as one message."""
+    sixteen = [Gpu(i, f"GPU-{i}", "H200", 143771, numa=i // 8) for i in range(16)]
+    told = pb.ListAndWatchResponse(devices=[_device(d) for d in device_ids(sixteen, 1000, {})])
+
+    assert 16000 == len(told.devices)
+    assert told.ByteSize() < KUBELETS_LIMIT // 8
+
+
+def test_a_sick_gpu_takes_its_own_ids_along():
+    """The ids of a sick GPU are unhealthy and no others; each carries its GPU's memory node."""
+    told = device_ids(GPUS, 10, {"GPU-2": "XID 79"})
+
+    assert {2} == {gpu_of(d.name) for d in told if not d.healthy}
+    assert all(d.numa == gpu_of(d.name) // 2 for d in told)
+    assert [1] == [node.ID for node in _device(told[-1]).topology.nodes]
+
+
+@given(IDS, st.integers(0, 30), st.permutations(range(4)), st.data())
+def test_the_planned_gpus_ids_come_first(available, size, order, data):
+    """As many as are asked, what must be among them first, then those of the planned GPUs in order."""
+    must = data.draw(st.lists(st.sampled_from(available), unique=True, max_size=size) if available else st.just([]))
+
+    chosen = preferred(available, must, size, order)
+
+    rest = sorted(set(available) - set(must), key=lambda d: (order.index(gpu_of(d)), d))
+    assert [*sorted(must), *rest][:size] == chosen
+
+
+def test_foreign_ids_belong_to_no_gpu():
+    """Only ids of our own form name a GPU."""
+    assert [3, None, None, None] == [gpu_of(d) for d in ("g3-042", "GPU-8f1d", "g-1", "x3-042")]
+
+
+def test_emulated_faults_follow_their_file():
+    """A lost GPU and a critical XID are faults; an application's XID, other GPUs and other words are none."""
+    text = "lost 1\nxid 0 79\nxid 2 13\nxid 9 79\nlost x\nnothing\n\n"
+
+    assert {"GPU-1": "is lost", "GPU-0": "XID 79"} == emulated_faults(text, MACHINE)
+
+
+def test_the_node_tells_its_devices_as_the_scheduler_reads_them():
+    """The annotation has devices, links, memory nodes and cores by index; labels are such as Kubernetes takes."""
+    told = json.loads(described(MACHINE, {"GPU-3": "is lost"}))
+
+    assert ["GPU-0", "GPU-1", "GPU-2", "GPU-3"] == [d["uuid"] for d in told["devices"]]
+    assert [None, None, None, "is lost"] == [d.get("sick") for d in told["devices"]]
+    assert [0, 0, 1, 1] == told["numa"]
+    assert 4 == len(told["links"]) == len(told["cores"])
+    assert "Tesla-V100-SXM2-16GB" == labels_of(MACHINE)["aliquot.dev/gpu-model"]
+    assert "NVIDIA-H100-80GB-HBM3" == label_value("NVIDIA H100 80GB HBM3 (")
+
+
+def test_a_cdi_file_is_written_whole_and_taken_away(tmp_path: Path):
+    """One file per device, with what is changed of the container and no empty lists."""
+    edits = Edits(("A=b",), (Mount(Path("/h"), Path("/c"), writable=True),)) + Edits(device_nodes=("/dev/nvidia0",))
+
+    path = write_spec(tmp_path, "ab12", edits)
+
+    spec = json.loads(path.read_text())
+    assert ("aliquot.dev/gpu", "ab12") == (spec["kind"], spec["devices"][0]["name"])
+    changed = spec["devices"][0]["containerEdits"]
+    assert {"env", "mounts", "deviceNodes"} == set(changed)
+    assert "rw" == changed["mounts"][0]["options"][0]
+    assert {"ab12"} == written_names(tmp_path)
+    assert [path] == list(tmp_path.iterdir())
+    remove_spec(tmp_path, "ab12")
+    remove_spec(tmp_path, "ab12")
+    assert set() == written_names(tmp_path)
+
+
+@pytest.mark.parametrize("ids", [{"-1": ["g0-000"], "1": ["g0-001"]}, ["g0-000", "g0-001"]])
+def test_kubelets_own_file_names_containers_and_our_answer(tmp_path: Path, ids):
+    """Both forms of kubelet's checkpoint give uid, container, ids and the CDI name that we answered with."""
+    answer = pb.ContainerAllocateResponse(cdi_devices=[pb.CDIDevice(name="aliquot.dev/gpu=ab12")])
+    ours = {
+        "PodUID": "uid-1", "ContainerName": "main", "ResourceName": "aliquot.dev/gpu-percent", "DeviceIDs": ids,
+        "AllocResp": base64.b64encode(answer.SerializeToString()).decode(),
+    }  # fmt: skip
+    others = ours | {"ResourceName": "nvidia.com/gpu"}
+    data = {"PodDeviceEntries": [ours, others], "RegisteredDevices": {}}
+    (tmp_path / CHECKPOINT).write_text(json.dumps({"Data": data, "Checksum": 1}))
+
+    assert [Noted("uid-1", "main", frozenset({"g0-000", "g0-001"}), ("ab12",))] == noted(tmp_path)
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"Data":{"PodDeviceEntries":[{}]}}', "\0\0"])
+def test_a_file_in_another_form_can_not_be_read(tmp_path: Path, text):
+    """Kubelet promises nothing about its file: what is not in the known form counts as unreadable, not as empty."""
+    if text is not None:
+        (tmp_path / CHECKPOINT).write_text(text)
+
+    assert noted(tmp_path) is None

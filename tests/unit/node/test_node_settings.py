@@ -1,0 +1,72 @@
+"""Settings: the same names on the command line, in a file and in the printed configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from aliquot.cli.node import node
+from aliquot.node.settings import BadSettings, Settings, print_settings, read_settings
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "node-flags.md"
+NAMES = [field.encode_name for field in msgspec.structs.fields(Settings)]
+
+
+def test_every_setting_is_a_flag_and_every_flag_a_setting():
+    """Command line and file have the same names."""
+    flags = {option.name.replace("_", "-") for option in node.params} - {"config", "print-config"}
+
+    assert set(NAMES) == flags
+
+
+def test_every_setting_is_in_the_documentation():
+    """The page of flags has a line for each setting."""
+    text = DOCS.read_text()
+
+    assert [] == [name for name in NAMES if f"`--{name}`" not in text]
+
+
+def test_printed_settings_are_a_file_that_gives_the_same(tmp_path: Path):
+    """What --print-config prints can be given to --config."""
+    first = read_settings(None, {"emulate": "v100x2", "ids_per_gpu": 50, "node_labels": False})
+    file = tmp_path / "node.yaml"
+    file.write_text(print_settings(first))
+
+    assert first == read_settings(file, {})
+    printed = CliRunner().invoke(node, ["--config", str(file), "--print-config"])
+    assert (0, file.read_text()) == (printed.exit_code, printed.output)
+
+
+def test_a_flag_comes_before_the_file(tmp_path: Path):
+    """A flag that is given counts, one that is not leaves the file's word."""
+    file = tmp_path / "node.yaml"
+    file.write_text("node-name: from-file\nhealth-period-s: 7\n")
+
+    made = read_settings(file, {"node_name": "from-flag", "health_period_s": None})
+
+    assert ("from-flag", 7.0) == (made.name, made.health_period_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("no-such: 1", "no-such"),
+        ("ids-per-gpu: many", "ids-per-gpu"),
+        ("ids-per-gpu: 1001", "not between 1 and 1000"),
+        ("health-period-s: 0", "health-period-s 0 is not more than 0"),
+        ("pre-start-wait-s: 30", "kubelet waits for 30"),
+        ("log-format: xml", "take text or json"),
+        ("[1]", "no mapping"),
+        ("a: [", "--config"),
+    ],
+)
+def test_what_can_not_be_is_refused_in_a_sentence(tmp_path: Path, text: str, says: str):
+    """A wrong file is told with the setting's name and what is allowed."""
+    file = tmp_path / "node.yaml"
+    file.write_text(text)
+
+    with pytest.raises(BadSettings, match=says):
+        read_settings(file, {})

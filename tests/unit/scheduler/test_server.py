@@ -1,0 +1,270 @@
+"""The extender's answers over HTTP: right ones, and one sentence for every body that is none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scene import Scene, Truth, node
+
+from aliquot.scheduler.config import kube_scheduler_config
+from aliquot.scheduler.server import MOST_BYTES, Extender
+
+HALF = {"aliquot.dev/gpu-percent": 50}
+
+
+class Served:
+    """An extender over one scene, asked as ASGI servers ask."""
+
+    def __init__(self, *, synced: bool = True, ready: bool = True) -> None:
+        self.scene = Scene(Truth(), [node("n", 2), node("m", 1)])
+        self.extender = Extender(
+            self.scene.books, self.scene.binder, self.scene.cache.get, lambda: synced, lambda: ready
+        )
+        self.app = self.extender.app()
+
+    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+        """Status and body of the answer."""
+        sent: list[dict[str, Any]] = []
+        parts = [{"type": "http.request", "body": body, "more_body": False}]
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()],
+            "http_version": "1.1",
+            "scheme": "http",
+            "server": ("test", 80),
+            "client": ("test", 1),
+            "root_path": "",
+        }
+
+        async def receive() -> Any:
+            return parts.pop(0) if parts else {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        asyncio.run(self.app(scope, receive, send))
+        return sent[0]["status"], b"".join(part.get("body", b"") for part in sent[1:])
+
+    def post(self, verb: str, message: Any) -> tuple[int, Any]:
+        """Status and decoded answer of a verb."""
+        status, body = self.ask(
+            "POST", f"/{verb}", message if isinstance(message, bytes) else json.dumps(message).encode()
+        )
+        return status, json.loads(body)
+
+
+def pod(limits: dict[str, Any] | None = None, **annotations: str) -> dict[str, Any]:
+    """A pod as kube-scheduler sends it."""
+    return {
+        "metadata": {"name": "x", "namespace": "default", "uid": "uid-x", "annotations": annotations},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits or HALF}}]},
+    }
+
+
+def test_filter_answers_names_with_names():
+    """With nodeCacheCapable the answer has the fitting names, never null, and a reason for each other."""
+    status, answer = Served().post("filter", {"Pod": pod(), "NodeNames": ["m", "other", "n"]})
+
+    assert 200 == status
+    assert ["m", "n"] == answer["NodeNames"]
+    assert {"other": "has no GPUs that Aliquot knows of"} == answer["FailedAndUnresolvableNodes"]
+    assert (None, {}, "") == (answer["Nodes"], answer["FailedNodes"], answer["Error"])
+
+
+def test_filter_answers_nodes_with_nodes():
+    """Without nodeCacheCapable whole nodes come and go back as they came, also what we do not read."""
+    nodes = {"items": [{"metadata": {"name": name}, "status": {"odd": [1, {"a": None}]}} for name in ("n", "z")]}
+    _, answer = Served().post("filter", {"Pod": pod(), "Nodes": nodes})
+
+    assert nodes["items"][:1] == answer["Nodes"]["items"]
+    assert answer["NodeNames"] is None
+
+
+def test_a_pod_that_contradicts_itself_fits_nowhere_and_is_told_why():
+    """The reason is the pod's fault on every node, and unresolvable, so that nobody is evicted for it."""
+    message = {"Pod": pod(**{"aliquot.dev/gpu-limit": "0.2"}), "NodeNames": ["n"]}
+    _, answer = Served().post("filter", message)
+
+    assert [] == answer["NodeNames"]
+    assert 'gpu-limit"] 0.20 is below' in answer["FailedAndUnresolvableNodes"]["n"]
+
+
+def test_a_pod_without_gpus_goes_anywhere():
+    """A pod that asks for no GPU is passed through."""
+    _, answer = Served().post("filter", {"Pod": pod({"cpu": 1}), "NodeNames": ["n", "other"]})
+
+    assert ["n", "other"] == answer["NodeNames"]
+
+
+def test_verbs_wait_for_the_caches():
+    """Before the caches are whole every verb is 503 and so is readyz; healthz is not."""
+    served = Served(synced=False)
+
+    assert {503} == {served.post(verb, {})[0] for verb in ("filter", "prioritize", "preempt", "bind")}
+    assert (503, 200) == (served.ask("GET", "/readyz")[0], served.ask("GET", "/healthz")[0])
+
+
+def test_a_standby_is_not_ready():
+    """Who does not lead gets no traffic."""
+    assert (503, b"another scheduler leads\n") == Served(ready=False).ask("GET", "/readyz")
+
+
+def test_a_body_above_the_limit_is_not_read():
+    """A body that says it is too long is refused before it is read."""
+    status, body = Served().ask("POST", "/filter", b"{}", content_length=str(MOST_BYTES + 1))
+
+    assert 413 == status
+    assert b"the most is" in body
+
+
+def test_bind_then_inspect_then_metrics():
+    """What was bound is in inspect, in gpushare's inspect and in the metrics."""
+    served = Served()
+    made = served.scene.truth.create("a", {"aliyun.com/gpu-mem": 4})
+    served.scene.catch_up()
+    message = {"PodName": "a", "PodNamespace": "default", "PodUID": made.metadata.uid, "Node": "m"}
+    status, answer = served.post("bind", message)
+    facts = json.loads(served.ask("GET", "/inspect")[1])
+    theirs = served.ask("GET", "/gpushare-scheduler/inspect/m")[1]
+
+    assert (200, "") == (status, answer["Error"])
+    assert ["default/a/main"] == [r["tenant"] for r in facts["nodes"][0]["devices"][0]["residents"]]
+    assert (
+        b'{"nodes":[{"name":"m","totalGPU":16,"usedGPU":4,"devs":[{"id":0,"totalGPU":16,"usedGPU":4,"pods":['
+        b'{"name":"a","namespace":"default","usedGPU":4}]}]}]}'
+    ) == theirs
+    notes = served.scene.truth.pods["a"]["metadata"]["annotations"]
+    assert ("0", "16", "4") == tuple(notes[f"ALIYUN_COM_GPU_MEM_{key}"] for key in ("IDX", "DEV", "POD"))
+    assert b'aliquot_scheduler_holds{state="waiting"} 1.0' in served.ask("GET", "/metrics")[1]
+
+
+def test_the_printed_configuration_names_every_verb():
+    """kube-scheduler is told all verbs, names only, both resources and to look at every node."""
+    made = kube_scheduler_config("https://x:1/", ca_file="/ca")
+    (extender,) = made["extenders"]
+
+    assert ("filter", "prioritize", "preempt", "bind") == tuple(
+        extender[f"{v}Verb"] for v in ("filter", "prioritize", "preempt", "bind")
+    )
+    assert ("https://x:1", True, True, 100) == (
+        extender["urlPrefix"],
+        extender["nodeCacheCapable"],
+        extender["enableHTTPS"],
+        made["percentageOfNodesToScore"],
+    )
+    assert ["aliquot.dev/gpu-percent", "aliquot.dev/gpu-memory"] == [r["name"] for r in extender["managedResources"]]
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind", "dry-run"])
+@pytest.mark.parametrize("body", [b"", b"{", b"null", b"[]", b"7", b'"x"', b"\xff", b'{"Pod": []}', b"[" * 50_000])
+def test_what_is_no_message_is_answered_with_a_sentence(verb: str, body: bytes):
+    """400 and one sentence; nothing is raised and nothing is done."""
+    status, answer = Served().post(verb, body)
+
+    assert 400 == status
+    assert answer["Error"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+quantities = st.sampled_from([0, 1, 30, 100, 250, -1, "4Gi", "0.5", "x", 10**30, None, [], 1.5]) | json_values
+resources = st.dictionaries(
+    st.sampled_from(
+        [
+            "aliquot.dev/gpu-percent",
+            "aliquot.dev/gpu-memory",
+            "tencent.com/vcuda-core",
+            "tencent.com/vcuda-memory",
+            "aliyun.com/gpu-mem",
+            "nvidia.com/gpu",
+            "nvidia.com/gpumem",
+            "nvidia.com/gpucores",
+            "cpu",
+        ]
+    ),
+    quantities,
+    max_size=3,
+)
+notes = st.dictionaries(
+    st.sampled_from(
+        [
+            "aliquot.dev/gpu-request",
+            "aliquot.dev/gpu-limit",
+            "aliquot.dev/gpu-parts",
+            "aliquot.dev/affinity",
+            "aliquot.dev/gpu-model",
+            "aliquot.dev/cpu-bind",
+            "aliquot.dev/plan",
+            "kubeshare/gpu_request",
+            "tencent.com/vcuda-core-limit",
+            "nvidia.com/nouse-gpuuuid",
+        ]
+    ),
+    st.sampled_from(["0.3", "0.5", "1", "2", "", "x", "-1", "A100", "{}", "9" * 400]) | st.text(max_size=6),
+    max_size=3,
+)
+containers = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(["a", "b", ""])},
+        optional={"resources": st.fixed_dictionaries({"limits": resources}), "restartPolicy": st.just("Always")},
+    ),
+    max_size=3,
+)
+pods = st.fixed_dictionaries(
+    {
+        "metadata": st.fixed_dictionaries(
+            {"name": st.just("x"), "namespace": st.just("default"), "uid": st.just("u")},
+            optional={"annotations": notes},
+        ),
+        "spec": st.fixed_dictionaries({"containers": containers}, optional={"initContainers": containers}),
+    }
+)
+names = st.lists(st.sampled_from(["n", "m", "other", ""]), max_size=4, unique=True)
+victims = st.dictionaries(
+    st.sampled_from(["n", "m", "other"]),
+    st.fixed_dictionaries(
+        {"Pods": st.lists(st.fixed_dictionaries({"UID": st.sampled_from(["u", "v", ""])}), max_size=2)}
+    ),
+    max_size=2,
+)
+messages = st.fixed_dictionaries(
+    {"Pod": pods | json_values},
+    optional={
+        "NodeNames": names | json_values,
+        "Nodes": st.fixed_dictionaries({"items": st.lists(json_values, max_size=2)}) | st.none(),
+        "NodeNameToMetaVictims": victims,
+        "PodName": st.just("x"),
+        "PodNamespace": st.just("default"),
+        "PodUID": st.just("u"),
+        "Node": st.sampled_from(["n", "other"]),
+    },
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(messages, st.sampled_from(["filter", "prioritize", "preempt", "bind", "dry-run"]))
+def test_no_message_does_harm(message: dict[str, Any], verb: str):
+    """Whatever is sent: an answer of the verb's kind or one sentence; the books are as before."""
+    served = Served()
+    status, answer = served.post(verb, msgspec.json.encode(message))
+
+    assert status in (200, 400)
+    assert {} == served.scene.booked()
+    if status == 400:
+        assert answer["Error"]
+    elif verb == "filter" and isinstance(message.get("NodeNames"), list):
+        told = [*answer["NodeNames"], *answer["FailedNodes"], *answer["FailedAndUnresolvableNodes"]]
+        assert sorted(told) == sorted(message["NodeNames"])

@@ -1,0 +1,163 @@
+"""Facts of a cluster's books."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Device
+from aliquot.placement.asks import Ask
+from aliquot.placement.cluster import Cluster, NodeSpec
+from aliquot.placement.decide import Decider
+from aliquot.placement.policy import policy
+from aliquot.placement.reasons import Refusal
+from aliquot.topology import Topology
+from aliquot.web.api import AskFor, Share, Workload
+from aliquot.web.app import dashboard, everyone
+from aliquot.web.cluster import Beside, ClusterFacts
+
+
+class Scene:
+    """A cluster with its decider and facts."""
+
+    def __init__(self, nodes: int = 3, gpus: int = 4) -> None:
+        links = [["X" if i == j else "SYS" for j in range(gpus)] for i in range(gpus)]
+        specs = [
+            NodeSpec(
+                f"node-{n:03d}",
+                tuple(Device(GpuUuid(f"GPU-{n}-{g}"), g, "Tesla V100-SXM2-16GB", 16384) for g in range(gpus)),
+                cpu_milli=64_000,
+                memory_mib=262_144,
+                topology=Topology.of(links),
+            )
+            for n in range(nodes)
+        ]
+        self.cluster = Cluster(specs)
+        self.decider = Decider(self.cluster, policy("binpack"))
+        self.beside = Beside()
+        self.facts = ClusterFacts(self.decider, self.beside, title="test", hidden=lambda name: name.startswith("#"))
+
+    def place(self, tenant: str, **ask: int) -> None:
+        """Somebody comes."""
+        wanted = Ask(**ask)
+        found = self.decider.decide(wanted)
+        assert not isinstance(found, Refusal)
+        self.decider.commit(tenant, found, wanted)
+        self.facts.refresh(time.time())
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """Three nodes of four GPUs, one pod with 1.5 and one with 0.3."""
+    scene = Scene()
+    scene.place("x/big", whole=1, rest_milli=500)
+    scene.place("y/small", rest_milli=300)
+    return scene
+
+
+def test_gpus_are_those_of_the_books(scene: Scene):
+    """Every device stands there with its residents and with what the books say is free."""
+    gpus = scene.facts.gpus()
+
+    assert 12 == len(gpus)
+    for gpu in gpus:
+        cell = scene.cluster.uuids[GpuUuid(gpu.uuid)]
+        assert scene.cluster.free_milli.item(*cell) == gpu.free_milli
+        assert [r.tenant for r in scene.cluster.residents(*cell)] == [share.tenant for share in gpu.shares]
+
+
+def test_workloads_have_their_pieces(scene: Scene):
+    """A pod on several GPUs is one workload with a piece on each."""
+    found = {workload.name: workload for workload in scene.facts.workloads()}
+
+    assert {"x/big": 2, "y/small": 1} == {name: len(workload.pieces) for name, workload in found.items()}
+    assert (1500, 300) == (found["x/big"].request_milli, found["y/small"].request_milli)
+
+
+def test_measures_are_laid_over_the_books(scene: Scene):
+    """What a node measured shows as usage; what was promised stays what the books say."""
+    gpu = next(gpu for gpu in scene.facts.gpus() if any(s.tenant == "y/small" for s in gpu.shares))
+    scene.beside.measured = {(gpu.uuid, "y/small"): Share("?", 0, 0, 250, 0, 512, kept_percent=99.0, windows=7)}
+    scene.facts.refresh(time.time())
+    workload = next(workload for workload in scene.facts.workloads() if workload.name == "y/small")
+
+    assert (250, 512, 300, 99.0) == (
+        workload.usage_milli, workload.memory_used_mib, workload.request_milli, workload.kept_percent
+    )  # fmt: skip
+
+
+def test_nothing_new_is_no_new_revision(scene: Scene):
+    """The revision grows with changes only."""
+    before = scene.facts.revision
+    scene.facts.refresh(time.time())
+    assert before == scene.facts.revision
+
+    scene.place("z/more", rest_milli=100)
+    assert before + 1 == scene.facts.revision
+
+
+def test_what_is_the_programs_own_is_not_shown(scene: Scene):
+    """A placeholder of the program keeps its room and is nobody's workload."""
+    scene.place("#hold", rest_milli=200)
+
+    assert "#hold" not in str(scene.facts.gpus()) + str(scene.facts.workloads())
+
+
+def test_a_waiting_pod_is_explained_by_groups_of_nodes(scene: Scene):
+    """Nodes with the same obstacle are one reason."""
+    waiting = Workload("z/huge", "Pod", "Pending", 5000, 5000, [], 5.0)
+    scene.beside.waiting = [(waiting, Ask(whole=5))]
+    scene.facts.refresh(time.time())
+    why = scene.facts.explain("z/huge")
+
+    assert "z/huge" == scene.facts.workloads()[0].name
+    assert why is not None and ["3 nodes"] == [reason.where for reason in why.reasons] and why.reasons[0].lasting
+
+
+def test_a_trial_goes_where_the_decider_would_go(scene: Scene):
+    """A dry run has the decider's placement and reserves nothing."""
+    before = scene.cluster.free_total.tolist()
+    trial = scene.facts.try_request(AskFor(request="0.4"))
+    found = scene.decider.decide(Ask(rest_milli=400))
+
+    assert not isinstance(found, Refusal)
+    assert [piece.gpu for piece in found.slices] == [piece.uuid for piece in trial.pieces]
+    assert before == scene.cluster.free_total.tolist()
+    assert 400 == trial.before[0].free_milli - trial.after[0].free_milli
+
+
+def test_a_node_that_leaves_is_gone(scene: Scene):
+    """Nodes come and go with the books, cordoned ones are told."""
+    scene.cluster.set_cordoned("node-001")
+    scene.cluster.remove_node("node-002")
+    scene.facts.refresh(time.time())
+
+    assert [("node-000", False), ("node-001", True)] == [(n.name, n.cordoned) for n in scene.facts.nodes()]
+
+
+def test_the_same_pages_serve_a_cluster(scene: Scene):
+    """Every page and path answers from a cluster's books as from one machine's."""
+    visitor = TestClient(dashboard(everyone(scene.facts)), base_url="http://localhost")
+    for path in ("/", "/workloads", "/workloads/x/big", "/topology?node=node-001", "/pool", "/try?request=0.5"):
+        assert 200 == visitor.get(path).status_code, path
+    assert len(scene.facts.gpus()) == msgspec.json.decode(visitor.get("/api/v1/gpus").content)["total"]
+
+
+def test_five_hundred_nodes_are_read_quickly():
+    """A look at 500 nodes of 8 GPUs after one change takes a fraction of a second."""
+    scene = Scene(nodes=500, gpus=8)
+    for number in range(300):
+        wanted = Ask(rest_milli=300)
+        found = scene.decider.decide(wanted)
+        assert not isinstance(found, Refusal)
+        scene.decider.commit(f"x/p-{number}", found, wanted)
+    scene.facts.refresh(0.0)
+    scene.place("x/last", rest_milli=100)
+    began_s = time.process_time()
+    scene.facts.refresh(1.0)
+
+    assert time.process_time() - began_s < 0.3
