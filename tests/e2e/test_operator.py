@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
+from cluster.api import ApiError
 from cluster.control_plane import ControlPlane
-from operating import create, install_crds, operating, sharepod, vgpus, wait_for, wait_phase
-from scheduling import OurScheduler, slices_of
+from operating import (
+    ALIQUOT,
+    Agent,
+    create,
+    install_crds,
+    look,
+    operating,
+    reason,
+    sharepod,
+    vgpus,
+    wait_for,
+    wait_phase,
+)
+from scheduling import OurScheduler, gpu_pod, percent, pods_of, slices_of, wait_bound
+
+from aliquot.scheduler.webhook.configuration import configurations
+
+WEBHOOK = "https://127.0.0.1:8781"
 
 
 @pytest.fixture(scope="module")
@@ -15,9 +33,29 @@ def scheduler(control_plane: ControlPlane) -> Iterator[OurScheduler]:
     """Our scheduler with its operator, which owns a node of four V100."""
     install_crds(control_plane)
     nodes = control_plane.fake_nodes(1, "v100", gpus=4, prefix="own")
-    with operating(control_plane, 8780) as ours:
+    flags = ("--webhook", "127.0.0.1:8781", "--webhook-name", "127.0.0.1", "--default-gpu-limit", "0.8")
+    for made in configurations("kube-system", url=WEBHOOK):
+        control_plane.kubectl("apply", "-f", "-", input_=json.dumps(made))
+    with operating(control_plane, 8780, *flags) as ours:
+        wait_for(lambda: trusted(control_plane), all, "the API server does not trust the webhook")
         yield ours
+    control_plane.kubectl("delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "aliquot")
     control_plane.remove_nodes(nodes)
+
+
+def trusted(plane: ControlPlane) -> list[bool]:
+    """Whether each webhook of ours has a CA bundle."""
+    group = "/apis/admissionregistration.k8s.io/v1"
+    kinds = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+    hooks = [hook for kind in kinds for hook in plane.api.get(f"{group}/{kind}/aliquot")["webhooks"]]
+    return ["caBundle" in hook["clientConfig"] for hook in hooks]
+
+
+def remove(plane: ControlPlane, namespace: str, *names: str) -> None:
+    """Delete SharePods, and see their pods gone."""
+    for name in names:
+        plane.api.delete(f"{ALIQUOT}/namespaces/{namespace}/sharepods/{name}")
+    wait_for(lambda: pods_of(plane, namespace), lambda pods: not pods, "pods stay")
 
 
 def test_a_sharepod_becomes_a_pod_on_a_gpu(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
@@ -39,5 +77,165 @@ def test_a_sharepod_becomes_a_pod_on_a_gpu(control_plane: ControlPlane, namespac
     assert [f"{namespace}/a/main"] == [who["tenant"] for who in named["status"]["attached"]]
     assert "0.30" == named["status"]["requested"]
 
-    control_plane.kubectl("delete", "sharepod", "a", "-n", namespace, "--wait=false")
+    remove(control_plane, namespace, "a")
     wait_for(lambda: vgpus(control_plane), lambda v: v == {}, "the vGPU stays")
+
+
+def test_sharepods_meet_on_a_gpu_by_its_name(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
+    """Equal gpuIDs share one GPU, another gpuID another; a third one that does not fit waits, and is told why."""
+    node = next(n for n in control_plane.ready_nodes() if n.startswith("own"))
+    create(
+        control_plane,
+        namespace,
+        sharepod("a", "0.5", gpuID="team"),
+        sharepod("c", "0.2", gpuID="other", node=node),
+    )
+    first = wait_phase(control_plane, namespace, "a", "Running")
+    create(control_plane, namespace, sharepod("b", "0.4", gpuID="team"), sharepod("d", "0.4", gpuID="team"))
+    wait_for(
+        lambda: [look(control_plane, namespace, name).get("status", {}).get("phase") for name in "bd"],
+        lambda phases: sorted(map(str, phases)) == ["Pending", "Running"],
+        "one of two should run",
+    )
+    other = wait_phase(control_plane, namespace, "c", "Running")
+    uuid = first["status"]["gpuUUID"]
+    same = {s["status"].get("gpuUUID") for s in (look(control_plane, namespace, name) for name in "bd")} - {None}
+    found = {name: vgpu["status"]["uuid"] for name, vgpu in vgpus(control_plane).items()}
+
+    assert {uuid} == same
+    assert {"team": uuid, "other": other["status"]["gpuUUID"]} == found and uuid != found["other"]
+    assert node == other["status"]["nodeName"]
+    waits = next(
+        s for s in (look(control_plane, namespace, name) for name in "bd") if s["status"]["phase"] == "Pending"
+    )
+    assert "Unschedulable" == reason(waits)[0]
+    remove(control_plane, namespace, *"abcd")
+
+
+def test_what_can_not_be_is_told_and_another_scheduler_is_obeyed(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
+):
+    """An unknown node is told and makes no pod; a SharePod with its author's scheduler waits for a node, and gets it."""
+    node = next(n for n in control_plane.ready_nodes() if n.startswith("own"))
+    create(
+        control_plane,
+        namespace,
+        sharepod("nowhere", "0.1", node="atlantis"),
+        sharepod("mine", "0.1", template={"schedulerName": "my-scheduler"}),
+    )
+    told = wait_for(lambda: look(control_plane, namespace, "nowhere"), reason, "nothing is told")
+    waits = wait_for(lambda: look(control_plane, namespace, "mine"), reason, "nothing is told")
+    assert ("Impossible", 'spec.nodeName "atlantis" is no node of this cluster') == reason(told)
+    assert ("WaitsForScheduler", 'scheduler "my-scheduler" has not set spec.nodeName') == reason(waits)
+    assert [] == pods_of(control_plane, namespace)
+
+    control_plane.api.merge(f"{ALIQUOT}/namespaces/{namespace}/sharepods/mine", {"spec": {"nodeName": node}})
+    assert node == wait_phase(control_plane, namespace, "mine", "Running")["status"]["nodeName"]
+    remove(control_plane, namespace, "nowhere", "mine")
+
+
+def test_a_pod_that_is_taken_away_is_not_made_again(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
+):
+    """Somebody deletes a SharePod's pod: the SharePod has failed and says so."""
+    create(control_plane, namespace, sharepod("a", "0.1"))
+    wait_phase(control_plane, namespace, "a", "Running")
+    control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/a")
+
+    failed = wait_phase(control_plane, namespace, "a", "Failed")
+    assert "PodGone" == reason(failed, "Ready")[0] and [] == pods_of(control_plane, namespace)
+
+
+def test_a_namespace_gets_no_more_than_its_quota(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
+    """Half a V100: the second 0.3 waits and is told why, kubectl shows what is held, a bound below that is refused."""
+    quotas = f"{ALIQUOT}/namespaces/{namespace}/gpuquotas"
+    quota = {"metadata": {"name": "q"}, "spec": {"limits": [{"model": "V100", "gpus": "0.5", "memory": "8Gi"}]}}
+    control_plane.api.create(quotas, quota)
+    wait_for(lambda: control_plane.api.get(f"{quotas}/q"), lambda q: "status" in q, "the quota has no status")
+    create(control_plane, namespace, sharepod("a", "0.3", memory="1Gi"))
+    wait_phase(control_plane, namespace, "a", "Running")
+    create(control_plane, namespace, sharepod("b", "0.3", memory="1Gi"))
+    told = wait_for(
+        lambda: look(control_plane, namespace, "b"), lambda s: reason(s)[0] == "Unschedulable", "b is not told"
+    )
+
+    def listed() -> str:
+        return control_plane.kubectl("get", "gpuquota", "-n", namespace)
+
+    assert "quota" in reason(told)[1] or "may have" in reason(told)[1], reason(told)
+    wait_for(
+        listed, lambda text: "V100: 0.30/0.50 GPU, 1.0 GiB/8.0 GiB" in text, "the quota does not show what is held"
+    )
+    with pytest.raises(ApiError, match=r"spec.limits\[0\].gpus 0.20 is below the 0.30 GPUs of V100"):
+        control_plane.api.merge(f"{quotas}/q", {"spec": {"limits": [{"model": "V100", "gpus": "0.2"}]}})
+    remove(control_plane, namespace, "a")
+    wait_phase(control_plane, namespace, "b", "Running")
+    control_plane.api.delete(f"{quotas}/q")
+    remove(control_plane, namespace, "b")
+
+
+def test_admission_rewrites_defaults_and_refuses(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
+    """Words of others become resources, an annotation gets its resource and a limit; faults are named, plans kept."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    note = {"aliquot.dev/gpu-request": "0.255"}
+    tencent = {"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 8}
+    control_plane.api.create(pods, gpu_pod("theirs", tencent), gpu_pod("noted", {}, annotations=note))
+    found = {pod["metadata"]["name"]: pod for pod in wait_bound(control_plane, namespace, 2)}
+    assert [(200, 2048)] == [piece[1:] for piece in slices_of(found["theirs"])]
+    assert "tencent" == found["theirs"]["metadata"]["annotations"]["aliquot.dev/dialect"]
+    assert "tencent.com/predicate-gpu-idx-0" in found["theirs"]["metadata"]["annotations"]
+    assert "25" == found["noted"]["spec"]["containers"][0]["resources"]["limits"]["aliquot.dev/gpu-percent"]
+    assert "0.80" == found["noted"]["metadata"]["annotations"]["aliquot.dev/gpu-limit"]
+
+    bad = {"aliquot.dev/gpu-limit": "0.1x", "aliquot.dev/affinity": "not a label", "aliquot.dev/gpu-color": "red"}
+    with pytest.raises(ApiError) as refused:
+        control_plane.api.create(pods, gpu_pod("bad", percent(30), annotations=bad))
+    assert all(f'metadata.annotations["{key}"]' in str(refused.value) for key in bad), refused.value
+    with pytest.raises(ApiError, match="is written by Aliquot alone"):
+        control_plane.api.create(pods, gpu_pod("forged", percent(30), annotations={"aliquot.dev/plan": "{}"}))
+    with pytest.raises(ApiError, match="is written once"):
+        control_plane.api.merge(f"{pods}/theirs", {"metadata": {"annotations": {"aliquot.dev/plan": "{}"}}})
+    with pytest.raises(ApiError) as refused:
+        create(control_plane, namespace, sharepod("worse", "much", limit="0.x", memory="lots"))
+    assert all(f"spec.gpu.{field}" in str(refused.value) for field in ("request", "limit", "memory")), refused.value
+
+
+def test_a_node_of_the_stock_plugin_lends_its_gpus(control_plane: ControlPlane, namespace: str):
+    """Coexist: a holder takes a GPU, SharePods share it, then it idles for its time and goes back; none is lost."""
+    install_crds(control_plane)
+    (node,) = control_plane.fake_nodes(1, "v100", gpus=2, prefix="stock")
+    agent = Agent(control_plane, node, 2)
+    with operating(control_plane, 8782, "--gpus", "coexist", "--pool", "hybrid:4"):
+        create(control_plane, namespace, sharepod("a", "0.5"), sharepod("b", "0.4"), sharepod("c", "0.9"))
+
+        def phases() -> list[str]:
+            agent.look()
+            found = [look(control_plane, namespace, name).get("status", {}).get("phase", "") for name in "abc"]
+            assert len(agent.holders()) <= 2
+            return found
+
+        wait_for(phases, lambda seen: seen == ["Running"] * 3, "not all run", 40)
+        uuids = [look(control_plane, namespace, name)["status"]["gpuUUID"] for name in "abc"]
+        assert uuids[0] == uuids[1] != uuids[2]
+        wait_for(lambda: phase_set(control_plane), lambda seen: seen == {"Active"}, "not Active")
+        remove(control_plane, namespace, "c")
+        wait_for(lambda: phase_set(control_plane), lambda seen: seen == {"Active", "Idle"}, "not Idle")
+
+        name = look(control_plane, namespace, "a")["status"]["gpuID"]
+        control_plane.api.delete(f"{ALIQUOT}/vgpus/{name}")
+        wait_for(lambda: vgpus(control_plane), lambda seen: name in seen, "a vGPU with somebody on it stays gone")
+        assert "Running" == control_plane.pod(namespace, "a")["status"]["phase"]
+
+        remove(control_plane, namespace, "a", "b")
+
+        def left() -> int:
+            agent.look()
+            return len(agent.holders()) + len(vgpus(control_plane))
+
+        wait_for(left, lambda count: count == 0, "the GPUs are not given back", 30)
+    control_plane.remove_nodes([node])
+
+
+def phase_set(plane: ControlPlane) -> set[str]:
+    """The phases of all vGPUs."""
+    return {vgpu.get("status", {}).get("phase", "") for vgpu in vgpus(plane).values()}

@@ -11,6 +11,7 @@ import pytest
 
 from aliquot.web.api import Share, Workload
 from aliquot.web.app import everyone
+from aliquot.web.feeds import Feeds
 from aliquot.web.serve import WebServer
 from aliquot.web.testing import MadeUpFacts
 
@@ -81,6 +82,18 @@ def test_a_page_gets_live_however_its_files_arrive(visit: Open, server: WebServe
     seen.page.route(re.compile(rf"/{late}(\.min)?\.js"), lambda route: (time.sleep(0.4), route.continue_()))
     seen.go("/")
     seen.live()
+
+
+def test_a_server_that_is_full_is_told(visit: Open, facts: MadeUpFacts, monkeypatch: pytest.MonkeyPatch):
+    """Where no more live pages can be served the page is shown all the same and says that it is not live."""
+    monkeypatch.setattr("aliquot.web.serve.Feeds", lambda: Feeds(max_streams=0))
+    with WebServer(everyone(facts)) as server:
+        seen = visit(server.url)
+        page = seen.go("/")
+        expect(page.locator("#live-state")).to_have_text("not live", timeout=10_000)
+        expect(page.locator("li.gpu")).to_have_count(32)
+        seen.faults = [fault for fault in seen.faults if "503" not in fault]
+        page.goto("about:blank")
 
 
 def test_a_lost_server_is_told_and_found_again(visit: Open, facts: MadeUpFacts):

@@ -300,7 +300,7 @@ class Agent:
         try:
             plan = read_plan({PLAN: allotment.plan})
             assert plan is not None
-            seat = await asyncio.to_thread(self.seating.take, owner, allotment.container, plan)
+            seat = await asyncio.to_thread(self.seating.take, owner, allotment.container, plan, again=True)
             write_spec(Path(self.settings.cdi_dir), allotment.name, seat.edits)
         except (AliquotError, BadPlan) as error:
             _LOG.warning("not-seated-again", pod=str(owner), container=allotment.container, why=str(error))

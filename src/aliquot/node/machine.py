@@ -17,6 +17,9 @@ from aliquot.topology import Topology
 
 CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 FAULTS: Final = "faults"
+INSIDE: Final = Path("/run/aliquot/driver")
+COMPANIONS: Final = ("libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libnvidia-gpucomp")
+"""What libcuda loads by name once it compiles. Source: NVIDIA driver README, "Installed components"."""
 
 
 class UnknownMachine(UserError):
@@ -31,6 +34,17 @@ class Machine:
     libcuda: Path
     libnvml: Path
     folder: Path | None = None
+
+    @property
+    def inside(self) -> tuple[Path, Path]:
+        """Where a container finds the libraries behind ours: never by the names that ours have there."""
+        if self.folder is not None:
+            return self._libraries
+        return INSIDE / "libcuda.so.1", INSIDE / "libnvidia-ml.so.1"
+
+    @property
+    def _libraries(self) -> tuple[Path, Path]:
+        return self.libcuda, self.libnvml
 
     @property
     def topology(self) -> Topology:
@@ -52,11 +66,10 @@ class Machine:
             # Every process on an emulated machine shares its clock and books by a file in this folder.
             return Edits(mounts=(Mount(self.folder, self.folder, writable=True),))
         nodes = tuple(node for node in CONTROL_NODES if Path(node).exists())
-        libraries = (self.libcuda, self.libnvml)
-        return Edits(
-            mounts=tuple(Mount(library.resolve(), library.resolve()) for library in libraries),
-            device_nodes=nodes + tuple(f"/dev/nvidia{gpu.index}" for gpu in gpus),
-        )
+        mounts = [Mount(host.resolve(), inside) for host, inside in zip(self._libraries, self.inside, strict=True)]
+        folder = self.libcuda.resolve().parent
+        mounts += [Mount(library.resolve(), library) for stem in COMPANIONS for library in folder.glob(f"{stem}.so.*")]
+        return Edits(mounts=tuple(mounts), device_nodes=nodes + tuple(f"/dev/nvidia{gpu.index}" for gpu in gpus))
 
 
 def find_machine(spec: str, folder: Path) -> Machine:

@@ -72,8 +72,10 @@ class Seating:
         self._lock = threading.Lock()
         self._boot = 0
 
-    def take(self, owner: PodKey, container: str, plan: PodPlan) -> Seat:
+    def take(self, owner: PodKey, container: str, plan: PodPlan, *, again: bool = False) -> Seat:
         """The seat of a container by its pod's plan.
+
+        `again` is for one that had its seat before and may be running: an arbiter that is away is told when it is back.
 
         Raises:
             NoSeat: the plan is for another node, has nothing for the container, or names a GPU that is not here.
@@ -85,9 +87,10 @@ class Seating:
             seat = self.seats.get(key)
             if seat is None:
                 seat = self._make(key, owner, host, given)
-                self._reserve(seat)
+                self._reserve(seat, again=again)
             try:
-                self._provide(seat)
+                self._furnish(seat)
+                self._register(seat, again=again)
             except BaseException:
                 if key not in self.seats:
                     self.books.release(key)
@@ -157,9 +160,9 @@ class Seating:
         mounts += [Mount(library, Path(where) / name) for where in LIBRARY_FOLDERS for name in STANDS_FOR]
         return Seat(key, owner, container, given, record, Edits(env, tuple(mounts)) + self.machine.edits(gpus))
 
-    def _reserve(self, seat: Seat) -> None:
+    def _reserve(self, seat: Seat, *, again: bool) -> None:
         for piece in seat.plan.slices:
-            if reason := self.sick().get(piece.gpu):
+            if (reason := self.sick().get(piece.gpu)) and not again:
                 raise NotYet(f"{piece.gpu} is not well: {reason}")
         milli = sum(piece.request_milli for piece in seat.plan.slices)
         ask = Ask(whole=milli // MILLI, rest_milli=milli % MILLI)
@@ -168,20 +171,26 @@ class Seating:
         except LedgerError as error:
             raise NotYet(str(error)) from None
 
-    def _provide(self, seat: Seat) -> None:
+    def _register(self, seat: Seat, *, again: bool) -> None:
+        try:
+            self._add(seat.record)
+        except NotYet:
+            if not again:
+                raise
+            self._boot = 0
+
+    def _furnish(self, seat: Seat) -> None:
         folder = self._folder(seat.key)
         if not (folder / DONE).exists():
             shutil.rmtree(folder, ignore_errors=True)  # half made; no container has seen it
             self._provision(seat, folder)
             (folder / DONE).touch()
-        self._add(seat.record)
 
     def _provision(self, seat: Seat, folder: Path) -> TenantFolder:
         conf = TenantConf(
             seat.record.name,
             folder / "socket",
-            self.machine.libcuda,
-            self.machine.libnvml,
+            *self.machine.inside,
             core_list(list(seat.plan.cores)) if seat.plan.cores else "",
         )
         try:

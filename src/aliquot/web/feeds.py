@@ -20,7 +20,7 @@ from aliquot.web.render import Block
 TICK_S: Final = 0.5
 STUCK_S: Final = 10.0
 QUIET_S: Final = 15.0
-MAX_FEEDS: Final = 64
+MAX_FEEDS: Final = 256
 MAX_STREAMS: Final = 2000
 CONTAINER: Final = "blocks"
 

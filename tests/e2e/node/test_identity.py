@@ -76,7 +76,12 @@ def check(scene: Scene, name: str, plan: dict[str, Any]) -> int:
         started = [s for s in pod["status"].get("containerStatuses", ()) if "running" in s["state"]]
         return phase if phase == "Failed" or (phase == "Running" and len(started) == len(plan)) else ""
 
-    if until(settled, f"{name} to run or fail", 60) == "Failed":
+    try:
+        phase = until(settled, f"{name} to run or fail", 60)
+    except TimeoutError as error:
+        states = {s["name"]: s["state"] for s in scene.plane.pod(scene.namespace, name)["status"]["containerStatuses"]}
+        raise AssertionError(f"{error}: {states}") from None
+    if phase == "Failed":
         assert "UnexpectedAdmissionError" == scene.plane.pod(scene.namespace, name)["status"]["reason"]
         return 0
     for container, piece in plan.items():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,3 +187,42 @@ def bound(scene: Scene, plan: dict[str, Slice], but: str) -> str:
     scene.bind(name, pod["metadata"]["uid"], PodPlan(scene.node.name, given))
     assert [plan["main"].gpu] == scene.told(name)["uuids"]
     return str(name)
+
+
+@LONG
+def test_an_agent_killed_amid_a_start_starts_it_again(scene: Scene):
+    """Killed after Allocate and before the container was ready to be made, the agent's next life gives the share."""
+    scene.arbiter.pause()
+    scene.create("amid", {"main": scene.slice(1, 300, mib=2048)})
+    until(lambda: scene.held().get(("amid", "main")), "its ids")
+    scene.agent.kill()
+    scene.arbiter.resume()
+
+    scene.agent.start()
+
+    assert ([scene.gpus[1]], 2048) == (scene.told("amid")["uuids"], scene.told("amid")["total_mib"])
+
+
+@LONG
+def test_a_killed_shim_costs_the_container_one_start(scene: Scene):
+    """When containerd's shim is killed its container ends, starts again by its policy, and has its share."""
+    scene.create("shim", {"main": scene.slice(0, 300, mib=2048)}, restartPolicy="Always")
+    scene.told("shim")
+    spec = scene.node.container_spec(scene.namespace, "shim", "main")
+    sandbox = spec["annotations"]["io.kubernetes.cri.sandbox-id"].encode()
+    shims = [p for p in Path("/proc").glob("[0-9]*/cmdline") if _is_shim(p, sandbox)]
+
+    for file in shims:
+        os.kill(int(file.parent.name), signal.SIGKILL)
+
+    assert 1 == len(shims)
+    until(lambda: restarts(scene, "shim") >= 1 and scene.phase("shim") == "Running", "its second life", 60)
+    assert [scene.gpus[0]] == scene.told("shim")["uuids"]
+
+
+def _is_shim(file: Path, sandbox: bytes) -> bool:
+    try:
+        words = file.read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"containerd-shim" in words[0] and sandbox in words

@@ -201,3 +201,18 @@ def test_gpus_are_watched_by_a_process_of_its_own(room: Room):
 
     assert "no XIDs are told here" in lines[0]
     assert "watching 2 GPUs" == lines[1]
+
+
+def test_a_seat_that_was_had_is_kept_while_the_arbiter_is_away(room: Room):
+    """An agent that comes back before its arbiter does keeps what running containers have, and tells it then."""
+    plan = room.pod("a", 0, 300, 1024)
+    key = room.pods.known["uid-a"].key
+    room.kill_arbiter()
+
+    seat = room.seating.take(key, "main", plan, again=True)
+    assert [] == room.seating.sweep()
+    assert seat.edits.mounts[0].host.is_dir()
+
+    room.arbiter = room.start_arbiter()
+    assert "" == room.seating.look_at_arbiter()
+    assert {"ns/a/main"} == set(room.tenants())

@@ -120,3 +120,23 @@ def test_a_file_in_another_form_can_not_be_read(tmp_path: Path, text):
         (tmp_path / CHECKPOINT).write_text(text)
 
     assert noted(tmp_path) is None
+
+
+def test_a_real_driver_is_shown_behind_ours(tmp_path: Path):
+    """libcuda and libnvidia-ml lie where nothing looks for them, since ours have their names; what libcuda loads by
+    name lies where it is looked for; only the device nodes of the given GPUs are there."""
+    for name in ("libcuda.so.580.1", "libnvidia-ml.so.580.1", "libnvidia-ptxjitcompiler.so.580.1", "libother.so.1"):
+        (tmp_path / name).touch()
+    for name in ("libcuda", "libnvidia-ml"):
+        (tmp_path / f"{name}.so.1").symlink_to(f"{name}.so.580.1")
+    machine = Machine(GPUS, tmp_path / "libcuda.so.1", tmp_path / "libnvidia-ml.so.1")
+
+    edits = machine.edits([GPUS[2]])
+
+    assert {
+        tmp_path / "libcuda.so.580.1": Path("/run/aliquot/driver/libcuda.so.1"),
+        tmp_path / "libnvidia-ml.so.580.1": Path("/run/aliquot/driver/libnvidia-ml.so.1"),
+        tmp_path / "libnvidia-ptxjitcompiler.so.580.1": tmp_path / "libnvidia-ptxjitcompiler.so.580.1",
+    } == {mount.host: mount.inside for mount in edits.mounts}
+    assert "/dev/nvidia2" == edits.device_nodes[-1]
+    assert "/dev/nvidia0" not in edits.device_nodes

@@ -75,7 +75,7 @@ def test_a_door_can_refuse(facts):
 
     client = TestClient(dashboard(door), base_url="http://localhost")
 
-    assert (401, 401) == (client.get("/").status_code, client.get("/api/v1/gpus").status_code)
+    assert [401, 401, 401] == [client.get(path).status_code for path in ("/", "/api/v1/gpus", "/live/")]
     assert 200 == client.get("/", headers={"authorization": "Bearer secret-token"}).status_code
 
 

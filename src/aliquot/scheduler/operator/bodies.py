@@ -52,6 +52,7 @@ def pod_of(sharepod: SharePod, *, node: str = "", gpu_uuid: str = "", profile: s
     Raises:
         BadTemplate: the fields contradict each other or the template; every fault is named by its path.
     """
+    _understood(sharepod, sharepod.spec.template)
     spec: dict[str, Any] = copy.deepcopy(sharepod.spec.template.get("spec") or {})
     faults = [*_template_faults(sharepod, spec), *_gpu_faults(sharepod)]
     if faults:
@@ -75,7 +76,11 @@ def pod_of(sharepod: SharePod, *, node: str = "", gpu_uuid: str = "", profile: s
     if spec.get("schedulerName") in (None, "") or spec["schedulerName"] not in STOCK:
         spec["schedulerName"] = profile
     if node:
-        on_node(spec, node)
+        try:
+            on_node(spec, node)
+        except (TypeError, ValueError, AttributeError):
+            fault = "spec.template.spec.affinity.nodeAffinity is not in the form of a node affinity"
+            raise BadTemplate(sharepod.metadata.key, (fault,)) from None
     ask_of(sharepod, body)  # the words must be understood by whoever reads them next
     return body
 
@@ -87,13 +92,23 @@ def ask_of(sharepod: SharePod, body: Mapping[str, Any]) -> PodAsk:
         BadTemplate: its words contradict each other.
     """
     try:
-        ask = read(msgspec.convert(_without_nulls(body), Pod))
+        ask = read(_understood(sharepod, body))
     except BadPod as error:
         raise BadTemplate(sharepod.metadata.key, tuple(_placed(fault) for fault in error.faults)) from None
-    except msgspec.ValidationError as error:
-        raise BadTemplate(sharepod.metadata.key, (f"spec.template: {error}",)) from None
     assert ask is not None
     return ask
+
+
+def _understood(sharepod: SharePod, body: Mapping[str, Any]) -> Pod:
+    """The pod in a body, as far as it is read here.
+
+    Raises:
+        BadTemplate: a field is not of its type.
+    """
+    try:
+        return msgspec.convert(_without_nulls(body), Pod)
+    except msgspec.ValidationError as error:
+        raise BadTemplate(sharepod.metadata.key, (f"spec.template: {error}",)) from None
 
 
 def on_node(spec: dict[str, Any], node: str) -> None:

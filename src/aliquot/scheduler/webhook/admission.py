@@ -20,7 +20,7 @@ from aliquot.kube.custom import GPUQuota, SharePod
 from aliquot.kube.dialects import FOREIGN, NATIVE, read, spoken
 from aliquot.kube.dialects.base import Dialect, Owned, Words, put, strip
 from aliquot.kube.dialects.native import resources_for
-from aliquot.kube.objects import Pod
+from aliquot.kube.objects import MetaOnly, Pod
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, format_milli
@@ -57,11 +57,10 @@ class Admission:
     def mutate(self, request: Document) -> Answer:
         """A pod on its way in."""
         document = copy.deepcopy(request["object"])
-        notes = (document.get("metadata") or {}).get("annotations") or {}
-        if forged := [key for key in WRITTEN_BY_US if key in notes]:
-            return Answer(tuple(f'metadata.annotations["{key}"] is written by Aliquot alone' for key in forged))
         try:
             pod = _decoded(document, Pod)
+            if forged := [key for key in WRITTEN_BY_US if key in pod.metadata.annotations]:
+                return Answer(tuple(f'metadata.annotations["{key}"] is written by Aliquot alone' for key in forged))
             dialect = spoken(pod, self.dialects)
             if dialect is None or (dialect.name == "nvidia" and not self.whole):
                 return Answer()
@@ -189,7 +188,7 @@ def difference(before: Any, after: Any, path: str = "") -> list[Document]:
 
 
 def _plan_untouched(document: Document, old: Document) -> Answer:
-    now, before = (((d.get("metadata") or {}).get("annotations") or {}).get(names.PLAN) for d in (document, old))
+    now, before = (_decoded(d, MetaOnly).metadata.annotations.get(names.PLAN) for d in (document, old))
     if now == before:
         return Answer()
     return Answer((f'metadata.annotations["{names.PLAN}"] is written once, when the pod is bound, and never changed',))

@@ -125,7 +125,10 @@ class Keeper:
             held = await self.api.find(kind, NAME)
             for hook in held.webhooks if held is not None else ():
                 found.add((hook.get("clientConfig") or {}).get("caBundle") or "")
-        return base64.b64decode(found.pop()) if len(found) == 1 else b""
+        try:
+            return base64.b64decode(found.pop()) if len(found) == 1 else b""
+        except ValueError:
+            return b""
 
     async def _publish(self, bundle: bytes) -> None:
         text = base64.b64encode(bundle).decode()

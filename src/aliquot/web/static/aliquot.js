@@ -14,6 +14,10 @@
   on("htmx:sse:close", (event) => {
     if (event.detail && event.detail.reason === "ended") say("not live", true);
   });
+  on("htmx:response:error", (event) => {
+    const ctx = event.detail && event.detail.ctx;
+    if (ctx && ctx.sourceElement && ctx.sourceElement.id === "live") say("not live", true);
+  });
   // A form that htmx serves needs no empty words in its address.
   on("htmx:config:request", (event) => {
     const ctx = event.detail && event.detail.ctx;

@@ -1,0 +1,46 @@
+"""docs/dialects.md says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from aliquot.cli.convert import convert
+from aliquot.kube import names
+from aliquot.kube.dialects import FOREIGN
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "dialects.md").read_text()
+
+
+def test_every_word_of_ours_is_on_the_page():
+    """Each resource and annotation that people may write is explained, and the page names no other."""
+    written = set(re.findall(r"`(?:aliquot\.dev/)?((?:gpu|cpu|anti|affin|exclu|prior)[a-z-]*)`", PAGE))
+    known = {name.removeprefix(names.PREFIX) for name in (*names.RESOURCES, *names.ASK_ANNOTATIONS)}
+
+    assert known <= written
+    assert written - known <= {"gpumem", "gpumem-percentage", "gpucores", "priority"}
+
+
+def test_every_resource_of_others_is_on_the_page():
+    """Each resource name that is converted stands in the table, by its full or its last part."""
+    missing = {
+        name
+        for dialect in FOREIGN.values()
+        for name in dialect.owned.resources
+        if f"`{name}`" not in PAGE and f"`{name.rpartition('/')[2]}`" not in PAGE
+    }
+
+    assert set() == missing
+
+
+def test_the_command_on_the_page_runs():
+    """The example command works as it stands."""
+    commands = re.findall(r"^    aliquot convert (.*)$", PAGE, re.MULTILINE)
+
+    assert commands
+    for command in commands:
+        arguments = [str(ROOT / word) if word.startswith("examples/") else word for word in command.split()]
+        assert 0 == CliRunner().invoke(convert, arguments).exit_code

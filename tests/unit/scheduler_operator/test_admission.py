@@ -1,0 +1,199 @@
+"""What the webhook says to the API server."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aliquot.kube.dialects import read
+from aliquot.kube.objects import Pod
+from aliquot.scheduler.webhook.admission import Admission, Answer, BadReview, answer, difference
+
+
+def pod(limits: dict[str, Any] | None = None, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    """A pod of one container as it is sent."""
+    metadata = {"name": "p", "annotations": annotations} if annotations else {"name": "p"}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main", "resources": {"limits": limits or {}}}]}}
+
+
+def ask(document: dict[str, Any], kind: str = "Pod", **more: Any) -> dict[str, Any]:
+    """A request of an AdmissionReview."""
+    return {"uid": "7", "namespace": "team", "kind": {"kind": kind}, "object": document, **more}
+
+
+def limits_of(said: Answer) -> dict[str, Any]:
+    """Limits of the first container as they should be."""
+    assert said.changed is not None
+    found: dict[str, Any] = said.changed["spec"]["containers"][0]["resources"]["limits"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("limits", "name", "milli"),
+    [
+        ({"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 8}, "tencent", 300),
+        ({"aliyun.com/gpu-mem": 4}, "aliyun", 10),
+        ({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}, "hami", 300),
+        ({"nvidia.com/gpu": 2}, "nvidia", 2000),
+    ],
+)
+def test_other_words_become_resources_that_the_scheduler_sees(limits: dict[str, Any], name: str, milli: int):
+    """The old resources go, ours come, and what is read from the new pod is what the old one asked for."""
+    document = pod(limits)
+    said = Admission().mutate(ask(document))
+
+    assert {"aliquot.dev/gpu-percent", "aliquot.dev/gpu-memory"} >= set(limits_of(said))
+    assert said.changed is not None and name == said.changed["metadata"]["annotations"]["aliquot.dev/dialect"]
+    found = read(msgspec.convert(said.changed, Pod))
+    assert found is not None and milli == found.containers[0].total_milli
+
+
+def test_whole_gpus_are_left_to_the_stock_plugin_where_it_has_them():
+    """Coexist: nvidia.com/gpu stays as it is; HAMi's fractions are ours all the same."""
+    admission = Admission(whole=False)
+
+    assert Answer() == admission.mutate(ask(pod({"nvidia.com/gpu": 1})))
+    assert admission.mutate(ask(pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}))).changed is not None
+
+
+def test_an_annotation_alone_gets_its_resource():
+    """kube-scheduler asks extenders by resources only, so a request in an annotation needs one."""
+    said = Admission().mutate(ask(pod(annotations={"aliquot.dev/gpu-request": "0.125"})))
+
+    assert {"aliquot.dev/gpu-percent": 12} == limits_of(said)
+
+
+@pytest.mark.parametrize(("percent", "limit"), [(30, "0.50"), (70, "0.70"), (100, None), (250, None)])
+def test_who_says_no_limit_gets_the_clusters(percent: int, limit: str | None):
+    """Half a GPU by default, never less than the request; whole GPUs have none."""
+    document = pod({"aliquot.dev/gpu-percent": percent})
+    said = Admission(default_limit_milli=500).mutate(ask(document))
+    made = said.changed if said.changed is not None else document
+
+    assert limit == (made["metadata"].get("annotations") or {}).get("aliquot.dev/gpu-limit")
+
+
+def test_a_pod_without_gpus_is_left_alone():
+    """Nothing is said about it, and nothing is changed."""
+    assert Answer() == Admission().mutate(ask(pod({"cpu": "1"})))
+
+
+def test_every_fault_of_a_pod_is_named():
+    """Three annotations are wrong: one refusal with three paths; the object is not changed."""
+    notes = {"aliquot.dev/gpu-limit": "0.1x", "aliquot.dev/affinity": "no label", "aliquot.dev/gpu-colour": "red"}
+    document = pod({"aliquot.dev/gpu-percent": 30}, notes)
+    before = copy.deepcopy(document)
+    said = Admission().mutate(ask(document))
+
+    assert 3 == len(said.faults) and said.changed is None and before == document
+    assert all(any(f'metadata.annotations["{key}"]' in fault for fault in said.faults) for key in notes)
+
+
+@pytest.mark.parametrize("key", ["aliquot.dev/plan", "aliquot.dev/plan-status"])
+def test_nobody_writes_a_plan_but_aliquot(key: str):
+    """A pod that brings one is refused, and one that is bound keeps its own."""
+    admission = Admission()
+    assert ("is written by Aliquot alone" in " ".join(admission.mutate(ask(pod({}, {key: "{}"}))).faults)) is True
+
+    bound, other = pod({}, {"aliquot.dev/plan": "{}"}), pod({}, {"aliquot.dev/plan": '{"v":1}'})
+    assert admission.validate(ask(other, oldObject=bound)).faults
+    assert not admission.validate(ask(bound, oldObject=bound)).faults
+
+
+def test_a_quota_below_what_is_held_is_refused():
+    """Each bound is looked at, and each that is too low or unreadable is named by its path."""
+    admission = Admission(usage=lambda namespace: {"Tesla V100": (1500, 4096)} if namespace == "team" else {})
+    limits = [{"model": "V100", "gpus": "1", "memory": "8Gi"}, {"gpus": "many"}, {"model": "A100", "gpus": 0}]
+    said = admission.validate(ask({"metadata": {"name": "q"}, "spec": {"limits": limits}}, "GPUQuota"))
+
+    assert ["spec.limits[0].gpus", "spec.limits[1]"] == [fault.split(" ")[0].rstrip(":") for fault in said.faults]
+    assert "1.00 is below the 1.50 GPUs of V100 that the namespace holds" in said.faults[0]
+
+
+def test_a_sharepod_that_was_taken_may_lose_its_finalizers():
+    """What is unchanged is not judged again, else a stricter version of Aliquot could keep it from being deleted."""
+    wrong = {"metadata": {"name": "s"}, "spec": {"gpu": {"request": "x"}, "template": {"spec": {"containers": []}}}}
+    admission = Admission()
+
+    assert admission.validate(ask(wrong, "SharePod")).faults
+    assert not admission.validate(ask(wrong, "SharePod", oldObject=wrong)).faults
+
+
+def apply(document: Any, patch: list[dict[str, Any]]) -> Any:
+    """RFC 6902 for the operations that are used here."""
+    made = {"root": copy.deepcopy(document)}
+    for step in patch:
+        parts = ["root", *(p.replace("~1", "/").replace("~0", "~") for p in step["path"].split("/")[1:])]
+        place: Any = made
+        for part in parts[:-1]:
+            place = place[int(part) if isinstance(place, list) else part]
+        last = int(parts[-1]) if isinstance(place, list) else parts[-1]
+        if step["op"] == "remove":
+            del place[last]
+        else:
+            place[last] = step["value"]
+    return made["root"]
+
+
+VALUES = st.recursive(
+    st.none() | st.integers(0, 3) | st.sampled_from(["", "a", "b"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b/c", "d~e"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(VALUES, VALUES)
+def test_a_patch_leads_from_one_document_to_the_other(before: Any, after: Any):
+    """Whatever they are; and from a document to itself it is empty."""
+    assert after == apply(before, difference(before, after))
+    assert [] == difference(before, before)
+
+
+def test_the_answer_has_the_uid_and_the_patch():
+    """An AdmissionReview of v1 with a JSON patch in base64, or with a status of 422."""
+    review = {"request": ask(pod({"tencent.com/vcuda-core": 30}))}
+    made = answer(json.dumps(review).encode(), Admission().mutate)["response"]
+    patch = json.loads(base64.b64decode(made["patch"]))
+    refused = answer(json.dumps({"request": ask(pod({"aliquot.dev/gpu-percent": "x"}))}).encode(), Admission().mutate)
+
+    assert ("7", True, "JSONPatch") == (made["uid"], made["allowed"], made["patchType"])
+    changed = apply(review["request"]["object"], patch)
+    assert {"aliquot.dev/gpu-percent": 30} == changed["spec"]["containers"][0]["resources"]["limits"]
+    assert (False, 422) == (refused["response"]["allowed"], refused["response"]["status"]["code"])
+
+
+@given(st.binary(max_size=60) | st.sampled_from([b"{}", b'{"request": 1}', b'{"request": {"uid": 1}}', b"[" * 5000]))
+def test_a_body_that_is_no_review_is_refused(body: bytes):
+    """In one sentence, and nothing else happens."""
+    with pytest.raises(BadReview, match="no AdmissionReview"):
+        answer(body, Admission().mutate)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["metadata", "spec", "containers", "resources", "limits", "name"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["metadata", "spec"]), JUNK), st.sampled_from(["Pod", "SharePod", "GPUQuota"]))
+def test_any_object_gets_an_answer(document: dict[str, Any], kind: str):
+    """However it looks: taken, changed or refused, but never an exception."""
+    admission = Admission()
+    request = ask(document, kind)
+
+    assert isinstance(admission.validate(request), Answer)
+    if kind == "Pod":
+        assert isinstance(admission.mutate(request), Answer)

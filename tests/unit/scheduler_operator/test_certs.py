@@ -1,0 +1,86 @@
+"""Certificates that renew themselves without a moment in which the API server trusts nobody."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import socket
+import ssl
+import threading
+
+from cryptography import x509
+
+from aliquot.scheduler.webhook.certs import Kept, Lives, expires, next_step
+from aliquot.scheduler.webhook.server import load
+
+NAMES = ("aliquot-webhook.kube-system.svc", "127.0.0.1")
+BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+DAY = datetime.timedelta(days=1)
+
+
+def trusted(bundle: bytes, kept: Kept) -> bool:
+    """Whether a bundle has the authority that signed the server's certificate."""
+    server = x509.load_pem_x509_certificate(kept.certificate)
+    for authority in x509.load_pem_x509_certificates(bundle):
+        if authority.subject == server.issuer:
+            server.verify_directly_issued_by(authority)
+            return True
+    return False
+
+
+def test_the_first_certificates_are_right():
+    """An authority and a server certificate for every name, which an ordinary TLS client accepts."""
+    kept = next_step(None, b"", NAMES, datetime.datetime.now(datetime.UTC))
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cadata=kept.bundle.decode())
+    load(server, kept)
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
+    theirs.settimeout(10)
+
+    def serve() -> None:
+        with server.wrap_socket(ours, server_side=True) as connection:
+            connection.recv(1)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with client.wrap_socket(theirs, server_hostname=NAMES[0]) as connection:
+        connection.send(b"x")
+    thread.join()
+
+
+def test_nothing_is_done_while_nothing_is_due():
+    """The same object comes back until a third of the life is left."""
+    kept = next_step(None, b"", NAMES, BEGIN)
+
+    assert kept is next_step(kept, kept.bundle, NAMES, BEGIN + 59 * DAY)
+    assert kept.certificate != next_step(kept, kept.bundle, NAMES, BEGIN + 61 * DAY).certificate
+
+
+def test_another_name_gets_another_certificate():
+    """A Service of another name is in the certificate from the next step on, of the same authority."""
+    kept = next_step(None, b"", NAMES, BEGIN)
+    other = next_step(kept, kept.bundle, (*NAMES, "elsewhere"), BEGIN)
+
+    assert kept.bundle == other.bundle and kept.certificate != other.certificate
+
+
+def test_whatever_is_broken_is_made_anew():
+    """Garbage in the Secret is no reason to stay down."""
+    kept = next_step(Kept(b"no", b"no", b"no", b"no"), b"", NAMES, BEGIN)
+
+    assert trusted(kept.bundle, kept)
+
+
+def test_through_five_years_the_server_is_always_trusted():
+    """Published late, published at once, looked at rarely: what is shown is signed by what is trusted, and not over."""
+    chance = random.Random(7)
+    kept, published, now, authorities = None, b"", BEGIN, set()
+    while now < BEGIN + 5 * 365 * DAY:
+        kept = next_step(kept, published, NAMES, now, Lives())
+        assert not published or trusted(published, kept) or now >= expires(kept)
+        if not published or chance.random() < 0.7:
+            published = kept.bundle
+        assert expires(kept) > now and len(kept.bundle) < 5000
+        authorities.add(x509.load_pem_x509_certificates(kept.bundle)[0].subject)
+        now += chance.choice((1, 3, 10)) * DAY
+    assert len(authorities) >= 3
