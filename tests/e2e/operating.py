@@ -10,7 +10,7 @@ from typing import Any
 
 from cluster.api import ApiError
 from cluster.control_plane import ControlPlane
-from scheduling import ROOT, OurScheduler
+from scheduling import ROOT, OurScheduler, pods_of
 
 ALIQUOT = "/apis/aliquot.dev/v1alpha1"
 
@@ -18,7 +18,9 @@ ALIQUOT = "/apis/aliquot.dev/v1alpha1"
 def install_crds(plane: ControlPlane) -> None:
     """Our kinds of objects, as a person installs them."""
     plane.kubectl("apply", "--server-side", "-f", str(ROOT / "deploy" / "crds"))
-    plane.kubectl("wait", "--for=condition=Established", "crd", "-l!nothing", "--timeout=20s")
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
+    # The garbage collector looks for new kinds every half minute, and when it starts.
+    plane["kube-controller-manager"].restart()
 
 
 @contextmanager
@@ -85,6 +87,17 @@ def wait_phase(plane: ControlPlane, namespace: str, name: str, phase: str) -> di
     get = lambda: look(plane, namespace, name)  # noqa: E731
     found: dict[str, Any] = wait_for(get, lambda s: s.get("status", {}).get("phase") == phase, f"{name} not {phase}")
     return found
+
+
+def remove(plane: ControlPlane, namespace: str, *names: str) -> None:
+    """Delete SharePods, and see their pods gone."""
+    for name in names:
+        plane.api.delete(f"{ALIQUOT}/namespaces/{namespace}/sharepods/{name}")
+
+    def left() -> set[str]:
+        return {pod["metadata"]["name"] for pod in pods_of(plane, namespace)} & set(names)
+
+    wait_for(left, lambda pods: not pods, "pods stay")
 
 
 class Agent:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,12 @@ from typing import Any
 
 from cluster.control_plane import ControlPlane
 from cluster.parts import Part
+
+from aliquot.kube.api import Api
+from aliquot.kube.objects import Pod
+from aliquot.kube.plan import read_plan
+from aliquot.kube.reflector import Change, Reflector
+from aliquot.kube.resources import PODS
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 8770
@@ -149,6 +157,58 @@ def books_of(scheduler: OurScheduler) -> dict[str, tuple[int, int]]:
             if d["free_milli"] < 1000 or d["free_mib"] < d["memory_mib"]:
                 found[d["uuid"]] = (1000 - d["free_milli"], d["memory_mib"] - d["free_mib"])
     return found
+
+
+class Witness:
+    """Follows every pod of a namespace from the watch and sees whether a GPU was ever over its capacity."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self.faults: list[str] = []
+        self.changes = 0
+        self._devices = devices_of(plane)
+        self._holds: dict[str, list[tuple[str, int, int]]] = {}
+        self._kubeconfig, self._namespace = str(plane.kubeconfig), namespace
+        self._stop = threading.Event()
+        self._synced = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._follow()), daemon=True)
+
+    def __enter__(self) -> Witness:
+        self._thread.start()
+        assert self._synced.wait(20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(20)
+
+    async def _follow(self) -> None:
+        async with Api.connect(self._kubeconfig) as api:
+            reflector = Reflector(api, PODS, self._changed, namespace=self._namespace)
+            following = asyncio.create_task(reflector.run())
+            await reflector.synced.wait()
+            self._synced.set()
+            while not self._stop.is_set():
+                await asyncio.sleep(0.05)
+            following.cancel()
+
+    def _changed(self, change: Change[Pod]) -> None:
+        self.changes += 1
+        pod = change.object
+        plan = read_plan(pod.metadata.annotations)
+        if change.kind == "deleted" or pod.ended or plan is None:
+            self._holds.pop(pod.metadata.uid, None)
+        else:
+            pieces = [piece for given in plan.containers.values() if not given.uses for piece in given.slices]
+            self._holds[pod.metadata.uid] = [(p.gpu, p.request_milli, p.memory_mib) for p in pieces]
+        if (plan is not None) != bool(pod.spec.node_name):
+            self.faults.append(f"{pod.metadata.key} has a plan without a node, or a node without a plan")
+        used: dict[str, tuple[int, int]] = {}
+        for uuid, milli, mib in (piece for pieces in self._holds.values() for piece in pieces):
+            before = used.get(uuid, (0, 0))
+            used[uuid] = (before[0] + milli, before[1] + mib)
+        for uuid, (milli, mib) in used.items():
+            if milli > 1000 or mib > self._devices[uuid][1]:
+                self.faults.append(f"after {pod.metadata.key}: {uuid} is given away {milli} milli, {mib} MiB")
 
 
 def eventually(look: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:

@@ -12,6 +12,7 @@ import pytest
 from cluster.control_plane import ControlPlane
 from scheduling import (
     OurScheduler,
+    Witness,
     books_of,
     check_promises,
     devices_of,
@@ -141,13 +142,15 @@ def test_a_crowd_ends_bound_or_waiting_and_nothing_is_given_twice(
     """150 pods of mixed sizes at once: what fits is bound, what does not waits, and books and annotations agree."""
     chance = random.Random(3)
     sizes = [chance.choice([5, 10, 20, 30, 50, 100]) for _ in range(150)]
-    create(control_plane, namespace, *(gpu_pod(f"p{i}", percent(size)) for i, size in enumerate(sizes)))
 
     def quiet() -> bool:
         pods = pods_of(control_plane, namespace)
         return all(p["spec"].get("nodeName") or p["status"].get("conditions") for p in pods) and len(pods) == 150
 
-    eventually(quiet, "some pods were not looked at", 90)
+    with Witness(control_plane, namespace) as witness:
+        create(control_plane, namespace, *(gpu_pod(f"p{i}", percent(size)) for i, size in enumerate(sizes)))
+        eventually(quiet, "some pods were not looked at", 90)
+    assert ([], True) == (witness.faults, witness.changes >= 150)
     used = check_promises(control_plane, pods_of(control_plane, namespace))
     waiting = [p for p in pods_of(control_plane, namespace) if not p["spec"].get("nodeName")]
     least = min(int(p["spec"]["containers"][0]["resources"]["limits"]["aliquot.dev/gpu-percent"]) for p in waiting)
@@ -163,26 +166,24 @@ def test_killed_at_any_moment_it_forgets_and_doubles_nothing(
     """kill -9 of our scheduler during churn, again and again: promises hold at every look, and what waited goes on."""
     chance = random.Random(11)
     made = 0
-    for _ in range(6):
-        create(
-            control_plane,
-            namespace,
-            *(gpu_pod(f"k{made + i}", percent(chance.choice([10, 25, 40]))) for i in range(10)),
+    with Witness(control_plane, namespace) as witness:
+        for _ in range(6):
+            batch = [gpu_pod(f"k{made + i}", percent(chance.choice([10, 25, 40]))) for i in range(10)]
+            create(control_plane, namespace, *batch)
+            made += 10
+            time.sleep(chance.uniform(0.0, 0.4))
+            scheduler.part.kill()
+            for pod in chance.sample(pods_of(control_plane, namespace), 5):
+                control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}")
+            scheduler.part.start()
+        left = len([p for p in pods_of(control_plane, namespace) if not p["metadata"].get("deletionTimestamp")])
+        eventually(
+            lambda: len([p for p in pods_of(control_plane, namespace) if p["spec"].get("nodeName")]) >= min(left, 25),
+            "what waited does not go on",
+            90,
         )
-        made += 10
-        time.sleep(chance.uniform(0.0, 0.4))
-        scheduler.part.kill()
-        check_promises(control_plane, pods_of(control_plane, namespace))
-        for pod in chance.sample(pods_of(control_plane, namespace), 5):
-            control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}")
-        scheduler.part.start()
-    left = len([p for p in pods_of(control_plane, namespace) if not p["metadata"].get("deletionTimestamp")])
-    eventually(
-        lambda: len([p for p in pods_of(control_plane, namespace) if p["spec"].get("nodeName")]) >= min(left, 25),
-        "what waited does not go on",
-        90,
-    )
-    agree(control_plane, scheduler, namespace)
+        agree(control_plane, scheduler, namespace)
+    assert [] == witness.faults
 
 
 @pytest.fixture

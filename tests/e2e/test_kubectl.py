@@ -35,7 +35,7 @@ def nodes(control_plane: ControlPlane) -> Iterator[list[str]]:
     serve(control_plane)
     yield made
     ours.part.stop()
-    control_plane.api.delete(f"/api/v1/namespaces/{HOME}")
+    control_plane.remove_namespace(HOME)
     control_plane.schedule_with({})
     control_plane.remove_nodes(made)
 
@@ -46,7 +46,14 @@ def serve(plane: ControlPlane) -> None:
     ports = [{"name": "http", "port": PORT, "protocol": "TCP"}]
     metadata = {"name": "aliquot-scheduler"}
     plane.api.create(f"/api/v1/namespaces/{HOME}/services", {"metadata": metadata, "spec": {"ports": ports}})
-    subsets = [{"addresses": [{"ip": NODE_ADDRESS}], "ports": ports}]
+    # The proxy goes to pods only, so one stands in, on no node, with the address at which ours listens.
+    body = {"metadata": metadata, "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}}
+    plane.api.create(f"/api/v1/namespaces/{HOME}/pods", body)
+    status = {"status": {"podIP": NODE_ADDRESS, "podIPs": [{"ip": NODE_ADDRESS}]}}
+    patch = ("patch", "pod", "aliquot-scheduler", "-n", HOME, "--subresource=status", "--type=merge")
+    plane.kubectl(*patch, "-p", json.dumps(status))
+    reference = {"kind": "Pod", "namespace": HOME, "name": "aliquot-scheduler"}
+    subsets = [{"addresses": [{"ip": NODE_ADDRESS, "targetRef": reference}], "ports": ports}]
     plane.api.create(f"/api/v1/namespaces/{HOME}/endpoints", {"metadata": metadata, "subsets": subsets})
 
 

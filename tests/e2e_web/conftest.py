@@ -85,8 +85,10 @@ def server(facts: MadeUpFacts) -> Iterator[WebServer]:
 
 
 @pytest.fixture
-def visit(chromium: Browser) -> Iterator[Callable[..., Visit]]:
+def visit(chromium: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., Visit]]:
     """Opens visits; afterwards each must have been free of faults and foreign requests."""
+    if "server" in request.fixturenames:
+        request.getfixturevalue("server")  # so that it is closed after the pages that look at it
     visits: list[Visit] = []
 
     def opened(base: str, **context: object) -> Visit:

@@ -128,6 +128,7 @@ class Protocol:
             given = needed
         else:
             given = seat.reserve(lease, needed, liked)
+        seat.memory_refusals += not given
         answer(process, MessageType.LEASE, seq, gpu=seat.slot, a=given)
 
     def _reserve_context(self, seat: Seat, lease: Lease, *, restore: bool) -> int:

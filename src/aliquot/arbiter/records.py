@@ -44,7 +44,8 @@ class TenantRecord(msgspec.Struct, frozen=True):
 class TenantStatus(msgspec.Struct):
     """One tenant on one GPU. `usage` is 0..1 over the window; the percentile is over the last 256 grants.
 
-    `charged_ns` and `waited_ns` are totals since the tenant came.
+    `charged_ns`, `waited_ns` and `memory_refusals` (allocations that would have gone over the limit) are totals since
+    the tenant came.
     """
 
     name: str
@@ -62,6 +63,7 @@ class TenantStatus(msgspec.Struct):
     processes: int
     waiting: bool
     waited_ns: int = 0
+    memory_refusals: int = 0
 
 
 class GpuStatus(msgspec.Struct):

@@ -62,6 +62,7 @@ class Seat:
     handovers: int = 0
     waits_ns: deque[int] = field(default_factory=lambda: deque(maxlen=256))
     waited_ns: int = 0
+    memory_refusals: int = 0
 
     @property
     def limit_bytes(self) -> int:

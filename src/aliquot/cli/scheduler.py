@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
+from aliquot.cli.scheduler_pages import Pages, beside, pages_options
 from aliquot.model.errors import UserError
 
 
@@ -48,6 +51,7 @@ class BadAddress(UserError):
 @click.option("--webhook-service", default="aliquot-webhook", show_default=True, help="The Service in front of it.")
 @click.option("--webhook-name", multiple=True, help="Further names or addresses that its certificate is for.")
 @click.option("--default-gpu-limit", default="", help="gpu-limit of pods that say none, as 0.5; 1 without it.")
+@pages_options(lambda text, option: _address(text, option))
 @click.option("--print-kube-scheduler-config", is_flag=True, help="Print kube-scheduler's configuration, and end.")
 @click.option("--url", default="", help="For --print-kube-scheduler-config: how kube-scheduler reaches the extender.")
 @click.option("--ca-file", default="", help="For --print-kube-scheduler-config: CA of the extender's certificate.")
@@ -72,6 +76,7 @@ def scheduler(
     webhook_service: str,
     webhook_name: tuple[str, ...],
     default_gpu_limit: str,
+    pages: Pages | None,
     print_kube_scheduler_config: bool,
     url: str,
     ca_file: str,
@@ -118,7 +123,8 @@ def scheduler(
         operator=OperatorSettings(mode, pool, namespace, holder_image or PAUSE),
         webhook=WebhookSettings(hook_host, hook_port, namespace, webhook_service, webhook_name, default_limit),
     )
-    asyncio.run(serve(settings, lambda where: click.echo(f"aliquot scheduler listens on {where}", err=True)))
+    tell = partial(click.echo, err=True)
+    asyncio.run(serve(settings, lambda where: tell(f"aliquot scheduler listens on {where}"), beside(pages)))
 
 
 def _version() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from aliquot.model.quantities import format_milli
@@ -82,12 +82,12 @@ def found(gpus: Iterable[Gpu], text: str) -> list[Gpu]:
 
 def ordered(gpus: Iterable[Gpu], sort: str) -> list[Gpu]:
     """By node and index, or the most used, the most free compute, the most free memory first."""
-    keys = {
+    keys: dict[str, Callable[[Gpu], int]] = {
         "busy": lambda gpu: -gpu.busy_milli,
         "free": lambda gpu: -gpu.free_milli,
         "memory": lambda gpu: -gpu.free_mib,
     }
-    rank = keys.get(sort, lambda gpu: 0)
+    rank: Callable[[Gpu], int] = keys.get(sort, lambda gpu: 0)
     return sorted(gpus, key=lambda gpu: (rank(gpu), gpu.node, gpu.index))
 
 

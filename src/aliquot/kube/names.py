@@ -50,6 +50,9 @@ HOLDS: Final = f"{GROUP}/holds"
 VGPU: Final = f"{GROUP}/vgpu"
 """Label on holder pods: the vGPU they hold a GPU for."""
 
+WEBHOOK: Final = f"{GROUP}/webhook"
+"""Label on namespaces and pods: `ignore` keeps the webhook from rewriting them, but not from refusing forged plans."""
+
 POOL: Final = f"{GROUP}/pool"
 """Label on vGPUs that Aliquot made, and may therefore delete: `automatic`, or `named` by a SharePod's gpuID."""
 

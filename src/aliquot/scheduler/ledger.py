@@ -57,7 +57,7 @@ class BooksLedger:
         spec = cluster.spec(node)
         device = spec.gpus[gpu]
         held = tuple(
-            Held(resident.tenant, resident.piece.request_milli, resident.piece.memory_mib)
+            Held(resident.tenant, resident.piece.request_milli, resident.piece.memory_mib, resident.gpu_id)
             for resident in cluster.residents(node, gpu)
             if not resident.tenant.startswith(CLOSED)
         )

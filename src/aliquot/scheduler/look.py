@@ -48,7 +48,7 @@ def verdicts(books: Books, ask: PodAsk, names: Sequence[str]) -> Verdicts:
         fits = _together(books, seats, fits, namespace, names)
     for hold in books.holds.get(ask.uid, []):
         fits[cluster.index.get(hold.node, [])] = True  # what the pod has there already is its room
-    never, texts = _reasons(books, seats, each, fits)
+    never, texts = _reasons(books, seats, each, fits, namespace)
     numbers = _numbers(books, names)
     good = (numbers >= 0) & fits[numbers] if len(fits) else np.zeros(len(names), dtype=np.bool_)
     found = Verdicts(list(compress(names, good.tolist())), {}, {})
@@ -135,7 +135,7 @@ def tried(books: Books, seats: Sequence[Seat], node: str, namespace: str) -> boo
 
 
 def _reasons(
-    books: Books, seats: Sequence[Seat], each: Sequence[BoolArray], fits: BoolArray
+    books: Books, seats: Sequence[Seat], each: Sequence[BoolArray], fits: BoolArray, namespace: str
 ) -> tuple[BoolArray, list[str]]:
     """For each node: whether it could never take the pod, and the sentence why it can not now."""
     cluster = books.cluster
@@ -145,10 +145,12 @@ def _reasons(
         lasting = _suited(books, seat.ask) < max(seat.ask.devices, 1)
         never |= lasting
         failing = ~alone & ~fits
+        quota, closed = _by_quota(books, seat.ask, namespace)
         for chosen, text in (
             (failing & lasting, _sentence(seat.ask, lasting=True, open_=True)),
             (failing & ~lasting & ~cluster.open, _sentence(seat.ask, lasting=False, open_=False)),
-            (failing & ~lasting & cluster.open, _sentence(seat.ask, lasting=False, open_=True)),
+            (failing & ~lasting & cluster.open & ~closed, _sentence(seat.ask, lasting=False, open_=True)),
+            (failing & ~lasting & cluster.open & closed, quota),
         ):
             for number in np.flatnonzero(chosen):
                 texts[number] = text
@@ -158,10 +160,21 @@ def _reasons(
     return never | no_gpu, texts
 
 
-def _suited(books: Books, ask: Ask) -> NDArray[np.int64]:
-    """How many devices of each node could serve the ask if they were empty: [N]."""
+def _by_quota(books: Books, ask: Ask, namespace: str) -> tuple[str, BoolArray]:
+    """Why the namespace may have no more, and the nodes that have devices for the ask only of such models: bool [N]."""
+    cluster, quotas = books.cluster, books.decider.quotas
+    reasons = quotas.closed_reasons(cluster, namespace, gpu_only(ask)) if quotas is not None else {}
+    if not reasons:
+        return "", np.zeros(len(cluster.open), dtype=np.bool_)
+    numbers = [number for number, model in enumerate(cluster.models) if model in reasons]
+    left = _suited(books, ask, but=numbers)
+    return next(iter(reasons.values())), left < max(ask.devices, 1)
+
+
+def _suited(books: Books, ask: Ask, but: Sequence[int] = ()) -> NDArray[np.int64]:
+    """How many devices of each node could serve the ask if they were empty, but for those of some models: [N]."""
     cluster = books.cluster
-    good = cluster.size_mib >= 0
+    good = (cluster.size_mib >= 0) & ~np.isin(cluster.model, but) if but else cluster.size_mib >= 0
     if ask.models:
         good = good & cluster.model_mask(ask.models)[cluster.model]
     if ask.gpu_mib and ask.devices == 1:

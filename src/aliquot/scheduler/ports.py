@@ -16,6 +16,7 @@ class Held:
     tenant: str
     request_milli: int
     memory_mib: int
+    gpu_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Gpu:
     def requested_milli(self) -> int:
         """Milli-GPU that are guaranteed to somebody."""
         return sum(held.request_milli for held in self.held)
+
+    @property
+    def name(self) -> str:
+        """The name by which those on it asked for it; empty when nobody did."""
+        return next((held.gpu_id for held in self.held if held.gpu_id), "")
 
 
 class Ledger(Protocol):

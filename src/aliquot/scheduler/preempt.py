@@ -50,7 +50,7 @@ def _more(
     on_node = [h for holds in books.holds.values() for h in holds if h.node == node and h.tenants]
     lesser = [h for h in on_node if h.uid not in going and h.settled and _priority(find, h) < pod.spec.priority]
     gpus = {piece.gpu for h in lesser for piece in _slices(h)}
-    best: tuple[tuple[int, int, int], list[Hold]] | None = None
+    best: tuple[tuple[int, ...], list[Hold]] | None = None
     with _without(books, [h for h in on_node if h.uid in going]):
         with _without(books, lesser):
             if not tried(books, seats, node, namespace):
@@ -58,7 +58,8 @@ def _more(
         for gpu in sorted(gpus) or [GpuUuid("")]:
             leaving = _least(books, seats, node, namespace, _order(lesser, gpu, find))
             priorities = [_priority(find, hold) for hold in leaving]
-            cost = (max(priorities, default=-(2**31)), sum(priorities), len(leaving))
+            lost = sum(_size(hold) for hold in leaving)
+            cost = (max(priorities, default=-(2**31)), sum(priorities), len(leaving), lost)
             if best is None or cost < best[0]:
                 best = (cost, leaving)
     assert best is not None

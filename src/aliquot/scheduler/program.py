@@ -243,8 +243,13 @@ def quotas_of(held: GPUQuota) -> list[Quota]:
     return found
 
 
-async def serve(settings: Settings, on_listening: Callable[[str], None]) -> None:
-    """Run until SIGTERM or SIGINT.
+Beside = Callable[[Scheduler], contextlib.AbstractAsyncContextManager[object]]
+
+
+async def serve(
+    settings: Settings, on_listening: Callable[[str], None], beside: Beside = lambda _: contextlib.nullcontext()
+) -> None:
+    """Run until SIGTERM or SIGINT, with whatever is to be `beside` the program, such as its pages.
 
     Raises:
         BadKubeConfig: there is no API server to talk to.
@@ -254,4 +259,5 @@ async def serve(settings: Settings, on_listening: Callable[[str], None]) -> None
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, scheduler.stopping.set)
-        await scheduler.run()
+        async with beside(scheduler):
+            await scheduler.run()

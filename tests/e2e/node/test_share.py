@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -68,6 +69,15 @@ def test_a_container_that_starts_again_has_its_share_again(scene: Scene):
 
     assert ([scene.gpus[1]], 2048) == _what(scene.told("again"))
     assert len(scene.specs()) == 1
+
+
+def test_the_agent_starts_part_by_part(scene: Scene):
+    """Each part of the start-up has a name and a line in the log, in the order in which they need each other."""
+    parts = re.findall(r" started +part=(\S+) ", scene.agent.log.read_text())
+
+    assert ["driver", "pods", "tenants", "topology", "recovery", "device-plugin", "node"] == parts[-7:]
+    labels = scene.plane.api.get(f"/api/v1/nodes/{scene.node.name}")["metadata"]["labels"]
+    assert ("Tesla-V100-SXM2-16GB", "2") == (labels["aliquot.dev/gpu-model"], labels["aliquot.dev/gpu-count"])
 
 
 def _what(seen: dict) -> tuple[list[str], int]:

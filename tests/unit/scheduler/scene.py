@@ -90,10 +90,13 @@ class Truth:
 
     # The client's methods
 
-    async def request(self, method: str, path: str, *, content: bytes, repeat: bool, timeout_s: float) -> bytes:
-        """POST of a Binding, with the next fault."""
+    async def request(self, method: str, path: str, *, content: bytes, repeat: bool, timeout_s: float = 10.0) -> bytes:
+        """POST of a Binding, with the next fault; or of an Eviction, which is obeyed at once."""
         fault = self.faults.pop(0) if self.faults else ""
         name, binding = path.split("/")[-2], json.loads(content)
+        if path.endswith("/eviction"):
+            self.delete(name)
+            return b"{}"
         for _ in range(self.chance.randint(0, 3)):
             await asyncio.sleep(0)
         if fault == "lost before":

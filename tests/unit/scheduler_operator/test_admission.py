@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aliquot.kube.dialects import read
@@ -152,6 +152,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, VALUES)
+@settings(max_examples=60, deadline=None)
 def test_a_patch_leads_from_one_document_to_the_other(before: Any, after: Any):
     """Whatever they are; and from a document to itself it is empty."""
     assert after == apply(before, difference(before, after))
@@ -189,6 +190,7 @@ JUNK = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["metadata", "spec"]), JUNK), st.sampled_from(["Pod", "SharePod", "GPUQuota"]))
+@settings(max_examples=50, deadline=None)
 def test_any_object_gets_an_answer(document: dict[str, Any], kind: str):
     """However it looks: taken, changed or refused, but never an exception."""
     admission = Admission()

@@ -26,7 +26,7 @@ from aliquot.placement.asks import model_matches
 from aliquot.scheduler.operator.bodies import PROFILE, BadTemplate, ask_of, pod_of, scheduled_by_others
 from aliquot.scheduler.operator.demand import Demand
 from aliquot.scheduler.operator.status import Told, body, lost, of_pod, waiting
-from aliquot.scheduler.pool.pool import Pool
+from aliquot.scheduler.pool.pool import NAMED, Pool
 from aliquot.scheduler.ports import Ledger
 
 log = logging.getLogger(__name__)
@@ -68,14 +68,12 @@ class SharePods:
 
     async def _told(self, sharepod: SharePod) -> Told | None:
         meta = sharepod.metadata
-        if meta.deletion_timestamp:
-            return None  # the garbage collector takes the pod
         pod = self.pod(meta.key)
         if pod is not None and _is_of(pod, sharepod):
             return await self._of_pod(sharepod, pod)
-        if sharepod.status.phase in ENDED:
+        if sharepod.status.phase in ENDED or meta.deletion_timestamp:
             return None
-        if pod is None and (sharepod.status.pod_name or not self.demand.pool.owner.coexists):
+        if pod is None and sharepod.status.pod_name:
             pod = await self.api.find(PODS, meta.name, namespace=meta.namespace)  # the cache may be behind
             if pod is not None and _is_of(pod, sharepod):
                 return await self._of_pod(sharepod, pod)
@@ -104,9 +102,7 @@ class SharePods:
             if wanted is not None:
                 return wanted
         elif gpu_id and node and vgpu is None:
-            vgpu = await self.pool.make(node, gpu_id, "named", sharepod.spec.gpu.model)
-            await self.pool.look(gpu_id)
-            vgpu = self.pool.get(gpu_id)
+            vgpu = await self.pool.make(node, gpu_id, NAMED, sharepod.spec.gpu.model)
         return await self._create(sharepod, ask, vgpu)
 
     def _contradiction(self, sharepod: SharePod, vgpu: VGPU | None) -> str:
@@ -132,7 +128,7 @@ class SharePods:
 
     async def _create(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> Told:
         node = sharepod.spec.node_name or (vgpu.spec.node_name if vgpu is not None else "")
-        uuid = vgpu.status.uuid if vgpu is not None else ""
+        uuid = self.pool.must_be(vgpu) if vgpu is not None else ""
         made: dict[str, Any] = pod_of(sharepod, node=node, gpu_uuid=uuid, profile=self.profile)
         meta = sharepod.metadata
         try:

@@ -158,7 +158,7 @@ class Coexist:
             "tolerations": [{"key": GPU, "operator": "Exists"}],
         }
         on_node(spec, vgpu.spec.node_name)
-        labels = {names.VGPU: vgpu.metadata.name, "app.kubernetes.io/name": "aliquot-holder"}
+        labels = {names.VGPU: vgpu.metadata.name, "app.kubernetes.io/name": "aliquot-holder", names.WEBHOOK: "ignore"}
         metadata = {"name": self.holder(vgpu.metadata.name), "namespace": self.namespace, "labels": labels}
         return {"metadata": metadata, "spec": spec}
 

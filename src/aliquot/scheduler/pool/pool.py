@@ -15,7 +15,7 @@ from typing import Any, Final
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.custom import VGPU, VGPUS
-from aliquot.kube.errors import AlreadyExists
+from aliquot.kube.errors import AlreadyExists, NotFound
 from aliquot.kube.names import POOL
 from aliquot.kube.reflector import Change
 from aliquot.scheduler.pool.owners import Owner
@@ -73,8 +73,21 @@ class Pool:
 
     def on(self, uuid: str) -> VGPU | None:
         """The vGPU of a device; a name that somebody gave goes before one that was made."""
+        gpu = self.ledger.gpu(uuid)
+        asked = gpu.name if gpu is not None else ""
         found = [vgpu for vgpu in self.vgpus() if vgpu.status.uuid == uuid]
-        return min(found, key=lambda v: (_made(v) == AUTOMATIC, v.metadata.name), default=None)
+        return min(
+            found, key=lambda v: (v.metadata.name != asked, _made(v) == AUTOMATIC, v.metadata.name), default=None
+        )
+
+    def must_be(self, vgpu: VGPU) -> str:
+        """The device that a pod for this vGPU has to name, since its name alone does not lead there.
+
+        The books know the names that pods were given. They do not know those that were made from UUIDs, nor whose GPU
+        a holder took.
+        """
+        alone = self.owner.coexists or (_made(vgpu) != NAMED and self._taken(vgpu.status.uuid))
+        return vgpu.status.uuid if alone else ""
 
     async def name_device(self, uuid: str, node: str, wanted: str = "") -> str:
         """The name of a device, which gets one if it has none: the wanted one, or its own.
@@ -111,19 +124,22 @@ class Pool:
             return None
         if vgpu.status.phase == "Deleting":
             return await self._leave(vgpu)
-        if self._superseded(vgpu):
-            await self._delete(vgpu)
-            return None
         uuid = vgpu.status.uuid
+        if self._superseded(vgpu):
+            if _made(vgpu) and not self.waited_for(name):
+                await self._delete(vgpu)
+                return None
+            uuid = ""
         if not uuid or (self.owner.coexists and self.ledger.gpu(uuid) is None):
             taken = [other.status.uuid for other in self.vgpus() if other.status.uuid]
-            uuid = await self.owner.acquire(vgpu, taken) or uuid
+            if self.owner.coexists or not _made(vgpu):  # where we have all, the first one's bind says which it is
+                uuid = await self.owner.acquire(vgpu, taken) or uuid
         gpu = self.ledger.gpu(uuid) if uuid else None
         if gpu is None and _made(vgpu) and not self.node_is_there(vgpu.spec.node_name):
             await self._delete(vgpu)
             return None
         await self._write(vgpu, uuid, leaving=False)
-        return LOOK_AGAIN_S if gpu is None else None
+        return LOOK_AGAIN_S if gpu is None and self.owner.coexists else None
 
     async def balance(self) -> float | None:
         """Let the pool have what its policy says; seconds until that changes by itself."""
@@ -179,8 +195,13 @@ class Pool:
         return None
 
     def _superseded(self, vgpu: VGPU) -> bool:
-        first = self.on(vgpu.status.uuid) if vgpu.status.uuid else None
-        return _made(vgpu) == AUTOMATIC and first is not None and first.metadata.name != vgpu.metadata.name
+        """Has its device another name now?"""
+        name, gpu = vgpu.metadata.name, self._gpu_of(vgpu)
+        if gpu is None or self.owner.coexists:
+            return False
+        first = self.on(gpu.uuid)
+        renamed = _made(vgpu) == AUTOMATIC and first is not None and first.metadata.name != name
+        return renamed or gpu.name not in ("", name)
 
     def _is_idle(self, vgpu: VGPU) -> bool:
         idle = vgpu.status.phase == "Idle" and self._gpu_of(vgpu) is not None and not self._taken(vgpu.status.uuid)
@@ -205,13 +226,18 @@ class Pool:
 
     async def _delete(self, vgpu: VGPU) -> None:
         await self.api.delete(VGPUS, vgpu.metadata.name, uid=vgpu.metadata.uid)
+        self._ahead.pop(vgpu.metadata.name, None)
 
     async def _write(self, vgpu: VGPU, uuid: str, *, leaving: bool) -> None:
         gpu = self.ledger.gpu(uuid) if uuid else None
         patch: dict[str, Any] | None = body(vgpu, uuid, gpu, self.clock.wall(), leaving=leaving)
         if patch is not None:
             name = vgpu.metadata.name
-            self._ahead[name] = await self.api.patch(VGPUS, name, patch, sub="status")
+            try:
+                self._ahead[name] = await self.api.patch(VGPUS, name, patch, sub="status")
+            except NotFound:
+                self._ahead.pop(name, None)
+                raise
             log.info("vgpu %s is %s", name, phase_of(gpu, leaving=leaving))
 
 

@@ -12,9 +12,6 @@ from typing import Any, Final
 from aliquot.kube import names
 
 NAME: Final = "aliquot"
-IGNORE: Final = f"{names.PREFIX}webhook"
-"""Label with the value `ignore`, on a namespace or a pod, that keeps the webhook away from it."""
-
 _RESOURCES: Final = ("aliquot.dev/", "tencent.com/vcuda", "aliyun.com/gpu", "nvidia.com/gpu")
 _NOTES: Final = ("aliquot.dev/", "sharedgpu/", "kubeshare/")
 _SYSTEM: Final = ("kube-system", "kube-node-lease", "kube-public")
@@ -43,11 +40,14 @@ def configurations(
             "sideEffects": "None",
             "timeoutSeconds": 5,
             "failurePolicy": "Fail",
-            "namespaceSelector": {"matchExpressions": [_not_in(IGNORE, "ignore"), _not_in(_HOST, *_SYSTEM)]},
+            "namespaceSelector": {"matchExpressions": [_not_in(_HOST, *_SYSTEM)]},
             **more,
         }
 
-    ignored = {"objectSelector": {"matchExpressions": [_not_in(IGNORE, "ignore")]}}
+    ignored = {
+        "objectSelector": {"matchExpressions": [_not_in(names.WEBHOOK, "ignore")]},
+        "namespaceSelector": {"matchExpressions": [_not_in(names.WEBHOOK, "ignore"), _not_in(_HOST, *_SYSTEM)]},
+    }
     pods = {"resources": ["pods"]}
     ours = {"apiGroups": [names.GROUP], "apiVersions": [names.VERSION]}
     asks = [{"name": "speaks-of-gpus", "expression": asks_for_gpus()}]
@@ -60,7 +60,7 @@ def configurations(
         ),
         _whole(
             "Validating",
-            hook("plans", "/validate", pods | {"operations": ["UPDATE"]}, matchConditions=plans),
+            hook("plans", "/validate", pods | {"operations": both}, matchConditions=plans),
             hook("sharepods", "/validate", ours | {"resources": ["sharepods"], "operations": both}),
             hook("gpuquotas", "/validate", ours | {"resources": ["gpuquotas"], "operations": both}),
         ),
@@ -86,13 +86,13 @@ def asks_for_gpus() -> str:
 
 
 def plan_changes() -> str:
-    """CEL: is the plan of a pod another one than before?"""
+    """CEL: is the plan of a pod another one than before? One that is new has none."""
 
     def plan(thing: str) -> str:
         notes = f"{thing}.metadata.annotations"
         return f"(has({notes}) && '{names.PLAN}' in {notes} ? {notes}['{names.PLAN}'] : '')"
 
-    return f"{plan('object')} != {plan('oldObject')}"
+    return f"{plan('object')} != (oldObject == null ? '' : {plan('oldObject')})"
 
 
 def _whole(kind: str, *hooks: dict[str, Any]) -> dict[str, Any]:

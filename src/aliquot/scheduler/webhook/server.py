@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 MOST_BYTES: Final = 8 * 1024 * 1024
 """More than the object and the one before it, of 3 MiB each, that the API server takes."""
 
+KEEP_ALIVE_S: Final = 180
+"""Longer than the API server keeps an idle connection (90 s): whoever closes first may cut off a request."""
+
 
 @dataclass(frozen=True)
 class WebhookSettings:
@@ -89,7 +92,15 @@ class Webhook:
     async def _serve(self) -> None:
         await self._ready.wait()
         s = self.settings
-        config = uvicorn.Config(self.app(), host=s.host, port=s.port, log_config=None, access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            self.app(),
+            host=s.host,
+            port=s.port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
         config.load()
         config.ssl = self._context
         server = _Server(config)

@@ -1,0 +1,108 @@
+"""The same facts under the names that dashboards made for other programs read.
+
+Sources: gpu-manager, its metrics service (utilization in hundredths of a card, requests in cards, memory in MiB; one
+line for each card and one with the value `total`); HAMi, vGPUmonitor (`hami_*` since 2.9, the older names before it).
+A name whose fact does not exist here, such as HAMi's module memory, is left out rather than told as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
+
+_MIB: Final = 1 << 20
+_POD: Final = ("pod_name", "namespace", "node", "container_name")
+_HAMI_CONTAINER: Final = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
+_HAMI_HOST: Final = ("deviceidx", "deviceuuid", "devicetype")
+
+
+def gpu_manager(facts: NodeFacts) -> Iterable[Metric]:
+    """gpu-manager's four."""
+    util = GaugeMetricFamily("container_gpu_utilization", "GPU utilization, 100 is one card", labels=(*_POD, "gpu"))
+    memory = GaugeMetricFamily("container_gpu_memory_total", "GPU memory usage in MiB", labels=(*_POD, "gpu_memory"))
+    asked = GaugeMetricFamily(
+        "container_request_gpu_utilization", "Requested GPU in cards", labels=(*_POD, "req_of_gpu")
+    )
+    asked_memory = GaugeMetricFamily(
+        "container_request_gpu_memory", "Requested GPU memory in MiB", labels=(*_POD, "req_of_gpu_memory")
+    )
+    for owner, uses in by_container(facts).items():
+        who = [owner.pod, owner.namespace, facts.node, owner.container]
+        for gpu, use in uses:
+            util.add_metric([*who, f"gpu{gpu.index}"], 100 * use.status.usage)
+            memory.add_metric([*who, f"gpu{gpu.index}"], use.status.memory_used_mib)
+        statuses = [use.status for _, use in uses]
+        util.add_metric([*who, "total"], sum(100 * status.usage for status in statuses))
+        memory.add_metric([*who, "total"], sum(status.memory_used_mib for status in statuses))
+        asked.add_metric([*who, "total"], sum(status.request_milli for status in statuses) / 1000)
+        asked_memory.add_metric([*who, "total"], sum(status.memory_limit_mib for status in statuses))
+    yield from (util, memory, asked, asked_memory)
+
+
+def hami(facts: NodeFacts) -> Iterable[Metric]:
+    """HAMi's monitor since 2.9."""
+    names = (
+        "hami_vgpu_memory_used_bytes",
+        "hami_vgpu_memory_limit_bytes",
+        "hami_container_device_utilization_ratio",
+        "hami_host_gpu_memory_used_bytes",
+        "hami_host_gpu_utilization_ratio",
+    )
+    yield from _hami(facts, names)
+    context = GaugeMetricFamily("hami_vgpu_memory_context_bytes", "Memory of contexts", labels=_HAMI_CONTAINER)
+    for gpu in facts.gpus:
+        for use in gpu.uses:
+            context.add_metric(_hami_labels(gpu, use), use.status.memory_context_mib * _MIB)
+    yield context
+
+
+def hami_legacy(facts: NodeFacts) -> Iterable[Metric]:
+    """HAMi's monitor before 2.9."""
+    names = (
+        "vGPU_device_memory_usage_in_bytes",
+        "vGPU_device_memory_limit_in_bytes",
+        "Device_utilization_desc_of_container",
+        "HostGPUMemoryUsage",
+        "HostCoreUtilization",
+    )
+    yield from _hami(facts, names)
+
+
+def _hami(facts: NodeFacts, names: tuple[str, str, str, str, str]) -> Iterable[Metric]:
+    """Utilization is told in hundredths under all of HAMi's names, those that end in `ratio` too, as HAMi does."""
+    used, limit, util = (GaugeMetricFamily(name, "As HAMi tells it", labels=_HAMI_CONTAINER) for name in names[:3])
+    host_used, host_util = (GaugeMetricFamily(name, "As HAMi tells it", labels=_HAMI_HOST) for name in names[3:])
+    for gpu in facts.gpus:
+        host = [str(gpu.index), gpu.uuid, gpu.model]
+        host_used.add_metric(host, gpu.memory_used_mib * _MIB)
+        host_util.add_metric(host, 100 * gpu.busy)
+        for use in gpu.uses:
+            labels = _hami_labels(gpu, use)
+            used.add_metric(labels, use.status.memory_used_mib * _MIB)
+            limit.add_metric(labels, use.status.memory_limit_mib * _MIB)
+            util.add_metric(labels, 100 * use.status.usage)
+    yield from (used, limit, util, host_used, host_util)
+
+
+def _hami_labels(gpu: GpuUse, use: Use) -> list[str]:
+    return [use.owner.namespace, use.owner.pod, use.owner.container, str(use.number), gpu.uuid]
+
+
+def by_container(facts: NodeFacts) -> dict[Owner, list[tuple[GpuUse, Use]]]:
+    """The uses of each container, in the order of GPUs."""
+    found: dict[Owner, list[tuple[GpuUse, Use]]] = {}
+    for gpu in facts.gpus:
+        for use in gpu.uses:
+            found.setdefault(use.owner, []).append((gpu, use))
+    return found
+
+
+ALIASES: Final[Mapping[str, Callable[[NodeFacts], Iterable[Metric]]]] = {
+    "gpu-manager": gpu_manager,
+    "hami": hami,
+    "hami-legacy": hami_legacy,
+}

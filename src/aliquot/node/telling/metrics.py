@@ -1,0 +1,123 @@
+"""The node's Prometheus metrics, drawn from one picture at each scrape; under other programs' names where asked.
+
+Ours carry the container as `namespace`, `pod`, `container` and the GPU by index and UUID. Counters start again at 0
+when the arbiter does, which is what Prometheus expects of counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from aliquot.arbiter.records import TenantStatus
+from aliquot.model.errors import UserError
+from aliquot.node.telling.aliases import ALIASES
+from aliquot.node.telling.facts import GpuUse, NodeFacts
+
+_GPU: Final = ("node", "gpu", "uuid", "model")
+_CONTAINER: Final = ("node", "gpu", "uuid", "namespace", "pod", "container")
+_MIB: Final = 1 << 20
+
+GPU_GAUGES: Final[dict[str, tuple[str, Callable[[GpuUse], float]]]] = {
+    "aliquot_node_gpu_healthy": ("1 while the GPU may be given away", lambda g: 0 if g.sick else 1),
+    "aliquot_node_gpu_busy_ratio": ("Part of the window charged to anybody", lambda g: g.busy),
+    "aliquot_node_gpu_held": ("1 while a container holds a valid grant", lambda g: 1 if g.holder else 0),
+    "aliquot_node_gpu_containers": ("Containers on the GPU", lambda g: len(g.uses)),
+    "aliquot_node_gpu_free_ratio": ("Part of the GPU promised to nobody", lambda g: g.free_milli / 1000),
+    "aliquot_node_gpu_memory_bytes": ("Device memory", lambda g: g.memory_mib * _MIB),
+    "aliquot_node_gpu_memory_used_bytes": ("Device memory used by containers", lambda g: g.memory_used_mib * _MIB),
+}
+CONTAINER_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
+    "aliquot_container_gpu_request_ratio": ("Guaranteed part of the GPU", lambda t: t.request_milli / 1000),
+    "aliquot_container_gpu_limit_ratio": ("Most it may use of the GPU", lambda t: t.limit_milli / 1000),
+    "aliquot_container_gpu_usage_ratio": ("Charged part of the window", lambda t: t.usage),
+    "aliquot_container_gpu_memory_used_bytes": ("Device memory it uses", lambda t: t.memory_used_mib * _MIB),
+    "aliquot_container_gpu_memory_limit_bytes": ("Device memory it may use", lambda t: t.memory_limit_mib * _MIB),
+    "aliquot_container_gpu_memory_context_bytes": (
+        "Of the memory used, that of contexts",
+        lambda t: t.memory_context_mib * _MIB,
+    ),
+    "aliquot_container_gpu_waiting": ("1 while it waits for a grant", lambda t: 1 if t.waiting else 0),
+    "aliquot_container_gpu_wait_seconds_median": ("Wait for one of the last 256 grants", lambda t: t.wait_ms_p50 / 1e3),
+    "aliquot_container_gpu_quota_seconds": ("Length of its next grant", lambda t: t.quota_ms / 1e3),
+    "aliquot_container_gpu_debt_seconds": ("Time that ran after its grant, not paid yet", lambda t: t.debt_ms / 1e3),
+    "aliquot_container_gpu_processes": ("Processes attached", lambda t: t.processes),
+}
+CONTAINER_COUNTERS: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
+    "aliquot_container_gpu_charged_seconds_total": ("GPU time charged", lambda t: t.charged_ns / 1e9),
+    "aliquot_container_gpu_throttled_seconds_total": ("Time spent waiting for grants", lambda t: t.waited_ns / 1e9),
+    "aliquot_container_gpu_handovers_total": ("Grants", lambda t: t.handovers),
+    "aliquot_container_gpu_oom_total": ("Allocations refused for its memory limit", lambda t: t.memory_refusals),
+}
+ALWAYS: Final = ("aliquot_node_arbiter_up", "aliquot_node_info")
+
+
+def metric_names() -> frozenset[str]:
+    """Every name under which the node tells something of its own."""
+    return frozenset((*ALWAYS, *GPU_GAUGES, *CONTAINER_GAUGES, *CONTAINER_COUNTERS))
+
+
+def registry_of(facts: Callable[[], NodeFacts], aliases: Sequence[str] = ()) -> CollectorRegistry:
+    """A registry that looks anew at each scrape; `aliases` are keys of `ALIASES` such as `hami`.
+
+    Raises:
+        UserError: an alias that does not exist.
+    """
+    for alias in aliases:
+        if alias not in ALIASES:
+            raise UserError(f"metric-aliases {alias!r} is not known; the names are {', '.join(sorted(ALIASES))}")
+    registry = CollectorRegistry()
+    registry.register(_NodeCollector(facts, tuple(dict.fromkeys(aliases))))
+    return registry
+
+
+class _NodeCollector(Collector):
+    def __init__(self, facts: Callable[[], NodeFacts], aliases: tuple[str, ...]) -> None:
+        self._facts = facts
+        self._aliases = aliases
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing before the first scrape: looking asks the arbiter."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """One scrape."""
+        facts = self._facts()
+        up = GaugeMetricFamily("aliquot_node_arbiter_up", "1 while the arbiter answers", labels=("node",))
+        up.add_metric([facts.node], 1 if facts.answers else 0)
+        about = InfoMetricFamily("aliquot_node", "The node's driver", labels=("node",))
+        about.add_metric([facts.node], {"driver": facts.driver})
+        yield from (up, about)
+        yield from _gpu_metrics(facts)
+        yield from _container_metrics(facts)
+        for alias in self._aliases:
+            yield from ALIASES[alias](facts)
+
+
+def _gpu_metrics(facts: NodeFacts) -> Iterable[Metric]:
+    for name, (text, read) in GPU_GAUGES.items():
+        gauge = GaugeMetricFamily(name, text, labels=_GPU)
+        for gpu in facts.gpus:
+            gauge.add_metric([facts.node, str(gpu.index), gpu.uuid, gpu.model], read(gpu))
+        yield gauge
+
+
+def _container_metrics(facts: NodeFacts) -> Iterable[Metric]:
+    families: list[tuple[GaugeMetricFamily | CounterMetricFamily, Callable[[TenantStatus], float]]] = [
+        (GaugeMetricFamily(name, text, labels=_CONTAINER), read) for name, (text, read) in CONTAINER_GAUGES.items()
+    ]
+    families += [
+        (CounterMetricFamily(name.removesuffix("_total"), text, labels=_CONTAINER), read)
+        for name, (text, read) in CONTAINER_COUNTERS.items()
+    ]
+    for family, read in families:
+        for gpu in facts.gpus:
+            for use in gpu.uses:
+                owner = use.owner
+                where = [facts.node, str(gpu.index), gpu.uuid, owner.namespace, owner.pod, owner.container]
+                family.add_metric(where, read(use.status))
+        yield family

@@ -1,0 +1,134 @@
+"""The node's small HTTP server: `/metrics`, `/graph`, `/usage`, `/node.json`, `/version`, `/healthz`. Reading only.
+
+It listens on loopback unless told otherwise, answers nothing but GET, and takes no parameter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from importlib import metadata
+from typing import Any, Final
+
+import msgspec
+import uvicorn
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from aliquot.model.errors import AliquotError
+from aliquot.node.telling.aliases import by_container
+from aliquot.node.telling.facts import NodeFacts, Sources, look
+from aliquot.node.telling.metrics import registry_of
+from aliquot.node.telling.text import graph, usage
+
+_LOCAL: Final = "127.0.0.1"
+
+
+class PortTaken(AliquotError):
+    """Another program listens where the node was to tell of itself."""
+
+
+def application(sources: Sources, aliases: Sequence[str] = ()) -> Starlette:
+    """The routes; every answer is drawn from what the node looks like at that moment.
+
+    Raises:
+        UserError: an alias that does not exist.
+    """
+    registry = registry_of(partial(look, sources), aliases)
+
+    async def metrics(_: Request) -> Response:
+        text = await run_in_threadpool(generate_latest, registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    async def graph_page(_: Request) -> Response:
+        facts = await run_in_threadpool(look, sources)
+        return PlainTextResponse(graph(facts, sources.machine.topology))
+
+    async def usage_page(_: Request) -> Response:
+        return PlainTextResponse(usage(await run_in_threadpool(look, sources)))
+
+    async def node_json(_: Request) -> Response:
+        facts = await run_in_threadpool(look, sources)
+        return Response(msgspec.json.encode(node_body(facts)), media_type="application/json")
+
+    async def version(_: Request) -> Response:
+        return PlainTextResponse(f"aliquot {_version()}\ndriver {_driver(sources) or 'unknown'}\n")
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    pages = {
+        "/metrics": metrics, "/metric": metrics, "/graph": graph_page, "/usage": usage_page,
+        "/node.json": node_json, "/version": version, "/healthz": healthz,
+    }  # fmt: skip
+    return Starlette(routes=[Route(path, page, methods=["GET"]) for path, page in pages.items()])
+
+
+def node_body(facts: NodeFacts) -> dict[str, Any]:
+    """The node as JSON: GPUs with the containers on each, and each pod's uid with its containers' GPUs."""
+    pods: dict[str, dict[str, list[int]]] = {}
+    for owner, uses in by_container(facts).items():
+        pods.setdefault(owner.uid or f"{owner.namespace}/{owner.pod}", {})[owner.container] = [g.index for g, _ in uses]
+    return {
+        "node": facts.node,
+        "driver": facts.driver,
+        "arbiter_answers": facts.answers,
+        "window_ms": facts.window_ms,
+        "gpus": [msgspec.to_builtins(gpu) | {"free_milli": gpu.free_milli} for gpu in facts.gpus],
+        "pods": pods,
+    }
+
+
+class _Quiet(uvicorn.Server):
+    """Leaves the signals to the program it is a part of."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take none."""
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterator[int]:
+    """Serve in the running loop while inside; gives the port, which is a free one for 0.
+
+    Raises:
+        PortTaken: it can not be had.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise PortTaken(f"{host}:{port} can not be listened on ({error.strerror}); set another --port") from None
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", server_header=False)
+    server = _Quiet(config)
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        while not server.started and not task.done():
+            await asyncio.sleep(0.01)
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+def _version() -> str:
+    """Of the installed package; a source tree that runs uninstalled has none."""
+    try:
+        return metadata.version("aliquot")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _driver(sources: Sources) -> str:
+    return sources.machine.gpus[0].driver if sources.machine.gpus else ""

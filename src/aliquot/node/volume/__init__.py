@@ -1,0 +1,1 @@
+"""The driver volume: the driver's libraries and programs, found, mirrored, and shown to containers."""

@@ -1,0 +1,82 @@
+"""The two trees of a driver: `origin` as it is, and `shared`, where our library stands for libcuda and libnvidia-ml.
+
+Each has `lib64`, `lib` (32 bit) and `bin`. Files are hard links where the file system allows it, else copies, so that
+what a running container has mapped stays when the driver on the node is replaced. Beside each file stand the names by
+which programs ask for it, as ldconfig would have made them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from aliquot.node.volume.names import SUBSTITUTED, stem
+from aliquot.node.volume.source import DriverSource, Found
+
+ORIGIN: Final = "origin"
+SHARED: Final = "shared"
+_NO_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
+
+
+def library_folder(bits: int) -> str:
+    """Where libraries of a word size lie in a tree."""
+    return "lib64" if bits == 64 else "lib"
+
+
+def mirror(source: DriverSource, folder: Path, hook: Path) -> None:
+    """Make both trees in an empty folder.
+
+    Raises:
+        OSError: a file could not be linked nor copied.
+    """
+    for tree in (ORIGIN, SHARED):
+        for name in ("lib64", "lib", "bin"):
+            (folder / tree / name).mkdir(parents=True, exist_ok=True)
+        for program in source.programs:
+            clone(program, folder / tree / "bin" / program.name)
+    for library in source.libraries:
+        place = library_folder(library.bits)
+        _with_names(library, folder / ORIGIN / place)
+        if stem(library.file.name) not in SUBSTITUTED:
+            _with_names(library, folder / SHARED / place)
+    shared = folder / SHARED / "lib64"
+    for name in SUBSTITUTED:
+        for each in substitute_names(source, name):
+            clone(hook, shared / each)
+
+
+def substitute_names(source: DriverSource, name: str) -> tuple[str, ...]:
+    """All names by which programs may ask for one of the two: bare, with its soname, with its version.
+
+    The 32-bit one is left out of the shared tree: nothing stands for it, so a 32-bit program finds no driver there
+    rather than one that nobody counts.
+    """
+    library = source.library(name)
+    return tuple(dict.fromkeys((library.soname, name, library.file.name)))
+
+
+def clone(file: Path, target: Path) -> None:
+    """A hard link, or a copy where there can be none; what stands there is replaced.
+
+    Raises:
+        OSError: neither could be made.
+    """
+    target.unlink(missing_ok=True)
+    try:
+        os.link(file, target)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        shutil.copy2(file, target)
+
+
+def _with_names(library: Found, folder: Path) -> None:
+    name = library.file.name
+    clone(library.file, folder / name)
+    for other in {library.soname, stem(name)} - {name}:
+        link = folder / other
+        if not link.is_symlink() and not link.exists():
+            link.symlink_to(name)

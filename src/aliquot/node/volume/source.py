@@ -1,0 +1,191 @@
+"""Where the driver's files are: this machine, NVIDIA's driver container in its own root, or an emulated driver.
+
+Everything below a root is looked up inside that root: a link to /usr/lib/... in a driver container means the
+container's /usr/lib, never the node's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aliquot.model.errors import AliquotError
+from aliquot.node.volume.elf import NotElf, read_library
+from aliquot.node.volume.ldcache import BadCache, read_cache
+from aliquot.node.volume.names import BINARIES, LIBRARIES, SUBSTITUTED, is_drivers, stem
+
+# Where NVIDIA's driver container shows its root on the node. Source: NVIDIA GPU Operator, "driver root".
+DRIVER_CONTAINER: Final = Path("/run/nvidia/driver")
+_LIBRARY_FOLDERS: Final = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/wsl/lib",
+    "run/opengl-driver/lib",
+    "lib/x86_64-linux-gnu",
+    "lib64",
+    "usr/lib/i386-linux-gnu",
+    "usr/lib",
+)
+_PROGRAM_FOLDERS: Final = ("usr/bin", "usr/sbin", "usr/local/bin", "bin", "sbin", "usr/lib/wsl/lib")
+_VERSION: Final = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
+_LINKS_MOST: Final = 40
+
+
+class NoDriverFiles(AliquotError):
+    """There is no driver to mirror."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One library of the driver: the real file, its word size and the name it gives itself."""
+
+    file: Path
+    bits: int
+    soname: str
+
+
+@dataclass(frozen=True)
+class DriverSource:
+    """A driver's files, each real file once; `in_place` where it only works from its own folder (an emulated one)."""
+
+    libraries: tuple[Found, ...]
+    programs: tuple[Path, ...]
+    version: str
+    in_place: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """Another one as soon as a file is another: 12 hex digits over names, sizes, inodes and times."""
+        facts = []
+        for file in (*(each.file for each in self.libraries), *self.programs):
+            seen = file.stat()
+            facts.append(f"{file}:{seen.st_size}:{seen.st_ino}:{seen.st_mtime_ns}")
+        return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()[:12]
+
+    def library(self, name: str) -> Found:
+        """The 64-bit library of a name such as `libcuda.so`.
+
+        Raises:
+            NoDriverFiles: the driver has none.
+        """
+        for each in self.libraries:
+            if each.bits == 64 and stem(each.file.name) == name:
+                return each
+        raise NoDriverFiles(f"the driver has no 64-bit {name}; is it installed whole?")
+
+
+def from_root(root: Path = Path("/")) -> DriverSource:
+    """The driver of a root: libraries that its loader's cache knows, or that lie where drivers put them.
+
+    Raises:
+        NoDriverFiles: no libcuda, or no libnvidia-ml; the two are what a share needs.
+    """
+    found: dict[Path, Found] = {}
+    for path in (*_cached(root), *_lying(root)):
+        real = within(root, path)
+        if real is None or real in found:
+            continue
+        try:
+            library = read_library(real)
+        except (OSError, NotElf):
+            continue
+        found[real] = Found(real, library.bits, library.soname or path.name)
+    source = DriverSource(tuple(found.values()), tuple(_programs(root)), _version(found))
+    try:
+        for name in SUBSTITUTED:
+            source.library(name)
+    except NoDriverFiles as error:
+        raise NoDriverFiles(f"no NVIDIA driver below {root}: {error}") from None
+    return source
+
+
+def from_libraries(libcuda: Path, libnvml: Path, version: str) -> DriverSource:
+    """An emulated driver: two libraries that stay where they are.
+
+    Raises:
+        NoDriverFiles: one of them is not there, or is no library.
+    """
+    try:
+        found = [Found(path.resolve(), read_library(path).bits, path.name) for path in (libcuda, libnvml)]
+    except (OSError, NotElf) as error:
+        raise NoDriverFiles(f"the emulated driver can not be read: {error}") from None
+    return DriverSource(tuple(found), (), version, in_place=True)
+
+
+def find_source(root: Path = Path("/"), container: Path = DRIVER_CONTAINER) -> DriverSource:
+    """The driver container's driver where there is one, else that of the root.
+
+    Raises:
+        NoDriverFiles: neither has a driver.
+    """
+    if (container / "usr").is_dir():
+        try:
+            return from_root(container)
+        except NoDriverFiles:
+            pass  # the container is about to come or to go
+    return from_root(root)
+
+
+def within(root: Path, path: str | Path) -> Path | None:
+    """The real file of a path inside a root, absolute links read as the root's own; None where there is none."""
+    left = [part for part in Path(path).parts if part != "/"]
+    at = root
+    links = 0
+    while left:
+        part = left.pop(0)
+        if part == "..":
+            at = at.parent if at != root else root
+            continue
+        step = at / part
+        if step.is_symlink():
+            links += 1
+            if links > _LINKS_MOST:
+                return None
+            target = step.readlink()
+            left = [each for each in target.parts if each != "/"] + left
+            at = root if target.is_absolute() else at
+            continue
+        at = step
+    return at if at.is_file() else None
+
+
+def _cached(root: Path) -> Iterator[Path]:
+    try:
+        entries = read_cache((root / "etc/ld.so.cache").read_bytes())
+    except (OSError, BadCache):
+        return  # the folders are looked at in any case
+    yield from (Path(entry.path) for entry in entries if is_drivers(entry.name) and not entry.special)
+
+
+def _lying(root: Path) -> Iterator[Path]:
+    for folder in _LIBRARY_FOLDERS:
+        try:
+            names = sorted(each.name for each in (root / folder).iterdir())
+        except OSError:
+            continue
+        yield from (Path(folder) / name for name in names if is_drivers(name))
+
+
+def _programs(root: Path) -> Iterator[Path]:
+    for name in BINARIES:
+        for folder in _PROGRAM_FOLDERS:
+            real = within(root, Path(folder) / name)
+            if real is not None and os.access(real, os.X_OK):
+                yield real
+                break
+
+
+def _version(files: Iterable[Path]) -> str:
+    """Of the files' own names, libcuda's first; `unknown` where none tells."""
+    ordered = sorted(files, key=lambda file: (LIBRARIES.index(stem(file.name)) if is_drivers(file.name) else 99, file))
+    for file in ordered:
+        if match := _VERSION.search(file.name):
+            return match.group(1)
+    return "unknown"

@@ -1,0 +1,159 @@
+"""The driver volume of a node: one generation for each driver seen, the newest for new containers.
+
+A generation is made beside the others under a passing name and renamed when whole, so a crash leaves none that is half
+made. An upgrade of the driver makes another; the old one stays while a container has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from aliquot.model.errors import AliquotError
+from aliquot.node.cdi import Edits, Mount
+from aliquot.node.volume.mirror import ORIGIN, SHARED, mirror
+from aliquot.node.volume.names import SUBSTITUTED, stem
+from aliquot.node.volume.source import DriverSource
+
+# Where glibc looks without being told: Debian's directory, and that of Red Hat and most others; musl looks at neither.
+LOADER_FOLDERS: Final = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib64"))
+# Where images made for CUDA point LD_LIBRARY_PATH and PATH. Source: NVIDIA's CUDA base images.
+CUDA_IMAGE_FOLDER: Final = Path("/usr/local/nvidia")
+PROGRAM_FOLDER: Final = Path("/usr/bin")
+_FACTS: Final = "driver.json"
+_MAKING: Final = ".making-"
+
+
+class VolumeError(AliquotError):
+    """The driver volume can not be made."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One driver's two trees; `libcuda` and `libnvml` are what the hook opens behind itself."""
+
+    folder: Path
+    version: str
+    libcuda: Path
+    libnvml: Path
+
+    @property
+    def name(self) -> str:
+        """By which containers' records keep it from being pruned."""
+        return self.folder.name
+
+    @property
+    def origin(self) -> Path:
+        """The driver as it is."""
+        return self.folder / ORIGIN
+
+    @property
+    def shared(self) -> Path:
+        """The driver with our library before it."""
+        return self.folder / SHARED
+
+    def edits(self, library: Path) -> Edits:
+        """What a tenant's container is shown of the driver, with the tenant's own `library` for libcuda and NVML.
+
+        Files are mounted one by one into the loader's own folders, for images without LD_LIBRARY_PATH, and the whole
+        tree where images made for CUDA look; the origin stands at its path on the node, where the hook opens it.
+        """
+        mounts = [Mount(self.origin, self.origin), Mount(self.shared, CUDA_IMAGE_FOLDER)]
+        for file in sorted((self.shared / "lib64").iterdir()):
+            ours = stem(file.name) in SUBSTITUTED
+            if ours:
+                mounts.append(Mount(library, CUDA_IMAGE_FOLDER / "lib64" / file.name))
+            host = library if ours else file.resolve()
+            mounts += [Mount(host, folder / file.name) for folder in LOADER_FOLDERS]
+        programs = sorted((self.shared / "bin").iterdir())
+        mounts += [Mount(program, PROGRAM_FOLDER / program.name) for program in programs]
+        return Edits(mounts=tuple(mounts))
+
+
+class DriverVolume:
+    """All generations below one folder. Its methods block; one thread at a time."""
+
+    def __init__(self, folder: Path, hook: Path) -> None:
+        """Read what is there; `hook` is the library that stands for libcuda and libnvidia-ml."""
+        self._folder = folder
+        self._hook = hook
+        self.current: Generation | None = None
+
+    def refresh(self, source: DriverSource) -> Generation:
+        """The generation of this driver, made now if there is none; it becomes the current one.
+
+        Raises:
+            VolumeError: it can not be made; the current one stays.
+        """
+        try:
+            name = f"{source.version}-{source.fingerprint}-{_fingerprint(self._hook)}"
+            if not (self._folder / name).exists():
+                self._make(name, source)
+            self.current = read_generation(self._folder / name)
+        except OSError as error:
+            where = error.filename or self._folder
+            raise VolumeError(
+                f"the driver volume: {where}: {error.strerror}; is there room in {self._folder}?"
+            ) from None
+        return self.current
+
+    def generations(self) -> list[Generation]:
+        """All that are whole, oldest first."""
+        if not self._folder.is_dir():
+            return []
+        whole = [path for path in self._folder.iterdir() if (path / _FACTS).exists() and not _half(path)]
+        return [read_generation(path) for path in sorted(whole, key=lambda path: (path / _FACTS).stat().st_mtime_ns)]
+
+    def prune(self, used: Collection[str]) -> list[str]:
+        """Remove generations that are neither current nor used, and what a crash left; the names removed."""
+        kept = {*used, self.current.name if self.current else ""}
+        gone = [each.folder for each in self.generations() if each.name not in kept]
+        gone += list(self._folder.glob(f"{_MAKING}*"))
+        for path in gone:
+            shutil.rmtree(path, ignore_errors=True)
+        return [path.name for path in gone]
+
+    def _make(self, name: str, source: DriverSource) -> None:
+        making = self._folder / f"{_MAKING}{name}"
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
+        try:
+            mirror(source, making, self._hook)
+            (making / _FACTS).write_text(json.dumps(_facts(source)))
+            making.rename(self._folder / name)
+        except OSError:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(making)
+            raise
+
+
+def read_generation(folder: Path) -> Generation:
+    """A generation from disk.
+
+    Raises:
+        OSError: it is not there.
+    """
+    facts = json.loads((folder / _FACTS).read_text())
+    origin = folder / ORIGIN / "lib64"
+    # Joined to a path that is absolute already, the origin drops out: a driver that stays in place.
+    return Generation(folder, facts["version"], origin / facts["libcuda"], origin / facts["libnvml"])
+
+
+def _facts(source: DriverSource) -> dict[str, str]:
+    files = [source.library(name).file for name in SUBSTITUTED]
+    libcuda, libnvml = (str(file) if source.in_place else file.name for file in files)
+    return {"version": source.version, "libcuda": libcuda, "libnvml": libnvml}
+
+
+def _half(path: Path) -> bool:
+    return path.name.startswith(_MAKING)
+
+
+def _fingerprint(file: Path) -> str:
+    seen = file.stat()
+    return f"{seen.st_ino ^ seen.st_mtime_ns ^ seen.st_size:x}"[-8:]

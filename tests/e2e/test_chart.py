@@ -1,0 +1,272 @@
+"""The Helm chart: what it renders, and what an installation, an upgrade and an uninstall do to a real cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from cluster.control_plane import ControlPlane
+from cluster.parts import Part
+from scheduling import PLAN, PORT, ROOT, eventually, gpu_pod, percent, pods_of
+
+from aliquot.scheduler.config import PROFILE, kube_scheduler_config
+from aliquot.scheduler.webhook.configuration import configurations
+
+CHART = ROOT / "deploy" / "chart"
+HOME = "aliquot-chart"
+EVERYTHING = (
+    "--set=scheduler.gpus=coexist,scheduler.replicas=2,scheduler.tls.secretName=tls,node.emulate=v100x2,"
+    "node.replacePods=false,scheduler.defaultGpuLimit=0.5,networkPolicy.extenderFrom[0].ipBlock.cidr=10.0.0.0/28"
+)
+"""Values other than the defaults, for every branch of the templates."""
+
+ON_FAKE_NODES = "--set=node.runtimeClassName=,kubeScheduler.tag=v1.36.0"
+"""There is no RuntimeClass; the fake nodes run any image."""
+
+
+def run(helm: str, *arguments: str, plane: ControlPlane | None = None, status: int = 0) -> str:
+    """What helm prints."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(plane.rooms.state) if plane else "/nonexistent"}
+    if plane:
+        environment["KUBECONFIG"] = str(plane.kubeconfig)
+    done = subprocess.run([helm, *arguments], capture_output=True, text=True, env=environment, timeout=120)
+    assert status == done.returncode, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def rendered(helm: str, *flags: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Every object of the chart by kind and name."""
+    text = run(helm, "template", "aliquot", str(CHART), "--namespace", HOME, *flags)
+    return {(o["kind"], o["metadata"]["name"]): o for o in yaml.safe_load_all(text) if o}
+
+
+def test_helm_lints_the_chart_strictly(helm: str):
+    """With its defaults and with all else that it can do, helm finds nothing to say against it."""
+    for flags in ((), (EVERYTHING,)):
+        assert "0 chart(s) failed" in run(helm, "lint", "--strict", str(CHART), *flags)
+
+
+def test_what_is_generated_is_fresh(helm: str):
+    """The chart's files are what the code says, and the plain manifests are what helm makes of the chart."""
+    command = [sys.executable, str(ROOT / "tools" / "gen_deploy.py"), "--check", "--helm", helm]
+    done = subprocess.run(command, capture_output=True, text=True)
+
+    assert 0 == done.returncode, done.stderr
+
+
+def test_kube_scheduler_and_api_server_are_told_what_the_code_says(helm: str):
+    """The rendered configurations are those of the programs, with this release's names."""
+    found = rendered(helm)
+    given = yaml.safe_load(found["ConfigMap", "aliquot-kube-scheduler"]["data"]["config.yaml"])
+    lease = given.pop("leaderElection")
+    wanted = kube_scheduler_config(f"http://aliquot-scheduler.{HOME}.svc:{PORT}")
+
+    assert (HOME, "aliquot-kube-scheduler") == (lease["resourceNamespace"], lease["resourceName"])
+    assert wanted | {"profiles": [p for p in wanted["profiles"] if p["schedulerName"] == PROFILE]} == given
+    for hook in configurations(HOME):
+        assert hook["webhooks"] == found[hook["kind"], hook["metadata"]["name"]]["webhooks"]
+
+
+def test_every_branch_renders_objects_that_are_bounded(helm: str):
+    """Whatever is chosen, every container has requests and a memory limit, and only the node's agent is privileged."""
+    for flags in ((), (EVERYTHING,), ("--set=kubeScheduler.enabled=false,webhook.enabled=false,node.enabled=false",)):
+        for (kind, name), body in rendered(helm, *flags).items():
+            if kind not in ("Deployment", "DaemonSet"):
+                continue
+            for container in body["spec"]["template"]["spec"]["containers"]:
+                assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+                assert "memory" in container["resources"]["limits"]
+                assert (name == "aliquot-node") == container["securityContext"].get("privileged", False)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("scheduler.gpuss=own", "additional properties 'gpuss' not allowed"),
+        ("scheduler.gpus=mine", "value must be one of 'own', 'coexist'"),
+        ("scheduler.replicas=many", "want integer"),
+        ("scheduler.tls.secretName=a,scheduler.tls.clientCa=true", "has no certificate to show"),
+    ],
+)
+def test_values_that_are_written_wrong_are_refused(helm: str, value: str, sentence: str):
+    """A value that does not exist, of the wrong type, or that contradicts another stops helm with its path."""
+    assert sentence in run(helm, "template", "aliquot", str(CHART), "--set", value, status=1)
+
+
+@pytest.fixture(scope="module")
+def nodes(control_plane: ControlPlane) -> Iterator[list[str]]:
+    """A node with four GPUs, and a namespace to install into."""
+    made = control_plane.fake_nodes(1, "v100", gpus=4, prefix="chart")
+    control_plane.kubectl("label", "node", *made, "kubernetes.io/os=linux", "nvidia.com/gpu.present=true")
+    control_plane.make_namespace(HOME)
+    yield made
+    control_plane.schedule_with({})
+    control_plane.remove_nodes(made)
+
+
+class Installed:
+    """The chart on the cluster; the scheduler runs with its arguments and its service account's rights."""
+
+    def __init__(self, helm: str, plane: ControlPlane) -> None:
+        self.helm = helm
+        self.plane = plane
+        self.part: Part | None = None
+
+    def put(self, verb: str, *flags: str) -> None:
+        """Install or upgrade."""
+        # Tests before this one may have applied the CRDs by hand.
+        flags = ("--timeout", "60s", "--take-ownership", ON_FAKE_NODES, *flags)
+        run(self.helm, verb, "aliquot", str(CHART), "--namespace", HOME, *flags, plane=self.plane)
+
+    def start(self) -> None:
+        """Run the scheduler as the Deployment says now."""
+        self.stop()
+        deployment = self.plane.api.get(f"/apis/apps/v1/namespaces/{HOME}/deployments/aliquot-scheduler")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        arguments = [text.replace("$(POD_NAME)", "chart-0") for text in container["args"]]
+        command = [sys.executable, "-m", "aliquot.cli", *arguments, "--kubeconfig", str(self._account())]
+        self.part = Part(
+            "aliquot-scheduler-chart",
+            self.plane.rooms,
+            lambda: command,
+            lambda: self.plane.answers(PORT, "/readyz"),
+            environment={"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]},
+        )
+        self.part.start()
+
+    def _account(self) -> Any:
+        """A kubeconfig with the service account's token and nothing else."""
+        token = self.plane.kubectl("create", "token", "aliquot-scheduler", "-n", HOME, "--duration=1h").strip()
+        config = yaml.safe_load(self.plane.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        path = self.plane.rooms.state / "chart.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    def configure(self) -> None:
+        """Let kube-scheduler run with the chart's own ConfigMap; what is only of the test is where the extender is."""
+        held = self.plane.api.get(f"/api/v1/namespaces/{HOME}/configmaps/aliquot-kube-scheduler")
+        given = yaml.safe_load(held["data"]["config.yaml"])
+        given["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{PORT}"
+        given["profiles"].append({"schedulerName": "default-scheduler"})
+        self.plane.schedule_with(given)
+
+    def stop(self) -> None:
+        """End the scheduler."""
+        if self.part is not None:
+            self.part.stop()
+            self.part = None
+
+    def bundles(self) -> list[str]:
+        """What the API server trusts in each webhook."""
+        found = []
+        for kind in ("mutating", "validating"):
+            path = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/aliquot"
+            found += [hook["clientConfig"].get("caBundle", "") for hook in self.plane.api.get(path)["webhooks"]]
+        return found
+
+
+def can(plane: ControlPlane, *question: str, account: str = "aliquot-scheduler") -> bool:
+    """May a service account of the chart do that?"""
+    who = f"system:serviceaccount:{HOME}:{account}"
+    verb, what, *where = question
+    what, _, sub = what.partition("/")
+    asked = (verb, what, f"--subresource={sub}", *where)
+    return "yes" == plane.kubectl("auth", "can-i", *asked, "--as", who, check=False).strip()
+
+
+def check_rights(plane: ControlPlane, namespace: str) -> None:
+    """What nobody of the chart may do, and what only one of them may."""
+    never = (
+        ("get", "secrets", "-n", namespace),
+        ("get", "secrets", "-n", "kube-system"),
+        ("create", "clusterrolebindings"),
+        ("delete", "nodes"),
+        ("delete", "sharepods", "-n", namespace),
+        ("create", "pods/exec", "-n", namespace),
+    )
+    for account in ("aliquot-scheduler", "aliquot-node"):
+        for question in never:
+            assert not can(plane, *question, account=account), (account, question)
+    assert not can(plane, "delete", "pods", "-n", namespace)
+    assert not can(plane, "patch", "nodes")
+    assert not can(plane, "create", "pods/binding", "-n", namespace, account="aliquot-node")
+    for question in (("patch", "nodes/status"), ("patch", "pods", "-n", namespace), ("watch", "pods", "-A")):
+        assert can(plane, *question, account="aliquot-node"), question
+
+
+def sharepod(name: str) -> dict[str, Any]:
+    """A SharePod of 0.3."""
+    container = {"name": "main", "image": "busybox"}
+    spec = {"terminationGracePeriodSeconds": 0, "containers": [container]}
+    return {
+        "apiVersion": "aliquot.dev/v1alpha1",
+        "kind": "SharePod",
+        "metadata": {"name": name},
+        "spec": {"gpu": {"request": "0.3"}, "template": {"spec": spec}},
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_install_upgrade_and_uninstall(control_plane: ControlPlane, namespace: str, nodes: list[str], helm: str):
+    """With the chart's rights alone pods get their GPUs; upgrades keep certificates; an uninstall leaves all pods."""
+    api, chart = control_plane.api, Installed(helm, control_plane)
+    shares = f"/apis/aliquot.dev/v1alpha1/namespaces/{namespace}/sharepods"
+    try:
+        # Without the webhook first: nothing here carries the API server's questions to a Service.
+        chart.put("install", "--set=webhook.enabled=false", "--wait")
+        chart.start()
+        chart.configure()
+        api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("user", percent(30, "4Gi")))
+        api.create(shares, sharepod("share"))
+        before = control_plane.wait_running(namespace, "user")
+        assert PLAN in before["metadata"]["annotations"]
+        eventually(lambda: api.get(f"{shares}/share").get("status", {}).get("phase") == "Running", "no SharePod runs")
+        assert api.get(f"{shares}/share")["status"]["gpuUUID"]
+        check_rights(control_plane, namespace)
+
+        chart.put("upgrade")
+        chart.start()
+        eventually(lambda: all(chart.bundles()) and len(chart.bundles()) == 4, "the webhooks are not trusted")
+        trusted = chart.bundles()
+        chart.put("upgrade", "--set=scheduler.policy=fgd,scheduler.gpus=coexist")
+        assert trusted == chart.bundles()
+        assert can(control_plane, "delete", "pods", "-n", HOME) and not can(control_plane, "delete", "pods", "-A")
+        chart.stop()
+
+        run(helm, "uninstall", "aliquot", "--namespace", HOME, "--wait", "--timeout", "60s", plane=control_plane)
+        after = control_plane.pod(namespace, "user")
+        assert (before["metadata"]["uid"], "Running") == (after["metadata"]["uid"], after["status"]["phase"])
+        assert before["metadata"]["annotations"][PLAN] == after["metadata"]["annotations"][PLAN]
+        assert "Running" == api.get(f"{shares}/share")["status"]["phase"]
+        assert "" == control_plane.kubectl("get", "mutatingwebhookconfigurations", "-o", "name")
+        left = json.loads(control_plane.kubectl("get", "pods,sharepods,vgpus,gpuquotas", "-A", "-o", "json"))
+        assert [] == [o["metadata"]["name"] for o in left["items"] if o["metadata"].get("finalizers")]
+        api.delete(f"{shares}/share")
+        eventually(lambda: ["user"] == [p["metadata"]["name"] for p in pods_of(control_plane, namespace)], "it stays")
+        control_plane.kubectl("delete", "namespace", HOME, "--timeout=60s", timeout_s=70)
+    finally:
+        chart.stop()
+        control_plane.kubectl("delete", "vgpus", "--all", check=False)
+
+
+def test_the_api_server_takes_the_plain_manifests(control_plane: ControlPlane, nodes: list[str], helm: str):
+    """Every object of deploy/manifests is accepted, in the namespace that the file itself makes."""
+    file = ROOT / "deploy" / "manifests" / "aliquot.yaml"
+    documents = list(yaml.safe_load_all(file.read_text()))
+    space = documents[0]["metadata"]["name"]
+    control_plane.make_namespace(space)
+    try:
+        flags = ("--server-side", "--force-conflicts", "--dry-run=server", "-f", str(file))
+        taken = control_plane.kubectl("apply", *flags).splitlines()
+    finally:
+        control_plane.remove_namespace(space)
+
+    assert len(documents) == len(taken)

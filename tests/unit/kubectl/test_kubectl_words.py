@@ -1,0 +1,209 @@
+"""What `kubectl aliquot` says about a cluster, from objects alone: explaining, listing, comparing, judging."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from aliquot.cli.kubectl import cli, facts
+from aliquot.cli.kubectl.doctor import configuration
+from aliquot.cli.kubectl.explain import explained, lines_of
+from aliquot.cli.kubectl.inspect import compared
+from aliquot.cli.kubectl.scene import Scene, age
+from aliquot.cli.kubectl.scheduler_link import Link
+from aliquot.cli.kubectl.topo import picture_of
+from aliquot.kube.custom import GPUQuota
+from aliquot.kube.inventory import Inventory, write_inventory
+from aliquot.kube.names import GPUS, PLAN
+from aliquot.kube.objects import Node, Pod
+from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
+from aliquot.model.errors import UserError
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Device, Slice
+from aliquot.scheduler.config import kube_scheduler_config
+
+V100 = "Tesla V100-SXM2-16GB"
+
+
+def node(name: str, gpus: int = 2) -> Node:
+    """A node with V100s."""
+    devices = tuple(Device(GpuUuid(f"GPU-{name}-{i}"), i, V100, 16384) for i in range(gpus))
+    notes = {GPUS: write_inventory(Inventory(devices))}
+    return msgspec.convert({"metadata": {"name": name, "annotations": notes}}, Node)
+
+
+def pod(name: str, *percent: int, notes: dict[str, str] | None = None, **spec: Any) -> Pod:
+    """A pod of namespace `lab` whose containers c0, c1... ask for so many hundredths of a GPU."""
+    containers = [
+        {"name": f"c{i}", "resources": {"limits": {"aliquot.dev/gpu-percent": str(p)}}} for i, p in enumerate(percent)
+    ]
+    meta = {"name": name, "namespace": "lab", "uid": f"uid-{name}", "annotations": notes or {}}
+    return msgspec.convert({"metadata": meta, "spec": {"containers": containers, **spec}}, Pod)
+
+
+def placed(name: str, on: str, gpu: int, milli: int, mib: int = 1024) -> Pod:
+    """A pod that has a part of a GPU."""
+    piece = Slice(GpuUuid(f"GPU-{on}-{gpu}"), milli, 1000, mib)
+    plan = write_plan(PodPlan(on, {"c0": ContainerPlan((piece,))}))
+    return pod(name, milli // 10, notes={PLAN: plan}, nodeName=on)
+
+
+def scene(*pods: Pod, nodes: list[Node] | None = None, quotas: list[GPUQuota] | None = None) -> Scene:
+    """Two nodes of two V100 each, and these pods."""
+    return Scene(nodes or [node("a"), node("b")], list(pods), [], [], quotas or [], "lab")
+
+
+def test_a_waiting_pod_is_told_the_smallest_change():
+    """Every GPU half taken: a whole one is not to be had, each node says so, and a move would make room."""
+    waits = pod("w", 100)
+    holders = [placed(f"h{n}{g}", n, g, 500) for n in "ab" for g in (0, 1)]
+    told = explained(scene(*holders, waits), waits)
+
+    assert "waiting" == told["state"]
+    assert ["a", "b"] == sorted(v["node"] for v in told["requests"][0]["verdicts"])
+    lines = list(lines_of(told))
+    assert lines[0] == "lab/w waits: asks 1 GPU, none of 2 nodes has that free."
+    assert any(line.startswith("Nearest: ") for line in lines)
+
+
+def test_containers_that_fit_alone_but_not_together_are_told_so():
+    """Two containers of 0.6 on one GPU: each fits, both do not."""
+    waits = pod("w", 60, 60)
+    told = explained(scene(waits, nodes=[node("a", gpus=1)]), waits)
+
+    assert "its containers fit one by one, but no node has room for all of them together" in told["sentences"]
+
+
+def test_a_pod_on_a_node_is_told_its_gpu():
+    """What the plan gives each container, by the index that people know."""
+    here = placed("h", "b", 1, 300, 4096)
+    told = explained(scene(here), here)
+
+    assert "lab/h is on b:" == next(iter(lines_of(told)))
+    assert (1, 300, 4096) == tuple(told["slices"][0][k] for k in ("gpu", "request_milli", "memory_mib"))
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "sentence"),
+    [
+        (pod("p", 30, nodeName="a"), "unplanned", "bound past Aliquot"),
+        (pod("p"), "other", "asks for no GPU"),
+        (pod("p", 30, notes={"aliquot.dev/gpu-limit": "0.2"}), "wrong", 'gpu-limit"] 0.20 is below'),
+        (pod("p", 30, notes={PLAN: "{"}, nodeName="a"), "wrong", "can not be read"),
+    ],
+)
+def test_what_is_no_plain_waiting_is_told_as_what_it_is(found: Pod, state: str, sentence: str):
+    """Pods that were bound by others, ask for no GPU, or contradict themselves."""
+    told = explained(scene(found), found)
+
+    assert state == told["state"]
+    assert sentence in "; ".join(told["sentences"])
+
+
+def test_a_quota_counts_what_plans_hold():
+    """Held and bound of each model, and an ask beyond it is told by name."""
+    spec = {"limits": [{"model": "V100", "gpus": "1"}]}
+    quota = msgspec.convert({"metadata": {"name": "q", "namespace": "lab"}, "spec": spec}, GPUQuota)
+    waits = pod("w", 60)
+    seen = scene(placed("h", "a", 0, 500), waits, quotas=[quota])
+
+    assert ("0.50 of 1.00", "1.0 GiB of -") == facts.of_bound(facts.quotas(seen)[0])
+    assert 'namespace "lab" holds 0.50' in "\n".join(lines_of(explained(seen, waits)))
+
+
+def test_books_and_pods_are_compared_gpu_by_gpu():
+    """A GPU of which the scheduler says something else than the pods, or that one of them does not know, differs."""
+    seen = facts.gpus(scene(placed("h", "a", 0, 500)))
+    same = {"nodes": [{"name": g["node"], "devices": [g]} for g in seen]}
+    other = json.loads(json.dumps(same))
+    other["nodes"][0]["devices"][0]["free_milli"] = 1000
+
+    assert compared(same, seen)["agree"]
+    assert ["GPU-a-0"] == [row["uuid"] for row in compared(other, seen)["devices"] if not row["agree"]]
+    assert not compared({"nodes": same["nodes"][1:]}, seen)["agree"]
+
+
+def test_a_right_scheduler_configuration_is_found_right(tmp_path: Path):
+    """The configuration that Aliquot prints itself has no fault."""
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(kube_scheduler_config("http://x:8770")))
+
+    assert ["ok"] == [finding.state for finding in configuration(file)]
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"extenders": []}, "no extender manages aliquot.dev/gpu-percent"),
+        ({"percentageOfNodesToScore": 10}, "percentageOfNodesToScore is 10"),
+        ({"bindVerb": ""}, "bindVerb is not set, it must be bind"),
+        ({"ignorable": True}, "the extender is ignorable"),
+    ],
+)
+def test_each_fault_of_a_scheduler_configuration_is_named(tmp_path: Path, change: dict[str, Any], found: str):
+    """Without the extender, a verb of it, or with nodes sampled, pods go wrong: each is said."""
+    config = kube_scheduler_config("http://x:8770")
+    config |= {key: value for key, value in change.items() if key in config}
+    for extender in config["extenders"]:
+        extender |= {key: value for key, value in change.items() if key in extender}
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+
+    assert any(found in finding.found and finding.state != "ok" for finding in configuration(file))
+
+
+@pytest.mark.parametrize("text", ["nothing", "[1]", "kind: Pod", "a: ["])
+def test_what_is_no_scheduler_configuration_is_refused(tmp_path: Path, text: str):
+    """Any other file is named in one sentence."""
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        configuration(file)
+
+
+def test_the_service_of_the_scheduler_is_named_as_a_path():
+    """namespace/service:port, with https: where it speaks TLS."""
+    proxy = "/api/v1/namespaces/n/services/https:s:1/proxy/readyz"
+
+    assert proxy == Link.of("n/https:s:1").path("/readyz")
+    for wrong in ("s:1", "n/s", "/s:1", "n/:1", ""):
+        with pytest.raises(UserError, match="names no service"):
+            Link.of(wrong)
+
+
+def test_a_node_without_topology_is_told():
+    """topo says what it lacks: the node, its GPUs, or how they are connected."""
+    bare = msgspec.convert({"metadata": {"name": "bare"}}, Node)
+    seen = scene(nodes=[node("a"), bare])
+
+    for name, sentence in (("x", 'no node "x"'), ("bare", "no GPUs that Aliquot knows"), ("a", "does not say how")):
+        with pytest.raises(UserError, match=sentence):
+            picture_of(seen, name)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-5, "0s"), (59, "59s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172800, "2d")]
+)
+def test_ages_are_short(seconds: int, text: str):
+    """In the largest unit of which there are two."""
+    now = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+    created = (now - datetime.timedelta(seconds=seconds)).isoformat()
+
+    assert text == age(created, now)
+
+
+@pytest.mark.parametrize("name", ["get", "top", "explain", "inspect", "topo", "doctor"])
+def test_every_command_has_the_usual_flags(name: str):
+    """-n, -A, --context, --kubeconfig and -o are the same for all."""
+    shown = CliRunner().invoke(cli, [name, "--help"]).output
+
+    for flag in ("-n, --namespace", "-A, --all-namespaces", "--context", "--kubeconfig", "-o, --output"):
+        assert flag in shown

@@ -1,0 +1,102 @@
+"""The display server: what the node looks like, as text and JSON, on loopback, for reading."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+from telling_scenes import UUIDS, facts, machine, sources
+
+from aliquot.node.telling.server import PortTaken, application, serving
+from aliquot.node.telling.text import graph, usage
+
+
+@pytest.fixture
+def client() -> TestClient:
+    return TestClient(application(sources()))
+
+
+def test_the_graph_draws_links_gpus_and_containers():
+    """The tree with costs, each GPU with what is free and used, each container below its GPU."""
+    expected = """\
+node-a: 2 GPUs, driver 570.124.06
+NV2 (cost 500)
+├─ GPU 0  Tesla V100  0.30 free, busy 75%, memory 1536/16384 MiB
+│       team/train-0/main  0.30 used 0.25  1024 MiB
+│       team/web-1/app  0.40 used 0.50  512 MiB
+└─ GPU 1  Tesla V100  0.00 free, busy 0%, memory 2048/16384 MiB
+        team/train-0/main  1.00 used 0.12  2048 MiB
+"""
+    assert expected == graph(facts(), machine().topology)
+
+
+def test_the_graph_says_what_it_does_not_know():
+    """A sick GPU and an arbiter that is away are told where the numbers would stand."""
+    text = graph(facts(status=lambda: None, sick=lambda: {UUIDS[0]: "XID 79"}), machine().topology)
+
+    assert "The arbiter does not answer: what is used is not known." in text
+    assert "GPU 0  Tesla V100  sick: XID 79" in text
+
+
+def test_usage_has_a_line_for_each_container_and_gpu():
+    """Aligned, pods in order."""
+    lines = usage(facts()).splitlines()
+
+    assert ["NAMESPACE", "train-0", "train-0", "web-1"] == [lines[0].split()[0], *(x.split()[1] for x in lines[1:])]
+    assert "team       web-1    app        0    0.40     0.80   0.50   512/4096 MiB   1.5 s      7" == lines[3]
+
+
+def test_the_json_tells_what_the_text_tells(client: TestClient):
+    """GPUs with their containers, and each pod's GPUs by uid."""
+    body = client.get("/node.json").json()
+
+    assert {"uid-t": {"main": [0, 1]}, "uid-w": {"app": [0]}} == body["pods"]
+    assert [300, 0] == [gpu["free_milli"] for gpu in body["gpus"]]
+    assert 4 == body["gpus"][0]["uses"][0]["status"]["memory_refusals"]
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("/metrics", "aliquot_node_gpu_busy_ratio"), ("/metric", "aliquot_node_gpu_busy_ratio"), ("/graph", "GPU 1"),
+        ("/usage", "web-1"), ("/version", "driver 570.124.06"), ("/healthz", "ok"),
+    ],
+)  # fmt: skip
+def test_each_page_is_served(client: TestClient, path: str, part: str):
+    """As text, gpu-manager's paths among them."""
+    answer = client.get(path)
+
+    assert (200, True) == (answer.status_code, answer.headers["content-type"].startswith("text/plain"))
+    assert part in answer.text
+
+
+def test_nothing_can_be_written(client: TestClient):
+    """Other methods are refused."""
+    assert 405 == client.post("/usage").status_code
+
+
+async def _fetch() -> str:
+    async with serving(application(sources()), 0) as port, httpx.AsyncClient() as http:
+        return (await http.get(f"http://127.0.0.1:{port}/version")).text
+
+
+def test_it_serves_in_a_loop_and_ends_with_it():
+    """Over a real socket."""
+    assert asyncio.run(_fetch()).startswith("aliquot ")
+
+
+def test_a_port_that_is_taken_is_named():
+    """One sentence, before anything is served."""
+
+    async def attempt(port: int) -> None:
+        async with serving(application(sources()), port):
+            pass
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(PortTaken, match="can not be listened on"):
+            asyncio.run(attempt(other.getsockname()[1]))

@@ -1,0 +1,142 @@
+"""Each number of a container and a GPU has one metric; other programs' names tell the same facts in their units."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from telling_scenes import UUIDS, facts, tenant
+
+from aliquot.model.errors import UserError
+from aliquot.node.telling.facts import NodeFacts
+from aliquot.node.telling.metrics import metric_names, registry_of
+
+WEB = {"namespace": "team", "pod": "web-1", "container": "app", "gpu": "0", "uuid": UUIDS[0], "node": "node-a"}
+TRAIN = WEB | {"pod": "train-0", "container": "main"}
+
+
+def scraped(now: NodeFacts, *aliases: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """What Prometheus would read: by name, labels and value."""
+    from prometheus_client.exposition import generate_latest
+
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(generate_latest(registry_of(lambda: now, aliases)).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return found
+
+
+def value(found: dict[str, list[tuple[dict[str, str], float]]], name: str, labels: dict[str, str]) -> float:
+    """Of the one sample that has at least those labels."""
+    (only,) = [value for have, value in found[name] if labels.items() <= have.items()]
+    return only
+
+
+@pytest.mark.parametrize(
+    ("expected", "name"),
+    [
+        (0.3, "request_ratio"), (0.8, "limit_ratio"), (0.25, "usage_ratio"), (1 << 30, "memory_used_bytes"),
+        (4 << 30, "memory_limit_bytes"), (100 << 20, "memory_context_bytes"), (0.012, "wait_seconds_median"),
+        (0.1, "quota_seconds"), (0.003, "debt_seconds"), (2, "processes"), (2.5, "charged_seconds_total"),
+        (1.5, "throttled_seconds_total"), (7, "handovers_total"), (4, "oom_total"), (0, "waiting"),
+    ],
+)  # fmt: skip
+def test_each_fact_of_a_container_has_a_metric(expected: float, name: str):
+    """In base units, under the container's pod and GPU."""
+    assert expected == pytest.approx(value(scraped(facts()), f"aliquot_container_gpu_{name}", TRAIN))
+
+
+@pytest.mark.parametrize(
+    ("expected", "name"),
+    [
+        (1, "healthy"), (0.75, "busy_ratio"), (1, "held"), (2, "containers"), (0.3, "free_ratio"),
+        (16 << 30, "memory_bytes"), (1536 << 20, "memory_used_bytes"),
+    ],
+)  # fmt: skip
+def test_each_fact_of_a_gpu_has_a_metric(expected: float, name: str):
+    """The GPU by node, index, UUID and model."""
+    labels = {"node": "node-a", "gpu": "0", "uuid": UUIDS[0], "model": "Tesla V100"}
+
+    assert expected == pytest.approx(value(scraped(facts()), f"aliquot_node_gpu_{name}", labels))
+
+
+def test_the_names_that_are_listed_are_those_that_are_told():
+    """What boards and alerts may rely on is what a scrape shows."""
+    assert metric_names() == set(scraped(facts()))
+
+
+def test_an_arbiter_that_is_away_is_told_and_no_use_is_made_up():
+    """GPUs stay, containers go, and one metric says why."""
+    found = scraped(facts(status=lambda: None))
+
+    assert 0 == value(found, "aliquot_node_arbiter_up", {})
+    assert (2, False) == (len(found["aliquot_node_gpu_healthy"]), "aliquot_container_gpu_usage_ratio" in found)
+
+
+def test_a_sick_gpu_is_told():
+    """Its health is 0, that of the others 1."""
+    found = scraped(facts(sick=lambda: {UUIDS[1]: "XID 79"}))
+
+    assert [1, 0] == [value for _, value in found["aliquot_node_gpu_healthy"]]
+
+
+def test_hostile_names_stay_inside_their_label():
+    """Quotes, line ends and backslashes of a name come back as they were."""
+    hostile = 'a"b\n\\c'
+    now = facts()
+    odd = facts(status=lambda: _with_tenant(f"team/{hostile}/x"), owners=dict)
+
+    labels = [labels for labels, _ in scraped(odd)["aliquot_container_gpu_usage_ratio"]]
+
+    assert [hostile] == [each["pod"] for each in labels]
+    assert now.node == odd.node
+
+
+def _with_tenant(name: str):
+    from telling_scenes import status
+
+    now = status()
+    now.gpus[0].tenants[:] = [tenant(name, 100)]
+    now.gpus[1].tenants.clear()
+    return now
+
+
+def test_gpu_managers_names_tell_cards_hundredths_and_mib():
+    """Each card and the total, as its dashboards sum them."""
+    found = scraped(facts(), "gpu-manager")
+    who = {"pod_name": "train-0", "namespace": "team", "node": "node-a", "container_name": "main"}
+
+    assert 25 == value(found, "container_gpu_utilization", who | {"gpu": "gpu0"})
+    assert 37.5 == value(found, "container_gpu_utilization", who | {"gpu": "total"})
+    assert 3072 == value(found, "container_gpu_memory_total", who | {"gpu_memory": "total"})
+    assert 1.3 == value(found, "container_request_gpu_utilization", who | {"req_of_gpu": "total"})
+    assert 8192 == value(found, "container_request_gpu_memory", who | {"req_of_gpu_memory": "total"})
+
+
+@pytest.mark.parametrize(
+    ("alias", "used", "util", "host"),
+    [
+        ("hami", "hami_vgpu_memory_used_bytes", "hami_container_device_utilization_ratio",
+         "hami_host_gpu_utilization_ratio"),
+        ("hami-legacy", "vGPU_device_memory_usage_in_bytes", "Device_utilization_desc_of_container",
+         "HostCoreUtilization"),
+    ],
+)  # fmt: skip
+def test_hamis_names_tell_bytes_and_hundredths(alias: str, used: str, util: str, host: str):
+    """The container's second GPU is its device 1."""
+    found = scraped(facts(), alias)
+    second = {"podnamespace": "team", "podname": "train-0", "ctrname": "main", "vdeviceid": "1", "deviceuuid": UUIDS[1]}
+
+    assert 2048 << 20 == value(found, used, second)
+    assert 12.5 == value(found, util, second)
+    assert 75 == value(found, host, {"deviceidx": "0", "deviceuuid": UUIDS[0]})
+
+
+def test_aliases_are_told_only_where_asked():
+    """Without one there is no foreign name, so that two programs can be scraped side by side."""
+    assert [] == [name for name in scraped(facts()) if not name.startswith("aliquot_")]
+
+
+def test_an_alias_that_does_not_exist_is_refused_with_the_list():
+    """At the start, not at the first scrape."""
+    with pytest.raises(UserError, match="'dcgm' is not known; the names are gpu-manager, hami, hami-legacy"):
+        registry_of(facts, ["dcgm"])

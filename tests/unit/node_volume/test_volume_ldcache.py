@@ -1,0 +1,69 @@
+"""The loader's cache is read as the loader reads it, whatever its form; a damaged one is refused in one sentence."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from volume_scenes import both_caches, new_cache, old_cache
+
+from aliquot.node.volume.ldcache import BadCache, Cached, read_cache
+
+WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
+PLAIN = st.lists(st.builds(Cached, WORDS, WORDS, st.sampled_from([32, 64])), max_size=8)
+ENTRIES = st.lists(st.builds(Cached, WORDS, WORDS, st.sampled_from([32, 64]), st.booleans()), max_size=8)
+
+
+@given(ENTRIES)
+def test_the_form_of_today_is_read_whole(entries: list[Cached]):
+    """Names, paths, word sizes and processor-bound files come out in the cache's own order."""
+    assert tuple(entries) == read_cache(new_cache(entries))
+
+
+@given(PLAIN)
+def test_the_form_of_old_is_read_whole(entries: list[Cached]):
+    """A cache from before glibc 2.2 has the same facts."""
+    assert tuple(entries) == read_cache(old_cache(entries))
+
+
+@given(PLAIN, ENTRIES)
+def test_of_both_forms_in_one_file_the_new_one_counts(old: list[Cached], new: list[Cached]):
+    """glibc up to 2.31 wrote both; loaders of today read the second."""
+    assert tuple(new) == read_cache(both_caches(old, new))
+
+
+@given(ENTRIES.filter(bool), st.data())
+def test_a_cache_that_is_cut_short_is_refused(entries: list[Cached], data: st.DataObject):
+    """No part of a cache that ends too early is believed."""
+    whole = new_cache(entries)
+    short = whole[: data.draw(st.integers(0, len(whole) - 1))]
+
+    with pytest.raises(BadCache, match="ldconfig"):
+        read_cache(short)
+
+
+@given(st.binary(max_size=200))
+def test_noise_after_the_magic_never_breaks_the_reader(noise: bytes):
+    """Whatever stands in the file, the answer is a list or a refusal."""
+    for magic in (b"ld.so-1.7.0\0", b"glibc-ld.so.cache1.1"):
+        try:
+            read_cache(magic + noise)
+        except BadCache as error:
+            assert "\n" not in str(error)
+
+
+def test_this_machines_cache_reads_as_ldconfig_reads_it():
+    """The same names, paths and word sizes in the same order as `ldconfig -p`."""
+    tool = shutil.which("ldconfig", path="/sbin:/usr/sbin")
+    if tool is None or not Path("/etc/ld.so.cache").exists():
+        pytest.skip("this machine has no ldconfig or no cache")
+    lines = subprocess.run([tool, "-p"], capture_output=True, text=True, check=True).stdout.splitlines()
+    printed = [match.groups() for line in lines if (match := re.match(r"\s+(\S+) \((.*?)\) => (.*)$", line))]
+    expected = [(name, path, 64 if re.search("64", kind) else 32) for name, kind, path in printed]
+
+    assert expected == [(c.name, c.path, c.bits) for c in read_cache(Path("/etc/ld.so.cache").read_bytes())]

@@ -1,0 +1,132 @@
+"""Room for a more important pod among fragments: the least goes, the room is kept, and nobody goes in vain."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from scene import Scene, Truth, node
+
+from aliquot.kube.dialects import read
+from aliquot.kube.objects import Pod
+from aliquot.kube.requests import PodAsk
+from aliquot.scheduler.evict import GIVE_UP_S, PATIENCE_S, Evictor
+from aliquot.scheduler.look import verdicts
+
+
+def percent(number: int) -> dict[str, Any]:
+    """Limits in our words."""
+    return {"aliquot.dev/gpu-percent": number}
+
+
+class Stage:
+    """Node n with two GPUs, each held to 60 by a lesser pod, and an evictor over it."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.scene = Scene(Truth(), [node("n", 2)])
+        for i, size in enumerate(sizes or (60, 50)):
+            made = self.scene.truth.create(f"low{i}", percent(size))
+            self.scene.catch_up()
+            assert "" == asyncio.run(self.scene.bind(made, "n"))
+        self.scene.catch_up()
+        self.evictor = Evictor(
+            self.scene.truth,  # type: ignore[arg-type]
+            self.scene.books,
+            self.scene.cache.get,
+            clock=self.scene.clock,
+        )
+
+    def wish(self, size: int = 70, **spec: Any) -> tuple[Pod, PodAsk]:
+        """A waiting pod of priority 10, of which a filter was just refused."""
+        self.scene.truth.create("high", percent(size))
+        self.scene.truth.pods["high"]["spec"] |= {"priority": 10, **spec}
+        self.scene.truth._tell("modified", self.scene.truth.pods["high"])
+        self.scene.catch_up()
+        made = self.scene.truth.pod("high")
+        ask = read(made)
+        assert ask is not None
+        self.evictor.waits(made, ask, verdicts(self.scene.books, ask, ["n"]).failed)
+        return made, ask
+
+    def later(self, wait_s: float = PATIENCE_S) -> None:
+        """Some time, and one look."""
+        self.scene.clock.now_s += wait_s
+        asyncio.run(self.evictor.step())
+
+    def hear(self) -> None:
+        """The watch tells what happened."""
+        for change in list(self.scene.truth.events):
+            self.scene.tell(change)
+            if change.kind == "deleted":
+                self.evictor.gone(change.object)
+        self.scene.truth.events.clear()
+
+    @property
+    def left(self) -> set[str]:
+        """Pods that are still there."""
+        return set(self.scene.truth.pods)
+
+
+def test_the_smallest_that_makes_room_goes_and_the_room_is_kept():
+    """One of two could go; the smaller one does, and nobody else gets the room meanwhile."""
+    stage = Stage(60, 50)
+    made, ask = stage.wish()
+    stage.later()
+    stage.hear()
+    greedy = stage.scene.truth.create("greedy", percent(60))
+    other = read(greedy)
+    assert other is not None
+
+    assert {"low0", "high", "greedy"} == stage.left
+    assert [] == verdicts(stage.scene.books, other, ["n"]).fitting
+    assert ["n"] == verdicts(stage.scene.books, ask, ["n"]).fitting
+    assert "" == asyncio.run(stage.scene.bind(made, "n"))
+
+
+def test_nobody_goes_before_the_pod_has_waited():
+    """A pod that kube-scheduler may still help by itself evicts nobody yet."""
+    stage = Stage()
+    stage.wish()
+    stage.later(PATIENCE_S / 2)
+
+    assert {"low0", "low1", "high"} == stage.left
+
+
+def test_nobody_goes_where_it_does_not_help():
+    """A pod that would not fit on the empty node evicts nobody."""
+    stage = Stage()
+    stage.wish(300)
+    stage.later()
+
+    assert {"low0", "low1", "high"} == stage.left
+
+
+def test_a_pod_that_must_not_preempt_evicts_nobody():
+    """preemptionPolicy: Never is heeded."""
+    stage = Stage()
+    stage.wish(preemptionPolicy="Never")
+    stage.later()
+
+    assert {"low0", "low1", "high"} == stage.left
+
+
+def test_a_wish_ends_with_its_pod():
+    """When the waiting pod is deleted nobody goes for it."""
+    stage = Stage()
+    stage.wish()
+    stage.scene.truth.delete("high")
+    stage.hear()
+    stage.later()
+
+    assert {"low0", "low1"} == stage.left
+    assert {} == stage.evictor.wishes
+
+
+def test_a_wish_in_vain_is_given_up():
+    """When who was asked to go does not, the wish ends and can be noted anew."""
+    stage = Stage()
+    stage.wish()
+    stage.later()
+    stage.later(GIVE_UP_S + 1)
+
+    assert {} == stage.evictor.wishes

@@ -1,0 +1,334 @@
+"""The vGPU pool over the real books, with an API server that keeps vGPUs and pods."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from aliquot.kube.custom import VGPU
+from aliquot.kube.dialects import read
+from aliquot.kube.errors import AlreadyExists
+from aliquot.kube.inventory import Inventory, write_inventory
+from aliquot.kube.names import GPUS, HOLDS, POOL
+from aliquot.kube.objects import Node, Pod
+from aliquot.kube.reflector import Change
+from aliquot.kube.requests import PodAsk
+from aliquot.kube.resources import Resource
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Device
+from aliquot.placement.policy import policy
+from aliquot.scheduler.books import Books, NoRoom
+from aliquot.scheduler.ledger import BooksLedger
+from aliquot.scheduler.pool.owners import Coexist, Own
+from aliquot.scheduler.pool.policies import pool_policy
+from aliquot.scheduler.pool.pool import Pool, name_for
+
+NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
+
+
+class Store:
+    """An API server's objects by plural and name."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[str, dict[str, Any]]] = {"vgpus": {}, "pods": {}}
+        self.version = 0
+
+    def put(self, plural: str, document: dict[str, Any]) -> dict[str, Any]:
+        """Keep a new version."""
+        self.version += 1
+        document["metadata"] |= {"resourceVersion": str(self.version)}
+        document["metadata"].setdefault("uid", f"uid-{self.version}")
+        self.kept[plural][document["metadata"]["name"]] = document
+        return document
+
+    def all(self, resource: Resource[Any]) -> list[Any]:
+        """Every object of a kind."""
+        return [msgspec.convert(copy.deepcopy(d), resource.type) for d in self.kept[resource.plural].values()]
+
+    async def find(self, resource: Resource[Any], name: str, *, namespace: str = "") -> Any:
+        """One object or None."""
+        found = self.kept[resource.plural].get(name)
+        return msgspec.convert(copy.deepcopy(found), resource.type) if found else None
+
+    get = find
+
+    async def create(self, resource: Resource[Any], body: dict[str, Any], *, namespace: str = "") -> Any:
+        """A new object."""
+        if body["metadata"]["name"] in self.kept[resource.plural]:
+            raise AlreadyExists("it is there")
+        return msgspec.convert(self.put(resource.plural, copy.deepcopy(body)), resource.type)
+
+    async def patch(self, resource: Resource[Any], name: str, body: dict[str, Any], *, sub: str) -> Any:
+        """A merge patch of the status."""
+        document = self.kept[resource.plural][name]
+        status = document.get("status", {}) | body["status"]
+        document["status"] = {key: value for key, value in status.items() if value is not None}
+        return msgspec.convert(self.put(resource.plural, document), resource.type)
+
+    async def delete(self, resource: Resource[Any], name: str, *, namespace: str = "", uid: str = "") -> bool:
+        """Delete it if it is that very one."""
+        assert not uid or self.kept[resource.plural][name]["metadata"]["uid"] == uid
+        return self.kept[resource.plural].pop(name, None) is not None
+
+
+class Clock:
+    """A clock that the test turns."""
+
+    now = NOW
+
+    def wall(self) -> datetime.datetime:
+        return self.now
+
+
+class Scene:
+    """Books of one node with two GPUs, and a pool over them."""
+
+    def __init__(self, text: str = "on-demand", *, coexist: bool = False) -> None:
+        self.store, self.clock, self.waiting = Store(), Clock(), set[str]()
+        self.books = Books(policy("binpack"))
+        self.held = [] if coexist else ["GPU-0", "GPU-1"]
+        self.tell_node()
+        ledger = BooksLedger(self.books)
+        stock = msgspec.convert(
+            {
+                "metadata": {"name": "n"},
+                "status": {"allocatable": {"nvidia.com/gpu": 2}, "conditions": [{"type": "Ready", "status": "True"}]},
+            },
+            Node,
+        )
+        owner = (
+            Coexist(self.store, ledger, lambda: [stock], self.pods, namespace="sys") if coexist else Own(ledger)  # type: ignore[arg-type]
+        )
+        self.pool = Pool(
+            self.store,  # type: ignore[arg-type]
+            ledger,
+            owner,
+            pool_policy(text),
+            self.vgpus,
+            lambda name: name == "n",
+            self.clock,  # type: ignore[arg-type]
+            lambda name: name in self.waiting,
+        )
+
+    def vgpus(self) -> Iterator[VGPU]:
+        """What the watch shows."""
+        from aliquot.kube.custom import VGPUS
+
+        return iter(self.store.all(VGPUS))
+
+    def pods(self) -> list[Pod]:
+        """The holder pods."""
+        from aliquot.kube.resources import PODS
+
+        return self.store.all(PODS)
+
+    def tell_node(self) -> None:
+        """The agent tells which devices are ours."""
+        devices = tuple(Device(GpuUuid(uuid), i, "Tesla V100", 16384) for i, uuid in enumerate(self.held))
+        notes = {GPUS: write_inventory(Inventory(devices))}
+        self.books.node_changed(
+            Change("modified", msgspec.convert({"metadata": {"name": "n", "annotations": notes}}, Node))
+        )
+
+    def ask(self, name: str, percent: int, **notes: str) -> PodAsk:
+        """What a pod asks for."""
+        annotations = {f"aliquot.dev/{key}": value for key, value in notes.items()}
+        limits = {"limits": {"aliquot.dev/gpu-percent": percent}}
+        metadata = {"name": name, "namespace": "team", "uid": name, "annotations": annotations}
+        found = read(
+            msgspec.convert({"metadata": metadata, "spec": {"containers": [{"name": "c", "resources": limits}]}}, Pod)
+        )
+        assert found is not None
+        return found
+
+    def bind(self, name: str, percent: int, **notes: str) -> str:
+        """A pod is bound; its device."""
+        return self.books.hold(self.ask(name, percent, **notes), "n", 0.0).plan.containers["c"].slices[0].gpu
+
+    def end(self, name: str) -> None:
+        """A pod has ended."""
+        for hold in self.books.holds[name]:
+            self.books.let_go(hold)
+
+    def look(self, name: str) -> None:
+        """Look at one vGPU, then at the pool."""
+        asyncio.run(self.pool.look(name))
+        asyncio.run(self.pool.balance())
+
+    def delete(self, name: str) -> None:
+        """Somebody deletes a VGPU object, and the watch tells."""
+        self.pool.changed(Change("deleted", next(v for v in self.vgpus() if v.metadata.name == name)))
+        del self.store.kept["vgpus"][name]
+
+    def phases(self) -> dict[str, str | None]:
+        """The phase of each vGPU."""
+        return {vgpu.metadata.name: vgpu.status.phase for vgpu in self.vgpus()}
+
+
+def test_a_device_has_one_name_made_from_its_uuid():
+    """Two who name it get the same; the vGPU is Active while somebody is on it and goes with the last one."""
+    scene = Scene()
+    uuid = scene.bind("a", 30)
+    names = {asyncio.run(scene.pool.name_device(uuid, "n")) for _ in range(2)}
+    assert {name_for(uuid)} == names and {name_for(uuid): "Active"} == scene.phases()
+
+    scene.end("a")
+    scene.look(name_for(uuid))
+    assert {} == scene.phases()
+
+
+def test_a_name_that_somebody_gave_takes_the_place_of_the_made_one():
+    """An automatic vGPU leaves a device that a SharePod names."""
+    scene = Scene()
+    uuid = scene.bind("a", 30)
+    asyncio.run(scene.pool.name_device(uuid, "n"))
+    assert uuid == scene.bind("b", 30, gpuid="team")
+
+    assert "team" == asyncio.run(scene.pool.name_device(uuid, "n", "team"))
+    scene.look(name_for(uuid))
+    assert {"team": "Active"} == scene.phases() and "team" == asyncio.run(scene.pool.name_device(uuid, "n"))
+
+
+def test_hybrid_keeps_an_idle_name_for_its_time():
+    """Idle at once, Idle after 9 s, gone after 10 s; whoever comes in between makes it Active again."""
+    scene = Scene("hybrid:10")
+    uuid = scene.bind("a", 30)
+    name = asyncio.run(scene.pool.name_device(uuid, "n"))
+    scene.end("a")
+    scene.look(name)
+    scene.clock.now = NOW + datetime.timedelta(seconds=9)
+    scene.look(name)
+    assert {name: "Idle"} == scene.phases()
+    scene.bind("b", 30)
+    scene.look(name)
+    assert {name: "Active"} == scene.phases()
+    scene.end("b")
+    scene.look(name)
+    scene.clock.now = NOW + datetime.timedelta(seconds=18)
+    scene.look(name)
+    assert {name: "Idle"} == scene.phases()
+    scene.clock.now = NOW + datetime.timedelta(seconds=19)
+    scene.look(name)
+    assert {} == scene.phases()
+
+
+def test_reservation_has_so_many_ready():
+    """Both GPUs are named ahead and stay idle; a third there is not, which is no error."""
+    scene = Scene("reservation:3")
+    asyncio.run(scene.pool.balance())
+
+    assert {name_for("GPU-0"): "Idle", name_for("GPU-1"): "Idle"} == scene.phases()
+
+
+def test_a_vgpu_of_a_person_is_never_deleted():
+    """One without our label gets an idle device and stays, whatever the pool's policy says."""
+    scene = Scene()
+    scene.store.put("vgpus", {"metadata": {"name": "mine"}, "spec": {"nodeName": "n"}})
+    scene.look("mine")
+    scene.look("mine")
+
+    assert {"mine": "Idle"} == scene.phases()
+
+
+def held(scene: Scene) -> str:
+    """Coexist: one vGPU is made, its holder gets a GPU and the agent tells it; the vGPU's name."""
+    vgpu = asyncio.run(scene.pool.one_more())
+    assert vgpu is not None
+    name = vgpu.metadata.name
+    asyncio.run(scene.pool.look(name))
+    (pod,) = scene.store.kept["pods"].values()
+    assert {"nvidia.com/gpu": 1, "memory": "32Mi"} == pod["spec"]["containers"][0]["resources"]["limits"]
+    pod["metadata"]["annotations"] = {HOLDS: "GPU-7"}
+    pod["spec"]["nodeName"] = "n"
+    scene.held = ["GPU-7"]
+    scene.tell_node()
+    asyncio.run(scene.pool.look(name))
+    return name
+
+
+def test_a_holder_goes_before_its_name_and_its_device_is_closed_first():
+    """Deleting: nobody can be bound to the device; its object stays until the agent has taken the device out."""
+    scene = Scene(coexist=True)
+    name = held(scene)
+    assert {name: "Idle"} == scene.phases()
+    scene.look(name)
+
+    assert {name: "Deleting"} == scene.phases() and {} == scene.store.kept["pods"]
+    with pytest.raises(NoRoom):
+        scene.bind("late", 10)
+    scene.look(name)
+    assert {name: "Deleting"} == scene.phases()
+    scene.held = []
+    scene.tell_node()
+    scene.look(name)
+    assert {} == scene.phases() and set() == scene.books.closed
+
+
+def test_who_was_bound_first_keeps_the_gpu():
+    """A pod comes onto the idle device before the pool closes it: the vGPU is Active and its holder stays."""
+    scene = Scene(coexist=True)
+    name = held(scene)
+    scene.bind("first", 10)
+    asyncio.run(scene.pool.balance())
+
+    assert 1 == len(scene.store.kept["pods"])
+    scene.look(name)
+    assert {name: "Active"} == scene.phases()
+
+
+def test_a_new_leader_closes_what_was_being_given_back():
+    """The books are new and know of no closed device; before it may bind, the device is closed again."""
+    scene = Scene(coexist=True)
+    name = held(scene)
+    scene.store.kept["vgpus"][name]["status"]["phase"] = "Deleting"
+    scene.store.put("vgpus", scene.store.kept["vgpus"][name])
+    scene.pool.recover()
+
+    with pytest.raises(NoRoom):
+        scene.bind("late", 10)
+
+
+def test_a_holder_without_a_name_keeps_the_gpu_of_those_on_it():
+    """The VGPU object is deleted by somebody: with a pod on the device it is made again, else the holder goes too."""
+    scene = Scene(coexist=True)
+    name = held(scene)
+    scene.bind("a", 10)
+    scene.delete(name)
+    asyncio.run(scene.pool.look(name))
+    assert {name: "Active"} == scene.phases() and 1 == len(scene.store.kept["pods"])
+
+    scene.end("a")
+    scene.delete(name)
+    asyncio.run(scene.pool.look(name))
+    assert {} == scene.store.kept["pods"] and {} == scene.phases()
+
+
+def test_there_are_no_more_holders_than_gpus():
+    """Two GPUs of the stock plugin, one taken by a stranger: one vGPU is made, a second is not."""
+    scene = Scene(coexist=True)
+    stranger = {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": 1}}}], "nodeName": "n"}
+    scene.store.put("pods", {"metadata": {"name": "theirs"}, "spec": stranger})
+    made = [asyncio.run(scene.pool.one_more()) for _ in range(2)]
+
+    assert made[0] is not None and "automatic" == made[0].metadata.labels[POOL]
+    assert made[1] is None
+
+
+def test_a_closed_device_stays_closed_when_its_node_changes():
+    """The books write a node in anew when its inventory changes; what was closed is closed again, until reopened."""
+    scene = Scene()
+    assert scene.books.close("GPU-0")
+    scene.held = ["GPU-0"]
+    scene.tell_node()
+    with pytest.raises(NoRoom):
+        scene.bind("a", 10)
+    scene.books.reopen("GPU-0")
+
+    assert "GPU-0" == scene.bind("a", 10)
+    assert not scene.books.close("GPU-0")

@@ -1,0 +1,124 @@
+"""Quotas: kept where a placement is written into the books, told in the filter, and shown with what is held."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aliquot.kube.custom import GPUQuota
+from aliquot.kube.dialects import read
+from aliquot.kube.inventory import Inventory, write_inventory
+from aliquot.kube.names import GPUS
+from aliquot.kube.objects import Node, Pod
+from aliquot.kube.reflector import Change
+from aliquot.kube.requests import PodAsk
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Device
+from aliquot.placement.policy import policy
+from aliquot.placement.quota import Quota, Quotas
+from aliquot.scheduler.books import Books, NoRoom
+from aliquot.scheduler.look import verdicts
+from aliquot.scheduler.operator.quotas import body
+
+NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
+
+
+def books(*quotas: Quota) -> Books:
+    """Books of one node with two V100 and an A100."""
+    made = Books(policy("binpack"))
+    models = ("Tesla V100", "Tesla V100", "NVIDIA A100")
+    devices = tuple(Device(GpuUuid(f"GPU-{i}"), i, model, 16384) for i, model in enumerate(models))
+    notes = {GPUS: write_inventory(Inventory(devices))}
+    made.node_changed(Change("added", msgspec.convert({"metadata": {"name": "n", "annotations": notes}}, Node)))
+    made.decider.quotas = Quotas(quotas)
+    return made
+
+
+def ask(name: str, percent: int, namespace: str = "team", model: str = "") -> PodAsk:
+    """What a pod asks for."""
+    limits = {"aliquot.dev/gpu-percent": percent}
+    notes = {"aliquot.dev/gpu-model": model} if model else {}
+    metadata = {"name": name, "namespace": namespace, "uid": name, "annotations": notes}
+    containers = [{"name": "c", "resources": {"limits": limits}}]
+    found = read(msgspec.convert({"metadata": metadata, "spec": {"containers": containers}}, Pod))
+    assert found is not None
+    return found
+
+
+def test_the_bound_holds_where_the_plan_is_made():
+    """Half a V100: 0.3 and then 0.2 are promised, 0.1 more is not, an A100 is, and another namespace is not meant."""
+    made = books(Quota("team", "V100", 500))
+    for name, percent in (("a", 30), ("b", 20)):
+        made.hold(ask(name, percent, model="V100"), "n", 0.0)
+    with pytest.raises(NoRoom, match=r"0\.50 of V100 GPUs of 0\.50 it may have"):
+        made.hold(ask("c", 10, model="V100"), "n", 0.0)
+
+    assert "GPU-2" == made.hold(ask("d", 10), "n", 0.0).plan.containers["c"].slices[0].gpu
+    made.hold(ask("e", 10, "others", "V100"), "n", 0.0)
+
+
+def test_the_filter_says_that_it_is_the_quota():
+    """Where only closed models would do, the reason is the quota's own sentence; where room is short, it is room."""
+    made = books(Quota("team", "V100", 500))
+    closed = verdicts(made, ask("a", 60, model="V100"), ["n"]).failed["n"]
+    assert 'namespace "team" holds 0.00 of V100 GPUs of 0.50 it may have, 0.60 more were asked' == closed
+
+    made.hold(ask("full", 300, "others"), "n", 0.0)
+    assert verdicts(made, ask("b", 60), ["n"]).failed["n"].startswith("has not a GPU")
+
+
+@given(st.lists(st.tuples(st.sampled_from("hr"), st.integers(1, 120), st.integers(0, 9)), max_size=40))
+@settings(max_examples=20, deadline=None)
+def test_no_order_of_promises_goes_over_the_bound(steps: list[tuple[str, int, int]]):
+    """Promised and taken back in any order, the sum by a plain count stays within 1.5 GPUs."""
+    made = books(Quota("team", "", 1500))
+    held: dict[str, int] = {}
+    for what, percent, number in steps:
+        name = f"p{number}"
+        if what == "r" and name in held:
+            made.let_go(made.holds[name][0])
+            del held[name]
+        elif what == "h" and name not in held:
+            try:
+                made.hold(ask(name, percent), "n", 0.0)
+                held[name] = percent * 10
+            except NoRoom:
+                continue
+        assert sum(held.values()) <= 1500
+        assert sum(held.values()) == sum(milli for milli, _ in made.cluster.usage("team").values())
+
+
+def quota(limits: list[dict[str, Any]], status: dict[str, Any] | None = None) -> GPUQuota:
+    """A GPUQuota."""
+    return msgspec.convert({"metadata": {"name": "q"}, "spec": {"limits": limits}, "status": status or {}}, GPUQuota)
+
+
+def test_people_see_what_is_held_of_each_bound():
+    """One line for kubectl, one entry for each bound; written once, and not again while nothing changes."""
+    limits = [{"model": "V100", "gpus": "2", "memory": "64Gi"}, {"gpus": "2500m"}]
+    usage = {"Tesla V100": (1500, 8192), "NVIDIA A100": (300, 1024)}
+    patch = body(quota(limits), usage, NOW)
+    assert patch is not None
+    status = patch["status"]
+
+    assert "V100: 1.50/2.00 GPU, 8.0 GiB/64.0 GiB; all: 1.80/2.50 GPU" == status["summary"]
+    assert [("V100", "1.50", "8.0 GiB"), ("", "1.80", "9.0 GiB")] == [
+        (use["model"], use["gpus"], use["memory"]) for use in status["used"]
+    ]
+    assert ("False", "Within") == (status["conditions"][0]["status"], status["conditions"][0]["reason"])
+    assert body(quota(limits, status), usage, NOW + datetime.timedelta(days=1)) is None
+
+
+def test_a_bound_below_what_is_held_is_told():
+    """When pods were there before the quota, the condition Exceeded says so."""
+    patch = body(quota([{"model": "V100", "gpus": "1"}]), {"Tesla V100": (1500, 8192)}, NOW)
+
+    assert patch is not None and ("True", "Over") == (
+        patch["status"]["conditions"][0]["status"],
+        patch["status"]["conditions"][0]["reason"],
+    )

@@ -1,0 +1,185 @@
+"""The scheduler program's facts: its own books, its waiting pods, its quotas and vGPUs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+pytest.importorskip("lightkube", reason="the parts for a cluster are not installed: no scheduler to look at")
+
+from aliquot.kube.custom import VGPU, GPUQuota
+from aliquot.kube.dialects import foreign
+from aliquot.kube.inventory import Inventory, write_inventory
+from aliquot.kube.names import GPUS
+from aliquot.kube.objects import Node, Pod
+from aliquot.kube.reflector import Change
+from aliquot.kube.requests import PodAsk
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Device
+from aliquot.placement.policy import policy
+from aliquot.scheduler.books import Books
+from aliquot.web.scheduler import dashboard_beside, facts_of, gather
+
+NOW_S = 1_800_000_000.0
+MADE = "2027-01-15T07:59:00Z"  # a minute before
+
+
+def pod(name: str, percent: str, *, message: str = "") -> Pod:
+    """A pod of namespace `web` that waits."""
+    conditions = [{"type": "PodScheduled", "status": "False", "message": message}] if message else []
+    document = {
+        "metadata": {
+            "name": name,
+            "namespace": "web",
+            "uid": f"uid-{name}",
+            "creationTimestamp": MADE,
+        },
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"aliquot.dev/gpu-percent": percent}}}]},
+        "status": {"phase": "Pending", "conditions": conditions},
+    }
+    return msgspec.convert(document, Pod)
+
+
+def program() -> Any:
+    """As much of a scheduler program as pages look at: two nodes with two GPUs, somebody on one, two that wait."""
+    books = Books(policy("binpack"))
+    for name in ("node-a", "node-b"):
+        devices = tuple(Device(GpuUuid(f"GPU-{name}-{g}"), g, "Tesla V100-SXM2-16GB", 16384) for g in range(2))
+        node = {"metadata": {"name": name, "annotations": {GPUS: write_inventory(Inventory(devices))}}}
+        books.node_changed(Change("added", msgspec.convert(node, Node)))
+    dialects = foreign()
+    quota = {"metadata": {"name": "q", "namespace": "web"}, "spec": {"limits": [{"model": "V100", "gpus": "2.5"}]}}
+    attached = {"tenant": "web/on/main", "request": "0.5"}
+    vgpu = {
+        "metadata": {"name": "fast"},
+        "spec": {"nodeName": "node-a"},
+        "status": {
+            "phase": "Active",
+            "uuid": "GPU-node-a-0",
+            "attached": [attached],
+        },
+    }
+    return SimpleNamespace(
+        books=books,
+        pods=[pod("waits", "30", message="0/2 nodes are available"), pod("huge", "900")],
+        quotas=[msgspec.convert(quota, GPUQuota)],
+        binder=SimpleNamespace(dialects=dialects),
+        operator=SimpleNamespace(pool=SimpleNamespace(vgpus=lambda: [msgspec.convert(vgpu, VGPU)])),
+        settings=SimpleNamespace(operator=SimpleNamespace(policy="hybrid:60")),
+    )
+
+
+def hold(scheduler: Any, name: str, percent: str, node: str) -> None:
+    """A pod gets its place."""
+    from aliquot.kube.dialects import read
+
+    asked = read(pod(name, percent), scheduler.binder.dialects)
+    assert isinstance(asked, PodAsk)
+    scheduler.books.hold(asked, node, 0.0)
+
+
+def looked(scheduler: Any):
+    """Its facts after one look, made and used in a loop of its own."""
+
+    async def main():
+        facts, beside = facts_of(scheduler, "test")
+        gather(scheduler, beside, NOW_S)
+        facts.refresh(NOW_S)
+        return facts
+
+    return asyncio.run(main())
+
+
+def test_gpus_and_workloads_are_those_of_the_books():
+    """Nodes' GPUs are there with the pods that hold them."""
+    scheduler = program()
+    hold(scheduler, "on", "50", "node-a")
+    facts = looked(scheduler)
+
+    assert ["node-a", "node-a", "node-b", "node-b"] == [gpu.node for gpu in facts.gpus()]
+    assert [500] == [share.request_milli for gpu in facts.gpus() for share in gpu.shares]
+    assert ["Running"] == [w.phase for w in facts.workloads() if w.name.startswith("web/on")]
+
+
+def test_pods_without_a_node_wait():
+    """A pod that asks for a GPU and has no node waits, with what kube-scheduler said of it."""
+    waiting = {w.name: w for w in looked(program()).workloads() if w.phase == "Pending"}
+
+    assert {"web/waits": 300, "web/huge": 9000} == {name: w.request_milli for name, w in waiting.items()}
+    assert "0/2 nodes are available" == waiting["web/waits"].message
+    assert 60 == waiting["web/waits"].age_s
+
+
+def test_a_device_that_leaves_the_pool_is_nobodys():
+    """What the program closes has no room and no tenant on the page."""
+    scheduler = program()
+    scheduler.books.close("GPU-node-b-1")
+    gpu = next(gpu for gpu in looked(scheduler).gpus() if gpu.uuid == "GPU-node-b-1")
+
+    assert (0, []) == (gpu.free_milli, gpu.shares)
+
+
+def test_quotas_have_what_is_used_of_them():
+    """Each bound is a line with what the namespace holds."""
+    scheduler = program()
+    hold(scheduler, "on", "50", "node-a")
+    line = looked(scheduler).quota()[0]
+
+    assert ("web", "V100", 500, 2500) == (line.namespace, line.model, line.used_milli, line.hard_milli)
+
+
+def test_vgpus_are_told_with_their_phase():
+    """The pool has each vGPU with its phase and those attached, and the policy's name."""
+    pool = looked(program()).pool()
+    vgpu = pool.vgpus[0]
+
+    assert ("hybrid:60", "fast", "Active", 500, ["web/on/main"]) == (
+        pool.policy, vgpu.name, vgpu.phase, vgpu.used_milli, vgpu.attached
+    )  # fmt: skip
+
+
+def test_the_pages_run_beside_the_program():
+    """In the program's loop the pages are served, look at the books by hopping there, and end with it."""
+
+    async def main() -> list[Any]:
+        scheduler = program()
+        async with dashboard_beside(scheduler, host="127.0.0.1", port=0, title="test") as url:
+            await asyncio.sleep(0.1)
+            paths = ["api/v1/gpus", "api/v1/try?request=0.5", "api/v1/workloads/web/huge/explain"]
+            return [json.loads(await asyncio.to_thread(fetch, url + path)) for path in paths]
+
+    gpus, trial, why = asyncio.run(main())
+
+    assert 4 == gpus["total"]
+    assert trial["fits"] and 1 == len(trial["pieces"])
+    assert why["sentence"].startswith("web/huge waits")
+
+
+def test_an_administrator_can_leave_names_out():
+    """With namespaces set, names of all others are shown to nobody."""
+
+    async def main() -> str:
+        scheduler = program()
+        hold(scheduler, "on", "50", "node-a")
+        async with dashboard_beside(scheduler, host="127.0.0.1", port=0, title="test", namespaces=["other"]) as url:
+            await asyncio.sleep(0.1)
+            return await asyncio.to_thread(fetch, url + "api/v1/gpus") + await asyncio.to_thread(
+                fetch, url + "workloads"
+            )
+
+    assert "web/" not in asyncio.run(main())
+
+
+def fetch(url: str) -> str:
+    """An answer as text."""
+    began_s = time.monotonic()
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert time.monotonic() - began_s < 10
+        return answer.read().decode()
