@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 WORKERS: Final = 8
 ALL_AGAIN_S: Final = 30.0
 CRDS_AGAIN_S: Final = 10.0
+RECOVER_S: Final = 40.0
+"""Longer than a reflector waits between two tries (30 s)."""
 POOL: Final = "pool/"
 
 
@@ -114,14 +116,23 @@ class Operator:
 
     async def recover(self) -> None:
         """Before the new leader may bind: what was being given back must stay closed."""
-        while (there := await self._has_crds()) is None:
-            await self._clock.sleep(1.0)
-        if there:
-            await self.vgpus.synced.wait()
-            await self.vgpus.renew()
-            self.pool.recover()
-            if self.quotas is not None:
-                await self.quotas.synced.wait()
+        while (there := await self._has_crds()) is not False:
+            if there is None:
+                await self._clock.sleep(1.0)
+                continue
+            try:
+                async with asyncio.timeout(RECOVER_S):
+                    await self._recovered()
+                return
+            except TimeoutError:
+                log.warning("vGPUs and quotas can not be listed, so this leader does not bind yet")
+
+    async def _recovered(self) -> None:
+        await self.vgpus.synced.wait()
+        await self.vgpus.renew()
+        self.pool.recover()
+        if self.quotas is not None:
+            await self.quotas.synced.wait()
 
     def all_again(self) -> None:
         """Look at everything there is."""
