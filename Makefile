@@ -6,12 +6,13 @@ UV := .venv/bin/uv
 BIN := .venv/bin
 SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -not -name '*.md')
 
-.PHONY: help setup dev demo test lint conformance bench cluster wheel clean
+.PHONY: help setup dev demo test test-slow lint conformance bench cluster wheel clean
 help:
 	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot"
 	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
 	@echo "make test    lint and all tests"
 	@echo "make conformance   the published FGD benchmark, every run, every column"
+	@echo "make test-slow  the long forms of some tests"
 	@echo "make lint    ruff, mypy --strict, the layers"
 	@echo "make cluster real Kubernetes on this machine, kubectl ready (root; ARGS='--nodes 8 --profile h100', --help)"
 	@echo "make bench   the benchmarks, written to build/bench/"
@@ -41,8 +42,14 @@ lint: dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
+# What is about logic runs on all cores; what starts engines and clusters, and measures time, runs alone.
 test: lint
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS)
+	$(BIN)/pytest tests/integration tests/e2e tests/e2e_web $(PYTEST_ARGS)
+
+# The long forms of some tests: an hour of virtual time, ten thousand tenants, a whole chart installed.
+test-slow: dev
+	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
 # Every published run of the deterministic policies, all columns, no tolerance; then the mean of Random over its seeds.
 OPENB := tests/data/openb

@@ -28,6 +28,9 @@ from aliquot.cli.options import emulate_option
 @click.option("--replace-pods/--no-replace-pods", default=None,
               help="Whether pods that can not be served are deleted where a controller makes them anew. [default: yes]",
 )  # fmt: skip
+@click.option("--display-address", metavar="IP", help="Where pages and metrics are served. [default: 127.0.0.1]")
+@click.option("--display-port", type=int, metavar="N", help="The port for it; 0 serves none. [default: 5678]")
+@click.option("--metric-aliases", metavar="NAMES", help="Other names told too: gpu-manager, hami, hami-legacy.")
 @click.option("--log-format", metavar="text|json", help="How to log, on stderr. [default: text]")
 def node(config: Path | None, print_config: bool, **flags: Any) -> None:
     """Serve this node's GPUs to the pods that were planned on it."""

@@ -37,6 +37,8 @@ from aliquot.node.recovery import Known, recover
 from aliquot.node.seating import Seating
 from aliquot.node.settings import Settings
 from aliquot.node.status import NodeStatus
+from aliquot.node.telling.server import PortTaken, application, serving
+from aliquot.node.telling.wiring import sources_of
 
 _LOG: Final = structlog.get_logger("aliquot.node")
 SYNC_S: Final = 20.0
@@ -74,8 +76,10 @@ class Agent:
             ("recovery", self._recover),
             ("device-plugin", self._serve_plugin),
             ("node", self._tell_node),
+            ("display", self._open_display),
         )
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._opened = contextlib.AsyncExitStack()
         self._failed: asyncio.Future[None] | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -175,6 +179,17 @@ class Agent:
         except KubeError as error:
             return f"not yet: {error}"
         return f"{self._memory_mib() or 0} MiB of GPU memory"
+
+    async def _open_display(self) -> str:
+        where, port = self.settings.display_address, self.settings.display_port
+        if not port:
+            return "not asked for"
+        sources = sources_of(self.seating, Path(self.settings.runtime_dir), lambda: self.sick)
+        try:
+            await self._opened.enter_async_context(serving(application(sources, self.settings.aliases), port, where))
+        except PortTaken as error:
+            return f"not served: {error}"  # nobody's share hangs on it
+        return f"http://{where}:{port}/graph"
 
     # -- what goes on --------------------------------------------------------------------------------------------
 
@@ -364,5 +379,6 @@ class Agent:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._opened.aclose()
         await self.resources.close()
         _LOG.info("ended", node=self.node)

@@ -12,6 +12,7 @@ import yaml
 from aliquot.model.errors import UserError
 
 MOST_IDS: Final = 1000
+METRIC_ALIASES: Final = ("gpu-manager", "hami", "hami-legacy")
 
 
 class BadSettings(UserError):
@@ -34,6 +35,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     allocation_check_period_s: float = 30.0
     pre_start_wait_s: float = 20.0
     replace_pods: bool = True
+    display_address: str = "127.0.0.1"
+    display_port: int = 5678
+    metric_aliases: str = ""
     log_format: str = "text"
 
     @property
@@ -66,6 +70,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """One folder for each tenant."""
         return Path(self.runtime_dir) / "tenants"
 
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The other programs under whose names metrics are told too."""
+        return tuple(part.strip() for part in self.metric_aliases.split(",") if part.strip())
+
     def checked(self) -> Settings:
         """The settings themselves, if they make sense.
 
@@ -81,6 +90,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise BadSettings(
                 f"pre-start-wait-s {self.pre_start_wait_s:g} is too long: kubelet waits for 30 in all; take 25 or less"
             )
+        if not 0 <= self.display_port <= 65535:
+            raise BadSettings(f"display-port {self.display_port} is not between 0 (none) and 65535")
+        for alias in self.aliases:
+            if alias not in METRIC_ALIASES:
+                raise BadSettings(f"metric-aliases {alias!r} is not known; take {', '.join(METRIC_ALIASES)}")
         if self.log_format not in ("text", "json"):
             raise BadSettings(f"log-format {self.log_format!r} is not known; take text or json")
         return self

@@ -61,7 +61,6 @@ def test_an_unknown_mix_is_named():
     assert "steady" in done.output
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_promise_of_figure_six(tmp_path):
     """Fig. 6 of KubeShare with real CUDA clients: every share within 0.02, facts as JSON, two pictures."""

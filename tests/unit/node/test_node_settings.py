@@ -59,6 +59,8 @@ def test_a_flag_comes_before_the_file(tmp_path: Path):
         ("health-period-s: 0", "health-period-s 0 is not more than 0"),
         ("pre-start-wait-s: 30", "kubelet waits for 30"),
         ("log-format: xml", "take text or json"),
+        ("display-port: 70000", "not between 0"),
+        ("metric-aliases: hami,dcgm", "'dcgm' is not known; take gpu-manager, hami"),
         ("[1]", "no mapping"),
         ("a: [", "--config"),
     ],

@@ -7,6 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from telling_scenes import UUIDS, facts, tenant
 
 from aliquot.model.errors import UserError
+from aliquot.node.settings import METRIC_ALIASES
+from aliquot.node.telling.aliases import ALIASES
 from aliquot.node.telling.facts import NodeFacts
 from aliquot.node.telling.metrics import metric_names, registry_of
 
@@ -140,3 +142,8 @@ def test_an_alias_that_does_not_exist_is_refused_with_the_list():
     """At the start, not at the first scrape."""
     with pytest.raises(UserError, match="'dcgm' is not known; the names are gpu-manager, hami, hami-legacy"):
         registry_of(facts, ["dcgm"])
+
+
+def test_the_settings_know_the_same_aliases():
+    """What the agent's settings accept is what there is."""
+    assert set(METRIC_ALIASES) == set(ALIASES)
