@@ -22,7 +22,8 @@ CHART = ROOT / "deploy" / "chart"
 HOME = "aliquot-chart"
 EVERYTHING = (
     "--set=scheduler.gpus=coexist,scheduler.replicas=2,scheduler.tls.secretName=tls,node.emulate=v100x2,"
-    "node.replacePods=false,scheduler.defaultGpuLimit=0.5,networkPolicy.extenderFrom[0].ipBlock.cidr=10.0.0.0/28"
+    "node.replacePods=false,scheduler.defaultGpuLimit=0.5,networkPolicy.extenderFrom[0].ipBlock.cidr=10.0.0.0/28,"
+    "networkPolicy.nodeFrom[0].ipBlock.cidr=10.0.0.0/28,node.metricAliases=hami"
 )
 """Values other than the defaults, for every branch of the templates."""
 
@@ -213,7 +214,6 @@ def sharepod(name: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_install_upgrade_and_uninstall(control_plane: ControlPlane, namespace: str, nodes: list[str], helm: str):
     """With the chart's rights alone pods get their GPUs; upgrades keep certificates; an uninstall leaves all pods."""

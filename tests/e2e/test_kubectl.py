@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -188,6 +189,19 @@ def test_doctor_names_a_pod_that_was_bound_past_us(control_plane: ControlPlane, 
     assert f"{namespace}/past" in found["pods", "fault"]
     assert ("Kubernetes", "ok") in found and ("CRDs", "ok") in found and ("nodes", "ok") in found
     assert ("scheduler", "fault") in found
+
+
+def test_kubectl_finds_the_plugin(control_plane: ControlPlane, nodes: list[str], tmp_path: Path):
+    """With `kubectl-aliquot` on the PATH, kubectl itself runs it and passes on its flags."""
+    plugin = tmp_path / "kubectl-aliquot"
+    plugin.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT}/src exec {sys.executable} -m aliquot.cli.kubectl "$@"\n')
+    plugin.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "KUBECONFIG": str(control_plane.kubeconfig)}
+    command = [control_plane.programs.program("kubectl"), "aliquot", "get", "gpus", nodes[0], "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+
+    assert 0 == done.returncode, done.stderr
+    assert [0, 1, 2, 3] == [gpu["index"] for gpu in json.loads(done.stdout)]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from cluster.api import ApiError
@@ -221,3 +222,33 @@ def test_admission_rewrites_defaults_and_refuses(control_plane: ControlPlane, na
     with pytest.raises(ApiError) as refused:
         create(control_plane, namespace, sharepod("worse", "0.x", limit="1.2.3", memory="4Wi"))
     assert all(f"spec.gpu.{field}" in str(refused.value) for field in ("request", "limit", "memory")), refused.value
+
+
+def test_controllers_of_plain_pods_need_nothing_else(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
+):
+    """A Deployment in gpu-manager's words, a StatefulSet with our resource, a Job with an annotation: all get parts."""
+
+    def template(limits: dict[str, int], **notes: str) -> dict[str, Any]:
+        pod = gpu_pod("", limits, annotations={f"aliquot.dev/{key}": value for key, value in notes.items()})
+        pod["metadata"] = {**pod["metadata"], "labels": {"app": "a"}}
+        del pod["metadata"]["name"]
+        return pod
+
+    once = template({}, **{"gpu-request": "0.15"})
+    once["spec"]["restartPolicy"] = "Never"
+    more = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}}
+    tencent = template({"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 4})
+    ours = template(percent(10))
+    kinds = {
+        "Deployment": ("apps/v1", {**more, "template": tencent}),
+        "StatefulSet": ("apps/v1", {**more, "serviceName": "s", "template": ours}),
+        "Job": ("batch/v1", {"template": once}),
+    }
+    for kind, (version, spec) in kinds.items():
+        made = {"apiVersion": version, "kind": kind, "metadata": {"name": kind.lower()}, "spec": spec}
+        control_plane.kubectl("apply", "-n", namespace, "-f", "-", input_=json.dumps(made))
+
+    bound = wait_bound(control_plane, namespace, 5)
+    milli = sorted((pod["metadata"]["ownerReferences"][0]["kind"], slices_of(pod)[0][1]) for pod in bound)
+    assert [("Job", 150), *[("ReplicaSet", 200)] * 2, *[("StatefulSet", 100)] * 2] == milli

@@ -38,7 +38,7 @@ from aliquot.node.seating import Seating
 from aliquot.node.settings import Settings
 from aliquot.node.status import NodeStatus
 from aliquot.node.telling.server import PortTaken, application, serving
-from aliquot.node.telling.wiring import sources_of
+from aliquot.node.telling.wiring import sources_of, tell_pods
 
 _LOG: Final = structlog.get_logger("aliquot.node")
 SYNC_S: Final = 20.0
@@ -182,9 +182,10 @@ class Agent:
 
     async def _open_display(self) -> str:
         where, port = self.settings.display_address, self.settings.display_port
+        sources = sources_of(self.seating, Path(self.settings.runtime_dir), lambda: self.sick)
+        self._keep("notices", tell_pods(sources, self.events, self.settings.health_period_s))
         if not port:
             return "not asked for"
-        sources = sources_of(self.seating, Path(self.settings.runtime_dir), lambda: self.sick)
         try:
             await self._opened.enter_async_context(serving(application(sources, self.settings.aliases), port, where))
         except PortTaken as error:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import socket
 import subprocess
 import sys
+from typing import Any, cast
 
+import httpx
 from conftest import Room
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from aliquot.kube.api import Api
+from aliquot.node.agent import Agent
+from aliquot.node.events import Events
+from aliquot.node.settings import Settings
 from aliquot.node.telling.server import application
-from aliquot.node.telling.wiring import sources_of
+from aliquot.node.telling.wiring import sources_of, tell_pods
 
 PROGRAM = """
 import ctypes
@@ -61,3 +70,79 @@ def test_a_dead_arbiter_is_told_by_every_page(room: Room):
     assert 0 == told(client, "aliquot_node_arbiter_up")
     assert "The arbiter does not answer" in client.get("/graph").text
     assert client.get("/node.json").json()["arbiter_answers"] is False
+
+
+def free_port() -> int:
+    """A port that was free just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def _started(room: Room, **settings: Any) -> tuple[str, str]:
+    """What the agent's last step says, and the page /usage if there is one then."""
+    agent = Agent(Settings(node_name="node-1", runtime_dir=str(room.folder), **settings), cast("Api", None))
+    agent.seating = room.seating
+    (name, step) = agent.steps[-1]
+    assert name == "display"
+    async with contextlib.AsyncExitStack() as after:
+        agent._failed = asyncio.get_running_loop().create_future()
+        after.push_async_callback(agent._opened.aclose)
+        said = await step()
+        async with httpx.AsyncClient() as http:
+            page = (await http.get(said.replace("/graph", "/usage"))).text if said.startswith("http") else ""
+    return said, page
+
+
+def test_the_agent_serves_the_display_as_its_last_step(room: Room):
+    """On loopback, at the port of its settings, with its own seats."""
+    port = free_port()
+
+    said, page = asyncio.run(_started(room, display_port=port))
+
+    assert f"http://127.0.0.1:{port}/graph" == said
+    assert "team       train  main       0    0.30" in page
+
+
+def test_a_display_that_can_not_be_served_stops_no_agent(room: Room):
+    """The line in the log says why; port 0 asks for none."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        said, _ = asyncio.run(_started(room, display_port=other.getsockname()[1]))
+
+    assert said.startswith("not served: 127.0.0.1:")
+    assert "not asked for" == asyncio.run(_started(room, display_port=0))[0]
+
+
+class Told:
+    """Stands for the agent's events; the first that is told ends the wait."""
+
+    def __init__(self) -> None:
+        self.first: asyncio.Future[tuple[str, ...]] = asyncio.get_running_loop().create_future()
+
+    async def about_pod(self, *facts: str) -> None:
+        if not self.first.done():
+            self.first.set_result(facts)
+
+
+async def _told_of(room: Room) -> tuple[str, ...]:
+    events = Told()
+    sources = sources_of(room.seating, room.folder)
+    watch = asyncio.create_task(tell_pods(sources, cast("Events", events), 0.1))
+    await asyncio.sleep(0.5)
+    env = os.environ | {"LD_LIBRARY_PATH": str(room.library.parent)}
+    program = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, env=env)
+    assert 0 == await program.wait()
+    try:
+        return await asyncio.wait_for(events.first, 20)
+    finally:
+        watch.cancel()
+
+
+def test_a_refused_allocation_becomes_an_event_on_the_pod(room: Room):
+    """With the pod's own uid, so that `kubectl describe` shows it."""
+    told = asyncio.run(_told_of(room))
+
+    assert ("team", "train", "uid-a", "GpuOutOfMemory") == told[:4]
+    assert "its limit of 256 MiB" in told[4]

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from aliquot.arbiter.records import TenantStatus
 from aliquot.cli.kubectl import cli, facts
 from aliquot.cli.kubectl.doctor import configuration
 from aliquot.cli.kubectl.explain import explained, lines_of
@@ -19,7 +20,10 @@ from aliquot.cli.kubectl.inspect import compared
 from aliquot.cli.kubectl.scene import Scene, age
 from aliquot.cli.kubectl.scheduler_link import Link
 from aliquot.cli.kubectl.topo import picture_of
+from aliquot.cli.kubectl.usage import Usage, key
+from aliquot.cli.kubectl.usage import read as read_page
 from aliquot.kube.custom import GPUQuota
+from aliquot.kube.errors import BadAnswer
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS, PLAN
 from aliquot.kube.objects import Node, Pod
@@ -27,6 +31,8 @@ from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
+from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
+from aliquot.node.telling.server import node_body
 from aliquot.scheduler.config import kube_scheduler_config
 
 V100 = "Tesla V100-SXM2-16GB"
@@ -128,6 +134,19 @@ def test_books_and_pods_are_compared_gpu_by_gpu():
     assert compared(same, seen)["agree"]
     assert ["GPU-a-0"] == [row["uuid"] for row in compared(other, seen)["devices"] if not row["agree"]]
     assert not compared({"nodes": same["nodes"][1:]}, seen)["agree"]
+
+
+def test_what_an_agent_tells_is_found_by_the_tenant():
+    """The node's own page, as its agent writes it, gives usage and memory of each tenant; anything else is refused."""
+    status = TenantStatus("lab/h/c0", 500, 1000, 0.25, 0, 300, 1024, 0, 0.0, 0.0, 0.0, 0, 1, False)
+    use = Use(Owner("lab", "h", "c0"), 0, status)
+    gpu = GpuUse(0, "GPU-a-0", V100, 16384, 0.25, "", "", (use,))
+    found = Usage()
+    read_page(msgspec.json.encode(node_body(NodeFacts("a", "550", (gpu,), True, 10000))), found)
+
+    assert (0.25, 300) == found.of[key("GPU-a-0", "lab/h/c0#2")]
+    with pytest.raises(BadAnswer, match="can not be read"):
+        read_page(b"<html>", found)
 
 
 def test_a_right_scheduler_configuration_is_found_right(tmp_path: Path):

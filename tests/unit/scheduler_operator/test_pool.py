@@ -270,6 +270,22 @@ def test_a_holder_goes_before_its_name_and_its_device_is_closed_first():
     assert {} == scene.phases() and set() == scene.books.closed
 
 
+def test_a_gpu_that_comes_back_is_open_again():
+    """The holder of an orphan goes, later another holder is given the very same GPU: pods may be bound to it."""
+    scene = Scene(coexist=True)
+    scene.delete(held(scene))
+    asyncio.run(scene.pool.look("n-1"))
+    assert {} == scene.store.kept["pods"]
+    scene.held = []
+    scene.tell_node()
+    name = held(scene)
+    asyncio.run(scene.pool.look(name))
+
+    assert "GPU-7" == scene.bind("a", 10)
+    scene.look(name)
+    assert {name: "Active"} == scene.phases()
+
+
 def test_who_was_bound_first_keeps_the_gpu():
     """A pod comes onto the idle device before the pool closes it: the vGPU is Active and its holder stays."""
     scene = Scene(coexist=True)

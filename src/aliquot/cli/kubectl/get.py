@@ -10,6 +10,7 @@ import click
 from aliquot.cli.kubectl import facts
 from aliquot.cli.kubectl.printing import form_option, show, table, target_options
 from aliquot.cli.kubectl.scene import Scene, Target, read_scene
+from aliquot.cli.kubectl.usage import key, read_usage
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 
@@ -35,8 +36,8 @@ def get(what: str, name: str, target: Target, form: str) -> None:
         raise UserError(f"this cluster has no {plural}; install Aliquot's CRDs (deploy/crds)")
     told = {"gpus": facts.gpus, "sharepods": facts.sharepods, "vgpus": facts.vgpus, "quota": facts.quotas}[kind](scene)
     if name:
-        key = "node" if kind == "gpus" else "name"
-        told = [entry for entry in told if entry[key] == name]
+        column = "node" if kind == "gpus" else "name"
+        told = [entry for entry in told if entry[column] == name]
         if not told:
             where = f' in namespace "{scene.namespace}"' if kind in ("sharepods", "quota") and scene.namespace else ""
             raise UserError(f'there are no {kind} called "{name}"{where}; list them: kubectl aliquot get {kind}')
@@ -99,40 +100,52 @@ def _with_namespace(head: list[str], rows: list[list[str]], told: list[dict[str,
 
 
 @click.command()
+@click.option("--agent-port", default=5678, show_default=True, help="Where the nodes' agents tell what is used.")
 @target_options
 @form_option
-def top(target: Target, form: str) -> None:
-    """Show who holds how much of the GPUs, the fullest first: what is promised, by the pods' plans.
+def top(agent_port: int, target: Target, form: str) -> None:
+    """Show who holds how much of the GPUs and what they use of it, the fullest first.
 
-    Every namespace is shown unless -n names one.
-    How busy a GPU is now is measured on its node: see the metrics of the node's agent.
+    Every namespace is shown unless -n names one. What is promised is in the pods' plans; what is used is asked of the
+    nodes' agents, and is "-" where none answers.
     """
     scene = target.run(read_scene(target))
+    used = target.run(read_usage(target, scene, agent_port))
     told = sorted(facts.gpus(scene), key=lambda g: (g["free_milli"], g["node"], g["index"]))
     only = "" if target.everywhere else target.namespace
+    for gpu in told:
+        for one in gpu["residents"]:
+            usage, mib = used.of.get(key(gpu["uuid"], one["tenant"]), (None, None))
+            one |= {"usage": usage, "memory_used_mib": mib}
     shown = [
         {**g, "residents": mine}
         for g in told
         if (mine := [r for r in g["residents"] if not only or r["tenant"].startswith(f"{only}/")]) or not only
     ]
-    show(form, shown, lambda: _top_lines(shown, told))
+    show(form, shown, lambda: _top_lines(shown, told, used.silent))
 
 
-def _top_lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]]) -> Iterable[str]:
-    used = sum(MILLI - g["free_milli"] for g in everything)
+def _top_lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]], silent: dict[str, str]) -> Iterable[str]:
+    promised = sum(MILLI - g["free_milli"] for g in everything)
     idle = sum(g["free_milli"] == MILLI for g in everything)
-    yield f"{len(everything)} GPUs, {format_milli(used)} of them promised, {idle} wholly free"
+    yield f"{len(everything)} GPUs, {format_milli(promised)} of them promised, {idle} wholly free"
     for g in shown:
         if not g["residents"]:
             continue
         yield ""
         yield f"{g['node']} GPU {g['index']}  {g['model']}  {facts.reserved(g)[0]}  memory {facts.reserved(g)[1]}"
-        rows = [
-            (f"  {r['tenant']}", format_milli(request), format_milli(limit), _bar(request, limit), format_mib(mib))
-            for r in g["residents"]
-            for request, limit, mib in [(r["request_milli"], r["limit_milli"], r["memory_mib"])]
-        ]
-        yield from table(["  TENANT", "REQUEST", "LIMIT", "OF THE GPU".ljust(BAR), "MEMORY"], rows, right=(1, 2, 4))
+        head = ["  TENANT", "REQUEST", "LIMIT", "OF THE GPU".ljust(BAR), "USAGE", "MEMORY", "USED"]
+        yield from table(head, [_top_row(r) for r in g["residents"]], right=(1, 2, 4, 5, 6))
+    for node, why in sorted(silent.items()):
+        yield f"the agent of {node} tells nothing: {why}"
+
+
+def _top_row(r: dict[str, Any]) -> list[str]:
+    request, limit = r["request_milli"], r["limit_milli"]
+    usage = "-" if r["usage"] is None else f"{r['usage']:.2f}"
+    used = "-" if r["memory_used_mib"] is None else format_mib(r["memory_used_mib"])
+    shares = [format_milli(request), format_milli(limit), _bar(request, limit)]
+    return [f"  {r['tenant']}", *shares, usage, format_mib(r["memory_mib"]), used]
 
 
 def _bar(request_milli: int, limit_milli: int) -> str:

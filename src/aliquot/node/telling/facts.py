@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aliquot.arbiter.records import Status, TenantStatus
+from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
 from aliquot.node.machine import Machine
 
@@ -74,7 +75,7 @@ class Sources:
     """The arbiter's; None while it does not answer."""
     owners: Callable[[], Mapping[str, Owner]]
     """By the name of the arbiter's record."""
-    sick: Callable[[], Mapping[str, str]] = dict
+    sick: Callable[[], Mapping[GpuUuid, str]] = dict
 
 
 def look(sources: Sources) -> NodeFacts:
@@ -92,7 +93,16 @@ def look(sources: Sources) -> NodeFacts:
             uses.append(Use(owners.get(tenant.name) or owner_of(tenant.name), number, tenant))
         busy, holder = (now.busy, now.holder or "") if now else (0.0, "")
         gpus.append(
-            GpuUse(gpu.index, gpu.uuid, gpu.model, gpu.memory_mib, busy, holder, sick.get(gpu.uuid, ""), tuple(uses))
+            GpuUse(
+                gpu.index,
+                gpu.uuid,
+                gpu.model,
+                gpu.memory_mib,
+                busy,
+                holder,
+                sick.get(GpuUuid(gpu.uuid), ""),
+                tuple(uses),
+            )
         )
     driver = sources.machine.gpus[0].driver if sources.machine.gpus else ""
     return NodeFacts(sources.node, driver, tuple(gpus), status is not None, status.window_ms if status else 0)

@@ -1,20 +1,26 @@
-"""What the agent hands to the display: its seats, its arbiter, its sick GPUs."""
+"""What the agent hands to the display: its seats, its arbiter, its sick GPUs; and what it tells pods' owners itself."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
+from aliquot.model.ids import GpuUuid
+from aliquot.node.events import Events
 from aliquot.node.seating import Seating
-from aliquot.node.telling.facts import Owner, Sources
+from aliquot.node.telling.facts import Owner, Sources, look
+from aliquot.node.telling.notices import Notices
 
 _TIMEOUT_S: Final = 2.0
 
 
-def sources_of(seating: Seating, runtime_dir: Path, sick: Callable[[], Mapping[str, str]] = dict) -> Sources:
+def sources_of(seating: Seating, runtime_dir: Path, sick: Callable[[], Mapping[GpuUuid, str]] = dict) -> Sources:
     """The sources of a node whose arbiter listens in `runtime_dir`."""
 
     def owners() -> dict[str, Owner]:
@@ -29,5 +35,16 @@ def arbiter_status(runtime_dir: Path) -> Status | None:
     try:
         with ArbiterClient(runtime_dir, timeout_s=_TIMEOUT_S) as client:
             return client.status()
-    except (ArbiterError, OSError):
+    except (ArbiterError, OSError, msgspec.MsgspecError):
         return None
+
+
+async def tell_pods(sources: Sources, events: Events, period_s: float) -> None:
+    """Look for ever, and write an event on each pod that has something to be told."""
+    notices = Notices()
+    while True:
+        facts = await asyncio.to_thread(look, sources)
+        for notice in notices.look(facts, asyncio.get_running_loop().time()):
+            owner = notice.owner
+            await events.about_pod(owner.namespace, owner.pod, owner.uid, notice.reason, notice.text, "Warning")
+        await asyncio.sleep(period_s)

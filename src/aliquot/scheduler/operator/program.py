@@ -204,6 +204,8 @@ class Operator:
     def _keys(self) -> Iterable[str]:
         yield from [f"sharepod/{s.metadata.key}" for s in self.sharepods]
         yield from [f"vgpu/{v.metadata.name}" for v in self.vgpus]
+        if self.pool.owner.coexists:  # a holder may have lost its VGPU
+            yield from [f"vgpu/{name}" for pod in self._pods if (name := pod.metadata.labels.get(HOLDER, ""))]
         yield from [f"quota/{q.metadata.key}" for q in self.quotas or ()]
         yield POOL
 

@@ -45,6 +45,10 @@ class Owner(Protocol):
         """Let nobody onto its device any more; False when somebody is on it."""
         ...
 
+    def reopen(self, vgpu: VGPU) -> None:
+        """Let pods onto its device, whatever was closed before."""
+        ...
+
     async def give_back(self, vgpu: VGPU) -> bool:
         """Give its device back; True once it is."""
         ...
@@ -80,6 +84,9 @@ class Own:
         """A name is dropped, the device stays; so it need not be closed."""
         gpu = self._ledger.gpu(vgpu.status.uuid)
         return gpu is None or not gpu.held
+
+    def reopen(self, vgpu: VGPU) -> None:
+        """It was never closed."""
 
     async def give_back(self, vgpu: VGPU) -> bool:
         """Nothing is to be given back."""
@@ -165,6 +172,10 @@ class Coexist:
     def close(self, vgpu: VGPU) -> bool:
         """Keep the whole device, in the same books that binds are made from."""
         return not vgpu.status.uuid or self._ledger.close(vgpu.status.uuid)
+
+    def reopen(self, vgpu: VGPU) -> None:
+        """Its device is in the pool: an earlier holder may have had the same one, and gone."""
+        self._ledger.reopen(vgpu.status.uuid)
 
     async def give_back(self, vgpu: VGPU) -> bool:
         """The holder goes; done when it is gone and the agent has taken the device out of the inventory."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.custom import VGPU, VGPUS
-from aliquot.kube.errors import AlreadyExists, NotFound
+from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from aliquot.kube.names import POOL
 from aliquot.kube.reflector import Change
 from aliquot.scheduler.pool.owners import Owner
@@ -124,18 +124,21 @@ class Pool:
             return None
         if vgpu.status.phase == "Deleting":
             return await self._leave(vgpu)
+        self.owner.reopen(vgpu)  # before anything is waited for: what is closed later stays closed
         uuid = vgpu.status.uuid
         if self._superseded(vgpu):
             if _made(vgpu) and not self.waited_for(name):
                 await self._delete(vgpu)
                 return None
             uuid = ""
+        uuid = uuid or self._by_name(vgpu)
         if not uuid or (self.owner.coexists and self.ledger.gpu(uuid) is None):
             taken = [other.status.uuid for other in self.vgpus() if other.status.uuid]
             if self.owner.coexists or not _made(vgpu):  # where we have all, the first one's bind says which it is
                 uuid = await self.owner.acquire(vgpu, taken) or uuid
         gpu = self.ledger.gpu(uuid) if uuid else None
-        if gpu is None and _made(vgpu) and not self.node_is_there(vgpu.spec.node_name):
+        forgotten = not uuid and not self.owner.coexists and not self.waited_for(name)
+        if gpu is None and _made(vgpu) and (forgotten or not self.node_is_there(vgpu.spec.node_name)):
             await self._delete(vgpu)
             return None
         await self._write(vgpu, uuid, leaving=False)
@@ -149,7 +152,11 @@ class Pool:
         for name in self.policy.surplus(idle):
             vgpu = self.get(name)
             if vgpu is not None and self._is_idle(vgpu) and self.owner.close(vgpu):
-                await self._write(vgpu, vgpu.status.uuid, leaving=True)
+                try:
+                    await self._write(vgpu, vgpu.status.uuid, leaving=True)
+                except KubeError:
+                    self.owner.reopen(vgpu)
+                    raise
                 await self._leave(vgpu)
                 idle.pop(name)
         creating = [v for v in ours if v.status.phase in (None, "Creating") and not self.waited_for(v.metadata.name)]
@@ -185,6 +192,14 @@ class Pool:
         names = {vgpu.metadata.name for vgpu in self.vgpus()}
         short = _NOT_IN_NAMES.sub("-", node.split(".")[0].lower())[:48].strip("-")
         return next(f"{short}-{number}" for number in range(1, len(names) + 2) if f"{short}-{number}" not in names)
+
+    def _by_name(self, vgpu: VGPU) -> str:
+        """The device that a vGPU's name leads to: made from its UUID, or asked for by those on it."""
+        if self.owner.coexists:
+            return ""
+        name, made = vgpu.metadata.name, _made(vgpu) == AUTOMATIC
+        gpus = self.ledger.gpus(vgpu.spec.node_name)
+        return next((gpu.uuid for gpu in gpus if gpu.name == name or (made and name_for(gpu.uuid) == name)), "")
 
     async def _orphan(self, name: str) -> float | None:
         """A vGPU that is gone: if somebody is on the device that was held for it, there is one again."""
@@ -233,9 +248,11 @@ class Pool:
         patch: dict[str, Any] | None = body(vgpu, uuid, gpu, self.clock.wall(), leaving=leaving)
         if patch is not None:
             name = vgpu.metadata.name
+            # What it says was decided from this version; another one is looked at again.
+            patch["metadata"] = {"resourceVersion": vgpu.metadata.resource_version}
             try:
                 self._ahead[name] = await self.api.patch(VGPUS, name, patch, sub="status")
-            except NotFound:
+            except (NotFound, Conflict):
                 self._ahead.pop(name, None)
                 raise
             log.info("vgpu %s is %s", name, phase_of(gpu, leaving=leaving))
