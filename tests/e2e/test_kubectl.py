@@ -6,16 +6,24 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from cluster.control_plane import ControlPlane
 from cluster.fake import gpu_uuid
 from cluster.namespaces import NODE_ADDRESS
 from scheduling import PORT, ROOT, OurScheduler, eventually, gpu_pod, percent, wait_bound
+
+from aliquot.arbiter.records import TenantStatus
+from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
+from aliquot.node.telling.server import node_body
 
 CRDS = ROOT / "deploy" / "crds"
 HOME = "aliquot-system"
@@ -50,12 +58,17 @@ def serve(plane: ControlPlane) -> None:
     # The proxy goes to pods only, so one stands in, on no node, with the address at which ours listens.
     body = {"metadata": metadata, "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}}
     plane.api.create(f"/api/v1/namespaces/{HOME}/pods", body)
-    status = {"status": {"podIP": NODE_ADDRESS, "podIPs": [{"ip": NODE_ADDRESS}]}}
-    patch = ("patch", "pod", "aliquot-scheduler", "-n", HOME, "--subresource=status", "--type=merge")
-    plane.kubectl(*patch, "-p", json.dumps(status))
+    at(plane, "aliquot-scheduler")
     reference = {"kind": "Pod", "namespace": HOME, "name": "aliquot-scheduler"}
     subsets = [{"addresses": [{"ip": NODE_ADDRESS, "targetRef": reference}], "ports": ports}]
     plane.api.create(f"/api/v1/namespaces/{HOME}/endpoints", {"metadata": metadata, "subsets": subsets})
+
+
+def at(plane: ControlPlane, pod: str) -> None:
+    """Let a pod have the address at which servers of the test listen."""
+    status = {"status": {"podIP": NODE_ADDRESS, "podIPs": [{"ip": NODE_ADDRESS}]}}
+    patch = ("patch", "pod", pod, "-n", HOME, "--subresource=status", "--type=merge")
+    plane.kubectl(*patch, "-p", json.dumps(status))
 
 
 def ask(plane: ControlPlane, *arguments: str, status: int = 0) -> str:
@@ -88,6 +101,60 @@ def test_gpus_and_top_show_what_pods_hold(control_plane: ControlPlane, namespace
     assert held["uuid"] in ask(control_plane, "get", "gpus", "-o", "wide")
     top = ask(control_plane, "top", "-n", namespace)
     assert f"  {namespace}/a/c0" in top and "██████░░░░░░░░░░░░░░" in top
+
+
+class _Page(BaseHTTPRequestHandler):
+    """What the agent of a node answers on /node.json."""
+
+    body = b""
+
+    def do_GET(self) -> None:
+        """The page."""
+        self.send_response(200 if self.path == "/node.json" else 404)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def agent(plane: ControlPlane, node: str, facts_: NodeFacts) -> Iterator[None]:
+    """A pod with the labels of a node's agent, at whose address somebody answers as the agent does."""
+    labels = {"app.kubernetes.io/name": "aliquot", "app.kubernetes.io/component": "node"}
+    spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}]}
+    body = {"metadata": {"name": "agent", "labels": labels}, "spec": spec}
+    plane.api.create(f"/api/v1/namespaces/{HOME}/pods", body)
+    plane.wait_running(HOME, "agent")
+    at(plane, "agent")
+    handler = type("Page", (_Page,), {"body": msgspec.json.encode(node_body(facts_))})
+    server = HTTPServer((NODE_ADDRESS, 5678), handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = plane.rooms.listener(5678, NODE_ADDRESS)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        plane.api.delete(f"/api/v1/namespaces/{HOME}/pods/agent")
+
+
+def test_top_shows_what_the_agents_tell(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+    """The use of a tenant's time and memory comes from its node's agent; without an answer it is left open."""
+    body = gpu_pod("u", percent(30, "4Gi"), annotations={"aliquot.dev/gpu-model": "V100"})
+    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
+    wait_bound(control_plane, namespace, 1)
+    (held,) = facts(control_plane, "top", "-n", namespace)
+    assert (None, None) == (held["residents"][0]["usage"], held["residents"][0]["memory_used_mib"])
+    status = TenantStatus("u", 300, 1000, 0.25, 0, 2048, 4096, 0, 0.0, 0.0, 0.0, 0, 1, False)
+    use = Use(Owner(namespace, "u", "c0"), 0, status)
+    gpu = GpuUse(held["index"], held["uuid"], held["model"], 16384, 0.25, "", "", (use,))
+
+    with agent(control_plane, nodes[0], NodeFacts(nodes[0], "550", (gpu,), True, 10000)):
+        assert "0.25  4.0 GiB  2.0 GiB" in ask(control_plane, "top", "-n", namespace)
 
 
 def test_explain_says_why_a_pod_waits_and_what_would_help(

@@ -252,3 +252,4 @@ def test_controllers_of_plain_pods_need_nothing_else(
     bound = wait_bound(control_plane, namespace, 5)
     milli = sorted((pod["metadata"]["ownerReferences"][0]["kind"], slices_of(pod)[0][1]) for pod in bound)
     assert [("Job", 150), *[("ReplicaSet", 200)] * 2, *[("StatefulSet", 100)] * 2] == milli
+    control_plane.kubectl("delete", "deployment,statefulset,job", "--all", "-n", namespace)

@@ -34,7 +34,8 @@ def test_equal_pods_at_once_each_get_their_own(scene: Scene):
 
 
 def one_round(scene: Scene, number: int, kill: str, chance: random.Random) -> int:
-    """One round; how many containers were checked."""
+    """One round; how many containers were checked. A kubelet that is killed amid a creation fails it, so it is made
+    again by the pod's policy."""
     until(scene.fit, "a fit agent", 60)
     plans = {}
     for pod in range(PODS):
@@ -47,7 +48,7 @@ def one_round(scene: Scene, number: int, kill: str, chance: random.Random) -> in
     names = list(plans)
     chance.shuffle(names)
     for name in names:
-        scene.create(name, plans[name], *GLANCE)
+        scene.create(name, plans[name], *GLANCE, restartPolicy="Always")
     time.sleep(chance.uniform(0, 2))
     for part in (scene.agent, scene.plane["kubelet"]):
         if part.name in kill:
@@ -63,7 +64,7 @@ def settle(scene: Scene, name: str, plan: dict[str, Any]) -> int:
             return checked
         scene.delete(name)
         until(scene.fit, "a fit agent", 60)
-        scene.create(name, plan, *GLANCE)
+        scene.create(name, plan, *GLANCE, restartPolicy="Always")
     return check(scene, name, plan)
 
 

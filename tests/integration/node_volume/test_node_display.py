@@ -11,9 +11,9 @@ import sys
 from typing import Any, cast
 
 import httpx
-from conftest import Room
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
+from volume_room import Room
 
 from aliquot.kube.api import Api
 from aliquot.node.agent import Agent

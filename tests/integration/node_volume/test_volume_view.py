@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Room
+from volume_room import Room
 
 from aliquot.driver.native import HOOK, native_part
 from aliquot.node.cdi import Mount

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from telling_scenes import UUIDS, facts, tenant
@@ -147,3 +150,13 @@ def test_an_alias_that_does_not_exist_is_refused_with_the_list():
 def test_the_settings_know_the_same_aliases():
     """What the agent's settings accept is what there is."""
     assert set(METRIC_ALIASES) == set(ALIASES)
+
+
+def test_the_page_of_metrics_names_each_and_no_other():
+    """Ours by their tables, the others' by alias."""
+    page = (Path(__file__).resolve().parents[3] / "docs" / "node-metrics.md").read_text()
+    everything = set(scraped(facts(), *ALIASES))
+
+    named = set(re.findall(r"`((?:aliquot_|hami_|container_|vGPU_|Device_|Host)\w+)`", page))
+
+    assert everything == named

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from volume_scenes import both_caches, new_cache, old_cache
 
@@ -20,24 +20,28 @@ ENTRIES = st.lists(st.builds(Cached, WORDS, WORDS, st.sampled_from([32, 64]), st
 
 
 @given(ENTRIES)
+@settings(max_examples=60, deadline=None)
 def test_the_form_of_today_is_read_whole(entries: list[Cached]):
     """Names, paths, word sizes and processor-bound files come out in the cache's own order."""
     assert tuple(entries) == read_cache(new_cache(entries))
 
 
 @given(PLAIN)
+@settings(max_examples=60, deadline=None)
 def test_the_form_of_old_is_read_whole(entries: list[Cached]):
     """A cache from before glibc 2.2 has the same facts."""
     assert tuple(entries) == read_cache(old_cache(entries))
 
 
 @given(PLAIN, ENTRIES)
+@settings(max_examples=60, deadline=None)
 def test_of_both_forms_in_one_file_the_new_one_counts(old: list[Cached], new: list[Cached]):
     """glibc up to 2.31 wrote both; loaders of today read the second."""
     assert tuple(new) == read_cache(both_caches(old, new))
 
 
 @given(ENTRIES.filter(bool), st.data())
+@settings(max_examples=60, deadline=None)
 def test_a_cache_that_is_cut_short_is_refused(entries: list[Cached], data: st.DataObject):
     """No part of a cache that ends too early is believed."""
     whole = new_cache(entries)
@@ -48,6 +52,7 @@ def test_a_cache_that_is_cut_short_is_refused(entries: list[Cached], data: st.Da
 
 
 @given(st.binary(max_size=200))
+@settings(max_examples=60, deadline=None)
 def test_noise_after_the_magic_never_breaks_the_reader(noise: bytes):
     """Whatever stands in the file, the answer is a list or a refusal."""
     for magic in (b"ld.so-1.7.0\0", b"glibc-ld.so.cache1.1"):

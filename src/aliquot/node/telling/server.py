@@ -108,8 +108,10 @@ async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterato
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise PortTaken(f"{host}:{port} can not be listened on ({error.strerror}); set another --port") from None
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", server_header=False)
+        raise PortTaken(f"{host}:{port} can not be listened on ({error.strerror}); set --display-port") from None
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=2
+    )
     server = _Quiet(config)
     task = asyncio.create_task(server.serve([listener]))
     try:

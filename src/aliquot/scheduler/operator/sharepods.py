@@ -45,7 +45,7 @@ class SharePods:
     demand: Demand
     profile: str = PROFILE
     clock: Clock = field(default_factory=RealClock)
-    looked_s: float = 2.0
+    look_again_s: float = 2.0
     """Seconds between two looks at one that waits."""
 
     async def look(self, key: str) -> float | None:
@@ -64,7 +64,7 @@ class SharePods:
         if patch is not None:
             meta = sharepod.metadata
             await self.api.patch(SHAREPODS, meta.name, patch, namespace=meta.namespace, sub="status")
-        return self.looked_s if told.phase == "Pending" else None
+        return self.look_again_s if told.phase == "Pending" else None
 
     async def _told(self, sharepod: SharePod) -> Told | None:
         meta = sharepod.metadata
