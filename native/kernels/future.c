@@ -180,22 +180,25 @@ static void replace(struct state *state, int16_t from, int16_t to) {
   state->left[at] = to;
 }
 
-/* The state after the shape's whole devices and CPU are taken; the lowest idle devices of an allowed model go. Their
- * places are marked in `taken`. */
+/* The state after the shape's whole devices and CPU are taken: idle devices of an allowed model, those that could not
+ * hold the rest first, so that a node of unequal devices keeps one for it; then the lowest. Their places are marked in
+ * `taken`. */
 static void take_whole(const aliquot_view *view, const aliquot_shape *shape, int64_t node, struct state *after,
                        uint8_t *taken) {
   after->cpu_milli -= shape->cpu_milli;
   after->memory_mib -= shape->memory_mib;
   memset(taken, 0, (size_t)view->gpus);
   int32_t whole = shape->whole;
-  for (int64_t g = 0; g < view->gpus && whole > 0; g++) {
-    int64_t at = node * view->gpus + g;
-    if (!is_idle(view, at) || !(shape->models & model_bit(view->model[at]))) continue;
-    taken[g] = 1;
-    whole--;
-    replace(after, ALIQUOT_IDLE, 0);
-    after->idle--;
-  }
+  for (int pass = shape->rest_milli ? 0 : 1; pass < 2; pass++)
+    for (int64_t g = 0; g < view->gpus && whole > 0; g++) {
+      int64_t at = node * view->gpus + g;
+      if (taken[g] || !is_idle(view, at) || !(shape->models & model_bit(view->model[at]))) continue;
+      if (pass == 0 && rest_fits(view, shape, at)) continue;
+      taken[g] = 1;
+      whole--;
+      replace(after, ALIQUOT_IDLE, 0);
+      after->idle--;
+    }
 }
 
 /* Value after the shared part went to device `at`. */

@@ -8,7 +8,7 @@ import random
 import pytest
 from conftest import Feed, cluster_of
 
-from aliquot.model.requests import Labels
+from aliquot.model.requests import Device, Labels
 from aliquot.placement import kernels as loops
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
@@ -277,3 +277,15 @@ def test_absurd_requests_do_no_harm(fast: Kernels):
 
     assert [None] * 20 == [feed(absurd) for _ in range(20)]
     assert feed(SOME[0]) is not None
+
+
+def test_a_node_of_unequal_devices_keeps_one_for_the_rest(fast: Kernels):
+    """Two whole GPUs and 0.3 with 30,000 MiB of another fit a node on which one device alone has so much memory."""
+    sizes = {"GPU-a": ("A10", 23028), "GPU-b": ("A100", 81920), "GPU-c": ("A10", 23028), "GPU-d": ("V100", 16384)}
+    gpus = tuple(Device(uuid, g, model, mib) for g, (uuid, (model, mib)) in enumerate(sizes.items()))
+    cluster = Cluster([NodeSpec("mixed", gpus, 64000, 65536)])
+
+    found = Decider(cluster, Aliquot()).decide(Ask(whole=2, rest_milli=300, gpu_mib=30000))
+
+    assert isinstance(found, Placement)
+    assert found.slices[-1].gpu == "GPU-b"

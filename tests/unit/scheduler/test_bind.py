@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 
+from control_scene import Scene, Truth, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scene import Scene, Truth, node
 
 from aliquot.kube.names import PLAN
 from aliquot.kube.plan import read_plan

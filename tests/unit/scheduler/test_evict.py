@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from scene import Scene, Truth, node
+from control_scene import Scene, Truth, node
 
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod

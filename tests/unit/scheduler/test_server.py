@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from control_scene import Scene, Truth, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scene import Scene, Truth, node
 
 from aliquot.scheduler.config import kube_scheduler_config
 from aliquot.scheduler.server import MOST_BYTES, Extender

@@ -121,8 +121,9 @@ def oracle(nodes: Sequence[NodeSpec], jobs: Sequence[Job], policy: str, fifo: bo
             _try_all(decider, waiting, start, ends, now, fifo)
         while arriving and arriving[0][1].arrive_us == now and not any(end == now for end, _ in ends):
             number, one = arriving.pop(0)
-            alone = not waiting or not fifo
-            if alone and _try(decider, number, one, start, ends, now):
+            if waiting and fifo:
+                decider.policy.arrived(one.ask.shape)
+            elif _try(decider, number, one, start, ends, now, again=False):
                 continue
             waiting.append((number, one))
     return [start.get(number) for number in range(len(jobs))]
@@ -130,14 +131,14 @@ def oracle(nodes: Sequence[NodeSpec], jobs: Sequence[Job], policy: str, fifo: bo
 
 def _try_all(decider, waiting, start, ends, now, fifo):
     for number, one in sorted(waiting, key=lambda entry: (-entry[1].ask.priority, entry[0])):
-        if _try(decider, number, one, start, ends, now):
+        if _try(decider, number, one, start, ends, now, again=True):
             waiting.remove((number, one))
         elif fifo:
             return
 
 
-def _try(decider, number, one, start, ends, now) -> bool:
-    found = decider.decide(one.ask)
+def _try(decider, number, one, start, ends, now, *, again: bool) -> bool:
+    found = decider.decide(one.ask, again=again)
     if not isinstance(found, Placement):
         return False
     decider.cluster.reserve(one.name, found, one.ask)

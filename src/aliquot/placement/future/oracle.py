@@ -140,6 +140,8 @@ class Devices:
         self.bit = {g: model_bit(int(columns.model[node, g])) for g in here}
         self.cpu_milli, self.memory_mib = int(columns.cpu_free[node]), int(columns.memory_free[node])
         idle = [g for g in here if self.is_idle(g) and shape.models & self.bit[g]]
+        if shape.rest_milli:  # a node of unequal devices keeps one for the rest
+            idle.sort(key=self._fits)
         self.whole = idle[: shape.whole]
 
     def is_idle(self, gpu: int) -> bool:
