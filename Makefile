@@ -47,8 +47,10 @@ test: lint
 	$(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS)
 	$(BIN)/pytest tests/integration tests/e2e tests/e2e_web $(PYTEST_ARGS)
 
-# The long forms of some tests: an hour of virtual time, ten thousand tenants, a whole chart installed.
+# The long forms of some tests (an hour of virtual time, ten thousand tenants, a whole chart installed), and other random
+# examples in every run.
 test-slow: dev
+	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS)
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
 # Every published run of the deterministic policies, all columns, no tolerance; then the mean of Random over its seeds.

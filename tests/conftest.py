@@ -1,7 +1,15 @@
 """What every test starts from, whoever calls the suite and from where."""
 
+import os
 import resource
 import signal
+
+from hypothesis import settings
+
+# The same examples in every run, so that what passes here passes there; `make test-slow` draws others each time.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("explore", print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_configure() -> None:

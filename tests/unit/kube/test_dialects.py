@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pods import limits, pod
 
@@ -428,6 +428,7 @@ def test_tencents_numbers_survive_the_way_there_and_back(core: int, blocks: int,
     assert kept == words.annotations
 
 
+@example(number=1, mem=None, part=1, cores=100)  # a whole GPU with a part of its memory
 @given(
     number=st.integers(1, 8),
     mem=st.none() | st.integers(1, 80_000),

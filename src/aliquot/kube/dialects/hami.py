@@ -181,7 +181,7 @@ def _resources(c: ContainerAsk) -> dict[str, str | int | float]:
         found[MEM_PART] = request.rest_milli // LEAST_MILLI
     if request.rest_milli and not unlimited:
         found[CORES] = request.request_milli // LEAST_MILLI
-    elif not request.rest_milli and MEM in found:
+    elif not request.rest_milli and request.memory is not None:
         found[CORES] = 100
     if c.priority:
         found[PRIORITY] = 0
