@@ -66,6 +66,9 @@ def changes(
             fitting = [change for change in ways if trial.fits(change)]
             found += [min(fitting, key=lambda change: change.size_milli)] if fitting else []
     found += _drop(cluster, ask, quotas, namespace)
+    if not found:  # more than one thing stands against it everywhere
+        for verdict in hopeful[:_NODES_TRIED]:
+            found += _cleared(_Trial(cluster, verdict.node, quotas, namespace), ask)
     return sorted(found, key=lambda change: (change.size_milli, change.kind, cluster.index[change.node]))
 
 
@@ -203,6 +206,24 @@ def _wait(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Change]:
         own = [name for name in trial.cluster.tenants if name.startswith(f"{trial.namespace}/")]
         for name in sorted(own, key=trial.size_of)[:_NODES_TRIED]:
             yield _ended(trial, ask, (name,), -1)
+
+
+def _cleared(trial: _Trial, ask: Ask) -> Iterator[Change]:
+    """Everybody in the way ends: those of the node, and who keeps affinity or vGPU elsewhere; as few as do."""
+    tenants, affinity = trial.cluster.tenants, ask.labels.affinity
+    ties = [
+        name
+        for name, held in tenants.items()
+        if (affinity and held.ask.labels.affinity == affinity) or (ask.gpu_id and held.ask.gpu_id == ask.gpu_id)
+    ]
+    ends = tuple(dict.fromkeys((*ties, *trial.cluster.tenants_on(trial.number))))
+    if not ends or not trial.fits(_ended(trial, ask, ends, -1)):
+        return
+    for name in sorted(ends, key=trial.size_of, reverse=True)[:_NODES_TRIED]:
+        fewer = tuple(other for other in ends if other != name)
+        if trial.fits(_ended(trial, ask, fewer, -1)):
+            ends = fewer
+    yield _ended(trial, ask, ends, -1)
 
 
 def _passes(reason: Reason) -> bool:
