@@ -88,9 +88,9 @@ def helm(cluster_parts: Parts, pytestconfig: pytest.Config) -> str:
     return pytestconfig.stash[HELM]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def control_plane(cluster_parts: Parts) -> Iterator[ControlPlane]:
-    """A real control plane for the whole run. A test that breaks a part mends it; objects go into its `namespace`."""
+    """A real control plane for one file of tests: what a file installs or leaves is not in the way of another's."""
     made = ControlPlane(cluster_parts)
     made.start()
     try:
@@ -99,9 +99,9 @@ def control_plane(cluster_parts: Parts) -> Iterator[ControlPlane]:
         made.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def kubelet_node(control_plane: ControlPlane) -> KubeletNode:
-    """A real node in that cluster, from the first test that asks for it to the end of the run."""
+    """A real node in that cluster, from the first test that asks for it to the end of the file."""
     node = KubeletNode(control_plane)
     node.start()
     return node

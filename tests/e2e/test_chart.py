@@ -218,6 +218,7 @@ def sharepod(name: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_install_upgrade_and_uninstall(control_plane: ControlPlane, namespace: str, nodes: list[str], helm: str):
     """With the chart's rights alone pods get their GPUs; upgrades keep certificates; an uninstall leaves all pods."""
