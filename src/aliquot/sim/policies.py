@@ -1,31 +1,18 @@
 """Placement policies by name for the simulator: those of the core, and those that installed packages add.
 
-A package adds one with the entry point group `aliquot.policies`; the name is the entry point's, the object a callable
-without arguments that gives the policy. FGD is told the mix of the whole trace beforehand, as its authors do; no other
-policy of the core sees more than what has arrived.
+FGD is told the mix of the whole trace beforehand, as its authors do; no other policy of the core sees more than what
+has arrived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
-from typing import Final
 
 from aliquot.driver.kernels import use_kernels
+from aliquot.driver.policies import maker
 from aliquot.placement.asks import Shape
-from aliquot.placement.policy import POLICIES, Policy, policy
-
-GROUP: Final = "aliquot.policies"
-
-
-def added() -> dict[str, Callable[[], Policy]]:
-    """The policies that installed packages add, by name; a name of the core cannot be taken."""
-    return {entry.name: _loader(entry.load) for entry in entry_points(group=GROUP) if entry.name not in POLICIES}
-
-
-def _loader(load: Callable[[], Callable[[], Policy]]) -> Callable[[], Policy]:
-    return lambda: load()()
+from aliquot.placement.policy import Policy
 
 
 @cache
@@ -39,13 +26,14 @@ def made(name: str, mix: Mapping[Shape, int] | None = None) -> Policy:
 
     Raises:
         UnknownPolicy: there is none of that name; the text has the list.
+        BrokenPolicy: an installed package's policy can not be loaded.
     """
     _with_kernels()
     if name == "fgd" and mix:
         from aliquot.placement.policies.fgd import Fgd, target_workload
 
         return Fgd(target_workload(mix))
-    return policy(name, added())
+    return maker(name)()
 
 
 def parsed(text: str) -> list[str]:

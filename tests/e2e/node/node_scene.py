@@ -35,7 +35,7 @@ RULES = [
 ]
 USER = "aliquot-node"
 # The whole of it takes six minutes on two cores, too long to run at each change.
-LONG = pytest.mark.skipif(not os.environ.get("ALIQUOT_LONG"), reason="long; ALIQUOT_LONG=1 runs it")
+LONG = pytest.mark.slow
 
 
 class Scene:
