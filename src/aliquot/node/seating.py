@@ -18,6 +18,7 @@ from typing import Final
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import TenantGpu, TenantRecord
+from aliquot.driver.allowance import context_allowance_mib
 from aliquot.driver.cores import core_list
 from aliquot.driver.injection import TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, native_part
@@ -150,7 +151,12 @@ class Seating:
                 raise NoSeat(f"the plan gives container {container} {piece.gpu}, which node {self.node} does not have")
             gpus.append(gpu)
         folder = self._folder(key)
-        shares = [TenantGpu(s.gpu, s.request_milli, s.limit_milli, s.memory_mib) for s in given.slices]
+        shares = [
+            TenantGpu(
+                s.gpu, s.request_milli, s.limit_milli, s.memory_mib, context_allowance_mib(gpu.model, s.memory_mib)
+            )
+            for s, gpu in zip(given.slices, gpus, strict=True)
+        ]
         name = f"{owner.namespace}/{owner.pod}/{container}"
         record = TenantRecord(name=name, socket=str(folder / "socket"), gpus=shares)
         visible = ",".join(piece.gpu for piece in given.slices)
