@@ -12,11 +12,15 @@ import msgspec
 
 from .records import Answer, Request, Status, TenantGpu, TenantRecord
 
-__all__ = ["ArbiterClient", "ArbiterError", "Status", "TenantGpu", "TenantRecord"]
+__all__ = ["ArbiterClient", "ArbiterError", "NoArbiter", "Status", "TenantGpu", "TenantRecord"]
 
 
 class ArbiterError(RuntimeError):
     """The arbiter is not there, or refused; the text is for the person who has to act."""
+
+
+class NoArbiter(ArbiterError):
+    """Nobody listens, or whoever did went away: it may be back in a moment."""
 
 
 class ArbiterClient:
@@ -98,7 +102,7 @@ class ArbiterClient:
         if answer is None:
             self._lines.pop(name).close()
             if fresh:
-                raise ArbiterError(f"the arbiter in {self._dir} closed the connection")
+                raise NoArbiter(f"the arbiter in {self._dir} closed the connection")
             return self._ask(name, request)  # it was restarted since the last request
         if answer.error:
             raise ArbiterError(answer.error)
@@ -116,7 +120,7 @@ class _Lines:
             self._sock.connect(str(path))
         except OSError as error:
             self._sock.close()
-            raise ArbiterError(f"no arbiter at {path}: {error.strerror or error}") from error
+            raise NoArbiter(f"no arbiter at {path}: {error.strerror or error}") from error
         self._file = self._sock.makefile("rb")
 
     def ask(self, request: Request) -> Answer | None:

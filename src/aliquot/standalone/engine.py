@@ -17,6 +17,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from aliquot.arbiter.client import ArbiterClient, ArbiterError
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter
 from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.driver.allowance import context_allowance_mib
 from aliquot.driver.cores import nearest_cores
@@ -44,6 +45,8 @@ from aliquot.standalone.tenant import Tenant, start_program
 T = TypeVar("T")
 REST_US: Final = 5_000
 """Microseconds that placement may learn at a time."""
+ARBITER_BACK_S: Final = 10.0
+"""How long a newcomer waits for an arbiter that is just being restarted."""
 
 
 class EngineError(AliquotError):
@@ -265,10 +268,21 @@ class Engine:
         ]
         record = TenantRecord(name=name, socket=str(conf.socket), gpus=gpus)
         try:
-            self._admin.add_tenant(record)
+            self._introduce(record)
         except ArbiterError as error:
             raise EngineError(f'the arbiter does not take tenant "{name}": {error}') from None
         return Seat(name, plan, folder, record)
+
+    def _introduce(self, record: TenantRecord) -> None:
+        """Make a tenant known to the arbiter, waiting for one that is just being restarted."""
+        until_s = time.monotonic() + ARBITER_BACK_S
+        while True:
+            try:
+                return self._admin.add_tenant(record)
+            except NoArbiter:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(0.05)
 
     def _register_again(self) -> None:
         """Tell a new arbiter who is here."""

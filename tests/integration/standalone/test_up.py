@@ -190,6 +190,22 @@ def test_an_arbiter_that_dies_comes_back_with_its_tenants(up: Cluster):
     eventually(lambda: "default/a" in up.command("top").stdout, "the arbiter knows the tenant again")
 
 
+def test_a_run_that_comes_between_two_arbiters_waits_for_the_next(up: Cluster):
+    """Nobody is turned away because the arbiter was just killed."""
+    for _ in range(5):
+        (arbiter,) = eventually_one(up.command)
+        os.kill(arbiter, signal.SIGKILL)
+        done = up.command("run", "--gpu-request", ".2", "--", "true")
+        assert (0, "") == (done.returncode, done.stderr)
+
+
+def eventually_one(command: Aliquot) -> list[int]:
+    """The arbiter of an engine, once it is there."""
+    arbiters = lambda: children_of(engine_pid(command), "aliquot.arbiter")  # noqa: E731
+    eventually(lambda: len(arbiters()) == 1, "there is one arbiter")
+    return arbiters()
+
+
 def test_an_engine_that_is_killed_takes_everything_along(aliquot_cli: Aliquot, tmp_path):
     """After kill -9 of the engine its arbiter and containers end, and the next engine starts with clean books."""
     engine = aliquot_cli.start("up", "--emulate", "v100x2")

@@ -73,7 +73,7 @@ def test_events_are_told_as_they_come(served: Served):
     for pid in children_of(served.process.pid, "aliquot.arbiter"):
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: not served.get("api/v1/gpus")["items"][0]["shares"], "the dashboard still answers")
-    served.command("run", "--name", "team/b", "--gpu-request", ".2", "--", "true")
+    assert 0 == served.command("run", "--name", "team/b", "--gpu-request", ".2", "--", "true").returncode
     eventually(lambda: ("team/b", "has a place") in told()[before:], "events of the new arbiter are told", 20)
 
 
