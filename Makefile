@@ -6,7 +6,7 @@ UV := .venv/bin/uv
 BIN := .venv/bin
 SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -not -name '*.md')
 
-.PHONY: help setup dev demo test test-slow lint conformance bench cluster wheel clean
+.PHONY: help setup dev demo demo-cluster test test-slow lint conformance bench cluster wheel image release clean
 help:
 	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot"
 	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
@@ -15,8 +15,11 @@ help:
 	@echo "make test-slow  the long forms of some tests"
 	@echo "make lint    ruff, mypy --strict, the layers"
 	@echo "make cluster real Kubernetes on this machine, kubectl ready (root; ARGS='--nodes 8 --profile h100', --help)"
+	@echo "make demo-cluster   Fig. 6 as SharePods in containers of a real node (root; under two minutes)"
 	@echo "make bench   the benchmarks, written to build/bench/"
-	@echo "make wheel   release wheel against glibc 2.17, in dist/"
+	@echo "make wheel   release wheel against glibc 2.17, in dist/ (ARCH=aarch64 for that processor)"
+	@echo "make image   the container image, and its archive in build/ (docker, podman or buildah)"
+	@echo "make release all that a release hands out, checked, in dist/"
 	@echo "make clean   remove what was built"
 
 $(UV):
@@ -42,12 +45,13 @@ lint: dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# What is about logic runs on all cores; what starts engines and clusters and measures real time runs alone, and once more
-# when it failed, for a busy machine is no defect (the summary names what was run twice).
+# What is about logic runs on all cores; every file of tests/e2e has a cluster of its own, and two fit beside each other;
+# what starts engines and measures real time runs alone. The last two run a test once more when it failed, for a busy
+# machine is no defect (the summary names what was run twice).
 test: lint
 	$(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS)
-	$(BIN)/pytest --reruns 1 tests/integration tests/e2e_web $(PYTEST_ARGS)
-	$(BIN)/pytest --reruns 1 tests/e2e $(PYTEST_ARGS)
+	$(BIN)/pytest --reruns 1 -rR tests/integration tests/e2e_web $(PYTEST_ARGS)
+	$(BIN)/pytest --reruns 1 -rR -n 2 --dist loadfile tests/e2e $(PYTEST_ARGS)
 
 # The long forms of some tests (an hour of virtual time, ten thousand tenants, a whole chart installed), and other random
 # examples in every run.
@@ -68,15 +72,34 @@ bench: setup
 	@for name in gate handover shares slowdown memory storm; do \
 	  echo "bench $$name"; $(BIN)/aliquot bench $$name -o json > build/bench/$$name.json || exit 1; cat build/bench/$$name.json; done
 
-# Real control plane, fake GPU nodes and a real node; the parts are built once into the cache (six minutes).
+# Real control plane, fake GPU nodes and a real node with emulated GPUs; the parts are built once into the cache (six
+# minutes). In it kubectl apply -f examples/... gives a container its part of a GPU.
 cluster: dev
 	@PYTHONPATH=tests/e2e $(BIN)/python -m cluster $(ARGS)
 
-# zig carries the old glibc's symbol versions, so the wheel runs on every distribution since CentOS 7.
+# ARGS='--paper' takes the paper's 800 s.
+demo-cluster: dev
+	@PYTHONPATH=tests/e2e $(BIN)/python -m cluster.demo $(ARGS)
+
+# ARCH=aarch64 builds for that processor, from here.
 wheel: $(UV)
-	$(UV) sync --frozen --inexact --extra demo --group release
-	CC="$(CURDIR)/tools/zigcc" $(UV) build --wheel
-	$(BIN)/python tools/check_glibc.py dist/*.whl
+	$(BIN)/python tools/build_wheel.py $(if $(ARCH),--arch $(ARCH))
+
+# With docker, podman or buildah, whichever is here; the archive is for nodes that no registry reaches.
+# ARGS='--image MY/PYTHON --build-image MY/PYTHON' takes other bases than the registry's python.
+image:
+	$(PYTHON) tools/image.py --archive build/aliquot-image.tar $(ARGS)
+
+HELM ?= $(shell command -v helm)
+# Everything that a release hands out, in dist/, with its sums; nothing is made where something is amiss. What `make
+# image` left is taken along.
+release: dev
+	$(BIN)/python tools/release.py --check --helm "$(HELM)"
+	rm -rf dist
+	$(MAKE) wheel ARCH=x86_64
+	$(MAKE) wheel ARCH=aarch64
+	$(UV) build --sdist --quiet --out-dir dist
+	$(BIN)/python tools/release.py --helm "$(HELM)"
 
 clean:
 	rm -rf build dist demo-out .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
