@@ -1,202 +1,26 @@
 """The peers' own examples mean here what they mean there, and can be said back in the peers' words.
 
-The manifests of the tables are written after the peers' documentation; each names its page.
+The examples are in `peer_examples.py`, each with the page it was written after.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from peer_examples import TABLE, main
 from pods import limits, pod
 
 from aliquot.kube.dialects import FOREIGN, foreign, read
-from aliquot.kube.dialects.aliyun import Aliyun, Used, inspect
-from aliquot.kube.dialects.base import CanNotSay, DeviceFacts
+from aliquot.kube.dialects.base import CanNotSay
 from aliquot.kube.objects import Pod
-from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk
-from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import GpuRequest, Labels, Slice
+from aliquot.model.requests import GpuRequest, Labels
 
-
-def half(part: int) -> Memory:
-    """Hundredths of a device's memory."""
-    return Memory(part=Fraction(part, 100))
-
-
-def main(request: GpuRequest, **more: Any) -> ContainerAsk:
-    """The ask of container main."""
-    return ContainerAsk("main", request, **more)
-
-
-TENCENT = {
-    # tkestack/gpu-manager README.md, "Pod template example"
-    "share": (
-        pod(
-            limits("main", {"tencent.com/vcuda-core": 50, "tencent.com/vcuda-memory": 30}),
-            annotations={"tencent.com/vcuda-core-limit": "50"},
-        ),
-        main(GpuRequest(500, 500, Memory(mib=7680))),
-    ),
-    "two GPUs": (
-        pod(limits("main", {"tencent.com/vcuda-core": 200, "tencent.com/vcuda-memory": 60})),
-        main(GpuRequest(2000)),
-    ),
-    # its text: 0.3 utilization with a limit of 0.5
-    "elastic": (
-        pod(
-            limits("main", {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 30}),
-            annotations={"tencent.com/vcuda-core-limit": "50"},
-        ),
-        main(GpuRequest(300, 500, Memory(mib=7680))),
-    ),
-    "model": (
-        pod(
-            limits("main", {"tencent.com/vcuda-core": 10, "tencent.com/vcuda-memory": 4}),
-            nodeSelector={"gaia.tencent.com/gpu-model": "M40"},
-        ),
-        main(GpuRequest(100, 100, Memory(mib=1024), model="M40")),
-    ),
-}
-ALIYUN = {
-    # gpushare-scheduler-extender docs/userguide.md: 3 GiB
-    "userguide": (pod(limits("main", {"aliyun.com/gpu-mem": 3})), main(GpuRequest(10, 1000, Memory(mib=3072)))),
-}
-HAMI = {
-    # Project-HAMi/HAMi examples/nvidia/default_use.yaml
-    "default_use": (
-        pod(limits("main", {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30})),
-        main(GpuRequest(300, 300, Memory(mib=3000)), parts=2),
-    ),
-    # use_memory_fraction.yaml
-    "use_memory_fraction": (
-        pod(limits("main", {"nvidia.com/gpu": 2, "nvidia.com/gpumem-percentage": 50, "nvidia.com/gpucores": 30})),
-        main(GpuRequest(300, 300, half(50)), parts=2),
-    ),
-    # use_exclusive_card.yaml
-    "use_exclusive_card": (
-        pod(limits("main", {"nvidia.com/gpu": 2, "nvidia.com/gpumem-percentage": 100, "nvidia.com/gpucores": 100})),
-        main(GpuRequest(2000)),
-    ),
-    # use_sharing_card.yaml, gpu-pod1
-    "use_sharing_card": (
-        pod(limits("main", {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 40, "nvidia.com/gpucores": 60})),
-        main(GpuRequest(600, 600, half(40))),
-    ),
-    # specify_card_type_not_use.yaml
-    "specify_card_type_not_use": (
-        pod(limits("main", {"nvidia.com/gpu": 2}), annotations={"nvidia.com/nouse-gputype": "1080,2080"}),
-        main(GpuRequest(2000), models_not=("1080", "2080")),
-    ),
-    # specify_card_type_to_use.yaml
-    "specify_card_type_to_use": (
-        pod(limits("main", {"nvidia.com/gpu": 2}), annotations={"nvidia.com/use-gputype": "A100,V100"}),
-        main(GpuRequest(2000, model="A100|V100")),
-    ),
-    # specify_uuid_to_use.yaml
-    "specify_uuid_to_use": (
-        pod(limits("main", {"nvidia.com/gpu": 1}), annotations={"nvidia.com/use-gpuuuid": "GPU-123456"}),
-        main(GpuRequest(1000, gpu="GPU-123456")),
-    ),
-    # specify_uuid_not_use.yaml
-    "specify_uuid_not_use": (
-        pod(limits("main", {"nvidia.com/gpu": 2}), annotations={"nvidia.com/nouse-gpuuuid": "GPU-123456"}),
-        main(GpuRequest(2000), uuids_not=("GPU-123456",)),
-    ),
-    # memory alone: one vGPU, no guarantee and no limit of compute
-    "memory alone": (
-        pod(limits("main", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000})),
-        main(GpuRequest(10, 1000, Memory(mib=3000))),
-    ),
-    "exclusive with little memory": (
-        pod(limits("main", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 100})),
-        main(GpuRequest(1000, memory=Memory(mib=3000))),
-    ),
-    "first among equals": (
-        pod(limits("main", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/priority": 0})),
-        main(GpuRequest(10, 1000, Memory(mib=3000)), priority=1),
-    ),
-}
-KUBESHARE1 = {
-    # NTHU-LSALAB/KubeShare README.md 1.0, "SharePod Specification"
-    "sharepod1": (
-        pod(
-            {"name": "main"},
-            annotations={
-                "kubeshare/gpu_request": "0.5",
-                "kubeshare/gpu_limit": "1.0",
-                "kubeshare/gpu_mem": "1073741824",
-                "kubeshare/sched_affinity": "red",
-                "kubeshare/sched_anti-affinity": "green",
-                "kubeshare/sched_exclusion": "blue",
-            },
-        ),
-        main(GpuRequest(500, 1000, Memory(mib=1024), labels=Labels("red", "green", "blue"))),
-    ),
-    # "SharePod with NodeName and GPUID (advanced)"
-    "advanced": (
-        pod(
-            {"name": "main"},
-            annotations={
-                "kubeshare/gpu_request": "0.5",
-                "kubeshare/gpu_limit": "1.0",
-                "kubeshare/gpu_mem": "1073741824",
-                "kubeshare/GPUID": "abcde",
-            },
-        ),
-        main(GpuRequest(500, 1000, Memory(mib=1024), gpu_id="abcde")),
-    ),
-}
-KUBESHARE2 = {
-    # NTHU-LSALAB/KubeShare README.md 2.0, "Pod specification"
-    "mnist": (
-        pod(
-            {"name": "main"},
-            labels={
-                "sharedgpu/gpu_request": "0.5",
-                "sharedgpu/gpu_limit": "1.0",
-                "sharedgpu/gpu_model": "NVIDIA-GeForce-GTX-1080",
-            },
-        ),
-        main(GpuRequest(500, 1000, model="NVIDIA-GeForce-GTX-1080")),
-    ),
-    # doc/test/pod2.yaml, with the memory that stands there commented out, in whole MiB
-    "pod2": (
-        pod(
-            {"name": "main"},
-            labels={
-                "sharedgpu/gpu_request": "0.3",
-                "sharedgpu/gpu_limit": "1.0",
-                "sharedgpu/gpu_mem": "3145728000",
-                "sharedgpu/priority": "100",
-            },
-        ),
-        main(GpuRequest(300, 1000, Memory(mib=3000)), priority=100),
-    ),
-    "several": (
-        pod({"name": "main"}, labels={"sharedgpu/gpu_request": "2.0", "sharedgpu/gpu_limit": "2.0"}),
-        main(GpuRequest(2000, 2000)),
-    ),
-}
-NVIDIA = {
-    "whole": (pod(limits("main", {"nvidia.com/gpu": 2})), main(GpuRequest(2000))),
-    "as text": (pod(limits("main", {"nvidia.com/gpu": "1"})), main(GpuRequest(1000))),
-}
-TABLE = {
-    "tencent": TENCENT,
-    "aliyun": ALIYUN,
-    "hami": HAMI,
-    "kubeshare1": KUBESHARE1,
-    "kubeshare2": KUBESHARE2,
-    "nvidia": NVIDIA,
-}
 CASES = [pytest.param(d, *case, id=f"{d}-{name}") for d, cases in TABLE.items() for name, case in cases.items()]
 
 
@@ -325,91 +149,6 @@ def test_containers_of_one_gpushare_pod_share_a_gpu():
 
     found = read(made)
     assert ["pod-u-1", "pod-u-1"] == [c.request.labels.affinity for c in found.containers]  # type: ignore[union-attr]
-
-
-DEVICES = {
-    uuid: DeviceFacts(i, uuid, "Tesla V100-SXM2-16GB", 15360) for i, uuid in enumerate(("GPU-a", "GPU-b", "GPU-c"))
-}
-NOW = 1_700_000_000_123_456_789
-
-
-def planned(**slices: list[tuple[str, int, int]]) -> PodPlan:
-    """A plan on node-1: per container (UUID, milli, MiB)."""
-    return PodPlan(
-        "node-1",
-        {
-            name: ContainerPlan(tuple(Slice(GpuUuid(u), m, 1000 if m == 10 else m, mib) for u, m, mib in pieces))
-            for name, pieces in slices.items()
-        },
-    )
-
-
-def test_gpu_admissions_annotations_are_written():
-    """gpu-manager's own tools find the node, the time and the GPU numbers by the container's place in the pod."""
-    made = pod({"name": "logs"}, limits("main", {"tencent.com/vcuda-core": 200}))
-
-    assert {
-        "tencent.com/predicate-time": str(NOW),
-        "tencent.com/predicate-node": "node-1",
-        "tencent.com/gpu-assigned": "false",
-        "tencent.com/predicate-gpu-idx-1": "1,2",
-    } == FOREIGN["tencent"].planned(made, planned(main=[("GPU-b", 1000, 15360), ("GPU-c", 1000, 15360)]), DEVICES, NOW)
-
-
-def test_gpushares_annotations_and_variables_are_written():
-    """gpushare's tools find the GPU's number, the pod's memory and the device's; the container its own too."""
-    made = pod(limits("a", {"aliyun.com/gpu-mem": 3}), limits("b", {"aliyun.com/gpu-mem": 2}))
-    plan = planned(a=[("GPU-b", 10, 3072)], b=[("GPU-b", 10, 2048)])
-
-    assert {
-        "ALIYUN_COM_GPU_MEM_IDX": "1",
-        "ALIYUN_COM_GPU_MEM_DEV": "15",
-        "ALIYUN_COM_GPU_MEM_POD": "5",
-        "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
-        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(NOW),
-    } == Aliyun().planned(made, plan, DEVICES, NOW)
-    assert {
-        "ALIYUN_COM_GPU_MEM_IDX": "1",
-        "ALIYUN_COM_GPU_MEM_POD": "5",
-        "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
-        "ALIYUN_COM_GPU_MEM_DEV": "15",
-    } == Aliyun().environment(made, "b", plan, DEVICES)
-
-
-def test_hamis_annotations_are_written():
-    """HAMi's monitor finds UUID, type, MiB and cores of each device, container after container."""
-    made = pod({"name": "logs"}, limits("main", {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000}))
-    plan = planned(main=[("GPU-a", 10, 3000), ("GPU-b", 10, 3000)])
-    found = FOREIGN["hami"].planned(made, plan, DEVICES, NOW)
-
-    assert ";GPU-a,NVIDIA,3000,0:GPU-b,NVIDIA,3000,0:;" == found["hami.io/vgpu-devices-allocated"]
-    assert ("node-1", "success") == (found["hami.io/vgpu-node"], found["hami.io/bind-phase"])
-    assert {
-        "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
-        "CUDA_DEVICE_MEMORY_LIMIT_1": "3000m",
-        "CUDA_DEVICE_SM_LIMIT": "100",
-    } == FOREIGN["hami"].environment(made, "main", plan, DEVICES)
-
-
-def test_inspect_is_gpushares_byte_for_byte():
-    """Order of fields, empty lists and the absence of spaces are those of Go's encoder on gpushare's structs."""
-    nodes = [
-        ("node-2", [DeviceFacts(0, "GPU-x", "T4", 15360)], []),
-        (
-            "node-1",
-            [DEVICES["GPU-b"], DEVICES["GPU-a"]],
-            [Used("default", "b-1", "GPU-a", 3072), Used("default", "a-1", "GPU-a", 2048)],
-        ),
-    ]
-
-    assert (
-        b'{"nodes":[{"name":"node-1","totalGPU":30,"usedGPU":5,"devs":[{"id":0,"totalGPU":15,"usedGPU":5,"pods":['
-        b'{"name":"a-1","namespace":"default","usedGPU":2},{"name":"b-1","namespace":"default","usedGPU":3}]},'
-        b'{"id":1,"totalGPU":15,"usedGPU":0,"pods":[]}]},'
-        b'{"name":"node-2","totalGPU":15,"usedGPU":0,"devs":[{"id":0,"totalGPU":15,"usedGPU":0,"pods":[]}]}]}'
-    ) == inspect(nodes)
-    assert b'{"nodes":[],"error":"node x is unknown"}' == inspect([], error="node x is unknown")
-    assert 15360 == json.loads(inspect(nodes[:1], unit="MiB"))["nodes"][0]["totalGPU"]
 
 
 @given(

@@ -1,0 +1,98 @@
+"""What is written back to pods for the peers' own tools: annotations, variables, and gpushare's inspect answer."""
+
+from __future__ import annotations
+
+import json
+
+from pods import limits, pod
+
+from aliquot.kube.dialects import FOREIGN
+from aliquot.kube.dialects.aliyun import Aliyun, Used, inspect
+from aliquot.kube.dialects.base import DeviceFacts
+from aliquot.kube.plan import ContainerPlan, PodPlan
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Slice
+
+DEVICES = {
+    uuid: DeviceFacts(i, uuid, "Tesla V100-SXM2-16GB", 15360) for i, uuid in enumerate(("GPU-a", "GPU-b", "GPU-c"))
+}
+NOW = 1_700_000_000_123_456_789
+
+
+def planned(**slices: list[tuple[str, int, int]]) -> PodPlan:
+    """A plan on node-1: per container (UUID, milli, MiB)."""
+    return PodPlan(
+        "node-1",
+        {
+            name: ContainerPlan(tuple(Slice(GpuUuid(u), m, 1000 if m == 10 else m, mib) for u, m, mib in pieces))
+            for name, pieces in slices.items()
+        },
+    )
+
+
+def test_gpu_admissions_annotations_are_written():
+    """gpu-manager's own tools find the node, the time and the GPU numbers by the container's place in the pod."""
+    made = pod({"name": "logs"}, limits("main", {"tencent.com/vcuda-core": 200}))
+
+    assert {
+        "tencent.com/predicate-time": str(NOW),
+        "tencent.com/predicate-node": "node-1",
+        "tencent.com/gpu-assigned": "false",
+        "tencent.com/predicate-gpu-idx-1": "1,2",
+    } == FOREIGN["tencent"].planned(made, planned(main=[("GPU-b", 1000, 15360), ("GPU-c", 1000, 15360)]), DEVICES, NOW)
+
+
+def test_gpushares_annotations_and_variables_are_written():
+    """gpushare's tools find the GPU's number, the pod's memory and the device's; the container its own too."""
+    made = pod(limits("a", {"aliyun.com/gpu-mem": 3}), limits("b", {"aliyun.com/gpu-mem": 2}))
+    plan = planned(a=[("GPU-b", 10, 3072)], b=[("GPU-b", 10, 2048)])
+
+    assert {
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "ALIYUN_COM_GPU_MEM_POD": "5",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(NOW),
+    } == Aliyun().planned(made, plan, DEVICES, NOW)
+    assert {
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_POD": "5",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+    } == Aliyun().environment(made, "b", plan, DEVICES)
+
+
+def test_hamis_annotations_are_written():
+    """HAMi's monitor finds UUID, type, MiB and cores of each device, container after container."""
+    made = pod({"name": "logs"}, limits("main", {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000}))
+    plan = planned(main=[("GPU-a", 10, 3000), ("GPU-b", 10, 3000)])
+    found = FOREIGN["hami"].planned(made, plan, DEVICES, NOW)
+
+    assert ";GPU-a,NVIDIA,3000,0:GPU-b,NVIDIA,3000,0:;" == found["hami.io/vgpu-devices-allocated"]
+    assert ("node-1", "success") == (found["hami.io/vgpu-node"], found["hami.io/bind-phase"])
+    assert {
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "3000m",
+        "CUDA_DEVICE_SM_LIMIT": "100",
+    } == FOREIGN["hami"].environment(made, "main", plan, DEVICES)
+
+
+def test_inspect_is_gpushares_byte_for_byte():
+    """Order of fields, empty lists and the absence of spaces are those of Go's encoder on gpushare's structs."""
+    nodes = [
+        ("node-2", [DeviceFacts(0, "GPU-x", "T4", 15360)], []),
+        (
+            "node-1",
+            [DEVICES["GPU-b"], DEVICES["GPU-a"]],
+            [Used("default", "b-1", "GPU-a", 3072), Used("default", "a-1", "GPU-a", 2048)],
+        ),
+    ]
+
+    assert (
+        b'{"nodes":[{"name":"node-1","totalGPU":30,"usedGPU":5,"devs":[{"id":0,"totalGPU":15,"usedGPU":5,"pods":['
+        b'{"name":"a-1","namespace":"default","usedGPU":2},{"name":"b-1","namespace":"default","usedGPU":3}]},'
+        b'{"id":1,"totalGPU":15,"usedGPU":0,"pods":[]}]},'
+        b'{"name":"node-2","totalGPU":15,"usedGPU":0,"devs":[{"id":0,"totalGPU":15,"usedGPU":0,"pods":[]}]}]}'
+    ) == inspect(nodes)
+    assert b'{"nodes":[],"error":"node x is unknown"}' == inspect([], error="node x is unknown")
+    assert 15360 == json.loads(inspect(nodes[:1], unit="MiB"))["nodes"][0]["totalGPU"]
