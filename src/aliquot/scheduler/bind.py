@@ -86,13 +86,16 @@ class Binder:
     async def settle(self) -> int:
         """Read the pods of holds that were not settled for long, and let the books follow; how many were freed."""
         freed = 0
-        for hold in self.books.unsettled(self.clock.monotonic_s() - DOUBT_S):
+        before_s = self.clock.monotonic_s() - DOUBT_S
+        for hold in self.books.unsettled(before_s):
             namespace, _, name = hold.key.partition("/")
             try:
                 pod = await self.api.find(PODS, name, namespace=namespace)
             except KubeError as error:
                 log.warning("pod %s: whether it is bound is not known: %s", hold.key, error)
                 continue
+            if hold.since_s >= before_s:
+                continue  # while the pod was read, another bind began to give this hold away
             if pod is not None and pod.metadata.uid == hold.uid and pod.spec.node_name:
                 self.books.pod_changed(Change("modified", pod))
             else:

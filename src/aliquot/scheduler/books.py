@@ -241,13 +241,15 @@ class Books:
     def hold(self, ask: PodAsk, node: str, now_s: float) -> Hold:
         """Promise the pod its share on a node, all of it or nothing.
 
-        A hold that the pod has there already is returned as it is, so that the same bind again gives the same plan.
+        A hold that the pod has there already is returned, so that the same bind again gives the same plan; it counts
+        from now on, since a request that gives it away is about to be sent once more.
 
         Raises:
             NoRoom: it does not fit there (any more), or the namespace may have no more.
         """
         for known in self.holds.get(ask.uid, []):
             if known.node == node:
+                known.since_s = now_s
                 return known
         if node not in self.cluster.index:
             raise NoRoom(self.faulty.get(node, f'node "{node}" has no GPUs that Aliquot knows of'))

@@ -96,6 +96,42 @@ def test_a_lost_request_keeps_its_share_until_it_can_not_come_any_more():
     assert {} == s.booked()
 
 
+def test_a_request_sent_again_keeps_its_share_as_long_as_the_first():
+    """The doubt counts from the last request, for that one can still arrive when the first can not."""
+    s = scene("lost before", "late")
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    asyncio.run(s.bind(pod, "n"))
+    s.clock.now_s += 69
+    asyncio.run(s.bind(pod, "n"))
+    s.clock.now_s += 5
+    asyncio.run(s.binder.settle())
+    kept = s.booked()
+    s.truth.land()
+    s.catch_up()
+
+    assert {"GPU-n-0": (500, 4096)} == kept == s.booked() == s.truth.used()
+
+
+def test_a_bind_that_begins_while_an_old_one_is_settled_keeps_its_share():
+    """The pod was read unbound, but a new request is on its way: the share is not given back."""
+    s = scene("lost before", "late")
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    asyncio.run(s.bind(pod, "n"))
+    s.clock.now_s += 100
+
+    async def both() -> None:
+        await asyncio.gather(s.binder.settle(), s.bind(pod, "n"))
+
+    asyncio.run(both())
+    kept = s.booked()
+    s.truth.land()
+    s.catch_up()
+
+    assert {"GPU-n-0": (500, 4096)} == kept == s.booked() == s.truth.used()
+
+
 def test_the_same_bind_again_is_the_same_plan():
     """After a lost request the next bind to that node sends the same plan, so it matters not which arrives."""
     s = scene("late")
