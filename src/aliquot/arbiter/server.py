@@ -10,6 +10,7 @@ import contextlib
 import errno
 import gc
 import os
+import resource
 import selectors
 import socket
 import struct
@@ -32,6 +33,8 @@ from .settings import Settings
 
 _CREDENTIALS: Final = struct.Struct("3i")
 _BACKLOG: Final = 1024
+_KEPT_DESCRIPTORS: Final = 80
+"""Never given to tenants: the status and admin sockets' clients, the journal, what housekeeping opens."""
 
 
 class Server:
@@ -47,6 +50,7 @@ class Server:
         self._protocol = Protocol(self.engine, self.boot_id)
         self._timer = Timer()
         self._paused: dict[Process, int] = {}
+        self._unheard: list[Tenant] = []  # nobody is let in there until a descriptor may be free again
         self._stopping = False
         self._next_round_ns = 0
         self.selector.register(self._timer, selectors.EVENT_READ, self._timer.clear)
@@ -83,6 +87,10 @@ class Server:
                 del self._paused[process]
                 process.paused = False
                 self.selector.register(process.sock, selectors.EVENT_READ, lambda p=process: self._read(p))
+        for tenant in self._unheard:
+            if self.engine.tenants.get(tenant.name) is tenant:
+                self._hear(tenant)
+        self._unheard.clear()
         self.engine.release_stuck(now_ns, self.settings.tokens.drain_timeout_ns)
         for housekeeper in self.housekeepers:
             housekeeper(now_ns)
@@ -109,7 +117,7 @@ class Server:
         seats = [Seat(slot, gpu, self._page(gpu)) for slot, gpu in enumerate(record.gpus)]
         tenant = Tenant(record, listener, seats)
         self.engine.add(tenant, time.monotonic_ns())
-        self.selector.register(listener, selectors.EVENT_READ, lambda: self._accept(tenant))
+        self._hear(tenant)
         self.events.emit("tenant-added", time.monotonic_ns(), tenant=record.name)
 
     def remove_tenant(self, name: str) -> None:
@@ -175,6 +183,9 @@ class Server:
         for seat in tenant.seats:
             seat.page.close()
 
+    def _hear(self, tenant: Tenant) -> None:
+        self.selector.register(tenant.listener, selectors.EVENT_READ, lambda: self._accept(tenant))
+
     def _accept(self, tenant: Tenant) -> None:
         for _ in range(self.settings.messages_per_turn):
             try:
@@ -183,9 +194,20 @@ class Server:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    self.events.emit("out-of-descriptors", time.monotonic_ns(), tenant=tenant.name)
+                    self._stop_hearing(tenant)
+                return
+            # The kernel gives the lowest number that is free, so a high one tells that few are left.
+            if sock.fileno() >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _KEPT_DESCRIPTORS:
+                sock.close()
+                self._stop_hearing(tenant)
                 return
             self._welcome(tenant, sock)
+
+    def _stop_hearing(self, tenant: Tenant) -> None:
+        """Until the next round: who knocks goes on knocking, and to listen on would be a busy loop."""
+        self.selector.unregister(tenant.listener)
+        self._unheard.append(tenant)
+        self.events.emit("out-of-descriptors", time.monotonic_ns(), tenant=tenant.name)
 
     def _welcome(self, tenant: Tenant, sock: socket.socket) -> None:
         """Take a connection in, known by its credentials and watched by a pidfd."""

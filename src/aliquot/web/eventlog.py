@@ -16,7 +16,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "throttled": "process {pid} sends too many messages and is read again in a second",
     "too-many-processes": "process {pid} is one too many and was turned away",
     "drain-timeout": "processes {pids} did not answer a revocation; the GPU went on without them",
-    "out-of-descriptors": "a connection was lost: the arbiter is out of file descriptors",
+    "out-of-descriptors": "the arbiter is out of file descriptors; new processes of it wait",
     "tenant-lost": "could not be taken over from the last arbiter: {why}",
 }
 

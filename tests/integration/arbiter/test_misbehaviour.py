@@ -1,8 +1,10 @@
 """Tenants that send garbage, flood, or lie: only their own connection suffers."""
 
 import os
+import resource
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 from tenant import FakeProcess, until
@@ -181,3 +183,31 @@ def test_page_cannot_be_written_by_a_tenant(arbiter):
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, 0x8)
     os.close(fd)
     process.close()
+
+
+def test_out_of_descriptors_new_processes_wait_and_the_arbiter_rests(arbiter):
+    """Connections that use up the descriptors for tenants cost the arbiter no time and shut nobody else out."""
+    arbiter.tenant("a")
+    first = arbiter.process("a")
+    _, hard = resource.prlimit(arbiter.child.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(arbiter.child.pid, resource.RLIMIT_NOFILE, (arbiter.descriptors() + 80 + 40, hard))
+    greedy = [arbiter.process("a", hello=False) for _ in range(100)]
+    until(lambda: "out-of-descriptors" in {event["kind"] for event in arbiter.client.events()})
+    before_s = cpu_seconds(arbiter.child.pid)
+    time.sleep(1)
+    used_s = cpu_seconds(arbiter.child.pid) - before_s
+    first.want()
+    first.wait_valid()
+    for process in greedy:
+        process.close()
+    late = arbiter.process("a")
+    late.want()
+    late.wait_valid()
+
+    assert used_s < 0.5
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
