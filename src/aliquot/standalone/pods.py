@@ -17,7 +17,6 @@ from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
 from aliquot.model.sharepod import SharePod, parse_sharepod
-from aliquot.placement.machine import NoRoom
 from aliquot.standalone.container import ContainerRun
 from aliquot.standalone.engine import Engine, Seat
 from aliquot.standalone.logs import ContainerLog
@@ -83,6 +82,8 @@ class Pods:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.RLock()
+        # One apply at a time. Not `_lock`: a container that ends takes that one, and an apply waits for old containers.
+        self._applying = threading.Lock()
         self._pods: dict[str, Pod] = {}
 
     def apply(self, text: str) -> list[str]:
@@ -94,13 +95,10 @@ class Pods:
             UserError: a document is wrong, or asks for what this machine never has; nothing was changed then.
         """
         specs = read_documents(text)
-        lines = []
-        with self._lock:
+        with self._applying:
             for spec in specs:
                 self._check_possible(spec)
-            for spec in specs:
-                lines.append(self._apply_one(spec))
-        return lines
+            return [self._apply_one(spec) for spec in specs]
 
     def delete(self, name: str) -> str:
         """End a SharePod and forget it.
@@ -159,15 +157,17 @@ class Pods:
 
     def _apply_one(self, spec: SharePod) -> str:
         name = spec.metadata.name
-        old = self._pods.get(spec.full_name)
-        if old is not None and old.spec == spec:
-            return f"sharepod/{name} unchanged"
+        with self._lock:
+            old = self._pods.get(spec.full_name)
+            if old is not None and old.spec == spec:
+                return f"sharepod/{name} unchanged"
+            self._pods.pop(spec.full_name, None)
         if old is not None:
-            del self._pods[spec.full_name]
             self._end(old)
         pod = Pod(spec)
-        self._pods[spec.full_name] = pod
-        self._place(pod)
+        with self._lock:
+            self._pods[spec.full_name] = pod
+            self._place(pod)
         waits = f", waits: {pod.message}" if pod.seat is None else ""
         ignored = f" (no effect on one machine: {', '.join(spec.ignored)})" if spec.ignored else ""
         return f"sharepod/{name} {'created' if old is None else 'configured'}{waits}{ignored}"
@@ -183,7 +183,7 @@ class Pods:
         name = TenantName(pod.spec.full_name)
         try:
             pod.seat = self._engine.admit(name, pod.spec.request, again=bool(pod.message))
-        except NoRoom as error:
+        except AliquotError as error:
             if pod.message != str(error):
                 pod.note(f"waits: {error}")
             pod.message = str(error)

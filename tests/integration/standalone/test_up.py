@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -263,3 +264,15 @@ def test_an_engine_in_this_process_spawns_and_cleans_up():
 
     assert (3, ["b"], True) == (status, names, second.process.returncode is not None)
     assert not root.exists()
+
+
+def test_a_changed_sharepod_is_started_anew(up: Cluster):
+    """Applied again with another command, the old program ends and the new one runs, and nobody waits for long."""
+    up.apply(sharepod("a", "sleep 300"))
+    up.wait_phase("a", "Running")
+    began_s = time.monotonic()
+    done = up.apply(sharepod("a", "echo anew; sleep 300"))
+
+    assert (0, "sharepod/a configured\n") == (done.returncode, done.stdout)
+    assert time.monotonic() - began_s < 15
+    eventually(lambda: "anew" in up.command("logs", "a").stdout, "the new program runs")
