@@ -58,13 +58,12 @@ class ContainerLog:
 
     def text(self) -> bytes:
         """All that is kept."""
-        with self._lock:
-            return b"".join(path.read_bytes() for path in (self.older, self.path) if path.exists())
+        return self._text_and_position()[0]
 
     def follow(self) -> Iterator[bytes]:
         """All that is kept, then what comes; an empty piece whenever nothing new came for a moment."""
-        yield self.text()
-        inode, at = self._position()
+        text, (inode, at) = self._text_and_position()
+        yield text
         while True:
             time.sleep(FOLLOW_POLL_S)
             new_inode, size = self._position()
@@ -78,6 +77,12 @@ class ContainerLog:
                 yield piece
             else:
                 yield b""
+
+    def _text_and_position(self) -> tuple[bytes, tuple[int, int]]:
+        """Both of one moment, so that what comes next is neither missed nor told twice."""
+        with self._lock:
+            text = b"".join(path.read_bytes() for path in (self.older, self.path) if path.exists())
+            return text, self._position()
 
     def _position(self) -> tuple[int, int]:
         try:
