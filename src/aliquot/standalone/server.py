@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from aliquot.standalone.pods import Pods
 from aliquot.standalone.wire import Call, EngineFacts, Lease, Reply
 
 LINE_BYTES: Final = 4 << 20
+OUT_OF_DESCRIPTORS_S: Final = 0.1
 
 
 class EngineServer:
@@ -63,7 +65,10 @@ class EngineServer:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return
+                if self._closed:
+                    return
+                time.sleep(OUT_OF_DESCRIPTORS_S)  # some caller will hang up; who waits is in the backlog
+                continue
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:

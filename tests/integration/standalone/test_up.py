@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import time
@@ -276,3 +277,20 @@ def test_a_changed_sharepod_is_started_anew(up: Cluster):
     assert (0, "sharepod/a configured\n") == (done.returncode, done.stdout)
     assert time.monotonic() - began_s < 15
     eventually(lambda: "anew" in up.command("logs", "a").stdout, "the new program runs")
+
+
+def test_an_engine_out_of_descriptors_answers_again_when_some_are_free(up: Cluster):
+    """Callers that hold connections without end delay the others; they do not make the engine deaf."""
+    engine = engine_pid(up.command)
+    hard = resource.prlimit(engine, resource.RLIMIT_NOFILE)[1]
+    taken = len(list(Path(f"/proc/{engine}/fd").iterdir()))
+    resource.prlimit(engine, resource.RLIMIT_NOFILE, (taken + 10, hard))
+    callers = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(30)]
+    for caller in callers:
+        caller.connect(str(up.command.runtime / "engine.sock"))
+    eventually(lambda: len(list(Path(f"/proc/{engine}/fd").iterdir())) >= taken + 10, "no descriptor is left")
+    time.sleep(0.5)
+    for caller in callers:
+        caller.close()
+
+    assert 0 == up.command("get", "gpus").returncode
