@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from .events import Event
-from .records import Answer, Request
+from .records import Answer, Request, TenantRecord
 from .report import status_of
 from .server import Server, listen
 
@@ -93,8 +93,7 @@ class Channel:
         elif not self._admin:
             raise ValueError(f"{request.op!r} is not read-only; use admin.sock")
         elif request.op == "add_tenant" and request.tenant is not None:
-            server.add_tenant(request.tenant)
-            self._owner.changed()
+            self._add(request.tenant)
             self._say(Answer())
         elif request.op == "remove_tenant":
             server.remove_tenant(request.name)
@@ -102,6 +101,18 @@ class Channel:
             self._say(Answer())
         else:
             raise ValueError(f"unknown request {request.op!r}; known: status, events, add_tenant, remove_tenant")
+
+    def _add(self, record: TenantRecord) -> None:
+        """Add a tenant and have it written down, or neither."""
+        server = self._owner.server
+        is_new = record.name not in server.engine.tenants
+        server.add_tenant(record)
+        try:
+            self._owner.changed()
+        except OSError:
+            if is_new:
+                server.remove_tenant(record.name)
+            raise
 
     def _follow(self, event: Event) -> None:
         self._say(Answer(event=event))

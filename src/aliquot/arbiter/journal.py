@@ -7,6 +7,8 @@ itself and renamed. It is not fsynced: it guards against the arbiter's death, an
 
 from __future__ import annotations
 
+import errno
+import os
 import zlib
 from pathlib import Path
 from typing import Final
@@ -48,7 +50,8 @@ class Journal:
         self._limit_bytes = limit_bytes
         self._boot = machine_boot()
         self._last: dict[tuple[str, str], int] = {}
-        self._file = path.open("ab")
+        self._torn = False
+        self._file = path.open("ab", buffering=0)
 
     def forget(self) -> None:
         """Start empty."""
@@ -59,18 +62,29 @@ class Journal:
         self._file.close()
 
     def write(self, engine: Engine, now_ns: int) -> None:
-        """Append what has changed since the last time; rewrite the file when it is full."""
+        """Append what has changed since the last time; rewrite the file when it is full.
+
+        Raises:
+            OSError: it could not be written; the next time it is tried again.
+        """
         full = self._file.tell() > self._limit_bytes
-        lines = self._lines(engine, now_ns, everything=full)
+        lines, seen = self._lines(engine, now_ns, everything=full)
         if full:
             fresh = self._path.with_suffix(".new")
             fresh.write_bytes(b"".join(lines))
             fresh.replace(self._path)
             self._file.close()
-            self._file = self._path.open("ab")
+            self._file = self._path.open("ab", buffering=0)
         elif lines:
-            self._file.write(b"".join(lines))
-            self._file.flush()
+            self._append(b"".join(lines))
+        self._last = seen
+
+    def _append(self, text: bytes) -> None:
+        text = b"\n" + text if self._torn else text  # so that what was cut off spoils no line but its own
+        self._torn = True
+        if self._file.write(text) != len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self._torn = False
 
     def restore(self, policy: TokenPolicy, window_ns: int, now_ns: int) -> int:
         """Give the policy what is known of its tenants; returns how many records were taken over.
@@ -108,7 +122,10 @@ class Journal:
             entries[entry.tenant, entry.gpu] = entry
         return entries
 
-    def _lines(self, engine: Engine, now_ns: int, *, everything: bool) -> list[bytes]:
+    def _lines(
+        self, engine: Engine, now_ns: int, *, everything: bool
+    ) -> tuple[list[bytes], dict[tuple[str, str], int]]:
+        """The lines to write, and the sums of all charges that are known then."""
         lines, seen = [], {}
         for tenant in engine.tenants.values():
             for seat in tenant.seats:
@@ -121,5 +138,4 @@ class Journal:
                 entry = Entry(self._boot, now_ns, *key, window.used_ns(now_ns), debt_ns, window.total_ns)
                 body = msgspec.json.encode(entry)
                 lines.append(b"%08x %s\n" % (zlib.crc32(body), body))
-        self._last = seen
-        return lines
+        return lines, seen

@@ -35,6 +35,7 @@ class Program:
         settings.runtime_dir.mkdir(parents=True, exist_ok=True)
         self._lock = self._take_lock(settings)
         self._tenants_file = settings.runtime_dir / "tenants.json"
+        self._journal_fault = ""
         self._journal = Journal(settings.runtime_dir / "journal", settings.journal_bytes)
         if fresh:
             self._tenants_file.unlink(missing_ok=True)
@@ -97,7 +98,15 @@ class Program:
         self._journal.restore(self.server.engine.policy, self.server.settings.tokens.window_ns, now)
 
     def _write_journal(self, now_ns: int) -> None:
-        self._journal.write(self.server.engine, now_ns)
+        """A full disk costs the memory of debts across a restart, not the running tenants their grants."""
+        try:
+            self._journal.write(self.server.engine, now_ns)
+        except OSError as error:
+            if not self._journal_fault:
+                self.server.events.emit("journal-not-written", now_ns, why=str(error))
+            self._journal_fault = str(error)
+        else:
+            self._journal_fault = ""
 
     def _start_side_threads(self, settings: Settings) -> None:
         if settings.metrics_port:

@@ -191,3 +191,33 @@ def test_nothing_is_left_behind_by_many_tenants(arbiter):
     assert arbiter.mappings() == 0
     assert sorted(arbiter.directory.iterdir()) == files
     assert (arbiter.directory / "journal").stat().st_size < 2 << 20
+
+
+def test_a_full_disk_costs_no_grant_and_is_told_once(start_arbiter):
+    """Where the journal can not be written, tenants run on; the event is told once, not at every try."""
+    arbiter = start_arbiter()
+    arbiter.kill()
+    (arbiter.directory / "journal").unlink()
+    (arbiter.directory / "journal").symlink_to("/dev/full")
+    arbiter.start()
+    arbiter.tenant("a")
+    process = arbiter.process("a")
+    for _ in range(5):
+        process.want()
+        process.wait_valid()
+        process.give_back()
+        time.sleep(0.3)
+    told = [event["why"] for event in arbiter.client.events() if event["kind"] == "journal-not-written"]
+
+    assert ["No space left on device"] == [why.rpartition("] ")[2].partition(":")[0] for why in told]
+
+
+def test_a_tenant_that_can_not_be_written_down_is_not_taken(arbiter):
+    """It would be lost at a restart: the caller hears why, and nothing of it is left."""
+    (arbiter.directory / "tenants.new").symlink_to("/dev/full")
+    with pytest.raises(ArbiterError, match="No space left"):
+        arbiter.tenant("a")
+    (arbiter.directory / "tenants.new").unlink()
+
+    assert not (arbiter.directory / "a.sock").exists()
+    assert arbiter.tenant("a", request=500).name == "a"
