@@ -7,6 +7,7 @@ protocol, accounting, timing and the binary interface, not arithmetic and not co
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -113,16 +114,27 @@ def prepare(directory: Path, spec: str, *, extra: tuple[str, ...] = ()) -> Emula
     libraries = []
     for part in (EMULATED_CUDA, EMULATED_NVML):
         target = directory / Path(part).name
+        libraries.append(target)
+        if target.exists() and filecmp.cmp(native_part(part), target, shallow=False):
+            continue  # the same file to whoever has it open, and to whoever asks whether it is another
         fresh = target.with_name(target.name + ".new")
         shutil.copyfile(native_part(part), fresh)
         fresh.chmod(0o755)
         fresh.replace(target)
-        libraries.append(target)
     uuids = tuple(str(uuid.uuid5(_NAMESPACE, f"{directory}/{profile.name}/{i}")) for i in range(count))
     conf = directory / "emulator.conf.new"
     conf.write_text("\n".join([*_conf_lines(profile, count, uuids), *extra]) + "\n", "utf-8")
     conf.replace(directory / "emulator.conf")
     return EmulatedMachine(directory, libraries[0], libraries[1], profile, tuple(f"GPU-{u}" for u in uuids))
+
+
+def driver_version(directory: Path) -> str:
+    """The version of the driver that a prepared machine says it has; `unknown` where it does not say."""
+    try:
+        lines = (directory / "emulator.conf").read_text("utf-8").splitlines()
+    except OSError:
+        return "unknown"
+    return next((line.removeprefix("driver=") for line in lines if line.startswith("driver=")), "unknown")
 
 
 def _conf_lines(profile: Profile, count: int, uuids: tuple[str, ...]) -> Iterator[str]:

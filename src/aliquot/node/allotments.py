@@ -51,8 +51,8 @@ class Allotments:
         await self._change(lambda: self._by_name | {made.name: made})
         return made.name
 
-    async def settle(self, claim: Claim, ids: Sequence[str], plan: str) -> None:
-        """Write down whose a name is, and by which plan.
+    async def settle(self, claim: Claim, ids: Sequence[str], plan: str, driver: str) -> None:
+        """Write down whose a name is, by which plan, and which generation of the driver its container is shown.
 
         Raises:
             CheckpointError: it could not be written.
@@ -60,8 +60,9 @@ class Allotments:
         before = self._by_name.get(claim.name) or Allotment(claim.name, tuple(sorted(ids)))
         owner = claim.owner
         after = replace(
-            before, uid=owner.uid, namespace=owner.namespace, pod=owner.pod, container=claim.container, plan=plan
-        )
+            before, uid=owner.uid, namespace=owner.namespace, pod=owner.pod, container=claim.container,
+            plan=plan, driver=driver,
+        )  # fmt: skip
         if after != self._by_name.get(claim.name):
             await self._change(lambda: self._by_name | {after.name: after})
 

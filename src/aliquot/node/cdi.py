@@ -1,7 +1,9 @@
 """CDI specification files: what a container gets besides its image, written just before the runtime looks for it.
 
 One file for each device name, and each name is written with one content in its life, since runtimes keep what they have
-read under a name. Source: CNCF container device interface, SPEC.md, version 0.6.0.
+read under a name; but for a container that could not work with the driver it had.
+
+Source: CNCF container device interface, SPEC.md, version 0.6.0.
 """
 
 from __future__ import annotations
@@ -45,12 +47,24 @@ class Mount:
 
 
 @dataclass(frozen=True)
+class DeviceNode:
+    """A device at `inside`; `host` where it lies elsewhere on the node, as below the root of a driver container."""
+
+    inside: Path
+    host: Path | None = None
+
+    def body(self) -> dict[str, Any]:
+        """As CDI writes it."""
+        return {"path": str(self.inside)} | ({"hostPath": str(self.host)} if self.host is not None else {})
+
+
+@dataclass(frozen=True)
 class Edits:
     """What is changed of a container."""
 
     env: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    device_nodes: tuple[str, ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
     hooks: tuple[dict[str, Any], ...] = ()
 
     def __add__(self, other: Edits) -> Edits:
@@ -66,7 +80,7 @@ class Edits:
         parts: dict[str, Any] = {
             "env": list(self.env),
             "mounts": [mount.body() for mount in self.mounts],
-            "deviceNodes": [{"path": path} for path in self.device_nodes],
+            "deviceNodes": [node.body() for node in self.device_nodes],
             "hooks": list(self.hooks),
         }
         return {key: value for key, value in parts.items() if value}

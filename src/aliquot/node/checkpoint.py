@@ -17,7 +17,9 @@ import msgspec
 
 from aliquot.model.errors import AliquotError
 
-VERSION: Final = 1
+VERSION: Final = 2
+READ: Final = (1, 2)
+"""What can be read: version 1 had no driver."""
 
 
 class CheckpointError(AliquotError):
@@ -27,7 +29,8 @@ class CheckpointError(AliquotError):
 class Allotment(msgspec.Struct, frozen=True, omit_defaults=True):
     """One answer to Allocate: the CDI device `name` for these ids.
 
-    The owner, and the text of the plan that was followed, are known once its container has been announced.
+    The owner, the text of the plan that was followed, and the generation of the driver volume that the container is
+    shown (see `volume`), are known once its container has been announced.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Allotment(msgspec.Struct, frozen=True, omit_defaults=True):
     pod: str = ""
     container: str = ""
     plan: str = ""
+    driver: str = ""
 
     @property
     def owner(self) -> PodKey | None:
@@ -105,8 +109,8 @@ def read_checkpoint(path: Path) -> tuple[Content, str]:
     try:
         head, body = raw.split(b"\n")[:2]
         header = msgspec.json.decode(head, type=_Header)
-        if header.version != VERSION:
-            return Content(), _aside(path, f"is of version {header.version}, this agent reads version {VERSION}")
+        if header.version not in READ:
+            return Content(), _aside(path, f"is of version {header.version}, this agent reads up to version {VERSION}")
         if hashlib.sha256(body).hexdigest() != header.sha256:
             return Content(), _aside(path, "does not have the checksum it was written with")
         return msgspec.json.decode(body, type=Content), ""

@@ -64,7 +64,7 @@ class ShareDesk:
 
     def devices(self) -> list[DeviceId]:
         """See `plugin.Desk`; while the agent is not fit to serve, none is healthy."""
-        gpus = self.seating.machine.gpus
+        gpus = self.seating.offered().gpus
         sick = self.seating.sick()
         if self.unfit:
             sick = {GpuUuid(gpu.uuid): self.unfit for gpu in gpus}
@@ -121,7 +121,7 @@ class ShareDesk:
         try:
             plan, text = self._plan(claim)
             seat = await asyncio.to_thread(self._seat, claim, plan)
-            await self.allotments.settle(claim, ids, text)
+            await self.allotments.settle(claim, ids, text, seat.driver)
         except NotYet as error:
             await self._on_outcome(claim.owner, claim.container, "waits", str(error))
             raise
@@ -150,7 +150,8 @@ class ShareDesk:
         return plan, text
 
     def _seat(self, claim: Claim, plan: PodPlan) -> Seat:
-        seat = self.seating.take(claim.owner, claim.container, plan)
+        settled = self.allotments.get(claim.name)
+        seat = self.seating.take(claim.owner, claim.container, plan, driver=settled.driver if settled else "")
         write_spec(self._cdi, claim.name, seat.edits)
         return seat
 

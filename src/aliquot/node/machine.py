@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from aliquot.driver import emulation
-from aliquot.driver.discovery import Gpu, NoDriver, find_driver, gpu_topology, list_gpus
+from aliquot.driver.discovery import Gpu, NoDriver, gpu_topology, list_gpus
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
-from aliquot.node.cdi import Edits, Mount
+from aliquot.node.cdi import DeviceNode, Edits, Mount
 from aliquot.placement.books import NodeSpec
 from aliquot.topology import Topology
 
-CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+DEVICES: Final = Path("/dev")
+CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 FAULTS: Final = "faults"
-INSIDE: Final = Path("/run/aliquot/driver")
-COMPANIONS: Final = ("libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libnvidia-gpucomp")
-"""What libcuda loads by name once it compiles. Source: NVIDIA driver README, "Installed components"."""
+WAY_OUT: Final = "Try an emulated GPU: aliquot node --emulate v100x2"
 
 
 class UnknownMachine(UserError):
@@ -28,23 +30,21 @@ class UnknownMachine(UserError):
 
 @dataclass(frozen=True)
 class Machine:
-    """GPUs by index and the two libraries behind them; `folder` is the emulated machine's, None for a real driver."""
+    """GPUs by index and the two libraries behind them; `folder` is the emulated machine's, None for a real driver.
+
+    `devices` is where the driver's device nodes lie, as this process sees it; `root` is the node's root, likewise.
+    """
 
     gpus: tuple[Gpu, ...]
     libcuda: Path
     libnvml: Path
     folder: Path | None = None
+    devices: Path = DEVICES
+    root: Path = Path("/")
 
-    @property
-    def inside(self) -> tuple[Path, Path]:
-        """Where a container finds the libraries behind ours: never by the names that ours have there."""
-        if self.folder is not None:
-            return self._libraries
-        return INSIDE / "libcuda.so.1", INSIDE / "libnvidia-ml.so.1"
-
-    @property
-    def _libraries(self) -> tuple[Path, Path]:
-        return self.libcuda, self.libnvml
+    def redriven(self, version: str) -> Machine:
+        """The same GPUs with another version of the driver."""
+        return replace(self, gpus=tuple(msgspec.structs.replace(gpu, driver=version) for gpu in self.gpus))
 
     @property
     def topology(self) -> Topology:
@@ -55,36 +55,37 @@ class Machine:
         """The GPU of that name."""
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
 
+    def only(self, uuids: Collection[str]) -> Machine:
+        """The machine with some of its GPUs, which keep their numbers and the links among them."""
+        kept = [place for place, gpu in enumerate(self.gpus) if gpu.uuid in uuids]
+        gpus = [self.gpus[place] for place in kept]
+        return replace(self, gpus=tuple(msgspec.structs.replace(gpu, links=_among(gpu.links, kept)) for gpu in gpus))
+
     def spec(self, node: str) -> NodeSpec:
         """The node as the books know it."""
         devices = tuple(Device(GpuUuid(g.uuid), g.index, g.model, g.memory_mib) for g in self.gpus)
         return NodeSpec(node, devices)
 
     def edits(self, gpus: list[Gpu]) -> Edits:
-        """What a container with those GPUs needs to reach the driver."""
+        """What a container with those GPUs needs besides the driver's files."""
         if self.folder is not None:
             # Every process on an emulated machine shares its clock and books by a file in this folder.
             return Edits(mounts=(Mount(self.folder, self.folder, writable=True),))
-        nodes = tuple(node for node in CONTROL_NODES if Path(node).exists())
-        mounts = [Mount(host.resolve(), inside) for host, inside in zip(self._libraries, self.inside, strict=True)]
-        folder = self.libcuda.resolve().parent
-        mounts += [Mount(library.resolve(), library) for stem in COMPANIONS for library in folder.glob(f"{stem}.so.*")]
-        return Edits(mounts=tuple(mounts), device_nodes=nodes + tuple(f"/dev/nvidia{gpu.index}" for gpu in gpus))
+        names = [name for name in CONTROL_NODES if (self.devices / name).exists()]
+        names += [f"nvidia{gpu.index}" for gpu in gpus]
+        on_node = Path("/") / self.devices.relative_to(self.root)
+        elsewhere = on_node != DEVICES
+        return Edits(
+            device_nodes=tuple(DeviceNode(DEVICES / name, on_node / name if elsewhere else None) for name in names)
+        )
 
 
-def find_machine(spec: str, folder: Path) -> Machine:
-    """The emulated machine of a specification such as `v100x2`, made in `folder`, or this node's own GPUs.
+def emulated_machine(spec: str, folder: Path) -> Machine:
+    """The emulated machine of a specification such as `v100x2`, made in `folder`.
 
     Raises:
         UnknownMachine: no such profile.
-        NoDriver: no specification, and no driver that answers or no GPU behind it.
     """
-    if not spec:
-        driver = find_driver()
-        gpus = list_gpus(driver.libnvml)
-        if not gpus:
-            raise NoDriver("the NVIDIA driver shows no GPU. Try an emulated one: aliquot node --emulate v100x2")
-        return Machine(tuple(gpus), driver.libcuda, driver.libnvml)
     try:
         made = emulation.prepare(folder, spec)
     except emulation.UnknownProfile as error:
@@ -98,3 +99,20 @@ def find_machine(spec: str, folder: Path) -> Machine:
         )
     ]
     return Machine(tuple(gpus), made.libcuda, made.libnvml, folder)
+
+
+def real_machine(libcuda: Path, libnvml: Path, devices: Path = DEVICES, root: Path = Path("/")) -> Machine:
+    """This node's own GPUs.
+
+    Raises:
+        NoDriver: the driver does not answer, or there is no GPU behind it.
+    """
+    gpus = list_gpus(libnvml)
+    if not gpus:
+        raise NoDriver(f"the NVIDIA driver shows no GPU. {WAY_OUT}")
+    return Machine(tuple(gpus), libcuda, libnvml, devices=devices, root=root)
+
+
+def _among(links: Sequence[str], kept: Sequence[int]) -> list[str]:
+    """A row of links cut to some GPUs; nothing where nobody asked for links."""
+    return [links[place] for place in kept] if links else []

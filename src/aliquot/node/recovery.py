@@ -81,7 +81,7 @@ def _by_kubelet(
                 told.append(
                     f"{name} is {entry.container}'s of pod uid {entry.uid} with kubelet, {made.owner}'s with us"
                 )
-                made = replace(made, uid="", namespace="", pod="", container="", plan="")
+                made = replace(made, uid="", namespace="", pod="", container="", plan="", driver="")
             known = pods.get(entry.uid) if pods is not None else None
             if not made.uid and known is not None:
                 key = known.key
@@ -100,7 +100,7 @@ def _by_rows(allotment: Allotment, held: Sequence[Held], told: list[str]) -> All
         told.append(
             f"{allotment.name} is {mine[0]}/{mine[1]}'s with us, {rows[0].namespace}/{rows[0].pod} holds its ids"
         )
-        return replace(allotment, uid="", namespace="", pod="", container="", plan="")
+        return replace(allotment, uid="", namespace="", pod="", container="", plan="", driver="")
     return allotment
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,12 +29,12 @@ from aliquot.model.quantities import MILLI
 from aliquot.node.cdi import Edits, Mount
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.machine import Machine
+from aliquot.node.volume.following import NodeDriver
+from aliquot.node.volume.volume import Generation
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, LedgerError, Placement
 
-# Where glibc looks without being told: Debian's directories, and those of Red Hat and most others.
-LIBRARY_FOLDERS: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
-STANDS_FOR: Final = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
+# Holds the name of the driver's generation that the folder was made for.
 DONE: Final = "made"
 
 
@@ -48,35 +48,41 @@ class NotYet(AliquotError):
 
 @dataclass(frozen=True)
 class Seat:
-    """One tenant. `key` is unique on the node for ever, `record` is what the arbiter knows."""
+    """One tenant. `key` is unique on the node for ever, `record` is what the arbiter knows, `driver` the generation of
+    the driver volume that its container is shown."""
 
     key: str
     owner: PodKey
     container: str
     plan: ContainerPlan
     record: TenantRecord
+    driver: str
     edits: Edits
 
 
 class Seating:
     """All seats of a node. Its methods block and may be called from any thread; one works at a time."""
 
-    def __init__(self, node: str, machine: Machine, tenants: Path, arbiter: Path) -> None:
+    def __init__(self, node: str, machine: Machine, tenants: Path, arbiter: Path, driver: NodeDriver) -> None:
         self.node = node
         self.machine = machine
+        self.driver = driver
         self.books = Cluster([machine.spec(node)])
         self.seats: dict[str, Seat] = {}
         self.sick: Callable[[], Mapping[GpuUuid, str]] = dict
+        self.offered: Callable[[], Machine] = lambda: machine
+        """The GPUs that may be shared now: all, or those that holder pods have (`holders`)."""
         self._tenants = tenants
         self._arbiter_dir = arbiter
         self._hook = native_part(HOOK)
         self._lock = threading.Lock()
         self._boot = 0
 
-    def take(self, owner: PodKey, container: str, plan: PodPlan, *, again: bool = False) -> Seat:
+    def take(self, owner: PodKey, container: str, plan: PodPlan, *, driver: str = "", again: bool = False) -> Seat:
         """The seat of a container by its pod's plan.
 
-        `again` is for one that had its seat before and may be running: an arbiter that is away is told when it is back.
+        `driver` is the generation that it was shown before. `again` is for one that had its seat before and may be
+        running: nothing that it has is replaced, and an arbiter that is away is told when it is back.
 
         Raises:
             NoSeat: the plan is for another node, has nothing for the container, or names a GPU that is not here.
@@ -86,11 +92,15 @@ class Seating:
         key = f"{owner.uid}/{host}"
         with self._lock:
             seat = self.seats.get(key)
+            had = driver or (seat.driver if seat is not None else self._made_for(key))
+            shown = self.driver.shown(had, again=again)
             if seat is None:
-                seat = self._make(key, owner, host, given)
+                seat = self._make(key, owner, host, given, shown)
                 self._reserve(seat, again=again)
+            elif seat.driver != shown.name:
+                seat = self._make(key, owner, host, given, shown)
             try:
-                self._furnish(seat)
+                self._furnish(seat, shown, again=again)
                 self._register(seat, again=again)
             except BaseException:
                 if key not in self.seats:
@@ -129,6 +139,11 @@ class Seating:
             return str(error)
         return ""
 
+    def prune(self, named: Iterable[str]) -> list[str]:
+        """Remove generations of the driver that are neither among `named` nor a seat's, nor new containers'; which."""
+        with self._lock:
+            return self.driver.prune({*named, *(seat.driver for seat in self.seats.values())})
+
     def sweep(self) -> list[str]:
         """Remove folders that belong to nobody, and tenants at the arbiter that are nobody's; what was removed."""
         with self._lock:
@@ -143,7 +158,14 @@ class Seating:
     def _folder(self, key: str) -> Path:
         return self._tenants / hashlib.sha256(key.encode()).hexdigest()[:16]
 
-    def _make(self, key: str, owner: PodKey, container: str, given: ContainerPlan) -> Seat:
+    def _made_for(self, key: str) -> str:
+        """The driver by a tenant's folder, for when the checkpoint does not know it; empty where there is none."""
+        try:
+            return (self._folder(key) / DONE).read_text()
+        except OSError:
+            return ""
+
+    def _make(self, key: str, owner: PodKey, container: str, given: ContainerPlan, shown: Generation) -> Seat:
         gpus = []
         for piece in given.slices:
             gpu = self.machine.by_uuid(piece.gpu)
@@ -161,15 +183,15 @@ class Seating:
         record = TenantRecord(name=name, socket=str(folder / "socket"), gpus=shares)
         visible = ",".join(piece.gpu for piece in given.slices)
         env = (f"CUDA_VISIBLE_DEVICES={visible}", "NVIDIA_VISIBLE_DEVICES=void", f"ALIQUOT_TENANT={name}")
-        library = folder / "lib" / "libaliquot.so"
-        mounts = [Mount(folder, folder)]
-        mounts += [Mount(library, Path(where) / name) for where in LIBRARY_FOLDERS for name in STANDS_FOR]
-        return Seat(key, owner, container, given, record, Edits(env, tuple(mounts)) + self.machine.edits(gpus))
+        edits = Edits(env, (Mount(folder, folder),)) + shown.edits(folder / "lib" / "libaliquot.so")
+        return Seat(key, owner, container, given, record, shown.name, edits + self.machine.edits(gpus))
 
     def _reserve(self, seat: Seat, *, again: bool) -> None:
-        for piece in seat.plan.slices:
-            if (reason := self.sick().get(piece.gpu)) and not again:
+        for piece in seat.plan.slices if not again else ():
+            if reason := self.sick().get(piece.gpu):
                 raise NotYet(f"{piece.gpu} is not well: {reason}")
+            if self.offered().by_uuid(piece.gpu) is None:
+                raise NotYet(f"{piece.gpu} is the stock plugin's, no holder pod has it now")
         milli = sum(piece.request_milli for piece in seat.plan.slices)
         ask = Ask(whole=milli // MILLI, rest_milli=milli % MILLI)
         try:
@@ -185,18 +207,22 @@ class Seating:
                 raise
             self._boot = 0
 
-    def _furnish(self, seat: Seat) -> None:
-        folder = self._folder(seat.key)
-        if not (folder / DONE).exists():
-            shutil.rmtree(folder, ignore_errors=True)  # half made; no container has seen it
-            self._provision(seat, folder)
-            (folder / DONE).touch()
+    def _furnish(self, seat: Seat, shown: Generation, *, again: bool) -> None:
+        done = self._folder(seat.key) / DONE
+        if done.exists() and (again or done.read_text() == shown.name):
+            return
+        if done.exists():
+            self._dismiss(seat.record.name)  # a start with another driver; the arbiter's socket goes with the folder
+        shutil.rmtree(done.parent, ignore_errors=True)  # half made, or of a container that has ended
+        self._provision(seat, done.parent, shown)
+        done.write_text(shown.name)
 
-    def _provision(self, seat: Seat, folder: Path) -> TenantFolder:
+    def _provision(self, seat: Seat, folder: Path, shown: Generation) -> TenantFolder:
         conf = TenantConf(
             seat.record.name,
             folder / "socket",
-            *self.machine.inside,
+            shown.libcuda,
+            shown.libnvml,
             core_list(list(seat.plan.cores)) if seat.plan.cores else "",
         )
         try:

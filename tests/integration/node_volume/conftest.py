@@ -1,4 +1,4 @@
-"""The node that these tests look at."""
+"""The nodes that these tests look at."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from volume_room import Room
 def room() -> Iterator[Room]:
     """A node with one tenant seated."""
     made = Room()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(params=["emulated", "installed"])
+def any_room(request: pytest.FixtureRequest) -> Iterator[Room]:
+    """Such a node with an emulated driver that stays where it is, and with one that is installed as NVIDIA's is."""
+    made = Room(installed=request.param == "installed")
     try:
         yield made
     finally:

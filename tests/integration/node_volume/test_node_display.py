@@ -18,6 +18,7 @@ from volume_room import Room
 from aliquot.kube.api import Api
 from aliquot.node.agent import Agent
 from aliquot.node.events import Events
+from aliquot.node.pods import Pods
 from aliquot.node.settings import Settings
 from aliquot.node.telling.server import application
 from aliquot.node.telling.wiring import sources_of, tell_pods
@@ -59,7 +60,17 @@ def test_what_a_program_did_is_told_under_its_containers_name(room: Room):
     assert told(client, "aliquot_container_gpu_handovers_total") >= 1
     assert 256 << 20 == told(client, "aliquot_container_gpu_memory_limit_bytes")
     assert "team/train/main  0.30 used" in client.get("/graph").text
-    assert {"uid-a": {"main": [0]}} == client.get("/node.json").json()["pods"]
+    assert {"uid-train": {"main": [0]}} == client.get("/node.json").json()["pods"]
+
+
+def test_the_pages_follow_an_upgrade_of_the_driver(room: Room):
+    """They tell the version that new containers are shown, not that of the agent's start."""
+    client = TestClient(application(sources_of(room.seating, room.folder)))
+
+    room.seating.machine = room.machine.redriven("599.11.22")
+
+    assert "driver 599.11.22" in client.get("/version").text
+    assert "599.11.22" == client.get("/node.json").json()["driver"]
 
 
 def test_a_dead_arbiter_is_told_by_every_page(room: Room):
@@ -82,7 +93,7 @@ def free_port() -> int:
 async def _started(room: Room, **settings: Any) -> tuple[str, str]:
     """What the agent's last step says, and the page /usage if there is one then."""
     agent = Agent(Settings(node_name="node-1", runtime_dir=str(room.folder), **settings), cast("Api", None))
-    agent.seating = room.seating
+    agent.seating, agent.pods = room.seating, cast("Pods", ())
     (name, step) = agent.steps[-1]
     assert name == "display"
     async with contextlib.AsyncExitStack() as after:
@@ -144,5 +155,5 @@ def test_a_refused_allocation_becomes_an_event_on_the_pod(room: Room):
     """With the pod's own uid, so that `kubectl describe` shows it."""
     told = asyncio.run(_told_of(room))
 
-    assert ("team", "train", "uid-a", "GpuOutOfMemory") == told[:4]
+    assert ("team", "train", "uid-train", "GpuOutOfMemory") == told[:4]
     assert "its limit of 256 MiB" in told[4]

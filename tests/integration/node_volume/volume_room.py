@@ -1,47 +1,129 @@
-"""A node without kubelet: an emulated machine, a real arbiter, and one tenant's seat."""
+"""A node without kubelet: an emulated machine, a real arbiter, tenants' seats, and what a container of one sees."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+from msgspec.structs import replace
+
+from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.requests import Slice
+from aliquot.node.cdi import Mount
 from aliquot.node.checkpoint import PodKey
-from aliquot.node.machine import find_machine
+from aliquot.node.driver import emulated_driver
+from aliquot.node.machine import Machine, emulated_machine
 from aliquot.node.seating import Seat, Seating
+from aliquot.node.volume.following import NodeDriver
+from aliquot.node.volume.source import from_root
+from aliquot.node.volume.volume import DriverVolume
 
 NODE = "node-1"
+OLD, NEW = "570.124.06", "575.57.08"
+# What a runtime does with a list of mounts: make the places, bind, make read-only, change root.
+RUNTIME = """
+import ctypes, json, os, subprocess, sys
+scratch, mounts, command = json.loads(sys.argv[1])
+def run(*argv): subprocess.run(argv, check=True)
+run("mount", "--make-rprivate", "/")
+run("mount", "-t", "tmpfs", "scratch", scratch)
+for name in ("upper", "work", "root"): os.mkdir(f"{scratch}/{name}")
+root = f"{scratch}/root"
+run("mount", "-t", "overlay", "-o", f"lowerdir=/,upperdir={scratch}/upper,workdir={scratch}/work", "view", root)
+for host, inside, option in mounts:
+    place = root + inside
+    if os.path.isdir(host): os.makedirs(place, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        if not os.path.exists(place): open(place, "w").close()
+    run("mount", "--bind", host, place)
+    if option == "ro": run("mount", "-o", "remount,bind,ro", place)
+run("mount", "-t", "proc", "proc", root + "/proc")
+os.chroot(root)
+os.chdir("/")
+os.execve(command[0], command, {} if not os.environ.get("VIEW_ENV") else json.loads(os.environ["VIEW_ENV"]))
+"""
 
 
 class Room:
-    """`seat` is that of a container with 0.3 of the first GPU and 256 MiB."""
+    """`seat` is that of a container with 0.3 of the first GPU and 256 MiB.
 
-    def __init__(self) -> None:
+    The driver is emulated and stays in its folder, or, `installed`, the same libraries lie in a root as NVIDIA's do,
+    with the kernel module `module` loaded.
+    """
+
+    def __init__(self, *, installed: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="aq-"))
-        self.machine = find_machine("v100x2", self.folder / "emulated")
+        self.emulated = self.folder / "emulated"
+        self.root = self.folder / "root"
+        self.module = OLD
+        self.machine = emulated_machine("v100x2", self.emulated)
         (self.folder / "tenants").mkdir()
         command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.folder)]
         self.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
-            self._open()
+            assert self.arbiter.stdout and self.arbiter.stdout.readline() == "ready\n"
+            self.driver = self._installed() if installed else emulated_driver(self.machine, self.folder / "driver")
+            self.seating = self.agent()
+            self.seat: Seat = self.take("train")
         except BaseException:
             self.close()
             raise
-
-    def _open(self) -> None:
-        assert self.arbiter.stdout and self.arbiter.stdout.readline() == "ready\n"
-        self.seating = Seating(NODE, self.machine, self.folder / "tenants", self.folder)
-        piece = Slice(self.machine.gpus[0].uuid, 300, 1000, 256)  # type: ignore[arg-type]
-        plan = PodPlan(NODE, {"main": ContainerPlan((piece,))})
-        self.seat: Seat = self.seating.take(PodKey("uid-a", "team", "train"), "main", plan)
 
     @property
     def library(self) -> Path:
         """The tenant's own copy of the hook."""
         return Path(self.seat.record.socket).parent / "lib" / "libaliquot.so"
+
+    def agent(self) -> Seating:
+        """The seats of an agent that starts."""
+        return Seating(NODE, self.machine, self.folder / "tenants", self.folder, self.driver)
+
+    def take(self, pod: str, **how: object) -> Seat:
+        """The seat of a pod's only container."""
+        piece = Slice(self.machine.gpus[0].uuid, 300, 1000, 256)  # type: ignore[arg-type]
+        plan = PodPlan(NODE, {"main": ContainerPlan((piece,))})
+        return self.seating.take(PodKey(f"uid-{pod}", "team", pod), "main", plan, **how)  # type: ignore[arg-type]
+
+    def upgrade(self) -> None:
+        """Version NEW is installed, and its kernel module loaded; two looks see it."""
+        if self.root.exists():
+            self.module = NEW
+            self._install(NEW)
+        else:
+            for path in (self.emulated / "libcuda.so.1", self.emulated / "libnvidia-ml.so.1"):
+                fresh = path.with_name("fresh")
+                shutil.copyfile(path, fresh)
+                fresh.replace(path)
+            conf = self.emulated / "emulator.conf"
+            conf.write_text(conf.read_text().replace(self.machine.gpus[0].driver, NEW))
+        assert self.driver.look() is None
+        assert self.driver.look() is not None
+        self._let_the_emulator_run()
+
+    def view(self, seat: Seat, program: str, env: dict[str, str]) -> str:
+        """What a Python program prints in a container of a seat, over a copy-on-write root."""
+        mounts = [*seat.edits.mounts, Mount(Path(sys.base_prefix), Path(sys.base_prefix))]
+        if self.root.exists():
+            mounts.append(Mount(self.emulated, self.emulated, writable=True))  # in the place of device nodes
+        listed = [(str(m.host), str(m.inside), m.body()["options"][0]) for m in mounts]
+        scratch = self.folder / "scratch"
+        scratch.mkdir(exist_ok=True)
+        command = [f"{sys.base_prefix}/bin/python3", "-I", "-S", "-c", program]
+        facts = json.dumps([str(scratch), listed, command])
+        outer = ["unshare", "--mount", "--pid", "--fork", sys.executable, "-c", RUNTIME, facts]
+        around = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "VIEW_ENV": json.dumps(env)}
+        done = subprocess.run(outer, capture_output=True, text=True, env=around, timeout=60, check=False)
+        if "mount" in done.stderr and ("permission" in done.stderr.lower() or "overlay" in done.stderr):
+            pytest.skip(f"no mount namespace with an overlay can be had here: {done.stderr.strip().splitlines()[-1]}")
+        assert 0 == done.returncode, done.stderr
+        return done.stdout
 
     def kill_arbiter(self) -> None:
         """As a crash does."""
@@ -54,3 +136,30 @@ class Room:
         assert self.arbiter.stdout
         self.arbiter.stdout.close()
         subprocess.run(["rm", "-rf", str(self.folder)], check=True)
+
+    # -- an installed driver ---------------------------------------------------------------------------------------
+
+    def _installed(self) -> NodeDriver:
+        self._install(OLD)
+        volume = DriverVolume(self.folder / "driver", native_part(HOOK))
+        driver = NodeDriver(volume, lambda: from_root(self.root), lambda: self.module)
+        self.driver = driver
+        gpus = tuple(replace(gpu, driver=OLD) for gpu in self.machine.gpus)
+        self.machine = Machine(gpus, volume.link / "origin/lib64/libcuda.so.1", self.machine.libnvml)
+        self._let_the_emulator_run()
+        return driver
+
+    def _install(self, version: str) -> None:
+        place = self.root / "usr/lib/x86_64-linux-gnu"
+        place.mkdir(parents=True, exist_ok=True)
+        for old in place.iterdir():
+            old.unlink()
+        for stem in ("libcuda.so", "libnvidia-ml.so"):
+            shutil.copyfile(self.emulated / f"{stem}.1", place / f"{stem}.{version}")
+            (place / f"{stem}.1").symlink_to(f"{stem}.{version}")
+
+    def _let_the_emulator_run(self) -> None:
+        """Mirrored, the emulator finds neither its machine nor its clock beside itself; a real driver needs neither."""
+        if self.root.exists():
+            for name in ("emulator.conf", "engine.shm"):
+                (self.driver.current.origin / "lib64" / name).symlink_to(self.emulated / name)

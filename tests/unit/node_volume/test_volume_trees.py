@@ -169,16 +169,18 @@ def test_a_full_disk_leaves_the_current_generation(volume: DriverVolume, root: P
         volume.refresh(from_root(root))
 
     assert (before, [before]) == (volume.current, volume.generations())
-    assert [before.name] == [path.name for path in before.folder.parent.iterdir()]
+    assert {before.name, "current"} == {path.name for path in before.folder.parent.iterdir()}
 
 
 def test_what_a_crash_left_is_swept(volume: DriverVolume, root: Path):
     """A tree that was never finished is no generation and goes at the next pruning."""
     now = volume.refresh(from_root(root))
     (now.folder.parent / ".making-575").mkdir()
+    (now.folder.parent / ".making-current").symlink_to(now.name)
 
     assert [now] == volume.generations()
-    assert [".making-575"] == volume.prune(())
+    assert [".making-575", ".making-current"] == volume.prune(())
+    assert [now] == volume.generations()
 
 
 def targets(generation: Generation, library: Path) -> dict[str, Path]:
@@ -214,3 +216,17 @@ def test_an_emulated_driver_stays_where_it_is(tmp_path: Path, volume: DriverVolu
     found = volume.refresh(from_libraries(*libraries, "570.1"))
 
     assert (libraries, "570.1") == ([found.libcuda, found.libnvml], found.version)
+
+
+def test_what_an_older_driver_left_does_not_count(tmp_path: Path, volume: DriverVolume):
+    """Where files of two versions lie, the driver is the one that the loader's cache prefers."""
+    root = tmp_path / "root"
+    install(root, "535.1.1", folder="usr/lib64")
+    install(root, "570.124.06", folder="opt/nv")
+    (root / "etc").mkdir()
+    entries = [Cached(f"lib{n}.so.1", f"/opt/nv/lib{n}.so.1", 64) for n in ("cuda", "nvidia-ml")]
+    (root / "etc/ld.so.cache").write_bytes(new_cache(entries))
+
+    found = volume.refresh(from_root(root))
+
+    assert ("570.124.06", b"570.124.06") == (found.version, (found.origin / "lib64/libcuda.so.1").read_bytes()[-10:])

@@ -71,6 +71,20 @@ def clone(file: Path, target: Path) -> None:
         if error.errno not in _NO_LINK:
             raise
         shutil.copy2(file, target)
+        on_disk(target)
+
+
+def on_disk(path: Path) -> None:
+    """Wait until a file's or folder's content survives a power cut.
+
+    Raises:
+        OSError: it can not be written.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _with_names(library: Found, folder: Path) -> None:

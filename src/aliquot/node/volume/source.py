@@ -36,6 +36,10 @@ _LIBRARY_FOLDERS: Final = (
 _PROGRAM_FOLDERS: Final = ("usr/bin", "usr/sbin", "usr/local/bin", "bin", "sbin", "usr/lib/wsl/lib")
 _VERSION: Final = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
 _LINKS_MOST: Final = 40
+# What the loaded kernel module says of itself; a library of another version is refused by it.
+# Source: NVIDIA driver README, "Using the /proc file system interface".
+LOADED: Final = Path("/proc/driver/nvidia/version")
+_MODULE: Final = re.compile(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)*)\s")
 
 
 class NoDriverFiles(AliquotError):
@@ -53,17 +57,25 @@ class Found:
 
 @dataclass(frozen=True)
 class DriverSource:
-    """A driver's files, each real file once; `in_place` where it only works from its own folder (an emulated one)."""
+    """A driver's files, each real file once; `in_place` where it only works from its own folder (an emulated one).
+
+    `root` is the one below which the driver lies: the machine's, or that of a driver container.
+    """
 
     libraries: tuple[Found, ...]
     programs: tuple[Path, ...]
     version: str
     in_place: bool = False
+    root: Path = Path("/")
 
     @property
     def fingerprint(self) -> str:
-        """Another one as soon as a file is another: 12 hex digits over names, sizes, inodes and times."""
-        facts = []
+        """Another one as soon as a file is another: 12 hex digits over version, names, sizes, inodes and times.
+
+        Raises:
+            OSError: a file has just gone.
+        """
+        facts = [self.version]
         for file in (*(each.file for each in self.libraries), *self.programs):
             seen = file.stat()
             facts.append(f"{file}:{seen.st_size}:{seen.st_ino}:{seen.st_mtime_ns}")
@@ -97,7 +109,7 @@ def from_root(root: Path = Path("/")) -> DriverSource:
         except (OSError, NotElf):
             continue
         found[real] = Found(real, library.bits, library.soname or path.name)
-    source = DriverSource(tuple(found.values()), tuple(_programs(root)), _version(found))
+    source = DriverSource(tuple(found.values()), tuple(_programs(root)), _version(found), root=root)
     try:
         for name in SUBSTITUTED:
             source.library(name)
@@ -131,6 +143,15 @@ def find_source(root: Path = Path("/"), container: Path = DRIVER_CONTAINER) -> D
         except NoDriverFiles:
             pass  # the container is about to come or to go
     return from_root(root)
+
+
+def loaded_version(told: Path = LOADED) -> str:
+    """The version of the driver's kernel module; empty where none is loaded."""
+    try:
+        match = _MODULE.search(told.read_text())
+    except OSError:
+        return ""
+    return match.group(1) if match else ""
 
 
 def within(root: Path, path: str | Path) -> Path | None:
@@ -183,8 +204,8 @@ def _programs(root: Path) -> Iterator[Path]:
 
 
 def _version(files: Iterable[Path]) -> str:
-    """Of the files' own names, libcuda's first; `unknown` where none tells."""
-    ordered = sorted(files, key=lambda file: (LIBRARIES.index(stem(file.name)) if is_drivers(file.name) else 99, file))
+    """Of the files' own names, libcuda's first, then as they were found; `unknown` where none tells."""
+    ordered = sorted(files, key=lambda file: LIBRARIES.index(stem(file.name)) if is_drivers(file.name) else 99)
     for file in ordered:
         if match := _VERSION.search(file.name):
             return match.group(1)

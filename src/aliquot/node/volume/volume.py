@@ -1,7 +1,8 @@
 """The driver volume of a node: one generation for each driver seen, the newest for new containers.
 
-A generation is made beside the others under a passing name and renamed when whole, so a crash leaves none that is half
-made. An upgrade of the driver makes another; the old one stays while a container has it.
+A generation is made beside the others under a passing name and renamed when whole and on disk, so a crash leaves none
+that is half made. An upgrade of the driver makes another; the old one stays while a container has it. The link
+`current` leads to the one for new containers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 
 from aliquot.model.errors import AliquotError
 from aliquot.node.cdi import Edits, Mount
-from aliquot.node.volume.mirror import ORIGIN, SHARED, mirror
+from aliquot.node.volume.mirror import ORIGIN, SHARED, mirror, on_disk
 from aliquot.node.volume.names import SUBSTITUTED, stem
 from aliquot.node.volume.source import DriverSource
 
@@ -27,6 +28,7 @@ CUDA_IMAGE_FOLDER: Final = Path("/usr/local/nvidia")
 PROGRAM_FOLDER: Final = Path("/usr/bin")
 _FACTS: Final = "driver.json"
 _MAKING: Final = ".making-"
+_CURRENT: Final = "current"
 
 
 class VolumeError(AliquotError):
@@ -84,6 +86,11 @@ class DriverVolume:
         self._hook = hook
         self.current: Generation | None = None
 
+    @property
+    def link(self) -> Path:
+        """Always leads to the current generation, for programs that outlive it."""
+        return self._folder / _CURRENT
+
     def refresh(self, source: DriverSource) -> Generation:
         """The generation of this driver, made now if there is none; it becomes the current one.
 
@@ -92,44 +99,69 @@ class DriverVolume:
         """
         try:
             name = f"{source.version}-{source.fingerprint}-{_fingerprint(self._hook)}"
-            if not (self._folder / name).exists():
-                self._make(name, source)
-            self.current = read_generation(self._folder / name)
+            found = self.generation(name) or self._make(name, source)
+            self.use(found)
         except OSError as error:
             where = error.filename or self._folder
             raise VolumeError(
                 f"the driver volume: {where}: {error.strerror}; is there room in {self._folder}?"
             ) from None
-        return self.current
+        return found
+
+    def use(self, generation: Generation) -> None:
+        """Make a generation the current one.
+
+        Raises:
+            OSError: the link could not be made anew; the current one stays.
+        """
+        fresh = self._folder / f"{_MAKING}{_CURRENT}"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(generation.name)
+        fresh.replace(self.link)
+        self.current = generation
+
+    def generation(self, name: str) -> Generation | None:
+        """That of a name; None where there is none that is whole."""
+        folder = self._folder / name
+        if not name or folder.is_symlink() or name.startswith(_MAKING):
+            return None
+        try:
+            return read_generation(folder)
+        except (OSError, ValueError, KeyError):
+            return None
 
     def generations(self) -> list[Generation]:
         """All that are whole, oldest first."""
         if not self._folder.is_dir():
             return []
-        whole = [path for path in self._folder.iterdir() if (path / _FACTS).exists() and not _half(path)]
-        return [read_generation(path) for path in sorted(whole, key=lambda path: (path / _FACTS).stat().st_mtime_ns)]
+        found = (self.generation(path.name) for path in self._folder.iterdir())
+        whole = [each for each in found if each is not None]
+        return sorted(whole, key=lambda each: (each.folder / _FACTS).stat().st_mtime_ns)
 
     def prune(self, used: Collection[str]) -> list[str]:
         """Remove generations that are neither current nor used, and what a crash left; the names removed."""
-        kept = {*used, self.current.name if self.current else ""}
-        gone = [each.folder for each in self.generations() if each.name not in kept]
-        gone += list(self._folder.glob(f"{_MAKING}*"))
+        kept = {*used, self.current.name if self.current else "", _CURRENT}
+        gone = [path for path in self._folder.iterdir() if path.name not in kept] if self._folder.is_dir() else []
         for path in gone:
-            shutil.rmtree(path, ignore_errors=True)
-        return [path.name for path in gone]
+            _remove(path)
+        return sorted(path.name for path in gone)
 
-    def _make(self, name: str, source: DriverSource) -> None:
+    def _make(self, name: str, source: DriverSource) -> Generation:
         making = self._folder / f"{_MAKING}{name}"
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
         try:
             mirror(source, making, self._hook)
             (making / _FACTS).write_text(json.dumps(_facts(source)))
+            on_disk(making / _FACTS)
+            shutil.rmtree(self._folder / name, ignore_errors=True)  # one of that name that is not whole
             making.rename(self._folder / name)
+            on_disk(self._folder)
         except OSError:
             with contextlib.suppress(OSError):
                 shutil.rmtree(making)
             raise
+        return read_generation(self._folder / name)
 
 
 def read_generation(folder: Path) -> Generation:
@@ -137,6 +169,7 @@ def read_generation(folder: Path) -> Generation:
 
     Raises:
         OSError: it is not there.
+        ValueError, KeyError: its facts are damaged.
     """
     facts = json.loads((folder / _FACTS).read_text())
     origin = folder / ORIGIN / "lib64"
@@ -144,14 +177,21 @@ def read_generation(folder: Path) -> Generation:
     return Generation(folder, facts["version"], origin / facts["libcuda"], origin / facts["libnvml"])
 
 
+def _remove(path: Path) -> None:
+    """A generation, a half of one, or a link that a crash left; what can not be removed now is left for next time."""
+    with contextlib.suppress(OSError):
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+            return
+        # First its facts: a removal that is cut short leaves nothing that looks whole.
+        (path / _FACTS).unlink(missing_ok=True)
+        shutil.rmtree(path)
+
+
 def _facts(source: DriverSource) -> dict[str, str]:
     files = [source.library(name).file for name in SUBSTITUTED]
     libcuda, libnvml = (str(file) if source.in_place else file.name for file in files)
     return {"version": source.version, "libcuda": libcuda, "libnvml": libnvml}
-
-
-def _half(path: Path) -> bool:
-    return path.name.startswith(_MAKING)
 
 
 def _fingerprint(file: Path) -> str:

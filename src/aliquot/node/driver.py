@@ -1,0 +1,98 @@
+"""The agent's first part: the node's GPUs, and the driver volume that containers are shown them through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from aliquot.driver.discovery import NoDriver
+from aliquot.driver.emulation import driver_version
+from aliquot.driver.native import HOOK, native_part
+from aliquot.node.allotments import Allotments
+from aliquot.node.machine import WAY_OUT, Machine, emulated_machine, real_machine
+from aliquot.node.seating import Seating
+from aliquot.node.settings import Settings
+from aliquot.node.volume.following import NodeDriver
+from aliquot.node.volume.source import (
+    DRIVER_CONTAINER,
+    DriverSource,
+    NoDriverFiles,
+    find_source,
+    from_libraries,
+    loaded_version,
+)
+from aliquot.node.volume.volume import DriverVolume, VolumeError
+
+_LOG: Final = structlog.get_logger("aliquot.node")
+_LIBRARIES: Final = Path("origin/lib64")
+
+
+def open_driver(settings: Settings) -> tuple[Machine, NodeDriver]:
+    """The node's GPUs by its settings, with the driver's files mirrored.
+
+    Raises:
+        UnknownMachine: there is no emulated machine of that name.
+        NoDriver: there is no driver, it does not answer, or it shows no GPU.
+        VolumeError: its files can not be mirrored.
+    """
+    volume = DriverVolume(settings.driver_volume, native_part(HOOK))
+    return _emulated(settings, volume) if settings.emulate else _real(Path(settings.driver_root), volume)
+
+
+def emulated_driver(machine: Machine, folder: Path) -> NodeDriver:
+    """The volume, in `folder`, of an emulated machine."""
+    return _behind(machine, DriverVolume(folder, native_part(HOOK)))
+
+
+async def follow(
+    seating: Seating, allotments: Allotments, on_change: Callable[[str], Awaitable[None]], period_s: float
+) -> None:
+    """Look for ever: another driver is for new containers, and what no container has any more goes.
+
+    `on_change` is told the version that new containers are shown from now on.
+    """
+    told = ""
+    while True:
+        await asyncio.sleep(period_s)
+        try:
+            found = await asyncio.to_thread(seating.driver.look)
+        except (VolumeError, OSError) as error:
+            if told != str(error):
+                _LOG.warning("driver-not-mirrored", why=str(error))
+            told = str(error)
+            continue
+        told = ""
+        if found is not None:
+            _LOG.info("driver-changed", version=found.version, generation=found.name)
+            await on_change(found.version)
+        if gone := await asyncio.to_thread(seating.prune, [allotment.driver for allotment in allotments]):
+            _LOG.info("driver-pruned", generations=gone)
+
+
+def _emulated(settings: Settings, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
+    machine = emulated_machine(settings.emulate, settings.emulated)
+    return machine, _behind(machine, volume)
+
+
+def _behind(machine: Machine, volume: DriverVolume) -> NodeDriver:
+    def find() -> DriverSource:
+        return from_libraries(machine.libcuda, machine.libnvml, driver_version(machine.libcuda.parent))
+
+    return NodeDriver(volume, find)
+
+
+def _real(root: Path, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
+    container = root / DRIVER_CONTAINER.relative_to("/")
+    try:
+        driver = NodeDriver(volume, lambda: find_source(root, container), loaded_version)
+    except NoDriverFiles as error:
+        raise NoDriver(f"{error}. {WAY_OUT}") from None
+    # By the link, so that whoever opens a library again after an upgrade opens the new one.
+    libcuda, libnvml = (volume.link / _LIBRARIES / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
+    own = driver.source.root / "dev"
+    devices = own if (own / "nvidiactl").exists() else root / "dev"
+    return real_machine(libcuda, libnvml, devices, root), driver
