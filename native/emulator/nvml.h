@@ -12,6 +12,7 @@ enum {
 typedef const void *nv_device;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char text[32]; } nv_pci;
 int nv_index(nv_device d); /* -1 when it is no device, or the library is not initialized */
+unsigned nv_pid(int slot);
 void nv_fill_pci(const char *text, nv_pci *out);
 #define NEED_DEVICE(d) int at; do { at = nv_index(d); if (at == -2) return NV_UNINITIALIZED; \
     if (at < 0) return NV_INVALID; } while (0)

@@ -118,7 +118,7 @@ API int nvmlDeviceGetAccountingStats(nv_device d, unsigned pid, account *out)
     emu_shm *s = shm_open_engine();
     shm_sweep();
     for (int i = 0; i < s->slots; i++)
-        if (s->slot[i].pid && (unsigned)(s->slot[i].pid + emu_conf()->fault.nvml_pid_shift) == pid) {
+        if (s->slot[i].pid && nv_pid(i) == pid) {
             const emu_share *share = &s->slot[i].gpu[at];
             *out = (account){.most_bytes = share->used, .time_ms = share->busy_ns / 1000000, .running = 1};
             return NV_OK;

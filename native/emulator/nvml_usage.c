@@ -34,6 +34,13 @@ API int nvmlDeviceGetBAR1MemoryInfo(nv_device d, memory_1 *out)
     return NV_OK;
 }
 
+/* The process of a slot by the caller's PID namespace; 0 where the caller does not see it. */
+unsigned nv_pid(int slot)
+{
+    int pid = shm_pid(slot);
+    return pid > 0 ? (unsigned)(pid + emu_conf()->fault.nvml_pid_shift) : 0;
+}
+
 static int processes(nv_device d, unsigned *count, void *list, size_t size)
 {
     NEED_DEVICE(d);
@@ -46,7 +53,9 @@ static int processes(nv_device d, unsigned *count, void *list, size_t size)
         const emu_slot *slot = &s->slot[i];
         if (!slot->pid || (!slot->gpu[at].used && !slot->gpu[at].contexts))
             continue;
-        process_2 p = {(unsigned)(slot->pid + emu_conf()->fault.nvml_pid_shift), slot->gpu[at].used, ~0u, ~0u};
+        process_2 p = {nv_pid(i), slot->gpu[at].used, ~0u, ~0u};
+        if (!p.pid)
+            continue;
         if (found < room)
             memcpy((char *)list + found * size, &p, size);
         found++;
@@ -124,7 +133,8 @@ API int nvmlDeviceGetProcessUtilization(nv_device d, process_sample *list, unsig
     shm_sweep();
     for (int i = 0; i < s->slots; i++) {
         emu_share *g = &s->slot[i].gpu[at];
-        if (!s->slot[i].pid || !g->contexts)
+        unsigned pid = s->slot[i].pid && g->contexts ? nv_pid(i) : 0;
+        if (!pid)
             continue;
         if (found++ >= room)
             continue;
@@ -134,8 +144,7 @@ API int nvmlDeviceGetProcessUtilization(nv_device d, process_sample *list, unsig
             g->mark_ns = now;
             g->busy_mark = g->busy_ns;
         }
-        list[found - 1] = (process_sample){(unsigned)(s->slot[i].pid + emu_conf()->fault.nvml_pid_shift), now / 1000,
-            share, 0, 0, 0};
+        list[found - 1] = (process_sample){pid, now / 1000, share, 0, 0, 0};
     }
     *count = found;
     return found > room ? NV_SIZE : found ? NV_OK : NV_NOT_FOUND;

@@ -52,8 +52,7 @@ void shm_sleep(_Atomic uint32_t *word, uint32_t seen, uint64_t until_ns)
 static int record_lock(int command, int type, off_t byte)
 {
     struct flock l = {.l_type = (short)type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    int r = fcntl(shm_fd, command, &l);
-    return command == F_GETLK ? (r == 0 && l.l_type != F_UNLCK) : r;
+    return fcntl(shm_fd, command, &l);
 }
 
 static void format(emu_shm *s)
@@ -130,11 +129,22 @@ void shm_forget(void)
     my_slot = -1;
 }
 
-static bool alive(int slot)
+/* The slot's process as the caller's PID namespace numbers it, which the kernel tells of a lock's holder. 0: it is gone;
+ * -1: it lives where the caller does not see it. */
+int shm_pid(int slot)
 {
     /* A process's own lock is no conflict to itself, and both twins may live in one process. */
-    bool own = slot == my_slot || (shm->slot[slot].pid == getpid() && shm->slot[slot].space == pid_space());
-    return own || record_lock(F_GETLK, F_WRLCK, slot);
+    if (slot == my_slot || (shm->slot[slot].pid == getpid() && shm->slot[slot].space == pid_space()))
+        return getpid();
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+    if (fcntl(shm_fd, F_GETLK, &l) != 0 || l.l_type == F_UNLCK)
+        return 0;
+    return l.l_pid > 0 ? l.l_pid : -1;
+}
+
+static bool alive(int slot)
+{
+    return shm_pid(slot) != 0;
 }
 
 void shm_lock(int gpu)

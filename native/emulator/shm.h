@@ -42,6 +42,7 @@ typedef struct {
 
 emu_shm *shm_open_engine(void);
 int shm_my_slot(void);
+int shm_pid(int slot);
 void shm_forget(void); /* in a forked child */
 void shm_sweep(void);
 int shm_charge(int device, uint64_t bytes);

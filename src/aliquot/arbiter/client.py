@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from .records import Answer, Request, Status, TenantGpu, TenantRecord
 
+_CREDENTIALS: Final = struct.Struct("3i")
 __all__ = ["ArbiterClient", "ArbiterError", "NoArbiter", "Status", "TenantGpu", "TenantRecord"]
 
 
@@ -75,6 +77,11 @@ class ArbiterClient:
             raise ArbiterError("the arbiter answered without a status")
         return status
 
+    def process(self) -> int:
+        """The arbiter's pid as this process's pid namespace has it, after a first `status`; 0 where it shows none."""
+        lines = self._lines.get("status.sock")
+        return lines.peer() if lines else 0
+
     def events(self, *, follow: bool = False) -> Iterator[dict[str, Any]]:
         """The kept events, oldest first; with `follow` also every later one, until the arbiter ends.
 
@@ -125,17 +132,14 @@ class _Lines:
 
     def ask(self, request: Request) -> Answer | None:
         """One request, one answer; None when the other side is gone."""
-        try:
-            self.send(request)
-            return self.receive()
-        except TimeoutError as error:
-            raise ArbiterError(f"the arbiter at {self._path} does not answer") from error
+        self.send(request)
+        return self.receive()
 
     def send(self, request: Request) -> None:
         """Write one line; a side that is gone is noticed by `receive`."""
         try:
             self._sock.sendall(msgspec.json.encode(request) + b"\n")
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):
             return
 
     def receive(self) -> Answer | None:
@@ -144,7 +148,14 @@ class _Lines:
             line = self._file.readline()
         except ConnectionResetError:
             return None
+        except TimeoutError as error:
+            raise ArbiterError(f"the arbiter at {self._path} does not answer") from error
         return msgspec.json.decode(line, type=Answer) if line.endswith(b"\n") else None
+
+    def peer(self) -> int:
+        """The pid on the other side."""
+        credentials = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return int(_CREDENTIALS.unpack(credentials)[0])
 
     def close(self) -> None:
         """Give the descriptor back."""

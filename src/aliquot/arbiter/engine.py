@@ -12,7 +12,7 @@ from typing import Any, Final
 from aliquot.tokens import Grant, Renew, Revoke, Share, TokenPolicy
 
 from .records import TenantRecord
-from .seats import Process, Seat, Tenant
+from .seats import Process, Seat, Seen, Tenant
 
 STUCK_FACTOR: Final = 4
 
@@ -25,6 +25,7 @@ class Engine:
     def __init__(self, policy: TokenPolicy, emit: Emit) -> None:
         self.policy = policy
         self.tenants: dict[str, Tenant] = {}
+        self.seen: Seen | None = None
         self._emit = emit
 
     def add(self, tenant: Tenant, now_ns: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from .engine import Engine
 from .events import EventRing
-from .seats import Seat
+from .seats import Seat, Seen
 
 _PERIOD_S: Final = 1.0
 _WORTH_TELLING_BYTES: Final = 32 << 20
@@ -26,12 +26,14 @@ class MemoryMeasure:
     """Samples per-process memory once a second; `apply` takes the last sample into the ledger."""
 
     def __init__(self, libnvml: Path, sample: Callable[[], Used] | None = None) -> None:
-        """Start sampling.
+        """Start sampling. A library that is named by its place may come later, as that of an emulated machine does.
 
         Raises:
             OSError: the library cannot be loaded.
         """
-        self._sample = sample or _nvml_sampler(libnvml)
+        self._libnvml = libnvml
+        late = libnvml.is_absolute() and not libnvml.exists()
+        self._sample = sample or (None if late else _nvml_sampler(libnvml))
         self._latest: Used | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="aliquot-nvml", daemon=True)
@@ -47,6 +49,7 @@ class MemoryMeasure:
         used, self._latest = self._latest, None
         if used is None:
             return
+        engine.seen = Seen(used, now_ns)
         for tenant in engine.tenants.values():
             for seat in tenant.seats:
                 before = seat.context_bytes
@@ -59,6 +62,8 @@ class MemoryMeasure:
     def _run(self) -> None:
         while not self._stop.wait(_PERIOD_S):
             try:
+                if self._sample is None:
+                    self._sample = _nvml_sampler(self._libnvml)
                 self._latest = self._sample()
             except Exception:  # a driver that fails to answer costs accuracy, never the arbiter
                 self._latest = None

@@ -66,17 +66,31 @@ class TenantStatus(msgspec.Struct):
     memory_refusals: int = 0
 
 
+class Unregistered(msgspec.Struct, frozen=True):
+    """A process that NVML sees on a GPU and that is attached to no tenant of it, by the arbiter's own pid namespace."""
+
+    pid: int
+    memory_mib: int
+
+
 class GpuStatus(msgspec.Struct):
-    """One GPU: who holds it and the part of the window that was charged to anybody."""
+    """One GPU: who holds it and the part of the window that was charged to anybody.
+
+    `unregistered` has the largest of those processes, and means something only where `Status.compared` is set.
+    """
 
     uuid: str
     holder: str | None
     busy: float
     tenants: list[TenantStatus]
+    unregistered: list[Unregistered] = []
 
 
 class Status(msgspec.Struct):
-    """Everything at one moment; `now_ns` is CLOCK_MONOTONIC."""
+    """Everything at one moment; `now_ns` is CLOCK_MONOTONIC.
+
+    `compared` is whether NVML's processes are being compared with those that are attached.
+    """
 
     now_ns: int
     boot_id: int
@@ -88,6 +102,7 @@ class Status(msgspec.Struct):
     fail_policy: str
     connections: int
     gpus: list[GpuStatus]
+    compared: bool = False
 
 
 class Request(msgspec.Struct):

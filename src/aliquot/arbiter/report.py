@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import time
 from statistics import median
+from typing import Final
 
 from .engine import Engine
-from .records import GpuStatus, Status, TenantStatus
+from .records import GpuStatus, Status, TenantStatus, Unregistered
 from .seats import Seat, Tenant
 from .settings import Settings
+
+SEEN_FOR_NS: Final = 5_000_000_000
+MOST_UNREGISTERED: Final = 64
 
 
 def status_of(engine: Engine, settings: Settings, boot_id: int) -> Status:
@@ -27,6 +31,7 @@ def status_of(engine: Engine, settings: Settings, boot_id: int) -> Status:
     for gpu in gpus.values():
         used = sum(engine.policy.account(t.name, gpu.uuid).window.used_ns(now) for t in gpu.tenants)
         gpu.busy = min(1.0, used / window)
+    compared = _compare(engine, gpus, now)
     tokens = settings.tokens
     return Status(
         now_ns=now,
@@ -39,7 +44,30 @@ def status_of(engine: Engine, settings: Settings, boot_id: int) -> Status:
         fail_policy=settings.fail_policy.name.lower(),
         connections=sum(len(t.processes) for t in engine.tenants.values()),
         gpus=sorted(gpus.values(), key=lambda g: g.uuid),
+        compared=compared,
     )
+
+
+def _compare(engine: Engine, gpus: dict[str, GpuStatus], now_ns: int) -> bool:
+    """Note the processes that NVML sees on tenants' GPUs and that are not attached; whether that could be told.
+
+    It can not where NVML has told nothing for a while, nor where its numbers are of another pid namespace than ours: a
+    tenant's process has no number then, or none of those that have a context is in NVML's list.
+    """
+    seen, attached = engine.seen, set()
+    computing = []
+    for seat in (seat for tenant in engine.tenants.values() for seat in tenant.seats):
+        attached |= {(seat.gpu.uuid, process.pid) for process in seat.attached}
+        computing += [(seat.gpu.uuid, process.pid) for process in seat.attached if process.leases[seat.slot].contexts]
+    if seen is None or now_ns - seen.at_ns > SEEN_FOR_NS or any(not pid for _, pid in attached):
+        return False
+    if seen.used and computing and not any(key in seen.used for key in computing):
+        return False
+    rest = sorted((-used, uuid, pid) for (uuid, pid), used in seen.used.items() if (uuid, pid) not in attached)
+    for used, uuid, pid in rest:
+        if uuid in gpus and len(gpus[uuid].unregistered) < MOST_UNREGISTERED:
+            gpus[uuid].unregistered.append(Unregistered(pid, -used >> 20))
+    return True
 
 
 def _tenant_status(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int) -> TenantStatus:

@@ -14,6 +14,14 @@ from .pages import GrantPage
 from .records import TenantGpu, TenantRecord
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What NVML told last: bytes by (GPU's UUID, pid), at this time of CLOCK_MONOTONIC."""
+
+    used: dict[tuple[str, int], int]
+    at_ns: int
+
+
 @dataclass(slots=True, eq=False)
 class Lease:
     """What one process holds of one GPU's memory, in bytes."""

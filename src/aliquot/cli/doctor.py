@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from pathlib import Path
 
 import click
 
 from aliquot.cli.options import output_option
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report: `state` is ok, note or fault; a fault has a way out."""
-
-    what: str
-    state: str
-    found: str
-    way_out: str = ""
+from aliquot.model.findings import Finding
 
 
 @click.command()
+@click.option("--node", "of_node", is_flag=True, help="Look at this machine as a node of a Kubernetes cluster.")
+@click.option("--root", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("/"),
+              help="With --node: where the node's root is mounted, as in a container. [default: /]",
+)  # fmt: skip
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path),
+              help="With --node: the settings of its agent, as `aliquot node --config` reads them.",
+)  # fmt: skip
 @output_option
-def doctor(output: str) -> int:
+def doctor(of_node: bool, root: Path, config: Path | None, output: str) -> int:
     """Tell what was found on this machine and what to do about faults; exit status 1 when there is one."""
-    findings = examine()
+    if not of_node and (config is not None or root != Path("/")):
+        raise click.UsageError("--root and --config are about a node; give --node with them")
+    findings = examine_node(root, config) if of_node else examine()
     sound = all(finding.state != "fault" for finding in findings)
     if output == "json":
         click.echo(json.dumps({"ok": sound, "findings": [asdict(finding) for finding in findings]}, indent=2))
@@ -36,6 +37,19 @@ def doctor(output: str) -> int:
         if finding.way_out:
             click.echo(f"{'':<5}  {'':<{width}}  -> {finding.way_out}")
     return 0 if sound else 1
+
+
+def examine_node(root: Path, config: Path | None) -> list[Finding]:
+    """A node of a cluster, whose root is seen at `root`.
+
+    Raises:
+        BadSettings: the agent's settings can not be read.
+    """
+    from aliquot.node.doctoring.checks import examine as examine_host
+    from aliquot.node.doctoring.reading import read_host
+    from aliquot.node.settings import read_settings
+
+    return examine_host(read_host(read_settings(config, {}), root))
 
 
 def examine() -> list[Finding]:
@@ -130,7 +144,7 @@ def _protection() -> list[Finding]:
             "protection",
             "note",
             "cooperative: a library in the program keeps its share; a program that works against it is not held",
-            "for untrusted programs use MIG or separate machines; audited and enforced need the cluster's node agent",
+            "for untrusted programs use MIG or separate machines; in a cluster the node's agent can audit",
         )
     ]
 
@@ -158,4 +172,22 @@ def _engine() -> list[Finding]:
         return [Finding("engine", "fault", str(error), f"look into {runtime.engine_log}; end it and start again")]
     assert facts is not None
     machine = f"emulating {facts.emulate}" if facts.emulate else "on this machine's GPUs"
-    return [Finding("engine", "ok", f"up at {runtime.root}, {machine}, {facts.tenants} tenants, pid {facts.pid}")]
+    up = f"up at {runtime.root}, {machine}, {facts.tenants} tenants, pid {facts.pid}"
+    return [Finding("engine", "ok", up), *_unregistered(runtime.root)]
+
+
+def _unregistered(runtime: Path) -> list[Finding]:
+    """Programs that NVML sees on GPUs with tenants, and that are none of them."""
+    from aliquot.arbiter.client import ArbiterClient, ArbiterError
+
+    try:
+        with ArbiterClient(runtime, timeout_s=2.0) as client:
+            status = client.status()
+    except (ArbiterError, OSError):
+        return []
+    pids = sorted({seen.pid for gpu in status.gpus for seen in gpu.unregistered})
+    if not status.compared or not pids:
+        return []
+    named = ", ".join(map(str, pids[:8])) + (f" and {len(pids) - 8} more" if len(pids) > 8 else "")
+    found = f"processes on shared GPUs that have no share: {named}"
+    return [Finding("unregistered", "note", found, "start them with aliquot run, or end them")]

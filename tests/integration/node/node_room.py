@@ -20,8 +20,9 @@ from aliquot.model.requests import Slice
 from aliquot.node.allotments import Allotments
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.desk import ShareDesk
+from aliquot.node.driver import emulated_driver
 from aliquot.node.kubelet import PodResources
-from aliquot.node.machine import find_machine
+from aliquot.node.machine import emulated_machine
 from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod
 from aliquot.node.seating import Seating
@@ -64,9 +65,10 @@ class Room:
             cdi_dir=str(self.folder / "cdi"), kubelet_dir=str(self.folder / "kubelet"), pre_start_wait_s=1.0,
         )  # fmt: skip
         self.arbiter = self.start_arbiter()
-        self.machine = find_machine("v100x2", self.settings.emulated)
+        self.machine = emulated_machine("v100x2", self.settings.emulated)
         self.settings.tenants.mkdir()
-        self.seating = Seating(NODE, self.machine, self.settings.tenants, self.folder)
+        driver = emulated_driver(self.machine, self.settings.driver_volume)
+        self.seating = Seating(NODE, self.machine, self.settings.tenants, self.folder, driver)
         self.kubelet.start()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)

@@ -13,14 +13,29 @@ PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_MIB = "4096"
 HELD, NO_DRIVER, BYPASSED = "held", "no driver found", "bypassed"
 WAYS = ["plain", "thread", "exec", "deepbind", "namespace", "env -i", "go", "go, env -i"]
-# Preloading and library paths live in the environment: a program that clears it leaves them. On the emulated driver it
-# then finds no driver at all; beside an installed one it would find that one, unheld. A preloaded library is not loaded
-# into the other namespaces of dlmopen.
-EXPECTED = {
-    "substitute": dict.fromkeys(WAYS, HELD),
-    "library-path": dict.fromkeys(WAYS, HELD) | {"env -i": NO_DRIVER, "go, env -i": NO_DRIVER},
-    "preload": dict.fromkeys(WAYS, HELD) | {"env -i": NO_DRIVER, "go, env -i": NO_DRIVER, "namespace": BYPASSED},
-}
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "security.md"
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """The page's table: way of injection -> way of opening, in the order of `WAYS`, -> what comes of it.
+
+    Preloading and library paths live in the environment: a program that clears it leaves them. On the emulated driver
+    it then finds no driver at all; beside an installed one it would find that one, unheld. A preloaded library is not
+    loaded into the other namespaces of dlmopen.
+    """
+    _, _, rest = PAGE.read_text().partition("<!-- what holds on one machine -->\n")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in rest.partition("<!-- end -->")[0].splitlines()
+    ]
+    head, *body = [row for row in rows if row[0].strip("-")]
+    return {
+        injection: {way: row[column] for way, row in zip(WAYS, body, strict=True)}
+        for column, injection in enumerate(head)
+        if column
+    }
+
+
+EXPECTED = documented()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +61,7 @@ def outcome(printed: str) -> str:
 
 @pytest.mark.parametrize("injection", list(EXPECTED))
 def test_ways_into_the_driver_are_held_as_the_table_says(aliquot_cli, programs, injection):
-    """Each way of opening libcuda.so.1 is held to the tenant's memory, or not, exactly as documented."""
+    """Each way of opening libcuda.so.1 is held to the tenant's memory, or not, exactly as docs/security.md has it."""
     seen = {}
     for way, command in programs.items():
         words = ["--emulate", "a100", "--inject", injection, "--gpu-request", ".3", "--gpu-mem", "4Gi", "--", *command]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from aliquot.arbiter.records import Status, TenantStatus
+from aliquot.arbiter.records import Status, TenantStatus, Unregistered
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
 from aliquot.node.machine import Machine
@@ -22,6 +22,19 @@ class Owner:
 
 
 @dataclass(frozen=True)
+class AuditTotals:
+    """What the audit has to tell: GPU's UUID -> programs past Aliquot now; found and ended since the agent started.
+
+    `works` is whether the last look could compare.
+    """
+
+    works: bool = False
+    standing: Mapping[str, int] = field(default_factory=dict)
+    found: int = 0
+    ended: int = 0
+
+
+@dataclass(frozen=True)
 class Use:
     """One container on one GPU; `number` counts the container's GPUs from 0 by their index."""
 
@@ -32,7 +45,11 @@ class Use:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """One GPU with who is on it; `sick` is empty, or why nothing is placed there."""
+    """One GPU with who is on it; `sick` is empty, or why nothing is placed there.
+
+    `unregistered` are the programs on it that no tenant's are, new ones too; `bypassing` counts those that stayed so
+    beyond the audit's time of grace.
+    """
 
     index: int
     uuid: str
@@ -42,6 +59,8 @@ class GpuUse:
     holder: str
     sick: str
     uses: tuple[Use, ...]
+    unregistered: tuple[Unregistered, ...] = ()
+    bypassing: int = 0
 
     @property
     def free_milli(self) -> int:
@@ -56,13 +75,20 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """`answers` is whether the arbiter told anything; without it no GPU shows a use."""
+    """`answers` is whether the arbiter told anything; without it no GPU shows a use. `now_ns` is its CLOCK_MONOTONIC.
+
+    `compared` is whether it compares NVML's processes with those registered; `boot_id` is another for each arbiter.
+    """
 
     node: str
     driver: str
     gpus: tuple[GpuUse, ...]
     answers: bool
     window_ms: int = 0
+    now_ns: int = 0
+    compared: bool = False
+    boot_id: int = 0
+    audit: AuditTotals = AuditTotals()
 
 
 @dataclass(frozen=True)
@@ -76,12 +102,20 @@ class Sources:
     owners: Callable[[], Mapping[str, Owner]]
     """By the name of the arbiter's record."""
     sick: Callable[[], Mapping[GpuUuid, str]] = dict
+    audit: Callable[[], AuditTotals] = AuditTotals
+    driver: Callable[[], str] = str
+    """The version that new containers are shown; empty where only the machine's is known."""
+
+
+def driver_of(sources: Sources) -> str:
+    """The driver's version; empty where nobody knows it."""
+    return sources.driver() or (sources.machine.gpus[0].driver if sources.machine.gpus else "")
 
 
 def look(sources: Sources) -> NodeFacts:
     """The picture now."""
     status = sources.status()
-    owners, sick = dict(sources.owners()), dict(sources.sick())
+    owners, sick, audit = dict(sources.owners()), dict(sources.sick()), sources.audit()
     known = {gpu.uuid: gpu for gpu in status.gpus} if status else {}
     numbers: dict[str, int] = {}
     gpus = []
@@ -102,10 +136,16 @@ def look(sources: Sources) -> NodeFacts:
                 holder,
                 sick.get(GpuUuid(gpu.uuid), ""),
                 tuple(uses),
+                tuple(now.unregistered) if now else (),
+                audit.standing.get(gpu.uuid, 0),
             )
         )
-    driver = sources.machine.gpus[0].driver if sources.machine.gpus else ""
-    return NodeFacts(sources.node, driver, tuple(gpus), status is not None, status.window_ms if status else 0)
+    facts = NodeFacts(sources.node, driver_of(sources), tuple(gpus), status is not None, audit=audit)
+    if status is None:
+        return facts
+    return replace(
+        facts, window_ms=status.window_ms, now_ns=status.now_ns, compared=status.compared, boot_id=status.boot_id
+    )
 
 
 def owner_of(record: str) -> Owner:

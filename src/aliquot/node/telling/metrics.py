@@ -30,6 +30,7 @@ GPU_GAUGES: Final[dict[str, tuple[str, Callable[[GpuUse], float]]]] = {
     "aliquot_node_gpu_free_ratio": ("Part of the GPU promised to nobody", lambda g: g.free_milli / 1000),
     "aliquot_node_gpu_memory_bytes": ("Device memory", lambda g: g.memory_mib * _MIB),
     "aliquot_node_gpu_memory_used_bytes": ("Device memory used by containers", lambda g: g.memory_used_mib * _MIB),
+    "aliquot_node_gpu_unregistered_processes": ("Programs on it that no share holds", lambda g: g.bypassing),
 }
 CONTAINER_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
     "aliquot_container_gpu_request_ratio": ("Guaranteed part of the GPU", lambda t: t.request_milli / 1000),
@@ -53,7 +54,13 @@ CONTAINER_COUNTERS: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]
     "aliquot_container_gpu_handovers_total": ("Grants", lambda t: t.handovers),
     "aliquot_container_gpu_oom_total": ("Allocations refused for its memory limit", lambda t: t.memory_refusals),
 }
-ALWAYS: Final = ("aliquot_node_arbiter_up", "aliquot_node_info")
+ALWAYS: Final = (
+    "aliquot_node_arbiter_up",
+    "aliquot_node_info",
+    "aliquot_node_audited",
+    "aliquot_node_unregistered_found_total",
+    "aliquot_node_unregistered_killed_total",
+)
 
 
 def metric_names() -> frozenset[str]:
@@ -92,10 +99,21 @@ class _NodeCollector(Collector):
         about = InfoMetricFamily("aliquot_node", "The node's driver", labels=("node",))
         about.add_metric([facts.node], {"driver": facts.driver})
         yield from (up, about)
+        yield from _audit_metrics(facts)
         yield from _gpu_metrics(facts)
         yield from _container_metrics(facts)
         for alias in self._aliases:
             yield from ALIASES[alias](facts)
+
+
+def _audit_metrics(facts: NodeFacts) -> Iterable[Metric]:
+    audited = GaugeMetricFamily("aliquot_node_audited", "1 while NVML is compared with who registered", labels=["node"])
+    found = CounterMetricFamily("aliquot_node_unregistered_found", "Programs found past Aliquot", labels=["node"])
+    killed = CounterMetricFamily("aliquot_node_unregistered_killed", "Of those, killed", labels=["node"])
+    audited.add_metric([facts.node], 1 if facts.audit.works else 0)
+    found.add_metric([facts.node], facts.audit.found)
+    killed.add_metric([facts.node], facts.audit.ended)
+    yield from (audited, found, killed)
 
 
 def _gpu_metrics(facts: NodeFacts) -> Iterable[Metric]:

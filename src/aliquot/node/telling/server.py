@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from aliquot.model.errors import AliquotError
 from aliquot.node.telling.aliases import by_container
-from aliquot.node.telling.facts import NodeFacts, Sources, look
+from aliquot.node.telling.facts import NodeFacts, Sources, driver_of, look
 from aliquot.node.telling.metrics import registry_of
 from aliquot.node.telling.text import graph, usage
 
@@ -59,7 +59,7 @@ def application(sources: Sources, aliases: Sequence[str] = ()) -> Starlette:
         return Response(msgspec.json.encode(node_body(facts)), media_type="application/json")
 
     async def version(_: Request) -> Response:
-        return PlainTextResponse(f"aliquot {_version()}\ndriver {_driver(sources) or 'unknown'}\n")
+        return PlainTextResponse(f"aliquot {_version()}\ndriver {driver_of(sources) or 'unknown'}\n")
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -81,6 +81,8 @@ def node_body(facts: NodeFacts) -> dict[str, Any]:
         "driver": facts.driver,
         "arbiter_answers": facts.answers,
         "window_ms": facts.window_ms,
+        "now_ns": facts.now_ns,
+        "audited": facts.audit.works,
         "gpus": [msgspec.to_builtins(gpu) | {"free_milli": gpu.free_milli} for gpu in facts.gpus],
         "pods": pods,
     }
@@ -130,7 +132,3 @@ def _version() -> str:
         return metadata.version("aliquot")
     except metadata.PackageNotFoundError:
         return "unknown"
-
-
-def _driver(sources: Sources) -> str:
-    return sources.machine.gpus[0].driver if sources.machine.gpus else ""

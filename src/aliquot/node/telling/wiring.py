@@ -12,29 +12,56 @@ import msgspec
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
 from aliquot.model.ids import GpuUuid
+from aliquot.node.audit import Audit
 from aliquot.node.events import Events
+from aliquot.node.pods import Pods
+from aliquot.node.processes import read_program
 from aliquot.node.seating import Seating
-from aliquot.node.telling.facts import Owner, Sources, look
+from aliquot.node.settings import Settings
+from aliquot.node.telling.auditing import Auditing
+from aliquot.node.telling.facts import AuditTotals, Owner, Sources, look
 from aliquot.node.telling.notices import Notices
 
 _TIMEOUT_S: Final = 2.0
 
 
-def sources_of(seating: Seating, runtime_dir: Path, sick: Callable[[], Mapping[GpuUuid, str]] = dict) -> Sources:
+def sources_of(
+    seating: Seating,
+    runtime_dir: Path,
+    sick: Callable[[], Mapping[GpuUuid, str]] = dict,
+    audit: Callable[[], AuditTotals] = AuditTotals,
+) -> Sources:
     """The sources of a node whose arbiter listens in `runtime_dir`."""
 
     def owners() -> dict[str, Owner]:
         seats = list(seating.seats.values())
         return {s.record.name: Owner(s.owner.namespace, s.owner.pod, s.container, s.owner.uid) for s in seats}
 
-    return Sources(seating.node, seating.machine, lambda: arbiter_status(runtime_dir), owners, sick)
+    def driver() -> str:
+        return seating.machine.gpus[0].driver
+
+    return Sources(seating.node, seating.machine, lambda: arbiter_status(runtime_dir), owners, sick, audit, driver)
+
+
+def telling_of(
+    settings: Settings, seating: Seating, pods: Pods, events: Events, sick: Callable[[], Mapping[GpuUuid, str]]
+) -> tuple[Sources, Auditing]:
+    """What an agent tells from, and its audit, which is among it."""
+    audit = Audit(read_program, settings.audit_grace_s)
+    sources = sources_of(seating, Path(settings.runtime_dir), sick, lambda: audit.totals)
+    return sources, Auditing(audit, sources, pods, events, kill=settings.audit_kill)
 
 
 def arbiter_status(runtime_dir: Path) -> Status | None:
-    """What the arbiter tells now; None while it does not answer. A connection of its own, so any thread may ask."""
+    """What the arbiter tells now; None while it does not answer. A connection of its own, so any thread may ask.
+
+    An arbiter in another pid namespace than ours names processes by other numbers: then nothing counts as compared.
+    """
     try:
         with ArbiterClient(runtime_dir, timeout_s=_TIMEOUT_S) as client:
-            return client.status()
+            status = client.status()
+            status.compared = status.compared and client.process() == status.pid
+            return status
     except (ArbiterError, OSError, msgspec.MsgspecError):
         return None
 

@@ -1,0 +1,109 @@
+"""The audit: programs that compute on a shared GPU without having registered with its arbiter.
+
+What NVML sees on a GPU and what is attached to the arbiter should be the same. A program beyond that went past our
+library, by a copy of the driver's or by a driver that was mounted where nobody gave a share. Nothing holds it to one.
+
+Pure: the picture, the clock and the reader of programs are given. Nobody is accused in a hurry: a program has a time of
+grace from the first look that saw it, that time starts again with every arbiter, to which programs attach anew, and a
+program that is seen to have no driver open is not the one that was meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from aliquot.node.telling.facts import AuditTotals, NodeFacts
+
+MOST_TOLD: Final = 16
+"""Findings of one look; the others come at the next."""
+_POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+_CONTAINER: Final = re.compile(r"([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A running process as its node sees it; `began` tells it from a later one of the same number."""
+
+    pid: int
+    began: str
+    name: str = ""
+    cgroup: str = ""
+    drives: bool | None = None
+    """Whether it has a driver's device open; None where we may not look."""
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Bypass:
+    """A program found past Aliquot, on the GPU of that index."""
+
+    gpu: int
+    program: Program
+    memory_mib: int
+
+
+class Audit:
+    """Remembers since when each unregistered program is seen, and who was told already."""
+
+    def __init__(self, read: Callable[[int], Program | None], grace_s: float) -> None:
+        self.totals = AuditTotals()
+        self._read = read
+        self._grace_s = grace_s
+        self._arbiter = 0
+        self._since: dict[tuple[str, int, str], float] = {}
+        self._told: set[tuple[str, int, str]] = set()
+
+    def look(self, facts: NodeFacts, now_s: float) -> list[Bypass]:
+        """The programs that are past Aliquot and were not told yet, at `now_s` of a monotonic clock."""
+        if not facts.compared or facts.boot_id != self._arbiter:
+            self._since.clear()
+            self._arbiter = facts.boot_id
+        if not facts.compared:
+            self.totals = replace(self.totals, works=False, standing={})
+            return []
+        since, told, standing = {}, set(), dict.fromkeys((gpu.uuid for gpu in facts.gpus), 0)
+        fresh: list[Bypass] = []
+        for gpu in facts.gpus:
+            for seen in gpu.unregistered:
+                program = self._read(seen.pid)
+                if program is None or program.stopped or program.drives is False:
+                    continue  # gone, or not able to register now and no load either, or another of that number
+                key = (gpu.uuid, program.pid, program.began)
+                since[key] = self._since.get(key, now_s)
+                if now_s - since[key] < self._grace_s:
+                    continue
+                standing[gpu.uuid] += 1
+                if key in self._told:
+                    told.add(key)
+                elif len(fresh) < MOST_TOLD:
+                    told.add(key)
+                    fresh.append(Bypass(gpu.index, program, seen.memory_mib))
+        self._since, self._told = since, told
+        self.totals = AuditTotals(True, standing, self.totals.found + len(fresh), self.totals.ended)
+        return fresh
+
+    def ended(self, count: int) -> None:
+        """Note how many programs were ended."""
+        self.totals = replace(self.totals, ended=self.totals.ended + count)
+
+
+def pod_of(cgroup: str) -> tuple[str, str]:
+    """The pod's uid and the container's id in a cgroup's path, as kubelet's drivers cgroupfs and systemd write it.
+
+    Both empty where there is none, as for a process of the node itself.
+    """
+    pod = _POD.search(cgroup)
+    if pod is None:
+        return "", ""
+    container = _CONTAINER.search(cgroup, pod.end())
+    return pod.group(1).replace("_", "-"), container.group(1) if container else ""
+
+
+def container_of(container_id: str, statuses: Iterable[tuple[str, str]]) -> str:
+    """The name of the container with that id, by (name, id with its runtime's prefix); empty where it is not there."""
+    if not container_id:
+        return ""
+    return next((name for name, known in statuses if known.endswith(container_id)), "")

@@ -1,0 +1,225 @@
+"""What is wrong with a described node, and what mends it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from aliquot.kube.names import GPU_PERCENT
+from aliquot.model.findings import Finding
+from aliquot.node.doctoring.host import Arbiter, Cgroups, FolderState, Host, Kubelet
+from aliquot.node.doctoring.runtime import Runtime
+
+OURS: Final = GPU_PERCENT.replace("/", "-") + ".sock"
+STOCK: Final = "nvidia.com/gpu"
+NEEDED: Final = ("cpu", "memory", "pids")
+LEAST_FREE_MIB: Final = 16
+_RESTART: Final = "restart the node's aliquot pod; look into its log"
+
+
+def examine(host: Host) -> list[Finding]:
+    """Everything, in the order in which a container's start needs it."""
+    return [
+        *_driver(host),
+        *_runtime(host.runtime, host.cdi_dir, kubelet_runs=host.kubelet.registration == "answers"),
+        *_kubelet(host.kubelet, host.kubelet_dir),
+        *_stock(host.kubelet, host.gpus),
+        *_agent(host),
+        *_arbiter(host.arbiter, host.runtime_dir),
+        *_folders(host),
+        *_cgroups(host.cgroups),
+        _protection(host.arbiter),
+    ]
+
+
+def _driver(host: Host) -> Iterator[Finding]:
+    if host.no_driver:
+        way_out = "install the NVIDIA driver, or name its root with --driver-root; to try without: --emulate v100x2"
+        yield Finding("driver", "fault", host.no_driver, way_out)
+    elif host.driver:
+        yield Finding("driver", "ok", host.driver)
+
+
+def _runtime(runtime: Runtime | None, cdi_dir: str, *, kubelet_runs: bool) -> Iterator[Finding]:
+    what = "container runtime"
+    if runtime is None and kubelet_runs:
+        found = "kubelet runs, so there is one, but neither containerd nor CRI-O is seen from here"
+        yield Finding(what, "note", found, "mount the node's root, and name it with --root")
+        return
+    if runtime is None:
+        way_out = "run containerd or CRI-O, and name its socket to kubelet (containerRuntimeEndpoint)"
+        yield Finding(what, "fault", "neither containerd nor CRI-O was found", way_out)
+        return
+    where = f"in {runtime.config} and restart {runtime.name}" if runtime.config else f"and restart {runtime.name}"
+    if runtime.trouble:
+        yield Finding(what, "fault", f"its configuration can not be read: {runtime.trouble}", f"mend it {where}")
+        return
+    if not runtime.serves_kubelet:
+        yield Finding(what, "fault", "containerd's CRI plugin is disabled", f"take cri out of disabled_plugins {where}")
+        return
+    if runtime.cdi is False:
+        found = f"{runtime.name} has CDI off, so a container's GPU is never added to it"
+        yield Finding(what, "fault", found, f"set enable_cdi = true {where}")
+        return
+    if cdi_dir not in [_plain(folder) for folder in runtime.folders]:
+        found = f"{runtime.name} reads CDI files in {', '.join(runtime.folders) or 'no folder'}, not in {cdi_dir}"
+        way_out = f"add {cdi_dir} to cdi_spec_dirs {where}, or give the agent --cdi-dir"
+        yield Finding(what, "fault", found, way_out)
+        return
+    if runtime.cdi is None:
+        found = f"{runtime.name} is not told about CDI, which is off before 2.0"
+        yield Finding(what, "note", found, f"set enable_cdi = true {where}")
+        return
+    yield Finding(what, "ok", f"{runtime.name} reads CDI files in {cdi_dir}")
+
+
+def _kubelet(kubelet: Kubelet, folder: str) -> Iterator[Finding]:
+    faults = list(_kubelet_faults(kubelet, folder))
+    yield from faults or [Finding("kubelet", "ok", f"takes device plugins and answers below {folder}")]
+
+
+def _kubelet_faults(kubelet: Kubelet, folder: str) -> Iterator[Finding]:
+    start = "start kubelet (systemctl status kubelet); where its root is another folder, give --kubelet-dir"
+    plugins = f"{folder}/device-plugins"
+    if kubelet.registration == "missing":
+        yield Finding("kubelet", "fault", f"{plugins}/kubelet.sock is missing: no device plugin can register", start)
+    elif kubelet.registration == "refuses":
+        yield Finding("kubelet", "fault", f"{plugins}/kubelet.sock is left over: nobody listens there", start)
+    elif kubelet.registration == "barred":
+        yield Finding("kubelet", "note", f"{plugins} is not to be looked into", "run as root")
+    if kubelet.registration == "answers" and kubelet.pod_resources in ("missing", "refuses"):
+        found = f"{folder}/pod-resources/kubelet.sock does not answer: nobody can tell whose container starts"
+        yield Finding("PodResources", "fault", found, f"is it mounted from the node? {start}")
+    if not kubelet.cdi:
+        found = "the feature gate DevicePluginCDIDevices is off: kubelet drops what the plugin answers"
+        yield Finding("kubelet", "fault", found, "take it out of featureGates in kubelet's configuration")
+    if kubelet.offered is None:
+        found = f"{plugins}/kubelet_internal_checkpoint can not be read: devices of init containers have no owner"
+        way_out = "drain the node, remove the file, restart kubelet: it writes a new one"
+        yield Finding("kubelet's checkpoint", "fault", found, way_out)
+
+
+def _stock(kubelet: Kubelet, gpus: str) -> Iterator[Finding]:
+    offered = kubelet.offered or {}
+    running = [n for n, state in kubelet.plugins.items() if n.startswith("nvidia") and state == "answers"]
+    count = offered.get(STOCK, 0)
+    if not running or not count:
+        return
+    if gpus == "own":
+        found = f"another device plugin offers {count} {STOCK} here ({running[0]}): kubelet may give one GPU away twice"
+        way_out = "take NVIDIA's plugin off this node (its nodeSelector), or run the agent with --gpus coexist"
+        yield Finding("stock plugin", "fault", found, way_out)
+    else:
+        yield Finding("stock plugin", "ok", f"offers {count} {STOCK}; what holder pods hold of them is shared")
+
+
+def _agent(host: Host) -> Iterator[Finding]:
+    state = host.kubelet.plugins.get(OURS, "missing")
+    where = f"{host.kubelet_dir}/device-plugins/{OURS}"
+    if state == "refuses":
+        found = f"{where} is left over: the agent that made it is gone"
+        yield Finding("agent", "fault", found, f"{_RESTART}; it puts a new socket in its place")
+    elif state == "missing":
+        found = f"no agent serves {GPU_PERCENT}: {where} is missing"
+        yield Finding("agent", "fault", found, f"run aliquot node here, or {_RESTART}")
+    elif state == "answers" and host.kubelet.offered is not None:
+        if count := host.kubelet.offered.get(GPU_PERCENT, 0):
+            yield Finding("agent", "ok", f"offers {count} {GPU_PERCENT}")
+        else:
+            found = f"it serves, but kubelet offers no {GPU_PERCENT}: not registered, or withdrawn"
+            yield Finding("agent", "fault", found, "the agent's log says why (unfit, not-registered)")
+    for name, other in sorted(host.kubelet.plugins.items()):
+        if name != OURS and other == "refuses":
+            found = f"{name} in the folder of device plugins is left over: nobody listens there"
+            yield Finding("stale socket", "note", found, "remove it, or restart the plugin that it belongs to")
+    if host.checkpoint:
+        way_out = "the agent sets it aside and rebuilds it from kubelet and the pods' plans when it starts"
+        yield Finding("agent's checkpoint", "fault", host.checkpoint, f"{_RESTART}; {way_out}")
+
+
+def _arbiter(arbiter: Arbiter, runtime_dir: str) -> Iterator[Finding]:
+    if arbiter.trouble:
+        way_out = f"restart the arbiter's container (aliquot arbiter --runtime-dir {runtime_dir}); look into its log"
+        yield Finding("arbiter", "fault", arbiter.trouble, way_out)
+        return
+    yield Finding("arbiter", "ok", f"answers; tenants: {arbiter.tenants}")
+    if arbiter.unregistered:
+        found = f"programs on shared GPUs that did not register: {arbiter.unregistered}"
+        way_out = "the events GpuUnregisteredProcess name their pods; --audit-kill ends them"
+        yield Finding("unregistered", "note", found, way_out)
+
+
+def _folders(host: Host) -> Iterator[Finding]:
+    listed = (
+        ("state", host.state_dir, host.folders.state),
+        ("CDI files", host.cdi_dir, host.folders.cdi),
+        ("tenants", host.runtime_dir, host.folders.runtime),
+    )
+    faults = [fault for what, folder, state in listed for fault in _folder(what, folder, state)]
+    if not faults and host.folders.free_mib < LEAST_FREE_MIB:
+        found = f"{host.state_dir} has {host.folders.free_mib} MiB left"
+        faults = [Finding("state", "fault", found, "make room: without its checkpoint the agent gives nothing away")]
+    yield from faults or [Finding("folders", "ok", "state, CDI files and tenants can be written")]
+
+
+def _folder(what: str, folder: str, state: FolderState) -> Iterator[Finding]:
+    match state:
+        case "full":
+            way_out = "make room: nothing new is given away until it can be written"
+            yield Finding(what, "fault", f"the disk of {folder} is full", way_out)
+        case "read-only":
+            way_out = "mount it writable (mount -o remount,rw; fsck where the kernel did that after an error)"
+            yield Finding(what, "fault", f"{folder} is mounted read-only", way_out)
+        case "no folder":
+            yield Finding(what, "fault", f"{folder} is no folder", "move what is there, the agent makes the folder")
+        case "missing":
+            yield Finding(what, "note", f"{folder} is not there yet", "the agent makes it when it starts")
+        case "barred":
+            yield Finding(what, "note", f"{folder} can not be tried from here", "run as root, with a writable --root")
+        case "writable":
+            return
+
+
+def _cgroups(cgroups: Cgroups) -> Iterator[Finding]:
+    if not cgroups.whole:
+        found = "only those of a container are seen from here"
+        yield Finding("cgroups", "note", found, "mount the node's root, and name it with --root")
+        return
+    if cgroups.version == 0:
+        way_out = "mount cgroup2 at /sys/fs/cgroup; in a container, give --root with the node's root mounted"
+        yield Finding("cgroups", "fault", "no cgroups below /sys/fs/cgroup", way_out)
+        return
+    if cgroups.version == 1:
+        found = (
+            "version 1: kubelet refuses it by default since 1.35, and limits by the driver (enforced) need version 2"
+        )
+        yield Finding("cgroups", "note", found, "boot with systemd.unified_cgroup_hierarchy=1")
+        return
+    missing = [name for name in NEEDED if name not in cgroups.known]
+    withheld = [name for name in NEEDED if cgroups.given is not None and name not in cgroups.given]
+    if cgroups.read_only:
+        found = "/sys/fs/cgroup is mounted read-only: no container can be started"
+        yield Finding("cgroups", "fault", found, "mount -o remount,rw /sys/fs/cgroup on the node")
+    elif missing:
+        found = f"the kernel has no controller {', '.join(missing)}"
+        yield Finding("cgroups", "fault", found, "take cgroup_disable off the kernel's command line, and boot")
+    elif withheld:
+        found = f"pods do not get the controller {', '.join(withheld)}"
+        way_out = "delegate it: Delegate=yes for kubelet's unit, + its name in cgroup.subtree_control of each parent"
+        yield Finding("cgroups", "fault", found, way_out)
+    else:
+        yield Finding("cgroups", "ok", "version 2, with cpu, memory and pids for pods")
+
+
+def _protection(arbiter: Arbiter) -> Finding:
+    if arbiter.compared:
+        found = "audited: shares are kept by a library in each program; a program that goes past it is found and told"
+        return Finding("protection", "ok", found)
+    found = "cooperative: shares are kept by a library in each program; a program that goes past it is not noticed"
+    way_out = "give the arbiter --libnvml and the host's process numbers (hostPID), so that NVML can be compared"
+    return Finding("protection", "note", found, "" if arbiter.trouble else way_out)
+
+
+def _plain(folder: str) -> str:
+    """/var/run is /run on every system that has both."""
+    return folder.removeprefix("/var") if folder.startswith("/var/run/") else folder.rstrip("/")

@@ -1,0 +1,82 @@
+"""A node as its doctor knows it: facts, without judgement. `reading` makes them; a test writes them down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from aliquot.node.doctoring.runtime import Runtime
+
+SocketState = Literal["answers", "refuses", "missing", "barred"]
+"""Somebody listens; a file is left that nobody listens at; nothing is there; it can not be told from here."""
+FolderState = Literal["writable", "missing", "read-only", "full", "barred", "no folder"]
+
+
+@dataclass(frozen=True)
+class Kubelet:
+    """Kubelet's side: its two sockets and its device checkpoint.
+
+    `plugins` are the sockets of device plugins; `offered` counts the devices of each resource by the checkpoint, None
+    where that can not be read; `cdi` is False where its feature gate was put off.
+    """
+
+    registration: SocketState = "answers"
+    pod_resources: SocketState = "answers"
+    plugins: Mapping[str, SocketState] = field(default_factory=dict)
+    offered: Mapping[str, int] | None = field(default_factory=dict)
+    cdi: bool = True
+
+
+@dataclass(frozen=True)
+class Arbiter:
+    """The arbiter: empty `trouble` when it answers. `unregistered` counts programs past Aliquot, of what `compared`."""
+
+    trouble: str = ""
+    tenants: int = 0
+    compared: bool = False
+    unregistered: int = 0
+
+
+@dataclass(frozen=True)
+class Cgroups:
+    """The hierarchy: version 0 is none at all; `given` are the controllers that pods have, None without pods.
+
+    `whole` is False where only a container's part of it is seen; then the rest means nothing.
+    """
+
+    version: int = 2
+    read_only: bool = False
+    known: frozenset[str] = frozenset({"cpu", "memory", "pids"})
+    given: frozenset[str] | None = frozenset({"cpu", "memory", "pids"})
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where the agent writes: its state, the CDI files, the tenants."""
+
+    state: FolderState = "writable"
+    cdi: FolderState = "writable"
+    runtime: FolderState = "writable"
+    free_mib: int = 1 << 20
+
+
+@dataclass(frozen=True)
+class Host:
+    """One node. `checkpoint` is empty, or what is wrong with the agent's; `driver` the version found, `no_driver` why
+    none was; `gpus` is whose the node's GPUs are, as in the agent's settings."""
+
+    runtime: Runtime | None = field(default_factory=lambda: Runtime("containerd", "/etc/containerd/config.toml", True))
+    kubelet: Kubelet = field(default_factory=Kubelet)
+    arbiter: Arbiter = field(default_factory=Arbiter)
+    cgroups: Cgroups = field(default_factory=Cgroups)
+    folders: Folders = field(default_factory=Folders)
+    checkpoint: str = ""
+    driver: str = ""
+    no_driver: str = ""
+    gpus: str = "own"
+    state_dir: str = "/var/lib/aliquot"
+    cdi_dir: str = "/run/cdi"
+    runtime_dir: str = "/run/aliquot"
+    kubelet_dir: str = "/var/lib/kubelet"

@@ -1,0 +1,274 @@
+"""Looks at a node: its own root, or another that is mounted somewhere. It changes nothing but a file made and removed.
+
+A path is the node's own; `root` says where the node's root is seen from here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from aliquot.arbiter.client import ArbiterClient, ArbiterError
+from aliquot.node.checkpoint import read_checkpoint
+from aliquot.node.doctoring.host import Arbiter, Cgroups, Folders, FolderState, Host, Kubelet, SocketState
+from aliquot.node.doctoring.runtime import Runtime, containerd, crio, imports_of
+from aliquot.node.kubelet import offered
+from aliquot.node.settings import Settings
+from aliquot.node.volume.source import DRIVER_CONTAINER, NoDriverFiles, find_source
+
+CONTAINERD_PLACES: Final = (
+    ("/run/k3s/containerd/containerd.sock", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),
+    ("/run/k3s/containerd/containerd.sock", "/var/lib/rancher/rke2/agent/etc/containerd/config.toml"),
+    ("/run/containerd/containerd.sock", "/etc/containerd/config.toml"),
+)
+CRIO_SOCKET: Final = "/run/crio/crio.sock"
+CRIO_FILES: Final = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d")
+CDI_GATE: Final = "DevicePluginCDIDevices"
+PROBE_BYTES: Final = 64 << 10
+FIRST_CGROUP_NAMESPACE: Final = 0xEFFFFFFB
+_RELEASE: Final = re.compile(r"\bv?(\d+)\.(\d+)\.\d+")
+_PODS: Final = ("kubepods.slice", "kubepods")
+
+
+def read_host(settings: Settings, root: Path = Path("/")) -> Host:
+    """The node by the settings of its agent."""
+    driver, no_driver = _driver(settings, root)
+    return Host(
+        runtime=_runtime(root, Path(settings.kubelet_dir)),
+        kubelet=_kubelet(root, Path(settings.kubelet_dir)),
+        arbiter=_arbiter(below(root, settings.runtime_dir)),
+        cgroups=read_cgroups(below(root, "/sys/fs/cgroup"), contained=root == Path("/") and _contained()),
+        folders=_folders(settings, root),
+        checkpoint=_checkpoint(below(root, str(settings.checkpoint))),
+        driver=driver,
+        no_driver=no_driver,
+        gpus=settings.gpus,
+        state_dir=settings.state_dir,
+        cdi_dir=settings.cdi_dir,
+        runtime_dir=settings.runtime_dir,
+        kubelet_dir=settings.kubelet_dir,
+    )
+
+
+def below(root: Path, path: str | Path) -> Path:
+    """Where a path of the node is from here."""
+    return root / str(path).lstrip("/")
+
+
+def socket_state(path: Path) -> SocketState:
+    """Whether somebody listens. The folder is entered by descriptor, since a socket's path may have 107 bytes only."""
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return "barred"
+    except OSError:
+        return "missing"
+    try:
+        if not path.exists():
+            return "missing"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(2.0)
+            sock.connect(f"/proc/self/fd/{folder}/{path.name}")
+    except PermissionError:
+        return "barred"
+    except OSError:
+        return "refuses"
+    finally:
+        os.close(folder)
+    return "answers"
+
+
+def folder_state(folder: Path) -> FolderState:
+    """Whether a file can be written there, to the disk; it is tried, and nothing of it stays."""
+    if not folder.exists():
+        return "missing"
+    if not folder.is_dir():
+        return "no folder"
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0" * PROBE_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        match error.errno:
+            case errno.ENOSPC | errno.EDQUOT:
+                return "full"
+            case errno.EROFS:
+                return "read-only"
+            case _:
+                return "barred"
+    return "writable"
+
+
+def read_cgroups(top: Path, *, contained: bool = False) -> Cgroups:
+    """The hierarchy mounted at `top`; `contained` is whether that is a container's own view."""
+    try:
+        known = frozenset((top / "cgroup.controllers").read_text().split())
+    except OSError:
+        version = 1 if (top / "memory").is_dir() or (top / "cpu").is_dir() else 0
+        return Cgroups(version=version, whole=not contained)
+    given = None
+    for pods in _PODS:
+        file = top / pods / "cgroup.controllers"
+        if file.exists():
+            given = frozenset(file.read_text().split())
+    return Cgroups(2, _read_only(top), known, given, whole=not contained)
+
+
+# -- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _read_only(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _contained() -> bool:
+    """Whether this process has a cgroup namespace of its own; the first one has a number that never changes.
+
+    Source: Linux, include/linux/proc_ns.h, PROC_CGROUP_INIT_INO.
+    """
+    try:
+        return Path("/proc/self/ns/cgroup").stat().st_ino != FIRST_CGROUP_NAMESPACE
+    except OSError:
+        return False
+
+
+def _driver(settings: Settings, root: Path) -> tuple[str, str]:
+    if settings.emulate:
+        return f"emulated, {settings.emulate}", ""
+    try:
+        source = find_source(below(root, settings.driver_root), below(root, DRIVER_CONTAINER))
+        return f"{source.library('libcuda.so').file} (version {source.version or 'unknown'})", ""
+    except NoDriverFiles as error:
+        return "", str(error)
+
+
+def _runtime(root: Path, kubelet_dir: Path) -> Runtime | None:
+    """The runtime that kubelet's configuration names; without that, the one whose socket or configuration is there."""
+    named = str(_kubelet_configuration(below(root, kubelet_dir)).get("containerRuntimeEndpoint") or "")
+    sockets = [socket for socket, _ in CONTAINERD_PLACES] + [CRIO_SOCKET]
+    wanted = [socket for socket in sockets if named.replace("/var/run/", "/run/").endswith(socket)]
+    for socket_path, config in CONTAINERD_PLACES:
+        if wanted and socket_path not in wanted:
+            continue
+        if below(root, config).exists() or (socket_path in wanted or below(root, socket_path).exists()):
+            return _containerd(root, config)
+    if (CRIO_SOCKET in wanted) or any(below(root, path).exists() for path in (CRIO_SOCKET, *CRIO_FILES)):
+        return _crio(root)
+    return None
+
+
+def _containerd(root: Path, config: str) -> Runtime:
+    texts: list[tuple[str, str]] = []
+    trouble = ""
+    try:
+        if below(root, config).exists():
+            texts.append((config, below(root, config).read_text()))
+            for pattern in imports_of(texts[0][1], Path(config).parent):
+                found = sorted(root.glob(pattern.lstrip("/")))
+                texts += [(f"/{path.relative_to(root)}", path.read_text()) for path in found]
+    except (OSError, ValueError) as error:
+        trouble = str(error)
+    made = containerd(config, texts, _containerd_release(root))
+    return replace(made, trouble=trouble) if trouble else made
+
+
+def _containerd_release(root: Path) -> tuple[int, ...]:
+    """By the program itself; empty where it can not be run from here."""
+    for folder in ("usr/bin", "usr/local/bin", "opt/bin"):
+        program = root / folder / "containerd"
+        if not program.exists():
+            continue
+        try:
+            done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if match := _RELEASE.search(done.stdout):
+            return int(match.group(1)), int(match.group(2))
+    return ()
+
+
+def _crio(root: Path) -> Runtime:
+    main, folder = (below(root, path) for path in CRIO_FILES)
+    try:
+        files = [path for path in (main, *sorted(folder.glob("*"))) if path.is_file()]
+        texts = [(f"/{path.relative_to(root)}", path.read_text()) for path in files]
+    except (OSError, ValueError) as error:
+        return replace(crio(CRIO_FILES[0], ()), trouble=str(error))
+    return crio(CRIO_FILES[0], texts)
+
+
+def _kubelet_configuration(folder: Path) -> dict[str, Any]:
+    """What kubeadm and others leave in kubelet's root; empty where there is nothing to be read."""
+    try:
+        content = yaml.safe_load((folder / "config.yaml").read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _kubelet(root: Path, folder: Path) -> Kubelet:
+    plugins = below(root, folder) / "device-plugins"
+    gates = _kubelet_configuration(below(root, folder)).get("featureGates") or {}
+    sockets = sorted(plugins.glob("*.sock")) if plugins.is_dir() else []
+    return Kubelet(
+        registration=socket_state(plugins / "kubelet.sock"),
+        pod_resources=socket_state(below(root, folder) / "pod-resources" / "kubelet.sock"),
+        plugins={path.name: socket_state(path) for path in sockets if path.name != "kubelet.sock"},
+        offered=offered(plugins),
+        cdi=gates.get(CDI_GATE) is not False,
+    )
+
+
+def _arbiter(folder: Path) -> Arbiter:
+    state = socket_state(folder / "status.sock")
+    if state == "missing":
+        return Arbiter(f"no arbiter: {folder}/status.sock is missing")
+    if state == "barred":
+        return Arbiter(f"{folder}/status.sock may not be used by you; run as root")
+    try:
+        with ArbiterClient(folder, timeout_s=5.0) as client:
+            status = client.status()
+            same = client.process() == status.pid
+    except (ArbiterError, msgspec.MsgspecError, OSError) as error:
+        return Arbiter(f"the arbiter does not answer: {error}")
+    names = {tenant.name for gpu in status.gpus for tenant in gpu.tenants}
+    programs = {seen.pid for gpu in status.gpus for seen in gpu.unregistered}
+    return Arbiter("", len(names), status.compared and same, len(programs) if status.compared else 0)
+
+
+def _folders(settings: Settings, root: Path) -> Folders:
+    state = below(root, settings.state_dir)
+    free_mib = shutil.disk_usage(state).free >> 20 if state.is_dir() else 1 << 20
+    untold = root != Path("/") and _read_only(root)  # the mount of the root says nothing of the node's own
+
+    def state_of(name: str) -> FolderState:
+        found = folder_state(below(root, name))
+        return "barred" if untold and found == "read-only" else found
+
+    return Folders(state_of(settings.state_dir), state_of(settings.cdi_dir), state_of(settings.runtime_dir), free_mib)
+
+
+def _checkpoint(path: Path) -> str:
+    """What is wrong with the agent's checkpoint; tried on a copy, since the agent's reader sets a damaged one aside."""
+    if not path.exists():
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        try:
+            copy.write_bytes(path.read_bytes())
+        except OSError as error:
+            return f"{path} can not be read ({error.strerror})"
+        trouble = read_checkpoint(copy)[1]
+    return f"{path}{trouble.removeprefix(str(copy)).partition(';')[0]}" if trouble else ""

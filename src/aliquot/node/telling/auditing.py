@@ -1,0 +1,72 @@
+"""The audit at work: looks again and again, tells pods' owners, and ends what was found where that was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from aliquot.node.audit import Audit, Bypass, container_of, pod_of
+from aliquot.node.events import Events
+from aliquot.node.pods import NodePod, Pods
+from aliquot.node.processes import end_program
+from aliquot.node.telling.facts import Sources, look
+
+_LOG: Final = structlog.get_logger("aliquot.node")
+FOUND: Final = "GpuUnregisteredProcess"
+ENDED: Final = "GpuUnregisteredProcessEnded"
+
+
+class Auditing:
+    """`run` goes on for ever. With `kill`, programs of pods are ended; those of the node itself are only told."""
+
+    def __init__(self, audit: Audit, sources: Sources, pods: Pods, events: Events, *, kill: bool) -> None:
+        self._audit = audit
+        self._sources = sources
+        self._pods = pods
+        self._events = events
+        self._kill = kill
+        self._works: bool | None = None
+
+    async def run(self, period_s: float) -> None:
+        """Look for ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(period_s)
+
+    async def look(self) -> None:
+        """One look, and what follows from it."""
+        facts = await asyncio.to_thread(look, self._sources)
+        found = await asyncio.to_thread(self._audit.look, facts, asyncio.get_running_loop().time())
+        if (works := self._audit.totals.works) != self._works:
+            self._works = works
+            _LOG.info("audit", level="audited" if works else "cooperative")
+        for bypass in found:
+            await self._tell(bypass)
+
+    async def _tell(self, bypass: Bypass) -> None:
+        program, (uid, container_id) = bypass.program, pod_of(bypass.program.cgroup)
+        pod = self._pods.get(uid) if uid else None
+        ended = pod is not None and self._kill and await asyncio.to_thread(end_program, program)
+        self._audit.ended(int(ended))
+        _LOG.warning(
+            "unregistered-process", pid=program.pid, name=program.name, gpu=bypass.gpu, memory_mib=bypass.memory_mib,
+            pod=str(pod.key) if pod else "", ended=ended,
+        )  # fmt: skip
+        if pod is None:
+            whose = f"a process of pod {uid}, which this node does not know," if uid else "a process of no pod"
+            await self._events.about_node(FOUND, f"{whose} uses GPU {bypass.gpu}, which containers share, past Aliquot")
+            return
+        container = container_of(container_id, _ids(pod))
+        who = f"container {container}" if container else "a container"
+        text = f"{who} uses GPU {bypass.gpu} past Aliquot: a process of it did not register, and no share holds it"
+        key = pod.key
+        if ended:
+            text += "; it was killed"
+        await self._events.about_pod(key.namespace, key.pod, key.uid, ENDED if ended else FOUND, text, "Warning")
+
+
+def _ids(pod: NodePod) -> list[tuple[str, str]]:
+    every = [*pod.status.init_container_statuses, *pod.status.container_statuses]
+    return [(status.name, status.container_id) for status in every]

@@ -1,0 +1,232 @@
+"""The audit with a real arbiter, an emulated GPU and real programs; only pods and events are stand-ins."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from node_room import FakePods
+
+from aliquot.arbiter.abi import ABI_VERSION, MESSAGE_STRUCT, MessageType, ReserveFlag
+from aliquot.arbiter.client import ArbiterClient
+from aliquot.arbiter.records import TenantGpu, TenantRecord
+from aliquot.driver.discovery import Gpu
+from aliquot.driver.emulation import EmulatedMachine, prepare
+from aliquot.node.audit import Audit, Program
+from aliquot.node.machine import Machine
+from aliquot.node.pods import NodePod
+from aliquot.node.processes import read_program
+from aliquot.node.telling.auditing import Auditing
+from aliquot.node.telling.facts import Sources
+from aliquot.node.telling.wiring import arbiter_status
+
+UID, CONTAINER = "0b7a5a3e-1c2d-4e5f-8a9b-0123456789ab", "c0ffee" + "0" * 58
+PROGRAM = """
+import ctypes, socket, sys
+cuda, context = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+if len(sys.argv) > 2:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link.connect(sys.argv[2])
+    for message in sys.argv[3:]:
+        link.send(bytes.fromhex(message))
+        link.recv(256)
+print("computes", flush=True)
+sys.stdin.readline()
+"""
+
+
+class Told:
+    """Takes the events."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str]] = []
+
+    async def about_pod(self, namespace: str, name: str, uid: str, reason: str, message: str, kind: str) -> None:
+        self.events.append((f"{namespace}/{name}", reason, message))
+
+    async def about_node(self, reason: str, message: str, kind: str = "Warning") -> None:
+        self.events.append(("node", reason, message))
+
+
+class Place:
+    """A GPU with a tenant on it, its arbiter, and programs."""
+
+    def __init__(self, *faults: str, late: bool = False) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="aq-"))
+        self.machine: EmulatedMachine = prepare(self.folder / "gpu", "v100", extra=faults)
+        self.programs: list[subprocess.Popen[str]] = []
+        if late:
+            self.machine.libnvml.rename(self.folder / "later")
+        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.folder)]
+        command += ["--libnvml", str(self.machine.libnvml)]
+        self.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.arbiter.stdout and self.arbiter.stdout.readline() == "ready\n"
+        self.socket = self.folder / "a.sock"
+        gpu = TenantGpu(self.machine.uuids[0], 500, 1000, 4096, 300)
+        with ArbiterClient(self.folder) as client:
+            client.add_tenant(TenantRecord("ns/a/main", str(self.socket), [gpu]))
+
+    def program(self, *, registered: bool) -> subprocess.Popen[str]:
+        """One that has a context, told to the arbiter or not."""
+        words = [str(self.machine.libcuda)]
+        if registered:
+            uuid = bytes.fromhex(self.machine.uuids[0].removeprefix("GPU-").replace("-", ""))
+            hello = MESSAGE_STRUCT.pack(MessageType.HELLO, 0, 0, 1, ABI_VERSION, 0, 0, 0, bytes(16))
+            attach = MESSAGE_STRUCT.pack(MessageType.ATTACH, 0, 0, 2, 0, 0, 0, 0, uuid)
+            context = MESSAGE_STRUCT.pack(MessageType.RESERVE, ReserveFlag.CONTEXT, 0, 3, 0, 0, 0, 0, bytes(16))
+            words += [str(self.socket), hello.hex(), attach.hex(), context.hex()]
+        made = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.programs.append(made)
+        assert made.stdout and made.stdout.readline() == "computes\n"
+        return made
+
+    def seen(self, *pids: int) -> None:
+        """Wait until the arbiter tells exactly these as unregistered."""
+        for _ in range(100):
+            status = arbiter_status(self.folder)
+            assert status is not None
+            if status.compared and {one.pid for gpu in status.gpus for one in gpu.unregistered} == set(pids):
+                return
+            asyncio.run(asyncio.sleep(0.1))
+        raise AssertionError(f"{status} instead of {pids}")
+
+    def auditing(self, told: Told, *, kill: bool, pod_of: int = 0) -> Auditing:
+        """An audit without grace; the program `pod_of` is in a pod's container."""
+
+        def read(pid: int) -> Program | None:
+            program = read_program(pid)
+            cgroup = f"0::/kubepods/pod{UID}/{CONTAINER}"
+            return replace(program, cgroup=cgroup) if program and pid == pod_of else program
+
+        gpu = Gpu(0, self.machine.uuids[0], "V100", 16384, "570")
+        sources = Sources(
+            "node-1",
+            Machine((gpu,), self.machine.libcuda, self.machine.libnvml),
+            lambda: arbiter_status(self.folder),
+            dict,
+        )
+        return Auditing(Audit(read, 0.0), sources, known_pods(), told, kill=kill)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Ends everything."""
+        for process in (*self.programs, self.arbiter):
+            process.kill()
+            process.communicate()
+        shutil.rmtree(self.folder)
+
+
+def known_pods() -> FakePods:
+    """The node's pods: one, with one container."""
+    status = {"name": "main", "containerID": f"containerd://{CONTAINER}", "state": {"running": {}}}
+    body = {
+        "metadata": {"name": "b", "namespace": "ns", "uid": UID},
+        "status": {"phase": "Running", "containerStatuses": [status]},
+    }
+    pods = FakePods()
+    pods.known[UID] = msgspec.json.decode(msgspec.json.encode(body), type=NodePod)
+    return pods
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """A shared GPU."""
+    made = Place()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_only_who_did_not_register_is_told_and_none_is_ended_unasked(place: Place):
+    """A program with a connection is no news; one without is told on its pod, or on the node where it is in none."""
+    place.program(registered=True)
+    stranger, other = place.program(registered=False), place.program(registered=False)
+    place.seen(stranger.pid, other.pid)
+    told = Told()
+
+    asyncio.run(place.auditing(told, kill=False, pod_of=stranger.pid).look())
+
+    text = "uses GPU 0 past Aliquot: a process of it did not register, and no share holds it"
+    assert {
+        ("ns/b", "GpuUnregisteredProcess", f"container main {text}"),
+        ("node", "GpuUnregisteredProcess", "a process of no pod uses GPU 0, which containers share, past Aliquot"),
+    } == set(told.events)
+    assert [None, None, None] == [program.poll() for program in place.programs]
+
+
+def test_with_kill_a_pods_program_is_ended_and_the_nodes_own_is_not(place: Place):
+    """The node's daemons are its administrator's; the one that registered goes on."""
+    registered = place.program(registered=True)
+    stranger, other = place.program(registered=False), place.program(registered=False)
+    place.seen(stranger.pid, other.pid)
+    told = Told()
+    auditing = place.auditing(told, kill=True, pod_of=stranger.pid)
+
+    asyncio.run(auditing.look())
+
+    assert -9 == stranger.wait(10)
+    assert [None, None] == [registered.poll(), other.poll()]
+    assert "GpuUnregisteredProcessEnded" in {reason for _, reason, _ in told.events}
+    place.seen(other.pid)
+
+
+def test_an_nvml_that_comes_after_the_arbiter_is_taken_when_it_is_there():
+    """As where the agent makes an emulated machine beside an arbiter that runs already."""
+    made = Place(late=True)
+    try:
+        stranger = made.program(registered=False)
+        before = arbiter_status(made.folder)
+        (made.folder / "later").rename(made.machine.libnvml)
+
+        made.seen(stranger.pid)
+        assert before is not None
+        assert not before.compared
+    finally:
+        made.close()
+
+
+def test_an_arbiter_that_does_not_ask_nvml_accuses_nobody(place: Place):
+    """Nothing is compared, so nothing is claimed."""
+    place.program(registered=False)
+    place.arbiter.kill()
+    place.arbiter.communicate()
+    command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(place.folder)]
+    place.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert place.arbiter.stdout and place.arbiter.stdout.readline() == "ready\n"
+    told = Told()
+
+    asyncio.run(place.auditing(told, kill=True).look())
+
+    status = arbiter_status(place.folder)
+    assert (False, []) == (status is not None and status.compared, told.events)
+
+
+@pytest.mark.parametrize("fault", ["nvml-wrong-pids 100000", "nvml-no-processes"])
+def test_an_nvml_that_tells_other_numbers_or_none_accuses_nobody(fault: str):
+    """As where the arbiter does not see the node's process numbers, or a driver that does not tell them."""
+    made = Place(f"fault={fault}")
+    try:
+        made.program(registered=True)
+        made.program(registered=False)
+        told = Told()
+        auditing = made.auditing(told, kill=True)
+        for _ in range(25):  # NVML is asked once a second
+            asyncio.run(auditing.look())
+            asyncio.run(asyncio.sleep(0.1))
+
+        status = arbiter_status(made.folder)
+        assert (False, []) == (status is not None and status.compared, told.events)
+        assert [None, None] == [program.poll() for program in made.programs]
+    finally:
+        made.close()

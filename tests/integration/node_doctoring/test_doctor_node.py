@@ -1,0 +1,325 @@
+"""`aliquot doctor --node` on a node that lies in a folder, with real sockets, files and an arbiter, broken in one way.
+
+A cgroup hierarchy that is mounted read-only, and one whose controllers pods do not get, are seen by units only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aliquot.cli.main import cli
+from aliquot.node.checkpoint import Content, write_checkpoint
+from aliquot.node.doctoring.reading import folder_state, read_cgroups, socket_state
+from aliquot.node.testing import KubeletStandIn
+
+CONFIG = "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = {}\ncdi_spec_dirs = ['/etc/cdi', '{}']\n"
+KEPT = {"Data": {"PodDeviceEntries": None, "RegisteredDevices": {"aliquot.dev/gpu-percent": ["g0-000", "g0-001"]}}}
+OURS = "aliquot.dev-gpu-percent.sock"
+
+
+class Node:
+    """A sound node below `root` with an emulated GPU; its arbiter is real, kubelet is the stand-in."""
+
+    def __init__(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="aq-"))
+        self.listeners: list[socket.socket] = []
+        for folder in ("etc/containerd", "run/cdi", "run/aliquot", "var/lib/aliquot", "sys/fs/cgroup"):
+            (self.root / folder).mkdir(parents=True)
+        (self.root / "sys/fs/cgroup/cgroup.controllers").write_text("cpu memory pids\n")
+        self.containerd = self.root / "etc/containerd/config.toml"
+        self.containerd.write_text(CONFIG.format("true", "/var/run/cdi"))
+        self.kubelet = KubeletStandIn(self.root / "var/lib/kubelet")
+        self.kubelet.start()
+        self.plugins = self.kubelet.plugins_folder
+        self.kept = self.plugins / "kubelet_internal_checkpoint"
+        self.kept.write_text(json.dumps(KEPT))
+        self.listen(OURS)
+        self.checkpoint = self.root / "var/lib/aliquot/node-checkpoint.json"
+        write_checkpoint(self.checkpoint, Content("node-1"))
+        self.settings = self.root / "node.yaml"
+        self.settings.write_text("emulate: v100\n")
+        command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.root / "run/aliquot")]
+        self.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.arbiter.stdout and self.arbiter.stdout.readline() == "ready\n"
+
+    def listen(self, name: str) -> socket.socket:
+        """A device plugin's socket that somebody listens at."""
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.bind(str(self.plugins / name))
+        made.listen()
+        self.listeners.append(made)
+        return made
+
+    def end_arbiter(self) -> None:
+        """As a crash does: its sockets stay."""
+        self.arbiter.kill()
+        self.arbiter.wait()
+
+    def close(self) -> None:
+        """Ends everything."""
+        for listener in self.listeners:
+            listener.close()
+        self.kubelet.stop()
+        self.end_arbiter()
+        assert self.arbiter.stdout
+        self.arbiter.stdout.close()
+        shutil.rmtree(self.root)
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Node]:
+    """One node for the file; every test mends what it broke, but for the last one."""
+    node = Node()
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def command(node: Node, *words: str) -> tuple[int, str]:
+    """Exit status and what is printed."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        status = cli.main(
+            ["doctor", "--node", "--root", str(node.root), "--config", str(node.settings), *words],
+            standalone_mode=False,
+        )
+    return int(status), said.getvalue()
+
+
+def doctor(node: Node) -> tuple[int, list[dict[str, str]]]:
+    """Exit status, and what is not well."""
+    status, said = command(node, "-o", "json")
+    told: dict[str, Any] = json.loads(said)
+    assert told["ok"] == (status == 0)
+    return status, [finding for finding in told["findings"] if finding["state"] == "fault"]
+
+
+def test_a_sound_node_is_sound(made: Node):
+    """Through a root that is mounted somewhere, with nothing found to mend."""
+    assert (0, []) == doctor(made)
+
+
+def rewritten(file: Callable[[Node], Path], content: bytes) -> Callable[[Node], Callable[[], object]]:
+    """Breaks a node by another content of a file; what it answers mends it."""
+
+    def breaks(node: Node) -> Callable[[], object]:
+        before = file(node).read_bytes()
+        file(node).write_bytes(content)
+        return lambda: file(node).write_bytes(before)
+
+    return breaks
+
+
+def moved(file: Callable[[Node], Path]) -> Callable[[Node], Callable[[], object]]:
+    """Breaks a node by taking a file away."""
+
+    def breaks(node: Node) -> Callable[[], object]:
+        away = file(node).rename(node.root / "away")
+        return lambda: away.rename(file(node))
+
+    return breaks
+
+
+def dead_plugin(node: Node) -> Callable[[], object]:
+    """Our agent was killed: its socket stays and nobody listens."""
+    node.listeners.pop(0).close()
+
+    def mend() -> None:
+        (node.plugins / OURS).unlink()
+        node.listeners.insert(0, node.listen(OURS))
+        node.listeners.pop()
+
+    return mend
+
+
+def stock_plugin(node: Node) -> Callable[[], object]:
+    """NVIDIA's plugin registered for the same GPUs."""
+    offered = KEPT["Data"]["RegisteredDevices"] | {"nvidia.com/gpu": ["GPU-0"]}  # type: ignore[operator]
+    node.kept.write_text(json.dumps({"Data": {"RegisteredDevices": offered}}))
+    listener = node.listen("nvidia-gpu.sock")
+
+    def mend() -> None:
+        node.kept.write_text(json.dumps(KEPT))
+        listener.close()
+        node.listeners.remove(listener)
+        (node.plugins / "nvidia-gpu.sock").unlink()
+
+    return mend
+
+
+def kubelet_gone(node: Node) -> Callable[[], object]:
+    """Kubelet has ended."""
+    node.kubelet.stop()
+    saved = node.kept.read_bytes()
+
+    def mend() -> None:
+        for listener in node.listeners:
+            listener.close()
+        node.listeners.clear()
+        node.kubelet.start()
+        node.kept.write_bytes(saved)
+        node.listen(OURS)
+
+    return mend
+
+
+def no_state_folder(node: Node) -> Callable[[], object]:
+    """Something else lies where the agent's state belongs."""
+    folder = node.root / "var/lib/aliquot"
+    away = folder.rename(node.root / "state")
+    folder.write_text("")
+
+    def mend() -> None:
+        folder.unlink()
+        away.rename(folder)
+
+    return mend
+
+
+BREAKS: dict[str, tuple[Callable[[Node], Callable[[], object]], str, str]] = {
+    "CDI is off": (
+        rewritten(lambda n: n.containerd, CONFIG.format("false", "/run/cdi").encode()),
+        "container runtime", "containerd has CDI off",
+    ),
+    "CDI files are read elsewhere": (
+        rewritten(lambda n: n.containerd, CONFIG.format("true", "/srv/cdi").encode()),
+        "container runtime", "in /etc/cdi, /srv/cdi, not in /run/cdi",
+    ),
+    "containerd's configuration is damaged": (
+        rewritten(lambda n: n.containerd, b"version = "), "container runtime", "/etc/containerd/config.toml: ",
+    ),
+    "the agent is dead": (dead_plugin, "agent", "is left over: the agent that made it is gone"),
+    "a stock plugin": (stock_plugin, "stock plugin", "offers 1 nvidia.com/gpu here (nvidia-gpu.sock)"),
+    "kubelet is gone": (kubelet_gone, "kubelet", "kubelet.sock is missing"),
+    "PodResources is gone": (moved(lambda n: n.kubelet.pod_resources), "PodResources", "does not answer"),
+    "kubelet's checkpoint is damaged": (
+        rewritten(lambda n: n.kept, b"{"), "kubelet's checkpoint", "kubelet_internal_checkpoint can not be read",
+    ),
+    "the agent's checkpoint is damaged": (
+        rewritten(lambda n: n.checkpoint, b"{}\n{}\n"), "agent's checkpoint", "node-checkpoint.json is no checkpoint",
+    ),
+    "state is no folder": (no_state_folder, "state", "/var/lib/aliquot is no folder"),
+    "no cgroups": (moved(lambda n: n.root / "sys/fs/cgroup"), "cgroups", "no cgroups below /sys/fs/cgroup"),
+    "a controller is missing": (
+        rewritten(lambda n: n.root / "sys/fs/cgroup/cgroup.controllers", b"cpu pids\n"), "cgroups", "controller memory",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_broken_node_is_told_and_mended(made: Node, name: str):
+    """The fault is the first that is named, with a way out; once it is mended nothing is left to tell."""
+    breaks, what, found = BREAKS[name]
+    mend = breaks(made)
+    try:
+        status, (fault, *_) = doctor(made)
+    finally:
+        mend()
+
+    assert (1, what, True, True) == (status, fault["what"], found in fault["found"], bool(fault["way_out"]))
+    assert (0, []) == doctor(made)
+
+
+def test_what_is_not_seen_from_here_is_no_fault(made: Node):
+    """A container that has kubelet's folders, not the node's /etc can not judge the runtime; it says what it needs."""
+    mend = moved(lambda n: n.containerd)(made)
+    status, said = command(made)
+    mend()
+
+    assert (0, True) == (status, "mount the node's root, and name it with --root" in said)
+
+
+def test_a_damaged_checkpoint_is_left_where_it_is(made: Node):
+    """A doctor looks; setting it aside is the agent's."""
+    before = made.checkpoint.read_bytes()
+    made.checkpoint.write_bytes(b"nothing")
+    doctor(made)
+
+    assert b"nothing" == made.checkpoint.read_bytes()
+    made.checkpoint.write_bytes(before)
+
+
+def test_the_table_names_fault_and_way_out(made: Node):
+    """For people: the state first, the way out on a line of its own."""
+    mend = BREAKS["CDI is off"][0](made)
+    status, said = command(made)
+    mend()
+
+    lines = said.splitlines()
+    assert 1 == status
+    assert any(line.startswith("fault  container runtime  containerd has CDI off") for line in lines)
+    assert any(
+        "-> set enable_cdi = true in /etc/containerd/config.toml and restart containerd" in line for line in lines
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+@pytest.mark.parametrize(("options", "expected"), [("size=4k", "full"), ("ro", "read-only")])
+def test_a_full_or_read_only_disk_is_tried_not_guessed(tmp_path: Path, options: str, expected: str):
+    """By writing, as the agent would."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", tmp_path], check=True)
+    try:
+        assert expected == folder_state(tmp_path)
+        assert [] == list(tmp_path.iterdir())
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_a_socket_is_known_by_who_listens(tmp_path: Path):
+    """However long its path is."""
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    with tempfile.TemporaryDirectory(prefix="aq-") as short, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{short}/a.sock")
+        listener.listen()
+        (deep / "a.sock").hardlink_to(f"{short}/a.sock")
+        alive = socket_state(deep / "a.sock")
+    dead = socket_state(deep / "a.sock")
+
+    assert ("answers", "refuses", "missing", "missing") == (
+        alive, dead, socket_state(deep / "b.sock"), socket_state(tmp_path / "no" / "b.sock"),
+    )  # fmt: skip
+
+
+def test_cgroups_of_either_version_are_told_apart(tmp_path: Path):
+    """And what pods were given is read from their own part."""
+    (tmp_path / "one/memory").mkdir(parents=True)
+    (tmp_path / "two/kubepods.slice").mkdir(parents=True)
+    (tmp_path / "two/cgroup.controllers").write_text("cpu io memory pids\n")
+    (tmp_path / "two/kubepods.slice/cgroup.controllers").write_text("cpu\n")
+
+    assert [1, 2, 0] == [read_cgroups(tmp_path / name).version for name in ("one", "two", "none")]
+    assert frozenset({"cpu"}) == read_cgroups(tmp_path / "two").given
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a cgroup namespace needs root")
+def test_a_containers_own_cgroups_are_not_judged():
+    """What a container sees below /sys/fs/cgroup is read-only and its own; that is no fault of the node."""
+    words = [sys.executable, "-m", "aliquot.cli", "doctor", "--node", "-o", "json"]
+    done = subprocess.run(["unshare", "--cgroup", *words], capture_output=True, text=True, check=False)
+
+    told = [finding for finding in json.loads(done.stdout)["findings"] if finding["what"] == "cgroups"]
+    assert [("note", "only those of a container are seen from here")] == [(one["state"], one["found"]) for one in told]
+
+
+def test_an_arbiter_that_died_is_told(made: Node):
+    """Its sockets are still there; the last test of the file, since it is not started again."""
+    made.end_arbiter()
+
+    status, (fault, *_) = doctor(made)
+
+    assert (1, "arbiter", True) == (status, fault["what"], "does not answer" in fault["found"])

@@ -1,0 +1,125 @@
+"""Who uses a shared GPU without having registered is told once, after a time of grace, and never on a number alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from telling_scenes import UUIDS, facts, status
+
+from aliquot.arbiter.records import Unregistered
+from aliquot.node.audit import MOST_TOLD, Audit, Program, container_of, pod_of
+from aliquot.node.telling.facts import AuditTotals, NodeFacts
+
+GRACE_S = 10.0
+UID = "0b7a5a3e-1c2d-4e5f-8a9b-0123456789ab"
+CONTAINER = "c0ffee" + "0" * 58
+
+
+def seen(*pids: int, compared: bool = True, boot_id: int = 1) -> NodeFacts:
+    """The node with these unregistered programs on its first GPU."""
+    now = status()
+    now.gpus[0].unregistered = [Unregistered(pid, 300) for pid in pids]
+    now.compared, now.boot_id = compared, boot_id
+    return facts(status=lambda: now)
+
+
+def audit(**changes: object) -> Audit:
+    """One to whom every number is a program that has the driver open, but for `changes`."""
+    return Audit(lambda pid: replace(Program(pid, "1", "python3", drives=True), **changes), GRACE_S)  # type: ignore[arg-type]
+
+
+def told(one: Audit, *looks: tuple[float, NodeFacts]) -> list[list[int]]:
+    """The numbers told at each look."""
+    return [[bypass.program.pid for bypass in one.look(now, at_s)] for at_s, now in looks]
+
+
+def test_a_program_past_aliquot_is_told_once_after_its_grace():
+    """Not before, not again, and it stays counted for as long as it runs."""
+    one = audit()
+
+    assert [[], [], [7], []] == told(one, *((at_s, seen(7)) for at_s in (0, 9, 10, 20)))
+    assert AuditTotals(True, {UUIDS[0]: 1, UUIDS[1]: 0}, 1, 0) == one.totals
+    assert [[]] == told(one, (21, seen()))
+    assert ({UUIDS[0]: 0, UUIDS[1]: 0}, 1) == (one.totals.standing, one.totals.found)
+
+
+def test_one_that_registers_in_time_is_never_told():
+    """Starting up takes a moment in which NVML sees a program already."""
+    assert [[], [], []] == told(audit(), (0, seen(7)), (5, seen()), (30, seen(7)))
+
+
+def test_each_arbiter_gives_a_new_time_of_grace():
+    """After a restart every program attaches anew; one that did not yet is not accused."""
+    looks = (0, seen(7)), (9, seen(7, boot_id=2)), (12, seen(7, boot_id=2)), (19, seen(7, boot_id=2))
+
+    assert [[], [], [], [7]] == told(audit(), *looks)
+
+
+def test_without_a_comparison_nobody_is_accused_and_the_grace_starts_again():
+    """An arbiter that is away, or one that does not ask NVML, says nothing about anybody."""
+    one = audit()
+    away = facts(status=lambda: None)
+
+    assert [[], [], []] == told(one, (0, seen(7)), (9, away), (11, seen(7, compared=False)))
+    assert not one.totals.works
+    assert [[], [7]] == told(one, (12, seen(7)), (22, seen(7)))
+
+
+@pytest.mark.parametrize(("drives", "expected"), [(True, [7]), (None, [7]), (False, [])])
+def test_a_program_that_has_no_driver_open_is_not_the_one_that_was_meant(drives: bool | None, expected: list[int]):
+    """Where that can not be seen, the number alone has to do."""
+    assert [[], expected] == told(audit(drives=drives), (0, seen(7)), (60, seen(7)))
+
+
+def test_a_stopped_program_has_its_grace_when_it_goes_on():
+    """It can neither register nor load the GPU."""
+    one = audit(stopped=True)
+
+    assert [[], []] == told(one, (0, seen(7)), (60, seen(7)))
+
+
+def test_a_number_that_was_given_to_another_program_starts_anew():
+    """The moment at which a program began tells it from its predecessor."""
+    began = ["1"]
+    one = Audit(lambda pid: Program(pid, began[0], drives=True), GRACE_S)
+    told(one, (0, seen(7)))
+    began[0] = "2"
+
+    assert [[], [7]] == told(one, (11, seen(7)), (21, seen(7)))
+
+
+def test_many_at_once_are_told_bit_by_bit():
+    """No look tells more than its share, and none is forgotten."""
+    one, crowd = audit(), seen(*range(1, MOST_TOLD + 5))
+    told(one, (0, crowd))
+
+    assert [MOST_TOLD, 4, 0] == [len(told(one, (at_s, crowd))[0]) for at_s in (10, 11, 12)]
+    assert MOST_TOLD + 4 == one.totals.standing[UUIDS[0]]
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "expected"),
+    [
+        (f"0::/kubepods/burstable/pod{UID}/{CONTAINER}", (UID, CONTAINER)),
+        (
+            f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{CONTAINER}.scope",
+            (UID, CONTAINER),
+        ),
+        (f"12:memory:/kubepods/pod{UID}/{CONTAINER}\n11:pids:/kubepods/pod{UID}/{CONTAINER}", (UID, CONTAINER)),
+        (f"0::/kubepods/pod{UID}", (UID, "")),
+        ("0::/system.slice/gdm.service", ("", "")),
+        ("0::/podman/pod-of-mine", ("", "")),
+    ],
+    ids=["cgroupfs", "systemd", "v1", "no container", "a service", "another's pod"],
+)
+def test_a_cgroup_names_its_pod_and_container(cgroup: str, expected: tuple[str, str]):
+    """As kubelet's two drivers write it, in either version of cgroups."""
+    assert expected == pod_of(cgroup)
+
+
+def test_a_container_is_known_by_its_id():
+    """With the runtime's prefix before it; no id is nobody's."""
+    statuses = [("side", "containerd://" + "1" * 64), ("main", "containerd://" + CONTAINER)]
+
+    assert ["main", "", ""] == [container_of(one, statuses) for one in (CONTAINER, "2" * 64, "")]
