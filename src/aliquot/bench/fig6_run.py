@@ -7,11 +7,11 @@ its phase that is measured. Samples for the live chart are taken twice a second.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
-from aliquot.bench.fig6 import ASKS, Measured, Phase, Report, Sample, Tenant, Timeline, UsagePoint, measure
-from aliquot.bench.scene import Scene, scene
+from aliquot.bench.fig6 import ASKS, Ask, Measured, Phase, Report, Sample, Tenant, Timeline, UsagePoint, measure
+from aliquot.bench.scene import Client, scene
 
 TICK_S: Final = 0.5
 KERNEL_MS: Final = "2"
@@ -19,10 +19,38 @@ KERNEL_MS: Final = "2"
 Watch = Callable[[Report, Phase, float], None]
 
 
-class _Play:
-    """One run of a timeline on a scene."""
+class Stage(Protocol):
+    """Where the figure is played: one GPU, and a way to start and end tenants on it (`scene.Scene`, or a cluster)."""
 
-    def __init__(self, timeline: Timeline, stage: Scene, watch: Watch) -> None:
+    @property
+    def gpu(self) -> str:
+        """The GPU's model."""
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the GPU is emulated."""
+
+    @property
+    def clients(self) -> Mapping[Tenant, Client]:
+        """Who runs now."""
+
+    def start(self, tenant: Tenant, ask: Ask, mode: str, *options: str) -> Client:
+        """Start one client in a mode of `aliquot.bench.client`; it need not have launched when this returns."""
+
+    def end(self, tenant: Tenant) -> Client:
+        """End one client; it holds nothing of the GPU any more when this returns."""
+
+    def sample(self) -> Sample:
+        """What everybody has used by now."""
+
+    def usage(self) -> dict[Tenant, float]:
+        """Each tenant's usage of the window that ends now, by the arbiter."""
+
+
+class _Play:
+    """One run of a timeline on a stage."""
+
+    def __init__(self, timeline: Timeline, stage: Stage, watch: Watch) -> None:
         self._timeline = timeline
         self._stage = stage
         self._watch = watch
@@ -79,4 +107,13 @@ def play(timeline: Timeline, *, emulate: str | None, watch: Watch) -> Report:
         ClientFailed: a client did not run.
     """
     with scene(emulate, window_ms=int(timeline.window_s * 1000)) as stage:
-        return _Play(timeline, stage, watch).run()
+        return play_on(stage, timeline, watch)
+
+
+def play_on(stage: Stage, timeline: Timeline, watch: Watch) -> Report:
+    """Play a timeline on a stage that nobody is on, whose arbiter has the timeline's window.
+
+    Raises:
+        ClientFailed: a client did not run.
+    """
+    return _Play(timeline, stage, watch).run()

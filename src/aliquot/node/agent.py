@@ -22,15 +22,18 @@ from aliquot.kube.resources import PODS
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
-from aliquot.node.cdi import remove_spec, write_spec, written_names
+from aliquot.node.cdi import remove_spec, write_spec
 from aliquot.node.check import Finding, findings
 from aliquot.node.checkpoint import Allotment, CheckpointError, PodKey, read_checkpoint
 from aliquot.node.desk import Outcome, ShareDesk
+from aliquot.node.driver import follow, open_driver
 from aliquot.node.events import Events
 from aliquot.node.health import watch
+from aliquot.node.holders import Holders, tell_taken
 from aliquot.node.identity import Noted
 from aliquot.node.kubelet import PodResources, noted
-from aliquot.node.machine import Machine, find_machine
+from aliquot.node.leaving import containers_ended, sweep
+from aliquot.node.machine import Machine
 from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod, Pods
 from aliquot.node.recovery import Known, recover
@@ -38,19 +41,20 @@ from aliquot.node.seating import Seating
 from aliquot.node.settings import Settings
 from aliquot.node.status import NodeStatus
 from aliquot.node.telling.server import PortTaken, application, serving
-from aliquot.node.telling.wiring import sources_of, tell_pods
+from aliquot.node.telling.wiring import tell_pods, telling_of
+from aliquot.node.volume.following import NodeDriver
 
 _LOG: Final = structlog.get_logger("aliquot.node")
 SYNC_S: Final = 20.0
 MISSES: Final = 2
-GONE_WAIT_S: Final = 120.0
-GONE_LOOK_S: Final = 0.5
+HOLDERS_S: Final = 1.0
 
 
 class Agent:
     """One node's agent. `run` is its life; `steps` are the names of its start-up in order."""
 
     machine: Machine
+    driver: NodeDriver
     seating: Seating
     pods: Pods
     desk: ShareDesk
@@ -66,6 +70,8 @@ class Agent:
         self.resources = PodResources(settings.pod_resources)
         self.sick: dict[GpuUuid, str] = {}
         self.refused: dict[str, str] = {}
+        self.holders: Holders | None = None
+        self._described = False
         self._misses = 0
         self._missing: set[str] = set()
         self.steps: tuple[tuple[str, Callable[[], Awaitable[str]]], ...] = (
@@ -107,9 +113,9 @@ class Agent:
     # -- the parts, in the order in which they start ---------------------------------------------------------------
 
     async def _find_driver(self) -> str:
-        self.machine = await asyncio.to_thread(find_machine, self.settings.emulate, self.settings.emulated)
+        self.machine, self.driver = await asyncio.to_thread(open_driver, self.settings)
         first = self.machine.gpus[0]
-        return f"{len(self.machine.gpus)} x {first.model}, driver {first.driver or 'unknown'}"
+        return f"{len(self.machine.gpus)} x {first.model}, driver {first.driver or '?'}, {self.driver.current.name}"
 
     async def _follow_pods(self) -> str:
         self.pods = Pods(self.api, self.node, self._gone)
@@ -126,8 +132,13 @@ class Agent:
         runtime = Path(self.settings.runtime_dir)
         runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.settings.tenants.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self.seating = Seating(self.node, self.machine, self.settings.tenants, runtime)
+        self.seating = Seating(self.node, self.machine, self.settings.tenants, runtime, self.driver)
         self.seating.sick = lambda: self.sick
+        if self.settings.gpus == "coexist":
+            holders = Holders.of(self.settings, self.api, self.pods, self.machine)
+            self._opened.push_async_callback(holders.close)
+            self.holders = holders
+            self.seating.offered = lambda: self.machine.only(holders.held)
         self.desk = ShareDesk(self.settings, self.seating, self.pods, self.allotments, self.resources, self._on_outcome)
         why = await asyncio.to_thread(self.seating.look_at_arbiter)
         return why or "the arbiter answers"
@@ -157,13 +168,15 @@ class Agent:
         seated = 0
         for allotment in found.allotments:
             seated += await self._seat_again(allotment)
-        swept = await asyncio.to_thread(self._sweep)
+        swept = await asyncio.to_thread(sweep, Path(self.settings.cdi_dir), self.allotments, self.seating)
         return f"{seated} seats, {len(found.differences)} differences, {swept} left-overs removed"
 
     async def _serve_plugin(self) -> str:
         def registered() -> None:
             _LOG.info("registered", resource=GPU_PERCENT, times=self.plugin.registrations)
 
+        if self.holders is not None:
+            await self.holders.look()
         await self._look()
         self.plugin = DevicePlugin(self.settings.device_plugins, GPU_PERCENT, self.desk, on_registered=registered)
         self._keep("device-plugin", self.plugin.run())
@@ -172,18 +185,21 @@ class Agent:
     async def _tell_node(self) -> str:
         self._keep("look", self._every(self.settings.health_period_s, self._look))
         self._keep("health", self._watch_health())
+        self._keep("driver", follow(self.seating, self.allotments, self._redriven, self.settings.health_period_s))
+        if self.holders is not None:
+            self._keep("holders", self._every(HOLDERS_S, self._look_at_holders))
         self._keep("check", self._every(self.settings.allocation_check_period_s, self._check))
         try:
-            await self.status.describe(self.machine, self.sick, labels=self.settings.node_labels)
-            await self.status.advertise(self._memory_mib())
+            await self._describe()
         except KubeError as error:
             return f"not yet: {error}"
         return f"{self._memory_mib() or 0} MiB of GPU memory"
 
     async def _open_display(self) -> str:
         where, port = self.settings.display_address, self.settings.display_port
-        sources = sources_of(self.seating, Path(self.settings.runtime_dir), lambda: self.sick)
+        sources, auditing = telling_of(self.settings, self.seating, self.pods, self.events, lambda: self.sick)
         self._keep("notices", tell_pods(sources, self.events, self.settings.health_period_s))
+        self._keep("audit", auditing.run(self.settings.health_period_s))
         if not port:
             return "not asked for"
         try:
@@ -227,8 +243,30 @@ class Agent:
                 self.sick = dict(sick)
                 await self.plugin.tell()
                 with contextlib.suppress(KubeError):
-                    await self.status.describe(self.machine, self.sick, labels=self.settings.node_labels)
-                    await self.status.advertise(self._memory_mib())
+                    await self._describe()
+
+    async def _redriven(self, version: str) -> None:
+        self.machine = self.seating.machine = self.machine.redriven(version)
+        with contextlib.suppress(KubeError):
+            await self._describe()
+
+    async def _describe(self) -> None:
+        self._described = False
+        offered, labels = self.seating.offered(), self.settings.node_labels
+        await self.status.describe(self.machine, self.sick, offered=offered, labels=labels)
+        await self.status.advertise(self._memory_mib())
+        self._described = True
+
+    async def _look_at_holders(self) -> None:
+        """GPUs come from the stock plugin and go back to it; what the API server did not take is told again."""
+        gained, lost = await self.holders.look() if self.holders is not None else (frozenset(), frozenset())
+        if gained or lost:
+            await self.plugin.tell()
+        if gained or lost or not self._described:
+            with contextlib.suppress(KubeError):
+                await self._describe()
+        if lost:
+            await tell_taken(self.seating.seats.values(), lost, self.events)
 
     async def _check(self) -> None:
         """The allocation check; see `check`."""
@@ -274,7 +312,7 @@ class Agent:
         """What the node has to give; None while nothing may be given."""
         if self.desk.unfit:
             return None
-        return sum(gpu.memory_mib for gpu in self.machine.gpus if GpuUuid(gpu.uuid) not in self.sick)
+        return sum(gpu.memory_mib for gpu in self.seating.offered().gpus if GpuUuid(gpu.uuid) not in self.sick)
 
     def _gone(self, pod: NodePod) -> None:
         """A pod has ended or was deleted: its seats, names and files go."""
@@ -283,7 +321,8 @@ class Agent:
 
     async def _clear(self, owner: PodKey) -> None:
         self.refused.pop(owner.uid, None)
-        await self._containers_ended(owner)
+        ids = {frozenset(allotment.ids) for allotment in self.allotments if allotment.uid == owner.uid}
+        await containers_ended(owner, ids, self.resources, self.pods)
         names = [allotment.name for allotment in self.allotments if allotment.uid == owner.uid]
         seats = await asyncio.to_thread(self.seating.leave_pod, owner.uid)
         for name in names:
@@ -293,22 +332,6 @@ class Agent:
         if names or seats:
             _LOG.info("cleared", pod=str(owner), seats=len(seats), devices=len(names))
 
-    async def _containers_ended(self, owner: PodKey) -> None:
-        """Wait while kubelet still has the pod: one that is deleted by force is gone before its containers are."""
-        ids = {frozenset(allotment.ids) for allotment in self.allotments if allotment.uid == owner.uid}
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + GONE_WAIT_S
-        while ids and loop.time() < until_s:
-            try:
-                held = await self.resources.held()
-            except OSError:
-                return
-            namesake = any((p.key.namespace, p.key.pod) == (owner.namespace, owner.pod) for p in self.pods)
-            mine = [r for r in held if (r.namespace, r.pod) == (owner.namespace, owner.pod) and r.ids in ids]
-            if not mine or namesake:
-                return
-            await asyncio.sleep(GONE_LOOK_S)
-
     async def _seat_again(self, allotment: Allotment) -> int:
         owner = allotment.owner
         if owner is None or not allotment.plan:
@@ -316,7 +339,8 @@ class Agent:
         try:
             plan = read_plan({PLAN: allotment.plan})
             assert plan is not None
-            seat = await asyncio.to_thread(self.seating.take, owner, allotment.container, plan, again=True)
+            had = allotment.driver
+            seat = await asyncio.to_thread(self.seating.take, owner, allotment.container, plan, driver=had, again=True)
             write_spec(Path(self.settings.cdi_dir), allotment.name, seat.edits)
         except (AliquotError, BadPlan) as error:
             _LOG.warning("not-seated-again", pod=str(owner), container=allotment.container, why=str(error))
@@ -330,13 +354,6 @@ class Agent:
             )
             return 0
         return 1
-
-    def _sweep(self) -> int:
-        folder = Path(self.settings.cdi_dir)
-        stray = written_names(folder) - {allotment.name for allotment in self.allotments}
-        for name in stray:
-            remove_spec(folder, name)
-        return len(stray) + len(self.seating.sweep())
 
     async def _on_outcome(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
         if outcome == "refused":

@@ -37,6 +37,7 @@ class _Entry(msgspec.Struct, rename="pascal"):
 
 class _Data(msgspec.Struct, rename="pascal"):
     pod_device_entries: list[_Entry] | None = None
+    registered_devices: dict[str, list[str]] | None = None
 
 
 class _File(msgspec.Struct, rename="pascal"):
@@ -93,6 +94,17 @@ def noted(folder: Path, resource: str = GPU_PERCENT) -> list[Noted] | None:
         ]
     except (OSError, msgspec.DecodeError, binascii.Error, DecodeError):
         return None
+
+
+def offered(folder: Path) -> dict[str, int] | None:
+    """How many devices of each resource kubelet offers by its device checkpoint; None when that can not be read."""
+    try:
+        file = msgspec.json.decode((folder / CHECKPOINT).read_bytes(), type=_File)
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError):
+        return None
+    return {resource: len(ids or []) for resource, ids in (file.data.registered_devices or {}).items()}
 
 
 def _ids(entry: _Entry) -> frozenset[str]:

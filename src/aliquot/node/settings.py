@@ -12,6 +12,7 @@ import yaml
 from aliquot.model.errors import UserError
 
 MOST_IDS: Final = 1000
+GPUS: Final = ("own", "coexist")
 METRIC_ALIASES: Final = ("gpu-manager", "hami", "hami-legacy")
 
 
@@ -25,6 +26,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     node_name: str = ""
     kubeconfig: str = ""
     emulate: str = ""
+    driver_root: str = "/"
+    gpus: str = "own"
+    holder_namespace: str = "kube-system"
     runtime_dir: str = "/run/aliquot"
     state_dir: str = "/var/lib/aliquot"
     cdi_dir: str = "/run/cdi"
@@ -35,6 +39,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     allocation_check_period_s: float = 30.0
     pre_start_wait_s: float = 20.0
     replace_pods: bool = True
+    audit_grace_s: float = 10.0
+    audit_kill: bool = False
     display_address: str = "127.0.0.1"
     display_port: int = 5678
     metric_aliases: str = ""
@@ -61,6 +67,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Path(self.state_dir) / "node-checkpoint.json"
 
     @property
+    def driver_volume(self) -> Path:
+        """The driver's files as containers are shown them; outlives a reboot, as containers' records name it."""
+        return Path(self.state_dir) / "driver"
+
+    @property
     def emulated(self) -> Path:
         """The emulated machine, where there is one."""
         return Path(self.runtime_dir) / "emulated"
@@ -81,9 +92,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Raises:
             BadSettings: one of them can not be.
         """
+        if self.gpus not in GPUS:
+            raise BadSettings(f"gpus {self.gpus!r} is not known; take {' or '.join(GPUS)}")
         if not 1 <= self.ids_per_gpu <= MOST_IDS:
             raise BadSettings(f"ids-per-gpu {self.ids_per_gpu} is not between 1 and {MOST_IDS}")
-        for name in ("health_period_s", "allocation_check_period_s", "pre_start_wait_s"):
+        for name in ("health_period_s", "allocation_check_period_s", "pre_start_wait_s", "audit_grace_s"):
             if getattr(self, name) <= 0:
                 raise BadSettings(f"{name.replace('_', '-')} {getattr(self, name):g} is not more than 0 seconds")
         if self.pre_start_wait_s >= 30:

@@ -46,18 +46,19 @@ def labels_of(machine: Machine) -> dict[str, str]:
 
 def described(machine: Machine, sick: Mapping[GpuUuid, str]) -> str:
     """The annotation that the scheduler reads: devices, links, memory nodes, near cores; and which are not well."""
-    topology = machine.topology
     devices = [
         {"index": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "memory_mib": gpu.memory_mib}
         | ({"sick": sick[GpuUuid(gpu.uuid)]} if GpuUuid(gpu.uuid) in sick else {})
         for gpu in machine.gpus
     ]
-    told = {
-        "devices": devices,
-        "links": [list(row) for row in topology.links],
-        "numa": list(topology.numa),
-        "cores": [core_list(list(cores)) for cores in topology.cores],
-    }
+    told: dict[str, Any] = {"devices": devices}
+    if devices:
+        topology = machine.topology
+        told |= {
+            "links": [list(row) for row in topology.links],
+            "numa": list(topology.numa),
+            "cores": [core_list(list(cores)) for cores in topology.cores],
+        }
     return json.dumps(told, separators=(",", ":"))
 
 
@@ -71,13 +72,13 @@ class NodeStatus:
         self._now: Node | None = None
         self.reflector = Reflector(api, NODES, self._changed, selectors={"fieldSelector": f"metadata.name={node}"})
 
-    async def describe(self, machine: Machine, sick: Mapping[GpuUuid, str], *, labels: bool) -> None:
-        """Write labels and the annotation.
+    async def describe(self, machine: Machine, sick: Mapping[GpuUuid, str], *, offered: Machine, labels: bool) -> None:
+        """Write labels, which are about the machine, and the annotation, which is about the GPUs that are offered.
 
         Raises:
             KubeError: the API server refuses or is not there.
         """
-        metadata: dict[str, Any] = {"annotations": {names.GPUS: described(machine, sick)}}
+        metadata: dict[str, Any] = {"annotations": {names.GPUS: described(offered, sick)}}
         if labels:
             metadata["labels"] = labels_of(machine)
         await self._api.patch(NODES, self._node, {"metadata": metadata})

@@ -8,13 +8,16 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from .cache import Unavailable, say
 from .control_plane import ControlPlane
-from .fake import BOARD, PROFILES
+from .fake import BOARD, PROFILES, TAINT
+from .images import EXAMPLE
 from .kubelet_node import KubeletNode
 from .prepare import Parts, prepare
+from .whole import whole
 
 
 def options() -> argparse.Namespace:
@@ -28,13 +31,16 @@ def options() -> argparse.Namespace:
         help="their GPUs, also several in turn (default v100, then a100)",
     )
     parser.add_argument("--gpus", type=int, default=BOARD, metavar="G", help="GPUs a node (default 8)")
-    parser.add_argument("--no-kubelet", action="store_true", help="no real node (kubelet, containerd) beside them")
+    parser.add_argument(
+        "--real", default="v100x4", metavar="GPUS", help="emulated GPUs of the real node beside them (default v100x4)"
+    )
+    parser.add_argument("--no-kubelet", action="store_true", help="no real node, and nothing of Aliquot runs")
     parser.add_argument("--prepare", action="store_true", help="only build and fetch what is missing")
     parser.add_argument("command", nargs="*", help="run this with kubectl ready, and end with it (default: a shell)")
     return parser.parse_args()
 
 
-def bring_up(plane: ControlPlane, wanted: argparse.Namespace) -> None:
+def bring_up(plane: ControlPlane, wanted: argparse.Namespace, stack: ExitStack) -> None:
     """Starts everything that was asked for, and says where it is."""
     plane.start()
     say(f"control plane ready after {plane.started_in_s:.1f} s: {plane.url}")
@@ -42,18 +48,24 @@ def bring_up(plane: ControlPlane, wanted: argparse.Namespace) -> None:
     for number, profile in enumerate(profiles):
         share = len(range(number, wanted.nodes, len(profiles)))
         if share:
-            names = plane.fake_nodes(share, profile, gpus=wanted.gpus)
+            names = plane.fake_nodes(share, profile, gpus=wanted.gpus, apart=not wanted.no_kubelet)
             say(f"  fake nodes of {wanted.gpus} {profile}: {', '.join(names)}")
-    if not wanted.no_kubelet:
-        node = KubeletNode(plane)
-        node.start()
-        say(f"  {node.name}: a real node; its images: {', '.join(node.images())}")
+    if wanted.no_kubelet:
+        return
+    node = KubeletNode(plane)
+    node.start()
+    stack.enter_context(whole(node, wanted.real))
+    say(f"  {node.name}: a real node with {wanted.real}; its images: {', '.join(node.images())}")
+    say(f"  only pods that tolerate {TAINT['key']} go to the fake nodes, where nothing runs")
+    say(f"try: kubectl apply -f examples/cluster/half.yaml && kubectl logs -f half   (image {EXAMPLE})")
 
 
 def environment(plane: ControlPlane, parts: Parts, room: Path) -> dict[str, str]:
     """kubectl of the right version first on PATH, and the administrator's kubeconfig."""
     (room / "bin").mkdir(exist_ok=True)
     (room / "bin/kubectl").symlink_to(parts.program("kubectl"))
+    if (ours := Path(sys.executable).with_name("kubectl-aliquot")).exists():
+        (room / "bin/kubectl-aliquot").symlink_to(ours)
     return {**os.environ, "KUBECONFIG": str(plane.kubeconfig), "PATH": f"{room}/bin:{os.environ['PATH']}"}
 
 
@@ -83,8 +95,9 @@ def main() -> int:
         return 0
     plane = ControlPlane(parts)
     try:
-        bring_up(plane, wanted)
-        return stay(plane, wanted.command, environment(plane, parts, plane.rooms.state))
+        with ExitStack() as stack:
+            bring_up(plane, wanted, stack)
+            return stay(plane, wanted.command, environment(plane, parts, plane.rooms.state))
     except KeyboardInterrupt:
         return 0
     finally:

@@ -161,14 +161,16 @@ class ControlPlane:
 
         return until(look, f"pod {namespace}/{name} Running", timeout_s)
 
-    def fake_nodes(self, count: int, profile: str = "v100", *, gpus: int = 0, prefix: str = "") -> list[str]:
+    def fake_nodes(
+        self, count: int, profile: str = "v100", *, gpus: int = 0, prefix: str = "", apart: bool = False
+    ) -> list[str]:
         """Adds nodes with GPUs that kwok plays, and waits until they are ready; returns their names.
 
         `profile` is a GPU profile of the emulated driver, which also says the topology; `gpus` 0 is as many as that
         topology has. Pods bound to such a node become Running and do nothing.
         """
         names = [f"{prefix or profile}-{number}" for number in itertools.islice(self._numbers, count)]
-        self.api.create("/api/v1/nodes", *(fake_node(name, profile, gpus) for name in names))
+        self.api.create("/api/v1/nodes", *(fake_node(name, profile, gpus, apart=apart) for name in names))
         until(lambda: set(names) <= self.ready_nodes(), f"{count} fake nodes", 30 + count / 10)
         return names
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 from typing import Any
 
@@ -25,13 +26,13 @@ def driver_edits(machine: EmulatedMachine) -> dict[str, Any]:
 
 
 def with_packages(container: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a pod's spec whose container imports the packages of this Python environment (numba, cuda)."""
-    place = sysconfig.get_path("purelib")
-    volume = {"name": "packages", "hostPath": {"path": place, "type": "Directory"}}
-    mount = {"name": "packages", "mountPath": place, "readOnly": True}
-    container = {
-        **container,
-        "env": [*container.get("env", ()), {"name": "PYTHONPATH", "value": place}],
-        "volumeMounts": [*container.get("volumeMounts", ()), mount],
-    }
+    """Fields of a pod's spec whose container imports the packages of this Python environment (numba, cuda).
+
+    They are shown where the Python of the image has its own, for some (numba-cuda) do things at Python's start and look
+    for libraries beside themselves there.
+    """
+    own = f"/usr/local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    volume = {"name": "packages", "hostPath": {"path": sysconfig.get_path("purelib"), "type": "Directory"}}
+    mount = {"name": "packages", "mountPath": own, "readOnly": True}
+    container = {**container, "volumeMounts": [*container.get("volumeMounts", ()), mount]}
     return {"container": container, "volumes": [volume]}

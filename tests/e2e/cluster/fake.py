@@ -16,6 +16,8 @@ from aliquot.kube import names
 
 MIB = 1 << 20
 BOARD = 8
+TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
+"""On fake nodes beside a real one, so that a program that shall run goes where it can."""
 _UUIDS = uuid.UUID("5d3f2c3e-2f0a-5d0c-8b57-0b6f6a1c9c11")
 
 
@@ -24,8 +26,11 @@ def gpu_uuid(node: str, index: int) -> str:
     return f"GPU-{uuid.uuid5(_UUIDS, f'{node}/{index}')}"
 
 
-def fake_node(name: str, profile: str, gpus: int = 0) -> dict[str, Any]:
-    """A Node object with `gpus` GPUs of an emulated profile (0: a full board of 8); 0 GPUs with profile `none`."""
+def fake_node(name: str, profile: str, gpus: int = 0, *, apart: bool = False) -> dict[str, Any]:
+    """A Node object with `gpus` GPUs of an emulated profile (0: a full board of 8); 0 GPUs with profile `none`.
+
+    `apart` is for pods that tolerate `TAINT` only.
+    """
     devices, labels, annotations, capacity = [], {}, {}, {"cpu": "64", "memory": "256Gi", "pods": "250"}
     if profile != "none":
         made = PROFILES[profile]
@@ -62,6 +67,7 @@ def fake_node(name: str, profile: str, gpus: int = 0) -> dict[str, Any]:
             "labels": {"kubernetes.io/hostname": name, "type": "kwok", **labels},
             "annotations": {"kwok.x-k8s.io/node": "fake", **annotations},
         },
+        "spec": {"taints": [TAINT]} if apart else {},
         "status": {
             "capacity": capacity,
             "allocatable": capacity,

@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from . import cache
@@ -21,7 +22,10 @@ from .cache import say
 PAUSE = "localhost/pause:1"
 BUSYBOX = "localhost/busybox:1"
 PYTHON = "localhost/python:1"
-VERSION = 1
+EXAMPLE = "aliquot-example:1"
+"""The image that the manifests in examples/ name, as examples/image/Dockerfile makes it."""
+EXAMPLE_PROGRAM = Path(__file__).resolve().parents[3] / "examples/image/share.py"
+VERSION = 2
 FOLDERS = ["usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local/bin", "etc", "proc", "sys", "dev", "tmp", "root"]
 NOT_IN_IMAGE = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "distutils"}
 # What extension modules from PyPI commonly link besides what the interpreter links.
@@ -39,17 +43,40 @@ def archives(busybox: Path) -> list[Path]:
     return sorted(folder.glob("*.tar"))
 
 
+def example(busybox: Path) -> Path:
+    """OCI archive of `EXAMPLE`, with this Python and its cuda-bindings, made if it is not in the cache."""
+    python = Path(sys.executable).resolve()
+    facts = (sys.version, str(python), str(python.stat().st_mtime_ns), version("cuda-bindings"), str(VERSION))
+    key = cache.key(*(fact.encode() for fact in facts), EXAMPLE_PROGRAM.read_bytes())
+    folder = cache.kept(f"example-{key}", lambda into: _make_example(into, busybox, python))
+    return folder / "example.tar"
+
+
+def _make_example(into: Path, busybox: Path, python: Path) -> None:
+    root = into / "root"
+    _skeleton(root, busybox)
+    _add_python(root, python)
+    packages = next((root / "usr/local/lib").glob("python3*")) / "site-packages/cuda"
+    for name in ("bindings", "pathfinder"):
+        shutil.copytree(Path(sysconfig.get_path("purelib"), "cuda", name), packages / name)
+    shutil.copy2(EXAMPLE_PROGRAM, root / "share.py")
+    subprocess.run(["/sbin/ldconfig", "-r", str(root)], check=True, capture_output=True)
+    name = f"docker.io/library/{EXAMPLE}"
+    write_archive(into / "example.tar", name, one_layer(root), ["/usr/local/bin/python3", "/share.py"])
+    shutil.rmtree(root)
+
+
 def _make(into: Path, busybox: Path, python: Path) -> None:
     say("making container images from busybox and this Python, once")
     root = into / "root"
     _skeleton(root, busybox)
-    layer = _layer(root)
+    layer = one_layer(root)
     write_archive(into / "busybox.tar", BUSYBOX, layer, ["/bin/sh"])
     # A pause container only has to stay; as process 1 it is ended by KILL.
     write_archive(into / "pause.tar", PAUSE, layer, ["/bin/sleep", "2147483647"])
     _add_python(root, python)
     subprocess.run(["/sbin/ldconfig", "-r", str(root)], check=True, capture_output=True)
-    write_archive(into / "python.tar", PYTHON, _layer(root), ["/usr/local/bin/python3"])
+    write_archive(into / "python.tar", PYTHON, one_layer(root), ["/usr/local/bin/python3"])
     shutil.rmtree(root)
 
 
@@ -100,12 +127,14 @@ def _linked(programs: Iterable[Path]) -> set[Path]:
     return found
 
 
-def _layer(root: Path) -> bytes:
+def one_layer(root: Path) -> bytes:
+    """A folder as the one layer of an image, all of it root's."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for path in sorted(root.rglob("*")):
             entry = tar.gettarinfo(str(path), str(path.relative_to(root)))
-            entry.uid = entry.gid = entry.mtime = 0
+            # The time of a file stays: Python would compile again whatever is not as old as its compiled form says.
+            entry.uid = entry.gid = 0
             entry.uname = entry.gname = "root"
             if entry.isfile():
                 with path.open("rb") as file:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import cache
@@ -42,17 +43,26 @@ def folder() -> Path:
     Raises:
         Unavailable: this is no Debian machine, or the archive cannot be reached.
     """
-    listing = repr(sorted(PACKAGES.items())).encode()
-    return cache.kept(f"packages-{cache.key(listing)}", _fetch)
+    return unpacked("packages", PACKAGES, NEEDED)
 
 
-def _fetch(into: Path) -> None:
-    say("fetching etcd, containerd, runc, CNI plugins, kubectl and busybox (80 MB), once")
+def unpacked(kind: str, packages: Mapping[str, str], needed: Sequence[str] = ()) -> Path:
+    """A tree with these packages (name, or name:architecture, to suite), kept as `kind`; `needed` must be in it.
+
+    Raises:
+        Unavailable: see `folder`.
+    """
+    listing = repr(sorted(packages.items())).encode()
+    return cache.kept(f"{kind}-{cache.key(listing)}", lambda into: _fetch(into, packages, needed))
+
+
+def _fetch(into: Path, packages: Mapping[str, str], needed: Sequence[str]) -> None:
+    say(f"fetching {', '.join(packages)}, once")
     apt = into / ".apt"
     for name in ("lists/partial", "cache/archives/partial", "deb"):
         (apt / name).mkdir(parents=True)
     archive = _archive()
-    suites = sorted(set(PACKAGES.values()))
+    suites = sorted(set(packages.values()))
     lines = [f"deb [signed-by={KEYRING}] {archive} {suite} main\n" for suite in suites]
     (apt / "sources.list").write_text("".join(lines))
     settings = {
@@ -65,24 +75,26 @@ def _fetch(into: Path) -> None:
         "Acquire::Retries": "3",
     }
     options = [text for name, value in settings.items() for text in ("-o", f"{name}={value}")]
+    foreign = {package.partition(":")[2] for package in packages} - {""}
+    options += [text for name in sorted(foreign) for text in ("-o", f"APT::Architectures::={name}")]
     _run(["apt-get", *options, "--quiet", "update"], apt)
     # With the suite named, a newer package of the same name from elsewhere is not preferred.
-    _run(["apt-get", *options, "--quiet", "download", *(f"{n}/{s}" for n, s in PACKAGES.items())], apt / "deb")
+    _run(["apt-get", *options, "--quiet", "download", *(f"{n}/{s}" for n, s in packages.items())], apt / "deb")
     for package in sorted((apt / "deb").glob("*.deb")):
         _run(["dpkg-deb", "-x", str(package), str(into)], apt)
         say(f"  {package.name}")
     shutil.rmtree(apt)
     busybox = into / "usr/bin/busybox"
-    if not busybox.exists():
+    if "busybox-static" in packages and not busybox.exists():
         busybox.symlink_to("../../bin/busybox")
-    if missing := [path for path in NEEDED if not (into / path).exists()]:
+    if missing := [path for path in needed if not (into / path).exists()]:
         raise Unavailable(f"the distribution's packages no longer have {', '.join(missing)}")
 
 
 def _archive() -> str:
     """The Debian archive that this machine's own apt uses."""
     if not shutil.which("apt-get") or not KEYRING.exists():
-        raise Unavailable("etcd, containerd and runc are taken from Debian packages, and this is not a Debian machine")
+        raise Unavailable("programs are taken from Debian packages here, and this is not a Debian machine")
     for path in (*sorted(Path("/etc/apt/sources.list.d").glob("*")), Path("/etc/apt/sources.list")):
         text = path.read_text() if path.is_file() else ""
         if found := re.search(r"^(?:URIs:|deb\s+(?:\[[^]]*\]\s+)?)\s*(\S+/debian)/?(?:\s|$)", text, re.MULTILINE):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,68 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster.gpu_node import GpuNode
 from cluster.images import PYTHON
 from cluster.kubelet_node import KubeletNode
-from cluster.parts import Part, until
+from cluster.parts import until
 from plugins import POD_RESOURCES, held_devices
 
-from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
-from aliquot.driver.native import HOOK, native_part
-from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT, PLAN
+from aliquot.kube.names import GPU_PERCENT, PLAN
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.requests import Slice
 
 HERE = Path(__file__).resolve().parent
-SOURCES = Path(__file__).resolve().parents[3] / "src"
-RUNTIME = "/run/aliquot"
-# What the agent may do, and nothing else; a test that needs more has found something.
-RULES = [
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch", "delete"]},
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
-    {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-]
-USER = "aliquot-node"
 # The whole of it takes six minutes on two cores, too long to run at each change.
 LONG = pytest.mark.slow
 
 
-class Scene:
-    """One node with an agent on `spec`'s emulated GPUs."""
+class Scene(GpuNode):
+    """One node with an agent on `spec`'s emulated GPUs, and a namespace for pods."""
 
     def __init__(self, node: KubeletNode, namespace: str, spec: str) -> None:
-        self.node = node
-        self.plane = node.control_plane
+        super().__init__(node, spec)
         self.namespace = namespace
-        self.spec = spec
-        self.gpus: list[str] = []
-        environment = {
-            "PYTHONPATH": str(SOURCES),
-            "PATH": os.environ["PATH"],
-            "ALIQUOT_NATIVE_DIR": str(native_part(HOOK).parent),
-        }
-        rooms = self.plane.rooms
-        self.arbiter = Part("arbiter", rooms, self._arbiter, self._arbiter_answers, environment=environment)
-        self.agent = Part("agent", rooms, self._agent, self.fit, environment=environment)
-        self.flags: list[str] = []
-
-    def start(self) -> None:
-        """Gives the agent its rights and starts arbiter and agent; ready when the node advertises its GPUs."""
-        self._allow()
-        self._path(RUNTIME).mkdir(exist_ok=True)
-        self.plane.parts["arbiter"], self.plane.parts["agent"] = self.arbiter, self.agent
-        self.arbiter.start()
-        self.agent.start()
-        self.gpus = [device["uuid"] for device in self.devices()]
-
-    def close(self) -> None:
-        """Ends both and removes what they left."""
-        for name in ("agent", "arbiter"):
-            self.plane.parts.pop(name, None)
-        self.agent.stop()
-        self.arbiter.stop()
-        for folder in ("/run/aliquot", "/var/lib/aliquot"):
-            self.node._rooms.run(["/bin/rm", "-rf", folder])
 
     # -- scenes --------------------------------------------------------------------------------------------------
 
@@ -147,24 +104,9 @@ class Scene:
 
     # -- what is seen ----------------------------------------------------------------------------------------------
 
-    def fit(self) -> bool:
-        """Whether the node advertises both resources."""
-        allocatable = self.allocatable()
-        return allocatable[0] not in ("", "0") and allocatable[1] not in ("", "0")
-
     def registrations(self) -> int:
         """How often the agent has registered with kubelet, over all of its lives."""
         return self.agent.log.read_text().count(" registered ") if self.agent.log.exists() else 0
-
-    def allocatable(self) -> tuple[str, str]:
-        """(gpu-percent, gpu-memory) as the node has them."""
-        told = self.plane.api.get(f"/api/v1/nodes/{self.node.name}")["status"]["allocatable"]
-        return told.get(GPU_PERCENT, ""), told.get(GPU_MEMORY, "")
-
-    def devices(self) -> list[dict[str, Any]]:
-        """The node's GPUs by its own annotation."""
-        annotations = self.plane.api.get(f"/api/v1/nodes/{self.node.name}")["metadata"]["annotations"]
-        return json.loads(annotations["aliquot.dev/gpus"])["devices"]
 
     def told(self, name: str, container: str = "main") -> dict[str, Any]:
         """The first line that the probe in a container printed, once it is there."""
@@ -177,11 +119,6 @@ class Scene:
             return json.loads(line[0]) if line[1] else None
 
         return until(look, f"the probe of {name}/{container}", 60)
-
-    def status(self) -> Status:
-        """The arbiter's account."""
-        with ArbiterClient(self._path(RUNTIME)) as client:
-            return client.status()
 
     def tenants(self) -> set[str]:
         """Names of the arbiter's tenants in this scene."""
@@ -201,7 +138,7 @@ class Scene:
 
     def specs(self) -> list[str]:
         """Names of the CDI files."""
-        folder = self._path("/run/cdi")
+        folder = self.node.path("/run/cdi")
         return sorted(path.name for path in folder.glob("aliquot.dev-*.json")) if folder.is_dir() else []
 
     def phase(self, name: str) -> str:
@@ -224,38 +161,6 @@ class Scene:
         until(lambda: not self.plane.api.get(pods)["items"], "the end of the pods", 60)
         self.plane.api.call("DELETE", f"/api/v1/namespaces/{self.namespace}/events")
         until(lambda: not self.tenants() and not self.specs(), "no trace of the pods", 60)
-
-    # -- how it is made ----------------------------------------------------------------------------------------
-
-    def _path(self, inside: str) -> Path:
-        return self.node.path(inside)
-
-    def _arbiter_answers(self) -> bool:
-        try:
-            return bool(self.status().pid)
-        except ArbiterError as error:
-            raise OSError(str(error)) from None
-
-    def _arbiter(self) -> list[str]:
-        return [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", RUNTIME]
-
-    def _agent(self) -> list[str]:
-        return [
-            sys.executable, "-m", "aliquot.cli", "node", "--emulate", self.spec, "--node-name", self.node.name,
-            "--kubeconfig", str(self.plane.user(USER)), "--health-period-s", "0.5",
-            "--allocation-check-period-s", "1", *self.flags,
-        ]  # fmt: skip
-
-    def _allow(self) -> None:
-        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": USER}}
-        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}
-        bound = {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": USER},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": USER},
-            "subjects": [subject],
-        }  # fmt: skip
-        documents = "\n---\n".join(json.dumps(part) for part in (role | {"rules": RULES}, bound))
-        self.plane.kubectl("apply", "-f", "-", input_=documents)
 
     def _container(self, name: str, percent: int, command: list[str]) -> dict[str, Any]:
         return {

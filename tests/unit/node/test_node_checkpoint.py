@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from aliquot.node.checkpoint import Allotment, CheckpointError, Content, read_checkpoint, write_checkpoint
 
-CONTENT = Content("node-1", (Allotment("ab12", ("g0-000", "g0-001"), "uid", "ns", "pod", "main", '{"v":1}'),))
+CONTENT = Content("node-1", (Allotment("ab12", ("g0-000", "g0-001"), "uid", "ns", "pod", "main", '{"v":1}', "570-a"),))
 TEXT = st.text(max_size=12)
 ALLOTMENTS = st.builds(
-    Allotment, TEXT, st.lists(TEXT, max_size=4).map(tuple), TEXT, TEXT, TEXT, TEXT, st.text(max_size=40)
+    Allotment, TEXT, st.lists(TEXT, max_size=4).map(tuple), TEXT, TEXT, TEXT, TEXT, st.text(max_size=40), TEXT
 )
 
 
@@ -67,7 +67,21 @@ def test_a_newer_version_is_refused_by_its_number(tmp_path: Path):
     header = msgspec.json.decode(head) | {"version": 9}
     file.write_bytes(msgspec.json.encode(header) + b"\n" + body + b"\n")
 
-    assert "is of version 9, this agent reads version 1" in read_checkpoint(file)[1]
+    assert "is of version 9, this agent reads up to version 2" in read_checkpoint(file)[1]
+
+
+def test_a_file_of_the_version_before_is_read(tmp_path: Path):
+    """It has everything but the driver that each container is shown."""
+    file = tmp_path / "checkpoint.json"
+    (was,) = CONTENT.allotments
+    before = Content("node-1", (msgspec.structs.replace(was, driver=""),))
+    write_checkpoint(file, before)
+    head, body = file.read_bytes().split(b"\n")[:2]
+    header = msgspec.json.decode(head) | {"version": 1}
+    file.write_bytes(msgspec.json.encode(header) + b"\n" + body + b"\n")
+
+    assert b"driver" not in body
+    assert (before, "") == read_checkpoint(file)
 
 
 def test_what_can_not_be_written_leaves_the_old_one(tmp_path: Path):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aliquot.driver.discovery import Gpu
-from aliquot.node.cdi import Edits, Mount, remove_spec, write_spec, written_names
+from aliquot.node.cdi import DeviceNode, Edits, Mount, remove_spec, write_spec, written_names
 from aliquot.node.devices import device_ids, gpu_of, id_of, preferred
 from aliquot.node.health import emulated_faults
 from aliquot.node.identity import Noted
@@ -82,7 +82,9 @@ def test_the_node_tells_its_devices_as_the_scheduler_reads_them():
 
 def test_a_cdi_file_is_written_whole_and_taken_away(tmp_path: Path):
     """One file per device, with what is changed of the container and no empty lists."""
-    edits = Edits(("A=b",), (Mount(Path("/h"), Path("/c"), writable=True),)) + Edits(device_nodes=("/dev/nvidia0",))
+    edits = Edits(("A=b",), (Mount(Path("/h"), Path("/c"), writable=True),)) + Edits(
+        device_nodes=(DeviceNode(Path("/dev/nvidia0")),)
+    )
 
     path = write_spec(tmp_path, "ab12", edits)
 
@@ -122,21 +124,16 @@ def test_a_file_in_another_form_can_not_be_read(tmp_path: Path, text):
     assert noted(tmp_path) is None
 
 
-def test_a_real_driver_is_shown_behind_ours(tmp_path: Path):
-    """libcuda and libnvidia-ml lie where nothing looks for them, since ours have their names; what libcuda loads by
-    name lies where it is looked for; only the device nodes of the given GPUs are there."""
-    for name in ("libcuda.so.580.1", "libnvidia-ml.so.580.1", "libnvidia-ptxjitcompiler.so.580.1", "libother.so.1"):
-        (tmp_path / name).touch()
-    for name in ("libcuda", "libnvidia-ml"):
-        (tmp_path / f"{name}.so.1").symlink_to(f"{name}.so.580.1")
-    machine = Machine(GPUS, tmp_path / "libcuda.so.1", tmp_path / "libnvidia-ml.so.1")
+@pytest.mark.parametrize("inside", ["", "run/nvidia/driver"], ids=["node", "driver-container"])
+def test_only_the_devices_of_the_given_gpus_are_shown(tmp_path: Path, inside: str):
+    """And those of the driver itself that there are; from where they lie on the node, however the agent sees that."""
+    devices = tmp_path / inside / "dev"
+    devices.mkdir(parents=True)
+    (devices / "nvidiactl").touch()
+    machine = Machine(GPUS, Path("a"), Path("b"), devices=devices, root=tmp_path)
 
-    edits = machine.edits([GPUS[2]])
+    nodes = [node.body() for node in machine.edits([GPUS[2]]).device_nodes]
 
-    assert {
-        tmp_path / "libcuda.so.580.1": Path("/run/aliquot/driver/libcuda.so.1"),
-        tmp_path / "libnvidia-ml.so.580.1": Path("/run/aliquot/driver/libnvidia-ml.so.1"),
-        tmp_path / "libnvidia-ptxjitcompiler.so.580.1": tmp_path / "libnvidia-ptxjitcompiler.so.580.1",
-    } == {mount.host: mount.inside for mount in edits.mounts}
-    assert "/dev/nvidia2" == edits.device_nodes[-1]
-    assert "/dev/nvidia0" not in edits.device_nodes
+    assert ["/dev/nvidiactl", "/dev/nvidia2"] == [node["path"] for node in nodes]
+    hosts = [f"/{inside}/dev/nvidiactl", f"/{inside}/dev/nvidia2"] if inside else [None, None]
+    assert hosts == [node.get("hostPath") for node in nodes]

@@ -1,0 +1,139 @@
+"""Which GPUs of a stock plugin are ours to share: those that the scheduler's holder pods were given.
+
+A holder pod asks the stock plugin for `nvidia.com/gpu: 1` and sleeps. Which GPU kubelet gave it stands in PodResources,
+since the stock plugin's device ids are the GPUs' UUIDs; nothing is read from anybody's log or environment. The UUID is
+written on the holder pod, where the scheduler's pool looks for it, and the node offers that GPU and no other.
+
+A pod is a holder only in the one namespace where the scheduler makes them: the label alone could be put on by anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, Protocol
+
+import structlog
+
+from aliquot.kube.api import Api
+from aliquot.kube.dialects.nvidia import GPU
+from aliquot.kube.errors import KubeError
+from aliquot.kube.names import HOLDS, VGPU
+from aliquot.kube.resources import PODS
+from aliquot.model.ids import GpuUuid
+from aliquot.node.events import Events
+from aliquot.node.identity import Held
+from aliquot.node.kubelet import PodResources
+from aliquot.node.machine import Machine
+from aliquot.node.pods import NodePod
+from aliquot.node.seating import Seat
+from aliquot.node.settings import Settings
+
+_LOG: Final = structlog.get_logger("aliquot.node")
+STOCK: Final = GPU
+"""The stock plugin's resource."""
+
+
+class Account(Protocol):
+    """Kubelet's account of the stock plugin's devices (`kubelet.PodResources`)."""
+
+    async def held(self) -> list[Held]:
+        """What each container holds.
+
+        Raises:
+            OSError: kubelet does not answer.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        ...
+
+
+def held_gpus(
+    pods: Iterable[NodePod], rows: Iterable[Held], namespace: str, gpus: Collection[GpuUuid]
+) -> tuple[dict[GpuUuid, NodePod], tuple[str, ...]]:
+    """GPU -> its holder pod, and a sentence for each holder whose device is no whole GPU of this node.
+
+    Pure. `gpus` are the node's. A device that two pods hold is shared by the stock plugin, so it is nobody's whole GPU.
+    """
+    given = {(row.namespace, row.pod): row.ids for row in rows}
+    count: dict[str, int] = {}
+    for ids in given.values():
+        for name in ids:
+            count[name] = count.get(name, 0) + 1
+    found: dict[GpuUuid, NodePod] = {}
+    faults = []
+    for pod in pods:
+        meta = pod.metadata
+        ids = given.get((meta.namespace, meta.name), frozenset())
+        if VGPU not in meta.labels or meta.namespace != namespace or pod.ended or not ids:
+            continue
+        known = [GpuUuid(name) for name in ids if name in gpus and count[name] == 1]
+        if len(ids) == 1 and known:
+            found[known[0]] = pod
+        else:
+            faults.append(f"{pod.key} holds {', '.join(sorted(ids))}, which is no whole GPU of this node by its UUID")
+    return found, tuple(faults)
+
+
+class Holders:
+    """The GPUs held on one node; `look` brings it up to date."""
+
+    def __init__(self, api: Api, account: Account, pods: Iterable[NodePod], namespace: str, machine: Machine) -> None:
+        self._api = api
+        self._account = account
+        self._pods = pods
+        self._namespace = namespace
+        self._gpus = frozenset(GpuUuid(gpu.uuid) for gpu in machine.gpus)
+        self._told: tuple[str, ...] = ()
+        self.held: frozenset[GpuUuid] = frozenset()
+
+    @classmethod
+    def of(cls, settings: Settings, api: Api, pods: Iterable[NodePod], machine: Machine) -> Holders:
+        """Those of the node with these settings, by its kubelet."""
+        return cls(api, PodResources(settings.pod_resources, STOCK), pods, settings.holder_namespace, machine)
+
+    async def close(self) -> None:
+        """Let the connection to kubelet go."""
+        await self._account.close()
+
+    async def look(self) -> tuple[frozenset[GpuUuid], frozenset[GpuUuid]]:
+        """Which of the node's GPUs are held now and were not before, and which are no more.
+
+        While kubelet does not answer, nothing changes: what a holder has is not taken away by that.
+        """
+        try:
+            rows = await self._account.held()
+        except OSError:
+            return frozenset(), frozenset()
+        found, faults = held_gpus(self._pods, rows, self._namespace, self._gpus)
+        if faults != self._told:
+            self._told = faults
+            for fault in faults:
+                _LOG.warning("not-held", why=fault)
+        before, self.held = self.held, frozenset(found)
+        if before != self.held:
+            _LOG.info("holders", gained=sorted(self.held - before), lost=sorted(before - self.held))
+        await self._write(found)
+        return self.held - before, before - self.held
+
+    async def _write(self, found: Mapping[GpuUuid, NodePod]) -> None:
+        """Tell on each holder what it holds; what the API server does not take now is tried at the next look."""
+        for uuid, pod in found.items():
+            meta = pod.metadata
+            if meta.annotations.get(HOLDS) == uuid:
+                continue
+            body = {"metadata": {"uid": meta.uid, "annotations": {HOLDS: uuid}}}
+            with contextlib.suppress(KubeError):
+                await self._api.patch(PODS, meta.name, body, namespace=meta.namespace)
+                _LOG.info("held", gpu=uuid, vgpu=meta.labels[VGPU])
+
+
+async def tell_taken(seats: Iterable[Seat], lost: Collection[GpuUuid], events: Events) -> None:
+    """Tell every pod that is still on a GPU whose holder is gone: the stock plugin may give it to somebody else."""
+    for seat in list(seats):
+        if taken := [piece.gpu for piece in seat.plan.slices if piece.gpu in lost]:
+            why = f"container {seat.container}: the holder pod of {taken[0]} is gone, so others may be given it"
+            owner = seat.owner
+            await events.about_pod(owner.namespace, owner.pod, owner.uid, "GpuTakenAway", why, "Warning")

@@ -1,0 +1,111 @@
+"""Aliquot's scheduler on the cluster: its kinds of objects, the extender beside the stock scheduler, the webhook."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from aliquot.scheduler.webhook.configuration import configurations
+
+from .control_plane import ControlPlane
+from .parts import Part, until
+
+ROOT = Path(__file__).resolve().parents[3]
+PORT = 8770
+HOLDERS = "kube-system"
+"""The namespace of holder pods and of the webhook's certificate."""
+
+
+def install_crds(plane: ControlPlane) -> None:
+    """Our kinds of objects, as a person installs them."""
+    plane.kubectl("apply", "--server-side", "-f", str(ROOT / "deploy" / "crds"))
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
+    # The garbage collector looks for new kinds every half minute, and when it starts.
+    plane["kube-controller-manager"].restart()
+
+
+def program(name: str, *arguments: str) -> list[str]:
+    """The command line of one of Aliquot's programs, from this source tree."""
+    return [sys.executable, "-m", "aliquot.cli", name, *arguments]
+
+
+def surroundings(**more: str) -> dict[str, str]:
+    """The environment that these programs are started with."""
+    return {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"], **more}
+
+
+class OurScheduler:
+    """`aliquot scheduler` inside the cluster's network, and the stock scheduler told to ask it."""
+
+    def __init__(self, plane: ControlPlane, port: int = PORT, *flags: str) -> None:
+        self.plane = plane
+        self.port = port
+        # As in a pod, where it is process 1 whenever its container starts again: the same candidate.
+        where = ("--bind", f"127.0.0.1:{port}", "--identity", f"scheduler-{port}")
+        self.part = Part(
+            f"aliquot-scheduler-{port}",
+            plane.rooms,
+            lambda: program("scheduler", *where, "--kubeconfig", str(plane.kubeconfig), *flags),
+            lambda: plane.answers(port, "/leadz"),
+            environment=surroundings(HOME=str(plane.rooms.state)),
+        )
+
+    def configure(self, url: str = "", *more: str) -> None:
+        """Let kube-scheduler run with the configuration that our own command prints."""
+        url = url or f"http://127.0.0.1:{self.port}"
+        command = program("scheduler", "--print-kube-scheduler-config", "--url", url, *more)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=surroundings())
+        self.plane.schedule_with(done.stdout)
+
+    def get(self, path: str) -> Any:
+        """What it answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.sock = self.plane.rooms.connect(self.port)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return json.loads(body) if answer.headers["content-type"] == "application/json" else body.decode()
+
+    def post(self, path: str, body: bytes) -> tuple[int, Any]:
+        """Status and answer to a body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.sock = self.plane.rooms.connect(self.port)
+        connection.request("POST", path, body)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        return answer.status, json.loads(text)
+
+
+class OurWebhook:
+    """The webhook of a scheduler: `flags` make the scheduler serve it, `register` tells the API server of it."""
+
+    def __init__(self, plane: ControlPlane, port: int) -> None:
+        self.plane = plane
+        self.url = f"https://127.0.0.1:{port}"
+        self.flags = ("--webhook", f"127.0.0.1:{port}", "--webhook-name", "127.0.0.1")
+
+    def register(self) -> None:
+        """Let the API server ask it; before the scheduler starts, which then says whom to trust."""
+        for made in configurations(HOLDERS, url=self.url):
+            self.plane.kubectl("apply", "-f", "-", input_=json.dumps(made))
+
+    def wait_trusted(self) -> None:
+        """Wait until the API server trusts it."""
+        until(lambda: all(self._bundles()), "the API server's trust in the webhook")
+
+    def remove(self) -> None:
+        """Let the API server ask it no more."""
+        self.plane.kubectl("delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "aliquot")
+
+    def _bundles(self) -> list[bool]:
+        group = "/apis/admissionregistration.k8s.io/v1"
+        kinds = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+        hooks = [hook for kind in kinds for hook in self.plane.api.get(f"{group}/{kind}/aliquot")["webhooks"]]
+        return ["caBundle" in hook["clientConfig"] for hook in hooks]

@@ -1,0 +1,132 @@
+"""Which GPUs of a stock plugin are held for Aliquot, from pods and kubelet's account."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aliquot.driver.discovery import Gpu
+from aliquot.kube.objects import Meta
+from aliquot.node.holders import Holders, held_gpus
+from aliquot.node.identity import Held
+from aliquot.node.machine import Machine
+from aliquot.node.pods import NodePod, NodePodStatus
+
+HOME = "kube-system"
+GPUS = ("GPU-a", "GPU-b", "GPU-c")
+
+
+def holder(name: str, namespace: str = HOME, *, phase: str = "Running", label: bool = True) -> NodePod:
+    """A pod as the scheduler's pool makes it."""
+    labels = {"aliquot.dev/vgpu": name} if label else {}
+    meta = Meta(name=name, namespace=namespace, uid=f"uid-{name}", labels=labels)
+    return NodePod(metadata=meta, status=NodePodStatus(phase=phase))
+
+
+def row(name: str, *ids: str, namespace: str = HOME) -> Held:
+    """What kubelet says that a pod has of the stock plugin."""
+    return Held(namespace, name, "hold", frozenset(ids))
+
+
+def test_the_gpu_of_a_holder_is_held_and_that_of_another_pod_is_not():
+    """A labelled pod's UUID counts; a pod without the label that has a whole GPU keeps it for itself."""
+    pods = [holder("one"), holder("training", label=False)]
+
+    found, faults = held_gpus(pods, [row("one", "GPU-b"), row("training", "GPU-a")], HOME, GPUS)
+
+    assert ({"GPU-b": pods[0]}, ()) == (found, faults)
+
+
+def test_a_label_in_another_namespace_makes_no_holder():
+    """Who labels a pod of their own gets nobody onto its GPU."""
+    found, _ = held_gpus([holder("mine", "team")], [row("mine", "GPU-a", namespace="team")], HOME, GPUS)
+
+    assert {} == found
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_holder_that_has_ended_holds_nothing(phase: str):
+    """Kubelet may still list it; its GPU is free to be given to another."""
+    found, _ = held_gpus([holder("one", phase=phase)], [row("one", "GPU-a")], HOME, GPUS)
+
+    assert {} == found
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row("one", "GPU-a", "GPU-b")],
+        [row("one", "GPU-a::0")],
+        [row("one", "0")],
+        [row("one", "GPU-a"), row("other", "GPU-a", namespace="team")],
+    ],
+    ids=["two", "replica", "no-uuid", "shared"],
+)
+def test_what_is_no_whole_gpu_is_not_shared_and_told(rows: list[Held]):
+    """Two GPUs, a replica of one, an id that is no UUID, or a GPU that somebody else has too: none, with a sentence."""
+    found, faults = held_gpus([holder("one")], rows, HOME, GPUS)
+
+    assert {} == found
+    assert len(faults) == 1 and faults[0].startswith("kube-system/one holds ")
+
+
+class FakeKubelet:
+    """Answers with `rows`, or not at all while they are None."""
+
+    def __init__(self) -> None:
+        self.rows: list[Held] | None = []
+
+    async def held(self) -> list[Held]:
+        """See `Account`."""
+        if self.rows is None:
+            raise OSError("no answer")
+        return self.rows
+
+
+class FakeApi:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.patches: list[tuple[str, str, dict[str, Any]]] = []
+
+    async def patch(self, _kind: Any, name: str, body: dict[str, Any], *, namespace: str) -> None:
+        """A merge patch."""
+        self.patches.append((namespace, name, body["metadata"]["annotations"]))
+
+
+def machine(*, links: bool = False) -> Machine:
+    """A node with the three GPUs."""
+    rows = [["X", "NV1", "SYS"], ["NV1", "X", "PIX"], ["SYS", "PIX", "X"]] if links else [[], [], []]
+    gpus = tuple(Gpu(i, uuid, "V100", 16384, links=rows[i]) for i, uuid in enumerate(GPUS))
+    return Machine(gpus, Path("libcuda.so.1"), Path("libnvidia-ml.so.1"))
+
+
+def test_gpus_come_and_go_and_nothing_changes_while_kubelet_is_silent():
+    """Each look says what is new and what is gone; a kubelet that does not answer takes nothing away."""
+    kubelet, api, pods = FakeKubelet(), FakeApi(), [holder("one"), holder("two")]
+    holders = Holders(api, kubelet, pods, HOME, machine())  # type: ignore[arg-type]
+
+    def look() -> tuple[set[str], set[str]]:
+        gained, lost = asyncio.run(holders.look())
+        return set(gained), set(lost)
+
+    kubelet.rows = [row("one", "GPU-a")]
+    assert ({"GPU-a"}, set()) == look()
+    assert [(HOME, "one", {"aliquot.dev/holds": "GPU-a"})] == api.patches
+    kubelet.rows = None
+    assert (set(), set()) == look()
+    assert {"GPU-a"} == holders.held
+    kubelet.rows = [row("two", "GPU-c")]
+    assert ({"GPU-c"}, {"GPU-a"}) == look()
+
+
+def test_a_machine_with_some_of_its_gpus_keeps_their_numbers_and_links():
+    """What is offered of a machine is wired as it is in the machine."""
+    offered = machine(links=True).only({"GPU-a", "GPU-c"})
+
+    assert [(0, "GPU-a", ["X", "SYS"]), (2, "GPU-c", ["SYS", "X"])] == [
+        (g.index, g.uuid, g.links) for g in offered.gpus
+    ]
