@@ -6,7 +6,7 @@ UV := .venv/bin/uv
 BIN := .venv/bin
 SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -not -name '*.md')
 
-.PHONY: help setup dev demo demo-cluster test test-slow lint conformance bench cluster wheel image release clean
+.PHONY: help setup dev demo demo-cluster test test-slow lint conformance bench bench-cluster cluster wheel image release clean
 help:
 	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot"
 	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
@@ -17,6 +17,7 @@ help:
 	@echo "make cluster real Kubernetes on this machine, kubectl ready (root; ARGS='--nodes 8 --profile h100', --help)"
 	@echo "make demo-cluster   Fig. 6 as SharePods in containers of a real node (root; under two minutes)"
 	@echo "make bench   the benchmarks, written to build/bench/"
+	@echo "make bench-cluster  what the scheduler costs a real cluster of fake nodes (root; half an hour)"
 	@echo "make wheel   release wheel against glibc 2.17, in dist/ (ARCH=aarch64 for that processor)"
 	@echo "make image   the container image, and its archive in build/ (docker, podman or buildah)"
 	@echo "make release all that a release hands out, checked, in dist/"
@@ -67,10 +68,14 @@ conformance: setup
 	  --policy dotprod,clustering,packing,bestfit,fgd --expected $(OPENB)/expected_results --out build/conformance
 	$(BIN)/aliquot sim paper fgd --policy random --within 0.2 --out build/conformance-random
 
-bench: setup
+bench: dev
 	@mkdir -p build/bench
-	@for name in gate handover shares slowdown memory storm; do \
+	@for name in gate handover shares slowdown memory storm filter; do \
 	  echo "bench $$name"; $(BIN)/aliquot bench $$name -o json > build/bench/$$name.json || exit 1; cat build/bench/$$name.json; done
+
+bench-cluster: dev
+	@mkdir -p build/bench
+	PYTHONPATH=tests/e2e $(BIN)/python bench/kubernetes.py $(ARGS) > build/bench/kubernetes.json; cat build/bench/kubernetes.json
 
 # Real control plane, fake GPU nodes and a real node with emulated GPUs; the parts are built once into the cache (six
 # minutes). In it kubectl apply -f examples/... gives a container its part of a GPU.

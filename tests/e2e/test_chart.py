@@ -11,34 +11,29 @@ from typing import Any
 
 import pytest
 import yaml
+from charting import CHART, run
 from cluster.control_plane import ControlPlane
 from cluster.parts import Part
 from scheduling import PLAN, PORT, ROOT, eventually, gpu_pod, percent, pods_of
 
+from aliquot.cli.scheduler import scheduler
 from aliquot.scheduler.config import PROFILE, kube_scheduler_config
 from aliquot.scheduler.webhook.configuration import configurations
 
-CHART = ROOT / "deploy" / "chart"
 HOME = "aliquot-chart"
+POD_IP = "10.124.0.7"
+"""The address that the scheduler's pod is said to have."""
+
 EVERYTHING = (
     "--set=scheduler.gpus=coexist,scheduler.replicas=2,scheduler.tls.secretName=tls,node.emulate=v100x2,"
     "node.replacePods=false,scheduler.defaultGpuLimit=0.5,networkPolicy.extenderFrom[0].ipBlock.cidr=10.0.0.0/28,"
-    "networkPolicy.nodeFrom[0].ipBlock.cidr=10.0.0.0/28,node.metricAliases=hami"
+    "networkPolicy.nodeFrom[0].ipBlock.cidr=10.0.0.0/28,node.metricAliases=hami,node.privileged=true,"
+    "web.enabled=true,web.tls.secretName=web,web.hosts[0]=gpus.example,networkPolicy.webFrom[0].ipBlock.cidr=10.0.0.0/28"
 )
 """Values other than the defaults, for every branch of the templates."""
 
 ON_FAKE_NODES = "--set=node.runtimeClassName=,kubeScheduler.tag=v1.36.0"
 """There is no RuntimeClass; the fake nodes run any image."""
-
-
-def run(helm: str, *arguments: str, plane: ControlPlane | None = None, status: int = 0) -> str:
-    """What helm prints."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(plane.rooms.state) if plane else "/nonexistent"}
-    if plane:
-        environment["KUBECONFIG"] = str(plane.kubeconfig)
-    done = subprocess.run([helm, *arguments], capture_output=True, text=True, env=environment, timeout=120)
-    assert status == done.returncode, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def rendered(helm: str, *flags: str) -> dict[tuple[str, str], dict[str, Any]]:
@@ -66,7 +61,7 @@ def test_kube_scheduler_and_api_server_are_told_what_the_code_says(helm: str):
     found = rendered(helm)
     given = yaml.safe_load(found["ConfigMap", "aliquot-kube-scheduler"]["data"]["config.yaml"])
     lease = given.pop("leaderElection")
-    wanted = kube_scheduler_config(f"http://aliquot-scheduler.{HOME}.svc:{PORT}")
+    wanted = kube_scheduler_config(f"http://aliquot-extender.{HOME}.svc:{PORT}")
 
     assert (HOME, "aliquot-kube-scheduler") == (lease["resourceNamespace"], lease["resourceName"])
     assert wanted | {"profiles": [p for p in wanted["profiles"] if p["schedulerName"] == PROFILE]} == given
@@ -75,7 +70,7 @@ def test_kube_scheduler_and_api_server_are_told_what_the_code_says(helm: str):
 
 
 def test_every_branch_renders_objects_that_are_bounded(helm: str):
-    """Whatever is chosen, every container has requests and a memory limit, and only the node's agent is privileged."""
+    """Whatever is chosen, every container is bounded, has its files read-only, and no right it was not given."""
     for flags in ((), (EVERYTHING,), ("--set=kubeScheduler.enabled=false,webhook.enabled=false,node.enabled=false",)):
         for (kind, name), body in rendered(helm, *flags).items():
             if kind not in ("Deployment", "DaemonSet"):
@@ -83,7 +78,47 @@ def test_every_branch_renders_objects_that_are_bounded(helm: str):
             for container in body["spec"]["template"]["spec"]["containers"]:
                 assert {"cpu", "memory"} <= set(container["resources"]["requests"])
                 assert "memory" in container["resources"]["limits"]
-                assert (name == "aliquot-node") == container["securityContext"].get("privileged", False)
+                security = container["securityContext"]
+                assert security["readOnlyRootFilesystem"]
+                privileged = flags == (EVERYTHING,) and name == "aliquot-node"
+                assert privileged == security.get("privileged", False)
+                if not privileged:
+                    assert (False, ["ALL"]) == (security["allowPrivilegeEscalation"], security["capabilities"]["drop"])
+
+
+def test_every_replica_counts_and_the_leader_is_asked(helm: str):
+    """With two replicas a rollout keeps both Ready, the extender's Service selects nobody, the other one everybody."""
+    found = rendered(helm, "--set=scheduler.replicas=2")
+    deployment = found["Deployment", "aliquot-scheduler"]["spec"]
+    labels = deployment["template"]["metadata"]["labels"]
+
+    assert (2, {"maxSurge": 1, "maxUnavailable": 0}) == (
+        deployment["replicas"],
+        deployment["strategy"]["rollingUpdate"],
+    )
+    assert "selector" not in found["Service", "aliquot-extender"]["spec"]
+    assert labels == found["Service", "aliquot-scheduler"]["spec"]["selector"]
+    assert 1 == found["PodDisruptionBudget", "aliquot-scheduler"]["spec"]["maxUnavailable"]
+
+
+def test_the_dashboard_is_there_when_it_is_asked_for(helm: str):
+    """Without `web` nothing of it is there; with it a token is asked for, agents are reached, and flags are known."""
+    plain, found = rendered(helm), rendered(helm, "--set=web.enabled=true")
+    (container,) = found["Deployment", "aliquot-scheduler"]["spec"]["template"]["spec"]["containers"]
+    flags = [flag for flag in container["args"] if flag.startswith("--web") and not flag.startswith("--webhook")]
+    (allowed,) = found["NetworkPolicy", "aliquot-node"]["spec"]["ingress"]
+    labels = found["Deployment", "aliquot-scheduler"]["spec"]["template"]["metadata"]["labels"]
+    options = {name for option in scheduler.params for name in option.opts}
+
+    assert ("Service", "aliquot-dashboard") not in plain and [] == plain["NetworkPolicy", "aliquot-node"]["spec"][
+        "ingress"
+    ]
+    assert {"--web=0.0.0.0:8771", "--web-access=token", "--web-agent-port=5678"} <= set(flags)
+    assert {flag.partition("=")[0] for flag in flags} <= options
+    assert [{"podSelector": {"matchLabels": labels}}] == allowed["from"]
+    assert labels == found["Service", "aliquot-dashboard"]["spec"]["selector"]
+    assert all("web" not in str(rule["ports"]) or "webhook" in str(rule["ports"])
+               for rule in found["NetworkPolicy", "aliquot-scheduler"]["spec"]["ingress"])  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -93,6 +128,8 @@ def test_every_branch_renders_objects_that_are_bounded(helm: str):
         ("scheduler.gpus=mine", "value must be one of 'own', 'coexist'"),
         ("scheduler.replicas=many", "want integer"),
         ("scheduler.tls.secretName=a,scheduler.tls.clientCa=true", "has no certificate to show"),
+        ("web.enabled=true,web.access=everybody", "value must be one of 'token', 'open'"),
+        ("web.enabled=true,web.namespaces[0]=a", "web.namespaces is for web.access open"),
     ],
 )
 def test_values_that_are_written_wrong_are_refused(helm: str, value: str, sentence: str):
@@ -130,13 +167,13 @@ class Installed:
         self.stop()
         deployment = self.plane.api.get(f"/apis/apps/v1/namespaces/{HOME}/deployments/aliquot-scheduler")
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        arguments = [text.replace("$(POD_NAME)", "chart-0") for text in container["args"]]
-        command = [sys.executable, "-m", "aliquot.cli", *arguments, "--kubeconfig", str(self._account())]
+        filled = [text.replace("$(POD_NAME)", "chart-0").replace("$(POD_IP)", POD_IP) for text in container["args"]]
+        command = [sys.executable, "-m", "aliquot.cli", *filled, "--kubeconfig", str(self._account())]
         self.part = Part(
             "aliquot-scheduler-chart",
             self.plane.rooms,
             lambda: command,
-            lambda: self.plane.answers(PORT, "/readyz"),
+            lambda: self.plane.answers(PORT, "/leadz"),
             environment={"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]},
         )
         self.part.start()
@@ -180,6 +217,13 @@ def can(plane: ControlPlane, *question: str, account: str = "aliquot-scheduler")
     what, _, sub = what.partition("/")
     asked = (verb, what, f"--subresource={sub}", *where)
     return "yes" == plane.kubectl("auth", "can-i", *asked, "--as", who, check=False).strip()
+
+
+def led_to(plane: ControlPlane) -> list[str]:
+    """Where the extender's Service leads."""
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{HOME}/endpointslices"
+    found = plane.api.get(f"{path}?labelSelector=kubernetes.io%2Fservice-name%3Daliquot-extender")["items"]
+    return [address for part in found for endpoint in part["endpoints"] for address in endpoint["addresses"]]
 
 
 def check_rights(plane: ControlPlane, namespace: str) -> None:
@@ -226,7 +270,7 @@ def test_install_upgrade_and_uninstall(control_plane: ControlPlane, namespace: s
     shares = f"/apis/aliquot.dev/v1alpha1/namespaces/{namespace}/sharepods"
     try:
         # Without the webhook first: nothing here carries the API server's questions to a Service.
-        chart.put("install", "--set=webhook.enabled=false", "--wait")
+        chart.put("install", "--set=webhook.enabled=false,scheduler.replicas=2", "--wait")
         chart.start()
         chart.configure()
         api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("user", percent(30, "4Gi")))
@@ -236,6 +280,7 @@ def test_install_upgrade_and_uninstall(control_plane: ControlPlane, namespace: s
         eventually(lambda: api.get(f"{shares}/share").get("status", {}).get("phase") == "Running", "no SharePod runs")
         assert api.get(f"{shares}/share")["status"]["gpuUUID"]
         check_rights(control_plane, namespace)
+        eventually(lambda: [POD_IP] == led_to(control_plane), "kube-scheduler is not led to the leader")
 
         chart.put("upgrade")
         chart.start()
@@ -245,6 +290,8 @@ def test_install_upgrade_and_uninstall(control_plane: ControlPlane, namespace: s
         assert trusted == chart.bundles()
         assert can(control_plane, "delete", "pods", "-n", HOME) and not can(control_plane, "delete", "pods", "-A")
         chart.stop()
+        learned = api.get(f"/api/v1/namespaces/{HOME}/configmaps/aliquot-learned")
+        assert "learned.json" in learned["data"]  # written at its end, with the chart's rights
 
         run(helm, "uninstall", "aliquot", "--namespace", HOME, "--wait", "--timeout", "60s", plane=control_plane)
         after = control_plane.pod(namespace, "user")
@@ -252,6 +299,7 @@ def test_install_upgrade_and_uninstall(control_plane: ControlPlane, namespace: s
         assert before["metadata"]["annotations"][PLAN] == after["metadata"]["annotations"][PLAN]
         assert "Running" == api.get(f"{shares}/share")["status"]["phase"]
         assert "" == control_plane.kubectl("get", "mutatingwebhookconfigurations", "-o", "name")
+        eventually(lambda: [] == led_to(control_plane), "the leader's address outlives its service", 40)
         left = json.loads(control_plane.kubectl("get", "pods,sharepods,vgpus,gpuquotas", "-A", "-o", "json"))
         assert [] == [o["metadata"]["name"] for o in left["items"] if o["metadata"].get("finalizers")]
         api.delete(f"{shares}/share")

@@ -17,7 +17,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
 {{- define "aliquot.url" -}}
-http{{ if .Values.scheduler.tls.secretName }}s{{ end }}://aliquot-scheduler.{{ .Release.Namespace }}.svc:{{ .Values.scheduler.port }}
+http{{ if .Values.scheduler.tls.secretName }}s{{ end }}://aliquot-extender.{{ .Release.Namespace }}.svc:{{ .Values.scheduler.port }}
 {{- end }}
 
 {{- define "aliquot.unprivileged" -}}

@@ -1,0 +1,21 @@
+"""Release wheels, built as `make wheel` does; or those of the folder ALIQUOT_WHEELS, which are to be handed out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def build(arch: str, into: Path) -> Path:
+    """The wheel for a processor, in this folder."""
+    if ready := os.environ.get("ALIQUOT_WHEELS"):
+        return next(Path(ready).glob(f"*_{arch}.whl"))
+    command = [sys.executable, str(ROOT / "tools" / "build_wheel.py"), "--arch", arch, "--out", str(into)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert 0 == done.returncode, done.stderr
+    (wheel,) = into.glob(f"*_{arch}.whl")
+    return wheel

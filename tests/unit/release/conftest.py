@@ -1,0 +1,14 @@
+"""A tree that nothing stands against."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from release_scene import Tree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """Fit to be released."""
+    return Tree(tmp_path / "tree")

@@ -1,0 +1,1 @@
+"""The pages of docs/reference, one module each."""

@@ -1,0 +1,82 @@
+"""Metrics, collected from the programs' own collectors over one made-up tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
+
+from aliquot.arbiter.metrics import Metrics as ArbiterMetrics
+from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
+from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
+from aliquot.node.telling.metrics import ALIASES, registry_of
+from aliquot.scheduler.metrics import Metrics as SchedulerMetrics
+from reference.markdown import code, page, sentence, table
+
+HEAD = ("metric", "type", "labels", "what it tells")
+_UUID = "GPU-00000000-0000-0000-0000-000000000000"
+
+
+def page_text() -> str:
+    """Every metric."""
+    aliases = [part for name in sorted(ALIASES) for part in _alias(name)]
+    return page(
+        "Metrics",
+        "A ratio is a part of one GPU or of the token window, 0 to 1. Alert rules and a board that use these names: "
+        "[deploy/grafana](../../deploy/grafana).",
+        "## Scheduler",
+        "`/metrics` at the extender's address (`--bind`).",
+        table(HEAD, _scheduler()),
+        "## Nodes",
+        "`/metrics` at the agent's `--display-address` and `--display-port`.",
+        table(HEAD, _rows(registry_of(_facts).collect())),
+        "## Arbiter",
+        "`/metrics` on the loopback at `--metrics-port` of `aliquot up` and `aliquot arbiter`.",
+        table(HEAD, _rows(_arbiter())),
+        "## Other projects' names",
+        "Told by a node too where `--metric-aliases` asks for them, so that boards made for those go on working.",
+        *aliases,
+    )
+
+
+def _alias(name: str) -> list[str]:
+    return [f"### {name}", table(HEAD, _rows(ALIASES[name](_facts())))]
+
+
+def _rows(families: Iterable[Metric]) -> list[tuple[str, str, str, str]]:
+    """Each family by the name that is scraped, with the labels of its samples."""
+    rows = []
+    for family in families:
+        if not family.samples:
+            raise SystemExit(f"{family.name} has no sample in the made-up scene, so its labels are not known")
+        sample = next((s for s in family.samples if s.name.endswith("_total")), family.samples[0])
+        labels = ", ".join(code(label) for label in sample.labels)
+        rows.append((code(sample.name), family.type, labels, sentence(family.documentation)))
+    return rows
+
+
+def _scheduler() -> list[tuple[str, str, str, str]]:
+    """Its metrics have no samples before they were used, so the labels come from the objects."""
+    rows = []
+    for metric in vars(SchedulerMetrics()).values():
+        for family in metric.describe() if hasattr(metric, "describe") else ():
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            labels = ", ".join(code(label) for label in metric._labelnames)
+            rows.append((code(name), family.type, labels, sentence(family.documentation)))
+    return rows
+
+
+def _tenant() -> TenantStatus:
+    return TenantStatus("ns/pod/main", 300, 600, 0.25, 1, 512, 4096, 64, 1.0, 0.0, 100.0, 1, 1, False)
+
+
+def _facts() -> NodeFacts:
+    use = Use(Owner("ns", "pod", "main"), 0, _tenant())
+    return NodeFacts("node", "550", (GpuUse(0, _UUID, "V100", 16384, 0.25, "", "", (use,)),), True, 10_000, 1)
+
+
+def _arbiter() -> Iterable[Metric]:
+    gpu = GpuStatus(_UUID, None, 0.25, [_tenant()])
+    collector = ArbiterMetrics.__new__(ArbiterMetrics)  # without the port that it would listen on
+    collector.publish(Status(1, 1, 1, 10_000, "adaptive", 100, "revoke", "pace", 1, [gpu]))
+    return collector.collect()

@@ -1,0 +1,121 @@
+"""Check that a release is whole, then gather what it hands out in dist/, with its sums.
+
+    tools/release.py --check    only the tree: versions, changelog, licences, generated files, nothing uncommitted
+    tools/release.py            the tree, the wheels and the sdist in dist/; adds chart, manifests, image, SHA256SUMS
+
+Nothing is written where something is amiss: each fault is one sentence, and all of them are told at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import check_wheel
+from image import labels
+from release_tree import ROOT, tree_faults, version_of
+
+SUMS = "SHA256SUMS"
+IMAGE = Path("build/aliquot-image.tar")
+NOT_IN_SDIST = (".git/", ".venv/", "build/", "dist/")
+IN_SDIST = ("LICENSE", "pyproject.toml", "CMakeLists.txt", "native/hook/gate.c", "src/aliquot/cli/main.py")
+
+
+def built(dist: Path, version: str) -> dict[str, Path]:
+    """What has to be built before, by what it is."""
+    wheels = {
+        f"the wheel for {arch}": dist / f"aliquot-{version}-py3-none-manylinux_2_17_{arch}.whl"
+        for arch in sorted(check_wheel.ARCHITECTURES, reverse=True)
+    }
+    return wheels | {"the sdist": dist / f"aliquot-{version}.tar.gz"}
+
+
+def artifact_faults(root: Path, dist: Path) -> list[str]:
+    """One sentence for each artifact that is missing, foreign or not of this version."""
+    version = version_of(root)
+    wanted = built(dist, version)
+    missing = {what: path for what, path in wanted.items() if not path.exists()}
+    found = [f"dist/{path.name}: {what} is missing; build it with make release" for what, path in missing.items()]
+    # uv leaves a .gitignore in the folder that it writes to.
+    for path in sorted(dist.glob("*")):
+        if path not in wanted.values() and not path.name.startswith("."):
+            found.append(f"dist/{path.name}: it does not belong to {version}; remove it")
+    for path in set(wanted.values()) - set(missing.values()):
+        found += _wheel_faults(path, version) if path.suffix == ".whl" else _sdist_faults(path, version)
+    if (root / IMAGE).exists() and (
+        labelled := labels(root / IMAGE).get("org.opencontainers.image.version")
+    ) != version:
+        found.append(f"{IMAGE}: it is of version {labelled}, the tree is {version}; make image builds it anew")
+    return sorted(found)
+
+
+def _wheel_faults(wheel: Path, version: str) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        told = archive.read(f"aliquot-{version}.dist-info/METADATA").decode()
+    wrong = [] if f"\nVersion: {version}\n" in told else [f"{wheel.name}: its metadata says another version"]
+    return wrong + check_wheel.faults(wheel)
+
+
+def _sdist_faults(sdist: Path, version: str) -> list[str]:
+    with tarfile.open(sdist) as archive:
+        names = {name.removeprefix(f"aliquot-{version}/") for name in archive.getnames()}
+    found = [f"{sdist.name}: {name} is missing" for name in IN_SDIST if name not in names]
+    strays = sorted(name for name in names if name.startswith(NOT_IN_SDIST))
+    return found + ([f"{sdist.name}: it has {strays[0]}, which is no source"] if strays else [])
+
+
+def gather(root: Path, dist: Path, helm: str) -> list[Path]:
+    """Adds the chart, the plain manifests and the image, and writes the sums of everything.
+
+    Raises:
+        subprocess.CalledProcessError: helm failed.
+    """
+    version = version_of(root)
+    subprocess.run(
+        [helm, "package", str(root / "deploy" / "chart"), "--destination", str(dist)], check=True, capture_output=True
+    )
+    shutil.copyfile(root / "deploy" / "manifests" / "aliquot.yaml", dist / f"aliquot-{version}.yaml")
+    if (root / IMAGE).exists():
+        shutil.copyfile(root / IMAGE, dist / f"aliquot-{version}-image.tar")
+    files = sorted(path for path in dist.glob("aliquot-*") if path.is_file())
+    lines = [f"{_sum(path)}  {path.name}\n" for path in files]
+    (dist / SUMS).write_text("".join(lines))
+    return files
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main() -> int:
+    """Check, and gather unless told otherwise; status 1 when something is amiss."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="look at the tree alone and write nothing")
+    parser.add_argument("--helm", default=shutil.which("helm") or "", help="where helm is, if not on PATH")
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist")
+    chosen = parser.parse_args()
+    found = tree_faults(ROOT, chosen.helm)
+    if not chosen.check:
+        found += artifact_faults(ROOT, chosen.dist)
+    for fault in found:
+        print(f"aliquot: release: {fault}", file=sys.stderr)
+    if found:
+        return 1
+    if chosen.check:
+        print(f"aliquot {version_of(ROOT)}: nothing stands against it")
+        return 0
+    for path in gather(ROOT, chosen.dist, chosen.helm):
+        print(f"{path.stat().st_size / 1e6:8.1f} MB  dist/{path.name}")
+    print(f"sums in dist/{SUMS}; check them there with: sha256sum --check {SUMS}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
