@@ -1,4 +1,5 @@
-"""The dashboard of a cluster: a real scheduler program and API server, two hundred nodes, pods that come and wait."""
+"""The dashboard of a cluster: a real scheduler program and API server, two hundred nodes, pods that come and wait,
+viewers with rights of their own, and what a node's agent measures."""
 
 from __future__ import annotations
 
@@ -9,48 +10,72 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from accounts import allow, token_of
+from agent_pods import agent
 from cluster.control_plane import ControlPlane
-from scheduling import OurScheduler, devices_of, eventually, gpu_pod, percent, slices_of, wait_bound
+from looking import browser, relayed
+from scheduling import ROOT, OurScheduler, devices_of, eventually, gpu_pod, percent, slices_of, wait_bound
+
+from aliquot.arbiter.records import TenantStatus
+from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 
 WEB_PORT = 8771
 NODES = 200
+HOME = "aliquot-pages"
 
 
 class Pages:
     """The dashboard, asked from outside the cluster's network."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, token: str, scheduler: OurScheduler) -> None:
         self._plane = plane
+        self.token = token
+        self.scheduler = scheduler
 
-    def get(self, path: str, host: str = "localhost") -> tuple[int, bytes]:
-        """Status and body of an answer."""
+    def ask(self, path: str, method: str = "GET", body: str = "", **headers: str) -> tuple[int, bytes, str]:
+        """Status, body and cookie of an answer, asked with these headers alone."""
         connection = http.client.HTTPConnection("127.0.0.1", WEB_PORT)
         connection.sock = self._plane.rooms.connect(WEB_PORT)
-        connection.request("GET", path, headers={"Host": host})
+        connection.request(method, path, body or None, {"Host": "localhost", **headers})
         answer = connection.getresponse()
         try:
-            return answer.status, answer.read()
+            return answer.status, answer.read(), answer.headers.get("set-cookie", "")
         finally:
             connection.close()
 
-    def facts(self, path: str) -> Any:
+    def get(self, path: str, host: str = "localhost", token: str | None = None) -> tuple[int, bytes]:
+        """Status and body of an answer for a token, the administrator's unless another is given."""
+        return self.ask(path, Host=host, Authorization=f"Bearer {self.token if token is None else token}")[:2]
+
+    def facts(self, path: str, token: str | None = None) -> Any:
         """An answer of the API."""
-        status, body = self.get(f"/api/v1/{path}")
+        status, body = self.get(f"/api/v1/{path}", token=token)
         assert 200 == status, body
         return json.loads(body)
+
+    def names(self, token: str) -> set[str]:
+        """The namespaces of which somebody sees names, on GPUs and among workloads."""
+        tenants = [share["tenant"] for gpu in self.facts("gpus", token)["items"] for share in gpu["shares"]]
+        names = tenants + [workload["name"] for workload in self.facts("workloads", token)["items"]]
+        return {name.partition("/")[0] for name in names if "/" in name}
 
 
 @pytest.fixture(scope="module")
 def pages(control_plane: ControlPlane) -> Iterator[Pages]:
     """A scheduler with its dashboard, over two hundred nodes with eight V100 each."""
     nodes = control_plane.fake_nodes(NODES, "v100", prefix="web")
-    ours = OurScheduler(control_plane, 8770, "--web", f"127.0.0.1:{WEB_PORT}", "--web-host", "gpus.example")
+    control_plane.make_namespace(HOME)
+    flags = ("--web", f"127.0.0.1:{WEB_PORT}", "--web-host", "gpus.example", "--web-access", "token")
+    ours = OurScheduler(control_plane, 8770, "--namespace", HOME, *flags)
     ours.part.start()
     ours.configure()
-    shown = Pages(control_plane)
+    token = token_of(control_plane, HOME, "admin")
+    allow(control_plane, HOME, "admin", "pods")
+    shown = Pages(control_plane, token, ours)
     eventually(lambda: shown.facts("totals")["gpus"] == 8 * NODES, "the dashboard does not show every GPU")
     yield shown
     ours.part.stop()
+    control_plane.remove_namespace(HOME)
     control_plane.schedule_with({})
     control_plane.remove_nodes(nodes)
 
@@ -118,3 +143,97 @@ def test_every_page_is_served(pages: Pages):
         status, body = pages.get(path)
         assert 200 == status and b"<h1>" in body, path
     assert b'svg class="tree"' in pages.get(f"/topology?node={node}")[1]
+
+
+def test_each_account_sees_what_it_may_list(pages: Pages, control_plane: ControlPlane, namespace: str):
+    """One account lists the pods of a namespace and sees their names; another lists nodes and sees no name at all."""
+    other = f"{namespace}-b"
+    control_plane.make_namespace(other)
+    for name in (namespace, other):
+        control_plane.api.create(f"/api/v1/namespaces/{name}/pods", gpu_pod("p", percent(20)))
+        wait_bound(control_plane, name, 1)
+    team, nodes, nobody = (token_of(control_plane, namespace, name) for name in ("team", "nodes", "nobody"))
+    allow(control_plane, namespace, "team", "pods", within=namespace)
+    allow(control_plane, namespace, "nodes", "nodes")
+    eventually(lambda: {namespace, other} <= pages.names(pages.token), "the administrator does not see both")
+
+    assert {namespace} == pages.names(team)
+    assert set() == pages.names(nodes)
+    assert 8 * NODES == pages.facts("totals", nodes)["gpus"] == pages.facts("totals", team)["gpus"]
+    assert 404 == pages.get(f"/api/v1/workloads/{other}/p/c0/explain", token=team)[0]
+    assert 403 == pages.get("/", token=nobody)[0]
+    assert [401, 401] == [pages.get("/", token="guess")[0], pages.ask("/")[0]]
+    control_plane.remove_namespace(other)
+    log = pages.scheduler.part.tail(100_000)
+    assert not [token for token in (team, nodes, nobody, pages.token) if token in log]
+
+
+def test_a_token_in_the_form_opens_a_session(pages: Pages, control_plane: ControlPlane, namespace: str):
+    """A service account signs in by the form, reads by its cookie, and is nobody after signing out."""
+    token = token_of(control_plane, namespace, "viewer")
+    allow(control_plane, namespace, "viewer", "vgpus", group="aliquot.dev")
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    status, _, cookie = pages.ask("/signin", "POST", f"token={token}", **form)
+    word = cookie.partition(";")[0]
+
+    assert 303 == status and "HttpOnly" in cookie and token not in cookie
+    assert 200 == pages.ask("/", Cookie=word)[0]
+    assert 303 == pages.ask("/signout", "POST", Cookie=word)[0]
+    assert 401 == pages.ask("/", Cookie=word)[0]
+
+
+def test_what_an_agent_measures_is_shown(pages: Pages, control_plane: ControlPlane, namespace: str):
+    """The use of a pod comes from its node's agent; of nodes without one nothing is said, and the page says so."""
+    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("m", percent(30, "4Gi")))
+    (pod,) = wait_bound(control_plane, namespace, 1)
+    ((uuid, _, _),), node = slices_of(pod), pod["spec"]["nodeName"]
+    status = TenantStatus("m", 300, 1000, 0.25, 0, 2048, 4096, 0, 7.0, 0.0, 100.0, 0, 1, False)
+    use = Use(Owner(namespace, "m", "c0"), 0, status)
+    told = NodeFacts(node, "550", (GpuUse(0, uuid, "V100", 16384, 0.25, "", "", (use,)),), True, 10_000, 1)
+
+    def shown() -> dict[str, Any]:
+        found: dict[str, Any] = next(gpu for gpu in pages.facts("gpus")["items"] if gpu["uuid"] == uuid)
+        return found
+
+    assert not shown()["measured"]
+    with agent(control_plane, HOME, node, told):
+        eventually(lambda: bool(shown()["measured"]), "what the agent measures is not shown")
+        share = next(share for share in shown()["shares"] if share["tenant"] == f"{namespace}/m/c0")
+        silent = {each["name"]: each["silent"] for each in pages.facts("nodes")["items"]}
+        page = pages.get(f"/gpus/{uuid}")[1].decode()
+
+    assert (250, 2048, 7.0) == (share["usage_milli"], share["memory_used_mib"], share["wait_ms"])
+    assert "" == silent.pop(node) and {"no agent is known there"} == set(silent.values())
+    assert "0.25" in page
+    assert b"use not known" in pages.get("/?sort=name")[1]
+
+
+def test_a_browser_signs_in_and_sees_the_cluster_live(pages: Pages, control_plane: ControlPlane, namespace: str):
+    """In a real browser: the form, numbers that are the API's, a pod within two seconds, no error, no foreign host."""
+    faults: list[str] = []
+    with relayed(control_plane, WEB_PORT) as url, browser() as chromium:
+        page = chromium.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        page.on("console", lambda said: said.type in ("error", "warning") and faults.append(said.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda asked: asked.url.startswith(url) or faults.append(asked.url))
+        page.goto(f"{url}/signin")
+        page.get_by_label("Token").fill(pages.token)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url(f"{url}/")
+        page.locator("#live-state", has_text="live").wait_for(timeout=10_000)
+        tiles = page.locator("#summary").inner_text()
+        page.goto(f"{url}/workloads")
+        page.locator("#live-state", has_text="live").wait_for(timeout=10_000)
+        control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", gpu_pod("seen", percent(10)))
+        wait_bound(control_plane, namespace, 1)
+        bound_s = time.monotonic()
+        page.locator("#blocks", has_text=f"{namespace}/seen/c0").wait_for(timeout=10_000)
+        took_s = time.monotonic() - bound_s
+        checks = page.evaluate((ROOT / "tests" / "e2e_web" / "checks.js").read_text())
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Token").wait_for()
+        page.goto("about:blank")
+
+    assert f"{8 * NODES}" in tiles and "not known" in tiles
+    assert took_s < 3.0
+    assert [] == faults and [] == checks

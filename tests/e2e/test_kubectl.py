@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
+from agent_pods import agent, at
 from cluster.control_plane import ControlPlane
 from cluster.fake import gpu_uuid
 from cluster.namespaces import NODE_ADDRESS
 from scheduling import PORT, ROOT, OurScheduler, eventually, gpu_pod, percent, wait_bound
+from terminal import Terminal
 
 from aliquot.arbiter.records import TenantStatus
 from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
-from aliquot.node.telling.server import node_body
 
 CRDS = ROOT / "deploy" / "crds"
 HOME = "aliquot-system"
@@ -58,24 +57,21 @@ def serve(plane: ControlPlane) -> None:
     # The proxy goes to pods only, so one stands in, on no node, with the address at which ours listens.
     body = {"metadata": metadata, "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}}
     plane.api.create(f"/api/v1/namespaces/{HOME}/pods", body)
-    at(plane, "aliquot-scheduler")
+    at(plane, HOME, "aliquot-scheduler")
     reference = {"kind": "Pod", "namespace": HOME, "name": "aliquot-scheduler"}
     subsets = [{"addresses": [{"ip": NODE_ADDRESS, "targetRef": reference}], "ports": ports}]
     plane.api.create(f"/api/v1/namespaces/{HOME}/endpoints", {"metadata": metadata, "subsets": subsets})
 
 
-def at(plane: ControlPlane, pod: str) -> None:
-    """Let a pod have the address at which servers of the test listen."""
-    status = {"status": {"podIP": NODE_ADDRESS, "podIPs": [{"ip": NODE_ADDRESS}]}}
-    patch = ("patch", "pod", pod, "-n", HOME, "--subresource=status", "--type=merge")
-    plane.kubectl(*patch, "-p", json.dumps(status))
+def environment(plane: ControlPlane) -> dict[str, str]:
+    """What the command is started with."""
+    return {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"], "HOME": str(plane.rooms.state)}
 
 
 def ask(plane: ControlPlane, *arguments: str, status: int = 0) -> str:
     """What `kubectl aliquot` prints, having ended with this status."""
-    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"], "HOME": str(plane.rooms.state)}
     command = [sys.executable, "-m", "aliquot.cli.kubectl", *arguments, "--kubeconfig", str(plane.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(plane), timeout=60)
     assert status == done.returncode, done.stdout + done.stderr
     return done.stdout or done.stderr
 
@@ -101,45 +97,7 @@ def test_gpus_and_top_show_what_pods_hold(control_plane: ControlPlane, namespace
     assert held["uuid"] in ask(control_plane, "get", "gpus", "-o", "wide")
     top = ask(control_plane, "top", "-n", namespace)
     assert f"  {namespace}/a/c0" in top and "██████░░░░░░░░░░░░░░" in top
-
-
-class _Page(BaseHTTPRequestHandler):
-    """What the agent of a node answers on /node.json."""
-
-    body = b""
-
-    def do_GET(self) -> None:
-        """The page."""
-        self.send_response(200 if self.path == "/node.json" else 404)
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
-
-
-@contextmanager
-def agent(plane: ControlPlane, node: str, facts_: NodeFacts) -> Iterator[None]:
-    """A pod with the labels of a node's agent, at whose address somebody answers as the agent does."""
-    labels = {"app.kubernetes.io/name": "aliquot", "app.kubernetes.io/component": "node"}
-    spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}]}
-    body = {"metadata": {"name": "agent", "labels": labels}, "spec": spec}
-    plane.api.create(f"/api/v1/namespaces/{HOME}/pods", body)
-    plane.wait_running(HOME, "agent")
-    at(plane, "agent")
-    handler = type("Page", (_Page,), {"body": msgspec.json.encode(node_body(facts_))})
-    server = HTTPServer((NODE_ADDRESS, 5678), handler, bind_and_activate=False)
-    server.socket.close()
-    server.socket = plane.rooms.listener(5678, NODE_ADDRESS)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        plane.api.delete(f"/api/v1/namespaces/{HOME}/pods/agent")
+    assert f"{nodes[0]}  {held['model']}\nGPU {held['index']}  0.30 of 1.00" in top
 
 
 def test_top_shows_what_the_agents_tell(control_plane: ControlPlane, namespace: str, nodes: list[str]):
@@ -153,8 +111,39 @@ def test_top_shows_what_the_agents_tell(control_plane: ControlPlane, namespace: 
     use = Use(Owner(namespace, "u", "c0"), 0, status)
     gpu = GpuUse(held["index"], held["uuid"], held["model"], 16384, 0.25, "", "", (use,))
 
-    with agent(control_plane, nodes[0], NodeFacts(nodes[0], "550", (gpu,), True, 10000)):
+    with agent(control_plane, HOME, nodes[0], NodeFacts(nodes[0], "550", (gpu,), True, 10000)):
         assert "0.25  4.0 GiB  2.0 GiB" in ask(control_plane, "top", "-n", namespace)
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to look at")
+def test_top_goes_on_in_a_terminal(control_plane: ControlPlane, namespace: str, nodes: list[str]):
+    """On a terminal the GPUs stand by node with keys; a pod that comes is seen without asking; Enter shows its use."""
+    pytest.importorskip("textual", reason="textual is not installed: no application to look at")
+    v100 = {"aliquot.dev/gpu-model": "V100"}
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    control_plane.api.create(path, gpu_pod("t", percent(30, "4Gi"), annotations=v100))
+    wait_bound(control_plane, namespace, 1)
+    (held,) = facts(control_plane, "top", "-n", namespace)
+    status = TenantStatus("t", 300, 1000, 0.25, 0, 2048, 4096, 0, 0.0, 0.0, 0.0, 0, 1, False)
+    use = Use(Owner(namespace, "t", "c0"), 0, status)
+    gpu = GpuUse(held["index"], held["uuid"], held["model"], 16384, 0.25, "", "", (use,))
+    terminal = Terminal(environment(control_plane) | {"TERM": "xterm-256color"})
+    command = (sys.executable, "-m", "aliquot.cli.kubectl", "top", "--interval", "0.3")
+    try:
+        with agent(control_plane, HOME, nodes[0], NodeFacts(nodes[0], "550", (gpu,), True, 10000)):
+            terminal.start(*command, "--kubeconfig", str(control_plane.kubeconfig))
+            shown = terminal.wait(rf"{nodes[0]} +GPU {held['index']} +shared .* 0\.25 ")
+            assert re.search(rf"{nodes[1]} +GPU 0 +idle +- ", shown), shown
+            control_plane.api.create(
+                path, gpu_pod("later", percent(100), annotations={"aliquot.dev/gpu-model": "A100"})
+            )
+            terminal.wait(rf"{nodes[1]} +GPU \d +whole")
+            terminal.keys("/", f"{namespace}/t", "Enter", "Enter")
+            terminal.wait(rf"{namespace}/t/c0 +0\.30 +1\.00 .*0\.25 +2\.0 / 4\.0")
+            terminal.keys("q")
+            assert "status 0" in terminal.wait("Pane is dead")
+    finally:
+        terminal.close()
 
 
 def test_explain_says_why_a_pod_waits_and_what_would_help(
@@ -259,16 +248,25 @@ def test_doctor_names_a_pod_that_was_bound_past_us(control_plane: ControlPlane, 
 
 
 def test_kubectl_finds_the_plugin(control_plane: ControlPlane, nodes: list[str], tmp_path: Path):
-    """With `kubectl-aliquot` on the PATH, kubectl itself runs it and passes on its flags."""
+    """With `kubectl-aliquot` on the PATH, kubectl itself runs it and passes on its flags; Tab offers its commands."""
     plugin = tmp_path / "kubectl-aliquot"
     plugin.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT}/src exec {sys.executable} -m aliquot.cli.kubectl "$@"\n')
     plugin.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "KUBECONFIG": str(control_plane.kubeconfig)}
-    command = [control_plane.programs.program("kubectl"), "aliquot", "get", "gpus", nodes[0], "-o", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    completes = tmp_path / "kubectl_complete-aliquot"
+    code = "from aliquot.cli.kubectl import complete; complete()"
+    completes.write_text(f"#!/bin/sh\nPYTHONPATH={ROOT}/src exec {sys.executable} -c '{code}' \"$@\"\n")
+    completes.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "KUBECONFIG": str(control_plane.kubeconfig)}
+    kubectl = control_plane.programs.program("kubectl")
+    command = [kubectl, "aliquot", "get", "gpus", nodes[0], "-o", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    offered = subprocess.run(
+        [kubectl, "__complete", "aliquot", "to"], capture_output=True, text=True, env=env, timeout=60
+    )
 
     assert 0 == done.returncode, done.stderr
     assert [0, 1, 2, 3] == [gpu["index"] for gpu in json.loads(done.stdout)]
+    assert ["top", "topo", ":4"] == [line.partition("\t")[0] for line in offered.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(

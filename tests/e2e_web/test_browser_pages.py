@@ -43,6 +43,59 @@ def test_pages_are_accessible(visit: Open, server: WebServer, facts: MadeUpFacts
     assert {} == faults
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_is_not_known_is_accessible_too(
+    visit: Open, server: WebServer, facts: MadeUpFacts, scheme: str, width: int
+):
+    """The same holds where a node tells nothing, and there the page says so."""
+    facts.silence("node-000", "it can not be reached")
+    gpu = next(gpu for gpu in facts.gpus() if not gpu.measured and gpu.shares)
+    seen = visit(server.url, color_scheme=scheme)
+    seen.page.set_viewport_size({"width": width, "height": 800})
+    checks = CHECKS.read_text()
+    paths = ["/?q=node-000", f"/gpus/{gpu.uuid}", "/workloads", f"/workloads/{gpu.shares[0].tenant}"]
+    faults = {path: found for path in paths if (found := seen.go(path).evaluate(checks))}
+
+    assert {} == faults
+    expect(seen.go("/?q=node-000").locator(".group .note")).to_contain_text("it can not be reached")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_signing_in_is_accessible_and_ends_where_it_ends(visit: Open, facts: MadeUpFacts, scheme: str):
+    """The form is usable by keyboard and readable; a wrong token is told; an open page asks again when it must."""
+    access = pytest.importorskip("aliquot.web.access", reason="the parts for a cluster are not installed")
+    from aliquot.kube.reviews import TokenRefused
+    from aliquot.web.sessions import Sessions
+    from aliquot.web.signin import SignIn
+
+    class Asks:
+        def may_list(self, token: str, what: object) -> bool:
+            if token != "good":
+                raise TokenRefused("the API server does not accept this token")
+            return True
+
+    sessions = Sessions()
+    door = access.TokenDoor(facts, Asks(), sessions)
+    with WebServer(door, signing_in=SignIn(door, sessions)) as server:
+        seen = visit(server.url, color_scheme=scheme)
+        seen.page.set_viewport_size({"width": 390, "height": 800})
+        page = seen.go("/")
+        assert [] == page.evaluate(CHECKS.read_text())
+        page.get_by_label("Token").fill("bad")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("does not accept this token")
+        page.get_by_label("Token").fill("good")
+        page.keyboard.press("Enter")
+        seen.live()
+        assert [] == page.evaluate(CHECKS.read_text())
+        assert "good" not in page.url and page.evaluate("document.cookie") == ""
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("Token")).to_be_visible()
+        page.goto("about:blank")
+        seen.faults = [fault for fault in seen.faults if "401" not in fault]  # the answers that ask for a token
+
+
 def test_numbers_are_those_of_the_api(visit: Open, server: WebServer, facts: MadeUpFacts):
     """What a row shows is what /api/v1/gpus says."""
     page = visit(server.url).go("/")

@@ -32,24 +32,30 @@ def fig6(fast: bool, emulate: str | None, output: str, out: Path) -> None:
     The exit status is 0 when every share is within 0.02, else 1.
     """
     from aliquot.bench import fig6 as figure
-    from aliquot.bench.chart import table
     from aliquot.bench.fig6_run import play
-    from aliquot.bench.plots import draw_fig6
 
     timeline = figure.FAST if fast else figure.PAPER
-    with _watching(silent=output == "json") as watch:
+    with watching(silent=output == "json") as watch:
         report = play(timeline, emulate=emulate, watch=watch)
+    sys.exit(tell(report, out, output))
+
+
+def tell(report: Report, out: Path, output: str) -> int:
+    """Draw and print a run, as text or json; the exit status."""
+    from aliquot.bench.chart import table
+    from aliquot.bench.plots import draw_fig6
+
     pictures = draw_fig6(report, out)
     if output == "json":
         click.echo(json.dumps(report.as_json(), indent=2))
     else:
         click.echo(table(report))
         click.echo(f"Pictures: {', '.join(map(str, pictures))}")
-    sys.exit(0 if report.kept else 1)
+    return 0 if report.kept else 1
 
 
 @contextmanager
-def _watching(*, silent: bool) -> Iterator[Watch]:
+def watching(*, silent: bool) -> Iterator[Watch]:
     """How the run is shown: nothing, a refreshing chart on a terminal, a line every few seconds elsewhere."""
     from aliquot.bench import chart
 

@@ -34,15 +34,27 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def epilog(name: str) -> str | None:
+KUBECTL_EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
+    "get": ("every GPU with its UUID", "kubectl aliquot get gpus -o wide"),
+    "top": ("the GPUs that one namespace has parts of, once", "kubectl aliquot top -n research --once"),
+    "explain": ("why a pod waits", "kubectl aliquot explain pod train-7 -n research"),
+    "inspect": ("the comparison, for a program", "kubectl aliquot inspect -o json"),
+    "topo": ("which two free GPUs of a node to take together", "kubectl aliquot topo node-a --best 2"),
+    "doctor": ("what is wrong, for a program", "kubectl aliquot doctor -o json"),
+}
+
+
+def epilog(name: str, examples: Mapping[str, tuple[str, str]] = EXAMPLES) -> str | None:
     """What stands at the end of a command's help; None where there is no example."""
-    if name not in EXAMPLES:
+    if name not in examples:
         return None
-    text, command = EXAMPLES[name]
+    text, command = examples[name]
     return f"\b\nExample, {text}:\n  {command}"
 
 
-def with_example(name: str, command: click.Command) -> click.Command:
+def with_example(
+    name: str, command: click.Command, examples: Mapping[str, tuple[str, str]] = EXAMPLES
+) -> click.Command:
     """The command itself, its help ending with its example unless it has an end of its own."""
-    command.epilog = command.epilog or epilog(name)
+    command.epilog = command.epilog or epilog(name, examples)
     return command

@@ -16,6 +16,11 @@ from aliquot.cli.options import emulate_option
 @click.option("--node-name", metavar="NAME", help="The node to speak for. [default: the host's name]")
 @click.option("--kubeconfig", metavar="FILE", help="How to reach the API server. [default: the pod's service account]")
 @emulate_option
+@click.option("--driver-root", metavar="DIR", help="Below which the NVIDIA driver lies. [default: /]")
+@click.option("--gpus", metavar="own|coexist",
+              help="Who has the GPUs: this agent, or a stock plugin that lends some to holder pods. [default: own]",
+)  # fmt: skip
+@click.option("--holder-namespace", metavar="NAME", help="Where holder pods are (coexist). [default: kube-system]")
 @click.option("--runtime-dir", metavar="DIR", help="Tenants, and the arbiter's sockets. [default: /run/aliquot]")
 @click.option("--state-dir", metavar="DIR", help="The checkpoint. [default: /var/lib/aliquot]")
 @click.option("--cdi-dir", metavar="DIR", help="Where the runtime reads CDI files. [default: /run/cdi]")
@@ -27,6 +32,15 @@ from aliquot.cli.options import emulate_option
 @click.option("--pre-start-wait-s", type=float, metavar="S", help="How long a start may be waited for. [default: 20]")
 @click.option("--replace-pods/--no-replace-pods", default=None,
               help="Whether pods that can not be served are deleted where a controller makes them anew. [default: yes]",
+)  # fmt: skip
+@click.option(
+    "--audit-grace-s",
+    type=float,
+    metavar="S",
+    help="How long a program may use a shared GPU unregistered before it is told. [default: 10]",
+)
+@click.option("--audit-kill/--no-audit-kill", default=None,
+              help="Whether such programs are killed where a pod runs them. [default: no]",
 )  # fmt: skip
 @click.option("--display-address", metavar="IP", help="Where pages and metrics are served. [default: 127.0.0.1]")
 @click.option("--display-port", type=int, metavar="N", help="The port for it; 0 serves none. [default: 5678]")

@@ -6,6 +6,7 @@ from functools import partial
 
 import click
 
+from aliquot.cli.scheduler_lead import Lead, lead_options
 from aliquot.cli.scheduler_pages import Pages, beside, pages_options
 from aliquot.model.errors import UserError
 
@@ -23,9 +24,7 @@ class BadAddress(UserError):
 @click.option("--tls-cert", default="", type=click.Path(), help="Serve https with this certificate.")
 @click.option("--tls-key", default="", type=click.Path(), help="Key of the certificate.")
 @click.option("--client-ca", default="", type=click.Path(), help="Answer only who shows a certificate of this CA.")
-@click.option("--leader-elect/--no-leader-elect", default=True, show_default=True, help="Lead by a Lease.")
-@click.option("--lease-namespace", default="kube-system", show_default=True, help="Where the Lease is.")
-@click.option("--identity", default="", help="Name of this candidate; the host's name and process without it.")
+@lead_options
 @click.option(
     "--aliyun-unit", type=click.Choice(["GiB", "MiB"]), default="GiB", show_default=True, help="Of aliyun.com/gpu-mem."
 )
@@ -64,9 +63,7 @@ def scheduler(
     tls_cert: str,
     tls_key: str,
     client_ca: str,
-    leader_elect: bool,
-    lease_namespace: str,
-    identity: str,
+    lead: Lead,
     aliyun_unit: str,
     mode: str,
     pool: str,
@@ -88,8 +85,6 @@ def scheduler(
         return
     import asyncio
     import logging
-    import os
-    import socket
 
     from aliquot.model.quantities import parse_milli
     from aliquot.placement.policy import policy as named_policy
@@ -101,6 +96,7 @@ def scheduler(
 
     named_policy(policy)
     pool_policy(pool)
+    lead.check(port)
     hook_host, hook_port = _address(webhook, "--webhook") if webhook else ("", -1)
     default_limit = parse_milli(default_gpu_limit) if default_gpu_limit else None
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -115,9 +111,11 @@ def scheduler(
         client_ca=client_ca,
         policy=policy,
         seed=seed,
-        lead=leader_elect,
-        identity=identity or f"{socket.gethostname()}-{os.getpid()}",
-        lease_namespace=lease_namespace,
+        lead=lead.elect,
+        identity=lead.identity,
+        lease_namespace=lead.namespace,
+        leader_service=lead.service,
+        leader_address=lead.address,
         aliyun_unit="MiB" if aliyun_unit == "MiB" else "GiB",
         version=_version(),
         operator=OperatorSettings(mode, pool, namespace, holder_image or PAUSE),

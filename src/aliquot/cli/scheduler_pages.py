@@ -6,44 +6,97 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from aliquot.model.errors import UserError
 
 if TYPE_CHECKING:
     from aliquot.scheduler.program import Beside, Scheduler
 
+LOCAL: Final = ("127.0.0.1", "::1", "localhost")
+ADDRESSES: Final = ("0.0.0.0", "::")
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 
 @dataclass(frozen=True)
 class Pages:
-    """Where the dashboard is, by which names it may be addressed, and whose names it shows (None: everybody's)."""
+    """Where the dashboard is, by which names it may be addressed, who sees what, and where agents are asked."""
 
     host: str
     port: int
     hosts: frozenset[str]
     namespaces: frozenset[str] | None
+    tokens: bool
+    tls: tuple[str, str] | None
+    agent_port: int
 
 
-def pages_options(address: Callable[[str, str], tuple[str, int]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def pages_options(address: Callable[[str, str], tuple[str, int]]) -> Decorator:
     """`--web` and its company, handed to the command as `pages`; `address` reads HOST:PORT."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option("--web", default="", metavar="HOST:PORT", help="Serve the dashboard here. [default: nowhere]")
-        @click.option("--web-host", multiple=True, metavar="NAME", help="Another name of the dashboard's server.")
-        @click.option("--web-namespace", multiple=True, metavar="NAME", help="Show this namespace's names, no others.")
         @functools.wraps(command)
-        def wrapped(
-            *args: Any, web: str, web_host: tuple[str, ...], web_namespace: tuple[str, ...], **rest: Any
-        ) -> Any:
-            pages = None
-            if web:
-                host, port = address(web, "--web")
-                pages = Pages(host, port, frozenset({host, *web_host}), frozenset(web_namespace) or None)
-            return command(*args, pages=pages, **rest)
+        def wrapped(*args: Any, **given: Any) -> Any:
+            own = {name: given.pop(name) for name in list(given) if name == "web" or name.startswith("web_")}
+            return command(*args, pages=_pages(address, **own), **given)
 
-        return wrapped
+        made: Any = wrapped
+        for option in reversed(_OPTIONS):
+            made = option(made)
+        return made  # type: ignore[no-any-return]
 
     return decorate
+
+
+_OPTIONS: Final[tuple[Decorator, ...]] = (
+    click.option("--web", default="", metavar="HOST:PORT", help="Serve the dashboard here. [default: nowhere]"),
+    click.option("--web-host", multiple=True, metavar="NAME", help="Another name of the dashboard's server."),
+    click.option(
+        "--web-access",
+        type=click.Choice(["open", "token"]),
+        default=None,
+        help="Who sees the dashboard: everybody who reaches it, or who signs in with a token of the cluster, each what "
+        "Kubernetes lets them list. [default: open on a loopback address, token elsewhere]",
+    ),
+    click.option("--web-namespace", multiple=True, metavar="NAME", help="Show this namespace's names only (open)."),
+    click.option("--web-tls-cert", default="", type=click.Path(), help="Serve the dashboard over https with this."),
+    click.option("--web-tls-key", default="", type=click.Path(), help="Key of that certificate."),
+    click.option(
+        "--web-agent-port",
+        type=click.IntRange(0, 65535),
+        default=5678,
+        show_default=True,
+        help="Where the nodes' agents tell what is used; 0 asks none.",
+    ),
+)
+
+
+def _pages(
+    address: Callable[[str, str], tuple[str, int]],
+    *,
+    web: str,
+    web_host: tuple[str, ...],
+    web_access: str | None,
+    web_namespace: tuple[str, ...],
+    web_tls_cert: str,
+    web_tls_key: str,
+    web_agent_port: int,
+) -> Pages | None:
+    if not web:
+        return None
+    host, port = address(web, "--web")
+    tokens = web_access == "token" or (web_access is None and host not in LOCAL)
+    if tokens and web_namespace:
+        raise UserError(
+            "--web-namespace is for --web-access open; with token each viewer sees what Kubernetes lets them list"
+        )
+    if bool(web_tls_cert) != bool(web_tls_key):
+        raise UserError("--web-tls-cert and --web-tls-key come together; give both or none")
+    hosts = frozenset(web_host) | (frozenset() if host in ADDRESSES else frozenset({host}))
+    tls = (web_tls_cert, web_tls_key) if web_tls_cert else None
+    return Pages(host, port, hosts, frozenset(web_namespace) or None, tokens, tls, web_agent_port)
 
 
 def beside(pages: Pages | None) -> Beside:
@@ -54,12 +107,20 @@ def beside(pages: Pages | None) -> Beside:
         if pages is None:
             yield
             return
-        from aliquot.web.scheduler import dashboard_beside
+        from aliquot.web.scheduler import WebSettings, dashboard_beside
 
-        title = program.settings.context or "cluster"
-        async with dashboard_beside(
-            program, host=pages.host, port=pages.port, title=title, hosts=pages.hosts, namespaces=pages.namespaces
-        ) as url:
+        settings = WebSettings(
+            host=pages.host,
+            port=pages.port,
+            title=program.settings.context or "cluster",
+            hosts=pages.hosts,
+            namespaces=pages.namespaces,
+            tokens=pages.tokens,
+            tls=pages.tls,
+            agent_namespace=program.settings.operator.namespace,
+            agent_port=pages.agent_port,
+        )
+        async with dashboard_beside(program, settings) as url:
             click.echo(f"dashboard at {url}", err=True)
             yield
 

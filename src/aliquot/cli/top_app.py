@@ -18,17 +18,18 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from aliquot.cli.top_rows import (
     SORTS,
+    UNKNOWN,
     Look,
-    bar,
     found,
-    gib,
     head,
     kept,
+    memory_text,
     ordered,
     share_line,
     shares_bar,
     spark,
     state_of,
+    usage_text,
 )
 from aliquot.model.errors import AliquotError
 from aliquot.model.quantities import format_milli
@@ -199,6 +200,8 @@ class TopApp(App[int]):
     def _take(self, look: Look) -> None:
         self._look = look
         for gpu in look.gpus:
+            if not gpu.measured:
+                continue
             self._busy[gpu.uuid].append(gpu.busy_milli)
             for share in gpu.shares:
                 self._usage[gpu.uuid, share.tenant].append((share.usage_milli, share.wait_ms))
@@ -246,8 +249,8 @@ class TopApp(App[int]):
         return (_TENANTS if wide else _TENANTS[:6]), {s.tenant: _share_row(gpu, s, wide=wide) for s in shares if gpu}
 
     def _gpu_row(self, gpu: Gpu, *, wide: bool) -> Row:
-        used = Text(f"{bar(gpu.busy_milli, 10)} {gpu.busy_milli / 1000:.2f}", style="green")
-        memory = Text(f"{gib(gpu.memory_used_mib):>5} / {gib(gpu.memory_mib)}", style="blue")
+        used = Text(usage_text(gpu.busy_milli, 10, measured=gpu.measured), style="green")
+        memory = Text(memory_text(gpu.memory_used_mib, gpu.memory_mib, measured=gpu.measured), style="blue")
         start: Row = (gpu.node, f"GPU {gpu.index}", gpu.state, used, f"{format_milli(gpu.free_milli):>5}", memory)
         if not wide:
             return start
@@ -293,27 +296,33 @@ class TopApp(App[int]):
         self.query_one("#detail", Static).update("\n".join(lines) or "nobody here")
 
     def _gpu_detail(self, gpu: Gpu) -> list[str]:
+        assert self._look is not None
+        silent = self._look.silent.get(gpu.node, "")
+        why = [f"{gpu.node} does not tell what is used: {silent}"] if silent else []
         if not gpu.shares:
-            return [f"{gpu.node} GPU {gpu.index}: nobody has a part of it"]
+            return [f"{gpu.node} GPU {gpu.index}: nobody has a part of it", *why]
         width = min(32, max(len(share.tenant) for share in gpu.shares))
         cells = max(6, min(24, self.size.width - width - 62))
-        return [
+        drawn = [
             share_line(gpu, share, chr(ord("a") + number % 26), width, cells) for number, share in enumerate(gpu.shares)
         ]
+        return [*drawn, *why]
 
     def _share_detail(self, tenant: str) -> list[str]:
         gpu = self._gpu(self._view)
         share = next((share for share in gpu.shares if share.tenant == tenant), None) if gpu else None
-        if share is None:
+        if gpu is None or share is None:
             return []
+        promised = f"request {format_milli(share.request_milli)}, limit {format_milli(share.limit_milli)}"
+        if not gpu.measured:
+            return [f"{promised}; what it uses is not known"]
         past = self._usage[self._view, tenant]
         waits = [wait for _, wait in past]
         cells = max(16, min(KEPT, self.size.width - 24))
         return [
             f"usage  {share.usage_milli / 1000:.2f}   {spark((usage for usage, _ in past), 1000, cells)}",
             f"wait {share.wait_ms:>4.0f} ms  {spark(waits, max([*waits, 1.0]), cells)}",
-            f"request {format_milli(share.request_milli)}, limit {format_milli(share.limit_milli)}, "
-            f"quota {share.quota_ms:.0f} ms, debt {share.debt_ms:.0f} ms, {share.processes} processes",
+            f"{promised}, quota {share.quota_ms:.0f} ms, debt {share.debt_ms:.0f} ms, {share.processes} processes",
         ]
 
     def _current(self) -> str | None:
@@ -334,17 +343,17 @@ _WORKLOADS: Final = ("WORKLOAD", "STATE", "PROMISED", "GETS", "MEMORY GiB", "WHE
 
 
 def _share_row(gpu: Gpu, share: Share, *, wide: bool) -> Row:
-    usage = Text(
-        f"{bar(share.usage_milli, 20 if wide else 10, share.limit_milli)} {share.usage_milli / 1000:.2f}", "green"
-    )
-    memory = Text(f"{gib(share.memory_used_mib):>5} / {gib(share.memory_mib)}", style="blue")
+    cells = 20 if wide else 10
+    usage = Text(usage_text(share.usage_milli, cells, share.limit_milli, measured=gpu.measured), style="green")
+    memory = Text(memory_text(share.memory_used_mib, share.memory_mib, measured=gpu.measured), style="blue")
     start: Row = (
         share.tenant, f"{format_milli(share.request_milli):>7}", f"{format_milli(share.limit_milli):>5}", usage, memory,
         state_of(gpu, share),
     )  # fmt: skip
     if not wide:
         return start
-    return (*start, f"{share.wait_ms:>4.0f} ms", f"{share.quota_ms:>4.0f} ms", f"{share.debt_ms:>4.0f} ms")
+    times_ms = (share.wait_ms, share.quota_ms, share.debt_ms)
+    return (*start, *(f"{time_ms:>4.0f} ms" if gpu.measured else UNKNOWN for time_ms in times_ms))
 
 
 def _workload_row(workload: Workload) -> Row:
@@ -352,8 +361,8 @@ def _workload_row(workload: Workload) -> Row:
     promised = format_milli(workload.request_milli)
     if workload.limit_milli != workload.request_milli:
         promised += f"-{format_milli(workload.limit_milli)}"
-    usage = Text(f"{workload.usage_milli / 1000:.2f}", style="green")
-    memory = Text(f"{gib(workload.memory_used_mib):>5} / {gib(workload.memory_mib)}", style="blue")
+    usage = Text(f"{workload.usage_milli / 1000:.2f}" if workload.measured else UNKNOWN, style="green")
+    memory = Text(memory_text(workload.memory_used_mib, workload.memory_mib, measured=workload.measured), style="blue")
     return (workload.name, workload.phase, promised, usage, memory, where[:60], workload.kind)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from aliquot.model.quantities import format_milli
@@ -10,6 +11,7 @@ from aliquot.web.api import Gpu, Share, Workload
 
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 _SPARKS: Final = "▁▂▃▄▅▆▇█"
+UNKNOWN: Final = "-"
 SORTS: Final = ("name", "busy", "free", "memory")
 
 
@@ -20,6 +22,8 @@ class Look(NamedTuple):
     window_s: float
     gpus: Sequence[Gpu]
     workloads: Sequence[Workload]
+    silent: Mapping[str, str] = MappingProxyType({})
+    """Why a node tells nothing of what is used there, by its name."""
 
 
 def bar(milli: int, cells: int, limit_milli: int = 1000) -> str:
@@ -59,12 +63,17 @@ def shares_bar(gpu: Gpu, cells: int) -> str:
 def head(look: Look) -> str:
     """The whole in one line."""
     gpus = look.gpus
-    used, free = sum(gpu.busy_milli for gpu in gpus), sum(gpu.free_milli for gpu in gpus)
-    memory = f"{gib(sum(gpu.memory_used_mib for gpu in gpus))} / {gib(sum(gpu.memory_mib for gpu in gpus))} GiB"
+    measured = sum(gpu.measured for gpu in gpus)
+    used, free = f"{sum(gpu.busy_milli for gpu in gpus) / 1000:.2f}", sum(gpu.free_milli for gpu in gpus)
+    memory_used = gib(sum(gpu.memory_used_mib for gpu in gpus))
+    if measured < len(gpus):
+        used = f"{used} on {measured}" if measured else UNKNOWN
+        memory_used = memory_used if measured else UNKNOWN
+    memory = f"{memory_used} / {gib(sum(gpu.memory_mib for gpu in gpus))} GiB"
     waiting = sum(workload.phase == "Pending" for workload in look.workloads)
     waits = f"   {waiting} waiting" if waiting else ""
     return (
-        f"{look.title}   {len(gpus)} GPUs   used {used / 1000:.2f}   promised {len(gpus) - free / 1000:.2f}   "
+        f"{look.title}   {len(gpus)} GPUs   used {used}   promised {len(gpus) - free / 1000:.2f}   "
         f"memory {memory}{waits}"
     )
 
@@ -98,8 +107,22 @@ def kept(percent: float | None) -> str:
     return "100 %" if percent >= 100 else f"{int(percent * 10) / 10:.1f} %"
 
 
+def usage_text(milli: int, cells: int, limit_milli: int = 1000, *, measured: bool = True) -> str:
+    """A bar and its number, as wide where nothing is known."""
+    if not measured:
+        return UNKNOWN.ljust(cells + 5)
+    return f"{bar(milli, cells, limit_milli)} {milli / 1000:.2f}"
+
+
+def memory_text(used_mib: int, most_mib: int, *, measured: bool = True) -> str:
+    """Used and whole, in GiB."""
+    return f"{gib(used_mib) if measured else UNKNOWN:>5} / {gib(most_mib)}"
+
+
 def state_of(gpu: Gpu, share: Share) -> str:
     """What a tenant does on a GPU now."""
+    if not gpu.measured:
+        return UNKNOWN
     if gpu.holder == share.tenant:
         return "runs"
     if share.waiting:
@@ -109,9 +132,10 @@ def state_of(gpu: Gpu, share: Share) -> str:
 
 def share_line(gpu: Gpu, share: Share, letter: str, width: int, cells: int) -> str:
     """One tenant under its GPU."""
-    memory = f"{gib(share.memory_used_mib)} / {gib(share.memory_mib)} GiB"
+    memory = f"{memory_text(share.memory_used_mib, share.memory_mib, measured=gpu.measured)} GiB"
+    usage = usage_text(share.usage_milli, cells, share.limit_milli, measured=gpu.measured)
+    wait = f"{share.wait_ms:.0f} ms" if gpu.measured else UNKNOWN
     return (
         f"  {letter} {share.tenant:<{width}}  {format_milli(share.request_milli):>5}  "
-        f"{format_milli(share.limit_milli):>5}  {bar(share.usage_milli, cells, share.limit_milli)}  "
-        f"{share.usage_milli / 1000:.2f}  {memory:>15}  {share.wait_ms:>5.0f} ms  {state_of(gpu, share)}"
+        f"{format_milli(share.limit_milli):>5}  {usage}  {memory:>15}  {wait:>8}  {state_of(gpu, share)}"
     )

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -44,6 +45,9 @@ class PortTaken(AliquotError):
               help="What tenants do while the arbiter is away.")  # fmt: skip
 @click.option("--policy", default=None, metavar="NAME",
               help="How GPUs are chosen: binpack, spread, gaia, ... [default: aliquot]")  # fmt: skip
+@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR",
+              help="Where what placement learns is kept over restarts.  [default: ALIQUOT_STATE_DIR, else "
+              "/var/lib/aliquot for root, ~/.local/state/aliquot for others]")  # fmt: skip
 @click.option("-f", "--filename", "file", type=click.Path(), help="SharePods to apply at the start.")
 def up(
     emulate: str | None,
@@ -56,6 +60,7 @@ def up(
     handover: str,
     fail_policy: str,
     policy: str | None,
+    state_dir: Path | None,
     file: str | None,
 ) -> None:
     """Serve this machine's GPUs to SharePods until stopped (Ctrl-C, SIGTERM), then end them all."""
@@ -65,6 +70,7 @@ def up(
     from aliquot.standalone.engine import Engine
     from aliquot.standalone.lock import EngineLock
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
+    from aliquot.standalone.paths import state_dir as default_state_dir
     from aliquot.standalone.pods import Pods, read_documents
     from aliquot.standalone.server import EngineServer
 
@@ -83,8 +89,9 @@ def up(
         if lock is None:
             raise AliquotError(f"an engine is up at {runtime.root} already; use it, or end it first")
         engine = Engine.start(
-            emulate, runtime_dir=runtime.root, policy=policy or DEFAULT_POLICY, window_ms=int(window_s * 1000),
-            quota=quota, quota_ms=quota_ms, handover=handover, fail_policy=fail_policy, metrics_port=metrics_port,
+            emulate, runtime_dir=runtime.root, state_dir=state_dir or default_state_dir(),
+            policy=policy or DEFAULT_POLICY, window_ms=int(window_s * 1000), quota=quota, quota_ms=quota_ms,
+            handover=handover, fail_policy=fail_policy, metrics_port=metrics_port,
         )  # fmt: skip
         with engine:
             pods = Pods(engine)

@@ -38,7 +38,11 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One GPU with everybody on it; `holder` has the token now."""
+    """One GPU with everybody on it; `holder` has the token now.
+
+    Where `measured` is false nobody says what is used of it, and every measured number here is 0 for want of a better.
+    `bypassing` counts programs on it that no share holds.
+    """
 
     uuid: str
     index: int
@@ -55,6 +59,8 @@ class Gpu(msgspec.Struct, frozen=True):
     vgpu: str = ""
     emulated: bool = False
     healthy: bool = True
+    measured: bool = True
+    bypassing: int = 0
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -69,7 +75,10 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A SharePod, a pod with a share or a single run: state, place and promise; `message` says why it waits."""
+    """A SharePod, a pod with a share or a single run: state, place and promise; `message` says why it waits.
+
+    `measured` is false where it has a place and not all of its GPUs are measured.
+    """
 
     name: str
     kind: Literal["SharePod", "Pod", "Run"]
@@ -87,15 +96,17 @@ class Workload(msgspec.Struct, frozen=True):
     kept_percent: float | None = None
     windows: int = 0
     events: list[str] = []
+    measured: bool = True
 
     @property
     def namespace(self) -> str:
-        """The part before the stroke; empty for a run."""
-        return self.name.rpartition("/")[0]
+        """The part before the first stroke; empty for a run."""
+        namespace, stroke, _ = self.name.partition("/")
+        return namespace if stroke else ""
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A machine with GPUs, in sums over them."""
+    """A machine with GPUs, in sums over them; `silent` says why nothing of it is measured, where that is so."""
 
     name: str
     models: list[str]
@@ -110,6 +121,7 @@ class Node(msgspec.Struct, frozen=True):
     ready: bool = True
     cordoned: bool = False
     has_topology: bool = False
+    silent: str = ""
 
 
 class TreeNode(msgspec.Struct, frozen=True):
@@ -246,7 +258,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """The whole in one line."""
+    """The whole in one line; of `unmeasured` GPUs nobody says what is used."""
 
     gpus: int
     whole: int
@@ -261,3 +273,4 @@ class Totals(msgspec.Struct, frozen=True):
     waiting: int
     kept_percent: float | None
     windows: int
+    unmeasured: int = 0

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -49,17 +50,33 @@ PAGES: Final[Mapping[str, tuple[Draw, str, str]]] = {
 
 
 class Refused(Exception):
-    """The door shows this viewer nothing; `status` is 401 or 403."""
+    """The door shows this viewer nothing; `status` is 401, 403, or 503 where it can not find out."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
         self.status = status
 
 
-def dashboard(door: Door, *, hosts: Collection[str] = LOOPBACK, feeds: Feeds | None = None) -> ASGIApp:
-    """The whole dashboard as an ASGI application; `feeds` is given by whoever will close it."""
+class SigningIn(Protocol):
+    """What a door with tokens brings along; see `aliquot.web.signin`."""
+
+    def routes(self) -> list[Route]:
+        """Its own pages."""
+
+    def signed_in(self, request: Request) -> bool:
+        """Whether there is somebody to sign out."""
+
+
+def dashboard(
+    door: Door, *, hosts: Collection[str] = LOOPBACK, feeds: Feeds | None = None, signing_in: SigningIn | None = None
+) -> ASGIApp:
+    """The whole dashboard as an ASGI application; `feeds` is given by whoever will close it.
+
+    The door may wait: it is asked in a thread.
+    """
     live = feeds or Feeds()
     routes: list[Any] = [Mount("/static", _Static(directory=str(files("aliquot.web") / "static")))]
+    routes += signing_in.routes() if signing_in else []
     routes += rest.routes(door)
     for path, (draw, template, word) in PAGES.items():
         routes.append(Route(f"/live{path}", _live(door, draw, word, live)))
@@ -72,7 +89,8 @@ def dashboard(door: Door, *, hosts: Collection[str] = LOOPBACK, feeds: Feeds | N
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.add_middleware(GZipMiddleware, minimum_size=1400, compresslevel=5)
-    return Guard(app, hosts)
+    app.state.signing_in = signing_in
+    return Guard(app, hosts, ("/signin", "/signout") if signing_in else ())
 
 
 class _Static(StaticFiles):
@@ -106,7 +124,13 @@ def _whole(request: Request, facts: Facts, drawn: Drawn, template: str, query: M
         blocks=drawn.blocks,
         query=query,
         frame=drawn.frame,
+        signed_in=_signed_in(request),
     )
+
+
+def _signed_in(request: Request) -> bool:
+    signing_in: SigningIn | None = request.app.state.signing_in
+    return signing_in is not None and signing_in.signed_in(request)
 
 
 def _live(door: Door, draw: Draw, word: str, feeds: Feeds) -> type:
@@ -122,13 +146,19 @@ def _live(door: Door, draw: Draw, word: str, feeds: Feeds) -> type:
 
         async def _serve(self) -> None:
             request = self._request
-            facts = door(request.headers)
+            facts = await run_in_threadpool(door, request.headers)
             query = _query(request, word)
+
+            async def still() -> bool:
+                try:
+                    return await run_in_threadpool(door, request.headers) is facts
+                except Refused:
+                    return False
+
             key = (id(facts), request.url.path, tuple(sorted(query.items())))
             try:
-                await feeds.serve(
-                    key, lambda: _blocks(draw, facts, query), lambda: facts.revision, request.receive, self._send
-                )
+                blocks, revision = (lambda: _blocks(draw, facts, query)), (lambda: facts.revision)
+                await feeds.serve(key, blocks, revision, request.receive, self._send, still=still)
             except TooMany as error:
                 answer = PlainTextResponse(f"{error}\n", 503, {"retry-after": "30"})
                 await answer(request.scope, request.receive, self._send)
@@ -155,10 +185,18 @@ def _query(request: Request, word: str) -> dict[str, str]:
 def _sorry(request: Request, status: int, text: str) -> Response:
     if request.url.path.startswith("/api/"):
         return rest.problem(text, status)
-    body = render(
-        "sorry.html", title=text, where="", navigation=NAVIGATION, path=request.url.path, live="", blocks=[], text=text
-    )
-    return HTMLResponse(body, status)
+    return HTMLResponse(_alone(request, "sorry.html", title=text, text=text), status)
+
+
+def _alone(request: Request, template: str, **values: Any) -> str:
+    """A page without facts."""
+    frame = {"where": "", "navigation": NAVIGATION, "path": request.url.path, "live": "", "blocks": []}
+    return render(template, **frame, signed_in=_signed_in(request), **values)
+
+
+def sign_in_page(request: Request, text: str) -> str:
+    """The form for a token, under the reason why it is shown."""
+    return _alone(request, "signin.html", title="Sign in", text=text)
 
 
 def _not_found(request: Request, error: Exception) -> Response:
@@ -167,7 +205,13 @@ def _not_found(request: Request, error: Exception) -> Response:
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    return _sorry(request, error.status, str(error))
+    if error.status == 401 and request.app.state.signing_in and not request.url.path.startswith(("/api/", "/live/")):
+        answer: Response = HTMLResponse(sign_in_page(request, str(error)), 401)
+    else:
+        answer = _sorry(request, error.status, str(error))
+    if error.status == 401:
+        answer.headers["www-authenticate"] = "Bearer"
+    return answer
 
 
 def _defect(request: Request, error: Exception) -> Response:

@@ -9,20 +9,22 @@ What the books do not know the program adds as it learns it: pods that wait, wha
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import Explanation as Found
 from aliquot.placement.explain import explain_with
 from aliquot.topology import Topology
+from aliquot.web.agents import NodeMeasure, tenant_key
 from aliquot.web.api import (
     AskFor,
     Event,
@@ -47,21 +49,34 @@ from aliquot.web.wiring import topology_facts
 
 Calmly = Callable[[Callable[[], Any]], Any]
 REASONS: Final = 50
+WINDOW_S: Final = 10.0
+"""Until a node has said its own."""
+
+NO_AGENT: Final = "no agent is known there"
 
 
 @dataclass
 class Beside:
     """What the books do not know. The program replaces fields whenever it has news; each is read whole.
 
-    `measured` is by (GPU UUID, tenant): a Share whose usage, memory, waits and promise count and whose plan does not.
+    `measured` and `silent` are by node: what its agent says, or why nothing is known of it.
     """
 
     waiting: Sequence[tuple[Workload, Ask]] = ()
-    measured: Mapping[tuple[str, str], Share] = field(default_factory=dict)
+    measured: Mapping[str, NodeMeasure] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
     events: Sequence[Event] = ()
     quota: Sequence[QuotaLine] | None = None
     pool: Pool = field(default_factory=lambda: Pool("on-demand", []))
     age_s: Callable[[str], float] = lambda tenant: 0.0
+
+
+class Taken(NamedTuple):
+    """What was read of the books at one moment: the GPUs of each node by its name, as promised, and what nodes are."""
+
+    gpus: Mapping[str, Sequence[Gpu]]
+    cordoned: frozenset[str]
+    with_topology: frozenset[str]
 
 
 class ClusterFacts:
@@ -75,11 +90,11 @@ class ClusterFacts:
         title: str,
         calmly: Calmly = lambda work: work(),
         hidden: Callable[[str], bool] = lambda tenant: False,
-        window_s: float = 10.0,
     ) -> None:
         self.title = title
-        self.window_s = window_s
-        self.revision = 0
+        self.window_s = WINDOW_S
+        self.asked_s = -math.inf
+        self._revision = 0
         self._decider = decider
         self._beside = beside
         self._calmly = calmly
@@ -92,25 +107,51 @@ class ClusterFacts:
         self._nodes: list[Node] = []
 
     def refresh(self, now_s: float) -> None:
-        """Take what the books and the program say now; to be called while the books stand still."""
-        cluster, measured = self._decider.cluster, self._beside.measured
+        """Take what the books and the program say now, and show it; to be called while the books stand still."""
+        self.show(self.take(), now_s)
+
+    def take(self) -> Taken:
+        """What the books say now; to be called while they stand still, which is short: only news are read."""
+        cluster = self._decider.cluster
         read = {spec.name: self._node(cluster, spec.name) for spec in cluster.nodes}
         self._topologies = {name: known for name, known in self._topologies.items() if name in read}
-        gpus = [_with_measures(gpu, measured) for name in sorted(read) for gpu in read[name][1]]
+        self._read = read
+        return Taken(
+            {name: gpus for name, (_, gpus) in sorted(read.items())},
+            frozenset(name for name in read if not bool(cluster.open[cluster.index[name]])),
+            frozenset(self._topologies),
+        )
+
+    def show(self, taken: Taken, now_s: float) -> None:
+        """Make it what pages see, with all that is known beside; by one caller at a time, in any thread."""
+        measured, silent = self._beside.measured, self._beside.silent
+        self.window_s = next((node.window_s for node in measured.values() if node.window_s), WINDOW_S)
+        gpus = [_with_measures(gpu, measured.get(name)) for name, own in taken.gpus.items() for gpu in own]
         workloads = [workload for workload, _ in self._beside.waiting]
-        workloads += _placed(cluster, gpus, self._hidden, self._beside.age_s)
+        workloads += _placed(gpus, self._beside.age_s)
         nodes = [
-            msgspec.structs.replace(node, cordoned=not bool(cluster.open[cluster.index[node.name]]))
-            for node in node_sums(gpus, with_topology=frozenset(self._topologies))
+            msgspec.structs.replace(
+                node,
+                cordoned=node.name in taken.cordoned,
+                silent="" if node.name in measured else silent.get(node.name, NO_AGENT),
+            )
+            for node in node_sums(gpus, with_topology=taken.with_topology)
         ]
         if now_s >= self._history.due_s:
             self._history.add(now_s, gpus)
         if (gpus, workloads, nodes) != (self._gpus, self._workloads, self._nodes):
-            self._read, self._gpus, self._workloads, self._nodes = read, gpus, workloads, nodes
-            self.revision += 1
+            self._gpus, self._workloads, self._nodes = gpus, workloads, nodes
+            self._revision += 1
+
+    @property
+    def revision(self) -> int:
+        """Grows with every look that saw something new; `asked_s` is when somebody last wanted to know."""
+        self.asked_s = time.monotonic()
+        return self._revision
 
     def gpus(self) -> Sequence[Gpu]:
         """See `Facts`."""
+        self.asked_s = time.monotonic()
         return self._gpus
 
     def workloads(self) -> Sequence[Workload]:
@@ -206,38 +247,50 @@ class ClusterFacts:
                     0,
                     shares,
                     vgpu=next((r.gpu_id for r in residents if r.gpu_id), ""),
+                    measured=False,
                 )
             )
         return version, gpus
 
 
-def _with_measures(gpu: Gpu, measured: Mapping[tuple[str, str], Share]) -> Gpu:
-    found = [measured.get((gpu.uuid, share.tenant)) for share in gpu.shares]
-    if not any(found):
+def _with_measures(gpu: Gpu, node: NodeMeasure | None) -> Gpu:
+    """A GPU of the books with what its node says of it; a tenant that the node does not know uses nothing."""
+    now = node.gpus.get(gpu.uuid) if node is not None else None
+    if now is None:
         return gpu
-    shares = [
-        share if now is None else msgspec.structs.replace(
-            now, tenant=share.tenant, workload=share.workload, request_milli=share.request_milli,
-            limit_milli=share.limit_milli, memory_mib=share.memory_mib,
-        )
-        for share, now in zip(gpu.shares, found, strict=True)
-    ]  # fmt: skip
-    busy = min(MILLI, sum(share.usage_milli for share in shares))
-    used_mib = sum(share.memory_used_mib for share in shares)
-    return msgspec.structs.replace(gpu, shares=shares, busy_milli=busy, memory_used_mib=used_mib)
+    shares, holder = [], ""
+    for share in gpu.shares:
+        key = tenant_key(share.tenant)
+        got = now.shares.get(key)
+        holder = share.tenant if now.holder and now.holder == key else holder
+        shares.append(share if got is None else _laid_over(share, got))
+    return msgspec.structs.replace(
+        gpu,
+        shares=shares,
+        busy_milli=now.busy_milli,
+        memory_used_mib=min(gpu.memory_mib, sum(share.memory_used_mib for share in shares)),
+        holder=holder,
+        healthy=now.healthy,
+        measured=True,
+        bypassing=now.bypassing,
+    )
 
 
-def _placed(
-    cluster: Cluster, gpus: Iterable[Gpu], hidden: Callable[[str], bool], age_s: Callable[[str], float]
-) -> list[Workload]:
+def _laid_over(plan: Share, got: Share) -> Share:
+    return msgspec.structs.replace(
+        got, tenant=plan.tenant, workload=plan.workload, request_milli=plan.request_milli,
+        limit_milli=plan.limit_milli, memory_mib=plan.memory_mib,
+    )  # fmt: skip
+
+
+def _placed(gpus: Iterable[Gpu], age_s: Callable[[str], float]) -> list[Workload]:
     """Every tenant of the books with its pieces, by name."""
     pieces: dict[str, list[tuple[Gpu, Share]]] = {}
     for gpu in gpus:
         for share in gpu.shares:
             pieces.setdefault(share.tenant, []).append((gpu, share))
     found = []
-    for name in sorted(tenant for tenant in cluster.tenants if tenant in pieces and not hidden(tenant)):
-        own = pieces[name]
+    for name, own in sorted(pieces.items()):
         judged = [share for _, share in own if share.kept_percent is not None]
         worst = min(judged, key=lambda share: share.kept_percent or 0.0, default=None)
         found.append(
@@ -255,6 +308,7 @@ def _placed(
                 memory_mib=sum(share.memory_mib for _, share in own),
                 kept_percent=worst.kept_percent if worst else None,
                 windows=worst.windows if worst else 0,
+                measured=all(gpu.measured for gpu, _ in own),
             )
         )
     return found

@@ -96,6 +96,7 @@ def totals(facts: Facts) -> Totals:
         waiting=sum(workload.phase == "Pending" for workload in workloads),
         kept_percent=kept / windows if windows else None,
         windows=windows,
+        unmeasured=sum(not gpu.measured for gpu in gpus),
     )
 
 

@@ -9,7 +9,7 @@ by their id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final
 
 from starlette.types import Receive, Send
@@ -20,12 +20,18 @@ from aliquot.web.render import Block
 TICK_S: Final = 0.5
 STUCK_S: Final = 10.0
 QUIET_S: Final = 15.0
+ASK_AGAIN_S: Final = 20.0
 MAX_FEEDS: Final = 256
 MAX_STREAMS: Final = 2000
 CONTAINER: Final = "blocks"
 
 Draw = Callable[[], Sequence[Block]]
 Revision = Callable[[], Hashable]
+Still = Callable[[], Awaitable[bool]]
+
+
+async def _always() -> bool:
+    return True
 
 
 class TooMany(Exception):
@@ -98,8 +104,16 @@ def _swapped(block: Block) -> str:
 class Feeds:
     """All feeds of one server. Belongs to one event loop."""
 
-    def __init__(self, *, tick_s: float = TICK_S, stuck_s: float = STUCK_S, max_streams: int = MAX_STREAMS) -> None:
+    def __init__(
+        self,
+        *,
+        tick_s: float = TICK_S,
+        stuck_s: float = STUCK_S,
+        max_streams: int = MAX_STREAMS,
+        ask_again_s: float = ASK_AGAIN_S,
+    ) -> None:
         self._tick_s = tick_s
+        self._ask_again_s = ask_again_s
         self._stuck_s = stuck_s
         self._max_streams = max_streams
         self._feeds: dict[Hashable, Feed] = {}
@@ -112,8 +126,12 @@ class Feeds:
         for feed in self._feeds.values():
             feed.changed.set()
 
-    async def serve(self, key: Hashable, draw: Draw, revision: Revision, receive: Receive, send: Send) -> None:
-        """One stream until its reader goes away, gets stuck, or the server closes.
+    async def serve(
+        self, key: Hashable, draw: Draw, revision: Revision, receive: Receive, send: Send, *, still: Still = _always
+    ) -> None:
+        """One stream until its reader goes away, gets stuck, may not see it any more, or the server closes.
+
+        `still` is asked now and then whether the reader may see this.
 
         Raises:
             TooMany: there are as many streams or feeds as may be; nothing was sent.
@@ -121,23 +139,28 @@ class Feeds:
         feed = self._join(key, draw, revision)
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
-            await self._stream(feed, gone, send)
+            await self._stream(feed, gone, send, still)
         except TimeoutError:
             return  # stuck: hanging up is all that can be done for it
         finally:
             gone.cancel()
             self._leave(key, feed)
 
-    async def _stream(self, feed: Feed, gone: asyncio.Future[None], send: Send) -> None:
+    async def _stream(self, feed: Feed, gone: asyncio.Future[None], send: Send, still: Still) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        sent = 0
+        sent, clock = 0, asyncio.get_running_loop().time
+        ask_s = clock() + self._ask_again_s
         while not gone.done() and not self._closing:
+            if clock() >= ask_s:
+                if not await still():
+                    break
+                ask_s = clock() + self._ask_again_s
             changed = feed.changed
             if feed.version > sent:
                 body, sent = feed.message(sent), feed.version
             else:
-                if await _first(changed, gone):
+                if await _first(changed, gone, min(QUIET_S, self._ask_again_s)):
                     continue
                 body = b": still here\n\n"
             async with asyncio.timeout(self._stuck_s):
@@ -176,11 +199,11 @@ class Feeds:
             await asyncio.sleep(self._tick_s)
 
 
-async def _first(changed: asyncio.Event, gone: asyncio.Future[None]) -> bool:
+async def _first(changed: asyncio.Event, gone: asyncio.Future[None], most_s: float) -> bool:
     """Wait for either for a while; whether one came."""
     woken = asyncio.ensure_future(changed.wait())
     waited: set[asyncio.Future[Any]] = {woken, gone}
-    done, _ = await asyncio.wait(waited, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait(waited, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
     woken.cancel()
     return bool(done)
 

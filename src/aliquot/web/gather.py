@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
 from aliquot.driver.discovery import Gpu as Card
 from aliquot.model.quantities import MILLI
@@ -31,7 +33,8 @@ def gpus_of(
 ) -> list[Gpu]:
     """Every GPU of one machine; without a status (the arbiter is being restarted) nothing is known of its use."""
     now = {gpu.uuid: gpu for gpu in status.gpus} if status else {}
-    return [_gpu(node, card, seated, now.get(card.uuid), kept, emulated) for card in cards]
+    made = [_gpu(node, card, seated, now.get(card.uuid), kept, emulated) for card in cards]
+    return made if status else [msgspec.structs.replace(gpu, measured=False) for gpu in made]
 
 
 def _gpu(node: str, card: Card, seated: Sequence[Seated], now: GpuStatus | None, kept: Kept, emulated: bool) -> Gpu:
@@ -149,6 +152,7 @@ def _got(seat: Seated | None, places: Mapping[str, Gpu]) -> dict[str, object]:
         "model": gpus[0].model if gpus else "",
         "kept_percent": worst.kept_percent if worst else None,
         "windows": worst.windows if worst else 0,
+        "measured": all(gpu.measured for gpu in gpus),
     }
 
 

@@ -1,8 +1,8 @@
 """What stands before every answer: who may be addressed, what may be done, what a browser may load.
 
 The Host header must name this server: a foreign page whose name was re-bound to our address is refused. Only GET and
-HEAD exist. The policy for browsers allows files of this server and nothing inline. Answers of a whole page or of facts
-are never stored; what a cache may keep says so itself.
+HEAD exist, and POST for signing in and out where there is that. The policy for browsers allows files of this server and
+nothing inline. Answers of a whole page or of facts are never stored; what a cache may keep says so itself.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ _HEADERS: Final = {
 
 
 class Guard:
-    """Wraps an application. `hosts` are names without a port, IPv6 in brackets."""
+    """Wraps an application. `hosts` are names without a port, IPv6 in brackets; `posts` are paths that take POST."""
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] = LOOPBACK) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = LOOPBACK, posts: Collection[str] = ()) -> None:
         self._app = app
+        self._posts = frozenset(posts)
         self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,7 +65,7 @@ class Guard:
         if host not in self._hosts:
             known = ", ".join(sorted(self._hosts))
             return PlainTextResponse(f"This server is called {known}, not {host[:100]!r}.\n", 421)
-        if scope["method"] not in ("GET", "HEAD"):
+        if scope["method"] not in ("GET", "HEAD") and not (scope["method"] == "POST" and scope["path"] in self._posts):
             return PlainTextResponse(
                 "Everything here is read with GET; nothing can be changed.\n", 405, {"allow": "GET, HEAD"}
             )

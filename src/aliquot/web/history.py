@@ -62,9 +62,11 @@ class HistoryRing:
         return self._at_s[-1] + self.step_s if self._at_s else -math.inf
 
     def add(self, at_s: float, gpus: Iterable[Gpu]) -> None:
-        """One point of every tenant on every GPU."""
+        """One point of every tenant on every GPU that is measured."""
         number = self._count
         for gpu in gpus:
+            if not gpu.measured:
+                continue
             rings = self._rings.setdefault(gpu.uuid, {})
             for share in gpu.shares:
                 ring = rings.get(share.tenant)

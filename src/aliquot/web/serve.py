@@ -13,7 +13,7 @@ from typing import Final
 import uvicorn
 
 from aliquot.model.errors import AliquotError
-from aliquot.web.app import Door, dashboard
+from aliquot.web.app import Door, SigningIn, dashboard
 from aliquot.web.feeds import Feeds
 from aliquot.web.guard import LOOPBACK
 
@@ -30,9 +30,17 @@ class WebServer:
     """Serves while it is open; `port` is where."""
 
     def __init__(
-        self, door: Door, *, host: str = "127.0.0.1", port: int = 0, hosts: Collection[str] = LOOPBACK, tries: int = 1
+        self,
+        door: Door,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        hosts: Collection[str] = LOOPBACK,
+        tries: int = 1,
+        signing_in: SigningIn | None = None,
+        tls: tuple[str, str] | None = None,
     ) -> None:
-        """Start serving; of `tries` ports from `port` up the first free one is taken.
+        """Start serving; of `tries` ports from `port` up the first free one is taken. `tls` names certificate and key.
 
         Raises:
             PortTaken: none is free.
@@ -41,7 +49,9 @@ class WebServer:
         self.port: int = self._socket.getsockname()[1]
         self._feeds = Feeds()
         config = uvicorn.Config(
-            dashboard(door, hosts=hosts, feeds=self._feeds),
+            dashboard(door, hosts=hosts, feeds=self._feeds, signing_in=signing_in),
+            ssl_certfile=tls[0] if tls else None,
+            ssl_keyfile=tls[1] if tls else None,
             log_config=None,
             access_log=False,
             log_level="critical",  # defects are logged by the application itself, without queries and headers
@@ -70,7 +80,7 @@ class WebServer:
     @property
     def url(self) -> str:
         """Where a browser finds it."""
-        return f"http://127.0.0.1:{self.port}/"
+        return f"{'https' if self._server.config.ssl_certfile else 'http'}://127.0.0.1:{self.port}/"
 
     def close(self) -> None:
         """End every stream, then the server."""

@@ -33,7 +33,7 @@ from aliquot.web.api import (
 from aliquot.web.facts import node_sums
 from aliquot.web.gather import gpu_state
 from aliquot.web.history import HistoryRing
-from aliquot.web.trial import asked
+from aliquot.web.trial import YOURS, asked
 
 MODELS: Final = (("Tesla V100-SXM2-16GB", 16384), ("NVIDIA A100-SXM4-80GB", 81920), ("NVIDIA H100 80GB HBM3", 81559))
 _REQUESTS: Final = (100, 200, 250, 300, 500)
@@ -50,6 +50,7 @@ class MadeUpFacts:
         self._ring = HistoryRing()
         self._gpus = [self._gpu(node, index) for node in range(nodes) for index in range(gpus)]
         self._extra: list[Workload] = []
+        self._silent: dict[str, str] = {}
 
     def pass_time(self, points: int = 1) -> None:
         """Let usage move; each point is 5 s of history."""
@@ -71,6 +72,15 @@ class MadeUpFacts:
         ]
         self.revision += 1
 
+    def silence(self, node: str, why: str) -> None:
+        """From now on nobody says what is used on a node."""
+        self._silent[node] = why
+        self._gpus = [
+            msgspec.structs.replace(gpu, measured=False, busy_milli=0) if gpu.node == node else gpu
+            for gpu in self._gpus
+        ]
+        self.revision += 1
+
     def gpus(self) -> Sequence[Gpu]:
         """See `Facts`."""
         return self._gpus
@@ -86,7 +96,8 @@ class MadeUpFacts:
 
     def nodes(self) -> Sequence[Node]:
         """See `Facts`."""
-        return node_sums(self._gpus)
+        nodes = node_sums(self._gpus)
+        return [msgspec.structs.replace(node, silent=self._silent.get(node.name, "")) for node in nodes]
 
     def topology(self, node: str) -> TopologyFacts | None:
         """See `Facts`; not known."""
@@ -125,7 +136,15 @@ class MadeUpFacts:
         for gpu in self._gpus:
             if gpu.free_milli >= wanted.request_milli:
                 piece = Piece(gpu.node, gpu.index, gpu.uuid, wanted.request_milli, wanted.ceiling_milli, 1024)
-                return Trial(True, f"It fits on GPU {gpu.index} of {gpu.node}.", "made up", [piece], [gpu], [gpu])
+                yours = Share(YOURS, wanted.request_milli, wanted.ceiling_milli, 0, 1024, 0)
+                after = msgspec.structs.replace(
+                    gpu,
+                    shares=[*gpu.shares, yours],
+                    state="shared",
+                    free_milli=gpu.free_milli - wanted.request_milli,
+                    free_mib=gpu.free_mib - 1024,
+                )
+                return Trial(True, f"It fits on GPU {gpu.index} of {gpu.node}.", "made up", [piece], [gpu], [after])
         return Trial(False, "It would wait.", "made up", reasons=[Reason("all nodes", "are full")])
 
     def _gpu(self, node: int, index: int) -> Gpu:
@@ -207,11 +226,19 @@ def _workload(gpu: Gpu, share: Share) -> Workload:
         memory_mib=share.memory_mib,
         kept_percent=share.kept_percent,
         windows=share.windows,
+        measured=gpu.measured,
     )
 
 
 def _vgpu(gpu: Gpu) -> Vgpu:
     return Vgpu(
-        gpu.vgpu, gpu.node, "Active", gpu.uuid, gpu.model, MILLI - gpu.free_milli, gpu.memory_mib,
-        gpu.memory_mib - gpu.free_mib, [share.tenant for share in gpu.shares],
-    )  # fmt: skip
+        name=gpu.vgpu or f"full-{gpu.node}-{gpu.index}",
+        node=gpu.node,
+        phase="Active",
+        uuid=gpu.uuid,
+        model=gpu.model,
+        used_milli=MILLI - gpu.free_milli,
+        memory_mib=gpu.memory_mib,
+        memory_used_mib=gpu.memory_mib - gpu.free_mib,
+        attached=[share.tenant for share in gpu.shares],
+    )

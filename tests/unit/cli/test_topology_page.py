@@ -16,7 +16,7 @@ from aliquot.cli.main import cli
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "topology.md").read_text("utf-8")
-SHOWN = re.findall(r"```\n\$ aliquot (.*)\n((?:.*\n)*?)```\n", PAGE)
+SHOWN = re.findall(r"```[a-z ]*\n\$ aliquot (.*)\n((?:.*\n)*?)```\n", PAGE)
 
 
 @pytest.mark.parametrize(("words", "printed"), SHOWN, ids=[words.split()[0] for words, _ in SHOWN])

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from aliquot.arbiter.records import TenantStatus
-from aliquot.cli.kubectl import cli, facts
+from aliquot.cli.examples import KUBECTL_EXAMPLES
+from aliquot.cli.kubectl import COMMANDS, cli, complete, facts
 from aliquot.cli.kubectl.doctor import configuration
 from aliquot.cli.kubectl.explain import explained, lines_of
 from aliquot.cli.kubectl.inspect import compared
 from aliquot.cli.kubectl.scene import Scene, age
 from aliquot.cli.kubectl.scheduler_link import Link
+from aliquot.cli.kubectl.top import lines as top_lines
 from aliquot.cli.kubectl.topo import picture_of
-from aliquot.cli.kubectl.usage import Usage, key
-from aliquot.cli.kubectl.usage import read as read_page
+from aliquot.cli.kubectl.usage import Usage
 from aliquot.kube.custom import GPUQuota
-from aliquot.kube.errors import BadAnswer
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS, PLAN
 from aliquot.kube.objects import Node, Pod
@@ -34,6 +37,7 @@ from aliquot.model.requests import Device, Slice
 from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 from aliquot.node.telling.server import node_body
 from aliquot.scheduler.config import kube_scheduler_config
+from aliquot.web.agents import Unreadable, measure_of, read_told
 
 V100 = "Tesla V100-SXM2-16GB"
 
@@ -141,12 +145,30 @@ def test_what_an_agent_tells_is_found_by_the_tenant():
     status = TenantStatus("lab/h/c0", 500, 1000, 0.25, 0, 300, 1024, 0, 0.0, 0.0, 0.0, 0, 1, False)
     use = Use(Owner("lab", "h", "c0"), 0, status)
     gpu = GpuUse(0, "GPU-a-0", V100, 16384, 0.25, "", "", (use,))
-    found = Usage()
-    read_page(msgspec.json.encode(node_body(NodeFacts("a", "550", (gpu,), True, 10000))), found)
+    body = msgspec.json.encode(node_body(NodeFacts("a", "550", (gpu,), True, 10000)))
+    used = Usage({"a": measure_of(read_told(body))})
+    share = used.of("a", "GPU-a-0", "lab/h/c0#2")
 
-    assert (0.25, 300) == found.of[key("GPU-a-0", "lab/h/c0#2")]
-    with pytest.raises(BadAnswer, match="can not be read"):
-        read_page(b"<html>", found)
+    assert share is not None and (250, 300) == (share.usage_milli, share.memory_used_mib)
+    assert used.of("b", "GPU-a-0", "lab/h/c0") is None
+    with pytest.raises(Unreadable, match="can not be read"):
+        read_told(b"<html>")
+
+
+def test_top_is_by_node_with_what_is_not_known_left_open():
+    """Nodes with their GPUs and tenants; GPUs that nobody has in one line; a node that tells nothing is named."""
+    told = facts.gpus(scene(placed("h", "a", 0, 500)))
+    for gpu in told:
+        for one in gpu["residents"]:
+            one |= {"usage": None, "memory_used_mib": None}
+    text = "\n".join(top_lines(told, told, {"a": "it can not be reached"}))
+    first = text.index("\na  ")
+
+    assert text.startswith(f"{len(told)} GPUs, 0.50 of them promised")
+    assert first < text.index("GPU 0  0.50 of 1.00") < text.index("lab/h/c0")
+    assert re.search(r"lab/h/c0 .* -  1\.0 GiB +-$", text, re.M)
+    assert re.search(r"^GPU 1.*  nobody$", text, re.M)
+    assert text.endswith("the agent of a tells nothing: it can not be reached")
 
 
 def test_a_right_scheduler_configuration_is_found_right(tmp_path: Path):
@@ -219,10 +241,30 @@ def test_ages_are_short(seconds: int, text: str):
     assert text == age(created, now)
 
 
-@pytest.mark.parametrize("name", ["get", "top", "explain", "inspect", "topo", "doctor"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_the_usual_flags(name: str):
-    """-n, -A, --context, --kubeconfig and -o are the same for all."""
+    """-n, -A, --context, --kubeconfig and -o are the same for all, and the help ends with an example that is one."""
     shown = CliRunner().invoke(cli, [name, "--help"]).output
+    _, written = KUBECTL_EXAMPLES[name]
+    words = shlex.split(written)
 
     for flag in ("-n, --namespace", "-A, --all-namespaces", "--context", "--kubeconfig", "-o, --output"):
         assert flag in shown
+    assert written == shown.splitlines()[-1].strip()
+    assert ["kubectl", "aliquot", name] == words[:3]
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    command.make_context(name, words[3:])
+
+
+def test_tab_is_answered_as_kubectl_wants_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Words with what they are, a line each, then the number that says that no file names are wanted."""
+    monkeypatch.setattr("sys.argv", ["kubectl_complete-aliquot", "to"])
+    complete()
+    lines = capsys.readouterr().out.splitlines()
+
+    assert ["top", "topo", ":4"] == [line.partition("\t")[0] for line in lines]
+    assert "as it happens" in lines[0]
+    monkeypatch.setattr("sys.argv", ["kubectl_complete-aliquot", "top", "--on"])
+    complete()
+    assert capsys.readouterr().out.startswith("--once\t")

@@ -16,6 +16,7 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
 from aliquot.placement.reasons import Refusal
 from aliquot.topology import Topology
+from aliquot.web.agents import GpuMeasure, NodeMeasure
 from aliquot.web.api import AskFor, Share, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.cluster import Beside, ClusterFacts
@@ -81,7 +82,8 @@ def test_workloads_have_their_pieces(scene: Scene):
 def test_measures_are_laid_over_the_books(scene: Scene):
     """What a node measured shows as usage; what was promised stays what the books say."""
     gpu = next(gpu for gpu in scene.facts.gpus() if any(s.tenant == "y/small" for s in gpu.shares))
-    scene.beside.measured = {(gpu.uuid, "y/small"): Share("?", 0, 0, 250, 0, 512, kept_percent=99.0, windows=7)}
+    got = Share("?", 0, 0, 250, 0, 512, kept_percent=99.0, windows=7)
+    scene.beside.measured = {gpu.node: NodeMeasure({gpu.uuid: GpuMeasure(250, "", True, {"y/small": got})})}
     scene.facts.refresh(time.time())
     workload = next(workload for workload in scene.facts.workloads() if workload.name == "y/small")
 

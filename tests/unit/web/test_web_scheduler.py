@@ -25,7 +25,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.scheduler.books import Books
-from aliquot.web.scheduler import dashboard_beside, facts_of, gather
+from aliquot.web.scheduler import WebSettings, dashboard_beside, facts_of, gather
 
 NOW_S = 1_800_000_000.0
 MADE = "2027-01-15T07:59:00Z"  # a minute before
@@ -45,6 +45,14 @@ def pod(name: str, percent: str, *, message: str = "") -> Pod:
         "status": {"phase": "Pending", "conditions": conditions},
     }
     return msgspec.convert(document, Pod)
+
+
+class Cache(list[Pod]):
+    """Pods as the program keeps them."""
+
+    def get(self, key: str) -> Pod | None:
+        """By `namespace/name`."""
+        return next((pod for pod in self if pod.metadata.key == key), None)
 
 
 def program() -> Any:
@@ -68,7 +76,7 @@ def program() -> Any:
     }
     return SimpleNamespace(
         books=books,
-        pods=[pod("waits", "30", message="0/2 nodes are available"), pod("huge", "900")],
+        pods=Cache([pod("waits", "30", message="0/2 nodes are available"), pod("huge", "900")]),
         quotas=[msgspec.convert(quota, GPUQuota)],
         binder=SimpleNamespace(dialects=dialects),
         operator=SimpleNamespace(pool=SimpleNamespace(vgpus=lambda: [msgspec.convert(vgpu, VGPU)])),
@@ -150,7 +158,7 @@ def test_the_pages_run_beside_the_program():
 
     async def main() -> list[Any]:
         scheduler = program()
-        async with dashboard_beside(scheduler, host="127.0.0.1", port=0, title="test") as url:
+        async with dashboard_beside(scheduler, WebSettings(title="test")) as url:
             await asyncio.sleep(0.1)
             paths = ["api/v1/gpus", "api/v1/try?request=0.5", "api/v1/workloads/web/huge/explain"]
             return [json.loads(await asyncio.to_thread(fetch, url + path)) for path in paths]
@@ -168,7 +176,7 @@ def test_an_administrator_can_leave_names_out():
     async def main() -> str:
         scheduler = program()
         hold(scheduler, "on", "50", "node-a")
-        async with dashboard_beside(scheduler, host="127.0.0.1", port=0, title="test", namespaces=["other"]) as url:
+        async with dashboard_beside(scheduler, WebSettings(namespaces=frozenset({"other"}))) as url:
             await asyncio.sleep(0.1)
             return await asyncio.to_thread(fetch, url + "api/v1/gpus") + await asyncio.to_thread(
                 fetch, url + "workloads"

@@ -9,13 +9,15 @@ from importlib import import_module
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem, ShellComplete
 
+from aliquot.cli.examples import KUBECTL_EXAMPLES, with_example
 from aliquot.cli.main import run_group
 
 # name -> (module, what --help says; kept here so that the list of commands imports none of them)
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "get": ("get", "List gpus, sharepods, vgpus or quota."),
-    "top": ("get", "Show who holds how much of the GPUs."),
+    "top": ("top", "Show who uses the GPUs, as it happens."),
     "explain": ("explain", "Tell why a pod waits, or where it is."),
     "inspect": ("inspect", "Compare the scheduler's books with what the pods say."),
     "topo": ("topo", "Show which GPUs of a node are near each other, and what is free."),
@@ -36,7 +38,13 @@ class Commands(click.Group):
             return None
         command = getattr(import_module(f"{__name__}.{COMMANDS[cmd_name][0]}"), cmd_name)
         assert isinstance(command, click.Command)
-        return command
+        return with_example(cmd_name, command, KUBECTL_EXAMPLES)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands from the table, so that a Tab imports none of them."""
+        words = [(name, text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=text) for name, text in words), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list for --help, from the table."""
@@ -48,6 +56,20 @@ class Commands(click.Group):
 @click.version_option(package_name="aliquot", prog_name="kubectl aliquot")
 def cli() -> None:
     """The shared GPUs of a Kubernetes cluster."""
+
+
+def complete() -> None:
+    """The entry point of `kubectl_complete-aliquot`, which kubectl runs at a Tab after `kubectl aliquot`.
+
+    kubectl gives the words, the last of them incomplete, and reads lines of `word<TAB>what it is` and a line with a
+    number, of which 4 says that no file names are wanted.
+    """
+    import sys
+
+    *before, last = sys.argv[1:] or [""]
+    for item in ShellComplete(cli, {}, "kubectl aliquot", "_KUBECTL_ALIQUOT").get_completions(before, last):
+        click.echo(f"{item.value}\t{item.help or ''}".rstrip("\t"))
+    click.echo(":4")
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ import click
 import msgspec
 import yaml
 
-from aliquot.cli.doctor import Finding
 from aliquot.cli.kubectl.printing import form_option, show, target_options
 from aliquot.cli.kubectl.scene import Scene, Target, listed, read_scene
 from aliquot.cli.kubectl.scheduler_link import Link, scheduler_option
@@ -25,6 +24,7 @@ from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.requests import BadPod
 from aliquot.kube.resources import LEASES
 from aliquot.model.errors import UserError
+from aliquot.model.findings import Finding
 from aliquot.scheduler.config import kube_scheduler_config
 
 OLDEST: Final = (1, 29)

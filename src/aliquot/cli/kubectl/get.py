@@ -1,4 +1,4 @@
-"""`kubectl aliquot get|top|inspect`: what there is and who has it."""
+"""`kubectl aliquot get`: what there is and who has it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ import click
 from aliquot.cli.kubectl import facts
 from aliquot.cli.kubectl.printing import form_option, show, table, target_options
 from aliquot.cli.kubectl.scene import Scene, Target, read_scene
-from aliquot.cli.kubectl.usage import key, read_usage
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import MILLI, format_mib, format_milli
 
 KINDS: Final = ("gpus", "sharepods", "vgpus", "quota")
 ALIASES: Final = {"gpu": "gpus", "sharepod": "sharepods", "shp": "sharepods", "vgpu": "vgpus", "vg": "vgpus"}
 ALIASES_OF_QUOTA: Final = ("quotas", "gpuquota", "gpuquotas", "gq")
 NEEDS: Final = {"sharepods": "sharepods", "vgpus": "vgpus", "quota": "gpuquotas"}
-BAR: Final = 20
 
 
 @click.command()
@@ -97,58 +94,3 @@ def _quota_rows(told: list[dict[str, Any]]) -> Iterable[str]:
 
 def _with_namespace(head: list[str], rows: list[list[str]], told: list[dict[str, Any]]) -> Iterable[str]:
     return table(["NAMESPACE", *head], [[t["namespace"], *row] for t, row in zip(told, rows, strict=True)])
-
-
-@click.command()
-@click.option("--agent-port", default=5678, show_default=True, help="Where the nodes' agents tell what is used.")
-@target_options
-@form_option
-def top(agent_port: int, target: Target, form: str) -> None:
-    """Show who holds how much of the GPUs and what they use of it, the fullest first.
-
-    Every namespace is shown unless -n names one. What is promised is in the pods' plans; what is used is asked of the
-    nodes' agents, and is "-" where none answers.
-    """
-    scene = target.run(read_scene(target))
-    used = target.run(read_usage(target, scene, agent_port))
-    told = sorted(facts.gpus(scene), key=lambda g: (g["free_milli"], g["node"], g["index"]))
-    only = "" if target.everywhere else target.namespace
-    for gpu in told:
-        for one in gpu["residents"]:
-            usage, mib = used.of.get(key(gpu["uuid"], one["tenant"]), (None, None))
-            one |= {"usage": usage, "memory_used_mib": mib}
-    shown = [
-        {**g, "residents": mine}
-        for g in told
-        if (mine := [r for r in g["residents"] if not only or r["tenant"].startswith(f"{only}/")]) or not only
-    ]
-    show(form, shown, lambda: _top_lines(shown, told, used.silent))
-
-
-def _top_lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]], silent: dict[str, str]) -> Iterable[str]:
-    promised = sum(MILLI - g["free_milli"] for g in everything)
-    idle = sum(g["free_milli"] == MILLI for g in everything)
-    yield f"{len(everything)} GPUs, {format_milli(promised)} of them promised, {idle} wholly free"
-    for g in shown:
-        if not g["residents"]:
-            continue
-        yield ""
-        yield f"{g['node']} GPU {g['index']}  {g['model']}  {facts.reserved(g)[0]}  memory {facts.reserved(g)[1]}"
-        head = ["  TENANT", "REQUEST", "LIMIT", "OF THE GPU".ljust(BAR), "USAGE", "MEMORY", "USED"]
-        yield from table(head, [_top_row(r) for r in g["residents"]], right=(1, 2, 4, 5, 6))
-    for node, why in sorted(silent.items()):
-        yield f"the agent of {node} tells nothing: {why}"
-
-
-def _top_row(r: dict[str, Any]) -> list[str]:
-    request, limit = r["request_milli"], r["limit_milli"]
-    usage = "-" if r["usage"] is None else f"{r['usage']:.2f}"
-    used = "-" if r["memory_used_mib"] is None else format_mib(r["memory_used_mib"])
-    shares = [format_milli(request), format_milli(limit), _bar(request, limit)]
-    return [f"  {r['tenant']}", *shares, usage, format_mib(r["memory_mib"]), used]
-
-
-def _bar(request_milli: int, limit_milli: int) -> str:
-    """Full blocks up to the request, light ones up to the limit."""
-    full, most = round(BAR * request_milli / MILLI), round(BAR * limit_milli / MILLI)
-    return ("█" * full + "░" * (most - full)).ljust(BAR)

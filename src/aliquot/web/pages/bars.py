@@ -30,8 +30,9 @@ class Bar(NamedTuple):
 def compute_bar(gpu: Gpu) -> Bar:
     """Compute: 1000 is the whole GPU."""
     promised = _lane([share.request_milli for share in gpu.shares])
-    used = _lane([share.usage_milli for share in gpu.shares])
-    words = f"{format_milli(1000 - gpu.free_milli)} promised, {gpu.busy_milli / 1000:.2f} used"
+    used = _lane([share.usage_milli for share in gpu.shares] if gpu.measured else [])
+    got = f"{gpu.busy_milli / 1000:.2f} used" if gpu.measured else "use not known"
+    words = f"{format_milli(1000 - gpu.free_milli)} promised, {got}"
     return Bar(promised, used, words)
 
 
@@ -39,8 +40,9 @@ def memory_bar(gpu: Gpu) -> Bar:
     """Memory: 1000 is all of the device's."""
     size = max(1, gpu.memory_mib)
     promised = _lane([share.memory_mib * 1000 // size for share in gpu.shares])
-    used = _lane([share.memory_used_mib * 1000 // size for share in gpu.shares])
-    words = f"{(gpu.memory_mib - gpu.free_mib) / 1024:.1f} GiB promised, {gpu.memory_used_mib / 1024:.1f} GiB used"
+    used = _lane([share.memory_used_mib * 1000 // size for share in gpu.shares] if gpu.measured else [])
+    got = f"{gpu.memory_used_mib / 1024:.1f} GiB used" if gpu.measured else "use not known"
+    words = f"{(gpu.memory_mib - gpu.free_mib) / 1024:.1f} GiB promised, {got}"
     return Bar(promised, used, words)
 
 

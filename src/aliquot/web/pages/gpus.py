@@ -31,9 +31,10 @@ def draw(facts: Facts, query: Query) -> Drawn:
     page = min(max(1, number(query, "page", 1)), pages)
     shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
     key = _group_key(query)
+    silent = {node.name: node.silent for node in facts.nodes() if node.silent}
     blocks = [block("summary", "blocks/summary.html", totals=totals(facts), window_s=facts.window_s)]
     for name, gpus in groupby(shown, key=key):
-        blocks.append(_group(name, list(gpus), by_model=query.get("group") == "model"))
+        blocks.append(_group(name, list(gpus), silent.get(name, ""), by_model=query.get("group") == "model"))
     if not shown:
         blocks.append(block("none", "blocks/none.html", text="No GPU fits these filters."))
     if pages > 1:
@@ -79,7 +80,7 @@ def _group_key(query: Query) -> Callable[[Gpu], str]:
     return (lambda gpu: gpu.model) if query.get("group") == "model" else (lambda gpu: gpu.node)
 
 
-def _group(name: str, gpus: list[Gpu], *, by_model: bool) -> Block:
+def _group(name: str, gpus: list[Gpu], silent: str, *, by_model: bool) -> Block:
     rows = [(gpu, compute_bar(gpu), memory_bar(gpu)) for gpu in gpus]
     models = sorted({gpu.model for gpu in gpus})
     return block(
@@ -91,6 +92,7 @@ def _group(name: str, gpus: list[Gpu], *, by_model: bool) -> Block:
         emulated=all(gpu.emulated for gpu in gpus),
         free_milli=sum(gpu.free_milli for gpu in gpus),
         rows=rows,
+        silent=silent,
         mixed=len(models) > 1,
     )
 

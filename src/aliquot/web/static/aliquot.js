@@ -10,7 +10,11 @@
   const on = (name, then) => document.addEventListener(name, then);
   on("htmx:sse:after:connection", () => say("live", false));
   on("htmx:sse:after:message", () => say("live", false));
-  on("htmx:sse:error", () => say("connection lost, trying again", true));
+  on("htmx:sse:error", (event) => {
+    // Signed out meanwhile: the page as it is now asks for a token.
+    if (event.detail && event.detail.status === 401) location.reload();
+    else say("connection lost, trying again", true);
+  });
   on("htmx:sse:close", (event) => {
     if (event.detail && event.detail.reason === "ended") say("not live", true);
   });

@@ -1,0 +1,120 @@
+"""`kubectl aliquot top`: who uses the cluster's GPUs, as it happens on a terminal, as one table elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any, Final
+
+import click
+
+from aliquot.cli.kubectl import facts
+from aliquot.cli.kubectl.printing import form_option, show, table, target_options
+from aliquot.cli.kubectl.scene import Target, read_scene
+from aliquot.model.quantities import MILLI, format_mib, format_milli
+
+BAR: Final = 20
+
+
+@click.command()
+@click.option("--agent-port", default=5678, show_default=True, help="Where the nodes' agents tell what is used.")
+@click.option("--once", is_flag=True, help="Print one table and end.")
+@click.option("--interval", "interval_s", type=click.FloatRange(0.2), default=2.0, show_default=True,
+              help="Seconds between refreshes on a terminal.")  # fmt: skip
+@target_options
+@form_option
+@click.pass_context
+def top(context: click.Context, agent_port: int, once: bool, interval_s: float, target: Target, form: str) -> None:
+    """Show who holds how much of the GPUs and what they use of it, by node.
+
+    On a terminal this goes on with keys and history, as `aliquot top` does; elsewhere, with --once or -o it is printed
+    once. Every namespace is shown unless -n names one. What is promised is in the pods' plans; what is used is asked of
+    the nodes' agents, and is "-" where none answers.
+    """
+    source = context.get_parameter_source("form")
+    asked = source is not None and source is not click.core.ParameterSource.DEFAULT
+    if not (once or asked) and on_terminal():
+        _application(target, agent_port, interval_s)
+    _print(target, agent_port, form)
+
+
+def on_terminal() -> bool:
+    """Whether somebody sees a screen and can press keys, and the library for an application is here."""
+    from importlib.util import find_spec
+
+    screen = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
+    return screen and sys.stdin.isatty() and find_spec("textual") is not None
+
+
+def _application(target: Target, agent_port: int, interval_s: float) -> None:
+    from aliquot.cli.kubectl.top_source import ClusterSource
+    from aliquot.cli.top_app import TopApp
+
+    with ClusterSource(target, agent_port) as source:
+        source()  # what is wrong is told before the screen changes
+        status = TopApp(source, interval_s=interval_s).run()
+    sys.exit(status or 0)
+
+
+def _print(target: Target, agent_port: int, form: str) -> None:
+    from aliquot.cli.kubectl.usage import read_usage
+
+    scene = target.run(read_scene(target))
+    used = target.run(read_usage(target, scene, agent_port))
+    told = facts.gpus(scene)
+    only = "" if target.everywhere else target.namespace
+    for gpu in told:
+        for one in gpu["residents"]:
+            now = used.of(gpu["node"], gpu["uuid"], one["tenant"])
+            one |= {
+                "usage": None if now is None else now.usage_milli / MILLI,
+                "memory_used_mib": None if now is None else now.memory_used_mib,
+            }
+    shown = [
+        {**g, "residents": mine}
+        for g in told
+        if (mine := [r for r in g["residents"] if not only or r["tenant"].startswith(f"{only}/")]) or not only
+    ]
+    show(form, shown, lambda: lines(shown, told, used.silent))
+
+
+def lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]], silent: dict[str, str]) -> Iterable[str]:
+    """The table: nodes, their GPUs, the tenants of each; GPUs that nobody has in one line."""
+    promised = sum(MILLI - g["free_milli"] for g in everything)
+    idle = sum(g["free_milli"] == MILLI for g in everything)
+    yield f"{len(everything)} GPUs, {format_milli(promised)} of them promised, {idle} wholly free"
+    for node, gpus in groupby(shown, key=lambda g: str(g["node"])):
+        yield ""
+        yield from _node_lines(node, list(gpus))
+    for node, why in sorted(silent.items()):
+        yield f"the agent of {node} tells nothing: {why}"
+
+
+def _node_lines(node: str, gpus: list[dict[str, Any]]) -> Iterable[str]:
+    models = ", ".join(sorted({g["model"] for g in gpus}))
+    yield f"{node}  {models}"
+    for g in gpus:
+        if g["residents"]:
+            compute, memory = facts.reserved(g)
+            yield f"GPU {g['index']}  {compute}  memory {memory}"
+            head = ["  TENANT", "REQUEST", "LIMIT", "OF THE GPU".ljust(BAR), "USAGE", "MEMORY", "USED"]
+            yield from table(head, [_row(r) for r in g["residents"]], right=(1, 2, 4, 5, 6))
+    free = [str(g["index"]) for g in gpus if not g["residents"]]
+    if free:
+        yield f"GPU {', '.join(free)}  nobody"
+
+
+def _row(r: dict[str, Any]) -> list[str]:
+    request, limit = r["request_milli"], r["limit_milli"]
+    usage = "-" if r["usage"] is None else f"{r['usage']:.2f}"
+    used = "-" if r["memory_used_mib"] is None else format_mib(r["memory_used_mib"])
+    shares = [format_milli(request), format_milli(limit), _bar(request, limit)]
+    return [f"  {r['tenant']}", *shares, usage, format_mib(r["memory_mib"]), used]
+
+
+def _bar(request_milli: int, limit_milli: int) -> str:
+    """Full blocks up to the request, light ones up to the limit."""
+    full, most = round(BAR * request_milli / MILLI), round(BAR * limit_milli / MILLI)
+    return ("█" * full + "░" * (most - full)).ljust(BAR)

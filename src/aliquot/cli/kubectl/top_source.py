@@ -1,0 +1,125 @@
+"""Where `kubectl aliquot top` looks: the cluster followed by watches, in books like the scheduler's, and its agents.
+
+A thread follows nodes and pods; a look costs one question to the API server, whether it is there. Agents are asked
+through its proxy, seldom enough that many who look do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from aliquot.cli.kubectl.scene import NoAnswer, Target
+from aliquot.cli.kubectl.usage import proxied
+from aliquot.cli.top_rows import Look
+from aliquot.kube.api import Api
+from aliquot.kube.dialects import FOREIGN
+from aliquot.kube.errors import KubeError
+from aliquot.kube.objects import Node, Pod
+from aliquot.kube.reflector import Reflector
+from aliquot.kube.resources import NODES, PODS
+from aliquot.placement.policy import policy as named_policy
+from aliquot.scheduler.books import CLOSED, Books
+from aliquot.web.agents import Agents, Pace, keep_asking
+from aliquot.web.asking import is_agent
+from aliquot.web.cluster import Beside, ClusterFacts, Taken
+from aliquot.web.facts import Facts
+from aliquot.web.rights import Seen
+from aliquot.web.scheduler import ages, waiting_pods
+
+T = TypeVar("T")
+FIRST_S: Final = 30.0
+LOOK_S: Final = 10.0
+PACE: Final = Pace(seen_s=5.0, most_per_s=20.0, at_once=8)
+
+
+class ClusterSource:
+    """One look at a time, from any thread, while this is open."""
+
+    def __init__(self, target: Target, agent_port: int) -> None:
+        """Begin to follow.
+
+        Raises:
+            BadKubeConfig: there is no API server to talk to.
+        """
+        self._port = agent_port
+        self._api: Api = target.connect()
+        self._books = Books(named_policy("aliquot"))
+        self._beside = Beside()
+        self._cluster = ClusterFacts(
+            self._books.decider,
+            self._beside,
+            title=target.context or "cluster",
+            hidden=lambda name: name.startswith(CLOSED),
+        )
+        only = "" if target.everywhere else target.namespace
+        self._facts: Facts = Seen(self._cluster, frozenset({only})) if only else self._cluster
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="top-source", daemon=True)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> ClusterSource:
+        self._thread.start()
+        self._run(self._begin())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(TimeoutError):
+            self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(LOOK_S)
+
+    def __call__(self) -> Look:
+        """Everything now.
+
+        Raises:
+            NoAnswer: the API server refuses or does not answer.
+        """
+        with self._lock:
+            try:
+                self._cluster.show(self._run(self._take()), time.time())
+            except (KubeError, TimeoutError) as error:
+                raise NoAnswer(str(error) or "the API server does not answer") from None
+            facts = self._facts
+            silent = {node.name: node.silent for node in facts.nodes() if node.silent}
+            return Look(facts.title, facts.window_s, facts.gpus(), facts.workloads(), silent)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(FIRST_S + LOOK_S)
+
+    async def _begin(self) -> None:
+        self._nodes: Reflector[Node] = Reflector(self._api, NODES, self._books.node_changed)
+        self._pods: Reflector[Pod] = Reflector(self._api, PODS, self._books.pod_changed)
+        self._beside.age_s = ages(self._pods)
+        self._agents = Agents(self._fetch, pace=PACE)
+        works = (self._nodes.run(), self._pods.run(), keep_asking(self._agents))
+        self._tasks = [asyncio.create_task(work) for work in works]
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._api.close()
+
+    async def _fetch(self, address: str) -> bytes:
+        return await self._api.request("GET", address, timeout_s=PACE.answer_s)
+
+    async def _take(self) -> Taken:
+        await self._api.request("GET", "/version", timeout_s=LOOK_S)
+        try:
+            async with asyncio.timeout(FIRST_S):
+                await asyncio.gather(self._nodes.synced.wait(), self._pods.synced.wait())
+        except TimeoutError:
+            why = self._nodes.counts.last_failure or self._pods.counts.last_failure
+            raise TimeoutError(why or "the API server does not tell what there is") from None
+        self._agents.places = {pod.spec.node_name: proxied(pod, self._port) for pod in self._pods if is_agent(pod)}
+        self._beside.measured, self._beside.silent = self._agents.measured, self._agents.silent
+        self._beside.waiting = list(waiting_pods(self._pods, FOREIGN, self._books.known, time.time()))
+        return self._cluster.take()

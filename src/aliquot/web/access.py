@@ -1,0 +1,152 @@
+"""A cluster's door: who shows a token sees what its owner may list in Kubernetes, and nobody else sees anything.
+
+GPUs, nodes and free room are for everybody who may list nodes, `vgpus.aliquot.dev`, or the pods of some namespace with
+GPU work. Names are for who may list the pods of their namespace. What was found out is believed for `BELIEVED_S`; then
+the API server is asked again, so that a right that is taken away is gone from the pages, open ones too.
+
+A token is kept nowhere but in the session that its owner opened, and written nowhere: books are kept by its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from aliquot.kube.errors import KubeError
+from aliquot.kube.reviews import Listing, TokenRefused
+from aliquot.web.app import Refused
+from aliquot.web.facts import Facts
+from aliquot.web.rights import Seen
+from aliquot.web.sessions import Sessions
+
+BELIEVED_S: Final = 30.0
+REFUSED_S: Final = 10.0
+ANSWERS_S: Final = 10.0
+MOST_TOKENS: Final = 2000
+MOST_VIEWS: Final = 256
+MOST_NAMESPACES: Final = 500
+"""Of more namespaces than these with GPU work, the names of the rest are left out for who may not list all pods."""
+
+ANY_POD: Final = Listing("pods")
+OF_ROOM: Final = (Listing("nodes"), Listing("vgpus", "aliquot.dev"))
+SIGN_IN: Final = "Sign in to see the cluster's GPUs."
+NOTHING: Final = (
+    "Your account may list neither nodes, nor vgpus.aliquot.dev, nor the pods of a namespace with GPU work; "
+    "ask your administrator for one of these."
+)
+
+
+class Asks(Protocol):
+    """What is asked of the API server; see `aliquot.kube.reviews.Reviews`."""
+
+    def may_list(self, token: str, what: Listing) -> bool:
+        """Whether the token's owner may list something."""
+
+
+@dataclass
+class _Known:
+    """What is known of one token; `lock` lets one thread at a time find it out."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    until_s: float = 0.0
+    refused: str = ""
+    everything: bool = False
+    room: bool = False
+    namespaces: dict[str, bool] = field(default_factory=dict)
+
+
+class TokenDoor:
+    """See the module. Calls wait for the API server and may come from several threads."""
+
+    def __init__(
+        self, facts: Facts, asks: Asks, sessions: Sessions, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._facts = facts
+        self._asks = asks
+        self._sessions = sessions
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._views: OrderedDict[frozenset[str], Seen] = OrderedDict()
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="web-reviews")
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def __call__(self, headers: Mapping[str, str]) -> Facts:
+        """The facts for a request with these headers.
+
+        Raises:
+            Refused: 401 without a token that the cluster knows, 403 for one without rights, 503 where the API server
+                can not be asked.
+        """
+        token = self._sessions.token_of(headers)
+        if not token:
+            raise Refused(SIGN_IN, 401)
+        return self.view(token)
+
+    def view(self, token: str) -> Facts:
+        """The facts for a token's owner. Raises as a call does."""
+        known = self._entry(token)
+        with known.lock:
+            try:
+                self._find_out(token, known)
+            except TokenRefused as error:
+                known.refused, known.until_s = str(error), self._clock() + REFUSED_S
+            except (KubeError, TimeoutError):
+                raise Refused("The API server can not be asked what you may see; try again.", 503) from None
+            if known.refused:
+                raise Refused(f"Sign in again: {known.refused}.", 401)
+            if known.everything:
+                return self._facts
+            mine = frozenset(name for name, allowed in known.namespaces.items() if allowed)
+            if not (mine or known.room):
+                raise Refused(NOTHING, 403)
+            return self._view(mine)
+
+    def _entry(self, token: str) -> _Known:
+        key = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        with self._lock:
+            known = self._known.setdefault(key, _Known())
+            self._known.move_to_end(key)
+            while len(self._known) > MOST_TOKENS:
+                self._known.popitem(last=False)
+            return known
+
+    def _find_out(self, token: str, known: _Known) -> None:
+        """Ask what is not known any more: all of it after a while, new namespaces as they come."""
+        now_s = self._clock()
+        if now_s >= known.until_s:
+            known.refused, known.namespaces = "", {}
+            known.everything = self._asks.may_list(token, ANY_POD)
+            known.room = known.everything or any(self._asks.may_list(token, what) for what in OF_ROOM)
+            known.until_s = now_s + BELIEVED_S
+        if known.everything or known.refused:
+            return
+        new = sorted(_namespaces(self._facts) - known.namespaces.keys())[: MOST_NAMESPACES - len(known.namespaces)]
+        questions = [Listing("pods", namespace=name) for name in new]
+        answers = self._pool.map(lambda what: self._asks.may_list(token, what), questions, timeout=ANSWERS_S)
+        known.namespaces |= dict(zip(new, answers, strict=True))
+
+    def _view(self, namespaces: frozenset[str]) -> Seen:
+        """Viewers with equal rights get the same object, since live pages are shared by it."""
+        with self._lock:
+            view = self._views.get(namespaces)
+            if view is None:
+                view = self._views[namespaces] = Seen(self._facts, namespaces)
+            self._views.move_to_end(namespaces)
+            while len(self._views) > MOST_VIEWS:
+                self._views.popitem(last=False)
+            return view
+
+
+def _namespaces(facts: Facts) -> set[str]:
+    names: Iterable[str] = [workload.namespace for workload in facts.workloads()]
+    return {name for name in (*names, *(line.namespace for line in facts.quota())) if name}

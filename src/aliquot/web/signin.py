@@ -1,0 +1,114 @@
+"""Signing in and out: the only requests that are not GET. They change nothing but the visitor's own cookie.
+
+A token comes in the body of a form and nowhere else. The cookie that stands for it is for this host, is not readable by
+scripts and is not sent along from other sites; without https it is given out on the loopback's names only.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from aliquot.web.app import Refused, sign_in_page
+from aliquot.web.facts import Facts
+from aliquot.web.guard import LOOPBACK, host_name
+from aliquot.web.sessions import LIFE_S, LOCAL_COOKIE, SECURE_COOKIE, Sessions
+
+MOST_BYTES: Final = 32 * 1024
+NOT_HERE: Final = "A token is taken over https or at localhost only. Use https, or kubectl port-forward and localhost."
+
+
+class View(Protocol):
+    """What a token's owner sees; see `TokenDoor.view`."""
+
+    def view(self, token: str) -> Facts:
+        """The facts, or Refused."""
+
+
+class SignIn:
+    """The routes of signing in; `door` says which tokens are good."""
+
+    def __init__(self, door: View, sessions: Sessions) -> None:
+        self._door = door
+        self._sessions = sessions
+
+    def routes(self) -> list[Route]:
+        """`/signin` and `/signout`."""
+        return [
+            Route("/signin", self._form, methods=["GET"]),
+            Route("/signin", self._sign_in, methods=["POST"]),
+            Route("/signout", self._sign_out, methods=["POST"]),
+        ]
+
+    def signed_in(self, request: Request) -> bool:
+        """Whether there is somebody to sign out."""
+        return self._sessions.signed_in(request.headers)
+
+    def _form(self, request: Request) -> Response:
+        return HTMLResponse(sign_in_page(request, "" if _may_bring_token(request) else NOT_HERE))
+
+    async def _sign_in(self, request: Request) -> Response:
+        if not _own(request):
+            return HTMLResponse(sign_in_page(request, "That came from another site; sign in here."), 403)
+        if not _may_bring_token(request):
+            return HTMLResponse(sign_in_page(request, NOT_HERE), 403)
+        token = await _token(request)
+        if not token:
+            return HTMLResponse(sign_in_page(request, "Paste a token."), 400)
+        try:
+            await run_in_threadpool(self._door.view, token)
+        except Refused as error:
+            return HTMLResponse(sign_in_page(request, str(error)), error.status)
+        self._sessions.close(request.headers)
+        answer = Response(status_code=303, headers={"location": "/"})
+        name, secure = (LOCAL_COOKIE, False) if _local(request) else (SECURE_COOKIE, True)
+        word = self._sessions.open(token)
+        answer.set_cookie(name, word, max_age=int(LIFE_S), secure=secure, httponly=True, samesite="strict")
+        return answer
+
+    async def _sign_out(self, request: Request) -> Response:
+        if not _own(request):
+            return Response(status_code=403)
+        self._sessions.close(request.headers)
+        answer = Response(status_code=303, headers={"location": "/signin"})
+        for name, secure in ((LOCAL_COOKIE, False), (SECURE_COOKIE, True)):
+            answer.delete_cookie(name, secure=secure, httponly=True, samesite="strict")
+        return answer
+
+
+def _own(request: Request) -> bool:
+    """Whether a form was sent by a page of this server, as far as the browser says; other programs say nothing.
+
+    Our pages send no referrer, so the Origin of their forms is `null` and only Sec-Fetch-Site tells where it is from.
+    """
+    site = request.headers.get("sec-fetch-site", "")
+    if site:
+        return site in ("same-origin", "none")
+    origin = request.headers.get("origin", "")
+    return not origin or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+
+
+def _local(request: Request) -> bool:
+    return host_name(request.headers.get("host", "")) in LOOPBACK and request.url.scheme == "http"
+
+
+def _may_bring_token(request: Request) -> bool:
+    """Https here or at what stands before us, else a name that does not leave the machine."""
+    outside = request.headers.get("x-forwarded-proto", request.url.scheme)
+    return outside == "https" or host_name(request.headers.get("host", "")) in LOOPBACK
+
+
+async def _token(request: Request) -> str:
+    """The form's `token`; empty where there is none or the form is too long."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_BYTES:
+            return ""
+    fields = parse_qs(bytes(body).decode("utf-8", "replace"), max_num_fields=4)
+    return fields.get("token", [""])[0].strip()

@@ -1,0 +1,64 @@
+"""Pods at whose address somebody of the test answers, as a node's agent does or the scheduler."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import msgspec
+from cluster.control_plane import ControlPlane
+from cluster.namespaces import NODE_ADDRESS
+
+from aliquot.node.telling.facts import NodeFacts
+from aliquot.node.telling.server import node_body
+
+LABELS = {"app.kubernetes.io/name": "aliquot", "app.kubernetes.io/component": "node"}
+
+
+class _Page(BaseHTTPRequestHandler):
+    """What the agent of a node answers on /node.json."""
+
+    body = b""
+
+    def do_GET(self) -> None:
+        """The page."""
+        self.send_response(200 if self.path == "/node.json" else 404)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+def at(plane: ControlPlane, namespace: str, pod: str) -> None:
+    """Let a pod have the address at which servers of the test listen."""
+    status = {"status": {"podIP": NODE_ADDRESS, "podIPs": [{"ip": NODE_ADDRESS}]}}
+    patch = ("patch", "pod", pod, "-n", namespace, "--subresource=status", "--type=merge")
+    plane.kubectl(*patch, "-p", json.dumps(status))
+
+
+@contextmanager
+def agent(plane: ControlPlane, namespace: str, node: str, told: NodeFacts) -> Iterator[None]:
+    """A pod with the labels of a node's agent, at whose address the agent's page is answered."""
+    spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}]}
+    body = {"metadata": {"name": "agent", "labels": LABELS}, "spec": spec}
+    plane.api.create(f"/api/v1/namespaces/{namespace}/pods", body)
+    plane.wait_running(namespace, "agent")
+    at(plane, namespace, "agent")
+    handler = type("Page", (_Page,), {"body": msgspec.json.encode(node_body(told))})
+    server = ThreadingHTTPServer((NODE_ADDRESS, 5678), handler, bind_and_activate=False)
+    server.daemon_threads = True
+    server.socket.close()
+    server.socket = plane.rooms.listener(5678, NODE_ADDRESS)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/agent")

@@ -1,0 +1,64 @@
+"""The simulator's report in a real browser, from a file and without a network: as summary.json says, and readable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aliquot.sim import parallel, runs, study
+from aliquot.sim.report.page import COLUMNS, number
+
+from .conftest import Visit
+
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser")
+Open = Callable[..., Visit]
+TABLE = 'section:has(h2:text-is("The policies side by side"))'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two policies with two seeds."""
+    out = tmp_path_factory.mktemp("study")
+    todo = runs.tasks(runs.Scenario("v100x4*2", "mix:jobs=120"), ("bestfit", "aliquot"), (1, 2))
+    done = parallel.run_all(runs.run, todo, workers=1)
+    study.write_study(out, study.Study.of(todo, done))
+    return out
+
+
+def cells_of(facts: dict[str, Any]) -> list[list[str]]:
+    """What the table of the policies has to say."""
+    rows = facts["policies"]
+    shown = [name for name, _, _ in COLUMNS if any(row["mean"].get(name) for row in rows)]
+    return [
+        [row["policy"], *(f"{number(row['mean'][name])} ±{number(row['sd'][name])}" for name in shown)] for row in rows
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_says_in_a_browser_what_the_summary_says(visit: Open, folder: Path, scheme: str):
+    """Every figure of the table is the one of summary.json; nothing is asked of a network, and nothing goes wrong."""
+    seen = visit(folder.as_uri(), color_scheme=scheme, offline=True)
+    page = seen.go("/report.html")
+    rows = page.locator(f"{TABLE} tbody tr")
+    told = [[" ".join(cell.split()) for cell in row.locator("th, td").all_inner_texts()] for row in rows.all()]
+
+    assert cells_of(json.loads((folder / "summary.json").read_text())) == told
+    assert page.locator("svg").count() >= 4
+
+
+@pytest.mark.parametrize("media", ["screen", "print"])
+def test_the_report_fits_a_screen_and_a_sheet(visit: Open, folder: Path, media: str):
+    """At 1280 px and on paper nothing sticks out at the side."""
+    page = visit(folder.as_uri(), offline=True).go("/report.html")
+    page.emulate_media(media=media)
+    page.set_viewport_size({"width": 1280 if media == "screen" else 794, "height": 1000})
+
+    assert [] == page.evaluate(
+        """() => [...document.querySelectorAll("section, header, svg, table")]
+            .filter((part) => !part.closest(".wide") && part.getBoundingClientRect().right > innerWidth + 1)
+            .map((part) => part.tagName + " " + part.textContent.slice(0, 60))"""
+    )

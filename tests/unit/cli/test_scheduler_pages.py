@@ -1,0 +1,70 @@
+"""The dashboard's options of `aliquot scheduler`: who sees it, and by which names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from aliquot.cli.scheduler import _address
+from aliquot.cli.scheduler_pages import Pages, pages_options
+from aliquot.model.errors import UserError
+
+
+def pages(*words: str) -> Pages | None:
+    """What a command with these options is handed."""
+    found: list[Any] = []
+
+    @click.command()
+    @pages_options(lambda text, option: _address(text, option))
+    def command(pages: Pages | None) -> None:
+        found.append(pages)
+
+    CliRunner().invoke(command, words, catch_exceptions=False)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "tokens"),
+    [
+        (("--web", "127.0.0.1:1"), False),
+        (("--web", "[::1]:1"), False),
+        (("--web", "0.0.0.0:1"), True),
+        (("--web", "10.0.0.5:1"), True),
+        (("--web", "10.0.0.5:1", "--web-access", "open"), False),
+        (("--web", "127.0.0.1:1", "--web-access", "token"), True),
+    ],
+)
+def test_beyond_this_machine_a_token_is_asked_for(words: tuple[str, ...], tokens: bool):
+    """Unless somebody says so, only the loopback is open."""
+    made = pages(*words)
+
+    assert made is not None and tokens == made.tokens
+
+
+def test_an_address_for_all_is_no_name():
+    """0.0.0.0 is where to listen and nothing that a browser asks for."""
+    made = pages("--web", "0.0.0.0:1", "--web-host", "gpus.example")
+
+    assert made is not None and {"gpus.example"} == made.hosts
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--web", "0.0.0.0:1", "--web-namespace", "a"), "--web-namespace is for --web-access open"),
+        (("--web", "127.0.0.1:1", "--web-tls-cert", "c"), "come together"),
+        (("--web", "nowhere"), "is no address"),
+    ],
+)
+def test_what_does_not_go_together_is_told(words: tuple[str, ...], sentence: str):
+    """Options that contradict each other end with one sentence."""
+    with pytest.raises(UserError, match=sentence):
+        pages(*words)
+
+
+def test_without_an_address_there_are_no_pages():
+    """No --web, no dashboard."""
+    assert pages() is None
