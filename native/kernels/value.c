@@ -72,12 +72,13 @@ static const struct needs *needs_on(aliquot_future *future, int32_t model) {
   return needs;
 }
 
-/* Which of 64 visits may fit a node with so much on its best device and so much CPU: bit j for visit j. */
-static uint64_t may_fit(const int16_t *milli, const int16_t *cpu, int16_t top, int16_t cpu_left) {
+/* Which of 64 visits, from `first` on, may fit a node with so much on its best device and so much CPU: bit j for visit
+ * j. What comes before `first` may be named or not. */
+static inline uint64_t may_fit(const int16_t *milli, const int16_t *cpu, int first, int16_t top, int16_t cpu_left) {
   uint64_t bits = 0;
 #ifdef __SSE2__
   const __m128i tops = _mm_set1_epi16(top), cpus = _mm_set1_epi16(cpu_left);
-  for (int j = 0; j < 64; j += 16) {
+  for (int j = first & ~15; j < 64; j += 16) {
     const __m128i *m = (const __m128i *)(milli + j), *c = (const __m128i *)(cpu + j);
     __m128i low = _mm_or_si128(_mm_cmpgt_epi16(_mm_loadu_si128(m), tops), _mm_cmpgt_epi16(_mm_loadu_si128(c), cpus));
     __m128i high =
@@ -85,7 +86,7 @@ static uint64_t may_fit(const int16_t *milli, const int16_t *cpu, int16_t top, i
     bits |= (uint64_t)(uint16_t)~_mm_movemask_epi8(_mm_packs_epi16(low, high)) << j;
   }
 #else
-  for (int j = 0; j < 64; j++) bits |= (uint64_t)(milli[j] <= top && cpu[j] <= cpu_left) << j;
+  for (int j = first; j < 64; j++) bits |= (uint64_t)(milli[j] <= top && cpu[j] <= cpu_left) << j;
 #endif
   return bits;
 }
@@ -96,7 +97,7 @@ static int16_t cpu_steps(int64_t cpu_milli) {
 }
 
 /* One sequence from the state on; `total` grows visit by visit, so that the order of the sum is that of the visits. */
-static double walk(const aliquot_future *future, const struct state *state, const struct needs *needs, int64_t k,
+static double walk_any(const aliquot_future *future, const struct state *state, const struct needs *needs, int64_t k,
                    double total) {
   int16_t devices[ALIQUOT_MAX_GPUS];
   const int gpus = state->gpus;
@@ -104,7 +105,7 @@ static double walk(const aliquot_future *future, const struct state *state, cons
   int64_t cpu = state->cpu_milli;
   for (int64_t base = 0; base < future->visit_count; base += 64) {
     const int16_t *milli = needs->milli + k * future->padded + base, *cpus = needs->cpu + k * future->padded + base;
-    uint64_t bits = may_fit(milli, cpus, devices[gpus - 1], cpu_steps(cpu));
+    uint64_t bits = may_fit(milli, cpus, 0, devices[gpus - 1], cpu_steps(cpu));
     while (bits) {
       int64_t j = base + __builtin_ctzll(bits);
       bits &= bits - 1;
@@ -112,10 +113,75 @@ static double walk(const aliquot_future *future, const struct state *state, cons
       if (visit->cpu_milli > cpu || !take(devices, gpus, visit)) continue;
       cpu -= visit->cpu_milli;
       total += future->weight[j] * (double)visit->worth_milli;
-      if (bits) bits &= may_fit(milli, cpus, devices[gpus - 1], cpu_steps(cpu));
+      if (bits) bits &= may_fit(milli, cpus, (int)(j - base), devices[gpus - 1], cpu_steps(cpu));
     }
   }
   return total;
+}
+
+#ifdef __SSE2__
+#define LANES 8
+#define MISSES 2 /* visits in a row that did not fit, after which all that are left are looked at again */
+
+/* Of ascending devices the first that has `need` gives it, and the order is made good: with v what it has left, every
+ * device up to it becomes max(the one before, min(itself, v)). A need of 0 changes nothing. */
+static inline __m128i give(__m128i devices, int16_t need) {
+  const __m128i needs = _mm_set1_epi16(need), ones = _mm_cmpeq_epi16(needs, needs);
+  const __m128i below = _mm_cmpgt_epi16(needs, devices); /* those before the one that gives */
+  const __m128i above = _mm_andnot_si128(_mm_slli_si128(below, 2), _mm_slli_si128(ones, 2)); /* those after it */
+  __m128i left = _mm_andnot_si128(_mm_or_si128(below, above), _mm_sub_epi16(devices, needs));
+  left = _mm_or_si128(left, _mm_shuffle_epi32(left, 0x4E)); /* v everywhere, in three steps */
+  left = _mm_or_si128(left, _mm_shuffle_epi32(left, 0xB1));
+  left = _mm_or_si128(left, _mm_shufflehi_epi16(_mm_shufflelo_epi16(left, 0xB1), 0xB1));
+  const __m128i moved = _mm_max_epi16(_mm_slli_si128(devices, 2), _mm_min_epi16(devices, left));
+  return _mm_or_si128(_mm_and_si128(above, devices), _mm_andnot_si128(above, moved));
+}
+
+/* The same for nodes of at most eight devices, which stay in one register; those that are missing have nothing left. */
+static double walk_few(const aliquot_future *future, const struct state *state, const struct needs *needs, int64_t k,
+                       double total) {
+  int16_t lanes[LANES] = {0};
+  memcpy(lanes + LANES - state->gpus, state->left, (size_t)state->gpus * sizeof *lanes);
+  __m128i devices = _mm_loadu_si128((const __m128i *)lanes);
+  int64_t cpu = state->cpu_milli;
+  for (int64_t base = 0; base < future->visit_count; base += 64) {
+    const int16_t *milli = needs->milli + k * future->padded + base, *cpus = needs->cpu + k * future->padded + base;
+    const aliquot_visit *visits = future->visits + k * future->visit_count + base;
+    int16_t top = (int16_t)_mm_extract_epi16(devices, LANES - 1);
+    uint64_t bits = may_fit(milli, cpus, 0, top, cpu_steps(cpu));
+    for (int missed = 0; bits;) {
+      const int j = __builtin_ctzll(bits);
+      const aliquot_visit *visit = &visits[j];
+      bits &= bits - 1;
+      int fits = milli[j] <= top && visit->cpu_milli <= cpu;
+      if (fits && (visit->whole > 1 || (visit->whole && visit->need_milli))) {
+        _mm_storeu_si128((__m128i *)lanes, devices);
+        fits = take(lanes, LANES, visit);
+        devices = _mm_loadu_si128((const __m128i *)lanes);
+      } else if (fits) {
+        devices = give(devices, milli[j]);
+      }
+      if (!fits) {
+        if (++missed == MISSES && bits) bits &= may_fit(milli, cpus, j, top, cpu_steps(cpu));
+        continue;
+      }
+      missed = 0;
+      cpu -= visit->cpu_milli;
+      total += future->weight[base + j] * (double)visit->worth_milli;
+      top = (int16_t)_mm_extract_epi16(devices, LANES - 1);
+    }
+  }
+  return total;
+}
+#endif
+
+static double walk(const aliquot_future *future, const struct state *state, const struct needs *needs, int64_t k,
+                   double total) {
+  /* Half the time, with the same answer to the last bit. */
+#ifdef __SSE2__
+  if (state->gpus <= LANES) return walk_few(future, state, needs, k, total);
+#endif
+  return walk_any(future, state, needs, k, total);
 }
 
 static double fill(aliquot_future *future, const struct state *state) {

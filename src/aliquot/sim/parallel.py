@@ -1,4 +1,8 @@
-"""Independent runs on all cores: results as they finish, progress with the time left, and a clean stop by Ctrl-C."""
+"""Independent runs on all cores: results as they finish, progress with the time left, and a clean stop by Ctrl-C.
+
+Progress counts parts of runs, wherever they run: each run writes how far it is into its own place of a piece of shared
+memory, which the parent adds up twice a second.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,31 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+LOOK_EVERY_S: Final = 0.5
+SPEED_OVER_S: Final = 300.0
+"""Runs of one list differ in length; the time left is from what was done in so long."""
+
+
 def _nobody_listens(part: float) -> None:
-    """Where several processes run, only whole runs are counted."""
+    """Outside of `run_all` nobody counts."""
 
 
 _tell_part: Callable[[float], None] = _nobody_listens
 
 
 def part_done(part: float) -> None:
-    """A run says how far it is, 0..1; shown where runs are done one after another in this process."""
+    """A run says how far it is, 0..1."""
     _tell_part(part)
 
 
@@ -47,11 +56,10 @@ def run_all(
     count = min(workers or os.cpu_count() or 1, len(tasks))
     done: Finished[Task, Result] = Finished()
     with _progress(title, len(tasks)) as advance:
-        runs = _inline(work, tasks, advance) if count <= 1 else _pooled(work, tasks, count)
+        runs = _inline(work, tasks, advance) if count <= 1 else _pooled(work, tasks, count, advance)
         try:
             for task, result in runs:
                 done.results[task] = result
-                advance(len(done.results))
         except KeyboardInterrupt:
             done.complete = False
     done.results = {task: done.results[task] for task in tasks if task in done.results}
@@ -67,19 +75,26 @@ def _inline(
         for number, task in enumerate(tasks):
             _tell_part = partial(lambda done, part: advance(done + part), number)
             yield task, work(task)
+            advance(number + 1)
     finally:
         _tell_part = before
 
 
-def _pooled(work: Callable[[Task], Result], tasks: Sequence[Task], count: int) -> Iterator[tuple[Task, Result]]:
+def _pooled(
+    work: Callable[[Task], Result], tasks: Sequence[Task], count: int, advance: Callable[[float], None]
+) -> Iterator[tuple[Task, Result]]:
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_leave_interrupts_to_the_parent)
-    waiting: dict[Future[Result], Task] = {pool.submit(work, task): task for task in tasks}
+    parts = context.RawArray("d", len(tasks))
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin_worker, initargs=(parts,))
+    waiting: dict[Future[Result], int] = {pool.submit(_counted, work, n, task): n for n, task in enumerate(tasks)}
     try:
         while waiting:
-            ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            ready, _ = wait(waiting, timeout=LOOK_EVERY_S, return_when=FIRST_COMPLETED)
             for future in ready:
-                yield waiting.pop(future), future.result()
+                number = waiting.pop(future)
+                parts[number] = 1.0
+                yield tasks[number], future.result()
+            advance(sum(parts))
     except BaseException:
         _end_now(pool)
         raise
@@ -93,8 +108,22 @@ def _end_now(pool: ProcessPoolExecutor) -> None:
         process.terminate()
 
 
-def _leave_interrupts_to_the_parent() -> None:
+_parts: MutableSequence[float] = []
+"""In a worker: how far each run is."""
+
+
+def _begin_worker(parts: MutableSequence[float]) -> None:
+    """Interrupts are the parent's to see."""
+    global _parts
+    _parts = parts
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _counted(work: Callable[[Task], Result], number: int, task: Task) -> Result:
+    """One run in a worker, whose parts go to its place."""
+    global _tell_part
+    _tell_part = partial(_parts.__setitem__, number)
+    return work(task)
 
 
 @contextmanager
@@ -107,7 +136,8 @@ def _progress(title: str, total: int) -> Iterator[Callable[[float], None]]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("left"), TimeLeft(), console=Console(stderr=True)) as bar:
+    shown = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    left = (TextColumn("left"), TimeLeft())
+    with Progress(*shown, *left, console=Console(stderr=True), speed_estimate_period=SPEED_OVER_S) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done: bar.update(task, completed=done)

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from aliquot.model.errors import AliquotError, UserError
-from aliquot.standalone.paths import RuntimeDir
+from aliquot.standalone.paths import RuntimeDir, state_dir
 from aliquot.standalone.wire import Call, Lease, Reply
 
 START_TIMEOUT_S: Final = 30.0
@@ -143,6 +143,7 @@ def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:
     """
     runtime.create()
     argv = [sys.executable, "-m", "aliquot.standalone.daemon", "--runtime-dir", str(runtime.root)]
+    argv += ["--state-dir", str(state_dir())]
     if emulate:
         argv += ["--emulate", emulate]
     with runtime.engine_log.open("ab") as log:

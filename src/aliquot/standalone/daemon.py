@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from aliquot.standalone.server import EngineServer
 from aliquot.standalone.wire import Reply
 
 FIRST_CALLER_S: Final = 20.0
+REST_EVERY_S: Final = 5.0
 PREDECESSOR_S: Final = 15.0
 
 
@@ -38,6 +40,7 @@ def main() -> int:
     """Serve until nobody holds a place."""
     parser = argparse.ArgumentParser(prog="python -m aliquot.standalone.daemon")
     parser.add_argument("--runtime-dir", type=Path, required=True)
+    parser.add_argument("--state-dir", type=Path, default=None)
     parser.add_argument("--emulate", default=None)
     options = parser.parse_args()
     runtime = RuntimeDir(options.runtime_dir)
@@ -48,7 +51,7 @@ def main() -> int:
             if lock is None:  # another run was faster; its engine serves us too
                 _say(Reply())
                 return 0
-            with Engine.start(options.emulate, runtime_dir=runtime.root) as engine:
+            with Engine.start(options.emulate, runtime_dir=runtime.root, state_dir=options.state_dir) as engine:
                 _serve(engine)
     except AliquotError as error:
         _say(Reply(error=str(error), code=error.exit_code))
@@ -61,11 +64,13 @@ def _serve(engine: Engine) -> None:
     server = EngineServer(engine, Pods(engine), on_idle=idle.set)
     try:
         _say(Reply())
+        first_s = time.monotonic() + FIRST_CALLER_S
         while True:
-            idle.wait(FIRST_CALLER_S)
+            told = idle.wait(REST_EVERY_S)
             idle.clear()
-            if server.close_if_idle():
+            if (told or time.monotonic() > first_s) and server.close_if_idle():
                 return
+            engine.rest()
     finally:
         server.close()
 

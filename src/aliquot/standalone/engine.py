@@ -38,6 +38,7 @@ from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, Plan
 from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
+from aliquot.standalone.learned import Learned
 from aliquot.standalone.machine import Machine, find_machine
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.tenant import Tenant, start_program
@@ -72,11 +73,14 @@ class Engine:
     """One machine's GPUs being shared. Made by `Engine.start`; safe to use from several threads."""
 
     def __init__(
-        self, runtime: RuntimeDir, machine: Machine, options: ArbiterOptions, *, injection: Mode, policy: str
-    ) -> None:
+        self, runtime: RuntimeDir, machine: Machine, options: ArbiterOptions, *, injection: Mode, policy: str,
+        state_dir: Path | None = None,
+    ) -> None:  # fmt: skip
         self.runtime = runtime
         self.machine = machine
         self.books = machine.books(policy)
+        self._learned = Learned(state_dir, self.books.decider.policy, emulated=machine.emulated)
+        self._learned.recall()
         self.injection: Mode = injection
         self._lock = threading.RLock()
         self._seats: dict[TenantName, Seat] = {}
@@ -98,6 +102,7 @@ class Engine:
         emulate: str | None = None,
         *,
         runtime_dir: Path | None = None,
+        state_dir: Path | None = None,
         injection: Mode = "auto",
         policy: str = DEFAULT_POLICY,
         **options: Any,
@@ -105,8 +110,8 @@ class Engine:
         """An engine that is ready for tenants.
 
         `emulate` is a spec such as `v100x4`; None drives this machine's GPUs. Without `runtime_dir` the engine has a
-        folder of its own, gone with it. `policy` is the name of a placement policy, `options` are the fields of
-        `ArbiterOptions`.
+        folder of its own, gone with it. In `state_dir` it keeps what placement has learned; None keeps nothing.
+        `policy` is the name of a placement policy, `options` are the fields of `ArbiterOptions`.
 
         Raises:
             AliquotError: no GPU, unknown profile, or a part of the engine did not come up.
@@ -118,7 +123,8 @@ class Engine:
             shutil.rmtree(runtime.tenants, ignore_errors=True)  # of an engine that was killed
             runtime.tenants.mkdir(mode=0o700)
             machine = find_machine(emulate, runtime.emulated)
-            engine = cls(runtime, machine, ArbiterOptions(**options), injection=injection, policy=policy)
+            arbiter = ArbiterOptions(**options)
+            engine = cls(runtime, machine, arbiter, injection=injection, policy=policy, state_dir=state_dir)
         except BaseException as error:
             if private:
                 shutil.rmtree(runtime.root, ignore_errors=True)
@@ -185,9 +191,11 @@ class Engine:
             return seat
 
     def rest(self) -> None:
-        """Let placement learn from what came, for a moment; called when nothing else is to do."""
+        """Let placement learn from what came, for a moment, and now and then keep it; when nothing else is to do."""
         with self._lock:
             self.books.decider.policy.idle(REST_US)
+            text = self._learned.due()
+        self._learned.write(text)
 
     def release(self, name: TenantName) -> None:
         """Take a tenant's place away; one that has none is no error. Its programs must have ended."""
@@ -249,6 +257,7 @@ class Engine:
             with contextlib.suppress(Exception):
                 client.close()
         self._process.stop()
+        self._learned.write(self._learned.fresh())
         shutil.rmtree(self.runtime.tenants, ignore_errors=True)
         shutil.rmtree(self.runtime.emulated, ignore_errors=True)
         if self._own_directory:

@@ -27,6 +27,26 @@ def runtime_dir() -> Path:
     return Path(session) / "aliquot" if session else Path(f"/tmp/aliquot-{os.geteuid()}")
 
 
+def state_dir() -> Path:
+    """Where what is to outlive a restart of the machine is kept.
+
+    ALIQUOT_STATE_DIR; else, for an engine that ALIQUOT_RUNTIME_DIR gave a place of its own, `state` in there; else
+    /var/lib/aliquot for root and a folder of the user's own.
+    """
+    named, beside = os.environ.get("ALIQUOT_STATE_DIR"), os.environ.get("ALIQUOT_RUNTIME_DIR")
+    if named or beside:
+        return Path(named).absolute() if named else Path(beside or "").absolute() / "state"
+    if os.geteuid() == 0:
+        return Path("/var/lib/aliquot")
+    base = os.environ.get("XDG_STATE_HOME")
+    if base:
+        return Path(base).absolute() / "aliquot"
+    try:
+        return Path("~/.local/state/aliquot").expanduser()
+    except RuntimeError:  # a user without a home
+        return runtime_dir() / "state"
+
+
 class RuntimeDir:
     """The files of one engine, by name."""
 

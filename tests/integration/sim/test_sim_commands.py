@@ -105,13 +105,19 @@ def test_two_folders_are_laid_side_by_side(tmp_path):
         (("run", "--nodes", "v100", "--trace", "mix", "--policy", "fgd", "--load", "inf"), "--load inf"),
         (("run", "--nodes", "v100", "--trace", "mix:jobs=-3", "--policy", "fgd"), "jobs -3"),
         (("run", "--nodes", "v100", "--trace", TRACE, "--policy", "fgd"), "draw from it instead: --load"),
+        (("openb", "--nodes", NODES, "--trace", "{cpu_only}", "--policy", "fgd"), "no task asks for a GPU"),
+        (("run", "--nodes", "v100", "--trace", "{idle}", "--policy", "fgd"), "no job asks for a GPU"),
+        (("openb", "--nodes", "{no_gpu}", "--trace", TRACE, "--policy", "fgd"), "no node has a GPU"),
     ],
 )
 def test_bad_input_is_one_sentence_and_no_folder(tmp_path, words: tuple[str, ...], told: str):
     """The user's mistake is told in one line with exit status 2, and nothing is written."""
     (tmp_path / "bad.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,1,500\nb,?,1,1,500\n")
     (tmp_path / "jobs.csv").write_text("name,arrival_s,duration_s,gpu\na,-1,1,1\n")
-    named = [word.format(bad=tmp_path / "bad.csv", jobs=tmp_path / "jobs.csv") for word in words]
+    (tmp_path / "cpu_only.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,0,0\n")
+    (tmp_path / "idle.csv").write_text("name,arrival_s,duration_s,gpu\na,0,1,0\n")
+    (tmp_path / "no_gpu.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nn,1000,1000,0,\n")
+    named = [word.format(**{file.stem: file for file in tmp_path.glob("*.csv")}) for word in words]
 
     done = sim(*named, "--out", tmp_path / "out")
 
@@ -121,9 +127,8 @@ def test_bad_input_is_one_sentence_and_no_folder(tmp_path, words: tuple[str, ...
     assert not (tmp_path / "out").exists()
 
 
-def interrupted_after(wait_s: float, out: Path) -> tuple[int, str]:
-    command = [sys.executable, "-m", "aliquot.cli.main", "sim", "openb", "--nodes", NODES, "--trace", TRACE,
-               "--policy", "dotprod", "--seeds", "42..141", "--jobs", "1", "--out", str(out)]  # fmt: skip
+def interrupted_after(wait_s: float, out: Path, *words: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "aliquot.cli.main", "sim", *words, "--seeds", "42..141", "--out", str(out)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(wait_s)
     os.kill(running.pid, signal.SIGINT)
@@ -135,7 +140,8 @@ def test_an_interruption_keeps_what_was_finished(tmp_path):
     """Ctrl-C leaves the finished runs in a folder that says it is incomplete, and exits 130."""
     out = tmp_path / "out"
     for wait_s in (4, 12, 36):  # until a busy machine has finished one
-        status, told = interrupted_after(wait_s, out)
+        words = ("openb", "--nodes", NODES, "--trace", TRACE, "--policy", "dotprod", "--jobs", "1")
+        status, told = interrupted_after(wait_s, out, *words)
         if out.exists():
             break
 
@@ -146,3 +152,22 @@ def test_an_interruption_keeps_what_was_finished(tmp_path):
     assert 100 == facts["asked"] > facts["runs"] > 0
     with (out / "analysis_allo_discrete.csv").open() as file:
         assert facts["runs"] == len(list(csv.DictReader(file)))
+
+
+def test_an_interrupted_study_is_a_whole_report_of_what_was_finished(tmp_path):
+    """With several processes too, Ctrl-C leaves every file of a study, and all of them say that it is incomplete."""
+    out = tmp_path / "out"
+    for wait_s in (4, 12, 36):  # until a busy machine has finished one
+        words = ("run", "--nodes", "v100x4*8", "--trace", "mix:jobs=4000", "--policy", "bestfit", "--jobs", "2")
+        status, told = interrupted_after(wait_s, out, *words)
+        if out.exists():
+            break
+
+    assert 130 == status
+    assert "interrupted" in told
+    facts = json.loads((out / "summary.json").read_text())
+    assert not facts["complete"]
+    assert {"summary.json", "runs.csv", "curves.csv", "waits.csv", "report.html"} == {p.name for p in out.iterdir()}
+    assert "Incomplete: " in (out / "report.html").read_text()
+    with (out / "runs.csv").open() as file:
+        assert 100 > len(list(csv.DictReader(file))) > 0

@@ -74,7 +74,7 @@ def test_top_in_a_terminal_that_changes_its_size(tmux: Tmux):
     tmux("resize-window", "-x", "60", "-y", "12")
     tmux.wait(r"^(?!.*TREND)[\s\S]*GPU 1")
     tmux("send-keys", "Enter")
-    assert "team/worker" in tmux.wait(r"TENANT +REQUEST")
+    tmux.wait(r"TENANT +REQUEST[\s\S]*team/worker")
     tmux("send-keys", "Escape")
     tmux.wait(r"NODE +GPU")
     tmux("send-keys", "q")

@@ -69,6 +69,27 @@ def test_a_change_is_offered_where_one_exists(specs, arrivals, ask):
         assert found.nearest.size_milli == min(change.size_milli for change in found.changes)
 
 
+STEPS = {"rest_milli": 1, "gpu_mib": 82, "gpu_mem_ppm": 1001, "cpu_milli": 65, "memory_mib": 263}
+"""A thousandth of the largest device or node and a little more, which is what changes are counted in."""
+
+
+@QUICK
+@given(clusters(), st.lists(asks(), max_size=25), asks())
+def test_no_reduction_is_larger_than_needed(specs, arrivals, ask):
+    """Where one number has to be smaller, a little more of it than is offered does not fit on that node."""
+    cluster = filled(specs, arrivals)
+    decider = Decider(cluster, policy("binpack"))
+
+    for change in explain(cluster, ask, policy("binpack")).changes:
+        less = [name for name in STEPS if getattr(change.ask, name) != getattr(ask, name)]
+        if change.kind != "less" or change.ask.whole != ask.whole or len(less) != 1:
+            continue
+        more = getattr(change.ask, less[0]) + STEPS[less[0]]
+        if more < getattr(ask, less[0]):
+            larger = ask.less(**{less[0]: more})
+            assert isinstance(decider.place_on(larger, change.node), Refusal), change.text
+
+
 @QUICK
 @given(clusters(), st.lists(asks(), max_size=25), asks())
 def test_every_refusal_has_a_reason_for_every_node(specs, arrivals, ask):

@@ -47,7 +47,9 @@ def mixed() -> Cluster:
     return cluster_of(*(kinds[i % 4] for i in range(12)))
 
 
-def run(policy: Aliquot, arrivals: list[Ask], idle_us: int = 0, leave: bool = True) -> list[Placement | None]:
+def run(
+    policy: Aliquot, arrivals: list[Ask], idle_us: int = 0, leave: bool = True, *, rest_every: int = 1
+) -> list[Placement | None]:
     """Where each pod went; when `leave`, the oldest go as soon as one does not fit."""
     cluster = mixed()
     decider = Decider(cluster, policy)
@@ -60,10 +62,20 @@ def run(policy: Aliquot, arrivals: list[Ask], idle_us: int = 0, leave: bool = Tr
         elif leave:
             for tenant in list(cluster.tenants)[:5]:
                 decider.release(tenant)
-        if idle_us:
+        if idle_us and number % rest_every == 0:
             policy.idle(idle_us)
     cluster.check()
     return placed
+
+
+class Watched(Aliquot):
+    """Counts how often it learned on the way of a decision."""
+
+    inline = 0
+
+    def _learn(self) -> None:
+        self.inline += 1
+        super()._learn()
 
 
 def test_library_and_oracle_place_alike(native: Kernels):
@@ -99,20 +111,31 @@ def test_one_history_has_one_answer(fast: Kernels):
 
 def test_learning_between_arrivals_leaves_none_for_the_decision(fast: Kernels):
     """With idle slices nothing is learned on the way of a decision after the first; without them it still is."""
-
-    class Watched(Aliquot):
-        inline = 0
-
-        def _learn(self) -> None:
-            self.inline += 1
-            super()._learn()
-
     rested, busy = Watched(), Watched()
     run(rested, pods(600, 4), idle_us=2000)
     run(busy, pods(600, 4))
 
     assert 2 >= rested.inline
     assert busy.inline > 5
+
+
+def test_a_burst_of_arrivals_does_not_bring_learning_back(fast: Kernels):
+    """Arrivals that come some at a time between two idle slices are decided without learning too."""
+    bursts = Watched()
+    run(bursts, pods(600, 4), idle_us=20_000, rest_every=6)
+
+    assert 4 >= bursts.inline
+
+
+def test_who_stops_calling_idle_still_learns(fast: Kernels):
+    """After a long time without an idle slice what is due is learned on the way of a decision."""
+    policy = Watched()
+    run(policy, pods(100, 4), idle_us=2000)
+    before = policy.inline
+    for ask in pods(1100, 5):
+        policy.arrived(ask.shape)
+
+    assert before < policy.inline
 
 
 def test_idle_ends(fast: Kernels):
@@ -238,7 +261,7 @@ def test_a_broken_record_is_refused_in_one_sentence(record: dict[str, object], f
     feed(SOME[0])
     before = policy.dump()
 
-    with pytest.raises(BadMemory, match="remove it to learn anew"):
+    with pytest.raises(BadMemory, match="it is no history of arrivals"):
         policy.load(record)
     assert before == policy.dump()
 

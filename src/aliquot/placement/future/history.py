@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aliquot.placement.asks import Shape
+from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.columns import IntArray
 
 WINDOW: Final = 4096
@@ -19,6 +19,8 @@ DECAY: Final = 1024
 """Arrivals after which the churn measure has forgotten all but 1/e."""
 FULL_CHURN: Final = 3.0
 """Chi is 1 as soon as a third of what arrives also leaves."""
+MOST_NUMBER: Final = 2**53
+"""The largest whole number that every reader of JSON keeps."""
 _FIELDS: Final = ("whole", "rest_milli", "gpu_mib", "gpu_mem_ppm", "models", "cpu_milli", "memory_mib")
 
 
@@ -106,9 +108,10 @@ class History:
         at = (_mix(np.arange(count, dtype=np.uint64) + np.uint64(seed)) % np.uint64(len(pool))).astype(np.int64)
         return pool[at]
 
-    def dump(self) -> dict[str, Any]:
-        """What was learned, fit for JSON."""
-        used = self._recent().tolist()
+    def dump(self, part: float = 1.0) -> dict[str, Any]:
+        """What was learned, fit for JSON; of the arrivals the last `part`."""
+        recent = self._recent()
+        used = recent[len(recent) - int(part * len(recent)) :].tolist()
         place = {number: i for i, number in enumerate(dict.fromkeys(used))}
         return {
             "shapes": [{name: _plain(getattr(self._shapes[n], name)) for name in _FIELDS} for n in place],
@@ -119,14 +122,19 @@ class History:
 
     @classmethod
     def load(cls, record: Mapping[str, Any], most: int = WINDOW) -> History:
-        """The history of a dump; what it had beyond the window is left out."""
+        """The history of a dump; what it had beyond the window is left out.
+
+        Raises:
+            ValueError, LookupError, TypeError, AttributeError, BadRequest: it is no dump, or has what no arrival
+                can have.
+        """
         history = cls(most)
-        shapes = [Shape(**{**entry, "models": tuple(entry["models"])}) for entry in record["shapes"]]
-        recent = record["recent"][-most:]
-        for at in recent:
-            history.arrive(shapes[at])
-        history._arrived_milli = float(record["arrived_milli"])
-        history._departed_milli = float(record["departed_milli"])
+        shapes = [_shape(entry) for entry in record["shapes"]]
+        for at in record["recent"][-most:]:
+            history.arrive(shapes[_whole_number(at)])
+        history._arrived_milli, history._departed_milli = (
+            _amount(record[name]) for name in ("arrived_milli", "departed_milli")
+        )
         return history
 
     def _recent(self) -> IntArray:
@@ -150,6 +158,27 @@ class History:
         self._counts[number] -= 1
         if not self._counts[number]:
             del self._counts[number], self._shapes[number], self._numbers[shape]
+
+
+def _shape(entry: Mapping[str, Any]) -> Shape:
+    """The shape of an entry of a dump, with the rules of an ask."""
+    numbers = {name: _whole_number(entry[name]) for name in _FIELDS if name != "models"}
+    models = entry["models"]
+    if not isinstance(models, list) or not all(isinstance(model, str) for model in models):
+        raise ValueError(f"models {models!r}")
+    return Ask(**numbers, models=tuple(models)).shape  # type: ignore[arg-type]
+
+
+def _whole_number(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MOST_NUMBER:
+        raise ValueError(f"{value!r} is no whole number from 0 to {MOST_NUMBER}")
+    return value
+
+
+def _amount(value: object) -> float:
+    if not isinstance(value, int | float) or not 0.0 <= value <= MOST_NUMBER:
+        raise ValueError(f"{value!r} is no amount")
+    return float(value)
 
 
 def _plain(value: object) -> object:

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from aliquot.model.errors import AliquotError
 from aliquot.model.quantities import MILLI
+from aliquot.model.requests import BadRequest
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.columns import VISIT, Columns, FloatArray, IntArray, Records, ShapeRecord, shape_record
@@ -29,6 +29,7 @@ from aliquot.placement.devices import hold_rest
 from aliquot.placement.future.history import WINDOW, History
 from aliquot.placement.future.prices import Demand, Pricing
 from aliquot.placement.kernels import Future, kernels
+from aliquot.placement.learned import BadMemory
 from aliquot.placement.policy import BasePolicy
 from aliquot.topology import singular
 
@@ -39,6 +40,10 @@ LEAST_IDLE: Final = 0.005
 SCARCE_CPU: Final = (0.85, 1.05)
 SHORT_CPU: Final = (1.05, 1.20)
 """CPU wanted over CPU left, where scarcity begins and where it is full."""
+PATIENCE: Final = 128
+PATIENCE_PART: Final = 8
+"""Arrivals in a row, at most and as a part of those seen, for which what is due waits for the next idle time."""
+NEVER_IDLE: Final = 1 << 62
 SEED: Final = 20231107
 MEMORY_VERSION: Final = 1
 VALUE_US: Final = 2.5
@@ -48,10 +53,6 @@ REFRESH_US: Final = 500.0
 LEARN_US: Final = 1000.0
 """What the steps of learning take, about; slices are counted, not timed, so that one history has one answer. A third of
 what a slice has left goes to tending."""
-
-
-class BadMemory(AliquotError):
-    """A record of what was learned that can not be read."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class Aliquot(BasePolicy):
         self._history = History(constants.window)
         self._records: dict[Shape, ShapeRecord] = {}
         self._next: Preparation | None = None
-        self._due = self._rested = False
+        self._due = False
+        self._unrested = NEVER_IDLE
         self._moved = self._idle_then = self._untended = 0
         self._turns: list[Shape] = []
 
@@ -106,20 +108,21 @@ class Aliquot(BasePolicy):
         """Forget everything and look at this cluster; chance is the same for every seed."""
         super().start(cluster, seed)
         self._history = History(self.constants.window)
+        self._unrested = NEVER_IDLE
         self._begin()
 
     def arrived(self, shape: Shape) -> None:
-        """Count it; learn at the learning points unless there is idle time for that, and keep prices fresh."""
+        """Count it; learn at the learning points unless there was idle time of late, and keep prices fresh."""
         self._history.arrive(shape)
         self._look()
         self._known(shape)
         self._moved += shape.milli
         self._due = self._due or _learning_point(self._history.arrivals - 1)
-        if self._due and not self._rested:
+        self._unrested += 1
+        if self._due and self._unrested > max(1, min(PATIENCE, self._history.arrivals // PATIENCE_PART)):
             self._learn()
         elif self._stale():
             self._refresh()
-        self._rested = False
         self._untended = len(self._records)
 
     def departed(self, shape: Shape) -> None:
@@ -131,11 +134,11 @@ class Aliquot(BasePolicy):
     def idle(self, budget_us: int) -> bool:
         """Learn what is due and renew prices, about so many microseconds at most; then tend a few scores.
 
-        Whoever calls it after each arrival never sees learning on the way of a decision: new sequences come into use
-        when the scores by them are ready. True while something is due; tending never is.
+        Whoever calls it after each arrival, or after a few, never sees learning on the way of a decision: new sequences
+        come into use when the scores by them are ready. True while something is due; tending never is.
         """
         self._look()
-        self._rested = True
+        self._unrested = 0
         spent_us = 0.0
         while spent_us < budget_us and (self._due or self._stale()):
             if self._stale():
@@ -181,9 +184,9 @@ class Aliquot(BasePolicy):
         free = cluster.free_milli[node, : topology.count]
         return (singular(topology, chosen, np.flatnonzero(free < MILLI).tolist()),)
 
-    def dump(self) -> dict[str, Any]:
-        """What was learned, fit for JSON: the arrivals in the window and how fast pods leave."""
-        return {"version": MEMORY_VERSION, **self._history.dump()}
+    def dump(self, part: float = 1.0) -> dict[str, Any]:
+        """What was learned, fit for JSON: the last `part` of the arrivals in the window and how fast pods leave."""
+        return {"version": MEMORY_VERSION, **self._history.dump(part)}
 
     def load(self, record: Mapping[str, Any]) -> None:
         """Go on from what a policy had learned before, on the cluster that `start` gave.
@@ -195,10 +198,8 @@ class Aliquot(BasePolicy):
             if record["version"] != MEMORY_VERSION:
                 raise ValueError(f"version {record['version']}")
             history = History.load(record, self.constants.window)
-        except (LookupError, TypeError, ValueError, AttributeError) as fault:
-            raise BadMemory(
-                f"what the policy had learned can not be read ({fault!r}); remove it to learn anew"
-            ) from fault
+        except (LookupError, TypeError, ValueError, AttributeError, BadRequest) as fault:
+            raise BadMemory(f"it is no history of arrivals ({repr(fault)[:200]})") from fault
         self._history = history
         self._begin()
 
@@ -214,7 +215,7 @@ class Aliquot(BasePolicy):
         self._records = {}
         self._future = self._kernels.future(self._columns.nodes, self._columns.gpus)
         self._next = None
-        self._due = self._rested = False
+        self._due = False
         self._untended, self._turns = 0, []
         self._learn()
 

@@ -14,7 +14,7 @@ from aliquot.sim.openb.columns import columns
 from aliquot.sim.openb.replay import replay
 from aliquot.sim.openb.results import RunColumns, RunKey, sc_policy
 from aliquot.sim.openb.trace import NodeRow, PodRow, read_nodes, read_pods, workload_name
-from aliquot.sim.parallel import Finished, run_all
+from aliquot.sim.parallel import Finished, part_done, run_all
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def run(task: RunTask) -> RunDone:
     nodes: list[NodeRow] = read_nodes_once(task.nodes)
     pods: list[PodRow] = read_pods_once(task.trace)
     start = perf_counter()
-    seen = replay(nodes, pods, task.policy, task.seed, task.tune)
+    seen = replay(nodes, pods, task.policy, task.seed, task.tune, part_done)
     seconds = perf_counter() - start
     key = RunKey(workload_name(task.trace), sc_policy(task.policy), task.seed)
     failed = {"cpu": 0, "fractional": 0, "one": 0, "multi": 0}

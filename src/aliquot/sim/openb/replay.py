@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from aliquot.sim.openb.columns import Events
 from aliquot.sim.openb.fragmentation import Fragmentation, TaskShape, target_workload
 from aliquot.sim.openb.trace import NodeRow, PodRow, node_specs
 from aliquot.sim.policies import made
+
+TELL_EVERY: Final = 500
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,10 @@ def _asks(pods: Sequence[PodRow]) -> Iterator[Ask]:
 
 
 def replay(
-    nodes: Sequence[NodeRow], pods: Sequence[PodRow], policy: Policy | str, seed: int, tune: float = TUNE
-) -> Replay:
-    """Run one seed of the protocol under one policy.
+    nodes: Sequence[NodeRow], pods: Sequence[PodRow], policy: Policy | str, seed: int, tune: float = TUNE,
+    tell_part: Callable[[float], None] = lambda part: None,
+) -> Replay:  # fmt: skip
+    """Run one seed of the protocol under one policy; `tell_part` hears how far (0..1) it is.
 
     Raises:
         UserError: the policy is not known.
@@ -60,6 +64,8 @@ def replay(
     changes = NodeChanges(cluster, len(coming.pods))
     placed = np.zeros(len(coming.pods), dtype=bool)
     for at, ask in enumerate(_asks(coming.pods)):
+        if at % TELL_EVERY == 0:
+            tell_part(at / len(coming.pods))
         found = decider.decide(ask)
         if isinstance(found, Placement):
             cluster.reserve(f"{at}", found, ask)

@@ -31,7 +31,7 @@ from aliquot.sim.kernel import US_PER_S
 from aliquot.sim.measures import Curve, FloatArray, task_mix
 from aliquot.sim.openb.trace import NodeRow, node_specs, read_nodes, read_pods
 from aliquot.sim.papers.fgd import NODES
-from aliquot.sim.parallel import Finished, run_all
+from aliquot.sim.parallel import Finished, part_done, run_all
 from aliquot.sim.policies import made
 from aliquot.sim.record import NEVER, Outcome
 from aliquot.sim.tables import csv_text, write_whole
@@ -118,7 +118,8 @@ def living(run: Run) -> Living:
 def simulate(nodes: Sequence[NodeSpec], load: Workload, policy: Policy, seed: int) -> Living:
     """One run of a workload under a policy, up to its last arrival."""
     settings = Settings(until_us=load.jobs[-1].arrive_us)
-    return measured(Simulation(nodes, load.jobs, policy, seed=seed, settings=settings).run(), nodes)
+    ran = Simulation(nodes, load.jobs, policy, seed=seed, settings=settings, tell_part=part_done).run()
+    return measured(ran, nodes)
 
 
 def workload(run: Run) -> Workload:

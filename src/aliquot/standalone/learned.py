@@ -1,0 +1,128 @@
+"""The file in which an engine keeps what its placement policy has learned, over its own end.
+
+Written beside, synced, renamed over the old one, and the folder synced: after a crash there is the old one or the new
+one. At most once a minute while something new was learned, and at the end. A file that can not be used is a warning
+and a cold start, never a reason not to serve; it is written over at the next occasion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from aliquot.placement.learned import MOST_BYTES, BadMemory, pack, unpack
+from aliquot.placement.policy import Policy
+
+EVERY_S: Final = 60.0
+log = logging.getLogger(__name__)
+
+
+class Learned:
+    """What one policy has learned, in a folder; without a folder nothing is kept.
+
+    `emulated` keeps what emulated GPUs taught apart from what this machine's own did.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        policy: Policy,
+        *,
+        emulated: bool = False,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        kind = "-emulated" if emulated else ""
+        name = re.sub(r"[^A-Za-z0-9.-]", "_", policy.name)
+        self.path = None if folder is None else folder / f"learned-{name}{kind}.json"
+        self._policy = policy
+        self._there = pack(policy)  # of a policy that knows nothing yet: not worth a file
+        self._clock_s = clock_s
+        self._looked_s = clock_s()
+        self._told = ""
+
+    def recall(self) -> None:
+        """Let the policy go on from the file, if there is one."""
+        if self.path is None:
+            return
+        try:
+            text = _read(self.path)
+            unpack(self._policy, text)
+            self._there = text
+        except FileNotFoundError:
+            return
+        except (OSError, BadMemory, ValueError) as error:
+            self._warn(f"{self.path} can not be used: {_reason(error)}; placement learns anew")
+
+    def due(self) -> str:
+        """The text to write now: empty but once a minute, and while nothing new was learned."""
+        if self.path is None or self._clock_s() < self._looked_s + EVERY_S:
+            return ""
+        return self.fresh()
+
+    def fresh(self) -> str:
+        """The text to write, empty if the file has it already."""
+        self._looked_s = self._clock_s()
+        text = "" if self.path is None else pack(self._policy)
+        return "" if text == self._there else text
+
+    def write(self, text: str) -> None:
+        """Put a text on disk, unless it is empty; a disk that does not take it is told once."""
+        if not text or self.path is None:
+            return
+        try:
+            _write(self.path, text)
+            self._there, self._told = text, ""
+        except OSError as error:
+            self._warn(f"{self.path} can not be written ({_reason(error)}); what placement learns is lost at the end")
+
+    def _warn(self, text: str) -> None:
+        if text != self._told:
+            log.warning("aliquot: %s", text)
+        self._told = text
+
+
+def _read(path: Path) -> str:
+    """The text of a plain file that is not too long.
+
+    Raises:
+        OSError, ValueError: it can not be read, is no plain file, too long or no text.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold the start up
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no plain file")
+        raw = file.read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        raise ValueError(f"it is longer than {MOST_BYTES} bytes")
+    return raw.decode()
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
