@@ -1,0 +1,54 @@
+"""Links between pages lead somewhere, and every page can be found from the index."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from docpages import ROOT, name_of, pages
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(`+).+?\1")
+
+
+def anchors(path: Path) -> set[str]:
+    """The names of a page's headings, as they are made for links."""
+    text = FENCED.sub("", path.read_text())
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def targets(path: Path) -> list[str]:
+    """Where a page's links go, but for other sites."""
+    found = LINK.findall(CODE.sub("", FENCED.sub("", path.read_text())))
+    return [target for target in found if not re.match(r"[a-z]+:", target)]
+
+
+@pytest.mark.parametrize("path", pages(), ids=name_of)
+def test_links_lead_somewhere(path: Path):
+    """A link to a file or a heading of this repository finds it."""
+    lost = []
+    for target in targets(path):
+        place, _, anchor = target.partition("#")
+        file = (path.parent / place).resolve() if place else path
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            lost.append(target)
+
+    assert [] == lost
+
+
+def test_every_page_can_be_found_from_the_index():
+    """From docs/README.md links lead to every page, over other pages if need be."""
+    start = ROOT / "docs" / "README.md"
+    reached, todo = {start}, [start]
+    while todo:
+        page = todo.pop()
+        for target in targets(page):
+            file = (page.parent / target.partition("#")[0]).resolve()
+            found = sorted(file.glob("*.md")) if file.is_dir() else [file]
+            todo += [one for one in found if one.suffix == ".md" and one.exists() and one not in reached]
+            reached |= set(found)
+
+    assert [] == [name_of(page) for page in pages() if page not in reached and page.name != "README.md"]
