@@ -10,17 +10,11 @@ from typing import Any
 
 from cluster.api import ApiError
 from cluster.control_plane import ControlPlane
-from scheduling import ROOT, OurScheduler, pods_of
+from cluster.ours import OurScheduler
+from cluster.ours import install_crds as install_crds
+from scheduling import pods_of
 
 ALIQUOT = "/apis/aliquot.dev/v1alpha1"
-
-
-def install_crds(plane: ControlPlane) -> None:
-    """Our kinds of objects, as a person installs them."""
-    plane.kubectl("apply", "--server-side", "-f", str(ROOT / "deploy" / "crds"))
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
-    # The garbage collector looks for new kinds every half minute, and when it starts.
-    plane["kube-controller-manager"].restart()
 
 
 @contextmanager

@@ -173,11 +173,20 @@ class DevicePlugin(rpc.DevicePluginServicer):
         return pb.PreStartContainerResponse()
 
 
-def stock_plugin(folder: Path, gpus: Sequence[str]) -> DevicePlugin:
-    """A stand-in with the contract of NVIDIA's plugin: `nvidia.com/gpu`, ids are the GPUs' UUIDs, whole GPUs only."""
+def stock_plugin(folder: Path, gpus: Sequence[str], machine: Path | None = None) -> DevicePlugin:
+    """A stand-in with the contract of NVIDIA's plugin: `nvidia.com/gpu`, ids are the GPUs' UUIDs, whole GPUs only.
+
+    `machine` is the folder of an emulated machine on the node. Containers then get its driver and see their GPUs alone,
+    which on a real node is NVIDIA's runtime's doing.
+    """
 
     def allocate(ids: tuple[str, ...]) -> Any:
-        return pb.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(ids)})
+        mine = ",".join(ids)
+        if machine is None:
+            return pb.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": mine})
+        envs = {"NVIDIA_VISIBLE_DEVICES": mine, "CUDA_VISIBLE_DEVICES": mine, "LD_LIBRARY_PATH": str(machine)}
+        mount = pb.Mount(container_path=str(machine), host_path=str(machine))
+        return pb.ContainerAllocateResponse(envs=envs, mounts=[mount])
 
     return DevicePlugin(folder, "nvidia.com/gpu", gpus, allocate=allocate)
 

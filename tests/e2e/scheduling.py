@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from cluster.control_plane import ControlPlane
-from cluster.parts import Part
+from cluster.ours import PORT as PORT
+from cluster.ours import ROOT as ROOT
+from cluster.ours import OurScheduler as OurScheduler
 
 from aliquot.kube.api import Api
 from aliquot.kube.objects import Pod
@@ -22,59 +20,8 @@ from aliquot.kube.plan import read_plan
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import PODS
 
-ROOT = Path(__file__).resolve().parents[2]
-PORT = 8770
 PROFILE = "aliquot-scheduler"
 PLAN = "aliquot.dev/plan"
-
-
-class OurScheduler:
-    """`aliquot scheduler` inside the cluster's network, and the stock scheduler told to ask it."""
-
-    def __init__(self, plane: ControlPlane, port: int = PORT, *flags: str) -> None:
-        self.plane = plane
-        self.port = port
-        # As in a pod, where it is process 1 whenever its container starts again: the same candidate.
-        where = ("--bind", f"127.0.0.1:{port}", "--identity", f"scheduler-{port}")
-        self.part = Part(
-            f"aliquot-scheduler-{port}",
-            plane.rooms,
-            lambda: self._command(*where, "--kubeconfig", str(plane.kubeconfig), *flags),
-            lambda: plane.answers(port, "/readyz"),
-            environment={"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"], "HOME": str(plane.rooms.state)},
-        )
-
-    def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "aliquot.cli", "scheduler", *arguments]
-
-    def configure(self, url: str = "", *more: str) -> None:
-        """Let kube-scheduler run with the configuration that our own command prints."""
-        import subprocess
-
-        command = self._command("--print-kube-scheduler-config", "--url", url or f"http://127.0.0.1:{self.port}", *more)
-        environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]}
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        self.plane.schedule_with(done.stdout)
-
-    def get(self, path: str) -> Any:
-        """What it answers."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        connection.sock = self.plane.rooms.connect(self.port)
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read()
-        connection.close()
-        return json.loads(body) if answer.headers["content-type"] == "application/json" else body.decode()
-
-    def post(self, path: str, body: bytes) -> tuple[int, Any]:
-        """Status and answer to a body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        connection.sock = self.plane.rooms.connect(self.port)
-        connection.request("POST", path, body)
-        answer = connection.getresponse()
-        text = answer.read()
-        connection.close()
-        return answer.status, json.loads(text)
 
 
 def gpu_pod(
@@ -167,6 +114,7 @@ class Witness:
         self.changes = 0
         self._devices = devices_of(plane)
         self._holds: dict[str, list[tuple[str, int, int]]] = {}
+        self._used: dict[str, tuple[int, int]] = {}
         self._kubeconfig, self._namespace = str(plane.kubeconfig), namespace
         self._stop = threading.Event()
         self._synced = threading.Event()
@@ -195,18 +143,21 @@ class Witness:
         self.changes += 1
         pod = change.object
         plan = read_plan(pod.metadata.annotations)
-        if change.kind == "deleted" or pod.ended or plan is None:
-            self._holds.pop(pod.metadata.uid, None)
-        else:
-            pieces = [piece for given in plan.containers.values() if not given.uses for piece in given.slices]
-            self._holds[pod.metadata.uid] = [(p.gpu, p.request_milli, p.memory_mib) for p in pieces]
         if (plan is not None) != bool(pod.spec.node_name):
             self.faults.append(f"{pod.metadata.key} has a plan without a node, or a node without a plan")
-        used: dict[str, tuple[int, int]] = {}
-        for uuid, milli, mib in (piece for pieces in self._holds.values() for piece in pieces):
-            before = used.get(uuid, (0, 0))
-            used[uuid] = (before[0] + milli, before[1] + mib)
-        for uuid, (milli, mib) in used.items():
+        pieces: list[tuple[str, int, int]] = []
+        if change.kind != "deleted" and not pod.ended and plan is not None:
+            given = [piece for given in plan.containers.values() if not given.uses for piece in given.slices]
+            pieces = [(p.gpu, p.request_milli, p.memory_mib) for p in given]
+        before = self._holds.pop(pod.metadata.uid, [])
+        if pieces:
+            self._holds[pod.metadata.uid] = pieces
+        for sign, held in ((-1, before), (1, pieces)):
+            for uuid, milli, mib in held:
+                used = self._used.get(uuid, (0, 0))
+                self._used[uuid] = (used[0] + sign * milli, used[1] + sign * mib)
+        for uuid, _, _ in pieces:
+            milli, mib = self._used[uuid]
             if milli > 1000 or mib > self._devices[uuid][1]:
                 self.faults.append(f"after {pod.metadata.key}: {uuid} is given away {milli} milli, {mib} MiB")
 

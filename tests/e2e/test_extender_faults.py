@@ -48,35 +48,66 @@ def agree(plane: ControlPlane, scheduler: OurScheduler, namespace: str, timeout_
 def test_of_two_schedulers_one_leads_and_the_other_takes_over(
     control_plane: ControlPlane, namespace: str, scheduler: OurScheduler
 ):
-    """A second scheduler is not ready while the first leads; when that is killed it takes over and goes on."""
-    second = OurScheduler(control_plane, 8771)
+    """Both are ready, the Service leads to the leader. One that hangs is replaced after its lease; awake again it binds
+    nothing and sends away who asks, and the Service stays with the new one."""
+    service = {"metadata": {"name": "lead"}, "spec": {"ports": [{"name": "extender", "port": 8770}]}}
+    control_plane.api.create("/api/v1/namespaces/kube-system/services", service)
+    scheduler.part.stop()
+    first, second = (
+        OurScheduler(control_plane, port, "--leader-service", "lead", "--leader-address", address)
+        for port, address in ((8770, "10.124.0.1"), (8771, "10.124.0.2"))
+    )
+    first.part.start()
     second.part.launch()
     try:
         create(control_plane, namespace, *(gpu_pod(f"a{i}", percent(30)) for i in range(10)))
         wait_bound(control_plane, namespace, 10)
-        eventually(lambda: control_plane.answers(8771, "/healthz"), "the second does not start")
-        assert not control_plane.answers(8771, "/readyz")
-        status, answer = second.post("/bind", json.dumps(a_bind(control_plane, namespace)).encode())
-        assert (200, True) == (status, "does not lead" in answer["Error"])
+        eventually(lambda: control_plane.answers(8771, "/readyz"), "the standby is not ready")
+        eventually(lambda: [("10.124.0.1", 8770)] == led_to(control_plane), "nobody is led to the leader")
+        assert not control_plane.answers(8771, "/leadz")
+        assert books_of(first) == books_of(second)
+        assert "does not lead" in refusal(second, a_bind(control_plane, namespace, "by-hand"))
 
-        scheduler.part.kill()
-        eventually(lambda: control_plane.answers(8771, "/readyz"), "the second does not take over", 40)
+        first.part.pause()
+        eventually(lambda: control_plane.answers(8771, "/leadz"), "the second does not take over", 40)
+        eventually(lambda: [("10.124.0.2", 8771)] == led_to(control_plane), "nobody is led to the new leader")
         second.configure()
         create(control_plane, namespace, *(gpu_pod(f"b{i}", percent(30)) for i in range(10)))
+        first.part.resume()
         wait_bound(control_plane, namespace, 20)
+        assert "does not lead" in refusal(first, a_bind(control_plane, namespace, "by-hand-too"))
+        assert control_plane.answers(8770, "/readyz")
+        assert [("10.124.0.2", 8771)] == led_to(control_plane)
         agree(control_plane, second, namespace)
+        agree(control_plane, first, namespace)
     finally:
         second.part.stop()
+        first.part.stop()
+        control_plane.api.delete("/api/v1/namespaces/kube-system/services/lead")
 
 
-def a_bind(plane: ControlPlane, namespace: str) -> dict[str, str]:
+def led_to(plane: ControlPlane) -> list[tuple[str, int]]:
+    """Addresses and ports behind the Service."""
+    path = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices"
+    found = plane.api.get(f"{path}?labelSelector=kubernetes.io%2Fservice-name%3Dlead")["items"]
+    return [(e["addresses"][0], part["ports"][0]["port"]) for part in found for e in part["endpoints"]]
+
+
+def refusal(scheduler: OurScheduler, bind: dict[str, str]) -> str:
+    """Why a bind is refused."""
+    status, answer = scheduler.post("/bind", json.dumps(bind).encode())
+    assert 200 == status
+    return str(answer["Error"])
+
+
+def a_bind(plane: ControlPlane, namespace: str, name: str) -> dict[str, str]:
     """What kube-scheduler would ask for a new pod."""
-    body = gpu_pod("by-hand", percent(10)) | {}
+    body = gpu_pod(name, percent(10))
     body["spec"]["schedulerName"] = "nobody"
     create(plane, namespace, body)
-    uid = plane.pod(namespace, "by-hand")["metadata"]["uid"]
+    uid = plane.pod(namespace, name)["metadata"]["uid"]
     node = pods_of(plane, namespace)[0]["spec"].get("nodeName") or next(iter(plane.ready_nodes()))
-    return {"PodName": "by-hand", "PodNamespace": namespace, "PodUID": uid, "Node": node}
+    return {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node}
 
 
 def test_a_lost_api_server_delays_and_loses_nothing(
@@ -112,11 +143,32 @@ def test_lost_events_and_forgotten_history_are_caught_up(
     assert 10 == len(pods_of(control_plane, namespace))
 
 
+def arrivals_kept(plane: ControlPlane) -> int:
+    """Arrivals in what the scheduler keeps for the one after it."""
+    kept = plane.api.get("/api/v1/namespaces/kube-system/configmaps/aliquot-learned")["data"]["learned.json"]
+    return len(json.loads(kept.splitlines()[1])["recent"])
+
+
+def test_what_was_learned_outlives_the_scheduler(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
+    """At its end a scheduler leaves the arrivals it saw in the API server, and the next one adds its own to them."""
+    create(control_plane, namespace, *(gpu_pod(f"a{i}", percent(20)) for i in range(4)))
+    wait_bound(control_plane, namespace, 4)
+    scheduler.part.stop()
+    kept = arrivals_kept(control_plane)
+    scheduler.part.start()
+    create(control_plane, namespace, *(gpu_pod(f"b{i}", percent(20)) for i in range(2)))
+    wait_bound(control_plane, namespace, 6)
+    scheduler.part.stop()
+
+    assert 4 <= kept
+    assert kept + 2 == arrivals_kept(control_plane)
+
+
 def test_it_speaks_https(control_plane: ControlPlane, namespace: str, nodes: list[str]):
     """kube-scheduler asks over TLS with the configuration that our own command prints, and pods are bound."""
     pair = control_plane.pki.server("extender", "extender", ["127.0.0.1", "localhost"])
     ours = OurScheduler(control_plane, 8772, "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
-    ours.part._ready = lambda: control_plane.answers(8772, "/readyz", tls=True)
+    ours.part._ready = lambda: control_plane.answers(8772, "/leadz", tls=True)
     ours.part.start()
     try:
         ours.configure("https://127.0.0.1:8772", "--ca-file", str(control_plane.authority))

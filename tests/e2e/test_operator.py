@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cluster.api import ApiError
 from cluster.control_plane import ControlPlane
+from cluster.ours import OurWebhook
 from operating import (
     ALIQUOT,
     create,
@@ -24,32 +25,19 @@ from operating import (
 )
 from scheduling import OurScheduler, check_promises, gpu_pod, percent, pods_of, slices_of, wait_bound
 
-from aliquot.scheduler.webhook.configuration import configurations
-
-WEBHOOK = "https://127.0.0.1:8781"
-
 
 @pytest.fixture(scope="module")
 def scheduler(control_plane: ControlPlane) -> Iterator[OurScheduler]:
     """Our scheduler with its operator, which owns a node of four V100."""
     install_crds(control_plane)
     nodes = control_plane.fake_nodes(1, "v100", gpus=4, prefix="own")
-    flags = ("--webhook", "127.0.0.1:8781", "--webhook-name", "127.0.0.1", "--default-gpu-limit", "0.8")
-    for made in configurations("kube-system", url=WEBHOOK):
-        control_plane.kubectl("apply", "-f", "-", input_=json.dumps(made))
-    with operating(control_plane, 8780, *flags) as ours:
-        wait_for(lambda: trusted(control_plane), all, "the API server does not trust the webhook")
+    webhook = OurWebhook(control_plane, 8781)
+    webhook.register()
+    with operating(control_plane, 8780, *webhook.flags, "--default-gpu-limit", "0.8") as ours:
+        webhook.wait_trusted()
         yield ours
-    control_plane.kubectl("delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "aliquot")
+    webhook.remove()
     control_plane.remove_nodes(nodes)
-
-
-def trusted(plane: ControlPlane) -> list[bool]:
-    """Whether each webhook of ours has a CA bundle."""
-    group = "/apis/admissionregistration.k8s.io/v1"
-    kinds = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-    hooks = [hook for kind in kinds for hook in plane.api.get(f"{group}/{kind}/aliquot")["webhooks"]]
-    return ["caBundle" in hook["clientConfig"] for hook in hooks]
 
 
 def test_a_sharepod_becomes_a_pod_on_a_gpu(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):

@@ -19,7 +19,11 @@ GPU_MEMORY: Final = f"{GROUP}/gpu-memory"
 """Resource: bytes of the shared device's memory, as a Kubernetes quantity."""
 
 GPU_REQUEST: Final = f"{GROUP}/gpu-request"
+"""Annotation: the exact request as a fraction, `0.333`; the resource is then its hundredths, rounded down."""
+
 GPU_LIMIT: Final = f"{GROUP}/gpu-limit"
+"""Annotation: the most it may use while others are idle, as `0.6`; all of its GPUs without it."""
+
 GPU_MEMORY_PART: Final = f"{GROUP}/gpu-memory-percent"
 """Annotation: memory as a part of whatever device it falls on; the resource can only say bytes."""
 
@@ -27,17 +31,38 @@ GPU_PARTS: Final = f"{GROUP}/gpu-parts"
 """Annotation: divide the request evenly over so many GPUs."""
 
 GPU_MODEL: Final = f"{GROUP}/gpu-model"
+"""Annotation: only GPUs of this model, or of one of these: `V100`, `A100|H100`."""
+
 GPU_MODEL_NOT: Final = f"{GROUP}/gpu-model-not"
+"""Annotation: no GPUs of these models."""
+
 GPU_UUID: Final = f"{GROUP}/gpu-uuid"
+"""Annotation: this GPU, as NVML names it, or one of these; `!GPU-...` for one that it may not have."""
+
 GPU_ID: Final = f"{GROUP}/gpuid"
+"""Annotation: a named vGPU; who names the same one meets on one GPU."""
+
 AFFINITY: Final = f"{GROUP}/affinity"
+"""Annotation: on the GPU whose tenants carry this label; the first one gives it to its GPU."""
+
 ANTI_AFFINITY: Final = f"{GROUP}/anti-affinity"
+"""Annotation: on no GPU whose tenants carry this label."""
+
 EXCLUSION: Final = f"{GROUP}/exclusion"
+"""Annotation: only on a GPU whose tenants all carry this label, and nobody without it comes there."""
+
 PRIORITY: Final = f"{GROUP}/priority"
+"""Annotation: a whole number, the order among pods; the pod's own priority without it."""
+
 CPU_BIND: Final = f"{GROUP}/cpu-bind"
+"""Annotation: so many CPU cores near the GPU, which the plan then names."""
 
 PLAN: Final = f"{GROUP}/plan"
+"""Annotation: the decision as JSON, written with the pod's node in one step and never again."""
+
 PLAN_STATUS: Final = f"{GROUP}/plan-status"
+"""Annotation: what the node made of the plan."""
+
 GPUS: Final = f"{GROUP}/gpus"
 """Annotation on nodes: the devices the node has, written by its agent."""
 

@@ -151,6 +151,24 @@ class SchedulingGate(Value, frozen=True):
     name: str = ""
 
 
+class PreferredNodes(Value, frozen=True):
+    """Nodes that a pod would rather have."""
+
+    weight: int = 0
+
+
+class NodeAffinity(Value, frozen=True):
+    """A pod's wishes about nodes, of which only the preferences are read: what is required is kube-scheduler's."""
+
+    preferred: list[PreferredNodes] = msgspec.field(name="preferredDuringSchedulingIgnoredDuringExecution", default=[])
+
+
+class Affinity(Value, frozen=True):
+    """What a pod wants to be near to."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class PodSpec(Wire):
     """What a pod asks for and where it is."""
 
@@ -165,6 +183,13 @@ class PodSpec(Wire):
     containers: list[Container] = []
     init_containers: list[Container] = []
     overhead: Quantities = {}
+    affinity: Affinity | None = None
+
+    @property
+    def prefers_nodes(self) -> bool:
+        """Whether its author would rather have it on some nodes than on others."""
+        nodes = self.affinity.node_affinity if self.affinity is not None else None
+        return nodes is not None and bool(nodes.preferred)
 
 
 class Condition(Wire):
@@ -186,6 +211,7 @@ class PodStatus(Wire):
     message: str = ""
     conditions: list[Condition] = []
     nominated_node_name: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
 
 
 class Pod(Wire):

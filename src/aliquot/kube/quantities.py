@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from aliquot.model.quantities import BadQuantity
@@ -26,8 +27,9 @@ _MOST_DIGITS: Final = 64
 _MIB: Final = 1024 * 1024
 
 
+@lru_cache(maxsize=4096, typed=True)
 def parse_quantity(text: Quantity) -> Fraction:
-    """The exact value.
+    """The exact value; remembered, for a cluster's pods repeat few quantities.
 
     Raises:
         BadQuantity: not in the form of a quantity.

@@ -12,7 +12,7 @@ BALANCERS: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation", "Imag
 
 WEIGHT: Final = 10
 """One step of our score is 100 points: more than the plugins that are left give by chance, less than the 200 of a node
-affinity that the user wrote."""
+affinity that the user wrote (for such pods nodes that fit differ by one step at most)."""
 
 
 def kube_scheduler_config(url: str, *, ca_file: str = "", timeout_s: int = 5) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -57,11 +58,13 @@ class Evictor:
     evicted: int = 0
     wishes: dict[str, Wish] = field(default_factory=dict)
 
-    def waits(self, pod: Pod, ask: PodAsk, failed: dict[str, str]) -> None:
-        """A filter found no node for the pod; on those in `failed` others stand in its way."""
+    def waits(self, pod: Pod, ask: PodAsk, failed: Iterable[str]) -> None:
+        """A filter found no node for the pod; on those in `failed` (names) others stand in its way."""
         may = pod.spec.priority > 0 and pod.spec.preemption_policy != "Never"
-        if may and failed and ask.uid not in self.wishes and len(self.wishes) < MOST_WAITING:
-            self.wishes[ask.uid] = Wish(ask, self.clock.monotonic_s(), list(failed)[:NODES_TRIED])
+        if may and ask.uid not in self.wishes and len(self.wishes) < MOST_WAITING:
+            nodes = list(islice(failed, NODES_TRIED))
+            if nodes:
+                self.wishes[ask.uid] = Wish(ask, self.clock.monotonic_s(), nodes)
 
     def gone(self, pod: Pod) -> None:
         """A pod has gone or ended: where it made room, the room is held at once."""

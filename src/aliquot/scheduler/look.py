@@ -7,9 +7,9 @@ The exact account per device is `aliquot explain`'s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import compress, repeat
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -23,89 +23,120 @@ from aliquot.placement.reasons import Refusal
 from aliquot.scheduler.books import Books, gpu_only
 
 BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
 BEST: Final = 10
 NEXT: Final = 9
+FITS: Final = 0
+UNKNOWN: Final = 1
 UNKNOWN_NODE: Final = "has no GPUs that Aliquot knows of"
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """`fits` bool [N] by node index; `failed` and `never` are reasons by name for those that were asked about."""
+    """`failed` and `never` are reasons by name for those that were asked about."""
 
     fitting: list[str]
     failed: dict[str, str]
     never: dict[str, str]
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A code for each node that was asked about, int32 [n]: `FITS`, or twice the number of a sentence.
+
+    One more when no eviction would help.
+    """
+
+    codes: NDArray[np.int32]
+    sentences: list[str]
+
+    def sentence(self, code: int) -> str:
+        """Why nodes of this code do not fit."""
+        return self.sentences[code >> 1]
+
+
 def verdicts(books: Books, ask: PodAsk, names: Sequence[str]) -> Verdicts:
     """What becomes of each of these nodes; `never` are those that no eviction would help."""
+    judged = judge(books, ask, numbers_of(books, names), names.__getitem__)
+    codes = judged.codes.tolist()
+    found = Verdicts([name for name, code in zip(names, codes, strict=True) if code == FITS], {}, {})
+    for name, code in zip(names, codes, strict=True):
+        if code != FITS:
+            (found.never if lasting(code) else found.failed)[name] = judged.sentence(code)
+    return found
+
+
+def lasting(code: int) -> bool:
+    """Whether no eviction would help."""
+    return bool(code & 1)
+
+
+def judge(books: Books, ask: PodAsk, numbers: IntArray, name: Callable[[int], str]) -> Judged:
+    """What becomes of the nodes of these indices, -1 for unknown ones; `name` tells that of a place in `numbers`."""
     seats = ask.seats(books.known)
     namespace = ask.key.partition("/")[0]
     cluster = books.cluster
     each = [books.decider.feasible(gpu_only(seat.ask), namespace) for seat in seats]
     fits = np.array(np.logical_and.reduce(each))
     if len(seats) > 1:
-        fits = _together(books, seats, fits, namespace, names)
+        fits = _together(books, seats, fits, namespace, numbers)
     for hold in books.holds.get(ask.uid, []):
         fits[cluster.index.get(hold.node, [])] = True  # what the pod has there already is its room
-    never, texts = _reasons(books, seats, each, fits, namespace)
-    numbers = _numbers(books, names)
-    good = (numbers >= 0) & fits[numbers] if len(fits) else np.zeros(len(names), dtype=np.bool_)
-    found = Verdicts(list(compress(names, good.tolist())), {}, {})
-    for place in np.flatnonzero(~good).tolist():
-        name, number = names[place], int(numbers[place])
-        if number < 0:
-            found.never[name] = books.faulty.get(name, UNKNOWN_NODE)
-        elif never[number]:
-            found.never[name] = texts[number]
-        else:
-            found.failed[name] = texts[number]
-    return found
+    by_node, sentences = _reasons(books, seats, each, fits, namespace)
+    unknown = numbers < 0
+    codes = by_node[numbers] if len(by_node) else np.zeros(len(numbers), dtype=np.int32)
+    codes[unknown] = UNKNOWN
+    for place in np.flatnonzero(unknown).tolist() if books.faulty else ():
+        if (fault := books.faulty.get(name(place))) is not None:
+            sentences.append(fault)
+            codes[place] = 2 * (len(sentences) - 1) + 1
+    return Judged(codes, sentences)
 
 
-def _numbers(books: Books, names: Sequence[str]) -> NDArray[np.int64]:
+def numbers_of(books: Books, names: Sequence[str]) -> IntArray:
     """The indices of these nodes, -1 for those that are not in the books."""
     return np.fromiter(map(books.cluster.index.get, names, repeat(-1)), dtype=np.int64, count=len(names))
 
 
-def scores(books: Books, ask: PodAsk, names: Sequence[str]) -> list[int]:
-    """0 to 10 for each of these nodes: 10 for the one that placement would choose, 9 and less for the others.
+def scores(books: Books, ask: PodAsk, numbers: IntArray, *, near: bool = False) -> NDArray[np.int32]:
+    """10 for the node that placement would choose, 9 and less for the others: int32 [n] for nodes of these indices.
 
-    kube-scheduler has ten steps only. So that the choice survives them, the best node alone has the tenth.
+    kube-scheduler has ten steps only. So that the choice survives them, the best node alone has the tenth. `near` is
+    for pods whose author prefers some nodes: then all others that fit have 9, one step below, which counts less.
     """
     seat = ask.seats(books.known)[0]
     cluster = books.cluster
+    found = np.zeros(len(numbers), dtype=np.int32)
+    held = [cluster.index[hold.node] for hold in books.holds.get(ask.uid, []) if hold.node in cluster.index]
+    if (kept := np.isin(numbers, held)).any():
+        found[kept] = BEST
+        return found
     values = books.decider.scores(gpu_only(seat.ask), ask.key.partition("/")[0])
-    numbers = _numbers(books, names)
-    here = values[numbers] if len(values) else np.full(len(names), NEVER)
+    here = values[numbers] if len(values) else np.full(len(numbers), NEVER)
     known = (numbers >= 0) & (here != NEVER)
-    held = {hold.node for hold in books.holds.get(ask.uid, [])}.intersection(names)
-    if held:
-        return [BEST if name in held else 0 for name in names]
     if not known.any():
-        return [0] * len(names)
+        return found
     most, least = int(here[known].max()), int(here[known].min())
     best = np.flatnonzero(known & (here == most))
     first = best[cluster.rank[numbers[best]].argmin()]
-    found = np.where(known, NEXT, 0)
-    if most > least:
+    found[known] = NEXT
+    if most > least and not near:
         # In floats: scores may be as large as int64, and a tenth of the way need not be exact.
         part = (here[known].astype(np.float64) - least) / (float(most) - least)
-        found[known] = (NEXT * part).astype(np.int64)
+        found[known] = (NEXT * part).astype(np.int32)
     found[first] = BEST
-    return [int(score) for score in found.tolist()]
+    return found
 
 
-def _together(books: Books, seats: Sequence[Seat], fits: BoolArray, namespace: str, names: Sequence[str]) -> BoolArray:
+def _together(books: Books, seats: Sequence[Seat], fits: BoolArray, namespace: str, numbers: IntArray) -> BoolArray:
     """Where all asks of a pod fit at once. Nodes with an idle GPU for each need no trial."""
     cluster = books.cluster
     devices = sum(seat.ask.devices for seat in seats)
     free = all(seat.ask.plain and not seat.ask.models for seat in seats) and not cluster.labels.exclusive
     roomy = fits & (cluster.idle_count >= devices) & free & _all_hold(books, seats)
-    for name in names:
-        number = cluster.index.get(name, -1)
-        if number >= 0 and fits[number] and not roomy[number]:
-            fits[number] = tried(books, seats, name, namespace)
+    known = numbers[numbers >= 0]
+    for number in known[fits[known] & ~roomy[known]].tolist():
+        fits[number] = tried(books, seats, cluster.spec(number).name, namespace)
     return fits
 
 
@@ -136,28 +167,31 @@ def tried(books: Books, seats: Sequence[Seat], node: str, namespace: str) -> boo
 
 def _reasons(
     books: Books, seats: Sequence[Seat], each: Sequence[BoolArray], fits: BoolArray, namespace: str
-) -> tuple[BoolArray, list[str]]:
-    """For each node: whether it could never take the pod, and the sentence why it can not now."""
+) -> tuple[NDArray[np.int32], list[str]]:
+    """The code of every node, int32 [N], and the sentences."""
     cluster = books.cluster
-    texts = ["the containers fit alone but not together"] * len(fits)
-    never = np.zeros(len(fits), dtype=np.bool_)
+    sentences = [UNKNOWN_NODE, "the containers fit alone but not together"]
+    told = np.ones(len(fits), dtype=np.int32)
+    never = cluster.gpu_count == 0
     for seat, alone in zip(seats, each, strict=True):
-        lasting = _suited(books, seat.ask) < max(seat.ask.devices, 1)
-        never |= lasting
-        failing = ~alone & ~fits
+        wanting = _suited(books, seat.ask) < max(seat.ask.devices, 1)
+        never |= wanting
+        failing = ~(alone | fits)
+        if not failing.any():
+            continue
+        now = failing & ~wanting
         quota, closed = _by_quota(books, seat.ask, namespace)
         for chosen, text in (
-            (failing & lasting, _sentence(seat.ask, lasting=True, open_=True)),
-            (failing & ~lasting & ~cluster.open, _sentence(seat.ask, lasting=False, open_=False)),
-            (failing & ~lasting & cluster.open & ~closed, _sentence(seat.ask, lasting=False, open_=True)),
-            (failing & ~lasting & cluster.open & closed, quota),
+            (failing & wanting, _sentence(seat.ask, lasting=True, open_=True)),
+            (now & ~cluster.open, _sentence(seat.ask, lasting=False, open_=False)),
+            (now & cluster.open & ~closed, _sentence(seat.ask, lasting=False, open_=True)),
+            (now & cluster.open & closed, quota),
         ):
-            for number in np.flatnonzero(chosen):
-                texts[number] = text
-    no_gpu = cluster.gpu_count == 0
-    for number in np.flatnonzero(no_gpu):
-        texts[number] = "has no GPU"
-    return never | no_gpu, texts
+            told[chosen] = len(sentences)
+            sentences.append(text)
+    told[cluster.gpu_count == 0] = len(sentences)
+    sentences.append("has no GPU")
+    return np.where(fits, FITS, 2 * told + never).astype(np.int32), sentences
 
 
 def _by_quota(books: Books, ask: Ask, namespace: str) -> tuple[str, BoolArray]:

@@ -29,7 +29,9 @@ from aliquot.placement.policy import policy as named_policy
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.bind import Binder
 from aliquot.scheduler.books import Books
+from aliquot.scheduler.endpoint import Address, LeaderEndpoint
 from aliquot.scheduler.evict import Evictor
+from aliquot.scheduler.learned import Learned
 from aliquot.scheduler.operator.program import Operator, OperatorSettings
 from aliquot.scheduler.server import Extender
 from aliquot.scheduler.webhook.admission import Admission
@@ -44,7 +46,10 @@ LEASE: Final = "aliquot-scheduler"
 
 @dataclass(frozen=True)
 class Settings:
-    """How the scheduler runs; `port` 0 takes a free one."""
+    """How the scheduler runs; `port` 0 takes a free one.
+
+    The leader writes `leader_address` behind `leader_service`, in the namespace of the lease; without a name nowhere.
+    """
 
     kubeconfig: str = ""
     context: str = ""
@@ -58,6 +63,8 @@ class Settings:
     lead: bool = True
     identity: str = ""
     lease_namespace: str = "kube-system"
+    leader_service: str = ""
+    leader_address: str = ""
     aliyun_unit: Unit = "GiB"
     version: str = "0"
     operator: OperatorSettings = field(default_factory=OperatorSettings)
@@ -95,6 +102,7 @@ class Scheduler:
         dialects = foreign(aliyun_unit=settings.aliyun_unit)
         self.binder = Binder(self.api, self.books, self.pods.get, self.leads, dialects=dialects)
         self.evictor = Evictor(self.api, self.books, self.pods.get, self.leads)
+        self.learned = Learned(self.api, settings.lease_namespace, self.books.policy, self.leads)
         self.extender = Extender(
             self.books,
             self.binder,
@@ -133,6 +141,7 @@ class Scheduler:
         asyncio.create_task(self._tell_listening(server)).add_done_callback(lambda task: task.exception())
         stop = asyncio.create_task(self.stopping.wait())
         done, _ = await asyncio.wait({*tasks, serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+        await self.learned.keep()
         server.should_exit = True
         for task in [*tasks, stop]:
             task.cancel()
@@ -143,8 +152,15 @@ class Scheduler:
     def _works(self) -> list[Coroutine[Any, Any, None]]:
         caches = [self.nodes.run(), self.pods.run(), self.quotas.run()]
         election = [self.elector.run()] if self.settings.lead else []
-        own = [self._settle(), self._learn(), self.evictor.run(), self._never_ends(self._freeze())]
+        if self.settings.leader_service:
+            election.append(self._endpoint().run())
+        own = [self._settle(), self._learn(), self.learned.run(), self.evictor.run(), self._never_ends(self._freeze())]
         return [*caches, *election, *own, *self.operator.works(), *self.webhook.works()]
+
+    def _endpoint(self) -> LeaderEndpoint:
+        s = self.settings
+        address = Address(s.lease_namespace, s.leader_service, s.leader_address, s.port, s.identity)
+        return LeaderEndpoint(self.api, address, self.leads)
 
     def _server_config(self) -> uvicorn.Config:
         s = self.settings
@@ -183,6 +199,7 @@ class Scheduler:
         """See everything that was bound before the lease was ours."""
         await self.pods.synced.wait()
         await self.pods.renew()
+        await self.learned.recall()
         await self.operator.recover()
         self._took_over = True
         self.operator.all_again()

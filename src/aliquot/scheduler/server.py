@@ -1,18 +1,20 @@
 """The extender over HTTP: verbs for kube-scheduler, facts for people and peers' tools.
 
 A body that can not be understood is answered with one sentence and a status of 4xx, and changes nothing. Verbs are not
-answered before the caches are whole (503), because a filter on half the books would give away what is taken.
+answered before the caches are whole (503), because a filter on half the books would give away what is taken. One that
+does not lead answers from its own books, but binds nothing, and ends the connection: the next one goes to the leader.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -28,8 +30,9 @@ from aliquot.placement.policy import policy as named_policy
 from aliquot.scheduler import wire
 from aliquot.scheduler.bind import Binder, CanNotBind
 from aliquot.scheduler.books import Books
-from aliquot.scheduler.look import scores, verdicts
+from aliquot.scheduler.look import FITS, UNKNOWN, Judged, judge, lasting, scores
 from aliquot.scheduler.metrics import Metrics
+from aliquot.scheduler.names import BadNames, Names, Numbering
 from aliquot.scheduler.preempt import victims
 
 MOST_BYTES: Final = 64 * 1024 * 1024
@@ -45,13 +48,16 @@ class Extender:
     binder: Binder
     find: Callable[[str], Pod | None]
     synced: Callable[[], bool]
-    ready: Callable[[], bool] = lambda: True
-    """Besides the caches: is this the one that should be asked?"""
+    leads: Callable[[], bool] = lambda: True
+    """Is this the one that should be asked? Who asks another one is answered, and has to connect anew."""
     metrics: Metrics = field(default_factory=Metrics)
     aliyun_unit: Unit = "GiB"
     version: str = "0"
     on_scrape: Callable[[], None] = lambda: None
-    on_waiting: Callable[[Pod, PodAsk, dict[str, str]], None] = lambda pod, ask, failed: None
+    on_waiting: Callable[[Pod, PodAsk, Iterable[str]], None] = lambda pod, ask, failed: None
+
+    def __post_init__(self) -> None:
+        self._numbering = Numbering(self.books.cluster)
 
     def app(self) -> Starlette:
         """The routes."""
@@ -70,6 +76,7 @@ class Extender:
         facts: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
+            "/leadz": self._leadz,
             "/metrics": self._metrics,
             "/version": self._version,
             "/inspect": self._inspect,
@@ -87,24 +94,27 @@ class Extender:
         try:
             ask = read(args.pod, self.binder.dialects)
         except BadPod as error:
-            return wire.FilterResult(None, [], {}, dict.fromkeys(names, str(error)), "")
+            return _filtered(names, nodes, Judged(np.full(len(names), UNKNOWN, dtype=np.int32), [str(error)]))
         if ask is None:
             return wire.FilterResult(args.nodes, args.node_names)
         if self.books.first_sight(ask):
             for seat in ask.seats(self.books.known):
                 self.books.policy.arrived(seat.ask.shape)
-        found = verdicts(self.books, ask, names)
-        if not found.fitting:
-            self.on_waiting(args.pod, ask, found.failed)
-        return _filtered(args, nodes, found)
+        judged = judge(self.books, ask, self._numbering(names), names.__getitem__)
+        if not (judged.codes == FITS).any():
+            places = np.flatnonzero(judged.codes & 1 == 0).tolist()
+            self.on_waiting(args.pod, ask, (names[place] for place in places))
+        return _filtered(names, nodes, judged)
 
-    async def prioritize(self, body: bytes) -> list[wire.HostPriority]:
+    async def prioritize(self, body: bytes) -> msgspec.Raw:
         """Each node's score; the one that placement would choose has the most."""
         args: wire.Args = wire.read(body, wire.Args)
         names, _ = _names(args)
         ask = self._ask(args.pod)
-        values = scores(self.books, ask, names) if ask is not None else [0] * len(names)
-        return [wire.HostPriority(name, value) for name, value in zip(names, values, strict=True)]
+        none = np.zeros(len(names), dtype=np.int32)
+        near = args.pod.spec.prefers_nodes
+        values = scores(self.books, ask, self._numbering(names), near=near) if ask is not None else none
+        return wire.host_priorities((group, value) for value, group in names.grouped(values).items())
 
     async def preempt(self, body: bytes) -> wire.PreemptionResult:
         """Nodes on which evictions help, and whom."""
@@ -130,12 +140,12 @@ class Extender:
         if ask is None:
             return wire.FilterResult(args.nodes, args.node_names)
         empty = Books(named_policy(self.books.policy.name))
-        for raw in nodes.values():
+        for raw in (nodes or {}).values():
             empty.suppose(msgspec.json.decode(raw, type=Node))
-        for name in names:
-            if name not in nodes:
+        for name in names.strings():
+            if not nodes or name not in nodes:
                 empty.suppose_like(self.books, name)
-        return _filtered(args, nodes, verdicts(empty, ask, names))
+        return _filtered(names, nodes, judge(empty, ask, Numbering(empty.cluster)(names), names.__getitem__))
 
     def _ask(self, pod: Pod) -> PodAsk | None:
         try:
@@ -149,7 +159,8 @@ class Extender:
             code, result = await self._answered(request, verb)
             self.metrics.verb_s.labels(name).observe(time.perf_counter() - began_s)
             self.metrics.verbs.labels(name, _kind(code, result)).inc()
-            return Response(_ENCODER.encode(result), code, media_type="application/json")
+            headers = None if self.leads() else {"Connection": "close"}
+            return Response(_ENCODER.encode(result), code, headers, "application/json")
 
         return answer
 
@@ -171,8 +182,11 @@ class Extender:
     async def _readyz(self, request: Request) -> Response:
         if not self.synced():
             return Response("the caches are not whole yet\n", 503, media_type="text/plain")
-        if not self.ready():
-            return Response("another scheduler leads\n", 503, media_type="text/plain")
+        return Response("ok\n", media_type="text/plain")
+
+    async def _leadz(self, request: Request) -> Response:
+        if not (self.synced() and self.leads()):
+            return Response("this scheduler does not lead\n", 503, media_type="text/plain")
         return Response("ok\n", media_type="text/plain")
 
     async def _version(self, request: Request) -> Response:
@@ -277,26 +291,33 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def _names(args: wire.Args) -> tuple[list[str], dict[str, msgspec.Raw]]:
+def _names(args: wire.Args) -> tuple[Names, dict[str, msgspec.Raw] | None]:
     """The names asked about, and the nodes themselves where they were sent."""
-    if args.node_names is not None:
-        return args.node_names, {}
-    found: dict[str, msgspec.Raw] = {}
-    for raw in (args.nodes.items if args.nodes is not None else None) or []:
-        try:
+    try:
+        if bytes(args.node_names) != b"null":
+            return Names(args.node_names), None
+        found: dict[str, msgspec.Raw] = {}
+        for raw in (args.nodes.items if args.nodes is not None else None) or []:
             found[msgspec.json.decode(raw, type=MetaOnly).metadata.name] = raw
-        except msgspec.DecodeError as error:
-            raise wire.BadMessage(f"Nodes.items has what is no node: {error}") from None
-    return list(found), found
+        return Names.of(list(found)), found
+    except BadNames as error:
+        raise wire.BadMessage(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise wire.BadMessage(f"Nodes.items has what is no node: {error}") from None
 
 
-def _filtered(args: wire.Args, nodes: dict[str, msgspec.Raw], found: Any) -> wire.FilterResult:
-    result = wire.FilterResult(None, None, found.failed, found.never)
-    if args.node_names is not None:
-        result.node_names = found.fitting
-    else:
-        result.nodes = wire.NodeList([nodes[name] for name in found.fitting])
-    return result
+def _filtered(names: Names, nodes: dict[str, msgspec.Raw] | None, judged: Judged) -> wire.FilterResult:
+    """The answer, in names or in nodes as the question was."""
+    groups = names.grouped(judged.codes)
+    fitting = groups.pop(FITS, b"")
+    told = [(group, judged.sentence(code), lasting(code)) for code, group in groups.items()]
+    failed, never = (
+        wire.host_reasons((group, text) for group, text, lasts in told if lasts is kind) for kind in (False, True)
+    )
+    if nodes is None:
+        return wire.FilterResult(None, wire.host_list(fitting), failed, never)
+    kept = [raw for raw, code in zip(nodes.values(), judged.codes.tolist(), strict=True) if code == FITS]
+    return wire.FilterResult(wire.NodeList(kept), failed_nodes=failed, failed_and_unresolvable_nodes=never)
 
 
 def _kind(code: int, result: Any) -> str:

@@ -7,6 +7,7 @@ Source: k8s.io/kube-scheduler/extender/v1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -29,24 +30,40 @@ class Args(Message):
 
     pod: Pod
     nodes: NodeList | None = None
-    node_names: list[str] | None = None
+    node_names: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class FilterResult(Message):
     """Which nodes stay. `error` fails the scheduling cycle, so a node that does not fit is never an error."""
 
     nodes: NodeList | None = None
-    node_names: list[str] | None = None
-    failed_nodes: dict[str, str] = {}
-    failed_and_unresolvable_nodes: dict[str, str] = {}
+    node_names: msgspec.Raw = msgspec.Raw(b"null")
+    failed_nodes: msgspec.Raw = msgspec.Raw(b"{}")
+    failed_and_unresolvable_nodes: msgspec.Raw = msgspec.Raw(b"{}")
     error: str = ""
 
 
-class HostPriority(Message):
-    """A node's score, 0 to 10."""
+def host_list(names: bytes) -> msgspec.Raw:
+    """Names, given as the inside of a JSON array, as that array."""
+    return msgspec.Raw(b"[" + names + b"]")
 
-    host: str
-    score: int
+
+def host_reasons(groups: Iterable[tuple[bytes, str]]) -> msgspec.Raw:
+    """An object of names and the reason of each; names with one reason are given together, as inside an array."""
+    found = []
+    for names, reason in groups:
+        text = b'":' + msgspec.json.encode(reason)
+        found.append(names[:-1].replace(b'","', text + b',"') + text)
+    return msgspec.Raw(b"{" + b",".join(found) + b"}")
+
+
+def host_priorities(groups: Iterable[tuple[bytes, int]]) -> msgspec.Raw:
+    """An array of names with their scores, 0 to 10; names with one score are given together, as inside an array."""
+    found = []
+    for names, score in groups:
+        text = b',"Score":%d}' % score
+        found.append(b'{"Host":' + names.replace(b'","', b'"' + text + b',{"Host":"') + text)
+    return msgspec.Raw(b"[" + b",".join(found) + b"]")
 
 
 class MetaPod(Message):

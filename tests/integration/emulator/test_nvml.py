@@ -1,5 +1,10 @@
 """The management library reads the same books."""
 
+import json
+import os
+
+import pytest
+
 READ = """
 import pynvml as n
 n.nvmlInit()
@@ -67,3 +72,25 @@ def test_links_follow_the_matrix(clients):
     )
 
     assert peers == [0x14, 0x18, 0x1C, 0x1C]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace needs root")
+def test_processes_have_the_numbers_of_the_callers_pid_namespace(clients):
+    """A container's process has the node's number on the node, its own inside, and does not see those outside."""
+    machine = clients()
+    pids = READ + "pids = lambda: sorted(p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(h))\n"
+    outside = machine.start("open_gpu(); answer('held'); sys.stdin.readline()")
+    outside.stdout.readline()
+    contained = machine.start(
+        "assert ctypes.CDLL(None).unshare(0x20000000) == 0\n"  # CLONE_NEWPID
+        "child = os.fork()\n"
+        "if child:\n    answer(child)\n    os.waitpid(child, 0)\n    sys.exit()\n"
+        "open_gpu()\n" + pids + "answer([os.getpid(), pids()]); sys.stdin.readline()"
+    )
+
+    told = [json.loads(contained.stdout.readline()) for _ in range(2)]
+    (number,) = [one for one in told if isinstance(one, int)]
+
+    assert [1, [1]] in told
+    assert machine.run(pids + "answer(pids())") == sorted([outside.pid, number])
+    contained.communicate("\n", timeout=20)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from click.testing import CliRunner
-
-from aliquot.cli.convert import convert
 from aliquot.kube import names
 from aliquot.kube.dialects import FOREIGN
 
@@ -34,13 +31,3 @@ def test_every_resource_of_others_is_on_the_page():
     }
 
     assert set() == missing
-
-
-def test_the_command_on_the_page_runs():
-    """The example command works as it stands."""
-    commands = re.findall(r"^    aliquot convert (.*)$", PAGE, re.MULTILINE)
-
-    assert commands
-    for command in commands:
-        arguments = [str(ROOT / word) if word.startswith("examples/") else word for word in command.split()]
-        assert 0 == CliRunner().invoke(convert, arguments).exit_code

@@ -20,7 +20,7 @@ from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
-from aliquot.scheduler.look import scores, verdicts
+from aliquot.scheduler.look import numbers_of, scores, verdicts
 from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.wire import MetaPod, MetaVictims
 
@@ -127,11 +127,13 @@ def test_the_best_node_alone_has_the_highest_score():
     """The node that placement would choose has 10, all others less; equal ones differ by rank."""
     s = Scene(Truth(), [node(name) for name in "abcd"])
     put(s, "p", "c", percent(50))
-    found = scores(s.books, ask(pod(percent(50))), ["a", "b", "c", "d", "other"])
+    numbers = numbers_of(s.books, ["a", "b", "c", "d", "other"])
+    found = scores(s.books, ask(pod(percent(50))), numbers).tolist()
 
     assert 10 == found[2] == max(found)
     assert all(score <= 9 for i, score in enumerate(found) if i != 2)
     assert 0 == found[4]
+    assert [9, 9, 10, 9, 0] == scores(s.books, ask(pod(percent(50))), numbers, near=True).tolist()
 
 
 def test_what_a_pod_has_already_is_its_room():
@@ -144,7 +146,7 @@ def test_what_a_pod_has_already_is_its_room():
     other = s.truth.create("b", percent(100))
 
     assert "m" in verdicts(s.books, ask(made), ["n", "m"]).fitting
-    assert [0, 10] == scores(s.books, ask(made), ["n", "m"])
+    assert [0, 10] == scores(s.books, ask(made), numbers_of(s.books, ["n", "m"])).tolist()
     assert "m" not in verdicts(s.books, ask(other), ["n", "m"]).fitting
 
 

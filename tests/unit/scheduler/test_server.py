@@ -21,10 +21,10 @@ HALF = {"aliquot.dev/gpu-percent": 50}
 class Served:
     """An extender over one scene, asked as ASGI servers ask."""
 
-    def __init__(self, *, synced: bool = True, ready: bool = True) -> None:
+    def __init__(self, *, synced: bool = True, leads: bool = True) -> None:
         self.scene = Scene(Truth(), [node("n", 2), node("m", 1)])
         self.extender = Extender(
-            self.scene.books, self.scene.binder, self.scene.cache.get, lambda: synced, lambda: ready
+            self.scene.books, self.scene.binder, self.scene.cache.get, lambda: synced, lambda: leads
         )
         self.app = self.extender.app()
 
@@ -53,6 +53,7 @@ class Served:
             sent.append(message)
 
         asyncio.run(self.app(scope, receive, send))
+        self.headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         return sent[0]["status"], b"".join(part.get("body", b"") for part in sent[1:])
 
     def post(self, verb: str, message: Any) -> tuple[int, Any]:
@@ -99,6 +100,23 @@ def test_a_pod_that_contradicts_itself_fits_nowhere_and_is_told_why():
     assert 'gpu-limit"] 0.20 is below' in answer["FailedAndUnresolvableNodes"]["n"]
 
 
+def test_who_prefers_nodes_gets_scores_that_leave_them_the_say():
+    """Nodes that fit differ by one step for a pod with preferred node affinity, whatever placement thinks of them."""
+    served = Served()
+    made = served.scene.truth.create("a", {"aliquot.dev/gpu-percent": 30})
+    served.scene.catch_up()
+    served.post("bind", {"PodName": "a", "PodNamespace": "default", "PodUID": made.metadata.uid, "Node": "m"})
+    plain, choosy = pod(), pod()
+    preference = {"weight": 1, "preference": {"matchFields": []}}
+    choosy["spec"]["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
+
+    def told(asked: Any) -> dict[str, int]:
+        answer = served.post("prioritize", {"Pod": asked, "NodeNames": ["n", "m"]})[1]
+        return {entry["Host"]: entry["Score"] for entry in answer}
+
+    assert ({"n": 0, "m": 10}, {"n": 9, "m": 10}) == (told(plain), told(choosy))
+
+
 def test_a_pod_without_gpus_goes_anywhere():
     """A pod that asks for no GPU is passed through."""
     _, answer = Served().post("filter", {"Pod": pod({"cpu": 1}), "NodeNames": ["n", "other"]})
@@ -114,9 +132,15 @@ def test_verbs_wait_for_the_caches():
     assert (503, 200) == (served.ask("GET", "/readyz")[0], served.ask("GET", "/healthz")[0])
 
 
-def test_a_standby_is_not_ready():
-    """Who does not lead gets no traffic."""
-    assert (503, b"another scheduler leads\n") == Served(ready=False).ask("GET", "/readyz")
+def test_a_standby_is_ready_and_sends_away_who_asks_it():
+    """Who does not lead is ready, says that it does not lead, and ends the connection with each answer to a verb."""
+    standby, leader = Served(leads=False), Served()
+    message = {"Pod": pod(), "NodeNames": ["n"]}
+
+    assert (200, 503) == (standby.ask("GET", "/readyz")[0], standby.ask("GET", "/leadz")[0])
+    assert (200, 200) == (leader.ask("GET", "/readyz")[0], leader.ask("GET", "/leadz")[0])
+    assert (200, "close") == (standby.post("filter", message)[0], standby.headers.get("connection"))
+    assert (200, None) == (leader.post("filter", message)[0], leader.headers.get("connection"))
 
 
 def test_a_body_above_the_limit_is_not_read():

@@ -1,0 +1,102 @@
+"""Who leads is where kube-scheduler's questions go: the leader writes its own address behind the extender's Service.
+
+Every replica is Ready as soon as its caches are whole, so that a rollout, a drain and `helm --wait` see what is true.
+Which of them is asked is another matter. The Service has no selector; its one EndpointSlice is the leader's to write.
+The next leader overwrites it, so there is never more than one address in it, whatever became of the one before.
+
+A leader that was cut off may still hold connections from kube-scheduler; see `server`, which ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aliquot.kube.api import Api
+from aliquot.kube.errors import KubeError
+from aliquot.kube.objects import MetaOnly
+from aliquot.kube.resources import Resource
+
+log = logging.getLogger(__name__)
+SERVICES: Final = Resource(MetaOnly, "Service", "services")
+SLICES: Final = Resource(MetaOnly, "EndpointSlice", "endpointslices", "discovery.k8s.io")
+OWNER: Final = "aliquot-scheduler"
+LOOK_S: Final = 0.5
+AGAIN_S: Final = 10.0
+"""How soon an address is put right that somebody else changed."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where this process is reached, and by which Service: `pod` is its pod's name, `port_name` that of the Service."""
+
+    namespace: str
+    service: str
+    ip: str
+    port: int
+    pod: str
+    port_name: str = "extender"
+
+
+@dataclass
+class LeaderEndpoint:
+    """Keeps the slice right while this process leads; `leads` is asked right before each write."""
+
+    api: Api
+    address: Address
+    leads: Callable[[], bool]
+    last_failure: str = ""
+
+    async def run(self) -> None:
+        """Until cancelled. The last address stays: who has ended answers nobody, and the next leader overwrites it."""
+        loop = asyncio.get_running_loop()
+        written_s = float("-inf")
+        while True:
+            if not self.leads():
+                written_s = float("-inf")
+            elif loop.time() - written_s >= AGAIN_S and await self.write():
+                written_s = loop.time()
+            await asyncio.sleep(LOOK_S)
+
+    async def write(self) -> bool:
+        """Say where this process is; whether that was done."""
+        a = self.address
+        try:
+            service = await self.api.get(SERVICES, a.service, namespace=a.namespace)
+            if not self.leads():
+                return False
+            await self.api.apply(SLICES, self._slice(service), manager=OWNER)
+        except KubeError as error:
+            if str(error) != self.last_failure:
+                log.warning("service %s/%s does not lead here: %s", a.namespace, a.service, error)
+            self.last_failure = str(error)
+            return False
+        self.last_failure = ""
+        return True
+
+    def _slice(self, service: MetaOnly) -> dict[str, Any]:
+        a = self.address
+        owner = {"apiVersion": "v1", "kind": "Service", "name": a.service, "uid": service.metadata.uid}
+        labels = {"kubernetes.io/service-name": a.service, "endpointslice.kubernetes.io/managed-by": "aliquot.dev"}
+        family = "IPv6" if ":" in a.ip else "IPv4"
+        return {
+            # A slice keeps the family that it was made with, so each has its own.
+            "metadata": {
+                "name": f"{a.service}-{family.lower()}",
+                "namespace": a.namespace,
+                "labels": labels,
+                "ownerReferences": [owner],
+            },
+            "addressType": family,
+            "endpoints": [
+                {
+                    "addresses": [a.ip],
+                    "conditions": {"ready": True},
+                    "targetRef": {"kind": "Pod", "namespace": a.namespace, "name": a.pod},
+                }
+            ],
+            "ports": [{"name": a.port_name, "port": a.port, "protocol": "TCP"}],
+        }

@@ -1,0 +1,104 @@
+"""Keeps what the placement policy has learned over the end of a scheduler, in a ConfigMap beside the lease.
+
+Only the leader writes, every few minutes while something new was learned, and when it ends; whoever takes over reads it
+before its first decision. What is kept is statistics of arrivals, not a promise: a write of a leader that has just been
+replaced does no harm, and a record that can not be read or written is a warning and a cold start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from aliquot.kube.api import Api
+from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.errors import KubeError
+from aliquot.kube.objects import Meta, Wire
+from aliquot.kube.resources import Resource
+from aliquot.placement.learned import BadMemory, pack, unpack
+from aliquot.placement.policy import Policy
+
+log = logging.getLogger(__name__)
+NAME: Final = "aliquot-learned"
+KEY: Final = "learned.json"
+OWNER: Final = "aliquot-scheduler"
+EVERY_S: Final = 300.0
+ANSWER_S: Final = 3.0
+"""How long a take-over or an end waits for the API server because of this."""
+
+
+class ConfigMap(Wire):
+    """A ConfigMap."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+CONFIG_MAPS: Final = Resource(ConfigMap, "ConfigMap", "configmaps")
+
+
+@dataclass
+class Learned:
+    """What one policy has learned, in one namespace; `leads` is asked right before a write."""
+
+    api: Api
+    namespace: str
+    policy: Policy
+    leads: Callable[[], bool]
+    clock: Clock = field(default_factory=RealClock)
+    _there: str = ""
+    """The text that is there as far as this process knows; at first that of a policy that knows nothing yet."""
+    _told: str = ""
+
+    def __post_init__(self) -> None:
+        self._there = pack(self.policy)
+
+    async def run(self) -> None:
+        """Keep it until cancelled; who leads without an election reads it first."""
+        if self.leads():
+            await self.recall()
+        while True:
+            await self.clock.sleep(EVERY_S)
+            await self.keep()
+
+    async def recall(self) -> None:
+        """Let the policy go on from what is there, unless that is what this process wrote or read last."""
+        try:
+            found = await asyncio.wait_for(self.api.find(CONFIG_MAPS, NAME, namespace=self.namespace), ANSWER_S)
+            text = found.data.get(KEY, "") if found is not None else ""
+            if text and text != self._there:
+                unpack(self.policy, text)
+                self._there = text
+                log.info("placement goes on with what %s says", self._where)
+        except (KubeError, BadMemory, TimeoutError) as error:
+            self._warn(f"{self._where} can not be used: {_reason(error)}; placement learns anew")
+
+    async def keep(self) -> None:
+        """Write it, if this process leads and something new was learned."""
+        text = pack(self.policy)
+        if not text or text == self._there or not self.leads():
+            return
+        body = {"metadata": {"name": NAME, "namespace": self.namespace}, "data": {KEY: text}}
+        try:
+            await asyncio.wait_for(self.api.apply(CONFIG_MAPS, body, manager=OWNER), ANSWER_S)
+            self._there, self._told = text, ""
+        except (KubeError, TimeoutError) as error:
+            self._warn(f"{self._where} can not be written: {_reason(error)}; a restart loses what placement learned")
+
+    @property
+    def _where(self) -> str:
+        return f"configmap {self.namespace}/{NAME}"
+
+    def _warn(self, text: str) -> None:
+        if text != self._told:
+            log.warning("%s", text)
+        self._told = text
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or f"no answer in {ANSWER_S:g} s"
