@@ -23,7 +23,7 @@ from operating import (
     wait_for,
     wait_phase,
 )
-from scheduling import OurScheduler, check_promises, gpu_pod, percent, pods_of, slices_of, wait_bound
+from scheduling import PROFILE, OurScheduler, check_promises, gpu_pod, percent, pods_of, slices_of, wait_bound
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,8 @@ def scheduler(control_plane: ControlPlane) -> Iterator[OurScheduler]:
     nodes = control_plane.fake_nodes(1, "v100", gpus=4, prefix="own")
     webhook = OurWebhook(control_plane, 8781)
     webhook.register()
-    with operating(control_plane, 8780, *webhook.flags, "--default-gpu-limit", "0.8") as ours:
+    flags = (*webhook.flags, "--default-gpu-limit", "0.8", "--pod-scheduler", PROFILE)
+    with operating(control_plane, 8780, *flags) as ours:
         webhook.wait_trusted()
         yield ours
     webhook.remove()
@@ -187,9 +188,11 @@ def test_admission_rewrites_defaults_and_refuses(control_plane: ControlPlane, na
     pods = f"/api/v1/namespaces/{namespace}/pods"
     note = {"aliquot.dev/gpu-request": "0.255"}
     tencent = {"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 8}
-    control_plane.api.create(pods, gpu_pod("theirs", tencent), gpu_pod("noted", {}, annotations=note))
+    unchanged = gpu_pod("theirs", tencent, schedulerName="default-scheduler")
+    control_plane.api.create(pods, unchanged, gpu_pod("noted", {}, annotations=note))
     found = {pod["metadata"]["name"]: pod for pod in wait_bound(control_plane, namespace, 2)}
     assert [(200, 2048)] == [piece[1:] for piece in slices_of(found["theirs"])]
+    assert PROFILE == found["theirs"]["spec"]["schedulerName"]
     assert "tencent" == found["theirs"]["metadata"]["annotations"]["aliquot.dev/dialect"]
     assert "tencent.com/predicate-gpu-idx-0" in found["theirs"]["metadata"]["annotations"]
     assert "25" == found["noted"]["spec"]["containers"][0]["resources"]["limits"]["aliquot.dev/gpu-percent"]

@@ -8,6 +8,7 @@ import click
 
 from aliquot.cli.scheduler_lead import Lead, lead_options
 from aliquot.cli.scheduler_pages import Pages, beside, pages_options
+from aliquot.cli.scheduler_webhook import Hook, webhook_options
 from aliquot.model.errors import UserError
 
 
@@ -46,10 +47,7 @@ class BadAddress(UserError):
     help="Where holder pods and certificates are.",
 )
 @click.option("--holder-image", default="", help="Image of holder pods, one that sleeps (coexist).")
-@click.option("--webhook", default="", help="HOST:PORT of the admission webhook; without it there is none.")
-@click.option("--webhook-service", default="aliquot-webhook", show_default=True, help="The Service in front of it.")
-@click.option("--webhook-name", multiple=True, help="Further names or addresses that its certificate is for.")
-@click.option("--default-gpu-limit", default="", help="gpu-limit of pods that say none, as 0.5; 1 without it.")
+@webhook_options(lambda text, option: _address(text, option))
 @pages_options(lambda text, option: _address(text, option))
 @click.option("--print-kube-scheduler-config", is_flag=True, help="Print kube-scheduler's configuration, and end.")
 @click.option("--url", default="", help="For --print-kube-scheduler-config: how kube-scheduler reaches the extender.")
@@ -69,10 +67,7 @@ def scheduler(
     pool: str,
     namespace: str,
     holder_image: str,
-    webhook: str,
-    webhook_service: str,
-    webhook_name: tuple[str, ...],
-    default_gpu_limit: str,
+    hook: Hook,
     pages: Pages | None,
     print_kube_scheduler_config: bool,
     url: str,
@@ -86,19 +81,15 @@ def scheduler(
     import asyncio
     import logging
 
-    from aliquot.model.quantities import parse_milli
     from aliquot.placement.policy import policy as named_policy
     from aliquot.scheduler.operator.program import OperatorSettings
     from aliquot.scheduler.pool.owners import PAUSE
     from aliquot.scheduler.pool.policies import pool_policy
     from aliquot.scheduler.program import Settings, serve
-    from aliquot.scheduler.webhook.server import WebhookSettings
 
     named_policy(policy)
     pool_policy(pool)
     lead.check(port)
-    hook_host, hook_port = _address(webhook, "--webhook") if webhook else ("", -1)
-    default_limit = parse_milli(default_gpu_limit) if default_gpu_limit else None
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel("WARNING")
     settings = Settings(
@@ -119,7 +110,7 @@ def scheduler(
         aliyun_unit="MiB" if aliyun_unit == "MiB" else "GiB",
         version=_version(),
         operator=OperatorSettings(mode, pool, namespace, holder_image or PAUSE),
-        webhook=WebhookSettings(hook_host, hook_port, namespace, webhook_service, webhook_name, default_limit),
+        webhook=hook.settings(namespace),
     )
     tell = partial(click.echo, err=True)
     asyncio.run(serve(settings, lambda where: tell(f"aliquot scheduler listens on {where}"), beside(pages)))

@@ -121,6 +121,7 @@ class Scheduler:
             lambda namespace: self.books.cluster.usage(namespace),
             settings.operator.mode == "own",
             settings.webhook.default_limit_milli,
+            settings.webhook.pod_scheduler,
         )
         self.webhook = Webhook(self.api, settings.webhook, admission, self.leads)
         self._takeover: asyncio.Task[None] | None = None

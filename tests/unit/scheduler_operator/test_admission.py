@@ -55,6 +55,30 @@ def test_other_words_become_resources_that_the_scheduler_sees(limits: dict[str, 
     assert found is not None and milli == found.containers[0].total_milli
 
 
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [(None, "aliquot-scheduler"), ("default-scheduler", "aliquot-scheduler"), ("volcano", "volcano")],
+)
+def test_a_pod_that_leaves_its_scheduler_open_gets_the_one_that_asks_aliquot(named: str | None, expected: str):
+    """Manifests run as they are; who names a scheduler of its own keeps it, and other pods are not touched."""
+    admission = Admission(pod_scheduler="aliquot-scheduler")
+    document, other = pod({"tencent.com/vcuda-core": 30}), pod({"cpu": "1"})
+    for made in (document, other):
+        made["spec"] |= {"schedulerName": named} if named else {}
+    said = admission.mutate(ask(document))
+
+    assert said.changed is not None and expected == said.changed["spec"]["schedulerName"]
+    assert Answer() == admission.mutate(ask(other))
+
+
+def test_a_misspelt_word_of_ours_is_refused_also_when_nothing_else_asks():
+    """It would ask for nothing, and the pod would run without a GPU."""
+    said = Admission().mutate(ask(pod({"cpu": "1"}, {"aliquot.dev/gpu-requst": "0.3"})))
+
+    assert len(said.faults) == 1
+    assert said.faults[0].startswith('metadata.annotations["aliquot.dev/gpu-requst"] is no annotation of Aliquot')
+
+
 def test_whole_gpus_are_left_to_the_stock_plugin_where_it_has_them():
     """Coexist: nvidia.com/gpu stays as it is; HAMi's fractions are ours all the same."""
     admission = Admission(whole=False)

@@ -48,7 +48,7 @@ class Native(Foreign):
 
     def read(self, pod: Pod) -> PodAsk:
         """The pod's ask; BadPod lists every fault with its path."""
-        faults = _unknown(pod)
+        faults = unknown_annotations(pod)
         asking = _asking(pod, faults)
         asks = [ask for entry in asking if (ask := _container(pod, entry, len(asking), faults)) is not None]
         if not asking and not faults:
@@ -126,7 +126,7 @@ def _at(key: str) -> str:
     return f'metadata.annotations["{key}"]'
 
 
-def _unknown(pod: Pod) -> list[str]:
+def unknown_annotations(pod: Pod) -> list[str]:
     """Annotations of ours that do not exist, or name a container that does not."""
     known = [c.name for c, _, _ in containers_of(pod)]
     faults = []

@@ -1,7 +1,8 @@
 """What is said to an AdmissionReview: change it so, take it as it is, or refuse it with every fault and its path.
 
 Pods are changed: those in the words of other projects get the resources that the scheduler sees, those with a request
-in an annotation alone get its resource, and those without a limit the cluster's default. Nothing else is touched.
+in an annotation alone get its resource, those without a limit the cluster's default, and those that name no scheduler
+the one that asks Aliquot, where the cluster's own does not. Nothing else is touched.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from aliquot.kube import names
 from aliquot.kube.custom import GPUQuota, SharePod
 from aliquot.kube.dialects import FOREIGN, NATIVE, read, spoken
 from aliquot.kube.dialects.base import Dialect, Owned, Words, put, strip
-from aliquot.kube.dialects.native import resources_for
+from aliquot.kube.dialects.native import resources_for, unknown_annotations
 from aliquot.kube.objects import MetaOnly, Pod
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
@@ -29,6 +30,7 @@ from aliquot.scheduler.operator.quotas import Usage
 from aliquot.scheduler.operator.quotas import faults as quota_faults
 
 Document = dict[str, Any]
+DEFAULT_SCHEDULER: Final = "default-scheduler"
 WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS)
 
 
@@ -53,6 +55,8 @@ class Admission:
     usage: Callable[[str], Usage] = lambda namespace: {}
     whole: bool = True
     default_limit_milli: int | None = None
+    pod_scheduler: str = ""
+    """Name of the scheduler for pods that leave it open; empty where the cluster's default one asks Aliquot."""
 
     def mutate(self, request: Document) -> Answer:
         """A pod on its way in."""
@@ -62,7 +66,9 @@ class Admission:
             if forged := [key for key in WRITTEN_BY_US if key in pod.metadata.annotations]:
                 return Answer(tuple(f'metadata.annotations["{key}"] is written by Aliquot alone' for key in forged))
             dialect = spoken(pod, self.dialects)
-            if dialect is None or (dialect.name == "nvidia" and not self.whole):
+            if dialect is None:
+                return Answer(tuple(unknown_annotations(pod)))  # misspelt words would ask for nothing, in silence
+            if dialect.name == "nvidia" and not self.whole:
                 return Answer()
             ask = dialect.read(pod)
         except BadPod as error:
@@ -101,6 +107,9 @@ class Admission:
             words.annotations[names.DIALECT] = dialect.name
         words.annotations |= self._default_limits(pod, ask)
         put(document, words)
+        # The API server has written its default by now: a pod that names it can not be told from one that names none.
+        if self.pod_scheduler and document["spec"].get("schedulerName") in (None, "", DEFAULT_SCHEDULER):
+            document["spec"]["schedulerName"] = self.pod_scheduler
         try:
             read(_decoded(document, Pod), self.dialects)
         except BadPod as error:

@@ -43,6 +43,7 @@ class WebhookSettings:
     service: str = "aliquot-webhook"
     also_named: tuple[str, ...] = ()
     default_limit_milli: int | None = None
+    pod_scheduler: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
