@@ -115,6 +115,11 @@ def test_top_shows_what_the_agents_tell(control_plane: ControlPlane, namespace: 
         assert "0.25  4.0 GiB  2.0 GiB" in ask(control_plane, "top", "-n", namespace)
 
 
+FILTER_OPEN = "▊"
+FILTER_CLOSED = rf"\A(?![\s\S]*{FILTER_OPEN})"
+"""How the box for typing looks, and a screen without it: keys that come faster than it opens would reach the rows."""
+
+
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to look at")
 def test_top_goes_on_in_a_terminal(control_plane: ControlPlane, namespace: str, nodes: list[str]):
     """On a terminal the GPUs stand by node with keys; a pod that comes is seen without asking; Enter shows its use."""
@@ -138,7 +143,14 @@ def test_top_goes_on_in_a_terminal(control_plane: ControlPlane, namespace: str, 
                 path, gpu_pod("later", percent(100), annotations={"aliquot.dev/gpu-model": "A100"})
             )
             terminal.wait(rf"{nodes[1]} +GPU \d +whole")
-            terminal.keys("/", f"{namespace}/t", "Enter", "Enter")
+            terminal.keys("/")
+            terminal.wait(FILTER_OPEN)
+            terminal.keys(f"{namespace}/t")
+            terminal.wait(f'only with "{namespace}/t"')
+            terminal.keys("Enter")
+            terminal.wait(FILTER_CLOSED)
+            terminal.keys("Enter")
+            terminal.wait(rf"GPU {held['index']} of {nodes[0]}")
             terminal.wait(rf"{namespace}/t/c0 +0\.30 +1\.00 .*0\.25 +2\.0 / 4\.0")
             terminal.keys("q")
             assert "status 0" in terminal.wait("Pane is dead")

@@ -129,7 +129,7 @@ class TopApp(App[int]):
         if entry.has_class("shown") or self._text:
             entry.value = self._text = ""
             entry.remove_class("shown")
-            self.table.focus()
+            self.set_focus(self.table)
             self._draw()
         elif self._view != "gpus":
             uuid = self._view
@@ -141,7 +141,7 @@ class TopApp(App[int]):
         """Type what rows must contain."""
         entry = self.query_one("#filter", Input)
         entry.add_class("shown")
-        entry.focus()
+        self.set_focus(entry)  # at once: `focus` would let what is typed meanwhile reach the rows
 
     def action_sort(self) -> None:
         """The next order of GPUs."""
@@ -168,7 +168,7 @@ class TopApp(App[int]):
     def on_input_submitted(self, _event: Input.Submitted) -> None:
         """Keep the filter and go to the rows."""
         self.query_one("#filter", Input).remove_class("shown")
-        self.table.focus()
+        self.set_focus(self.table)
 
     def on_data_table_row_selected(self, _event: DataTable.RowSelected) -> None:
         """Enter on a row."""
