@@ -21,10 +21,9 @@ def test_a_container_gets_the_gpu_the_memory_and_the_share_of_its_plan(scene: Sc
         seen = scene.told(name)
         assert ([scene.gpus[1]], mib) == (seen["uuids"], seen["total_mib"])
         assert 0 < seen["largest_mib"] <= mib
-    time.sleep(11)
-    (gpu,) = [gpu for gpu in scene.status().gpus if gpu.tenants]
-    usage = {tenant.name.split("/")[1]: tenant.usage for tenant in gpu.tenants}
-    assert {"a": pytest.approx(0.4, abs=0.02), "b": pytest.approx(0.6, abs=0.02)} == usage
+    due = {"a": pytest.approx(0.4, abs=0.02), "b": pytest.approx(0.6, abs=0.02)}
+    time.sleep(10)  # a window with both in it; a busy machine may spoil one, so there are more
+    until(lambda: due == _usage(scene), "the shares of the plan over a whole window", 40)
     for name in ("a", "b"):
         scene.delete(name)
     until(lambda: not scene.tenants() and not scene.specs(), "no trace of the pods")
@@ -78,6 +77,11 @@ def test_the_agent_starts_part_by_part(scene: Scene):
     assert ["driver", "pods", "tenants", "topology", "recovery", "device-plugin", "node", "display"] == parts[-8:]
     labels = scene.plane.api.get(f"/api/v1/nodes/{scene.node.name}")["metadata"]["labels"]
     assert ("Tesla-V100-SXM2-16GB", "2") == (labels["aliquot.dev/gpu-model"], labels["aliquot.dev/gpu-count"])
+
+
+def _usage(scene: Scene) -> dict[str, float]:
+    (gpu,) = [gpu for gpu in scene.status().gpus if gpu.tenants]
+    return {tenant.name.split("/")[1]: tenant.usage for tenant in gpu.tenants}
 
 
 def _what(seen: dict) -> tuple[list[str], int]:
