@@ -47,14 +47,14 @@ lint: dev
 	$(BIN)/mypy
 
 # What is about logic runs on all cores, and so do programs and files that measure no time; every file of tests/e2e has a
-# cluster of its own, and two fit beside each other. What measures real time runs alone. All but the first run a test once
-# more when it failed, for a busy machine is no defect (the summary names what was run twice).
+# cluster of its own, and two fit beside each other. What measures real time runs alone. All but the first run a test
+# again when it failed, for a busy machine is no defect (the summary names what was run again).
 REAL_TIME := $(addprefix tests/integration/,arbiter bench faults standalone)
 test: lint
 	$(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS)
 	$(BIN)/pytest --reruns 1 -rR -n 2 --dist loadfile tests/integration $(REAL_TIME:%=--ignore=%) $(PYTEST_ARGS)
 	$(BIN)/pytest --reruns 1 -rR $(REAL_TIME) tests/e2e_web $(PYTEST_ARGS)
-	$(BIN)/pytest --reruns 1 -rR -n 2 --dist loadfile tests/e2e $(PYTEST_ARGS)
+	$(BIN)/pytest --reruns 2 -rR -n 2 --dist loadfile tests/e2e $(PYTEST_ARGS)
 
 # The long forms of some tests (an hour of virtual time, ten thousand tenants, a whole chart installed), and other random
 # examples in every run.

@@ -6,14 +6,17 @@ thread; the screen never waits for the engine.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import ClassVar, Final
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.widgets import DataTable, Footer, Input, Static
 
 from aliquot.cli.top_rows import (
@@ -45,6 +48,15 @@ class Rows(DataTable[str | Text]):
     """The table, with Enter among the key hints."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open")]
+
+
+class Looked(Message):
+    """What a look has found; without it, why it found nothing."""
+
+    def __init__(self, look: Look | None, why: str = "") -> None:
+        super().__init__()
+        self.look = look
+        self.why = why
 
 
 class TopApp(App[int]):
@@ -79,6 +91,7 @@ class TopApp(App[int]):
         self._columns: tuple[str, ...] = ()
         self._keys: list[str] = []
         self._drawn: dict[str, Row] = {}
+        self._widths: dict[str, int] = {}
         self._text = ""
         self._sort = SORTS[0]
         self._busy: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT))
@@ -186,12 +199,20 @@ class TopApp(App[int]):
 
     @work(thread=True, exclusive=True, group="look")
     def _fetch(self) -> None:
+        """Tells what it found and does not wait to be heard: an application that ends would never answer."""
         try:
-            look = self._source()
+            found_now = Looked(self._source())
         except (AliquotError, OSError, RuntimeError) as error:
-            self.call_from_thread(self._lost, str(error))
+            found_now = Looked(None, str(error))
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self.post_message(found_now)
+
+    def on_looked(self, looked: Looked) -> None:
+        """Show what was found, or why nothing was."""
+        if looked.look is None:
+            self._lost(looked.why)
         else:
-            self.call_from_thread(self._take, look)
+            self._take(looked.look)
 
     def _lost(self, why: str) -> None:
         for part in self.query("#head").results(Static):
@@ -258,10 +279,14 @@ class TopApp(App[int]):
         return (*start, trend, shares_bar(gpu, 16), f"{len(gpu.shares):>3}", gpu.model)
 
     def _fill(self, columns: tuple[str, ...], rows: dict[str, Row]) -> None:
-        """Change cells in place where rows are the same, else make the table anew with the cursor on its row."""
+        """Change cells in place where rows are the same, else make the table anew with the cursor on its row.
+
+        Widths are ours: the table measures only when it has nothing else to do, which on a busy machine may be never.
+        """
         table = self.table
         keys = list(rows)
-        if columns == self._columns and keys == self._keys:
+        widths = self._fitting(columns, rows)
+        if columns == self._columns and keys == self._keys and widths == self._widths:
             for key, row in rows.items():
                 for column, cell, before in zip(columns, row, self._drawn[key], strict=True):
                     if cell != before:
@@ -269,16 +294,25 @@ class TopApp(App[int]):
             self._drawn = rows
             return
         current, scroll = self._current(), table.scroll_y
-        table.clear(columns=columns != self._columns)
-        if columns != self._columns:
-            for column in columns:
-                table.add_column(column, key=column)
+        table.clear(columns=widths != self._widths)
+        if widths != self._widths:
+            for column, width in widths.items():
+                table.add_column(column, key=column, width=width)
         for key, row in rows.items():
             table.add_row(*row, key=key)
-        self._columns, self._keys, self._drawn = columns, keys, rows
+        self._columns, self._keys, self._drawn, self._widths = columns, keys, rows, widths
         if current in rows:
             table.move_cursor(row=keys.index(current), animate=False)
             table.scroll_to(y=scroll, animate=False)
+
+    def _fitting(self, columns: tuple[str, ...], rows: dict[str, Row]) -> dict[str, int]:
+        """Columns in cells; never narrower than they were in this view, so that nothing jumps."""
+        least = [
+            max(cell_len(column), self._widths.get(column, 0) if columns == self._columns else 0) for column in columns
+        ]
+        for row in rows.values():
+            least = [max(width, cell_len(str(cell))) for width, cell in zip(least, row, strict=True)]
+        return dict(zip(columns, least, strict=True))
 
     def _draw_detail(self) -> None:
         if self._look is None or not self.query("#detail"):
