@@ -19,29 +19,26 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import DataTable, Footer, Input, Static
 
+from aliquot.cli.top_cells import SLIM, TENANTS, WIDE, WORKLOADS, Row, share_row, workload_lines, workload_row
 from aliquot.cli.top_rows import (
     SORTS,
-    UNKNOWN,
     Look,
     found,
     head,
-    kept,
     memory_text,
     ordered,
     share_line,
     shares_bar,
     spark,
-    state_of,
     usage_text,
 )
 from aliquot.model.errors import AliquotError
 from aliquot.model.quantities import format_milli
-from aliquot.web.api import Gpu, Share, Workload
+from aliquot.web.api import Gpu, Workload
 
 KEPT: Final = 240
 NARROW: Final = 100
 Source = Callable[[], Look]
-Row = tuple[str | Text, ...]
 
 
 class Rows(DataTable[str | Text]):
@@ -260,14 +257,14 @@ class TopApp(App[int]):
         wide = self.size.width >= NARROW
         if self._view == "workloads":
             workloads = [each for each in look.workloads if self._text.lower() in f"{each.name} {each.phase}".lower()]
-            return _WORKLOADS, {each.name: _workload_row(each) for each in workloads}
+            return WORKLOADS, {each.name: workload_row(each) for each in workloads}
         if self._view == "gpus":
             gpus = ordered(found(look.gpus, self._text), self._sort)
-            return (_WIDE if wide else _SLIM), {gpu.uuid: self._gpu_row(gpu, wide=wide) for gpu in gpus}
+            return (WIDE if wide else SLIM), {gpu.uuid: self._gpu_row(gpu, wide=wide) for gpu in gpus}
         gpu = self._gpu(self._view)
         shares = [share for share in gpu.shares if self._text.lower() in share.tenant.lower()] if gpu else []
         assert gpu is not None or not shares
-        return (_TENANTS if wide else _TENANTS[:6]), {s.tenant: _share_row(gpu, s, wide=wide) for s in shares if gpu}
+        return (TENANTS if wide else TENANTS[:6]), {s.tenant: share_row(gpu, s, wide=wide) for s in shares if gpu}
 
     def _gpu_row(self, gpu: Gpu, *, wide: bool) -> Row:
         used = Text(usage_text(gpu.busy_milli, 10, measured=gpu.measured), style="green")
@@ -324,7 +321,7 @@ class TopApp(App[int]):
             lines = self._gpu_detail(gpu) if gpu else []
         elif key is not None and self._view == "workloads":
             workload = self._workload(key)
-            lines = _workload_detail(workload) if workload else []
+            lines = workload_lines(workload) if workload else []
         elif key is not None:
             lines = self._share_detail(key)
         self.query_one("#detail", Static).update("\n".join(lines) or "nobody here")
@@ -368,40 +365,3 @@ class TopApp(App[int]):
 
     def _workload(self, name: str) -> Workload | None:
         return next((each for each in self._look.workloads if each.name == name), None) if self._look else None
-
-
-_SLIM: Final = ("NODE", "GPU", "STATE", "USED", "FREE", "MEMORY GiB")
-_WIDE: Final = (*_SLIM, "TREND", "PROMISED TO", "TENANTS", "MODEL")
-_TENANTS: Final = ("TENANT", "REQUEST", "LIMIT", "USAGE", "MEMORY GiB", "STATE", "WAIT", "QUOTA", "DEBT")
-_WORKLOADS: Final = ("WORKLOAD", "STATE", "PROMISED", "GETS", "MEMORY GiB", "WHERE", "KIND")
-
-
-def _share_row(gpu: Gpu, share: Share, *, wide: bool) -> Row:
-    cells = 20 if wide else 10
-    usage = Text(usage_text(share.usage_milli, cells, share.limit_milli, measured=gpu.measured), style="green")
-    memory = Text(memory_text(share.memory_used_mib, share.memory_mib, measured=gpu.measured), style="blue")
-    start: Row = (
-        share.tenant, f"{format_milli(share.request_milli):>7}", f"{format_milli(share.limit_milli):>5}", usage, memory,
-        state_of(gpu, share),
-    )  # fmt: skip
-    if not wide:
-        return start
-    times_ms = (share.wait_ms, share.quota_ms, share.debt_ms)
-    return (*start, *(f"{time_ms:>4.0f} ms" if gpu.measured else UNKNOWN for time_ms in times_ms))
-
-
-def _workload_row(workload: Workload) -> Row:
-    where = ", ".join(f"{piece.node} GPU {piece.index}" for piece in workload.pieces) or workload.message
-    promised = format_milli(workload.request_milli)
-    if workload.limit_milli != workload.request_milli:
-        promised += f"-{format_milli(workload.limit_milli)}"
-    usage = Text(f"{workload.usage_milli / 1000:.2f}" if workload.measured else UNKNOWN, style="green")
-    memory = Text(memory_text(workload.memory_used_mib, workload.memory_mib, measured=workload.measured), style="blue")
-    return (workload.name, workload.phase, promised, usage, memory, where[:60], workload.kind)
-
-
-def _workload_detail(workload: Workload) -> list[str]:
-    lines = [workload.message] if workload.message else []
-    if workload.windows:
-        lines.append(f"promise kept in {kept(workload.kept_percent)} of {workload.windows} windows")
-    return [*lines, *workload.events[-6:]] or [f"{workload.kind} {workload.name}"]
