@@ -19,7 +19,7 @@ from cluster.control_plane import ControlPlane
 from cluster.fake import gpu_uuid
 from cluster.namespaces import NODE_ADDRESS
 from scheduling import PORT, ROOT, OurScheduler, eventually, gpu_pod, percent, wait_bound
-from terminal import Terminal
+from tmux import Tmux
 
 from aliquot.arbiter.records import TenantStatus
 from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
@@ -132,7 +132,7 @@ def test_top_goes_on_in_a_terminal(control_plane: ControlPlane, namespace: str, 
     status = TenantStatus("t", 300, 1000, 0.25, 0, 2048, 4096, 0, 0.0, 0.0, 0.0, 0, 1, False)
     use = Use(Owner(namespace, "t", "c0"), 0, status)
     gpu = GpuUse(held["index"], held["uuid"], held["model"], 16384, 0.25, "", "", (use,))
-    terminal = Terminal(environment(control_plane) | {"TERM": "xterm-256color"})
+    terminal = Tmux(environment(control_plane) | {"TERM": "xterm-256color"})
     command = (sys.executable, "-m", "aliquot.cli.kubectl", "top", "--interval", "0.3")
     try:
         with agent(control_plane, HOME, nodes[0], NodeFacts(nodes[0], "550", (gpu,), True, 10000)):

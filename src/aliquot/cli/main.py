@@ -7,68 +7,44 @@ pay for tables and plots.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import Final
 
 import click
-from click.shell_completion import CompletionItem
 
-from aliquot.cli.examples import with_example
+from aliquot.cli.examples import EXAMPLES
+from aliquot.cli.lazy import LazyGroup
 from aliquot.model.errors import AliquotError
 
-# name -> (module, attribute, what --help says; kept here so that the list of commands imports none of them)
-COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
-    "run": ("aliquot.cli.run", "run", "Run a command with a part of a GPU."),
-    "up": ("aliquot.cli.up", "up", "Serve this machine's GPUs to SharePods until stopped."),
-    "apply": ("aliquot.cli.pods", "apply", "Give SharePods to the engine that is up."),
-    "get": ("aliquot.cli.pods", "get", "List sharepods, tenants or gpus."),
-    "describe": ("aliquot.cli.pods", "describe", "Tell everything about one SharePod."),
-    "delete": ("aliquot.cli.pods", "delete", "End a SharePod."),
-    "logs": ("aliquot.cli.pods", "logs", "Show what a SharePod prints."),
-    "top": ("aliquot.cli.top", "top", "Show who uses the GPUs, as it happens."),
-    "explain": ("aliquot.cli.explain", "explain", "Tell why a request waits, or why it goes where it goes."),
-    "topo": ("aliquot.cli.topo", "topo", "Show which GPUs are near each other and which to take together."),
-    "doctor": ("aliquot.cli.doctor", "doctor", "Tell what was found on this machine and what to do about faults."),
-    "demo": ("aliquot.cli.demo", "demo", "Show what Aliquot does, with real CUDA programs."),
-    "bench": ("aliquot.cli.bench", "bench", "Measure Aliquot on your GPU or an emulated one."),
-    "sim": ("aliquot.cli.sim", "sim", "Try placement policies on a trace, in virtual time."),
-    "scheduler": ("aliquot.cli.scheduler", "scheduler", "Serve placement to a cluster's kube-scheduler."),
-    "convert": ("aliquot.cli.convert", "convert", "Show manifests of other projects in Aliquot's words."),
-    "node": ("aliquot.cli.node", "node", "Serve a Kubernetes node's GPUs to the pods planned on it."),
-    "completion": ("aliquot.cli.completion", "completion", "Print the script that makes Tab complete."),
-    "arbiter": ("aliquot.cli.arbiter", "arbiter", "Serve tokens (started by the engine; rarely by hand)."),
+# name -> (module, what --help says), in the order of --help: what is used most comes first.
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "run": ("aliquot.cli.run", "Run a command with a part of a GPU."),
+    "up": ("aliquot.cli.up", "Serve this machine's GPUs to SharePods until stopped."),
+    "apply": ("aliquot.cli.pods", "Give SharePods to the engine that is up."),
+    "get": ("aliquot.cli.pods", "List sharepods, tenants or gpus."),
+    "describe": ("aliquot.cli.pods", "Tell everything about one SharePod."),
+    "delete": ("aliquot.cli.pods", "End a SharePod."),
+    "logs": ("aliquot.cli.pods", "Show what a SharePod prints."),
+    "top": ("aliquot.cli.top", "Show who uses the GPUs, as it happens."),
+    "explain": ("aliquot.cli.explain", "Tell why a request waits, or why it goes where it goes."),
+    "topo": ("aliquot.cli.topo", "Show which GPUs are near each other and which to take together."),
+    "doctor": ("aliquot.cli.doctor", "Tell what was found on this machine and what to do about faults."),
+    "demo": ("aliquot.cli.demo", "Show what Aliquot does, with real CUDA programs."),
+    "bench": ("aliquot.cli.bench", "Measure Aliquot on your GPU or an emulated one."),
+    "sim": ("aliquot.cli.sim", "Try placement policies on a trace, in virtual time."),
+    "scheduler": ("aliquot.cli.scheduler", "Serve placement to a cluster's kube-scheduler."),
+    "convert": ("aliquot.cli.convert", "Show manifests of other projects in Aliquot's words."),
+    "node": ("aliquot.cli.node", "Serve a Kubernetes node's GPUs to the pods planned on it."),
+    "completion": ("aliquot.cli.completion", "Print the script that makes Tab complete."),
+    "arbiter": ("aliquot.cli.arbiter", "Serve tokens (started by the engine; rarely by hand)."),
 }
 
 
-class Commands(click.Group):
-    """A group that imports a command when it is called for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the table: what is used most comes first."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command itself, imported now."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return with_example(cmd_name, command)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands from the table, so that a Tab imports none of them."""
-        words = [(name, text) for name, (_, _, text) in COMMANDS.items() if name.startswith(incomplete)]
-        options = click.Command.shell_complete(self, ctx, incomplete)
-        return [*(CompletionItem(name, help=text) for name, text in words), *options]
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list for --help, from the table."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    examples=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="aliquot", prog_name="aliquot")
 def cli() -> None:
     """Share GPUs by the fraction and keep the promise."""

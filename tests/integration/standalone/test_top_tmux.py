@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 
 import pytest
+from tmux import Tmux
 
 from .conftest import Aliquot, eventually
 
 pytest.importorskip("textual", reason="textual is not installed: no application to drive")
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to resize")
-
-
-class Tmux:
-    """One window of a tmux server of its own."""
-
-    def __init__(self, env: dict[str, str]) -> None:
-        self._env = env
-        self._server = f"alq-{uuid.uuid4().hex[:8]}"
-
-    def __call__(self, *words: str) -> str:
-        """A tmux command."""
-        command = ["tmux", "-L", self._server, "-f", os.devnull, *words]
-        return subprocess.run(command, env=self._env, capture_output=True, text=True, check=False).stdout
-
-    def start(self, *words: str, size: tuple[int, int] = (140, 40), **env: str) -> None:
-        """Run a program in the window."""
-        width, height = (str(number) for number in size)
-        settings = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
-        self("new-session", "-d", "-x", width, "-y", height, *settings, *words, ";", "set", "remain-on-exit", "on")
-
-    def screen(self, *, colours: bool = False) -> str:
-        """What the window shows."""
-        return self("capture-pane", "-p", *(["-e"] if colours else []))
-
-    def wait(self, pattern: str) -> str:
-        """Wait until the window shows something."""
-        eventually(lambda: re.search(pattern, self.screen(), re.M) is not None, f"the screen shows {pattern}", 30)
-        return self.screen()
 
 
 @pytest.fixture
@@ -55,7 +25,7 @@ def tmux(engine: Aliquot) -> Iterator[Tmux]:
         eventually(lambda: "team/worker" in engine("get", "tenants").stdout, "the tenant has its place", 30)
         yield terminal
     finally:
-        terminal("kill-server")
+        terminal.close()
         work.terminate()
         work.communicate(timeout=20)
 
@@ -73,11 +43,11 @@ def test_top_in_a_terminal_that_changes_its_size(tmux: Tmux):
 
     tmux("resize-window", "-x", "60", "-y", "12")
     tmux.wait(r"^(?!.*TREND)[\s\S]*GPU 1")
-    tmux("send-keys", "Enter")
+    tmux.keys("Enter")
     tmux.wait(r"TENANT +REQUEST[\s\S]*team/worker")
-    tmux("send-keys", "Escape")
+    tmux.keys("Escape")
     tmux.wait(r"NODE +GPU")
-    tmux("send-keys", "q")
+    tmux.keys("q")
     assert "status 0" in tmux.wait(r"Pane is dead")
 
 

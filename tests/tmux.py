@@ -9,7 +9,7 @@ import time
 import uuid
 
 
-class Terminal:
+class Tmux:
     """What runs in it is ended with `close`."""
 
     def __init__(self, env: dict[str, str]) -> None:
@@ -21,19 +21,24 @@ class Terminal:
         command = ["tmux", "-L", self._server, "-f", os.devnull, *words]
         return subprocess.run(command, env=self._env, capture_output=True, text=True, check=False).stdout
 
-    def start(self, *words: str, size: tuple[int, int] = (140, 40)) -> None:
+    def start(self, *words: str, size: tuple[int, int] = (140, 40), **env: str) -> None:
         """Run a program in the window, which stays when it ends."""
         width, height = (str(number) for number in size)
-        self("new-session", "-d", "-x", width, "-y", height, *words, ";", "set", "remain-on-exit", "on")
+        settings = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
+        self("new-session", "-d", "-x", width, "-y", height, *settings, *words, ";", "set", "remain-on-exit", "on")
 
     def keys(self, *keys: str) -> None:
         """Press keys."""
         self("send-keys", *keys)
 
+    def screen(self, *, colours: bool = False) -> str:
+        """What the window shows."""
+        return self("capture-pane", "-p", *(["-e"] if colours else []))
+
     def wait(self, pattern: str, timeout_s: float = 40.0) -> str:
         """The window once it shows something."""
         until_s = time.monotonic() + timeout_s
-        while re.search(pattern, shown := self("capture-pane", "-p"), re.M) is None:
+        while re.search(pattern, shown := self.screen(), re.M) is None:
             assert time.monotonic() < until_s, f"the screen does not show {pattern}:\n{shown}"
             time.sleep(0.1)
         return shown

@@ -1,0 +1,49 @@
+"""A group of commands that imports each of them only when it is called for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from aliquot.cli.examples import with_example
+
+
+class LazyGroup(click.Group):
+    """Commands by a table: name -> (module, what --help says). A command has its name in its module.
+
+    `examples` are what each one's help ends with (see `examples.py`).
+    """
+
+    def __init__(
+        self, *, table: Mapping[str, tuple[str, str]], examples: Mapping[str, tuple[str, str]], **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        self._table = table
+        self._examples = examples
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table."""
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command itself, imported now."""
+        if cmd_name not in self._table:
+            return None
+        command = getattr(import_module(self._table[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return with_example(cmd_name, command, self._examples)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands from the table, so that a Tab imports none of them."""
+        words = [(name, text) for name, (_, text) in self._table.items() if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=text) for name, text in words), *options]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list for --help, from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._table.items()])
