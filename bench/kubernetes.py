@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from cluster.control_plane import ControlPlane
@@ -30,6 +29,7 @@ from cluster.fake import fake_node, gpu_uuid
 from cluster.ours import OurScheduler, install_crds
 from cluster.parts import until
 from cluster.prepare import prepare
+from costs import cpu_s, memory_mib
 from operating import ALIQUOT, sharepod
 from scheduling import PROFILE, gpu_pod, percent
 
@@ -123,13 +123,6 @@ def placed_pod(number: int, nodes: int) -> dict[str, Any]:
     return body
 
 
-def memory_mib(pid: int) -> float:
-    """What the process has in memory."""
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
-
-
 # -- pods per second -------------------------------------------------------------------------------------------------
 
 
@@ -144,10 +137,13 @@ def throughput(nodes: int = 1000, pods: int = 1000, rounds: int = 2) -> dict[str
         asking = kube_scheduler_config(f"http://127.0.0.1:{ours.port}")
         ways = {"with": asking, "without": {**asking, "extenders": []}}
         rates: dict[str, list[float]] = {way: [] for way in ways}
+        spent_s = 0.0
         for _ in range(rounds):
             sizes = [chance.choice(SIZES) for _ in range(pods)]
             for way, configuration in ways.items():
+                before_s = cpu_s(ours.part.pid)
                 rates[way].append(scheduled_per_s(plane, configuration, sizes))
+                spent_s += cpu_s(ours.part.pid) - before_s if way == "with" else 0
         ours.part.stop()
     best = {way: max(found) for way, found in rates.items()}
     return {
@@ -155,6 +151,7 @@ def throughput(nodes: int = 1000, pods: int = 1000, rounds: int = 2) -> dict[str
         "pods": pods,
         **{f"{way}_extender_pods_per_s": [round(rate, 1) for rate in found] for way, found in rates.items()},
         "ratio": round(best["with"] / best["without"], 3),
+        "extender_cpu_ms_per_pod": round(1000 * spent_s / (rounds * pods), 2),
     }
 
 

@@ -1,0 +1,195 @@
+"""What the node's half costs: measured on the test cluster's real kubelet, containerd and runc, GPUs emulated.
+
+    PYTHONPATH=src:tests/e2e .venv/bin/python bench/node.py [startup[=COUNT,COUNT]] [rest[=SECONDS]]
+
+startup  so many pods created at once, seconds until all run: without a GPU, with a share of one, and as SharePods, in
+         turn (KubeShare, Fig. 10: at most 15 % more than pods where no vGPU has to be made).
+rest     8 GPUs with no tenant and with 64 that hold a context and wait: memory of agent and arbiter, and the CPU time
+         that each takes in a minute.
+
+Figures are JSON, one line for each measurement.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from cluster.control_plane import ControlPlane
+from cluster.images import PYTHON
+from cluster.kubelet_node import KubeletNode
+from cluster.ours import ROOT
+from cluster.parts import Part, until
+from cluster.prepare import prepare
+from cluster.whole import Whole, whole
+from costs import cpu_s, memory_mib
+
+from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT
+from aliquot.node.settings import Settings
+
+SPACE = "bench"
+PODS = f"/api/v1/namespaces/{SPACE}/pods"
+SHAREPODS = f"/apis/aliquot.dev/v1alpha1/namespaces/{SPACE}/sharepods"
+GPUS = "v100x8"
+ROUNDS = 3
+TENANTS = 64
+CLIENTS = 8
+WAITS = ["python3", "-S", "-E", "/probe/glance.py"]
+# The test cluster looks more often than a cluster does.
+DEFAULTS = Settings()
+PERIODS = ("health_period_s", "allocation_check_period_s")
+AS_INSTALLED = [word for name in PERIODS for word in (f"--{name.replace('_', '-')}", str(getattr(DEFAULTS, name)))]
+
+
+@contextmanager
+def cluster() -> Iterator[Whole]:
+    """All of Aliquot, a real node with eight GPUs, and an empty namespace."""
+    plane = ControlPlane(prepare())
+    try:
+        plane.start()
+        node = KubeletNode(plane)
+        node.start()
+        with whole(node, GPUS, agent_flags=AS_INSTALLED) as made:
+            plane.make_namespace(SPACE)
+            yield made
+    finally:
+        plane.close()
+
+
+# -- start-up ----------------------------------------------------------------------------------------------------------
+
+
+def startup(counts: tuple[int, ...] = (1, 10, 20, 30, 40, 50)) -> list[dict[str, Any]]:
+    """Pods without a GPU, with a share, and SharePods, so many at once."""
+    ways: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
+        "plain": (PODS, plain),
+        "share": (PODS, sharing),
+        "sharepod": (SHAREPODS, sharepod),
+    }
+    found = []
+    with cluster() as made:
+        for path, body in ways.values():  # what is read from disk for the first time is no part of it
+            creation(made.plane, path, [body(0)])
+        for count in counts:
+            seconds: dict[str, list[float]] = {way: [] for way in ways}
+            for _ in range(ROUNDS):
+                for way, (path, body) in ways.items():
+                    seconds[way].append(creation(made.plane, path, [body(number) for number in range(count)]))
+            middle = {way: statistics.median(taken) for way, taken in seconds.items()}
+            found.append(
+                {"count": count}
+                | {f"{way}_s": [round(s, 2) for s in taken] for way, taken in seconds.items()}
+                | {f"{way}_ratio": round(middle[way] / middle["plain"], 2) for way in ("share", "sharepod")}
+            )
+    return found
+
+
+def creation(plane: ControlPlane, path: str, bodies: list[dict[str, Any]]) -> float:
+    """Seconds from the first request until all containers run; then all are taken away."""
+    began = time.perf_counter()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        for _ in pool.map(lambda body: plane.api.call("POST", path, body), bodies):
+            pass
+    until(lambda: running(plane) == len(bodies), "all run", 300)
+    taken_s = time.perf_counter() - began
+    plane.api.call("DELETE", path)
+    until(lambda: not plane.api.get(PODS)["items"], "the end of the pods", 300)
+    until(lambda: not plane.api.get(SHAREPODS)["items"], "the end of the SharePods", 60)
+    return taken_s
+
+
+def running(plane: ControlPlane) -> int:
+    """Pods whose containers run."""
+    return sum(pod["status"].get("phase") == "Running" for pod in plane.api.get(PODS)["items"])
+
+
+def spec(limits: dict[str, str], command: list[str] | None = None) -> dict[str, Any]:
+    """A pod's spec: one container that waits."""
+    container: dict[str, Any] = {
+        "name": "main", "image": PYTHON, "imagePullPolicy": "Never", "command": command or ["sleep", "1000"],
+        "resources": {"limits": limits},
+        "volumeMounts": [{"name": "probe", "mountPath": "/probe", "readOnly": True}],
+    }  # fmt: skip
+    probe = {"name": "probe", "hostPath": {"path": str(ROOT / "tests/e2e/node")}}
+    return {"containers": [container], "volumes": [probe], "terminationGracePeriodSeconds": 0}
+
+
+def plain(number: int) -> dict[str, Any]:
+    """A pod that knows nothing of GPUs."""
+    return {"metadata": {"name": f"p{number}"}, "spec": spec({})}
+
+
+def sharing(number: int, *command: str) -> dict[str, Any]:
+    """A pod with a tenth of a GPU."""
+    return {"metadata": {"name": f"p{number}"}, "spec": spec({GPU_PERCENT: "10", GPU_MEMORY: "1Gi"}, list(command))}
+
+
+def sharepod(number: int) -> dict[str, Any]:
+    """A SharePod with a tenth of a GPU."""
+    gpu = {"request": "0.1", "memory": "1Gi"}
+    return {
+        "apiVersion": "aliquot.dev/v1alpha1",
+        "kind": "SharePod",
+        "metadata": {"name": f"p{number}"},
+        "spec": {"gpu": gpu, "template": {"spec": spec({})}},
+    }
+
+
+# -- at rest -----------------------------------------------------------------------------------------------------------
+
+
+def rest(over_s: int = 60) -> dict[str, Any]:
+    """Memory and CPU time of agent and arbiter, without tenants and with many that wait."""
+    with cluster() as made:
+        parts = {"agent": made.gpus.agent, "arbiter": made.gpus.arbiter}
+        before = cost(parts, over_s)
+        began = time.perf_counter()
+        for number in range(TENANTS):
+            made.plane.api.call("POST", PODS, sharing(number, *WAITS))
+        until(lambda: tenants(made) == TENANTS, "all are tenants", 300)
+        registered_s = time.perf_counter() - began
+        time.sleep(10)
+        return {
+            "gpus": len(made.gpus.gpus),
+            "no_tenant": before,
+            "tenants": TENANTS,
+            "all_registered_s": round(registered_s, 1),
+            "with_tenants": cost(parts, over_s),
+        }
+
+
+def tenants(made: Whole) -> int:
+    """Tenants with a process that has a context or is about to."""
+    return sum(tenant.processes > 0 for gpu in made.gpus.status().gpus for tenant in gpu.tenants)
+
+
+def cost(parts: dict[str, Part], over_s: int) -> dict[str, Any]:
+    """MiB and milliseconds of CPU per second of each."""
+    before = {name: cpu_s(part.pid) for name, part in parts.items()}
+    time.sleep(over_s)
+    return {
+        name: {
+            "memory_mib": round(memory_mib(part.pid), 1),
+            "cpu_ms_per_s": round(1000 * (cpu_s(part.pid) - before[name]) / over_s, 2),
+        }
+        for name, part in parts.items()
+    }
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or ["startup", "rest"]:
+        name, _, size = wanted.partition("=")
+        figures: Any
+        if name == "startup":
+            figures = startup(tuple(map(int, size.split(",")))) if size else startup()
+        else:
+            figures = rest(int(size)) if size else rest()
+        sys.stdout.write(json.dumps({name: figures, "load": round(os.getloadavg()[0], 1)}) + "\n")
+        sys.stdout.flush()
