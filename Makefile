@@ -6,7 +6,7 @@ UV := .venv/bin/uv
 BIN := .venv/bin
 SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -not -name '*.md')
 
-.PHONY: help setup dev demo demo-cluster test test-slow lint conformance bench bench-cluster cluster wheel image release clean
+.PHONY: help setup dev demo demo-cluster test test-slow lint conformance bench bench-cluster bench-node cluster wheel image release clean
 help:
 	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot"
 	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
@@ -18,6 +18,7 @@ help:
 	@echo "make demo-cluster   Fig. 6 as SharePods in containers of a real node (root; under two minutes)"
 	@echo "make bench   the benchmarks, written to build/bench/"
 	@echo "make bench-cluster  what the scheduler costs a real cluster of fake nodes (root; half an hour)"
+	@echo "make bench-node  what Aliquot adds to the start of pods on a real kubelet, what its agent takes (root)"
 	@echo "make wheel   release wheel against glibc 2.17, in dist/ (ARCH=aarch64 for that processor)"
 	@echo "make image   the container image, and its archive in build/ (docker, podman or buildah)"
 	@echo "make release all that a release hands out, checked, in dist/"
@@ -78,6 +79,10 @@ bench: dev
 bench-cluster: dev
 	@mkdir -p build/bench
 	PYTHONPATH=tests/e2e $(BIN)/python bench/kubernetes.py $(ARGS) > build/bench/kubernetes.json; cat build/bench/kubernetes.json
+
+bench-node: dev
+	@mkdir -p build/bench
+	PYTHONPATH=tests/e2e $(BIN)/python bench/node.py $(ARGS) > build/bench/node.json; cat build/bench/node.json
 
 # Real control plane, fake GPU nodes and a real node with emulated GPUs; the parts are built once into the cache (six
 # minutes). In it kubectl apply -f examples/... gives a container its part of a GPU.
