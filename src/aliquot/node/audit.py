@@ -4,8 +4,9 @@ What NVML sees on a GPU and what is attached to the arbiter should be the same. 
 library, by a copy of the driver's or by a driver that was mounted where nobody gave a share. Nothing holds it to one.
 
 Pure: the picture, the clock and the reader of programs are given. Nobody is accused in a hurry: a program has a time of
-grace from the first look that saw it, that time starts again with every arbiter, to which programs attach anew, and a
-program that is seen to have no driver open is not the one that was meant.
+grace from the first look that saw it, that time starts again with every arbiter, to which programs attach anew and it
+stands still while the program is stopped, and a program that is seen to have no driver open is not the one that was
+meant.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ MOST_TOLD: Final = 16
 """Findings of one look; the others come at the next."""
 _POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 _CONTAINER: Final = re.compile(r"([0-9a-f]{64})")
+
+
+_Key = tuple[str, int, str]
+"""A GPU's UUID, a process number, and when that process began."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,9 @@ class Audit:
         self._read = read
         self._grace_s = grace_s
         self._arbiter = 0
-        self._since: dict[tuple[str, int, str], float] = {}
-        self._told: set[tuple[str, int, str]] = set()
+        self._looked_s = 0.0
+        self._since: dict[_Key, float] = {}
+        self._told: set[_Key] = set()
 
     def look(self, facts: NodeFacts, now_s: float) -> list[Bypass]:
         """The programs that are past Aliquot and were not told yet, at `now_s` of a monotonic clock."""
@@ -69,21 +75,27 @@ class Audit:
         for gpu in facts.gpus:
             for seen in gpu.unregistered:
                 program = self._read(seen.pid)
-                if program is None or program.stopped or program.drives is False:
-                    continue  # gone, or not able to register now and no load either, or another of that number
+                if program is None or program.drives is False:
+                    continue  # gone, or another of that number
                 key = (gpu.uuid, program.pid, program.began)
-                since[key] = self._since.get(key, now_s)
-                if now_s - since[key] < self._grace_s:
+                told |= {key} & self._told
+                since[key] = self._since_when(key, now_s, stopped=program.stopped)
+                if program.stopped or now_s - since[key] < self._grace_s:
                     continue
                 standing[gpu.uuid] += 1
-                if key in self._told:
-                    told.add(key)
-                elif len(fresh) < MOST_TOLD:
+                if key not in told and len(fresh) < MOST_TOLD:
                     told.add(key)
                     fresh.append(Bypass(gpu.index, program, seen.memory_mib))
-        self._since, self._told = since, told
+        self._since, self._told, self._looked_s = since, told, now_s
         self.totals = AuditTotals(True, standing, self.totals.found + len(fresh), self.totals.ended)
         return fresh
+
+    def _since_when(self, key: _Key, now_s: float, *, stopped: bool) -> float:
+        """When its grace began. One that is stopped can neither register nor load the GPU, so that time is no part of
+        it; nor does it begin anew, or who stops itself for a moment now and then would never be told."""
+        if key not in self._since:
+            return now_s
+        return self._since[key] + (now_s - self._looked_s if stopped else 0.0)
 
     def ended(self, count: int) -> None:
         """Note how many programs were ended."""

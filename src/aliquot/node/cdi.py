@@ -115,8 +115,23 @@ def write_spec(folder: Path, name: str, edits: Edits) -> Path:
 
 
 def remove_spec(folder: Path, name: str) -> None:
-    """Take a device away; what is not there is away already."""
-    (folder / f"{_PREFIX}{name}.json").unlink(missing_ok=True)
+    """Take a device away; what is not there is away already.
+
+    Raises:
+        CdiError: its file can not be removed.
+    """
+    path = folder / f"{_PREFIX}{name}.json"
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise CdiError(f"{path} could not be removed ({error.strerror}); the folder has to be writable") from None
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a crash left amid `write_spec`; nothing may be written meanwhile."""
+    for path in folder.glob(f".{_PREFIX}*") if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def written_names(folder: Path) -> set[str]:

@@ -107,7 +107,8 @@ def read_checkpoint(path: Path) -> tuple[Content, str]:
     except OSError as error:
         return Content(), f"{path} could not be read ({error.strerror})"
     try:
-        head, body = raw.split(b"\n")[:2]
+        head, _, rest = raw.partition(b"\n")
+        body = rest.partition(b"\n")[0]
         header = msgspec.json.decode(head, type=_Header)
         if header.version not in READ:
             return Content(), _aside(path, f"is of version {header.version}, this agent reads up to version {VERSION}")

@@ -24,7 +24,7 @@ from aliquot.node.allotments import Allotments
 from aliquot.node.cdi import qualified, write_spec
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.devices import DeviceId, device_ids, preferred
-from aliquot.node.identity import Claim, Disagreement, UnknownOwner, identify
+from aliquot.node.identity import Claim, UnknownOwner, identify
 from aliquot.node.kubelet import PodResources, noted
 from aliquot.node.pods import NodePod, Pods
 from aliquot.node.seating import NoSeat, NotYet, Seat, Seating
@@ -125,7 +125,7 @@ class ShareDesk:
         except NotYet as error:
             await self._on_outcome(claim.owner, claim.container, "waits", str(error))
             raise
-        except (NoSeat, BadPlan, Disagreement) as error:
+        except (NoSeat, BadPlan) as error:
             await self._on_outcome(claim.owner, claim.container, "refused", str(error))
             raise Refused(str(error)) from None
         _LOG.info("seated", pod=str(claim.owner), container=claim.container, device=claim.name, tenant=seat.key)

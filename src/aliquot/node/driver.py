@@ -64,11 +64,12 @@ async def follow(
             if told != str(error):
                 _LOG.warning("driver-not-mirrored", why=str(error))
             told = str(error)
-            continue
-        told = ""
-        if found is not None:
-            _LOG.info("driver-changed", version=found.version, generation=found.name)
-            await on_change(found.version)
+        else:
+            told = ""
+            if found is not None:
+                _LOG.info("driver-changed", version=found.version, generation=found.name)
+                await on_change(found.version)
+        # Also after a failure: what nobody needs any more may be what fills the disk.
         if gone := await asyncio.to_thread(seating.prune, [allotment.driver for allotment in allotments]):
             _LOG.info("driver-pruned", generations=gone)
 

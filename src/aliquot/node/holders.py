@@ -9,7 +9,6 @@ A pod is a holder only in the one namespace where the scheduler makes them: the 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
@@ -57,7 +56,9 @@ def held_gpus(
 
     Pure. `gpus` are the node's. A device that two pods hold is shared by the stock plugin, so it is nobody's whole GPU.
     """
-    given = {(row.namespace, row.pod): row.ids for row in rows}
+    given: dict[tuple[str, str], frozenset[str]] = {}
+    for row in rows:  # one for each container
+        given[row.namespace, row.pod] = given.get((row.namespace, row.pod), frozenset()) | row.ids
     count: dict[str, int] = {}
     for ids in given.values():
         for name in ids:
@@ -87,6 +88,7 @@ class Holders:
         self._namespace = namespace
         self._gpus = frozenset(GpuUuid(gpu.uuid) for gpu in machine.gpus)
         self._told: tuple[str, ...] = ()
+        self._untaken: dict[GpuUuid, str] = {}
         self.held: frozenset[GpuUuid] = frozenset()
 
     @classmethod
@@ -125,9 +127,15 @@ class Holders:
             if meta.annotations.get(HOLDS) == uuid:
                 continue
             body = {"metadata": {"uid": meta.uid, "annotations": {HOLDS: uuid}}}
-            with contextlib.suppress(KubeError):
+            try:
                 await self._api.patch(PODS, meta.name, body, namespace=meta.namespace)
-                _LOG.info("held", gpu=uuid, vgpu=meta.labels[VGPU])
+            except KubeError as error:
+                if self._untaken.get(uuid) != str(error):
+                    self._untaken[uuid] = str(error)
+                    _LOG.warning("holder-not-told", pod=str(pod.key), gpu=uuid, why=str(error))
+                continue
+            self._untaken.pop(uuid, None)
+            _LOG.info("held", gpu=uuid, vgpu=meta.labels[VGPU])
 
 
 async def tell_taken(seats: Iterable[Seat], lost: Collection[GpuUuid], events: Events) -> None:

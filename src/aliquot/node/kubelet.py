@@ -97,10 +97,13 @@ def noted(folder: Path, resource: str = GPU_PERCENT) -> list[Noted] | None:
 
 
 def offered(folder: Path) -> dict[str, int] | None:
-    """How many devices of each resource kubelet offers by its device checkpoint; None when that can not be read."""
+    """How many devices of each resource kubelet offers by its device checkpoint; None when that is damaged.
+
+    Empty where there is none, or where it may not be read by us.
+    """
     try:
         file = msgspec.json.decode((folder / CHECKPOINT).read_bytes(), type=_File)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return {}
     except (OSError, msgspec.DecodeError):
         return None

@@ -3,19 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from aliquot.node.allotments import Allotments
-from aliquot.node.cdi import remove_spec, written_names
-from aliquot.node.checkpoint import PodKey
+from aliquot.node.cdi import CdiError, remove_spec, remove_unfinished, written_names
+from aliquot.node.checkpoint import CheckpointError, PodKey
 from aliquot.node.kubelet import PodResources
-from aliquot.node.pods import NodePod
+from aliquot.node.pods import NodePod, Pods
 from aliquot.node.seating import Seating
 
+_LOG: Final = structlog.get_logger("aliquot.node")
 WAIT_S: Final = 120.0
 LOOK_S: Final = 0.5
+
+
+class Leaving:
+    """Takes away what pods of one node had; each pod is cleared once at a time."""
+
+    def __init__(
+        self, cdi: Path, allotments: Allotments, seating: Seating, resources: PodResources, pods: Pods
+    ) -> None:
+        self._cdi = cdi
+        self._allotments = allotments
+        self._seating = seating
+        self._resources = resources
+        self._pods = pods
+        self._leaving: set[str] = set()
+
+    async def clear(self, owner: PodKey) -> None:
+        """The seats, names and files of a pod that is over; nothing while that is under way already.
+
+        What can not be taken away now stays known, so that it can be tried again.
+        """
+        if owner.uid in self._leaving:
+            return
+        self._leaving.add(owner.uid)
+        try:
+            await self._clear(owner)
+        finally:
+            self._leaving.discard(owner.uid)
+
+    async def _clear(self, owner: PodKey) -> None:
+        ids = {frozenset(allotment.ids) for allotment in self._allotments if allotment.uid == owner.uid}
+        await containers_ended(owner, ids, self._resources, self._pods)
+        names = [allotment.name for allotment in self._allotments if allotment.uid == owner.uid]
+        seats = await asyncio.to_thread(self._seating.leave_pod, owner.uid)
+        gone = remove_specs(self._cdi, names)
+        with contextlib.suppress(CheckpointError):  # the allocation check drops them when there is room again
+            await self._allotments.drop(gone)
+        if names or seats:
+            _LOG.info("cleared", pod=str(owner), seats=len(seats), devices=len(gone))
 
 
 async def containers_ended(
@@ -40,9 +82,21 @@ async def containers_ended(
         await asyncio.sleep(LOOK_S)
 
 
+def remove_specs(cdi: Path, names: Iterable[str]) -> list[str]:
+    """Remove the files of devices; the names of those that are gone. One that can not be removed is told."""
+    gone = []
+    for name in names:
+        try:
+            remove_spec(cdi, name)
+        except CdiError as error:
+            _LOG.warning("not-removed", why=str(error))
+        else:
+            gone.append(name)
+    return gone
+
+
 def sweep(cdi: Path, allotments: Allotments, seating: Seating) -> int:
     """Remove CDI files, tenants' folders and tenants that belong to nobody; how many."""
+    remove_unfinished(cdi)
     stray = written_names(cdi) - {allotment.name for allotment in allotments}
-    for name in stray:
-        remove_spec(cdi, name)
-    return len(stray) + len(seating.sweep())
+    return len(remove_specs(cdi, stray)) + len(seating.sweep())

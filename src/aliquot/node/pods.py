@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -72,6 +73,8 @@ class NodePod(Wire):
 
 
 NODE_PODS: Final = Resource(NodePod, "Pod", "pods")
+FETCHED_S: Final = 60.0
+"""How long a pod that was asked for counts without the watch having brought it: that one may never tell its end."""
 
 
 class Pods:
@@ -82,18 +85,30 @@ class Pods:
         self._node = node
         self._on_gone = on_gone
         self._by_uid: dict[str, NodePod] = {}
+        self._fetched: dict[str, NodePod] = {}
+        self._fetched_s = 0.0
         self.reflector = Reflector(api, NODE_PODS, self._changed, selectors={"fieldSelector": f"spec.nodeName={node}"})
 
     def __iter__(self) -> Iterator[NodePod]:
-        return iter(list(self._by_uid.values()))
+        return iter(list(self._known().values()))
 
     def keys(self) -> dict[str, PodKey]:
         """Every pod's names by its uid."""
-        return {uid: pod.key for uid, pod in self._by_uid.items()}
+        return {uid: pod.key for uid, pod in self._known().items()}
 
     def get(self, uid: str) -> NodePod | None:
-        """The pod with that uid, as far as the watch has come."""
-        return self._by_uid.get(uid)
+        """The pod with that uid, as far as the watch has come or was asked past."""
+        return self._known().get(uid)
+
+    @property
+    def synced(self) -> bool:
+        """Whether the API server has told all pods of the node once."""
+        return self.reflector.synced.is_set()
+
+    def lives(self, uid: str) -> bool:
+        """Whether the pod is there and not over, as far as the watch has come."""
+        pod = self.get(uid)
+        return pod is not None and not pod.ended
 
     async def refresh(self) -> None:
         """Ask the API server for all pods of the node, for those that the watch has not brought yet.
@@ -103,13 +118,19 @@ class Pods:
         """
         query = {"fieldSelector": f"spec.nodeName={self._node}"}
         page = msgspec.json.decode(await self._api.request("GET", NODE_PODS.path(), params=query), type=_PodList)
-        for pod in page.items:
-            self._by_uid[pod.metadata.uid] = pod
+        self._fetched = {pod.metadata.uid: pod for pod in page.items}
+        self._fetched_s = time.monotonic()
+
+    def _known(self) -> dict[str, NodePod]:
+        if self._fetched and time.monotonic() - self._fetched_s > FETCHED_S:
+            self._fetched = {}
+        return self._fetched | self._by_uid
 
     def _changed(self, change: Change[NodePod]) -> None:
         pod = change.object
         if change.kind == "deleted":
             self._by_uid.pop(pod.metadata.uid, None)
+            self._fetched.pop(pod.metadata.uid, None)
             self._on_gone(pod)
             return
         self._by_uid[pod.metadata.uid] = pod

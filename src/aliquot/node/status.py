@@ -72,16 +72,23 @@ class NodeStatus:
         self._now: Node | None = None
         self.reflector = Reflector(api, NODES, self._changed, selectors={"fieldSelector": f"metadata.name={node}"})
 
-    async def describe(self, machine: Machine, sick: Mapping[GpuUuid, str], *, offered: Machine, labels: bool) -> None:
-        """Write labels, which are about the machine, and the annotation, which is about the GPUs that are offered.
+    async def describe(self, machine: Machine, sick: Mapping[GpuUuid, str], *, offered: Machine, labels: bool) -> bool:
+        """Say labels, which are about the machine, and the annotation, which is about the GPUs that are offered.
+
+        Whether anything had to be written: a node that shows them is left alone, one that was made anew is told again.
 
         Raises:
             KubeError: the API server refuses or is not there.
         """
-        metadata: dict[str, Any] = {"annotations": {names.GPUS: described(offered, sick)}}
+        wanted: dict[str, dict[str, str]] = {"annotations": {names.GPUS: described(offered, sick)}}
         if labels:
-            metadata["labels"] = labels_of(machine)
-        await self._api.patch(NODES, self._node, {"metadata": metadata})
+            wanted["labels"] = labels_of(machine)
+        if self._now is not None:
+            shown = {"annotations": self._now.metadata.annotations, "labels": self._now.metadata.labels}
+            if all(wanted[part].items() <= shown[part].items() for part in wanted):
+                return False
+        self._now = await self._api.patch(NODES, self._node, {"metadata": wanted})
+        return True
 
     async def advertise(self, memory_mib: int | None) -> bool:
         """Say how much GPU memory the node has; whether anything had to be written.

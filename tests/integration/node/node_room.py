@@ -36,6 +36,7 @@ class FakePods:
     """The node's pods, as the test says; `late` are those that only a question to the API server brings."""
 
     def __init__(self) -> None:
+        self.synced = True
         self.known: dict[str, NodePod] = {}
         self.late: dict[str, NodePod] = {}
 
@@ -50,6 +51,9 @@ class FakePods:
 
     async def refresh(self) -> None:
         self.known |= self.late
+
+    def lives(self, uid: str) -> bool:
+        return uid in self.known and not self.known[uid].ended
 
 
 class Room:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -179,6 +180,25 @@ def test_with_kill_a_pods_program_is_ended_and_the_nodes_own_is_not(place: Place
     assert [None, None] == [registered.poll(), other.poll()]
     assert "GpuUnregisteredProcessEnded" in {reason for _, reason, _ in told.events}
     place.seen(other.pid)
+
+
+def test_an_api_server_that_hangs_buys_nobody_time(place: Place):
+    """What is to be ended is ended before anybody is told anything."""
+    first, stranger, last = (place.program(registered=False) for _ in range(3))
+    place.seen(first.pid, stranger.pid, last.pid)
+
+    class Hangs(Told):
+        async def about_node(self, *_: str) -> None:
+            await asyncio.Event().wait()
+
+    async def look() -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(place.auditing(Hangs(), kill=True, pod_of=stranger.pid).look(), 5)
+
+    asyncio.run(look())
+
+    assert -9 == stranger.wait(10)
+    assert [None, None] == [first.poll(), last.poll()]
 
 
 def test_an_nvml_that_comes_after_the_arbiter_is_taken_when_it_is_there():

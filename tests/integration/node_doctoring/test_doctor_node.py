@@ -202,6 +202,9 @@ BREAKS: dict[str, tuple[Callable[[Node], Callable[[], object]], str, str]] = {
     "containerd's configuration is damaged": (
         rewritten(lambda n: n.containerd, b"version = "), "container runtime", "/etc/containerd/config.toml: ",
     ),
+    "containerd's configuration has a word for a number": (
+        rewritten(lambda n: n.containerd, b"version = 'two'"), "container runtime", "Expected `int`, got `str`",
+    ),
     "the agent is dead": (dead_plugin, "agent", "is left over: the agent that made it is gone"),
     "a stock plugin": (stock_plugin, "stock plugin", "offers 1 nvidia.com/gpu here (nvidia-gpu.sock)"),
     "kubelet is gone": (kubelet_gone, "kubelet", "kubelet.sock is missing"),
@@ -304,6 +307,36 @@ def test_cgroups_of_either_version_are_told_apart(tmp_path: Path):
 
     assert [1, 2, 0] == [read_cgroups(tmp_path / name).version for name in ("one", "two", "none")]
     assert frozenset({"cpu"}) == read_cgroups(tmp_path / "two").given
+
+
+@pytest.fixture
+def barred_root() -> Iterator[Path]:
+    """A node's root where kubelet's, the agent's and k3s's folders are another's alone, as root's are to most."""
+    root = Path(tempfile.mkdtemp(prefix="aq-"))
+    root.chmod(0o755)
+    for folder in ("lib/kubelet/device-plugins", "lib/aliquot", "lib/rancher/k3s/agent/etc/containerd"):
+        (root / "var" / folder).mkdir(parents=True)
+    (root / "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint").write_text("{}")
+    write_checkpoint(root / "var/lib/aliquot/node-checkpoint.json", Content("node-1"))
+    for folder in ("kubelet", "aliquot", "rancher"):
+        (root / "var/lib" / folder).chmod(0o700)
+        os.chown(root / "var/lib" / folder, 65534, 65534)
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to give folders away needs root")
+def test_who_is_not_root_is_told_to_be_and_accuses_nobody(barred_root: Path):
+    """What may not be looked into is a note with that way out: no traceback, and no advice to drain the node."""
+    plain = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    words = [sys.executable, "-m", "aliquot.cli", "doctor", "--node", "-o", "json", "--root", str(barred_root)]
+    done = subprocess.run([*plain, *words], capture_output=True, text=True, check=False)
+
+    assert "" == done.stderr
+    told = {one["what"]: (one["state"], one["way_out"]) for one in json.loads(done.stdout)["findings"]}
+    assert ("note", "run as root") == told["kubelet"]
+    assert "note" == told["state"][0]
+    assert not {"agent", "agent's checkpoint", "kubelet's checkpoint"} & set(told)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a cgroup namespace needs root")

@@ -97,7 +97,6 @@ async def _started(room: Room, **settings: Any) -> tuple[str, str]:
     (name, step) = agent.steps[-1]
     assert name == "display"
     async with contextlib.AsyncExitStack() as after:
-        agent._failed = asyncio.get_running_loop().create_future()
         after.push_async_callback(agent._opened.aclose)
         said = await step()
         async with httpx.AsyncClient() as http:

@@ -94,3 +94,15 @@ def test_what_can_not_be_written_leaves_the_old_one(tmp_path: Path):
         write_checkpoint(file, Content("other"))
 
     assert (CONTENT, "") == read_checkpoint(file)
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing", b"{}"])
+def test_a_file_that_ends_too_early_is_told_in_words(tmp_path: Path, content: bytes):
+    """What is wrong with the file, not what this program tripped over."""
+    file = tmp_path / "checkpoint.json"
+    file.write_bytes(content)
+
+    trouble = read_checkpoint(file)[1]
+
+    assert "is no checkpoint (" in trouble
+    assert "unpack" not in trouble

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from aliquot.driver.discovery import Gpu
+from aliquot.kube.errors import Forbidden
 from aliquot.kube.objects import Meta
 from aliquot.node.holders import Holders, held_gpus
 from aliquot.node.identity import Held
@@ -62,8 +64,10 @@ def test_a_holder_that_has_ended_holds_nothing(phase: str):
         [row("one", "GPU-a::0")],
         [row("one", "0")],
         [row("one", "GPU-a"), row("other", "GPU-a", namespace="team")],
+        [row("one", "GPU-a"), row("other", "GPU-a", namespace="team"), row("other", "GPU-b", namespace="team")],
+        [row("one", "GPU-a"), row("one", "GPU-b")],
     ],
-    ids=["two", "replica", "no-uuid", "shared"],
+    ids=["two", "replica", "no-uuid", "shared", "shared by one of two containers", "two containers"],
 )
 def test_what_is_no_whole_gpu_is_not_shared_and_told(rows: list[Held]):
     """Two GPUs, a replica of one, an id that is no UUID, or a GPU that somebody else has too: none, with a sentence."""
@@ -121,6 +125,27 @@ def test_gpus_come_and_go_and_nothing_changes_while_kubelet_is_silent():
     assert {"GPU-a"} == holders.held
     kubelet.rows = [row("two", "GPU-c")]
     assert ({"GPU-c"}, {"GPU-a"}) == look()
+
+
+def test_a_holder_that_can_not_be_told_what_it_holds_is_told_of_once():
+    """The API server is asked again at each look; its sentence is one line in the log, and the GPU is held."""
+    kubelet, api = FakeKubelet(), FakeApi()
+    kubelet.rows = [row("one", "GPU-a")]
+    holders = Holders(api, kubelet, [holder("one")], HOME, machine())  # type: ignore[arg-type]
+
+    async def refuses(*_: Any, **__: Any) -> None:
+        raise Forbidden("pods may not be patched")
+
+    async def three_looks() -> None:
+        for _ in range(3):
+            await holders.look()
+
+    api.patch = refuses  # type: ignore[method-assign]
+    with capture_logs() as told:
+        asyncio.run(three_looks())
+
+    refusals = [line["why"] for line in told if line["event"] == "holder-not-told"]
+    assert (["pods may not be patched"], {"GPU-a"}) == (refusals, holders.held)
 
 
 def test_a_machine_with_some_of_its_gpus_keeps_their_numbers_and_links():

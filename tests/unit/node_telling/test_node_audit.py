@@ -79,6 +79,18 @@ def test_a_stopped_program_has_its_grace_when_it_goes_on():
     assert [[], []] == told(one, (0, seen(7)), (60, seen(7)))
 
 
+def test_stopping_for_a_moment_makes_no_new_grace():
+    """The time for which it was stopped is no part of its grace; what went before is."""
+    stopped = [False]
+    one = Audit(lambda pid: Program(pid, "1", drives=True, stopped=stopped[0]), GRACE_S)
+    found = []
+    for at_s in range(0, 40, 4):
+        stopped[0] = at_s % 8 == 4
+        found += [at_s for each in told(one, (at_s, seen(7))) for _ in each]
+
+    assert [24] == found
+
+
 def test_a_number_that_was_given_to_another_program_starts_anew():
     """The moment at which a program began tells it from its predecessor."""
     began = ["1"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.node.processes import end_program, read_program
+from aliquot.node.processes import MOST_FILES, end_program, read_program
 
 
 def process(folder: Path, *, name: str = "train", state: str = "S", opened: str = "/dev/null") -> Path:
@@ -37,6 +37,32 @@ def test_who_has_the_driver_open_is_seen_by_its_files(tmp_path: Path, opened: st
 
     assert program is not None
     assert (expected, "0::/kubepods/pod1\n") == (program.drives, program.cgroup)
+
+
+@pytest.mark.parametrize(("listed", "expected"), [("  1 nvidia-frontend", True), ("  1 mem\n195 nvidia", False)])
+def test_a_device_of_the_driver_is_known_by_its_number_under_any_name(tmp_path: Path, listed: str, expected: bool):
+    """A container that made itself the same device under another name has the driver open all the same."""
+    proc = process(tmp_path, opened="/dev/null")
+    (proc / "devices").write_text(f"Character devices:\n{listed}\n\nBlock devices:\n  1 nvidia\n")
+
+    program = read_program(7, proc)
+
+    assert program is not None
+    assert expected == program.drives
+
+
+def test_who_has_more_open_than_is_looked_through_is_not_vouched_for(tmp_path: Path):
+    """Files in plenty hide no device."""
+    proc = process(tmp_path)
+    for number in range(4, MOST_FILES + 3):
+        (proc / f"7/fd/{number}").symlink_to("/dev/null")
+    before = read_program(7, proc)
+    (proc / f"7/fd/{MOST_FILES + 3}").symlink_to("/dev/null")
+    after = read_program(7, proc)
+
+    assert before is not None
+    assert after is not None
+    assert (False, None) == (before.drives, after.drives)
 
 
 def test_where_files_may_not_be_seen_nothing_is_claimed(tmp_path: Path):

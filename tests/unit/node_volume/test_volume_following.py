@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from volume_scenes import install, library
 
+from aliquot.node.driver import follow
 from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.source import find_source, loaded_version
 from aliquot.node.volume.volume import DriverVolume, VolumeError
@@ -158,6 +160,34 @@ def test_a_full_disk_is_told_and_tried_again(node: Node, monkeypatch: pytest.Mon
     assert OLD == node.driver.current.version
 
     assert NEW == node.look()
+
+
+def test_what_nobody_needs_goes_also_while_a_driver_can_not_be_mirrored():
+    """It may be what fills the disk."""
+
+    class Seats:
+        """Of a node whose disk is full; `driver` is its driver too."""
+
+        def __init__(self) -> None:
+            self.driver = self
+            self.pruned = asyncio.Event()
+
+        def look(self) -> None:
+            raise VolumeError("no room")
+
+        def prune(self, named: list[str]) -> list[str]:
+            self.pruned.set()
+            return []
+
+    async def followed() -> None:
+        seats = Seats()
+        task = asyncio.create_task(follow(seats, (), print, 0.01))  # type: ignore[arg-type]
+        try:
+            await asyncio.wait_for(seats.pruned.wait(), 10)
+        finally:
+            task.cancel()
+
+    asyncio.run(followed())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,20 @@ def test_a_cache_that_is_cut_short_is_refused(entries: list[Cached], data: st.Da
 
     with pytest.raises(BadCache, match="ldconfig"):
         read_cache(short)
+
+
+@pytest.mark.parametrize("form", [old_cache, new_cache])
+def test_a_name_in_another_encoding_takes_nothing_from_the_others(form: Callable[[list[Cached]], bytes]):
+    """File names are bytes; one that is no UTF-8 is read like any other, and means the same file."""
+    entries = [Cached("libn\udcf6d.so.1", "/usr/lib/libn\udcf6d.so.1", 64), Cached("libcuda.so.1", "/lib/c.so.1", 64)]
+
+    assert tuple(entries) == read_cache(form(entries))
+
+
+def test_a_name_without_an_end_is_refused():
+    """No path is longer than the kernel takes, so a damaged cache makes nobody read all of it again and again."""
+    with pytest.raises(BadCache, match="ldconfig"):
+        read_cache(new_cache([Cached("libcuda.so.1", "/" + 4096 * "x", 64)]))
 
 
 @given(st.binary(max_size=200))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,27 @@ from volume_scenes import install, library, new_cache
 
 from aliquot.node.volume.elf import NotElf, read_library
 from aliquot.node.volume.ldcache import Cached
-from aliquot.node.volume.source import NoDriverFiles, find_source, from_libraries, from_root
+from aliquot.node.volume.source import NoDriverFiles, find_source, from_libraries, from_root, within
 from aliquot.node.volume.volume import DriverVolume, Generation, VolumeError
+
+LOOKS = """
+import os, pathlib, sys, threading
+from aliquot.node.volume.elf import NotElf, read_library
+sys.setswitchinterval(1e-6)
+path = pathlib.Path(sys.argv[1])
+whole, file = path.read_bytes(), os.open(path, os.O_RDWR)
+def replace():
+    while True:
+        os.ftruncate(file, 0)
+        os.pwrite(file, whole, 0)
+threading.Thread(target=replace, daemon=True).start()
+for _ in range(3000):
+    try:
+        read_library(path)
+    except NotElf:
+        pass
+os._exit(0)
+"""
 
 
 @pytest.fixture
@@ -58,6 +80,35 @@ def test_a_damaged_library_is_refused_at_any_length(tmp_path: Path):
             read_library(tmp_path / "file")
 
 
+@pytest.mark.parametrize("bits", [64, 32])
+def test_a_library_whose_numbers_make_no_sense_is_refused(tmp_path: Path, bits: int):
+    """Wherever a number stands that leads out of the file, the answer is the facts or a refusal, and soon."""
+    whole = library("libcuda.so.1", bits=bits)
+    for at in range(16, len(whole) - 8):
+        for number in (0, 2**31, 2**62, 2**63, 2**64 - 1):
+            (tmp_path / "file").write_bytes(whole[:at] + number.to_bytes(8, "little") + whole[at + 8 :])
+            with contextlib.suppress(NotElf):
+                assert bits == read_library(tmp_path / "file").bits
+
+
+@pytest.mark.parametrize("soname", ["../../../../tmp/libcuda.so.1", "/libcuda.so.1", ".."])
+def test_a_library_that_names_a_path_is_refused(tmp_path: Path, soname: str):
+    """A mirror makes files of these names, and makes them in its own folder only."""
+    (tmp_path / "file").write_bytes(library(soname))
+
+    with pytest.raises(NotElf):
+        read_library(tmp_path / "file")
+
+
+def test_a_library_that_is_cut_short_while_it_is_read_does_no_harm(tmp_path: Path):
+    """A driver is looked at while it is being replaced; the looker lives on."""
+    (tmp_path / "file").write_bytes(library("libcuda.so.1") + bytes(1 << 16))
+
+    done = subprocess.run([sys.executable, "-c", LOOKS, tmp_path / "file"], capture_output=True, text=True, check=False)
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
 def test_programs_find_every_name_in_the_origin(volume: DriverVolume, root: Path):
     """Beside each file stand its soname and its bare name, all leading to the driver."""
     found = volume.refresh(from_root(root))
@@ -65,6 +116,14 @@ def test_programs_find_every_name_in_the_origin(volume: DriverVolume, root: Path
              for end in ("", ".1", ".570.124.06")}  # fmt: skip
 
     assert dict.fromkeys(names, b"570.124.06") == seen(found.origin / "lib64")
+
+
+@pytest.mark.parametrize("name", ["libnvidia-nvvm70.so.4", "libnvidia-tileiras.so.570.124.06"])
+def test_compilers_that_newer_drivers_load_later_come_along(volume: DriverVolume, root: Path, name: str):
+    """A program that has its kernels compiled by the driver finds them missing only then."""
+    (root / "usr/lib/x86_64-linux-gnu" / name).write_bytes(library(name))
+
+    assert name in seen(volume.refresh(from_root(root)).shared / "lib64")
 
 
 def test_ours_stands_for_both_libraries_in_the_shared_tree(volume: DriverVolume, root: Path):
@@ -109,6 +168,48 @@ def test_a_driver_container_is_read_inside_its_own_root(tmp_path: Path, volume: 
 
     assert "570.124.06" == source.version
     assert container / "opt/nv/libcuda.so.570.124.06" == source.library("libcuda.so").file
+
+
+def test_links_of_a_drivers_root_lead_nowhere_else(tmp_path: Path):
+    """Its cache and its folders are its own also where they are absolute links, as in an image made by hand."""
+    root = tmp_path / "driver"
+    install(root, "570.124.06", folder="opt/lib")
+    install(root, "570.124.06", folder="opt/cached")
+    (root / "opt/cached/libnvidia-nvvm.so.570.124.06").write_bytes(library("libnvidia-nvvm.so.4"))
+    (root / "usr/lib64").symlink_to("/opt/lib")
+    (root / "etc").mkdir()
+    (root / "etc/ld.so.cache").symlink_to("/opt/cache")
+    entry = Cached("libnvidia-nvvm.so.4", "/opt/cached/libnvidia-nvvm.so.570.124.06", 64)
+    (root / "opt/cache").write_bytes(new_cache([entry]))
+
+    found = {library.file.relative_to(root).as_posix() for library in from_root(root).libraries}
+
+    names = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
+    assert {"opt/cached/libnvidia-nvvm.so.570.124.06", *(f"opt/lib/{n}.so.570.124.06" for n in names)} == found
+
+
+def test_of_two_files_with_one_name_the_loaders_first_counts(tmp_path: Path, volume: DriverVolume):
+    """As where an installer and a package put the same version into two folders."""
+    root = tmp_path / "root"
+    install(root, "570.124.06", folder="usr/lib64")
+    install(root, "570.124.06", folder="opt/nv")
+    (root / "opt/nv/libcuda.so.570.124.06").write_bytes(library("libcuda.so.1", content="the loader's"))
+    (root / "etc").mkdir()
+    (root / "etc/ld.so.cache").write_bytes(new_cache([Cached("libcuda.so.1", "/opt/nv/libcuda.so.1", 64)]))
+
+    assert volume.refresh(from_root(root)).libcuda.read_bytes().endswith(b"the loader's")
+
+
+def test_a_link_that_goes_while_it_is_followed_leads_nowhere(root: Path, monkeypatch: pytest.MonkeyPatch):
+    """A driver that is being replaced is no error of whoever looks at it."""
+
+    def gone(self: Path) -> Path:
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(Path, "readlink", gone)
+
+    assert within(root, "usr/lib/x86_64-linux-gnu/libcuda.so.1") is None
+    assert "570.124.06" == from_root(root).version
 
 
 def test_the_32_bit_twin_goes_to_a_folder_of_its_own(root: Path, volume: DriverVolume):
@@ -170,6 +271,24 @@ def test_a_full_disk_leaves_the_current_generation(volume: DriverVolume, root: P
 
     assert (before, [before]) == (volume.current, volume.generations())
     assert {before.name, "current"} == {path.name for path in before.folder.parent.iterdir()}
+
+
+def test_what_a_crash_left_makes_room_before_the_next_is_made(
+    volume: DriverVolume, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Half a driver of another version would else keep a full disk full, and the agent from ever starting."""
+    left = tmp_path / "volume/.making-535"
+    left.mkdir(parents=True)
+    link = os.link
+
+    def on_a_full_disk(file: Path, target: Path) -> None:
+        if left.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        link(file, target)
+
+    monkeypatch.setattr("aliquot.node.volume.mirror.os.link", on_a_full_disk)
+
+    assert "570.124.06" == volume.refresh(from_root(root)).version
 
 
 def test_what_a_crash_left_is_swept(volume: DriverVolume, root: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +17,9 @@ def old_cache(entries: Sequence[Cached]) -> bytes:
     strings, table = b"", b""
     for entry in entries:
         key = len(strings)
-        strings += entry.name.encode() + b"\0"
+        strings += os.fsencode(entry.name) + b"\0"
         value = len(strings)
-        strings += entry.path.encode() + b"\0"
+        strings += os.fsencode(entry.path) + b"\0"
         table += struct.pack("<iII", FLAGS[entry.bits], key, value)
     return OLD_MAGIC.ljust(12, b"\0") + struct.pack("<I", len(entries)) + table + strings
 
@@ -28,9 +29,9 @@ def new_cache(entries: Sequence[Cached]) -> bytes:
     strings, table, start = b"", b"", 48 + 24 * len(entries)
     for entry in entries:
         key = start + len(strings)
-        strings += entry.name.encode() + b"\0"
+        strings += os.fsencode(entry.name) + b"\0"
         value = start + len(strings)
-        strings += entry.path.encode() + b"\0"
+        strings += os.fsencode(entry.path) + b"\0"
         table += struct.pack("<iIIIQ", FLAGS[entry.bits], key, value, 0, 1 << 62 if entry.special else 0)
     header = NEW_MAGIC + struct.pack("<IIB3xI12x", len(entries), len(strings), 2, 0)
     return header + table + strings

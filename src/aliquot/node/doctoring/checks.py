@@ -114,7 +114,7 @@ def _stock(kubelet: Kubelet, gpus: str) -> Iterator[Finding]:
 
 
 def _agent(host: Host) -> Iterator[Finding]:
-    state = host.kubelet.plugins.get(OURS, "missing")
+    state = host.kubelet.plugins.get(OURS, "barred" if host.kubelet.registration == "barred" else "missing")
     where = f"{host.kubelet_dir}/device-plugins/{OURS}"
     if state == "refuses":
         found = f"{where} is left over: the agent that made it is gone"

@@ -1,10 +1,12 @@
 """Looks at a node: its own root, or another that is mounted somewhere. It changes nothing but a file made and removed.
 
-A path is the node's own; `root` says where the node's root is seen from here.
+A path is the node's own; `root` says where the node's root is seen from here. What may not be seen, as by somebody who
+is not root, is told apart from what is not there only where the two are mended differently.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -91,11 +93,11 @@ def socket_state(path: Path) -> SocketState:
 
 def folder_state(folder: Path) -> FolderState:
     """Whether a file can be written there, to the disk; it is tried, and nothing of it stays."""
-    if not folder.exists():
-        return "missing"
-    if not folder.is_dir():
-        return "no folder"
     try:
+        if not folder.exists():
+            return "missing"
+        if not folder.is_dir():
+            return "no folder"
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"\0" * PROBE_BYTES)
             file.flush()
@@ -116,17 +118,25 @@ def read_cgroups(top: Path, *, contained: bool = False) -> Cgroups:
     try:
         known = frozenset((top / "cgroup.controllers").read_text().split())
     except OSError:
-        version = 1 if (top / "memory").is_dir() or (top / "cpu").is_dir() else 0
+        version = 1 if _there(top / "memory") or _there(top / "cpu") else 0
         return Cgroups(version=version, whole=not contained)
     given = None
     for pods in _PODS:
         file = top / pods / "cgroup.controllers"
-        if file.exists():
+        with contextlib.suppress(OSError):
             given = frozenset(file.read_text().split())
     return Cgroups(2, _read_only(top), known, given, whole=not contained)
 
 
 # -- inside -----------------------------------------------------------------------------------------------------------
+
+
+def _there(path: Path) -> bool:
+    """Whether something is there that may be seen."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _read_only(path: Path) -> bool:
@@ -162,9 +172,9 @@ def _runtime(root: Path, kubelet_dir: Path) -> Runtime | None:
     for socket_path, config in CONTAINERD_PLACES:
         if wanted and socket_path not in wanted:
             continue
-        if below(root, config).exists() or (socket_path in wanted or below(root, socket_path).exists()):
+        if _there(below(root, config)) or socket_path in wanted or _there(below(root, socket_path)):
             return _containerd(root, config)
-    if (CRIO_SOCKET in wanted) or any(below(root, path).exists() for path in (CRIO_SOCKET, *CRIO_FILES)):
+    if (CRIO_SOCKET in wanted) or any(_there(below(root, path)) for path in (CRIO_SOCKET, *CRIO_FILES)):
         return _crio(root)
     return None
 
@@ -173,7 +183,7 @@ def _containerd(root: Path, config: str) -> Runtime:
     texts: list[tuple[str, str]] = []
     trouble = ""
     try:
-        if below(root, config).exists():
+        if _there(below(root, config)):
             texts.append((config, below(root, config).read_text()))
             for pattern in imports_of(texts[0][1], Path(config).parent):
                 found = sorted(root.glob(pattern.lstrip("/")))
@@ -188,7 +198,7 @@ def _containerd_release(root: Path) -> tuple[int, ...]:
     """By the program itself; empty where it can not be run from here."""
     for folder in ("usr/bin", "usr/local/bin", "opt/bin"):
         program = root / folder / "containerd"
-        if not program.exists():
+        if not _there(program):
             continue
         try:
             done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
@@ -220,14 +230,14 @@ def _kubelet_configuration(folder: Path) -> dict[str, Any]:
 
 def _kubelet(root: Path, folder: Path) -> Kubelet:
     plugins = below(root, folder) / "device-plugins"
-    gates = _kubelet_configuration(below(root, folder)).get("featureGates") or {}
-    sockets = sorted(plugins.glob("*.sock")) if plugins.is_dir() else []
+    gates = _kubelet_configuration(below(root, folder)).get("featureGates")
+    sockets = sorted(plugins.glob("*.sock")) if _there(plugins) else []
     return Kubelet(
         registration=socket_state(plugins / "kubelet.sock"),
         pod_resources=socket_state(below(root, folder) / "pod-resources" / "kubelet.sock"),
         plugins={path.name: socket_state(path) for path in sockets if path.name != "kubelet.sock"},
         offered=offered(plugins),
-        cdi=gates.get(CDI_GATE) is not False,
+        cdi=not (isinstance(gates, dict) and gates.get(CDI_GATE) is False),
     )
 
 
@@ -250,7 +260,7 @@ def _arbiter(folder: Path) -> Arbiter:
 
 def _folders(settings: Settings, root: Path) -> Folders:
     state = below(root, settings.state_dir)
-    free_mib = shutil.disk_usage(state).free >> 20 if state.is_dir() else 1 << 20
+    free_mib = shutil.disk_usage(state).free >> 20 if _there(state) else 1 << 20
     untold = root != Path("/") and _read_only(root)  # the mount of the root says nothing of the node's own
 
     def state_of(name: str) -> FolderState:
@@ -262,12 +272,14 @@ def _folders(settings: Settings, root: Path) -> Folders:
 
 def _checkpoint(path: Path) -> str:
     """What is wrong with the agent's checkpoint; tried on a copy, since the agent's reader sets a damaged one aside."""
-    if not path.exists():
+    if not _there(path):
         return ""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / path.name
         try:
             copy.write_bytes(path.read_bytes())
+        except PermissionError:
+            return ""  # the state folder is told as one that can not be tried
         except OSError as error:
             return f"{path} can not be read ({error.strerror})"
         trouble = read_checkpoint(copy)[1]

@@ -10,8 +10,11 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import msgspec
+
+T = TypeVar("T")
 CONTAINERD: Final = "containerd"
 CRIO: Final = "CRI-O"
 DEFAULT_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
@@ -34,6 +37,32 @@ class Runtime:
     trouble: str = ""
 
 
+class _Section(msgspec.Struct):
+    """What is read of the plugin's section, in either program."""
+
+    enable_cdi: bool | None = None
+    cdi_spec_dirs: list[str] | None = None
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return DEFAULT_FOLDERS if self.cdi_spec_dirs is None else tuple(self.cdi_spec_dirs)
+
+
+class _Containerd(msgspec.Struct):
+    version: int = 1
+    imports: list[str] = []
+    disabled_plugins: list[str] = []
+    plugins: dict[str, Any] = {}
+
+
+class _Crio(msgspec.Struct):
+    crio: dict[str, Any] = {}
+
+
+class _Unreadable(Exception):
+    """A text that is no TOML, or has something else where a setting that is read belongs."""
+
+
 def containerd(config: str, texts: Iterable[tuple[str, str]], release: tuple[int, ...] = ()) -> Runtime:
     """containerd by its files (name and text, each after those that it replaces) and its release, where that is known.
 
@@ -43,18 +72,18 @@ def containerd(config: str, texts: Iterable[tuple[str, str]], release: tuple[int
     made = Runtime(CONTAINERD, config, cdi)
     for name, text in texts:
         try:
-            content = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            content = _read(text, _Containerd)
+            section = _read_part(content.plugins, _CRI)
+        except _Unreadable as error:
             return replace(made, trouble=f"{name}: {error}")
-        if content.get("version", 1) >= 3:
+        if content.version >= 3:
             cdi = True
             made = replace(made, cdi=True if made.cdi is None else made.cdi)
-        disabled = {str(plugin) for plugin in content.get("disabled_plugins", ())}
-        made = replace(made, serves_kubelet=made.serves_kubelet and not disabled & set(_CRI))
-        plugins = content.get("plugins", {})
-        section = next((plugins[plugin] for plugin in _CRI if plugin in plugins), None)
+        disabled = set(content.disabled_plugins) & set(_CRI)
+        made = replace(made, serves_kubelet=made.serves_kubelet and not disabled)
         if section is not None:
-            made = replace(made, cdi=section.get("enable_cdi", cdi), folders=_folders(section))
+            stated = cdi if section.enable_cdi is None else section.enable_cdi
+            made = replace(made, cdi=stated, folders=section.folders)
     return made
 
 
@@ -63,22 +92,44 @@ def crio(config: str, texts: Iterable[tuple[str, str]]) -> Runtime:
     made = Runtime(CRIO, config, True)
     for name, text in texts:
         try:
-            section = tomllib.loads(text).get("crio", {}).get("runtime", {})
-        except tomllib.TOMLDecodeError as error:
+            section = _read_part(_read(text, _Crio).crio, ("runtime",))
+        except _Unreadable as error:
             return replace(made, trouble=f"{name}: {error}")
-        if "cdi_spec_dirs" in section:
-            made = replace(made, folders=_folders(section))
+        if section is not None and section.cdi_spec_dirs is not None:
+            made = replace(made, folders=section.folders)
     return made
 
 
 def imports_of(text: str, folder: Path) -> tuple[str, ...]:
     """Patterns of the files that a containerd configuration in `folder` imports."""
     try:
-        listed = tomllib.loads(text).get("imports", ())
-    except tomllib.TOMLDecodeError:
+        return tuple(str(folder / pattern) for pattern in _read(text, _Containerd).imports)
+    except _Unreadable:
         return ()
-    return tuple(str(folder / str(pattern)) for pattern in listed)
 
 
-def _folders(section: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(str(folder) for folder in section.get("cdi_spec_dirs", DEFAULT_FOLDERS))
+def _read(text: str, kind: type[T]) -> T:
+    """The settings of a file.
+
+    Raises:
+        _Unreadable: with the line, or the setting and what it has to be.
+    """
+    try:
+        return msgspec.convert(tomllib.loads(text), kind)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise _Unreadable(str(error)) from None
+
+
+def _read_part(sections: dict[str, Any], names: Iterable[str]) -> _Section | None:
+    """The first of these sections that is there.
+
+    Raises:
+        _Unreadable: as `_read`.
+    """
+    for name in names:
+        if name in sections:
+            try:
+                return msgspec.convert(sections[name], _Section)
+            except msgspec.ValidationError as error:
+                raise _Unreadable(f"{error}, in section {name}") from None
+    return None

@@ -42,14 +42,21 @@ class Auditing:
         if (works := self._audit.totals.works) != self._works:
             self._works = works
             _LOG.info("audit", level="audited" if works else "cooperative")
-        for bypass in found:
-            await self._tell(bypass)
+        # All are ended before the first is told: an API server that hangs buys nobody time.
+        ends = [await self._end(bypass) for bypass in found]
+        for bypass, ended in zip(found, ends, strict=True):
+            await self._tell(bypass, ended=ended)
 
-    async def _tell(self, bypass: Bypass) -> None:
+    async def _end(self, bypass: Bypass) -> bool:
+        if not self._kill or self._pods.get(pod_of(bypass.program.cgroup)[0]) is None:
+            return False
+        ended = await asyncio.to_thread(end_program, bypass.program)
+        self._audit.ended(int(ended))
+        return ended
+
+    async def _tell(self, bypass: Bypass, *, ended: bool) -> None:
         program, (uid, container_id) = bypass.program, pod_of(bypass.program.cgroup)
         pod = self._pods.get(uid) if uid else None
-        ended = pod is not None and self._kill and await asyncio.to_thread(end_program, program)
-        self._audit.ended(int(ended))
         _LOG.warning(
             "unregistered-process", pid=program.pid, name=program.name, gpu=bypass.gpu, memory_mib=bypass.memory_mib,
             pod=str(pod.key) if pod else "", ended=ended,

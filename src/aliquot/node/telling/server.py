@@ -110,7 +110,9 @@ async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterato
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise PortTaken(f"{host}:{port} can not be listened on ({error.strerror}); set --display-port") from None
+        raise PortTaken(
+            f"{host}:{port} can not be listened on ({error.strerror}); set --display-address or --display-port"
+        ) from None
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=2
     )

@@ -10,6 +10,7 @@ start, the old one's from the end of its entries.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from aliquot.model.errors import AliquotError
 OLD_MAGIC: Final = b"ld.so-1.7.0"
 NEW_MAGIC: Final = b"glibc-ld.so.cache1.1"
 ENTRIES_MOST: Final = 1 << 20
+NAME_MOST: Final = 4096
+"""Bytes of a path, with its end. Source: Linux, PATH_MAX."""
 _OLD_HEADER: Final = 16
 _OLD_ENTRY: Final = struct.Struct("<iII")
 _NEW_HEADER: Final = 48
@@ -64,7 +67,7 @@ def read_cache(data: bytes) -> tuple[Cached, ...]:
             return tuple(_old(data, count, end))
         if data.startswith(NEW_MAGIC):
             return tuple(_new(data))
-    except (struct.error, IndexError, UnicodeDecodeError):
+    except (struct.error, IndexError):
         raise BadCache("the loader's cache is cut short or damaged; make it anew: ldconfig") from None
     raise BadCache("the loader's cache has no form that is known; make it anew: ldconfig")
 
@@ -100,7 +103,8 @@ def _bits(flags: int) -> Bits:
 
 
 def _text(data: bytes, at: int) -> str:
-    end = data.find(b"\0", at)
+    """A name as file names are, of whatever bytes: one in another encoding takes nothing from the others."""
+    end = data.find(b"\0", at, at + NAME_MOST)
     if at >= len(data) or end < 0:
         raise IndexError(at)
-    return data[at:end].decode()
+    return os.fsdecode(data[at:end])

@@ -3,7 +3,8 @@
 Those that compute, video and management need; graphics is left to NVIDIA's own container toolkit. libOpenCL.so.1 is no
 file of the driver's: images bring their own loader for it.
 
-Source: libnvidia-container, src/nvc_info.c (utility, compute and video libraries; utility and compute binaries).
+Sources: libnvidia-container, src/nvc_info.c (utility, compute and video libraries; utility and compute binaries);
+NVIDIA's CUDA compatibility package 13.4 (nvvm70, tileiras: compilers that newer drivers load when they are needed).
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ LIBRARIES: Final = (
     "libnvidia-ml.so",
     "libnvidia-nscq.so",
     "libnvidia-nvvm.so",
+    "libnvidia-nvvm70.so",
     "libnvidia-opencl.so",
     "libnvidia-opticalflow.so",
     "libnvidia-pkcs11-openssl3.so",
     "libnvidia-pkcs11.so",
     "libnvidia-ptxjitcompiler.so",
+    "libnvidia-tileiras.so",
     "libvdpau_nvidia.so",
 )
 BINARIES: Final = (

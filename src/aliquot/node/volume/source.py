@@ -36,6 +36,7 @@ _LIBRARY_FOLDERS: Final = (
 _PROGRAM_FOLDERS: Final = ("usr/bin", "usr/sbin", "usr/local/bin", "bin", "sbin", "usr/lib/wsl/lib")
 _VERSION: Final = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
 _LINKS_MOST: Final = 40
+_CACHE_MOST: Final = 64 << 20
 # What the loaded kernel module says of itself; a library of another version is refused by it.
 # Source: NVIDIA driver README, "Using the /proc file system interface".
 LOADED: Final = Path("/proc/driver/nvidia/version")
@@ -100,6 +101,7 @@ def from_root(root: Path = Path("/")) -> DriverSource:
         NoDriverFiles: no libcuda, or no libnvidia-ml; the two are what a share needs.
     """
     found: dict[Path, Found] = {}
+    names: set[tuple[int, str]] = set()
     for path in (*_cached(root), *_lying(root)):
         real = within(root, path)
         if real is None or real in found:
@@ -108,7 +110,9 @@ def from_root(root: Path = Path("/")) -> DriverSource:
             library = read_library(real)
         except (OSError, NotElf):
             continue
-        found[real] = Found(real, library.bits, library.soname or path.name)
+        if (library.bits, real.name) not in names:  # one of that name in a later folder is never loaded
+            names.add((library.bits, real.name))
+            found[real] = Found(real, library.bits, library.soname or path.name)
     source = DriverSource(tuple(found.values()), tuple(_programs(root)), _version(found), root=root)
     try:
         for name in SUBSTITUTED:
@@ -156,7 +160,20 @@ def loaded_version(told: Path = LOADED) -> str:
 
 def within(root: Path, path: str | Path) -> Path | None:
     """The real file of a path inside a root, absolute links read as the root's own; None where there is none."""
-    left = [part for part in Path(path).parts if part != "/"]
+    try:
+        found = _resolved(root, Path(path))
+        return found if found is not None and found.is_file() else None
+    except OSError:
+        return None  # it went while it was looked at, or may not be looked at
+
+
+def _resolved(root: Path, path: Path) -> Path | None:
+    """Where a path inside a root leads; None for links in a circle.
+
+    Raises:
+        OSError: a link went while it was followed, or may not be seen.
+    """
+    left = [part for part in path.parts if part != "/"]
     at = root
     links = 0
     while left:
@@ -174,12 +191,15 @@ def within(root: Path, path: str | Path) -> Path | None:
             at = root if target.is_absolute() else at
             continue
         at = step
-    return at if at.is_file() else None
+    return at
 
 
 def _cached(root: Path) -> Iterator[Path]:
+    file = within(root, "etc/ld.so.cache")
     try:
-        entries = read_cache((root / "etc/ld.so.cache").read_bytes())
+        if file is None or file.stat().st_size > _CACHE_MOST:
+            return
+        entries = read_cache(file.read_bytes())
     except (OSError, BadCache):
         return  # the folders are looked at in any case
     yield from (Path(entry.path) for entry in entries if is_drivers(entry.name) and not entry.special)
@@ -188,7 +208,8 @@ def _cached(root: Path) -> Iterator[Path]:
 def _lying(root: Path) -> Iterator[Path]:
     for folder in _LIBRARY_FOLDERS:
         try:
-            names = sorted(each.name for each in (root / folder).iterdir())
+            real = _resolved(root, Path(folder))
+            names = sorted(each.name for each in real.iterdir()) if real is not None else []
         except OSError:
             continue
         yield from (Path(folder) / name for name in names if is_drivers(name))

@@ -147,8 +147,9 @@ class DriverVolume:
         return sorted(path.name for path in gone)
 
     def _make(self, name: str, source: DriverSource) -> Generation:
+        for left in self._folder.glob(f"{_MAKING}*"):
+            _remove(left)  # a crash left it, and it may be what fills the disk
         making = self._folder / f"{_MAKING}{name}"
-        shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
         try:
             mirror(source, making, self._hook)

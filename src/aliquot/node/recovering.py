@@ -1,0 +1,94 @@
+"""The recovery at work: asks everybody who still knows, goes on with what `recovery` makes of it, sweeps the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from aliquot.kube.names import PLAN
+from aliquot.kube.plan import read_plan
+from aliquot.model.errors import AliquotError
+from aliquot.node.allotments import Allotments
+from aliquot.node.cdi import write_spec
+from aliquot.node.checkpoint import Allotment, read_checkpoint
+from aliquot.node.events import Events
+from aliquot.node.kubelet import PodResources, noted
+from aliquot.node.leaving import sweep
+from aliquot.node.pods import Pods
+from aliquot.node.recovery import Known, recover
+from aliquot.node.seating import Seating
+from aliquot.node.settings import Settings
+
+_LOG: Final = structlog.get_logger("aliquot.node")
+
+
+class Recovering:
+    """`run` is done once, before anything new is given."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        pods: Pods,
+        resources: PodResources,
+        allotments: Allotments,
+        seating: Seating,
+        events: Events,
+    ) -> None:
+        self._settings = settings
+        self._pods = pods
+        self._resources = resources
+        self._allotments = allotments
+        self._seating = seating
+        self._events = events
+        self._cdi = Path(settings.cdi_dir)
+
+    async def run(self) -> str:
+        """Everybody has again what they had; what was done, in a few words.
+
+        Raises:
+            CheckpointError: what is gone on with could not be written.
+        """
+        content, trouble = await asyncio.to_thread(read_checkpoint, self._settings.checkpoint)
+        if trouble:
+            await self._events.about_node("CheckpointLost", trouble)
+        kept = content.allotments if content.node in ("", self._settings.name) else ()
+        try:
+            held = await self._resources.held()
+        except OSError:
+            held = []
+        entries = await asyncio.to_thread(noted, self._settings.device_plugins)
+        found = recover(held, entries, kept, self._known())
+        for difference in found.differences:
+            _LOG.warning("difference", what=difference)
+            await self._events.about_node("BooksDiffer", difference)
+        await self._allotments.start_with(found.allotments)
+        seated = [allotment for allotment in found.allotments if await self._seat_again(allotment)]
+        swept = await asyncio.to_thread(sweep, self._cdi, self._allotments, self._seating)
+        return f"{len(seated)} seats, {len(found.differences)} differences, {swept} left-overs removed"
+
+    def _known(self) -> dict[str, Known] | None:
+        """The node's pods; None while the API server has not told them."""
+        if not self._pods.synced:
+            return None
+        return {pod.key.uid: Known(pod.key, pod.metadata.annotations.get(PLAN, ""), pod.ended) for pod in self._pods}
+
+    async def _seat_again(self, allotment: Allotment) -> bool:
+        """Whether its container has its seat again; one that can not have it is told on its pod."""
+        owner = allotment.owner
+        if owner is None or not allotment.plan:
+            return False
+        try:
+            plan = read_plan({PLAN: allotment.plan})
+            assert plan is not None
+            had = allotment.driver
+            seat = await asyncio.to_thread(self._seating.take, owner, allotment.container, plan, driver=had, again=True)
+            write_spec(self._cdi, allotment.name, seat.edits)
+        except (AliquotError, OSError) as error:
+            _LOG.warning("not-seated-again", pod=str(owner), container=allotment.container, why=str(error))
+            text = f"container {allotment.container}: {error}"
+            await self._events.about_pod(owner.namespace, owner.pod, owner.uid, "GpuShareLost", text, "Warning")
+            return False
+        return True

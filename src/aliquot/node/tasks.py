@@ -1,0 +1,89 @@
+"""The agent's tasks: those that last as long as it does, and those that are done once and over.
+
+A lasting task that ends, by an error or by itself, ends the agent, so that it is started again as a whole: half an
+agent would go on giving shares away that nobody looks after. A task for one thing that fails is told, and no more: a
+file that can not be removed now is no reason to take the node's shares away from everybody. Whoever starts such a task
+sees to it that what it left undone is found again (see `checking`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+import structlog
+
+from aliquot.model.errors import AliquotError
+
+_LOG: Final = structlog.get_logger("aliquot.node")
+
+
+class PartEnded(AliquotError):
+    """A part of the agent that lasts as long as it does came to an end."""
+
+
+class Tasks:
+    """All tasks of one agent; they run in the loop that is running when they are started."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+        self._failed = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._ending = False
+
+    def last(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run what never ends before `end`."""
+        self._start(name, work, self._lasting_ended)
+
+    def once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run what is done and over; an error of it is a line in the log."""
+        self._start(name, work, _once_ended)
+
+    async def until(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`.
+
+        Raises:
+            PartEnded: a lasting task came to an end before; if it was by an error, that one is raised.
+        """
+        waits = [asyncio.create_task(event.wait()) for event in (stop, self._failed)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def end(self) -> None:
+        """Cancel all and wait until they have ended."""
+        self._ending = True
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _start(self, name: str, work: Coroutine[Any, Any, None], ended: Callable[[asyncio.Task[None]], None]) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(ended)
+
+    def _lasting_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if self._ending or self._failure is not None:
+            return
+        self._failure = error or PartEnded(f"the agent's part {task.get_name()!r} ended by itself; it is started anew")
+        self._failed.set()
+
+
+async def every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Do it again and again, first after one period."""
+    while True:
+        await asyncio.sleep(period_s)
+        await work()
+
+
+def _once_ended(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, AliquotError | OSError):
+        _LOG.warning("not-done", what=task.get_name(), why=str(error))
+    elif error is not None:
+        _LOG.error("not-done", what=task.get_name(), exc_info=error)

@@ -1,0 +1,171 @@
+"""The allocation check at work, the end of pods and the recovery, with a real arbiter and an emulated machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from node_room import Room
+
+from aliquot.kube.names import GPU_PERCENT, PLAN
+from aliquot.kube.resources import PODS
+from aliquot.node.checking import AllocationCheck
+from aliquot.node.checkpoint import PodKey
+from aliquot.node.leaving import Leaving
+from aliquot.node.pods import Pods
+from aliquot.node.recovering import Recovering
+
+
+class Told:
+    """Stands for the API server and the agent's events; `deleted` are the pods that were."""
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+        self.reasons: list[str] = []
+
+    async def delete(self, resource: object, name: str, *, namespace: str, uid: str) -> None:
+        assert resource is PODS
+        self.deleted.append(f"{namespace}/{name} {uid}")
+
+    async def about_pod(self, *facts: str) -> None:
+        self.reasons.append(facts[3])
+
+
+class Checked(Room):
+    """The room with its allocation check and what clears pods; `check` is one look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = Told()
+        parts = (cast("Pods", self.pods), self.resources, self.allotments, self.seating)
+        self.leaving = Leaving(Path(self.settings.cdi_dir), self.allotments, self.seating, self.resources, parts[0])
+        anything = cast("Any", self.answers)
+        self.one = AllocationCheck(self.settings, anything, *parts, anything, self._leave)
+        self.recovering = Recovering(self.settings, *parts, anything)
+        self._clears: list[asyncio.Task[None]] = []
+
+    def _leave(self, owner: PodKey) -> None:
+        self._clears.append(asyncio.get_running_loop().create_task(self.leaving.clear(owner)))
+
+    def check(self) -> None:
+        """One look, and all that it began."""
+
+        async def look() -> None:
+            await self.one.look()
+            await asyncio.gather(*self._clears)
+
+        self.do(look())
+
+    def started(self, name: str) -> PodKey:
+        """A pod whose container was started."""
+        self.pod(name, 0, 300, 1024)
+        self.admit(name, 30)
+        self.start(name)
+        return self.pods.known[f"uid-{name}"].key
+
+
+@pytest.fixture
+def room() -> Iterator[Checked]:
+    made = Checked()
+    try:
+        made.kubelet.wait_allocatable(GPU_PERCENT, 200)
+        yield made
+    finally:
+        made.close()
+
+
+def test_the_seat_of_a_pod_whose_end_was_missed_is_left_at_the_second_check(room: Checked):
+    """As where clearing it failed, or it ended while the agent recovered; its part of the GPU is free again."""
+    room.started("a")
+    room.kubelet.end_pod("ns", "a")
+    del room.pods.known["uid-a"]
+
+    room.check()
+    assert {"ns/a/main"} == set(room.tenants())
+    room.check()
+
+    assert ({}, {}) == (room.tenants(), room.seating.seats)
+    assert [] == list((room.folder / "cdi").iterdir())
+
+
+def test_no_seat_is_left_before_the_api_server_has_told_the_pods(room: Checked):
+    """An agent that goes on with what is on disk knows of no pod, which says nothing about them."""
+    room.started("a")
+    room.pods.known.clear()
+    room.pods.synced = False
+
+    for _ in range(3):
+        room.check()
+
+    assert {"ns/a/main"} == set(room.tenants())
+
+
+def test_a_device_file_that_can_not_be_removed_is_tried_again(room: Checked):
+    """The seat is left all the same, nothing fails, and the name stays known until its file is gone."""
+    owner = room.started("a")
+    (file,) = (room.folder / "cdi").iterdir()
+    file.unlink()
+    file.mkdir()  # not to be unlinked by anybody
+    room.kubelet.end_pod("ns", "a")
+    del room.pods.known["uid-a"]
+
+    room.do(room.leaving.clear(owner))
+    assert ({}, 1) == (room.tenants(), len(list(room.allotments)))
+    file.rmdir()
+    file.write_text("{}")
+    for _ in range(2):
+        room.check()
+
+    assert ([], []) == (list(room.allotments), list((room.folder / "cdi").iterdir()))
+
+
+def test_a_refusal_that_came_right_costs_no_pod_its_life(room: Checked):
+    """A pod of a controller is replaced while one of its containers is refused, not after that one was seated."""
+    owner = room.started("a")
+    room.pods.known["uid-a"].metadata.owner_references = [cast("Any", Controller())]
+
+    room.one.note(owner, "main", "refused", "no plan")
+    room.one.note(owner, "side", "refused", "no such GPU")
+    room.one.note(owner, "main", "seated", "")
+    room.check()
+    assert ["ns/a uid-a"] == room.answers.deleted
+    room.one.note(owner, "side", "seated", "")
+    room.check()
+
+    assert ["ns/a uid-a"] == room.answers.deleted
+
+
+class Controller:
+    """An owner reference that says so."""
+
+    controller = True
+
+
+def test_a_seat_that_can_not_be_had_again_is_told_on_its_pod(room: Checked, monkeypatch: pytest.MonkeyPatch):
+    """An error of the disk is one container's trouble; the agent starts."""
+    room.started("a")
+    plan = room.pods.known["uid-a"].metadata.annotations[PLAN]
+    assert plan == next(iter(room.allotments)).plan
+    room.seating.leave_pod("uid-a")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(room.seating, "take", full)
+
+    assert room.do(room.recovering.run()).startswith("0 seats")
+    assert ["GpuShareLost"] == room.answers.reasons
+
+
+def test_what_a_crash_left_amid_writing_a_device_file_is_swept(room: Checked):
+    """A file under a passing name is nobody's at the agent's start."""
+    room.started("a")
+    (room.folder / "cdi/.aliquot.dev-gpu_ab12.77").write_text("{")
+
+    said = room.do(room.recovering.run())
+
+    assert said.startswith("1 seats, ")
+    assert [".json"] == [path.suffix for path in (room.folder / "cdi").iterdir()]

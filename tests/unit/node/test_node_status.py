@@ -1,0 +1,157 @@
+"""What the node says of itself is said until the API server shows it, and a GPU's sickness before anything else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from aliquot.driver.discovery import Gpu
+from aliquot.kube.api import Api
+from aliquot.kube.errors import Unreachable
+from aliquot.kube.names import GPU_MEMORY, GPUS
+from aliquot.kube.objects import Node
+from aliquot.node import agent as agents
+from aliquot.node.agent import Agent
+from aliquot.node.machine import Machine
+from aliquot.node.settings import Settings
+
+MACHINE = Machine((Gpu(0, "GPU-0", "V100", 16384, "570.1", [], [], 0),), Path("libcuda"), Path("libnvml"))
+
+
+class Server:
+    """An API server with one node; while it is `away` it does not answer."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.node: dict[str, Any] = {}
+        self.writes = 0
+        self.made_anew()
+
+    def made_anew(self) -> None:
+        """As by a kubelet that registers again: nothing of ours is on it."""
+        self.node = {"metadata": {"annotations": {}, "labels": {}}, "status": {"capacity": {}}}
+
+    def seen(self) -> Node:
+        return msgspec.convert(msgspec.to_builtins(self.node), type=Node)
+
+    async def patch(self, _: object, name: str, body: Mapping[str, Any], *, sub: str = "") -> Node:
+        if self.away:
+            raise Unreachable("the API server does not answer", may_have_happened=False)
+        await asyncio.sleep(0)
+        self.writes += 1
+        where = sub or "metadata"
+        for part, fields in body[where].items():
+            merged = self.node[where][part] | fields
+            self.node[where][part] = {key: value for key, value in merged.items() if value is not None}
+        return self.seen()
+
+
+class Plugin:
+    """Counts how often kubelet was told the devices."""
+
+    told = 0
+
+    async def tell(self) -> None:
+        self.told += 1
+
+
+class Seats:
+    """Seating that has all it needs."""
+
+    def look_at_arbiter(self) -> str:
+        return ""
+
+    def offered(self) -> Machine:
+        return MACHINE
+
+
+class Desk:
+    """A desk that was fit."""
+
+    unfit = ""
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def agent(server: Server) -> Agent:
+    """One that has started."""
+    made = Agent(Settings(node_name="node-1"), cast("Api", server))
+    made.machine, made.seating, made.desk, made.plugin = MACHINE, Seats(), Desk(), Plugin()  # type: ignore[assignment]
+    return made
+
+
+def test_what_the_api_server_did_not_take_is_told_again(agent: Agent, server: Server):
+    """A node without its annotation is given no pods, so one that started beside a dead API server goes on telling."""
+    server.away = True
+    asyncio.run(agent._look())
+    server.away = False
+
+    asyncio.run(agent._look())
+
+    assert '"uuid":"GPU-0"' in server.node["metadata"]["annotations"][GPUS]
+    assert str(16384 << 20) == server.node["status"]["capacity"][GPU_MEMORY]
+
+
+def test_a_node_that_shows_it_is_left_alone_and_one_made_anew_is_told(agent: Agent, server: Server):
+    """Each look compares with what the watch brought last."""
+    asyncio.run(agent._look())
+    once = server.writes
+    asyncio.run(agent._look())
+    assert once == server.writes
+
+    server.made_anew()
+    agent.status._now = server.seen()
+    asyncio.run(agent._look())
+
+    assert GPUS in server.node["metadata"]["annotations"]
+    assert "aliquot.dev/gpu-model" in server.node["metadata"]["labels"]
+
+
+def test_a_sick_gpu_is_withdrawn_before_anybody_is_told_why(agent: Agent, monkeypatch: pytest.MonkeyPatch):
+    """An API server that hangs holds no GPU on offer."""
+
+    async def one_sick(_: Machine) -> AsyncIterator[dict[str, str]]:
+        yield {"GPU-0": "is lost"}
+
+    async def hangs(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(agents, "watch", one_sick)
+    monkeypatch.setattr(agent.events, "about_node", hangs)
+
+    async def watched() -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(agent._watch_health(), 0.2)
+
+    asyncio.run(watched())
+
+    assert ({"GPU-0": "is lost"}, 1) == (agent.sick, cast("Plugin", agent.plugin).told)
+
+
+def test_what_is_withdrawn_at_the_end_stays_withdrawn(agent: Agent, server: Server):
+    """No part of the agent that is about to end offers it once more."""
+
+    async def life() -> None:
+        async def offers() -> None:
+            while True:
+                await agent._describe()
+                await asyncio.sleep(0)
+
+        agent._tasks.last("look", offers())
+        await asyncio.sleep(0.1)
+        assert GPU_MEMORY in server.node["status"]["capacity"]
+        await agent._end()
+
+    asyncio.run(life())
+
+    assert GPU_MEMORY not in server.node["status"]["capacity"]
