@@ -19,6 +19,7 @@ from scheduling import PLAN, PORT, ROOT, eventually, gpu_pod, percent, pods_of
 from aliquot.cli.scheduler import scheduler
 from aliquot.scheduler.config import PROFILE, kube_scheduler_config
 from aliquot.scheduler.webhook.configuration import configurations
+from aliquot.web.sharing import SECRET
 
 HOME = "aliquot-chart"
 POD_IP = "10.124.0.7"
@@ -119,6 +120,18 @@ def test_the_dashboard_is_there_when_it_is_asked_for(helm: str):
     assert labels == found["Service", "aliquot-dashboard"]["spec"]["selector"]
     assert all("web" not in str(rule["ports"]) or "webhook" in str(rule["ports"])
                for rule in found["NetworkPolicy", "aliquot-scheduler"]["spec"]["ingress"])  # fmt: skip
+
+
+def test_replicas_share_the_key_of_sessions(helm: str):
+    """Where people sign in the scheduler may make and read that one Secret, and nowhere else."""
+
+    def rights(*values: str) -> list[tuple[list[str], list[str]]]:
+        role = rendered(helm, f"--set={','.join(['webhook.enabled=false', *values])}")["Role", "aliquot-scheduler"]
+        rules = [rule for rule in role["rules"] if "secrets" in rule["resources"]]
+        return [(rule.get("resourceNames", []), rule["verbs"]) for rule in rules]
+
+    assert [([], ["create"]), ([SECRET], ["get"])] == rights("web.enabled=true")
+    assert [] == rights("web.enabled=true", "web.access=open") == rights("web.enabled=false")
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,16 @@ HOME = "aliquot-pages"
 class Pages:
     """The dashboard, asked from outside the cluster's network."""
 
-    def __init__(self, plane: ControlPlane, token: str, scheduler: OurScheduler) -> None:
+    def __init__(self, plane: ControlPlane, token: str, scheduler: OurScheduler, port: int = WEB_PORT) -> None:
         self._plane = plane
+        self._port = port
         self.token = token
         self.scheduler = scheduler
 
     def ask(self, path: str, method: str = "GET", body: str = "", **headers: str) -> tuple[int, bytes, str]:
         """Status, body and cookie of an answer, asked with these headers alone."""
-        connection = http.client.HTTPConnection("127.0.0.1", WEB_PORT)
-        connection.sock = self._plane.rooms.connect(WEB_PORT)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        connection.sock = self._plane.rooms.connect(self._port)
         connection.request(method, path, body or None, {"Host": "localhost", **headers})
         answer = connection.getresponse()
         try:
@@ -180,6 +181,25 @@ def test_a_token_in_the_form_opens_a_session(pages: Pages, control_plane: Contro
     assert 200 == pages.ask("/", Cookie=word)[0]
     assert 303 == pages.ask("/signout", "POST", Cookie=word)[0]
     assert 401 == pages.ask("/", Cookie=word)[0]
+
+
+def test_a_session_holds_at_every_replica(pages: Pages, control_plane: ControlPlane, namespace: str):
+    """Who signed in at one replica is known at another, which stands by, and still is after a restart of it."""
+    token = token_of(control_plane, namespace, "viewer")
+    allow(control_plane, namespace, "viewer", "nodes")
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    word = pages.ask("/signin", "POST", f"token={token}", **form)[2].partition(";")[0]
+    flags = ("--namespace", HOME, "--web", f"127.0.0.1:{WEB_PORT + 2}", "--web-access", "token")
+    standby = OurScheduler(control_plane, 8772, *flags)
+    there = Pages(control_plane, token, standby, WEB_PORT + 2)
+    for _ in range(2):
+        standby.part.launch()
+        try:
+            eventually(lambda: control_plane.answers(8772, "/readyz"), "the standby is not ready")
+            eventually(lambda: control_plane.answers(WEB_PORT + 2, "/signin"), "the standby has no pages")
+            assert (200, 401) == (there.ask("/", Cookie=word)[0], there.ask("/", Cookie=f"{word}x")[0])
+        finally:
+            standby.part.stop()
 
 
 def test_what_an_agent_measures_is_shown(pages: Pages, control_plane: ControlPlane, namespace: str):

@@ -99,6 +99,13 @@ def _pages(
     return Pages(host, port, hosts, frozenset(web_namespace) or None, tokens, tls, web_agent_port)
 
 
+def _how(pages: Pages) -> str:
+    """What else a person has to know to get in."""
+    if pages.tokens and not pages.tls and pages.host not in LOCAL:
+        return " (a token is taken over https and at localhost only)"
+    return ""
+
+
 def beside(pages: Pages | None) -> Beside:
     """What runs beside the scheduler program: the dashboard, or nothing."""
 
@@ -117,11 +124,11 @@ def beside(pages: Pages | None) -> Beside:
             namespaces=pages.namespaces,
             tokens=pages.tokens,
             tls=pages.tls,
-            agent_namespace=program.settings.operator.namespace,
+            namespace=program.settings.operator.namespace,
             agent_port=pages.agent_port,
         )
         async with dashboard_beside(program, settings) as url:
-            click.echo(f"dashboard at {url}", err=True)
+            click.echo(f"dashboard at {url}{_how(pages)}", err=True)
             yield
 
     return with_pages

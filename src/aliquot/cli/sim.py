@@ -193,11 +193,10 @@ def _scenario(**options: Any) -> Any:
         nodes=options["nodes"],
         trace=options["trace"],
         settings=Settings(Discipline(options["queue"]), pool, options["moves"]),
-        replay=Replay(
-            options["from_s"], options["gpu_only"], options["jitter_s"], options["compress"], options["whole"]
-        ),
+        replay=Replay(options["from_s"], options["gpu_only"], options["jitter_s"], options["compress"]),
         draws=None if load is None else Draws(load, options["arrivals"], mean_service_s=options["service_s"]),
         services=str(options["services"] or ""),
+        whole=options["whole"],
         warmup=options["warmup"],
         stop_at_last_arrival=options["until_last"],
         timing=options["timing"],

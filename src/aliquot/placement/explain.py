@@ -84,17 +84,31 @@ def explain(
 
 def explain_with(decider: Decider, ask: Ask, namespace: str = "") -> Explanation:
     """Explain an ask with a decider as it is; nothing is changed, nothing is learned."""
-    cluster, name = decider.cluster, decider.policy.name
+    found = explain_fitting(decider, ask, namespace)
+    return found or explain_waiting(decider, ask, decider.cluster.copy(), namespace)
+
+
+def explain_fitting(decider: Decider, ask: Ask, namespace: str = "") -> Explanation | None:
+    """Where an ask goes that fits, and why; None for one that does not."""
     found = decider.decide(ask, namespace, again=True)
-    nodes = len(cluster.index)
     if isinstance(found, Refusal):
-        verdicts = found.reasons()
-        trial = cluster.copy()
-        ways = changes(trial, ask, verdicts, decider.quotas, namespace)
-        return Explanation(ask, name, None, nodes=nodes, verdicts=verdicts, changes=tuple(ways))
+        return None
     scores = decider.scores(ask, namespace)
     why = tuple(_why(decider, ask, found, scores))
-    return Explanation(ask, name, found, why, int((scores != NEVER).sum()), nodes)
+    nodes = len(decider.cluster.index)
+    return Explanation(ask, decider.policy.name, found, why, int((scores != NEVER).sum()), nodes)
+
+
+def explain_waiting(decider: Decider, ask: Ask, trial: Cluster, namespace: str = "") -> Explanation:
+    """Why an ask waits; takes long where there are many nodes.
+
+    `trial` is a copy of the decider's books, which is written into meanwhile and is as before afterwards; of the
+    decider itself only its quotas and its policy's name are read.
+    """
+    verdicts = Refusal(trial, ask, decider.quotas, namespace).reasons()
+    ways = changes(trial, ask, verdicts, decider.quotas, namespace)
+    nodes = len(trial.index)
+    return Explanation(ask, decider.policy.name, None, nodes=nodes, verdicts=verdicts, changes=tuple(ways))
 
 
 def wish(ask: Ask) -> str:

@@ -2,7 +2,8 @@
 
 The program calls `refresh` in its own thread, about once a second; only nodes whose books have changed are read again.
 Pages are answered from what was read last, from any thread. `explain` and `try_request` look at the books themselves
-and so go through `calmly`, which runs something while the books stand still (an event loop hops to its own thread).
+and so go through `calmly`, which runs something while the books stand still (an event loop hops to its own thread); see
+`aliquot.web.explaining` for how little that is.
 
 What the books do not know the program adds as it learns it: pods that wait, what nodes measure, events, quotas, vGPUs.
 """
@@ -13,16 +14,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
-from aliquot.placement.explain import Explanation as Found
-from aliquot.placement.explain import explain_with
 from aliquot.topology import Topology
 from aliquot.web.agents import NodeMeasure, tenant_key
 from aliquot.web.api import (
@@ -35,20 +33,18 @@ from aliquot.web.api import (
     Piece,
     Pool,
     QuotaLine,
-    Reason,
     Share,
     TopologyFacts,
     Trial,
     Workload,
 )  # fmt: skip
+from aliquot.web.explaining import Calmly, Explaining
 from aliquot.web.facts import node_sums
 from aliquot.web.gather import gpu_state, quota_of
 from aliquot.web.history import HistoryRing
 from aliquot.web.trial import YOURS, asked
 from aliquot.web.wiring import topology_facts
 
-Calmly = Callable[[Callable[[], Any]], Any]
-REASONS: Final = 50
 WINDOW_S: Final = 10.0
 """Until a node has said its own."""
 
@@ -79,6 +75,16 @@ class Taken(NamedTuple):
     with_topology: frozenset[str]
 
 
+class _Seen(NamedTuple):
+    """All that pages see of the last look."""
+
+    gpus: Sequence[Gpu]
+    workloads: Sequence[Workload]
+    nodes: Sequence[Node]
+    quota: Sequence[QuotaLine]
+    pool: Pool
+
+
 class ClusterFacts:
     """Answers for a cluster. `hidden` says of a tenant in the books that it is the program's own and not shown."""
 
@@ -97,17 +103,18 @@ class ClusterFacts:
         self._revision = 0
         self._decider = decider
         self._beside = beside
-        self._calmly = calmly
+        self._explaining = Explaining(decider, calmly)
         self._hidden = hidden
         self._read: dict[str, tuple[int, list[Gpu]]] = {}  # node -> (version of its books, its GPUs)
         self._topologies: dict[str, Topology] = {}
         self._history = HistoryRing()
-        self._gpus: list[Gpu] = []
-        self._workloads: list[Workload] = []
-        self._nodes: list[Node] = []
+        self._seen = _Seen([], [], [], [], beside.pool)
 
     def refresh(self, now_s: float) -> None:
-        """Take what the books and the program say now, and show it; to be called while the books stand still."""
+        """Take what the books and the program say now, and show it; to be called while the books stand still.
+
+        `now_s` is of a clock that only goes forward, as `time.monotonic`.
+        """
         self.show(self.take(), now_s)
 
     def take(self) -> Taken:
@@ -123,7 +130,10 @@ class ClusterFacts:
         )
 
     def show(self, taken: Taken, now_s: float) -> None:
-        """Make it what pages see, with all that is known beside; by one caller at a time, in any thread."""
+        """Make it what pages see, with all that is known beside; by one caller at a time, in any thread.
+
+        `now_s` as in `refresh`.
+        """
         measured, silent = self._beside.measured, self._beside.silent
         self.window_s = next((node.window_s for node in measured.values() if node.window_s), WINDOW_S)
         gpus = [_with_measures(gpu, measured.get(name)) for name, own in taken.gpus.items() for gpu in own]
@@ -139,8 +149,10 @@ class ClusterFacts:
         ]
         if now_s >= self._history.due_s:
             self._history.add(now_s, gpus)
-        if (gpus, workloads, nodes) != (self._gpus, self._workloads, self._nodes):
-            self._gpus, self._workloads, self._nodes = gpus, workloads, nodes
+        quota = self._beside.quota if self._beside.quota is not None else quota_of(gpus)
+        seen = _Seen(gpus, workloads, nodes, quota, self._beside.pool)
+        if self._explaining.forget() or seen != self._seen:
+            self._seen = seen
             self._revision += 1
 
     @property
@@ -152,30 +164,31 @@ class ClusterFacts:
     def gpus(self) -> Sequence[Gpu]:
         """See `Facts`."""
         self.asked_s = time.monotonic()
-        return self._gpus
+        return self._seen.gpus
 
     def workloads(self) -> Sequence[Workload]:
         """See `Facts`."""
-        return self._workloads
+        return self._seen.workloads
 
     def nodes(self) -> Sequence[Node]:
         """See `Facts`."""
-        return self._nodes
+        return self._seen.nodes
 
     def topology(self, node: str) -> TopologyFacts | None:
         """See `Facts`."""
         known = self._topologies.get(node)
         if known is None:
             return None
-        return topology_facts(node, known, {gpu.index for gpu in self._read[node][1] if gpu.state == "idle"})
+        _, gpus = self._read.get(node, (0, []))  # it may leave while this is asked
+        return topology_facts(node, known, {gpu.index for gpu in gpus if gpu.state == "idle"})
 
     def pool(self) -> Pool:
         """See `Facts`."""
-        return self._beside.pool
+        return self._seen.pool
 
     def quota(self) -> Sequence[QuotaLine]:
         """What the program says, else use without limits."""
-        return self._beside.quota if self._beside.quota is not None else quota_of(self._gpus)
+        return self._seen.quota
 
     def events(self, since: int) -> Sequence[Event]:
         """See `Facts`."""
@@ -183,15 +196,16 @@ class ClusterFacts:
 
     def history(self, gpu: str, seconds: float) -> History | None:
         """See `Facts`."""
-        return self._history.read(gpu, seconds) if any(gpu == known.uuid for known in self._gpus) else None
+        if all(gpu != known.uuid for known in self._seen.gpus):
+            return None
+        return self._history.read(gpu, seconds, time.time() - time.monotonic())
 
     def explain(self, name: str) -> Explanation | None:
         """See `Facts`."""
         for workload, ask in self._beside.waiting:
             if workload.name == name:
-                found: Found = self._calmly(partial(explain_with, self._decider, ask, workload.namespace))
-                return Explanation(name, found.lines(name)[0], list(found.why), _reasons(found), _nearest(found))
-        placed = next((workload for workload in self._workloads if workload.name == name), None)
+                return self._explaining.explain(name, ask, workload.namespace)[0]
+        placed = next((workload for workload in self._seen.workloads if workload.name == name), None)
         if placed is None:
             return None
         where = " and ".join(f"GPU {piece.index} of {piece.node}" for piece in placed.pieces)
@@ -199,14 +213,12 @@ class ClusterFacts:
 
     def try_request(self, request: AskFor) -> Trial:
         """See `Facts`."""
-        ask = Ask.of(asked(request))
-        found: Found = self._calmly(lambda: explain_with(self._decider, ask))
+        found, placement = self._explaining.explain("It", Ask.of(asked(request)))
         policy = self._decider.policy.name
-        if found.placement is None:
-            sentence = found.lines("It")[0]
-            return Trial(False, sentence, policy, reasons=_reasons(found), nearest=_nearest(found))
-        before = {gpu.uuid: gpu for gpu in self._gpus}
-        slices = [piece for piece in found.placement.slices if piece.gpu in before]
+        if placement is None:
+            return Trial(False, found.sentence, policy, reasons=found.reasons, nearest=found.nearest)
+        before = {gpu.uuid: gpu for gpu in self._seen.gpus}
+        slices = [piece for piece in placement.slices if piece.gpu in before]
         pieces = [
             Piece(before[p.gpu].node, before[p.gpu].index, p.gpu, p.request_milli, p.limit_milli, p.memory_mib)
             for p in slices
@@ -214,8 +226,8 @@ class ClusterFacts:
         where = " and ".join(f"GPU {piece.index}" for piece in pieces)
         touched = [before[piece.uuid] for piece in pieces]
         after = [_grown(gpu, piece) for gpu, piece in zip(touched, pieces, strict=True)]
-        sentence = f"It fits now, on {where} of {found.placement.node}."
-        return Trial(True, sentence, policy, pieces, touched, after, list(found.why))
+        sentence = f"It fits now, on {where} of {placement.node}."
+        return Trial(True, sentence, policy, pieces, touched, after, found.why)
 
     def _node(self, cluster: Cluster, name: str) -> tuple[int, list[Gpu]]:
         number = cluster.index[name]
@@ -328,20 +340,3 @@ def _grown(gpu: Gpu, piece: Piece) -> Gpu:
         free_milli=gpu.free_milli - piece.request_milli,
         free_mib=gpu.free_mib - piece.memory_mib,
     )
-
-
-def _reasons(found: Found) -> list[Reason]:
-    """Nodes with the same obstacle in one line, the commonest first."""
-    groups: dict[tuple[str, bool], list[str]] = {}
-    for verdict in found.verdicts:
-        if verdict.reason is not None:
-            groups.setdefault((verdict.reason.text, verdict.reason.lasting), []).append(verdict.node)
-    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
-    return [
-        Reason(nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes", text, lasting)
-        for (text, lasting), nodes in ordered[:REASONS]
-    ]
-
-
-def _nearest(found: Found) -> str:
-    return found.nearest.text if found.nearest else ""

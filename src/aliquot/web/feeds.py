@@ -51,6 +51,7 @@ class Feed:
         self._messages: dict[int, bytes] = {}
         self.version = 0
         self.streams = 0
+        self.failed = False
         self.changed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -62,6 +63,7 @@ class Feed:
         drawn = await asyncio.to_thread(self._draw)
         self._drawn_of = revision
         self._take(drawn)
+        self.failed = False
 
     def _take(self, drawn: Sequence[Block]) -> None:
         blocks = {block.id: block for block in drawn}
@@ -195,7 +197,9 @@ class Feeds:
             try:
                 await feed.refresh()
             except Exception as error:
-                defect("live page failed", error)
+                if not feed.failed:  # once, not at each try
+                    defect("live page failed", error)
+                feed.failed = True
             await asyncio.sleep(self._tick_s)
 
 

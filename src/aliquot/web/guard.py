@@ -1,13 +1,16 @@
 """What stands before every answer: who may be addressed, what may be done, what a browser may load.
 
-The Host header must name this server: a foreign page whose name was re-bound to our address is refused. Only GET and
-HEAD exist, and POST for signing in and out where there is that. The policy for browsers allows files of this server and
-nothing inline. Answers of a whole page or of facts are never stored; what a cache may keep says so itself.
+The Host header must name this server, or be the very address that the connection came to, which no name can be re-bound
+to: a foreign page whose name was re-bound to our address is refused. Foreign pages may link to ours; what else they
+make a browser ask for, such as dry runs in a loop, is refused. Only GET and HEAD exist, and POST for signing in and out
+where there is that. The policy for browsers allows files of this server and nothing inline. Answers of a whole page or
+of facts are never stored; what a cache may keep says so itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from ipaddress import IPv4Address, ip_address
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -61,15 +64,35 @@ class Guard:
         await (self._refusal(scope) or self._app)(scope, receive, guarded)
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
-        host = host_name(Headers(scope=scope).get("host", ""))
-        if host not in self._hosts:
+        headers = Headers(scope=scope)
+        host = host_name(headers.get("host", ""))
+        if host not in self._hosts and host != _address(scope):
             known = ", ".join(sorted(self._hosts))
             return PlainTextResponse(f"This server is called {known}, not {host[:100]!r}.\n", 421)
         if scope["method"] not in ("GET", "HEAD") and not (scope["method"] == "POST" and scope["path"] in self._posts):
             return PlainTextResponse(
                 "Everything here is read with GET; nothing can be changed.\n", 405, {"allow": "GET, HEAD"}
             )
+        if scope["method"] != "POST" and _foreign(headers):
+            return PlainTextResponse("Another site's page asked for this; open it by itself.\n", 403)
         return None
+
+
+def _address(scope: Scope) -> str | None:
+    """Where the connection came to, as a Host header has it; None where that is not known."""
+    try:
+        address = ip_address((scope.get("server") or ("",))[0])
+    except ValueError:
+        return None
+    if isinstance(address, IPv4Address):
+        return str(address)
+    return str(address.ipv4_mapped or f"[{address}]")
+
+
+def _foreign(headers: Headers) -> bool:
+    """Whether a browser says that another site's page asks, and not to go here; other programs say nothing."""
+    site, mode = headers.get("sec-fetch-site", ""), headers.get("sec-fetch-mode", "")
+    return site not in ("", "same-origin", "none") and mode != "navigate"
 
 
 def host_name(header: str) -> str:

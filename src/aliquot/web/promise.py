@@ -12,13 +12,15 @@ points is the share error this project sets itself.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from aliquot.arbiter.records import TenantStatus
 
 SLACK_MILLI: Final = 20
 KEPT_S: Final = 3600.0
+MOST_WINDOWS: Final = 3600
+"""As many as there are in an hour of looks a second apart; a node whose clock creeps makes no more."""
 
 
 @dataclass(slots=True)
@@ -26,7 +28,7 @@ class _Tenant:
     at_ns: int
     charged_ns: int
     waited_ns: int
-    windows: deque[tuple[int, bool]] = field(default_factory=deque)  # (end, kept) of those that count
+    windows: deque[tuple[int, bool]]  # (end, kept) of those that count
 
 
 class PromiseBook:
@@ -45,7 +47,7 @@ class PromiseBook:
         charged_ns, waited_ns = status.charged_ns, status.waited_ns
         known = self._tenants.get(key)
         if known is None or charged_ns < known.charged_ns or waited_ns < known.waited_ns:
-            windows = known.windows if known is not None else deque()
+            windows = known.windows if known is not None else deque(maxlen=MOST_WINDOWS)
             self._tenants[key] = _Tenant(now_ns, charged_ns, waited_ns, windows)
             return
         length_ns = now_ns - known.at_ns

@@ -86,7 +86,7 @@ def pairs(texts: Iterable[str]) -> list[tuple[str, str]]:
     return [(text, text) for text in texts]
 
 
-def address(path: str, **query: Any) -> str:
+def address(path: str, /, **query: Any) -> str:
     """A path with those parts of a query that say something."""
     given = {name: value for name, value in query.items() if value not in ("", None)}
     return f"{path}?{urlencode(given)}" if given else path

@@ -12,6 +12,7 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -36,8 +37,9 @@ from aliquot.web.cluster import Beside, ClusterFacts
 from aliquot.web.guard import LOOPBACK
 from aliquot.web.log import defect
 from aliquot.web.rights import Seen
-from aliquot.web.serve import WebServer
+from aliquot.web.serve import PortTaken, WebServer
 from aliquot.web.sessions import Sessions
+from aliquot.web.sharing import keep_shared
 from aliquot.web.signin import SignIn
 
 if TYPE_CHECKING:
@@ -45,10 +47,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK_S: Final = 1.0
+LOOK_PART: Final = 4
+UNSEEN_LOOK_S: Final = 5.0
 PLACES_S: Final = 5.0
 UNSEEN_S: Final = 10.0
 AGE_STEP_S: Final = 10.0
 HOP_S: Final = 10.0
+KEY_S: Final = 3.0
 
 
 class Kept(Protocol):
@@ -64,7 +69,8 @@ class WebSettings:
 
     `hosts` are names by which the server may be addressed beside the loopback's. Without `tokens` everybody who reaches
     it sees everything, or with `namespaces` only the names of these: the read-only mode that an administrator sets.
-    With `tokens` everybody signs in and sees what Kubernetes lets them list. `agent_port` 0 asks no agents.
+    With `tokens` everybody signs in and sees what Kubernetes lets them list. `namespace` is the scheduler's own, of its
+    agents and of the key of its sessions. `agent_port` 0 asks no agents.
     """
 
     host: str = "127.0.0.1"
@@ -74,7 +80,7 @@ class WebSettings:
     namespaces: frozenset[str] | None = None
     tokens: bool = False
     tls: tuple[str, str] | None = None
-    agent_namespace: str = ""
+    namespace: str = ""
     agent_port: int = AGENT_PORT
 
 
@@ -84,31 +90,32 @@ async def dashboard_beside(scheduler: Scheduler, settings: WebSettings) -> Async
 
     Raises:
         PortTaken: another program listens there.
+        BadCertificate: the files of the certificate are none.
         BadKubeConfig: tokens are asked for and the API server's authority can not be read.
     """
     facts, beside = facts_of(scheduler, settings.title)
     async with contextlib.AsyncExitStack() as stack:
-        door, signing_in = _door(scheduler, settings, facts, stack)
+        door, signing_in = await _door(scheduler, settings, facts, stack)
         asking = None
         if settings.agent_port:
             asking = AskingThread(watched=lambda: time.monotonic() - facts.asked_s < UNSEEN_S)
             stack.push_async_callback(asyncio.to_thread, asking.close)
         looking = asyncio.create_task(_keep_looking(scheduler, facts, beside, settings, asking))
         stack.callback(looking.cancel)
-        server = await asyncio.to_thread(
-            WebServer,
-            door,
-            host=settings.host,
-            port=settings.port,
-            hosts=LOOPBACK | settings.hosts,
-            signing_in=signing_in,
-            tls=settings.tls,
-        )
+        server = await asyncio.to_thread(_served, door, settings, signing_in)
         stack.push_async_callback(asyncio.to_thread, server.close)
         yield server.url
 
 
-def _door(
+def _served(door: Door, settings: WebSettings, signing_in: SignIn | None) -> WebServer:
+    host, port, hosts = settings.host, settings.port, LOOPBACK | settings.hosts
+    try:
+        return WebServer(door, host=host, port=port, hosts=hosts, signing_in=signing_in, tls=settings.tls)
+    except PortTaken as error:
+        raise PortTaken(f"--web {host}:{port}: {error.reason}; choose another address", error.reason) from None
+
+
+async def _door(
     scheduler: Scheduler, settings: WebSettings, facts: ClusterFacts, stack: contextlib.AsyncExitStack
 ) -> tuple[Door, SignIn | None]:
     if not settings.tokens:
@@ -116,6 +123,11 @@ def _door(
     reviews = Reviews.connect(scheduler.settings.kubeconfig, scheduler.settings.context)
     stack.callback(reviews.close)
     sessions = Sessions()
+    tried = asyncio.Event()
+    sharing = asyncio.create_task(keep_shared(scheduler.api, settings.namespace, sessions, tried))
+    stack.callback(sharing.cancel)
+    with contextlib.suppress(TimeoutError):  # whoever is signed in is not to be asked again after a restart
+        await asyncio.wait_for(tried.wait(), KEY_S)
     door = TokenDoor(facts, reviews, sessions)
     stack.callback(door.close)
     return door, SignIn(door, sessions)
@@ -126,10 +138,20 @@ def facts_of(scheduler: Scheduler, title: str) -> tuple[ClusterFacts, Beside]:
     loop, beside = asyncio.get_running_loop(), Beside()
 
     def calmly(work: Callable[[], Any]) -> Any:
-        async def there() -> Any:
-            return work()
+        hop: Future[Any] = Future()
 
-        return asyncio.run_coroutine_threadsafe(there(), loop).result(HOP_S)
+        def there() -> None:
+            if hop.set_running_or_notify_cancel():
+                try:
+                    hop.set_result(work())
+                except Exception as error:
+                    hop.set_exception(error)
+
+        loop.call_soon_threadsafe(there)
+        try:
+            return hop.result(HOP_S)
+        finally:
+            hop.cancel()  # nothing of it is left for later where the loop did not come to it
 
     beside.age_s = ages(scheduler.pods)
     facts = ClusterFacts(
@@ -138,13 +160,20 @@ def facts_of(scheduler: Scheduler, title: str) -> tuple[ClusterFacts, Beside]:
     return facts, beside
 
 
-def gather(scheduler: Scheduler, beside: Beside, now_s: float) -> None:
-    """Take what the program knows now beside its books."""
-    beside.waiting = list(waiting_pods(scheduler.pods, scheduler.binder.dialects, scheduler.books.known, now_s))
+def gather(scheduler: Scheduler, beside: Beside, now_s: float) -> Callable[[], None]:
+    """Take what the program knows now beside its books; gives the rest of the work, which may be done in any thread."""
+    waiting = [pod for pod in scheduler.pods if _waits(pod)]
+    dialects, known = scheduler.binder.dialects, scheduler.books.known
     bounds = [quota for held in scheduler.quotas for quota in quotas_of(held)]
-    beside.quota = quota_lines(scheduler.books.cluster, bounds)
-    operator = scheduler.operator
-    beside.pool = Pool(scheduler.settings.operator.policy, [vgpu_facts(vgpu) for vgpu in operator.pool.vgpus()])
+    quota = quota_lines(scheduler.books.cluster, bounds)
+    policy, vgpus = scheduler.settings.operator.policy, list(scheduler.operator.pool.vgpus())
+
+    def rest() -> None:
+        beside.waiting = list(waiting_pods(waiting, dialects, known, now_s))
+        beside.quota = quota
+        beside.pool = Pool(policy, [vgpu_facts(vgpu) for vgpu in vgpus])
+
+    return rest
 
 
 def waiting_pods(
@@ -152,7 +181,7 @@ def waiting_pods(
 ) -> Iterator[tuple[Workload, Ask]]:
     """Pods that ask for GPUs and have no node, each with what it asks for and what kube-scheduler last said of it."""
     for pod in pods:
-        if pod.spec.node_name or pod.ended:
+        if not _waits(pod):
             continue
         try:
             asked = read(pod, dialects)
@@ -168,6 +197,10 @@ def waiting_pods(
             Workload(asked.key, "Pod", "Pending", request, limit, [], age_of(pod, now_s), message=said),
             seats[0].ask,
         )
+
+
+def _waits(pod: Pod) -> bool:
+    return not (pod.spec.node_name or pod.ended)
 
 
 def ages(pods: Kept) -> Callable[[str], float]:
@@ -219,21 +252,37 @@ def vgpu_facts(vgpu: VGPU) -> Vgpu:
 async def _keep_looking(
     scheduler: Scheduler, facts: ClusterFacts, beside: Beside, settings: WebSettings, asking: AskingThread | None
 ) -> None:
-    """Look once a second; in the program's loop only what must stand still there is read."""
+    """Look once a second, while nobody looks at the pages less often; a look takes no more than a fifth of the time.
+
+    In the program's loop only what must stand still there is read.
+    """
     places_s = -math.inf
     while True:
+        began_s = time.monotonic()
         try:
-            gather(scheduler, beside, time.time())
+            rest = gather(scheduler, beside, time.time())
             if asking is not None:
-                if time.monotonic() - places_s >= PLACES_S:
-                    places_s = time.monotonic()
+                if began_s - places_s >= PLACES_S:
+                    places_s = began_s
                     pods, port = scheduler.pods, settings.agent_port
-                    asking.agents.places = addresses(pods, namespace=settings.agent_namespace, port=port)
+                    asking.agents.places = addresses(pods, namespace=settings.namespace, port=port)
                 beside.measured, beside.silent = asking.agents.measured, asking.agents.silent
-            await asyncio.to_thread(facts.show, facts.take(), time.time())
+            taken = facts.take()
+            await asyncio.to_thread(rest)
+            await asyncio.to_thread(facts.show, taken, began_s)
         except Exception as error:
             defect("looking at the books failed", error)
+        now_s = time.monotonic()
+        await _pause(facts, now_s + LOOK_PART * (now_s - began_s), began_s + UNSEEN_LOOK_S)
+
+
+async def _pause(facts: ClusterFacts, rested_s: float, most_s: float) -> None:
+    """Until `rested_s`, a second at least; while nobody looks until `most_s`."""
+    while True:
         await asyncio.sleep(LOOK_S)
+        now_s = time.monotonic()
+        if now_s >= rested_s and (now_s >= most_s or now_s - facts.asked_s < UNSEEN_S):
+            return
 
 
 def _or_zero(parse: Callable[[str], int], text: str) -> int:

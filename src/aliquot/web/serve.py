@@ -11,19 +11,28 @@ from types import TracebackType
 from typing import Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from aliquot.model.errors import AliquotError
 from aliquot.web.app import Door, SigningIn, dashboard
+from aliquot.web.connections import HEAD_BYTES, Connection
 from aliquot.web.feeds import Feeds
 from aliquot.web.guard import LOOPBACK
+from aliquot.web.log import defect, notice
+from aliquot.web.tls import LOOK_S, BadCertificate, Certificate
 
+EVERY_ADDRESS: Final = ("0.0.0.0", "::")
 USER_TIMEOUT_MS: Final = 20_000
 _BACKLOG: Final = 1024
 _STOP_S: Final = 5.0
 
 
 class PortTaken(AliquotError):
-    """Another program listens where the dashboard was to be."""
+    """Another program listens where the dashboard was to be; `reason` is what the kernel says."""
+
+    def __init__(self, text: str, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class WebServer:
@@ -44,25 +53,16 @@ class WebServer:
 
         Raises:
             PortTaken: none is free.
+            BadCertificate: `tls` names files that are none.
         """
+        self._certificate = Certificate(*tls) if tls else None
+        self._host = host
         self._socket = listening(host, port, tries)
         self.port: int = self._socket.getsockname()[1]
         self._feeds = Feeds()
-        config = uvicorn.Config(
-            dashboard(door, hosts=hosts, feeds=self._feeds, signing_in=signing_in),
-            ssl_certfile=tls[0] if tls else None,
-            ssl_keyfile=tls[1] if tls else None,
-            log_config=None,
-            access_log=False,
-            log_level="critical",  # defects are logged by the application itself, without queries and headers
-            lifespan="off",
-            server_header=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=2,
-            h11_max_incomplete_event_size=65_536,
-            backlog=_BACKLOG,
+        self._server = uvicorn.Server(
+            self._config(dashboard(door, hosts=hosts, feeds=self._feeds, signing_in=signing_in))
         )
-        self._server = uvicorn.Server(config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="web", daemon=True)
@@ -80,7 +80,7 @@ class WebServer:
     @property
     def url(self) -> str:
         """Where a browser finds it."""
-        return f"{'https' if self._server.config.ssl_certfile else 'http'}://127.0.0.1:{self.port}/"
+        return f"{'https' if self._certificate else 'http'}://{own_address(self._host)}:{self.port}/"
 
     def close(self) -> None:
         """End every stream, then the server."""
@@ -101,8 +101,44 @@ class WebServer:
         return self._loop
 
     async def _serve(self) -> None:
-        asyncio.get_running_loop().call_soon(self._started.set)
+        beside = [asyncio.create_task(work) for work in (self._tell_started(), self._renew())]
         await self._server.serve(sockets=[self._socket])
+        for task in beside:
+            task.cancel()
+
+    async def _tell_started(self) -> None:
+        while not self._server.started:
+            await asyncio.sleep(0.01)
+        self._started.set()
+
+    async def _renew(self) -> None:
+        """Show a renewed certificate as soon as it is there."""
+        while self._certificate is not None:
+            await asyncio.sleep(LOOK_S)
+            try:
+                if self._certificate.renew():
+                    notice("the dashboard has a new certificate")
+            except BadCertificate as error:
+                defect("the dashboard's new certificate is not used", error)
+
+    def _config(self, app: ASGIApp) -> uvicorn.Config:
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            log_level="critical",  # defects are logged by the application itself, without queries and headers
+            lifespan="off",
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=2,
+            h11_max_incomplete_event_size=HEAD_BYTES,
+            backlog=_BACKLOG,
+        )
+        config.load()
+        config.ssl = self._certificate.context if self._certificate else None
+        return config
 
 
 def listening(host: str, port: int, tries: int = 1) -> socket.socket:
@@ -124,4 +160,19 @@ def listening(host: str, port: int, tries: int = 1) -> socket.socket:
             reason = (error.strerror or str(error)).lower()
         else:
             return sock
-    raise PortTaken(f"--port {port}: {reason}; choose another port, or --no-web")
+    raise PortTaken(f"--port {port}: {reason}; choose another port, or --no-web", reason)
+
+
+def own_address(host: str) -> str:
+    """How a browser addresses who listens at `host`.
+
+    Where that is every address, it is the one that this machine asks others from; the loopback's if it can ask none.
+    """
+    if host not in EVERY_ADDRESS:
+        return f"[{host}]" if ":" in host else host
+    for family, elsewhere in ((socket.AF_INET6, "2001:db8::1"), (socket.AF_INET, "192.0.2.1")):
+        if host == "::" or family == socket.AF_INET:
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as sock:
+                sock.connect((elsewhere, 9))  # sends nothing
+                return own_address(sock.getsockname()[0])
+    return "[::1]" if host == "::" else "127.0.0.1"

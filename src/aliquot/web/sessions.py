@@ -1,91 +1,112 @@
-"""Who is signed in: random words in cookies, each for a token that stays in this process's memory.
+"""Who is signed in: a token, sealed into cookies of its owner's browser that only the dashboard can open.
 
-A session ends after `LIFE_S`, after `IDLE_S` without a request, when its owner signs out, and with the process.
-Programs need none: they send their token with each request.
+Nothing is kept here, so that every replica with the same key knows whoever signed in at another, and a restart ends
+nobody's session. One ends after `LIFE_S`, when its owner signs out, and when the key is another. A copy of a cookie
+that was made before signing out is refused by the replica that signed it out, for as long as it runs.
+
+Programs need no session: they send their token with each request.
 """
 
 from __future__ import annotations
 
 import hashlib
-import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from starlette.requests import cookie_parser
 
-LIFE_S: Final = 8 * 3600.0
-IDLE_S: Final = 3600.0
-MOST: Final = 1000
+from aliquot.web.guard import LOOPBACK, host_name
+
+LIFE_S: Final = 8 * 3600
+MOST_ENDED: Final = 10_000
+PIECE: Final = 3800
+"""Browsers take 4096 bytes with name and value; a token that is longer is in several cookies."""
+
+MOST_PIECES: Final = 8
+COUNTS: Final = frozenset(str(number) for number in range(1, MOST_PIECES + 1))
 SECURE_COOKIE: Final = "__Host-aliquot"
 """A browser takes a cookie of this name from https only, for this host only."""
 
 LOCAL_COOKIE: Final = "aliquot"
-"""For the loopback's names, which are served without https."""
-
-
-@dataclass
-class _Session:
-    token: str
-    opened_s: float
-    used_s: float
+"""For the loopback's names, which are served without https. Elsewhere others could give one of this name."""
 
 
 class Sessions:
-    """May be used from any thread."""
+    """Seals and opens with `key`, else with one that this process alone has. May be used from any thread."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, key: bytes = b"", clock: Callable[[], float] = time.time) -> None:
+        self._own = Fernet(key or Fernet.generate_key())
+        self._seals = MultiFernet([self._own])
         self._clock = clock
         self._lock = threading.Lock()
-        self._open: OrderedDict[bytes, _Session] = OrderedDict()
+        self._ended: OrderedDict[bytes, None] = OrderedDict()
 
-    def open(self, token: str) -> str:
-        """A new session's word; of too many the one that was unused longest ends."""
-        word, now_s = secrets.token_urlsafe(32), self._clock()
-        with self._lock:
-            self._open[_key(word)] = _Session(token, now_s, now_s)
-            while len(self._open) > MOST:
-                self._open.popitem(last=False)
-        return word
+    def share(self, key: bytes) -> None:
+        """Seal with this key from now on, as other replicas do; what was sealed with this process's own stays good.
+
+        Raises:
+            ValueError: it is no key.
+        """
+        self._seals = MultiFernet([Fernet(key), self._own])
+
+    def open(self, token: str) -> list[str]:
+        """A new session, in as many pieces as there are to be cookies; see `names`."""
+        sealed = self._seals.encrypt_at_time(token.encode(), int(self._clock())).decode()
+        pieces = [sealed[at : at + PIECE] for at in range(0, len(sealed), PIECE)]
+        return [f"{len(pieces)}.{pieces[0]}", *pieces[1:]]
 
     def close(self, headers: Mapping[str, str]) -> None:
         """End the session that a request carries, if there is one."""
+        good = [_mark(sealed) for sealed in _sealed(headers) if self._opened(sealed)]
         with self._lock:
-            for word in _words(headers):
-                self._open.pop(_key(word), None)
+            self._ended |= dict.fromkeys(good)
+            while len(self._ended) > MOST_ENDED:
+                self._ended.popitem(last=False)
 
     def token_of(self, headers: Mapping[str, str]) -> str:
         """The token of a request: what its Authorization header bears, else its session's; empty without one."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return token.strip()
-        return next((token for word in _words(headers) if (token := self._token(word))), "")
+        return self._token(headers)
 
     def signed_in(self, headers: Mapping[str, str]) -> bool:
         """Whether a request carries an open session."""
-        return any(self._token(word) for word in _words(headers))
+        return bool(self._token(headers))
 
-    def _token(self, word: str) -> str:
-        key, now_s = _key(word), self._clock()
-        with self._lock:
-            session = self._open.get(key)
-            if session is None:
-                return ""
-            if now_s - session.opened_s > LIFE_S or now_s - session.used_s > IDLE_S:
-                del self._open[key]
-                return ""
-            session.used_s = now_s
-            self._open.move_to_end(key)
-            return session.token
+    def _token(self, headers: Mapping[str, str]) -> str:
+        return next((token for sealed in _sealed(headers) if (token := self._opened(sealed))), "")
+
+    def _opened(self, sealed: str) -> str:
+        if _mark(sealed) in self._ended:
+            return ""
+        try:
+            return self._seals.decrypt_at_time(sealed.encode(), LIFE_S, int(self._clock())).decode()
+        except (InvalidToken, UnicodeError):
+            return ""
 
 
-def _words(headers: Mapping[str, str]) -> list[str]:
+def names(cookie: str, count: int = MOST_PIECES) -> list[str]:
+    """The names of a session's cookies, the first of them `cookie`."""
+    return [cookie, *(f"{cookie}-{number}" for number in range(1, count))]
+
+
+def _sealed(headers: Mapping[str, str]) -> list[str]:
+    """What a request carries that may be a session."""
     cookies = cookie_parser(headers.get("cookie", ""))
-    return [cookies[name] for name in (SECURE_COOKIE, LOCAL_COOKIE) if cookies.get(name)]
+    found = []
+    local = host_name(headers.get("host", "")) in LOOPBACK
+    for cookie in (SECURE_COOKIE, LOCAL_COOKIE) if local else (SECURE_COOKIE,):
+        count, point, first = cookies.get(cookie, "").partition(".")
+        if point and count in COUNTS:
+            rest = [cookies.get(name, "") for name in names(cookie, int(count))[1:]]
+            found.append("".join([first, *rest]))
+    return found
 
 
-def _key(word: str) -> bytes:
-    return hashlib.sha256(word.encode("utf-8", "surrogatepass")).digest()
+def _mark(sealed: str) -> bytes:
+    return hashlib.sha256(sealed.encode("utf-8", "surrogatepass")).digest()

@@ -6,6 +6,7 @@ scripts and is not sent along from other sites; without https it is given out on
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, Protocol
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,9 +18,10 @@ from starlette.routing import Route
 from aliquot.web.app import Refused, sign_in_page
 from aliquot.web.facts import Facts
 from aliquot.web.guard import LOOPBACK, host_name
-from aliquot.web.sessions import LIFE_S, LOCAL_COOKIE, SECURE_COOKIE, Sessions
+from aliquot.web.sessions import LIFE_S, LOCAL_COOKIE, SECURE_COOKIE, Sessions, names
 
 MOST_BYTES: Final = 32 * 1024
+PATIENCE_S: Final = 10.0
 NOT_HERE: Final = "A token is taken over https or at localhost only. Use https, or kubectl port-forward and localhost."
 
 
@@ -57,7 +59,11 @@ class SignIn:
             return HTMLResponse(sign_in_page(request, "That came from another site; sign in here."), 403)
         if not _may_bring_token(request):
             return HTMLResponse(sign_in_page(request, NOT_HERE), 403)
-        token = await _token(request)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                token = await _token(request)
+        except TimeoutError:
+            return HTMLResponse(sign_in_page(request, "The form did not arrive in time; try again."), 408)
         if not token:
             return HTMLResponse(sign_in_page(request, "Paste a token."), 400)
         try:
@@ -67,8 +73,9 @@ class SignIn:
         self._sessions.close(request.headers)
         answer = Response(status_code=303, headers={"location": "/"})
         name, secure = (LOCAL_COOKIE, False) if _local(request) else (SECURE_COOKIE, True)
-        word = self._sessions.open(token)
-        answer.set_cookie(name, word, max_age=int(LIFE_S), secure=secure, httponly=True, samesite="strict")
+        pieces = self._sessions.open(token)
+        for cookie, piece in zip(names(name), pieces, strict=False):
+            answer.set_cookie(cookie, piece, max_age=LIFE_S, secure=secure, httponly=True, samesite="strict")
         return answer
 
     async def _sign_out(self, request: Request) -> Response:
@@ -76,8 +83,10 @@ class SignIn:
             return Response(status_code=403)
         self._sessions.close(request.headers)
         answer = Response(status_code=303, headers={"location": "/signin"})
-        for name, secure in ((LOCAL_COOKIE, False), (SECURE_COOKIE, True)):
-            answer.delete_cookie(name, secure=secure, httponly=True, samesite="strict")
+        for cookie in (*names(LOCAL_COOKIE), *names(SECURE_COOKIE)):
+            if cookie in request.cookies:
+                secure = cookie.startswith(SECURE_COOKIE)
+                answer.delete_cookie(cookie, secure=secure, httponly=True, samesite="strict")
         return answer
 
 

@@ -152,8 +152,7 @@ class StandaloneFacts:
         """See `Facts`."""
         if all(gpu != known.uuid for known in self._picture.gpus):
             return None
-        with self._lock:
-            return self._history.read(gpu, seconds)
+        return self._history.read(gpu, seconds, time.time() - time.monotonic())
 
     def explain(self, name: str) -> Explanation | None:
         """See `Facts`."""
@@ -188,8 +187,8 @@ class StandaloneFacts:
             for pod in pods:
                 self._events.take_pod(pod.name, pod.events, now_s)
             self._events.forget_pods_but({pod.name for pod in pods})
-            if now_s >= self._history.due_s:
-                self._history.add(now_s, gpus)
+            if self._looked_s >= self._history.due_s:
+                self._history.add(self._looked_s, gpus)
         nodes = node_sums(gpus, with_topology=frozenset({self._node}))
         picture = Picture(gpus, workloads_of(gpus, pods, seated), nodes, quota_of(gpus), pool_of(gpus))
         if picture != self._picture:

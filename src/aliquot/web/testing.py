@@ -53,10 +53,11 @@ class MadeUpFacts:
         self._silent: dict[str, str] = {}
 
     def pass_time(self, points: int = 1) -> None:
-        """Let usage move; each point is 5 s of history."""
-        for _ in range(points):
+        """Let usage move; each point is 5 s of history, of which the last is now."""
+        now_s = time.time()
+        for left in reversed(range(points)):
             self._gpus = [self._moved(gpu) for gpu in self._gpus]
-            self._ring.add(time.time(), self._gpus)
+            self._ring.add(now_s - left * self._ring.step_s, self._gpus)
         self.revision += 1
 
     def add(self, workload: Workload) -> None:
@@ -79,6 +80,11 @@ class MadeUpFacts:
             msgspec.structs.replace(gpu, measured=False, busy_milli=0) if gpu.node == node else gpu
             for gpu in self._gpus
         ]
+        self.revision += 1
+
+    def forget(self) -> None:
+        """From now on nothing is known of what was."""
+        self._ring = HistoryRing()
         self.revision += 1
 
     def gpus(self) -> Sequence[Gpu]:

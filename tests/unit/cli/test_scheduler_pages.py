@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -9,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from aliquot.cli.scheduler import _address
-from aliquot.cli.scheduler_pages import Pages, pages_options
+from aliquot.cli.scheduler_pages import Pages, beside, pages_options
 from aliquot.model.errors import UserError
 
 
@@ -63,6 +67,39 @@ def test_what_does_not_go_together_is_told(words: tuple[str, ...], sentence: str
     """Options that contradict each other end with one sentence."""
     with pytest.raises(UserError, match=sentence):
         pages(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--web", "127.0.0.1:0"), "dashboard at http://127.0.0.1:1/"),
+        (("--web", "10.0.0.5:0", "--web-access", "open"), "dashboard at http://10.0.0.5:1/"),
+        (
+            ("--web", "10.0.0.5:0"),
+            "dashboard at http://10.0.0.5:1/ (a token is taken over https and at localhost only)",
+        ),
+        (("--web", "10.0.0.5:0", "--web-tls-cert", "c", "--web-tls-key", "k"), "dashboard at http://10.0.0.5:1/"),
+    ],
+)
+def test_who_starts_it_reads_where_it_can_be_opened(
+    words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """The address of the server itself, and what else is needed to get in."""
+    web = pytest.importorskip("aliquot.web.scheduler", reason="the parts for a cluster are not installed")
+
+    @contextlib.asynccontextmanager
+    async def served(program: object, settings: Any) -> AsyncIterator[str]:
+        yield f"http://{settings.host}:1/"
+
+    async def main() -> None:
+        settings = SimpleNamespace(context="", operator=SimpleNamespace(namespace="home"))
+        async with beside(pages(*words))(SimpleNamespace(settings=settings)):  # type: ignore[arg-type]
+            pass
+
+    monkeypatch.setattr(web, "dashboard_beside", served)
+    asyncio.run(main())
+
+    assert f"{said}\n" == capsys.readouterr().err
 
 
 def test_without_an_address_there_are_no_pages():

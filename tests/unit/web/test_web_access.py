@@ -16,7 +16,7 @@ from aliquot.web.access import ANY_POD, TokenDoor
 from aliquot.web.app import Refused, dashboard
 from aliquot.web.feeds import Feeds
 from aliquot.web.rights import Seen
-from aliquot.web.sessions import IDLE_S, LIFE_S, MOST, Sessions
+from aliquot.web.sessions import Sessions
 from aliquot.web.signin import SignIn
 from aliquot.web.testing import MadeUpFacts
 
@@ -53,7 +53,7 @@ class Scene:
     def __init__(self, facts: MadeUpFacts) -> None:
         self.now_s = 1000.0
         self.cluster = Cluster()
-        self.sessions = Sessions(lambda: self.now_s)
+        self.sessions = Sessions(clock=lambda: self.now_s)
         self.door = TokenDoor(facts, self.cluster, self.sessions, clock=lambda: self.now_s)
         self.app = dashboard(
             self.door, hosts={"localhost", "gpus.example"}, signing_in=SignIn(self.door, self.sessions), feeds=Feeds()
@@ -238,27 +238,6 @@ def test_a_new_namespace_is_asked_for(scene: Scene, facts: MadeUpFacts):
 
     assert "new/pod" in scene.get("/workloads", WEB).text
     assert 1 == scene.cluster.asked.count(Listing("nodes"))
-
-
-def test_sessions_end():
-    """A session ends when it was long unused, when it was long open, and when too many others came."""
-    now_s = [0.0]
-    sessions = Sessions(lambda: now_s[0])
-
-    def cookie(word: str) -> dict[str, str]:
-        return {"cookie": f"aliquot={word}"}
-
-    unused, used, old = sessions.open("a"), sessions.open("b"), sessions.open("c")
-    while now_s[0] < LIFE_S - 1:
-        now_s[0] += IDLE_S / 2
-        sessions.token_of(cookie(old))
-    assert ("", "c") == (sessions.token_of(cookie(unused)), sessions.token_of(cookie(old)))
-    now_s[0] += IDLE_S / 2
-    assert ("", "") == (sessions.token_of(cookie(old)), sessions.token_of(cookie(used)))
-    first = sessions.open("first")
-    for _ in range(MOST):
-        sessions.open("x")
-    assert "" == sessions.token_of(cookie(first))
 
 
 def test_the_header_comes_before_the_cookie(scene: Scene):

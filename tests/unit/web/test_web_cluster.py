@@ -17,7 +17,7 @@ from aliquot.placement.policy import policy
 from aliquot.placement.reasons import Refusal
 from aliquot.topology import Topology
 from aliquot.web.agents import GpuMeasure, NodeMeasure
-from aliquot.web.api import AskFor, Share, Workload
+from aliquot.web.api import AskFor, Pool, QuotaLine, Share, Vgpu, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.cluster import Beside, ClusterFacts
 
@@ -48,7 +48,7 @@ class Scene:
         found = self.decider.decide(wanted)
         assert not isinstance(found, Refusal)
         self.decider.commit(tenant, found, wanted)
-        self.facts.refresh(time.time())
+        self.facts.refresh(time.monotonic())
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_measures_are_laid_over_the_books(scene: Scene):
     gpu = next(gpu for gpu in scene.facts.gpus() if any(s.tenant == "y/small" for s in gpu.shares))
     got = Share("?", 0, 0, 250, 0, 512, kept_percent=99.0, windows=7)
     scene.beside.measured = {gpu.node: NodeMeasure({gpu.uuid: GpuMeasure(250, "", True, {"y/small": got})})}
-    scene.facts.refresh(time.time())
+    scene.facts.refresh(time.monotonic())
     workload = next(workload for workload in scene.facts.workloads() if workload.name == "y/small")
 
     assert (250, 512, 300, 99.0) == (
@@ -95,11 +95,37 @@ def test_measures_are_laid_over_the_books(scene: Scene):
 def test_nothing_new_is_no_new_revision(scene: Scene):
     """The revision grows with changes only."""
     before = scene.facts.revision
-    scene.facts.refresh(time.time())
+    scene.facts.refresh(time.monotonic())
     assert before == scene.facts.revision
 
     scene.place("z/more", rest_milli=100)
     assert before + 1 == scene.facts.revision
+
+
+def test_quota_and_pool_are_news_too(scene: Scene):
+    """A page of the pool is drawn again when a vGPU changes its phase, or a quota its bound, and nothing else did."""
+    vgpu = Vgpu("fast", "node-000", "Creating", "", "V100", 0, 0, 0, [])
+    for number, change in enumerate(({"pool": Pool("on-demand", [vgpu])}, {"quota": [QuotaLine("x", "any", 0, 0)]})):
+        before = scene.facts.revision
+        for name, value in change.items():
+            setattr(scene.beside, name, value)
+        scene.facts.refresh(time.monotonic() + number)
+
+        assert before + 1 == scene.facts.revision
+    assert ("fast", "x") == (scene.facts.pool().vgpus[0].name, scene.facts.quota()[0].namespace)
+
+
+def test_the_history_does_not_ask_the_wall_clock(scene: Scene):
+    """Points go on coming when the wall's clock is put back, and are told by it as it is."""
+    gpu = scene.facts.gpus()[0]
+    scene.beside.measured = {gpu.node: NodeMeasure({gpu.uuid: GpuMeasure(100, "", True)})}
+    began_s = time.monotonic() + 1000
+    for second in (0.0, 5.0, 10.0):
+        scene.facts.refresh(began_s + second)
+    history = scene.facts.history(gpu.uuid, 3600)
+
+    assert history is not None and abs(history.at_s[-1] - time.time() - 1010) < 60
+    assert [5.0, 5.0] == [b - a for a, b in zip(history.at_s[-3:], history.at_s[-2:], strict=False)]
 
 
 def test_what_is_the_programs_own_is_not_shown(scene: Scene):
@@ -113,7 +139,7 @@ def test_a_waiting_pod_is_explained_by_groups_of_nodes(scene: Scene):
     """Nodes with the same obstacle are one reason."""
     waiting = Workload("z/huge", "Pod", "Pending", 5000, 5000, [], 5.0)
     scene.beside.waiting = [(waiting, Ask(whole=5))]
-    scene.facts.refresh(time.time())
+    scene.facts.refresh(time.monotonic())
     why = scene.facts.explain("z/huge")
 
     assert "z/huge" == scene.facts.workloads()[0].name
@@ -136,7 +162,7 @@ def test_a_node_that_leaves_is_gone(scene: Scene):
     """Nodes come and go with the books, cordoned ones are told."""
     scene.cluster.set_cordoned("node-001")
     scene.cluster.remove_node("node-002")
-    scene.facts.refresh(time.time())
+    scene.facts.refresh(time.monotonic())
 
     assert [("node-000", False), ("node-001", True)] == [(n.name, n.cordoned) for n in scene.facts.nodes()]
 

@@ -220,15 +220,17 @@ def test_closing_ends_every_stream():
     run(scene)
 
 
-def test_a_page_that_fails_is_tried_again():
-    """A drawing that raises costs its readers nothing but that change."""
+def test_a_page_that_fails_is_tried_again(capsys: pytest.CaptureFixture):
+    """A drawing that raises costs its readers nothing but that change, and is logged once, not at each try."""
 
     async def scene(feeds: Feeds) -> None:
         page = Page(a="1")
         draw = page.draw
-        failures = iter([True, True])
+        failures = iter([True, True, True])
         page.draw = lambda: 1 / 0 if next(failures, False) else draw()  # type: ignore[method-assign]
         reader = Reader(feeds, page)
         await until(lambda: len(reader.got) == 1)
 
     run(scene)
+
+    assert 1 == capsys.readouterr().out.count("live page failed")

@@ -24,6 +24,44 @@ def test_this_machine_is_answered(visitor: TestClient, host: str):
     assert 200 == visitor.get("/", headers={"host": host}).status_code
 
 
+@pytest.mark.parametrize(
+    ("came_to", "host", "status"),
+    [
+        ("10.0.0.5", "10.0.0.5:8771", 200),
+        ("fd00::5", "[fd00::5]:8771", 200),
+        ("::ffff:10.0.0.5", "10.0.0.5", 200),
+        ("10.0.0.5", "10.0.0.6", 421),
+        ("10.0.0.5", "evil.example", 421),
+        ("evil.example", "evil.example", 421),
+    ],
+)
+def test_the_address_that_was_come_to_is_a_name_too(facts, came_to: str, host: str, status: int):
+    """No name can be re-bound to an address that stands in the Host header itself."""
+    app = dashboard(lambda headers: facts)
+
+    async def there(scope, receive, send):
+        await app({**scope, "server": (came_to, 8771)}, receive, send)
+
+    assert status == TestClient(there).get("/", headers={"host": host}).status_code
+
+
+@pytest.mark.parametrize(
+    ("site", "mode", "status"),
+    [
+        ("cross-site", "no-cors", 403),
+        ("same-site", "cors", 403),
+        ("cross-site", "navigate", 200),
+        ("same-origin", "cors", 200),
+        ("none", "navigate", 200),
+    ],
+)
+def test_foreign_pages_may_only_link_here(visitor: TestClient, site: str, mode: str, status: int):
+    """A page of another site can not make a browser try requests or open live pages in the background."""
+    for path in ("/try?request=0.5", "/api/v1/try?request=0.5"):
+        headers = {"sec-fetch-site": site, "sec-fetch-mode": mode}
+        assert status == visitor.get(path, headers=headers).status_code
+
+
 HOSTS = {"a:80": "a", "a": "a", "[::1]:80": "[::1]", "[::1]": "[::1]", "A": "a", "a:b": "a:b"}
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,3 +72,39 @@ def test_the_ring_is_a_list_that_forgets(points: list[dict[str, int]], length: i
     kept = points[-length:]
     names = sorted({name for point in kept for name in point})
     assert {name: [point.get(name) for point in kept] for name in names} == usage(ring)
+
+
+def test_the_hour_goes_on_when_the_wall_clock_is_put_back():
+    """Moments are told by the wall's clock as it is now, in order and as far apart as they were."""
+    ring = HistoryRing(step_s=5.0)
+    for n in range(3):
+        ring.add(100.0 + 5 * n, [gpu(a=n)])
+
+    assert [1100.0, 1105.0, 1110.0] == ring.read("GPU-0", 3600, 1000.0).at_s
+    assert [600.0, 605.0, 610.0] == ring.read("GPU-0", 3600, 500.0).at_s
+
+
+def test_a_gpu_that_is_gone_is_forgotten():
+    """After the hour nothing is left of a GPU that has left."""
+    ring = HistoryRing(step_s=5.0, span_s=20.0)
+    ring.add(0.0, [gpu(a=1)])
+    for n in range(60):
+        ring.add(5.0 * n, [])
+
+    assert {} == ring._rings
+
+
+def test_a_point_is_there_whole_or_not_at_all():
+    """Pages read in threads of their own; one that comes while a point is added waits for the end of it."""
+    ring, read = HistoryRing(), []
+    reader = threading.Thread(target=lambda: read.append(ring.read("GPU-0", 3600)))
+
+    def gpus() -> Iterator[Gpu]:
+        yield gpu(a=1)
+        reader.start()
+        reader.join(0.2)
+
+    ring.add(0.0, gpus())
+    reader.join()
+
+    assert ([0.0], [[1]]) == (read[0].at_s, [series.usage_milli for series in read[0].series])

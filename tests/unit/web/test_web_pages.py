@@ -128,14 +128,43 @@ def test_try_it_takes_a_sharepod(visitor: TestClient):
     assert "spec.gpu has no field" in wrong
 
 
+BOMB = "a0: &a0 {k: v}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 12))
+"""Six hundred bytes, of which merging makes 10^11 entries."""
+
+
 @pytest.mark.parametrize(
-    "text", ["a: [", "- 1\n- 2", "--- a\n--- b", "!!python/object/apply:os.system [ls]", "x" * 20_000]
+    "text",
+    [
+        "a: [",
+        "- 1\n- 2",
+        "--- a\n--- b",
+        "!!python/object/apply:os.system [ls]",
+        "!!int ''",
+        "x" * 20_000,
+        "[" * 15_000,
+        "a: 2001-99-99",
+        "1" * 5000,
+        "\0",
+        BOMB,
+    ],
+    ids=lambda text: text[:12],
 )
+@pytest.mark.timeout(20)
 def test_try_it_survives_any_text(visitor: TestClient, text: str):
     """What is no SharePod is refused with a sentence."""
     answer = visitor.get("/try", params={"yaml": text})
 
     assert 200 == answer.status_code and "Not understood" in answer.text
+    assert 400 == visitor.get("/api/v1/try", params={"yaml": text}).status_code
+
+
+@pytest.mark.parametrize("word", ["path", "template", "id", "block_id", "title", "yaml", "uuid", "page", "node", "q"])
+def test_no_word_in_an_address_breaks_a_page(visitor: TestClient, word: str):
+    """Words of the query that a page does not know, and empty ones, change nothing."""
+    for path in ("/", "/workloads", "/topology", "/pool", "/try"):
+        for value in ("", "2"):
+            status = visitor.get(path, params={word: value, "page": "2"}).status_code
+            assert status == 200 or (path, word, value) == ("/topology", "node", "2")
 
 
 def test_hostile_names_are_text(facts: MadeUpFacts, visitor: TestClient):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aliquot.arbiter.records import TenantStatus
-from aliquot.web.promise import PromiseBook
+from aliquot.web.promise import MOST_WINDOWS, PromiseBook
 
 S = 1_000_000_000
 
@@ -70,3 +70,13 @@ def test_only_the_last_hour_counts():
     broken, kept = status(0, 10), [status(10 * n, 10 + 10 * n) for n in range(1, 362)]
 
     assert (100.0, 361) == judged(status(0, 0), broken, *kept)
+
+
+def test_a_clock_that_creeps_fills_no_memory():
+    """A node that says that next to no time has passed has no more windows than an honest one."""
+    looks = [status(0.001 * n, 0.001 * n) for n in range(4000)]
+    book = PromiseBook(0.001)
+    for n, look in enumerate(looks):
+        book.see("GPU-0", look, round(n * 0.001 * S))
+
+    assert MOST_WINDOWS == book.kept("GPU-0", "a")[1]

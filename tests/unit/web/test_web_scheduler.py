@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import socket
+import threading
 import time
 import urllib.request
 from types import SimpleNamespace
@@ -15,7 +18,7 @@ import pytest
 pytest.importorskip("lightkube", reason="the parts for a cluster are not installed: no scheduler to look at")
 
 from aliquot.kube.custom import VGPU, GPUQuota
-from aliquot.kube.dialects import foreign
+from aliquot.kube.dialects import foreign, read
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
@@ -25,7 +28,10 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.scheduler.books import Books
+from aliquot.web import scheduler as web
+from aliquot.web.api import AskFor
 from aliquot.web.scheduler import WebSettings, dashboard_beside, facts_of, gather
+from aliquot.web.serve import PortTaken
 
 NOW_S = 1_800_000_000.0
 MADE = "2027-01-15T07:59:00Z"  # a minute before
@@ -98,7 +104,7 @@ def looked(scheduler: Any):
 
     async def main():
         facts, beside = facts_of(scheduler, "test")
-        gather(scheduler, beside, NOW_S)
+        gather(scheduler, beside, NOW_S)()
         facts.refresh(NOW_S)
         return facts
 
@@ -168,6 +174,77 @@ def test_the_pages_run_beside_the_program():
     assert 4 == gpus["total"]
     assert trial["fits"] and 1 == len(trial["pieces"])
     assert why["sentence"].startswith("web/huge waits")
+
+
+def test_waiting_pods_are_read_outside_the_programs_loop(monkeypatch: pytest.MonkeyPatch):
+    """A backlog of thousands of pods costs the program's loop no more than a look at which of them wait."""
+    threads = []
+    monkeypatch.setattr(web, "read", lambda *given: threads.append(threading.current_thread()) or read(*given))
+
+    async def main() -> None:
+        async with dashboard_beside(program(), WebSettings()):
+            await asyncio.sleep(0.3)
+
+    asyncio.run(main())
+
+    assert threads and threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_books_are_looked_at_less_often_while_nobody_looks(monkeypatch: pytest.MonkeyPatch, looked_at: bool):
+    """Pages that nobody has open cost a look in five seconds instead of in one."""
+    monkeypatch.setattr(web, "LOOK_S", 0.01)
+    facts = SimpleNamespace(asked_s=time.monotonic() if looked_at else -math.inf)
+
+    async def main() -> float:
+        began_s = time.monotonic()
+        await web._pause(facts, began_s, began_s + 0.5)
+        return time.monotonic() - began_s
+
+    assert looked_at == (asyncio.run(main()) < 0.4)
+
+
+def test_a_look_that_takes_long_is_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch):
+    """Also while somebody looks: a large cluster's pages are renewed less often rather than taking the process."""
+    monkeypatch.setattr(web, "LOOK_S", 0.01)
+
+    async def main() -> float:
+        began_s = time.monotonic()
+        await web._pause(SimpleNamespace(asked_s=began_s), began_s + 0.5, began_s)
+        return time.monotonic() - began_s
+
+    assert asyncio.run(main()) >= 0.5
+
+
+def test_a_hop_that_comes_too_late_is_not_made(monkeypatch: pytest.MonkeyPatch):
+    """While the program's loop is busy elsewhere, what nobody waits for any more does not pile up in front of it."""
+    monkeypatch.setattr(web, "HOP_S", 0.05)
+    made = []
+
+    async def main() -> None:
+        facts, _ = facts_of(program(), "test")
+        facts._explaining._look = lambda *given: made.append(given)  # type: ignore[method-assign]
+        asking = asyncio.get_running_loop().run_in_executor(None, facts.explain, "nobody/there")
+        asked = asyncio.get_running_loop().run_in_executor(None, facts.try_request, AskFor("0.5"))
+        time.sleep(0.5)  # busy
+        await asyncio.gather(asking, asked, return_exceptions=True)
+
+    asyncio.run(main())
+
+    assert [] == made
+
+
+def test_a_taken_address_is_told_by_its_option():
+    """The sentence names --web as it was given."""
+
+    async def main(port: int) -> None:
+        async with dashboard_beside(program(), WebSettings(port=port)):
+            raise AssertionError
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"^--web 127.0.0.1:{port}: address already in use"):
+            asyncio.run(main(port))
 
 
 def test_an_administrator_can_leave_names_out():

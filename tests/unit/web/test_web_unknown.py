@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
+from aliquot.web.app import dashboard, everyone
 from aliquot.web.testing import MadeUpFacts
 
 WHY = "it can not be reached"
@@ -40,6 +41,27 @@ def test_a_gpu_and_its_workload_say_so(silent: MadeUpFacts, visitor: TestClient)
     for text in (page, rows, one):
         assert f"<b>{share.usage_milli / 1000:.2f}</b>" not in text
     assert "Its node does not tell" in rows and "Its node does not tell" in one
+
+
+def test_an_hour_that_is_not_known_is_not_empty(facts: MadeUpFacts, visitor: TestClient):
+    """Where somebody is on a GPU and nothing is known of its hour, nobody says that nobody was."""
+    gpu = next(gpu for gpu in facts.gpus() if gpu.shares)
+    idle = next(gpu for gpu in facts.gpus() if not gpu.shares)
+    facts.forget()
+
+    assert "Nothing of its last hour is known" in visitor.get(f"/gpus/{gpu.uuid}").text
+    assert "Nobody was on this GPU" in visitor.get(f"/gpus/{idle.uuid}").text
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [("/", "kubectl aliquot doctor"), ("/topology", "kubectl aliquot doctor"), ("/workloads", "aliquot apply -f FILE")],
+)
+def test_where_there_is_nothing_the_page_says_what_to_do(path: str, advice: str):
+    """A cluster that has just begun is shown with the next step, not as a filter that nothing fits."""
+    visitor = TestClient(dashboard(everyone(MadeUpFacts(nodes=0))), base_url="http://localhost")
+
+    assert advice in visitor.get(path).text
 
 
 def test_programs_are_told(silent: MadeUpFacts, visitor: TestClient):

@@ -84,7 +84,7 @@ class ClusterSource:
         """
         with self._lock:
             try:
-                self._cluster.show(self._run(self._take()), time.time())
+                self._cluster.show(self._run(self._take()), time.monotonic())
             except (KubeError, TimeoutError) as error:
                 raise NoAnswer(str(error) or "the API server does not answer") from None
             facts = self._facts

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from aliquot.web.facts import Facts
 from aliquot.web.render import Block
 
 Query = Mapping[str, str]
+NO_GPU: Final = (
+    "No GPU is known yet. In a cluster each node's agent, aliquot node, tells which it has; kubectl aliquot doctor "
+    "says what is missing."
+)
 
 
 @dataclass(frozen=True)

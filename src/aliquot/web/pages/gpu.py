@@ -36,7 +36,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     blocks = [
         block("gpu", "blocks/gpu.html", gpu=gpu, compute=compute_bar(gpu), memory=memory_bar(gpu)),
         block("tenants", "blocks/tenants.html", gpu=gpu, window_s=facts.window_s),
-        block("hour", "blocks/hour.html", hours=hours),
+        block("hour", "blocks/hour.html", hours=hours, gpu=gpu),
     ]
     return Drawn(f"GPU {gpu.index} of {gpu.node}", blocks, {"gpu": gpu, "charts": CHARTS})
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aliquot.web.api import Gpu
 from aliquot.web.facts import Facts, totals
-from aliquot.web.pages import Drawn, Query, number
+from aliquot.web.pages import NO_GPU, Drawn, Query, number
 from aliquot.web.pages.bars import compute_bar, memory_bar
 from aliquot.web.render import Block, address, block, slug
 
@@ -36,7 +36,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     for name, gpus in groupby(shown, key=key):
         blocks.append(_group(name, list(gpus), silent.get(name, ""), by_model=query.get("group") == "model"))
     if not shown:
-        blocks.append(block("none", "blocks/none.html", text="No GPU fits these filters."))
+        blocks.append(block("none", "blocks/none.html", text="No GPU fits these filters." if everything else NO_GPU))
     if pages > 1:
         blocks.append(_pager(query, page, pages, len(found)))
     frame = {

@@ -6,7 +6,7 @@ from typing import Final
 
 from aliquot.web.api import Gpu, TopologyFacts
 from aliquot.web.facts import Facts
-from aliquot.web.pages import Drawn, NotHere, Query
+from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query
 from aliquot.web.pages.bars import compute_bar, memory_bar
 from aliquot.web.pages.tree import Drawing, drawing
 from aliquot.web.render import block
@@ -18,9 +18,9 @@ def draw(facts: Facts, query: Query) -> Drawn:
     """The node that the query names, else the first."""
     nodes = facts.nodes()
     if not nodes:
-        nothing = block("none", "blocks/none.html", text="There is no node with a GPU.")
+        nothing = block("none", "blocks/none.html", text=NO_GPU)
         return Drawn("Topology", [nothing], {"nodes": [], "node": None})
-    node = next((node for node in nodes if node.name == query.get("node", nodes[0].name)), None)
+    node = next((node for node in nodes if node.name == (query.get("node") or nodes[0].name)), None)
     if node is None:
         raise NotHere(f"There is no node {query['node'][:100]} here.")
     gpus = [gpu for gpu in facts.gpus() if gpu.node == node.name]

@@ -16,7 +16,31 @@ from aliquot.web.pages.bars import compute_bar, memory_bar
 from aliquot.web.render import block
 
 TEXT_BYTES: Final = 16_384
+DEEPEST: Final = 40
 _FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(AskFor))
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML as far as a SharePod needs it: of aliases a few hundred bytes could be made into gigabytes."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """One more value; refused where it is more than plain."""
+        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
+        fault = ""
+        if isinstance(event, yaml.AliasEvent):
+            fault = f"an alias (*{event.anchor}) is not taken here"
+        elif getattr(event, "tag", None):
+            fault = "a tag (!) is not taken here"
+        elif self.depth >= DEEPEST:
+            fault = f"it is more than {DEEPEST} levels deep"
+        if fault:
+            raise _unreadable(event.start_mark, fault)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 def draw(facts: Facts, query: Query) -> Drawn:
@@ -50,12 +74,17 @@ def ask_of(query: Query) -> AskFor:
 
 def _one_document(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Plain)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark is not None else ""
-        problem = getattr(error, "problem", None) or "more than one document"
-        raise UserError(f"not readable as YAML: {where}{problem}; paste one SharePod") from None
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None)
+        raise _unreadable(getattr(error, "problem_mark", None), str(problem)) from None
+    except ValueError as error:  # what looks like a date or a number and is none
+        raise _unreadable(None, str(error)[:100]) from None
+
+
+def _unreadable(mark: Any, problem: str) -> UserError:
+    where = f"line {mark.line + 1}: " if mark is not None else ""
+    return UserError(f"not readable as YAML: {where}{problem}; paste one SharePod")
 
 
 def _rows(trial: Trial | None) -> list[tuple[str, list[Any]]]:

@@ -68,7 +68,10 @@ def _mentions(workload: Workload, text: str) -> bool:
 def _nothing(everything: Sequence[Workload]) -> str:
     if everything:
         return "No workload fits these filters."
-    return "Nothing asks for a GPU. Give it work: aliquot run, or aliquot apply -f FILE"
+    return (
+        "Nothing that you may see asks for a GPU. Give it work: on one machine aliquot run, or aliquot apply -f FILE; "
+        "in a cluster a SharePod, or a pod with aliquot.dev/gpu-percent."
+    )
 
 
 def _pager(query: Query, page: int, pages: int, total: int) -> Block:

@@ -1,0 +1,56 @@
+"""The dashboard's certificate, taken anew from its files when somebody has renewed them.
+
+Connections that are open stay as they are; those that begin afterwards see the new certificate. A pair that does not
+belong together, as while one of the files is written, changes nothing until both do.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import Final
+
+from aliquot.model.errors import UserError
+
+LOOK_S: Final = 2.0
+_Stamp = tuple[tuple[int, int, int], ...]
+
+
+class BadCertificate(UserError):
+    """Files that are no certificate with its key."""
+
+
+class Certificate:
+    """`context` is what a server shows; `renew` looks whether the files have changed."""
+
+    def __init__(self, chain: str, key: str) -> None:
+        """Read the files.
+
+        Raises:
+            BadCertificate: they can not be read, or do not belong together.
+        """
+        self._files = (chain, key)
+        self._stamp: _Stamp = ()
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.renew()
+
+    def renew(self) -> bool:
+        """Take the files anew if they have changed since the last try; whether that was so.
+
+        Raises:
+            BadCertificate: they have changed and can not be used; the old certificate stays.
+        """
+        chain, key = self._files
+        try:
+            stamp = tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in map(os.stat, self._files))
+            if stamp == self._stamp:
+                return False
+            self._stamp = stamp
+            # Tried elsewhere first: a context that takes a certificate and then not its key serves nobody.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key, password="")
+            self.context.load_cert_chain(chain, key, password="")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "reason", "") or getattr(error, "strerror", "") or str(error)
+            text = f"{chain} and {key} are no certificate with its key: {str(why).lower().replace('_', ' ')}"
+            raise BadCertificate(f"{text}; give both as PEM, the key without a password") from None
+        return True
