@@ -215,7 +215,7 @@ def failed(code: int, body: bytes, headers: Mapping[str, str], what: str) -> Kub
     """The exception for an answer that is not a success; a body that is no Status is quoted."""
     try:
         status = msgspec.json.decode(body, type=Status)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         status = Status(message=body[:200].decode("utf-8", "replace").strip(), code=code)
     after = headers.get("Retry-After", "")
     return error_of(code, status, what, float(after) if after.isdigit() else 0.0)
@@ -250,5 +250,5 @@ def _encoded(body: Body) -> bytes:
 def _decoded(resource: Resource[T], body: bytes) -> T:
     try:
         return resource.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadAnswer(f"the API server sent a {resource.kind} that can not be read: {error}") from None

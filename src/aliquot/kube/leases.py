@@ -106,9 +106,12 @@ class Elector:
             return
         self._observe(lease, began_s)
         ours = lease.spec.holder_identity == self.identity
-        if not ours and not self._free(lease):
+        if not ours:
+            # Whoever had it since may have led: an end that nobody heard of is told before a new beginning.
             self._renewed_s = None
-            return
+            self._tell()
+            if not self._free(lease):
+                return
         now = micro_time(self.clock.wall())
         change: dict[str, Any] = {"renewTime": now, "leaseDurationSeconds": self.terms.lasts_s}
         if not ours:

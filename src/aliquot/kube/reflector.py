@@ -11,6 +11,7 @@ One LIST fills the store, one WATCH follows from there. What holds, whatever the
 5. Lines are put together from whatever pieces arrive; a line may be at most `line_bytes` long.
 6. Of a bookmark only its version is read, so it need not look like an object.
 7. `synced` is set after the first list, and the store is whole whenever it is set.
+8. However long a list is, the loop's other tasks have their turn after every few of its objects.
 
 An event that repeats what the store has, or is older than it, changes nothing. An object that can not be decoded is
 counted and left as it was, and the watch goes on behind it. With `streaming`, the first objects come through the watch
@@ -33,6 +34,7 @@ from aliquot.kube.backoff import Backoff
 from aliquot.kube.errors import BadAnswer, Gone, Invalid, KubeError, Unreachable, error_of
 from aliquot.kube.objects import HasMeta, MetaOnly, RawList, Status, WatchEvent
 from aliquot.kube.resources import Resource
+from aliquot.kube.turns import turn
 
 T = TypeVar("T", bound=HasMeta)
 INITIAL_END: Final = "k8s.io/initial-events-end"
@@ -188,7 +190,7 @@ class Reflector(Generic[T]):
             if not goes_on:
                 break
             await asyncio.sleep(0)
-        self._filled(found, version)
+        await self._filled(found, version)
 
     async def _stream_all(self) -> None:
         """The list by way of a watch: everything there is as ADDED, then a bookmark that says that this was all."""
@@ -199,32 +201,38 @@ class Reflector(Generic[T]):
                 if event.type == "BOOKMARK":
                     meta = _meta(event.object).metadata
                     if meta.annotations.get(INITIAL_END) == "true":
-                        return self._filled(found, meta.resource_version)
+                        return await self._filled(found, meta.resource_version)
                 elif (item := self._decoded(event.object)) is not None:
                     found[item.metadata.key] = item
                     if event.type == "DELETED":
                         del found[item.metadata.key]
         raise BadAnswer(f"watch {self._path} ended before its initial events did")
 
-    def _filled(self, found: dict[str, T], version: str) -> None:
+    async def _filled(self, found: dict[str, T], version: str) -> None:
         self.counts.lists += 1
-        self._replace(found)
+        await self._replace(found)
         self.version = version
         self.synced.set()
         if not self._interrupt.is_set():
             self._renewed.set()
 
-    def _replace(self, found: dict[str, T]) -> None:
-        gone = [key for key in self._store if key not in found]
-        for key in gone:
+    async def _replace(self, found: dict[str, T]) -> None:
+        """Bring the store to a list, in slices: first what is gone, then what is there. The list is used up."""
+        for number, key in enumerate([key for key in self._store if key not in found], 1):
             self._delete(key, self._store[key])
-        for key, item in found.items():
-            old = self._store.get(key)
-            if old is not None and old.metadata.uid != item.metadata.uid:
-                self._delete(key, old)
-                old = None
-            if old is None or old.metadata.resource_version != item.metadata.resource_version:
-                self._put(key, item, old)
+            await turn(number)
+        for number, key in enumerate(list(found), 1):
+            self._bring(key, found.pop(key))
+            await turn(number)
+
+    def _bring(self, key: str, item: T) -> None:
+        """One object of a list."""
+        old = self._store.get(key)
+        if old is not None and old.metadata.uid != item.metadata.uid:
+            self._delete(key, old)
+            old = None
+        if old is None or old.metadata.resource_version != item.metadata.resource_version:
+            self._put(key, item, old)
 
     async def _watch(self) -> None:
         """Returns on a clean end (guarantee 2)."""
@@ -290,7 +298,7 @@ class Reflector(Generic[T]):
     def _decoded(self, raw: msgspec.Raw) -> T | None:
         try:
             return self.resource.decode(raw)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             self.counts.undecodable += 1
             self.counts.last_failure = f"a {self.resource.kind} that can not be read: {error}"
             return None
@@ -307,7 +315,7 @@ def _event(line: bytes, path: str) -> WatchEvent:
         if event.type != "ERROR":
             return event
         status = msgspec.json.decode(event.object, type=Status)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(f"watch {path}: a line that is no event: {error}") from None
     raise error_of(status.code, status, f"watch {path}", 0.0)
 
@@ -315,14 +323,14 @@ def _event(line: bytes, path: str) -> WatchEvent:
 def _page(body: bytes) -> RawList:
     try:
         return msgspec.json.decode(body, type=RawList)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(f"a list that can not be read: {error}") from None
 
 
 def _meta(raw: msgspec.Raw) -> MetaOnly:
     try:
         return msgspec.json.decode(raw, type=MetaOnly)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(f"an object without metadata: {error}") from None
 
 

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import mib_up, milli
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import MILLI
+from aliquot.model.quantities import MILLI, BadQuantity
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.asks import Ask, model_matches
 
@@ -24,12 +24,25 @@ LEAST_MILLI: Final = 10
 """The request of one who asks for memory only: one hundredth of a GPU, the least that a device id stands for."""
 
 
+MOST_FAULTS: Final = 16
+FAULT_LENGTH: Final = 500
+"""Characters of one fault: its words are the pod's author's, who may write a quarter of a megabyte."""
+
+
 class BadPod(UserError):
     """A pod whose wish for GPUs contradicts itself or can not be read; `faults` lists each with its path."""
 
     def __init__(self, pod: str, faults: Sequence[str]) -> None:
-        super().__init__(f'pod "{pod}": {"; ".join(faults)}')
-        self.faults = tuple(faults)
+        told = [shortened(fault) for fault in faults[:MOST_FAULTS]]
+        if len(faults) > MOST_FAULTS:
+            told.append(f"and {len(faults) - MOST_FAULTS} more faults")
+        super().__init__(f'pod "{pod}": {"; ".join(told)}')
+        self.faults = tuple(told)
+
+
+def shortened(text: str) -> str:
+    """A sentence as long as it may be."""
+    return text if len(text) <= FAULT_LENGTH else f"{text[: FAULT_LENGTH - 3]}..."
 
 
 @dataclass(frozen=True)
@@ -162,12 +175,15 @@ def pod_ask(pod: Pod, containers: Iterable[ContainerAsk], dialect: str, notes: I
     """A pod's ask from those of its containers, with what plain init containers can share worked out.
 
     Raises:
-        BadPod: two containers have one name, which an API server does not let through.
+        BadPod: two containers have one name, or CPU or memory is no quantity: an API server lets neither through.
     """
     containers = list(containers)
     if len({c.container for c in containers}) != len(containers):
         raise BadPod(pod.metadata.key, ["two containers have the same name; each needs one of its own"])
-    cpu_milli, memory_mib = host_needs(pod)
+    try:
+        cpu_milli, memory_mib = host_needs(pod)
+    except BadQuantity as error:
+        raise BadPod(pod.metadata.key, [f"CPU or memory of a container: {error}"]) from None
     return PodAsk(
         key=pod.metadata.key,
         uid=pod.metadata.uid,
@@ -228,6 +244,9 @@ def host_needs(pod: Pod) -> tuple[int, int]:
     The larger of what runs at the same time: all app containers and sidecars, or one plain init container and the
     sidecars before it; and the overhead of its runtime class. Source: Kubernetes, "Sidecar containers", resource
     sharing within containers.
+
+    Raises:
+        BadQuantity: one of them is no quantity, or the sum is negative.
     """
     return _effective(pod, "cpu"), _effective(pod, "memory")
 
@@ -247,4 +266,7 @@ def _effective(pod: Pod, name: str) -> int:
         else:
             peak = max(peak, sidecars + need(container))
     running = sidecars + sum(need(c) for c in pod.spec.containers)
-    return max(peak, running) + convert(pod.spec.overhead.get(name, 0))
+    found = max(peak, running) + convert(pod.spec.overhead.get(name, 0))
+    if found < 0:
+        raise BadQuantity(f"its {name} is negative; the least is 0")
+    return found

@@ -13,6 +13,7 @@ Binding with the pod's uid as precondition. Whatever becomes of that request, th
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +33,8 @@ from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod
 from aliquot.kube.resources import PODS
 from aliquot.model.errors import UserError
-from aliquot.scheduler.books import Books, Hold, NoRoom
+from aliquot.scheduler.books import Books, NoRoom
+from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.wire import BindingArgs
 
 log = logging.getLogger(__name__)
@@ -40,7 +42,8 @@ DOUBT_S: Final = 70.0
 """Longer than the API server works on a request (60 s by default)."""
 
 POST_S: Final = 4.0
-"""Shorter than the time between the end of one's lead and the beginning of another's."""
+"""How long a bind is tried in all; shorter than the time between the end of one's lead and the beginning of another's,
+so that nothing is sent when another leads."""
 
 
 class CanNotBind(Exception):
@@ -94,8 +97,8 @@ class Binder:
             except KubeError as error:
                 log.warning("pod %s: whether it is bound is not known: %s", hold.key, error)
                 continue
-            if hold.since_s >= before_s:
-                continue  # while the pod was read, another bind began to give this hold away
+            if hold.settled or hold.since_s >= before_s:
+                continue  # while the pod was read, it was seen bound, or another bind began to give this hold away
             if pod is not None and pod.metadata.uid == hold.uid and pod.spec.node_name:
                 self.books.pod_changed(Change("modified", pod))
             else:
@@ -130,8 +133,12 @@ class Binder:
         if hold is not None:
             hold.doubtful = True
         try:
-            body = msgspec.json.encode(binding.body())
-            await self.api.request("POST", path, content=body, repeat=False, timeout_s=POST_S)
+            async with asyncio.timeout(POST_S):
+                body = msgspec.json.encode(binding.body())
+                await self.api.request("POST", path, content=body, repeat=False, timeout_s=POST_S)
+        except TimeoutError:
+            lost = Unreachable(f"post {path}: no answer within {POST_S:g} s", may_have_happened=True)
+            await self._look(pod, node, hold, lost, may_come=True)
         except (Unreachable, Busy) as error:
             await self._look(pod, node, hold, error, may_come=True)
         except KubeError as error:

@@ -29,6 +29,7 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.reasons import Refusal, judge
+from aliquot.scheduler.holds import Hold, tenancies
 
 log = logging.getLogger(__name__)
 _SEEN_MOST: Final = 100_000
@@ -38,21 +39,6 @@ CLOSED: Final = "~closed/"
 
 class NoRoom(Exception):
     """The node can not take the pod now; the text says why."""
-
-
-@dataclass
-class Hold:
-    """What one pod holds on one node. `settled` once the API server shows the pod bound there by this plan."""
-
-    uid: str
-    key: str
-    node: str
-    plan: PodPlan
-    tenants: tuple[str, ...]
-    since_s: float
-    settled: bool = False
-    doubtful: bool = False
-    """A bind was sent and its fate is not known."""
 
 
 @dataclass
@@ -69,6 +55,10 @@ class Books:
     """Nodes whose inventory can not be read, and why."""
     closed: set[str] = field(default_factory=set)
     """Devices (UUID) that nobody may come onto any more."""
+    _on: dict[str, dict[Hold, None]] = field(default_factory=dict)
+    """The same holds by node."""
+    _twins: dict[str, Node] = field(default_factory=dict)
+    """Nodes that have a device which another node has too; the first one is believed as long as it says so."""
     _homeless: dict[str, dict[str, Pod]] = field(default_factory=dict)
     _inventories: dict[str, str] = field(default_factory=dict)
     _ranks: int = 0
@@ -85,12 +75,14 @@ class Books:
         node = change.object
         name = node.metadata.name
         text = node.metadata.annotations.get(GPUS, "") if change.kind != "deleted" else ""
-        if text != self._inventories.get(name, ""):
-            self._inventory_changed(name, node, text)
-        if name in self.cluster.index and change.kind != "deleted":
-            number = self.cluster.node_index(name)
-            if bool(self.cluster.open[number]) == node.spec.unschedulable:
-                self.cluster.set_cordoned(name, node.spec.unschedulable)
+        if text == self._inventories.get(name, ""):
+            if name in self._twins:
+                self._twins[name] = node
+            self._cordon(node)
+            return
+        self._inventory_changed(node, text)
+        for twin in [twin for other, twin in self._twins.items() if other != name]:
+            self._inventory_changed(twin, self._inventories[twin.metadata.name])
 
     def pod_changed(self, change: Change[Pod]) -> None:
         """A pod came, changed or went."""
@@ -100,10 +92,17 @@ class Books:
         elif pod.spec.node_name:
             self._bound(pod)
 
-    def _inventory_changed(self, name: str, node: Node, text: str) -> None:
+    def _cordon(self, node: Node) -> None:
+        name, cordoned = node.metadata.name, node.spec.unschedulable
+        if name in self.cluster.index and bool(self.cluster.open[self.cluster.node_index(name)]) == cordoned:
+            self.cluster.set_cordoned(name, cordoned)
+
+    def _inventory_changed(self, node: Node, text: str) -> None:
         """Strike the node out and write it in again with its pods."""
+        name = node.metadata.name
         self._known = None
         self.faulty.pop(name, None)
+        self._twins.pop(name, None)
         staying = self._strike_out(name)
         self._inventories.pop(name, None)
         if not text:
@@ -115,8 +114,11 @@ class Books:
             self.cluster.add_node(self._spec(name, inventory))
         except (BadInventory, LedgerError) as error:
             self.faulty[name] = str(error)
+            if isinstance(error, LedgerError):
+                self._twins[name] = node
             log.warning("node %s takes no pods: %s", name, error)
             return
+        self._cordon(node)
         for hold in staying:
             self._write_hold(hold)
         for device in inventory.devices:
@@ -134,7 +136,7 @@ class Books:
 
     def _strike_out(self, name: str) -> list[Hold]:
         """Take a node out of the books; the holds that were on it."""
-        found = [hold for holds in self.holds.values() for hold in holds if hold.node == name]
+        found = self.on_node(name)
         if name in self.cluster.index:
             for hold in found:
                 self._release(hold)
@@ -143,11 +145,16 @@ class Books:
 
     def _forget(self, pod: Pod) -> None:
         uid = pod.metadata.uid
-        for hold in self.holds.pop(uid, []):
-            self._release(hold)
+        self._drop_all(uid)
         self.strays.pop(uid, None)
         self._seen.pop(uid, None)
-        self._homeless.get(pod.spec.node_name, {}).pop(uid, None)
+        self._at_home(pod)
+
+    def _at_home(self, pod: Pod) -> None:
+        """The pod waits for its node no more."""
+        waiting = self._homeless.get(pod.spec.node_name, {})
+        if waiting.pop(pod.metadata.uid, None) is not None and not waiting:
+            del self._homeless[pod.spec.node_name]
 
     def _bound(self, pod: Pod) -> None:
         """The pod is on a node: what its plan says is what it holds, and nothing else."""
@@ -158,30 +165,38 @@ class Books:
             self.strays[uid] = str(error)
             return
         if plan is None:
-            for hold in self.holds.pop(uid, []):
-                self._release(hold)
+            self._drop_all(uid)
             return
         right: Hold | None = None
         for hold in self.holds.get(uid, []):
             if hold.node == node and hold.plan == plan and right is None:
                 right = hold
             else:
-                self._release(hold)
+                self.let_go(hold)
+        if right is not None and right.tenants:
+            self.strays.pop(uid, None)
         if right is None:
             if node not in self.cluster.index:
-                self.holds.pop(uid, None)
                 self._homeless.setdefault(node, {})[uid] = pod
                 return
             right = Hold(uid, pod.metadata.key, node, plan, (), 0.0)
             self._write_hold(right)
+            self._add(right)
         right.settled, right.doubtful = True, False
-        self.holds[uid] = [right]
+
+    def _add(self, hold: Hold) -> None:
+        self.holds.setdefault(hold.uid, []).append(hold)
+        self._on.setdefault(hold.node, {})[hold] = None
+
+    def _drop_all(self, uid: str) -> None:
+        for hold in self.holds.get(uid, []):
+            self.let_go(hold)
 
     def _write_hold(self, hold: Hold) -> None:
         """Book a hold by its plan; one that does not fit is a stray, which holds nothing here."""
         tenants: list[str] = []
         try:
-            for tenant, placement, ask in _tenancies(hold):
+            for tenant, placement, ask in tenancies(hold):
                 name = self._free_name(tenant, hold.uid)
                 self.cluster.reserve(name, placement, ask)
                 tenants.append(name)
@@ -189,11 +204,18 @@ class Books:
             for name in tenants:
                 self.cluster.release(name)
             tenants = []
+            if self.strays.get(hold.uid) != str(error):
+                log.warning("pod %s holds what the books do not have: %s", hold.key, error)
             self.strays[hold.uid] = str(error)
-            log.warning("pod %s holds what the books do not have: %s", hold.key, error)
         else:
             self.strays.pop(hold.uid, None)
         hold.tenants = tuple(tenants)
+
+    def _seat_strays(self, node: str) -> None:
+        """Somebody left: it may be who kept them out, as when a list shows a pod before the end of the one before."""
+        for hold in self.on_node(node):
+            if hold.uid in self.strays and not hold.tenants:
+                self._write_hold(hold)
 
     def _free_name(self, tenant: str, uid: str) -> str:
         number, name = 1, tenant
@@ -268,17 +290,26 @@ class Books:
                 self.cluster.release(name)
             raise NoRoom(str(error)) from None
         made = Hold(ask.uid, ask.key, node, self._plan(ask, node, held), tuple(name for _, name, _ in held), now_s)
-        self.holds.setdefault(ask.uid, []).append(made)
+        self._add(made)
         return made
 
     def let_go(self, hold: Hold) -> None:
-        """Take a promise back that came to nothing."""
+        """Take a promise back that came to nothing, or ended."""
         self._release(hold)
         left = [other for other in self.holds.get(hold.uid, []) if other is not hold]
         if left:
             self.holds[hold.uid] = left
         else:
             self.holds.pop(hold.uid, None)
+        here = self._on.get(hold.node, {})
+        here.pop(hold, None)
+        if not here:
+            self._on.pop(hold.node, None)
+        self._seat_strays(hold.node)
+
+    def on_node(self, node: str) -> list[Hold]:
+        """The holds on a node, in the order in which they came."""
+        return list(self._on.get(node, ()))
 
     def close(self, uuid: str) -> bool:
         """Let nobody onto a device any more; False, and nothing done, when somebody is on it."""
@@ -296,8 +327,9 @@ class Books:
     def reopen(self, uuid: str) -> None:
         """Let pods onto a closed device again."""
         self.closed.discard(uuid)
-        if f"{CLOSED}{uuid}" in self.cluster.tenants:
-            self.cluster.release(f"{CLOSED}{uuid}")
+        holding = self.cluster.release(f"{CLOSED}{uuid}")
+        if holding is not None:
+            self._seat_strays(holding.placement.node)
 
     def unsettled(self, before_s: float) -> list[Hold]:
         """Holds since before a moment whose pods were not seen bound."""
@@ -339,27 +371,3 @@ class Books:
 def gpu_only(ask: Ask) -> Ask:
     """The ask without CPU and memory of the host, which are kube-scheduler's to count."""
     return replace(ask, cpu_milli=0, memory_mib=0)
-
-
-def _tenancies(hold: Hold) -> list[tuple[str, Placement, Ask]]:
-    """The bookings that a plan stands for, as they were when it was made."""
-    found = []
-    for container, given in hold.plan.containers.items():
-        if given.uses or not given.slices:
-            continue
-        groups = [given.slices] if given.parts == 1 else [(piece,) for piece in given.slices]
-        for number, slices in enumerate(groups):
-            whole = sum(piece.request_milli == MILLI for piece in slices)
-            rest = sum(piece.request_milli for piece in slices) - whole * MILLI
-            shared = slices[-1].memory_mib if rest or len(slices) == 1 else 0
-            ask = Ask(
-                whole=whole,
-                rest_milli=rest,
-                limit_milli=sum(piece.limit_milli for piece in slices),
-                gpu_mib=shared,
-                labels=given.labels,
-                gpu_id=given.gpu_id,
-            )
-            suffix = f"#{number + 1}" if number else ""
-            found.append((f"{hold.key}/{container}{suffix}", Placement(hold.node, slices), ask))
-    return found

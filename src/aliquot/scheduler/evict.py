@@ -114,6 +114,8 @@ class Evictor:
         if best is None:
             self.wishes.pop(wish.ask.uid, None)  # asked again, it is noted again
             return
+        if not self.leads():
+            return  # whoever leads by now may have chosen others
         _, wish.node, wish.leaving = best
         log.info("pod %s needs room on node %s: evicting %s", wish.ask.key, wish.node, ", ".join(wish.leaving.values()))
         await asyncio.gather(*(self._evict(key, uid) for uid, key in wish.leaving.items()))

@@ -59,9 +59,7 @@ class Learned:
         self._there = pack(self.policy)
 
     async def run(self) -> None:
-        """Keep it until cancelled; who leads without an election reads it first."""
-        if self.leads():
-            await self.recall()
+        """Keep it until cancelled."""
         while True:
             await self.clock.sleep(EVERY_S)
             await self.keep()

@@ -25,8 +25,9 @@ class BooksLedger:
     def gpus(self, node: str = "") -> Iterable[Gpu]:
         """All devices, or those of a node, in the order of the books."""
         cluster = self._books.cluster
-        specs = [spec for spec in cluster.nodes if not node or spec.name == node]
-        for spec in specs:
+        if node and node not in cluster.index:
+            return
+        for spec in [cluster.spec(cluster.node_index(node))] if node else cluster.nodes:
             for device in spec.gpus:
                 yield self._seen(*cluster.uuids[device.uuid])
 

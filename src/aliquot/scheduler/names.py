@@ -26,6 +26,11 @@ _KEPT: Final = np.array([(1 << (8 * n)) - 1 for n in range(_WORD)] + [2**64 - 1]
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: Knuth, TAOCP 6.4
 _HALF: Final = np.uint64(32)
 _SLOTS_PER_NAME: Final = 8
+LONGEST: Final = 253
+"""Bytes of a node's name in Kubernetes."""
+
+MOST: Final = 200_000
+"""Names in one message, many times what a cluster has."""
 
 
 class BadNames(Exception):
@@ -47,7 +52,11 @@ class Names:
             text = _plain(text)
             found = _ends(text)
         if found is None:
-            raise BadNames("NodeNames has what is no name of a node; names have no quotes, backslashes or line ends")
+            raise BadNames("NodeNames has what names no node: names have no quotes, commas, backslashes or controls")
+        if len(found[0]) > MOST:
+            raise BadNames(f"NodeNames has {len(found[0])} names; the most is {MOST}")
+        if int((found[1] - found[0]).max(initial=0)) > LONGEST:
+            raise BadNames(f"NodeNames has a name of more than {LONGEST} bytes, which no node has")
         self._text = text
         self._starts, self._ends = found
 
@@ -168,6 +177,8 @@ def _ends(text: bytes) -> tuple[IntArray, IntArray] | None:
         return None
     starts, ends = quotes[0::2] + 1, quotes[1::2]
     odd = (starts[1:] - ends[:-1] != 3) | (whole[ends[:-1] + 1] != _COMMA)
+    if text.count(b",") != len(odd):
+        return None
     if odd.any() or ends[-1] != len(text) - 2 or b"\\" in text or int(whole.min()) < _FIRST_PRINTABLE:
         return None
     try:

@@ -4,14 +4,17 @@ kube-scheduler proposes victims per node by what it counts (CPU, memory, hundred
 GPU each is on. To its victims are added the fewest and least important pods whose shares make room; then those of its
 own stay whose going changes nothing: the GPU has room without, and the others free as much of every resource as it
 wanted freed; the GPU on which that is least is found by trying each. Nodes on which no
-eviction helps are left out.
+eviction helps are left out, and those for which there was no time: kube-scheduler waits some seconds for an answer, a
+node with many pods takes hundredths of one, and hundreds of nodes may be proposed.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from aliquot.kube.objects import Pod
 from aliquot.kube.quantities import milli
@@ -19,18 +22,36 @@ from aliquot.kube.requests import PodAsk, Seat
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.placement.books import Holding
-from aliquot.scheduler.books import Books, Hold
+from aliquot.scheduler.books import Books
+from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.look import tried
 from aliquot.scheduler.wire import MetaPod, MetaVictims
 
+MOST_S: Final = 2.5
+"""Less than kube-scheduler waits (5 s)."""
 
-def victims(
-    books: Books, pod: Pod, ask: PodAsk, proposed: Mapping[str, MetaVictims], find: Callable[[str], Pod | None]
+
+async def victims(
+    books: Books,
+    pod: Pod,
+    ask: PodAsk,
+    proposed: Mapping[str, MetaVictims],
+    find: Callable[[str], Pod | None],
+    *,
+    most_s: float = MOST_S,
 ) -> dict[str, MetaVictims]:
-    """Who would have to go, by node; `find` gives a pod from the cache by its key."""
+    """Who would have to go, by node, as far as `most_s` lasts; `find` gives a pod from the cache by its key.
+
+    Others have their turn between two nodes, so what is told of each is from its own moment.
+    """
     found: dict[str, MetaVictims] = {}
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + most_s
     seats = ask.seats(books.known)
     for node, given in proposed.items():
+        await asyncio.sleep(0)
+        if found and loop.time() >= ends_s:
+            break
         if node not in books.cluster.index:
             continue
         theirs = [victim.uid for victim in given.pods or []]
@@ -47,7 +68,7 @@ def _more(
     """The pods to add to the victims proposed, by uid; None if even all less important ones are not enough."""
     namespace = pod.metadata.namespace
     going = set(theirs)
-    on_node = [h for holds in books.holds.values() for h in holds if h.node == node and h.tenants]
+    on_node = [hold for hold in books.on_node(node) if hold.tenants]
     lesser = [h for h in on_node if h.uid not in going and h.settled and _priority(find, h) < pod.spec.priority]
     gpus = {piece.gpu for h in lesser for piece in _slices(h)}
     best: tuple[tuple[int, ...], list[Hold]] | None = None

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import uvicorn
@@ -125,6 +126,7 @@ class Scheduler:
         )
         self.webhook = Webhook(self.api, settings.webhook, admission, self.leads)
         self._takeover: asyncio.Task[None] | None = None
+        self._bounds: dict[str, list[Quota]] = {}
 
     def synced(self) -> bool:
         """Are the caches whole?"""
@@ -132,16 +134,19 @@ class Scheduler:
 
     def leads(self) -> bool:
         """May this process bind? A new leader may after it has seen all that the one before did."""
-        return not self.settings.lead or (self.elector.leads() and self._took_over)
+        return self._took_over and (self.elector.leads() or not self.settings.lead)
 
     async def run(self) -> None:
         """Serve until `stopping` is set, then give the lease back."""
         server = QuietServer(self._server_config())
         tasks = [asyncio.create_task(work) for work in self._works()]
+        if not self.settings.lead:
+            self._lead_changed(True)
         serving = asyncio.create_task(server.serve())
         asyncio.create_task(self._tell_listening(server)).add_done_callback(lambda task: task.exception())
         stop = asyncio.create_task(self.stopping.wait())
         done, _ = await asyncio.wait({*tasks, serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+        takeover = self._takeover
         await self.learned.keep()
         server.should_exit = True
         for task in [*tasks, stop]:
@@ -149,6 +154,8 @@ class Scheduler:
         await asyncio.gather(*tasks, stop, serving, return_exceptions=True)
         for task in done - {stop, serving}:
             task.result()  # a task that ended by itself has failed
+        if takeover is not None and takeover.done() and not takeover.cancelled():
+            takeover.result()
 
     def _works(self) -> list[Coroutine[Any, Any, None]]:
         caches = [self.nodes.run(), self.pods.run(), self.quotas.run()]
@@ -193,13 +200,22 @@ class Scheduler:
     def _lead_changed(self, leads: bool) -> None:
         self._took_over = False
         log.info("this scheduler %s", "leads" if leads else "does not lead")
-        if leads:
-            self._takeover = asyncio.get_running_loop().create_task(self._take_over())
+        if self._takeover is not None:
+            self._takeover.cancel()  # what one lead has seen is not all that was there before the next
+        self._takeover = asyncio.create_task(self._take_over()) if leads else None
+        if self._takeover is not None:
+            self._takeover.add_done_callback(self._taken_over)
+
+    def _taken_over(self, task: asyncio.Task[None]) -> None:
+        """One that failed would lead and never bind: better to end, so that another leads."""
+        if not task.cancelled() and task.exception() is not None:
+            self.stopping.set()
 
     async def _take_over(self) -> None:
         """See everything that was bound before the lease was ours."""
         await self.pods.synced.wait()
-        await self.pods.renew()
+        if self.settings.lead:
+            await self.pods.renew()
         await self.learned.recall()
         await self.operator.recover()
         self._took_over = True
@@ -216,8 +232,10 @@ class Scheduler:
         self.operator.pod_changed(change)
 
     def _quota_changed(self, change: Change[GPUQuota]) -> None:
-        found = [quota for held in self.quotas for quota in quotas_of(held)]
-        self.books.decider.quotas = Quotas(found) if found else None
+        self._bounds.pop(change.object.metadata.key, None)
+        if change.kind != "deleted" and (found := quotas_of(change.object)):
+            self._bounds[change.object.metadata.key] = found
+        self.books.decider.quotas = Quotas(chain.from_iterable(self._bounds.values())) if self._bounds else None
         self.operator.quota_changed(change)
 
     async def _settle(self) -> None:
@@ -233,11 +251,13 @@ class Scheduler:
             await asyncio.sleep(IDLE_EVERY_S if more else 1.0)
 
     async def _freeze(self) -> None:
-        """Take what the first lists made out of the collector's sight: it stays, and looking at it costs pauses."""
-        await self.nodes.synced.wait()
-        await self.pods.synced.wait()
+        """Keep what the first lists make out of the collector's sight: it stays, and looking at it costs pauses."""
         gc.collect()
         gc.freeze()
+        gc.set_threshold(50_000, 1000, 1000)
+        await self.nodes.synced.wait()
+        await self.pods.synced.wait()
+        gc.freeze()  # a collection now would hold up the first questions for as long as the lists took
         gc.set_threshold(50_000, 20, 100)
 
     def _measure_watches(self) -> None:

@@ -7,27 +7,30 @@ does not lead answers from its own books, but binds nothing, and ends the connec
 
 from __future__ import annotations
 
-import json
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.aliyun import Unit, Used, inspect
 from aliquot.kube.objects import MetaOnly, Node, Pod
-from aliquot.kube.requests import BadPod, PodAsk
+from aliquot.kube.requests import BadPod, PodAsk, shortened
+from aliquot.kube.turns import turn
 from aliquot.model.quantities import MILLI
 from aliquot.placement.policy import policy as named_policy
 from aliquot.scheduler import wire
+from aliquot.scheduler.asked import BadBody, body_of
 from aliquot.scheduler.bind import Binder, CanNotBind
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.look import FITS, UNKNOWN, Judged, judge, lasting, scores
@@ -122,7 +125,7 @@ class Extender:
         ask = self._ask(args.pod)
         if ask is None:
             return wire.PreemptionResult(args.proposed())
-        return wire.PreemptionResult(victims(self.books, args.pod, ask, args.proposed(), self.find))
+        return wire.PreemptionResult(await victims(self.books, args.pod, ask, args.proposed(), self.find))
 
     async def bind(self, body: bytes) -> wire.BindingResult:
         """Bind, or say why not."""
@@ -141,7 +144,7 @@ class Extender:
             return wire.FilterResult(args.nodes, args.node_names)
         empty = Books(named_policy(self.books.policy.name))
         for raw in (nodes or {}).values():
-            empty.suppose(msgspec.json.decode(raw, type=Node))
+            empty.suppose(wire.read(bytes(raw), Node))
         for name in names.strings():
             if not nodes or name not in nodes:
                 empty.suppose_like(self.books, name)
@@ -168,11 +171,11 @@ class Extender:
         if not self.synced():
             return 503, {"Error": "the caches are not whole yet; try again"}
         try:
-            return 200, await verb(await _body(request))
+            return 200, await verb(await body_of(request, MOST_BYTES))
         except wire.BadMessage as error:
             return 400, {"Error": str(error)}
-        except TooLarge as error:
-            return 413, {"Error": str(error)}
+        except BadBody as error:
+            return error.code, {"Error": str(error)}
 
     # Facts
 
@@ -197,33 +200,39 @@ class Extender:
         return Response(generate_latest(self.metrics.registry), media_type="text/plain; version=0.0.4")
 
     async def _inspect(self, request: Request) -> Response:
-        """Every device and who is on it."""
-        cluster = self.books.cluster
+        """Every device and who is on it; each node as it is when its turn comes."""
         nodes = []
-        for name, number in sorted(cluster.index.items()):
-            devices = [
-                {
-                    "index": d.index,
-                    "uuid": d.uuid,
-                    "model": d.model,
-                    "memory_mib": d.memory_mib,
-                    "free_milli": cluster.free_milli.item(number, g),
-                    "free_mib": cluster.free_mib.item(number, g),
-                    "residents": [
-                        {
-                            "tenant": r.tenant,
-                            "request_milli": r.piece.request_milli,
-                            "limit_milli": r.piece.limit_milli,
-                            "memory_mib": r.piece.memory_mib,
-                        }
-                        for r in cluster.residents(number, g)
-                    ],
-                }
-                for g, d in enumerate(cluster.spec(number).gpus)
-            ]
-            nodes.append({"name": name, "devices": devices})
-        facts = {"nodes": nodes, "strays": self.books.strays, "faulty": self.books.faulty}
-        return Response(json.dumps(facts), media_type="application/json")
+        for number, name in enumerate(sorted(self.books.cluster.index), 1):
+            if name in self.books.cluster.index:
+                nodes.append(_ENCODER.encode({"name": name, "devices": self._devices(name)}))
+            await turn(number)
+        whole = msgspec.Raw(b"[%b]" % b",".join(nodes))
+        facts = {"nodes": whole, "strays": self.books.strays, "faulty": self.books.faulty}
+        return Response(_ENCODER.encode(facts), media_type="application/json")
+
+    def _devices(self, node: str) -> list[dict[str, Any]]:
+        cluster = self.books.cluster
+        number = cluster.node_index(node)
+        return [
+            {
+                "index": d.index,
+                "uuid": d.uuid,
+                "model": d.model,
+                "memory_mib": d.memory_mib,
+                "free_milli": cluster.free_milli.item(number, g),
+                "free_mib": cluster.free_mib.item(number, g),
+                "residents": [
+                    {
+                        "tenant": r.tenant,
+                        "request_milli": r.piece.request_milli,
+                        "limit_milli": r.piece.limit_milli,
+                        "memory_mib": r.piece.memory_mib,
+                    }
+                    for r in cluster.residents(number, g)
+                ],
+            }
+            for g, d in enumerate(cluster.spec(number).gpus)
+        ]
 
     async def _gpushare(self, request: Request) -> Response:
         """gpushare's own inspect, for its kubectl plugin."""
@@ -231,24 +240,28 @@ class Extender:
         known = sorted(self.books.cluster.index)
         error = f"node {wanted} is not known" if wanted and wanted not in known else ""
         names = [name for name in known if not wanted or name == wanted]
-        nodes = [(name, list(self.binder.devices(name).values()), self._used(name)) for name in names]
-        return Response(inspect(nodes, self.aliyun_unit, error), media_type="application/json")
+        used = self._used()
+        nodes = [(name, list(self.binder.devices(name).values()), used.get(name, [])) for name in names]
+        text = await asyncio.to_thread(inspect, nodes, self.aliyun_unit, error)  # a second's work, of facts that stay
+        return Response(text, media_type="application/json")
 
-    def _used(self, node: str) -> list[Used]:
-        amounts: dict[tuple[str, str], int] = {}
-        for holds in self.books.holds.values():
-            for hold in holds:
-                if hold.node == node and hold.tenants:
-                    for given in hold.plan.containers.values():
-                        for piece in () if given.uses else given.slices:
-                            key = (hold.key, piece.gpu)
-                            amounts[key] = amounts.get(key, 0) + piece.memory_mib
-        return [Used(*_split(key), uuid, mib) for (key, uuid), mib in amounts.items()]
+    def _used(self) -> dict[str, list[Used]]:
+        """What pods have of devices, by node."""
+        amounts: dict[tuple[str, str, str], int] = {}
+        for hold in chain.from_iterable(self.books.holds.values()):
+            for given in hold.plan.containers.values() if hold.tenants else ():
+                for piece in () if given.uses else given.slices:
+                    place = (hold.node, hold.key, piece.gpu)
+                    amounts[place] = amounts.get(place, 0) + piece.memory_mib
+        found: dict[str, list[Used]] = {}
+        for (node, key, uuid), mib in amounts.items():
+            found.setdefault(node, []).append(Used(*_split(key), uuid, mib))
+        return found
 
     def measure(self) -> None:
         """Bring the gauges up to date."""
         books, cluster = self.books, self.books.cluster
-        holds = [hold for held in books.holds.values() for hold in held]
+        holds = list(chain.from_iterable(books.holds.values()))
         self.metrics.nodes.set(len(cluster.index))
         self.metrics.leads.set(self.binder.leads())
         self.metrics.strays.set(len(books.strays))
@@ -271,26 +284,6 @@ def _split(key: str) -> tuple[str, str]:
     return namespace, name
 
 
-class TooLarge(Exception):
-    """A body above the limit."""
-
-
-async def _body(request: Request) -> bytes:
-    told = request.headers.get("content-length", "")
-    if told.isdigit() and int(told) > MOST_BYTES:
-        raise TooLarge(f"the body has {told} bytes, the most is {MOST_BYTES}")
-    parts, size = [], 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > MOST_BYTES:
-                raise TooLarge(f"the body has more than {MOST_BYTES} bytes")
-            parts.append(part)
-    except ClientDisconnect:
-        raise wire.BadMessage("the body was cut off") from None
-    return b"".join(parts)
-
-
 def _names(args: wire.Args) -> tuple[Names, dict[str, msgspec.Raw] | None]:
     """The names asked about, and the nodes themselves where they were sent."""
     try:
@@ -310,7 +303,8 @@ def _filtered(names: Names, nodes: dict[str, msgspec.Raw] | None, judged: Judged
     """The answer, in names or in nodes as the question was."""
     groups = names.grouped(judged.codes)
     fitting = groups.pop(FITS, b"")
-    told = [(group, judged.sentence(code), lasting(code)) for code, group in groups.items()]
+    # One sentence stands there once for every node.
+    told = [(group, shortened(judged.sentence(code)), lasting(code)) for code, group in groups.items()]
     failed, never = (
         wire.host_reasons((group, text) for group, text, lasts in told if lasts is kind) for kind in (False, True)
     )

@@ -1,73 +1,14 @@
-"""What a reflector holds whatever the server does: the seven guarantees, against a server that breaks on purpose."""
+"""What a reflector holds whatever the server does: the eight guarantees, against a server that breaks on purpose."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-import httpx2
-from breaking import Answer, Request, Server, serving, status
-
-from aliquot.kube.api import Api, Limits
-from aliquot.kube.objects import Pod
-from aliquot.kube.reflector import Change, Reflector, Tuning
-from aliquot.kube.resources import PODS
-
-TUNING = Tuning(idle_s=1.0, wait_first_s=0.01, wait_most_s=0.05, watch_least_s=30, watch_most_s=30)
-LIMITS = Limits(tries=1)
-
-
-class Scene:
-    """A server, a reflector on it, and what the reflector told."""
-
-    def __init__(self, server: Server, reflector: Reflector[Pod]) -> None:
-        self.server = server
-        self.reflector = reflector
-        self.told: list[tuple[str, str]] = []
-        reflector.on_change = self._tell
-        self.task: asyncio.Task[None] | None = None
-
-    def _tell(self, change: Change[Pod]) -> None:
-        self.told.append((change.kind, change.object.metadata.name))
-
-    @property
-    def names(self) -> set[str]:
-        return {pod.metadata.name for pod in self.reflector}
-
-    async def start(self) -> None:
-        """Run the reflector and wait for its first list."""
-        self.task = asyncio.create_task(self.reflector.run())
-        await asyncio.wait_for(self.reflector.synced.wait(), 5)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that must come true within five seconds."""
-        async with asyncio.timeout(5):
-            while not condition():
-                await asyncio.sleep(0.005)
-
-
-@asynccontextmanager
-async def scene(tuning: Tuning = TUNING) -> AsyncIterator[Scene]:
-    """A scene that is taken down at the end; the reflector is not started."""
-    async with serving() as server, httpx2.AsyncClient(base_url=server.url) as http:
-        made = Scene(server, Reflector(Api(http, limits=LIMITS), PODS, tuning=tuning))
-        yield made
-        if made.task is not None:
-            made.task.cancel()
-            await asyncio.gather(made.task, return_exceptions=True)
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test's coroutine; none may last."""
-
-    async def limited() -> None:
-        async with asyncio.timeout(20):
-            await test()
-
-    asyncio.run(limited())
+from breaking import Answer, Request, Server, status
+from reflecting import TUNING, run, scene
 
 
 def gone_status(code: int = 410) -> Callable[[Server, Request, Answer], Awaitable[None]]:

@@ -224,6 +224,18 @@ def test_resigning_lets_the_next_take_over_at_once(scene: Scene):
     assert (False, True) == (a.leads(), b.leads())
 
 
+def test_who_slept_through_the_lead_of_another_begins_anew(scene: Scene):
+    """A holder that was stopped while another led and resigned is told that its lead ended before it leads again."""
+    a, b = scene.candidate("a"), scene.candidate("b")
+    step(a, b)
+    scene.after(15)
+    step(b)
+    now(b.resign())
+    step(a)
+
+    assert [("a", True), ("b", True), ("b", False), ("a", False), ("a", True)] == scene.told
+
+
 def test_of_two_takers_one_fails(scene: Scene):
     """Two candidates that both saw the lease free: the second's write names an old version and is refused."""
     a, b, c = (scene.candidate(name) for name in "abc")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 
+import httpx2
+import msgspec
+import pytest
 from control_scene import Scene, Truth, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aliquot.kube.api import Api
 from aliquot.kube.names import PLAN
 from aliquot.kube.plan import read_plan
 
@@ -130,6 +134,51 @@ def test_a_bind_that_begins_while_an_old_one_is_settled_keeps_its_share():
     s.catch_up()
 
     assert {"GPU-n-0": (500, 4096)} == kept == s.booked() == s.truth.used()
+
+
+def test_a_pod_that_is_seen_bound_while_its_hold_is_settled_keeps_its_share():
+    """The answer to the look is older than what the watch says by now: the watch is believed."""
+    s = scene("late")
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    asyncio.run(s.bind(pod, "n"))
+    s.clock.now_s += 100
+
+    async def both() -> None:
+        looking = asyncio.ensure_future(s.binder.settle())
+        await asyncio.sleep(0)
+        s.truth.land()
+        s.catch_up()
+        await looking
+
+    asyncio.run(both())
+
+    assert {"GPU-n-0": (500, 4096)} == s.booked() == s.truth.used()
+
+
+def test_a_bind_is_not_sent_any_more_when_another_may_lead(monkeypatch: pytest.MonkeyPatch):
+    """An API server that says "not now" for long is not asked again after the time in which nobody else can lead."""
+    s, sent = scene(), 0
+    pod = s.truth.create("a", HALF)
+    s.catch_up()
+    monkeypatch.setattr("aliquot.scheduler.bind.POST_S", 0.05)
+
+    async def busy(request: httpx2.Request) -> httpx2.Response:
+        nonlocal sent
+        if request.method == "GET":
+            return httpx2.Response(200, content=msgspec.json.encode(pod))
+        sent += 1
+        return httpx2.Response(429, headers={"Retry-After": "1"})
+
+    async def bind() -> str:
+        async with httpx2.AsyncClient(base_url="http://x", transport=httpx2.MockTransport(busy)) as http:
+            s.binder.api = Api(http)
+            return await s.bind(pod, "n")
+
+    error = asyncio.run(bind())
+
+    assert ("no answer within" in error, 1) == (True, sent)
+    assert {"GPU-n-0": (500, 4096)} == s.booked()
 
 
 def test_the_same_bind_again_is_the_same_plan():

@@ -110,6 +110,16 @@ def test_a_pod_that_must_not_preempt_evicts_nobody():
     assert {"low0", "low1", "high"} == stage.left
 
 
+def test_who_no_longer_leads_evicts_nobody():
+    """The lead may end while nodes are compared: then it is for the next leader to choose."""
+    stage = Stage()
+    stage.wish()
+    stage.evictor.leads = lambda: False
+    stage.later()
+
+    assert {"low0", "low1", "high"} == stage.left
+
+
 def test_a_wish_ends_with_its_pod():
     """When the waiting pod is deleted nobody goes for it."""
     stage = Stage()

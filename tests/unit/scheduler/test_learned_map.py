@@ -175,9 +175,9 @@ def test_the_installation_allows_what_it_takes():
 
 
 def test_it_is_written_every_few_minutes(server: Server):
-    """Who leads without an election reads it first, then writes at its own pace."""
+    """Who has taken over writes at its own pace."""
     Replica(server).sees(100).keeps()
-    replica = Replica(server, waits=2)
+    replica = Replica(server, waits=2).takes_over()
     replica.clock.meanwhile = lambda: replica.sees(300)
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(replica.learned.run())

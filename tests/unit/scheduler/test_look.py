@@ -169,7 +169,7 @@ def test_the_fewest_go_and_on_one_gpu():
         for n in ("big0", "big1")
         if s.books.holds[names[n].metadata.uid][0].plan.containers["main"].slices[0].gpu == gpu
     )
-    found = victims(s.books, made, ask(made), proposed(names["small1"].metadata.uid), s.cache.get)
+    found = asyncio.run(victims(s.books, made, ask(made), proposed(names["small1"].metadata.uid), s.cache.get))
 
     assert {names["small1"].metadata.uid, names[mate].metadata.uid} == {v.uid for v in found["n"].pods or []}
 
@@ -179,10 +179,37 @@ def test_who_need_not_go_stays():
     s = scene()
     uids = {n: put(s, n, "n", percent(size)).metadata.uid for n, size in (("a", 60), ("b", 60), ("c", 38), ("d", 38))}
     made = pod(percent(70), priority=10)
-    found = victims(s.books, made, ask(made), proposed(uids["c"], uids["d"]), s.cache.get)
+    found = asyncio.run(victims(s.books, made, ask(made), proposed(uids["c"], uids["d"]), s.cache.get))
 
     assert 2 == len(found["n"].pods or [])
     assert 1 == len({uids["a"], uids["b"]} & {v.uid for v in found["n"].pods or []})
+
+
+def test_many_nodes_hold_up_nobody():
+    """Others have their turn between two nodes, and what was found when the time is over is the answer."""
+    names = [f"n{number}" for number in range(20)]
+    s = Scene(Truth(), [node(name, 1) for name in names])
+    for name in names:
+        put(s, f"low-{name}", name, percent(60))
+    made = pod(percent(70), priority=10)
+    everywhere = {name: MetaVictims([]) for name in names}
+    turns = 0
+
+    async def both(most_s: float) -> dict[str, MetaVictims]:
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(others())
+        found = await victims(s.books, made, ask(made), everywhere, s.cache.get, most_s=most_s)
+        other.cancel()
+        return found
+
+    assert names == list(asyncio.run(both(60)))
+    assert turns >= len(names)
+    assert names[:1] == list(asyncio.run(both(0)))
 
 
 def test_nobody_goes_where_it_does_not_help():
@@ -193,8 +220,8 @@ def test_nobody_goes_where_it_does_not_help():
     helpless = pod(percent(70), priority=0)
     large = pod(percent(300), priority=10)
 
-    assert {} == victims(s.books, helpless, ask(helpless), proposed(), s.cache.get)
-    assert {} == victims(s.books, large, ask(large), proposed(), s.cache.get)
+    assert {} == asyncio.run(victims(s.books, helpless, ask(helpless), proposed(), s.cache.get))
+    assert {} == asyncio.run(victims(s.books, large, ask(large), proposed(), s.cache.get))
 
 
 @settings(max_examples=40, deadline=None)

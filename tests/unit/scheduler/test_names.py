@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from aliquot.placement.books import NodeSpec
 from aliquot.placement.cluster import Cluster
-from aliquot.scheduler.names import BadNames, Names, NameTable, Numbering
+from aliquot.scheduler.names import MOST, BadNames, Names, NameTable, Numbering
 from aliquot.scheduler.wire import host_list, host_priorities, host_reasons
 
-letters = st.characters(exclude_characters='"\\', exclude_categories=("Cc", "Cs"))
+letters = st.characters(exclude_characters='",\\', exclude_categories=("Cc", "Cs"))
 some_names = st.lists(st.text(letters, max_size=20) | st.text("ab", max_size=3), max_size=12)
 
 
@@ -67,7 +67,43 @@ def test_lists_may_be_written_in_other_ways(text: bytes):
     assert ["a", "b"] == Names(text).strings()
 
 
-BAD = (b"7", b"{}", b'"a"', b"[1]", b'["a",1]', b'["a",["b"]]', b'["\\""]', b'["a\\n"]', b'["\xff"]', b'["a"', b"")
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(max_size=6) | st.text('",\\[]: \nab', max_size=4), max_size=6), st.booleans(), st.booleans())
+def test_a_list_is_read_as_json_is_however_it_is_written(names: list[str], ascii_only: bool, spread: bool):
+    """Escapes, blanks and any characters: the names are those that a JSON parser reads, or the list is refused."""
+    text = json.dumps(names, ensure_ascii=ascii_only, indent=1 if spread else None).encode(errors="surrogatepass")
+    plain = not any(c in '",\\' or c < " " or "\ud800" <= c <= "\udfff" for name in names for c in name)
+    try:
+        read = Names(text)
+    except BadNames:
+        assert not plain
+    else:
+        assert (names, names) == (read.strings(), [read[place] for place in range(len(read))])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text("ab,", max_size=3), max_size=4), st.integers(0, 30), st.sampled_from(b'",[]{}\\:a \x00\xc3'))
+def test_one_wrong_byte_is_no_other_list(names: list[str], place: int, byte: int):
+    """A list with one byte changed is refused or read as a JSON parser reads it; nothing is made up."""
+    text = bytearray(compact(names))
+    text[place % len(text)] = byte
+    try:
+        read = Names(bytes(text)).strings()
+    except BadNames:
+        return
+    assert json.loads(bytes(text)) == read
+
+
+def test_a_message_is_as_large_as_a_cluster():
+    """Names longer than Kubernetes allows, and more names than any cluster has nodes, are refused before work."""
+    assert 253 == len(Names(compact(["a" * 253]))[0])
+    with pytest.raises(BadNames, match="more than 253 bytes"):
+        Names(compact(["a" * 254, "b"]))
+    with pytest.raises(BadNames, match="the most is"):
+        Names(compact(["a"] * (MOST + 1)))
+
+
+BAD = (b"7", b"{}", b"[1]", b'["a",1]', b'["a",["b"]]', b'["\\""]', b'[","]', b'["a\\n"]', b'["\xff"]', b'["a"', b"")
 
 
 @pytest.mark.parametrize("text", BAD)

@@ -11,7 +11,9 @@ import pytest
 from control_scene import Scene, Truth, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.requests import Request
 
+from aliquot.kube.turns import SLICE
 from aliquot.scheduler.config import kube_scheduler_config
 from aliquot.scheduler.server import MOST_BYTES, Extender
 
@@ -98,6 +100,43 @@ def test_a_pod_that_contradicts_itself_fits_nowhere_and_is_told_why():
 
     assert [] == answer["NodeNames"]
     assert 'gpu-limit"] 0.20 is below' in answer["FailedAndUnresolvableNodes"]["n"]
+
+
+def test_facts_about_many_nodes_hold_up_nobody():
+    """Between the nodes of an inspect others have their turn, and each device is told once."""
+    names = [f"n{number:03d}" for number in range(3 * SLICE)]
+    scene = Scene(Truth(), [node(name, 1) for name in names])
+    extender = Extender(scene.books, scene.binder, scene.cache.get, lambda: True)
+    turns = 0
+
+    async def both() -> bytes:
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(others())
+        answer = await extender._inspect(Request({"type": "http"}))
+        other.cancel()
+        return bytes(answer.body)
+
+    told = json.loads(asyncio.run(both()))["nodes"]
+
+    assert [(name, [f"GPU-{name}-0"]) for name in names] == [
+        (n["name"], [d["uuid"] for d in n["devices"]]) for n in told
+    ]
+    assert turns >= 3
+
+
+def test_an_author_can_not_make_the_answer_long():
+    """What stands there once for every node is a sentence, whatever the pod's author wrote into annotations."""
+    notes = {f"aliquot.dev/nothing-{number}": "" for number in range(2000)}
+    uuids = {"aliquot.dev/gpu-uuid": ",".join(f"GPU-{number}" for number in range(700))}
+    answers = [Served().post("filter", {"Pod": pod(**note), "NodeNames": ["n"]})[1] for note in (notes, uuids)]
+    reasons = [{**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}["n"] for answer in answers]
+
+    assert all(len(reason) <= 500 for reason in reasons)
 
 
 def test_who_prefers_nodes_gets_scores_that_leave_them_the_say():

@@ -55,6 +55,17 @@ def test_other_words_become_resources_that_the_scheduler_sees(limits: dict[str, 
     assert found is not None and milli == found.containers[0].total_milli
 
 
+def test_what_is_nested_too_deeply_is_refused():
+    """A SharePod whose template no program of ours could read gets a sentence, and is not let in unread."""
+    inner: dict[str, Any] = {}
+    for _ in range(700):
+        inner = {"a": inner}
+    sharepod = {"metadata": {"name": "s"}, "spec": {"gpu": {"request": "0.1"}, "template": {"spec": inner}}}
+    said = answer(json.dumps({"request": ask(sharepod, "SharePod")}).encode(), Admission().validate)["response"]
+
+    assert not said["allowed"] and "nested more deeply" in said["status"]["message"]
+
+
 @pytest.mark.parametrize(
     ("named", "expected"),
     [(None, "aliquot-scheduler"), ("default-scheduler", "aliquot-scheduler"), ("volcano", "volcano")],

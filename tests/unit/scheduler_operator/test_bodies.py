@@ -87,6 +87,7 @@ def test_every_fault_is_named_by_its_path():
     [
         ({"request": 0.5, "limit": 0.3}, "spec.gpu.limit 0.30 is below spec.gpu.request 0.50"),
         ({"request": 2, "gpuID": "g"}, "spec.gpu.gpuID means one GPU"),
+        ({"request": 0.5, "gpuID": "Team_A"}, 'spec.gpu.gpuID "Team_A" can not be the name of a vGPU'),
         ({"request": 0.1, "affinity": "a", "antiAffinity": "a"}, "can not mean together and apart"),
     ],
 )

@@ -7,8 +7,11 @@ import random
 import socket
 import ssl
 import threading
+from dataclasses import replace
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from aliquot.scheduler.webhook.certs import Kept, Lives, expires, next_step
 from aliquot.scheduler.webhook.server import load
@@ -69,6 +72,33 @@ def test_whatever_is_broken_is_made_anew():
     kept = next_step(Kept(b"no", b"no", b"no", b"no"), b"", NAMES, BEGIN)
 
     assert trusted(kept.bundle, kept)
+
+
+def test_what_a_clock_that_was_ahead_made_is_made_anew():
+    """A machine that began with a wrong date leaves certificates that nobody accepts yet; they do not stay."""
+    ahead = next_step(None, b"", NAMES, BEGIN + 3000 * DAY)
+    kept = next_step(ahead, ahead.bundle, NAMES, BEGIN)
+    server_ahead = next_step(kept, kept.bundle, NAMES, BEGIN + 61 * DAY)
+    mended = next_step(server_ahead, server_ahead.bundle, NAMES, BEGIN)
+
+    for made in (kept, mended):
+        found = x509.load_pem_x509_certificates(made.bundle)[0], x509.load_pem_x509_certificate(made.certificate)
+        assert all(one.not_valid_before_utc <= BEGIN for one in found)
+        assert trusted(made.bundle, made)
+    assert kept.bundle == mended.bundle
+
+
+def test_parts_that_do_not_belong_together_are_made_anew():
+    """A key of another certificate could not be served with, and one of another kind not be signed with."""
+    kept, other = (next_step(None, b"", NAMES, BEGIN) for _ in range(2))
+    foreign = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for mixed in (replace(kept, key=other.key), replace(kept, authority_key=foreign)):
+        made = next_step(mixed, mixed.bundle, NAMES, BEGIN)
+        load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), made)
+
+        assert trusted(made.bundle, made) and made.certificate != kept.certificate
 
 
 def test_through_five_years_the_server_is_always_trusted():

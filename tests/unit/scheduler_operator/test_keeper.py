@@ -129,6 +129,19 @@ def test_a_broken_secret_is_mended(broken: str):
     assert truth.objects["Secret"]["data"]["tls.crt"] != broken and {shown[-1].bundle} == truth.bundles()
 
 
+def test_who_does_not_lead_waits_for_a_broken_secret_to_be_mended():
+    """A replica never shows what can not be served with, such as a key that is not the certificate's."""
+    truth, clock = Truth(), Clock()
+    shown: list[Kept] = []
+    asyncio.run(keeper(truth, clock, shown).look())
+    data = truth.objects["Secret"]["data"]
+    data["tls.key"] = data["ca.key"]
+    seen: list[Kept] = []
+    ready = asyncio.run(keeper(truth, clock, seen, leads=False).look())
+
+    assert (False, []) == (ready, seen)
+
+
 def test_a_bundle_that_an_upgrade_wiped_is_put_back():
     """A chart writes its configuration anew, without a bundle: it is there again at the next look."""
     truth, clock = Truth(), Clock()

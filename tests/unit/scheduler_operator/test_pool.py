@@ -16,6 +16,7 @@ from aliquot.kube.dialects import read
 from aliquot.kube.errors import AlreadyExists
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS, HOLDS, POOL
+from aliquot.kube.names import VGPU as HOLDER
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
@@ -334,6 +335,17 @@ def test_there_are_no_more_holders_than_gpus():
 
     assert made[0] is not None and "automatic" == made[0].metadata.labels[POOL]
     assert made[1] is None
+
+
+def test_labels_of_others_make_nobody_a_holder():
+    """A pod of a tenant with the label of holder pods changes nothing: no more vGPUs are made than GPUs are left."""
+    scene = Scene(coexist=True)
+    for number in (1, 2, 3):
+        forged = {"name": f"f{number}", "namespace": "tenant", "labels": {HOLDER: f"n-{number}"}}
+        scene.store.put("pods", {"metadata": forged, "spec": {"nodeName": "n"}})
+    made = [asyncio.run(scene.pool.one_more()) for _ in range(3)]
+
+    assert [True, True, False] == [vgpu is not None for vgpu in made]
 
 
 def test_a_closed_device_stays_closed_when_its_node_changes():

@@ -30,6 +30,8 @@ _LIST: Final = re.compile(r"\s*[,|]\s*")
 _PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,4})?)\s*%?")
 _WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS, names.DIALECT)
 _CORES_MOST: Final = 1024
+_TEXT_MOST: Final = 8192
+"""Characters of one annotation: two hundred UUIDs."""
 _PARTS_MOST: Final = 64
 
 
@@ -320,6 +322,9 @@ class _Notes:
     def read(self, name: str, parse: Callable[[str], T]) -> T | None:
         """The value of an annotation; None without it or when it is wrong, which is noted."""
         text = self._annotations.get(self._key(name))
+        if text is not None and len(text) > _TEXT_MOST:
+            self.faults.append(f"{self.where(name)} has {len(text)} characters; the most is {_TEXT_MOST}")
+            return None
         return None if text is None else self.parse(self.where(name), text, parse)
 
     def parse(self, where: str, text: str, parse: Callable[[str], T]) -> T | None:

@@ -29,6 +29,7 @@ PROFILE: Final = "aliquot-scheduler"
 STOCK: Final = frozenset({"", "default-scheduler", PROFILE})
 """Schedulers that ask the extender; any other is the author's own, and chooses the node itself."""
 
+_OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
 
 
@@ -159,6 +160,11 @@ def _gpu_faults(sharepod: SharePod) -> list[str]:
                 parse(value)
         except BadQuantity as error:
             faults.append(f"spec.gpu.{name}: {error}")
+    if gpu.gpu_id and not _OBJECT_NAME.fullmatch(gpu.gpu_id):
+        faults.append(
+            f'spec.gpu.gpuID "{gpu.gpu_id}" can not be the name of a vGPU; use lower-case letters, digits, - and ., '
+            "as in team-a"
+        )
     if gpu.affinity and gpu.affinity == gpu.anti_affinity:
         faults.append(
             f'spec.gpu.affinity and spec.gpu.antiAffinity are both "{gpu.affinity}"; the same label can not mean '

@@ -15,11 +15,11 @@ from aliquot.scheduler.ports import Ledger
 
 @dataclass
 class Demand:
-    """`sharepods` gives all that the cache has. Who waits for which vGPU stands in the SharePods' own status."""
+    """`naming` gives the SharePods whose spec or status names a vGPU: who waits for which stands there."""
 
     ledger: Ledger
     pool: Pool
-    sharepods: Callable[[], Iterable[SharePod]]
+    naming: Callable[[str], Iterable[SharePod]]
 
     async def meet(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> Told | None:
         """See that there is a GPU for it; None when there is one, else what it waits for; `vgpu` is what it names."""
@@ -43,7 +43,7 @@ class Demand:
 
     def waits_for(self, name: str) -> bool:
         """Whether a SharePod waits for the vGPU of that name."""
-        return any(name in (s.status.gpu_id, s.spec.gpu.gpu_id) and not _ended(s) for s in self.sharepods())
+        return any(not _ended(s) for s in self.naming(name))
 
     def _under_way(self, sharepod: SharePod, ask: PodAsk) -> VGPU | None:
         """A vGPU that is being made and has room for one more, besides those who wait for it already.
@@ -56,12 +56,14 @@ class Demand:
         if sharepod.spec.gpu.gpu_id or not all(seat.ask.plain and not seat.ask.models for seat in ask.seats()):
             return None
         for vgpu in self.pool.vgpus():
-            on_it = [s for s in self.sharepods() if s.status.gpu_id == vgpu.metadata.name and not _ended(s)]
-            node = sharepod.spec.node_name
+            if vgpu.status.phase not in (None, "Creating"):
+                continue
+            name, node = vgpu.metadata.name, sharepod.spec.node_name
+            on_it = [s for s in self.naming(name) if s.status.gpu_id == name and not _ended(s)]
             near = not node or node == vgpu.spec.node_name
             plain = all(not (s.spec.gpu.affinity or s.spec.gpu.anti_affinity or s.spec.gpu.exclusion) for s in on_it)
             total = sum(c.total_milli for c in ask.containers) + sum(_milli(s) for s in on_it)
-            if vgpu.status.phase in (None, "Creating") and near and plain and total <= MILLI:
+            if near and plain and total <= MILLI:
                 return vgpu
         return None
 

@@ -11,14 +11,15 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import Conflict, KubeError, NotFound
+from aliquot.kube.index import Index
 from aliquot.kube.names import API_VERSION
-from aliquot.kube.names import VGPU as HOLDER
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.queue import WorkQueue
@@ -80,7 +81,11 @@ class Operator:
         self.pool = Pool(
             api, self.ledger, owner, pool_policy(settings.policy), lambda: iter(self.vgpus), self._node_is_there
         )
-        self.demand = Demand(self.ledger, self.pool, lambda: self.sharepods)
+        self._by_device: Index[VGPU] = Index(lambda vgpu: [vgpu.status.uuid])
+        self._by_node: Index[VGPU] = Index(lambda vgpu: [vgpu.spec.node_name])
+        self._by_namespace: Index[GPUQuota] = Index(lambda quota: [quota.metadata.namespace])
+        self._by_name: Index[SharePod] = Index(lambda s: [*s.status.gpu_id.split(","), s.spec.gpu.gpu_id])
+        self.demand = Demand(self.ledger, self.pool, self._by_name.naming)
         self.pool.waited_for = self.demand.waits_for
         self._look = SharePods(
             api, self.ledger, self.pool, self.sharepods.get, self._pods.get, self.demand, settings.profile
@@ -94,23 +99,21 @@ class Operator:
         for owner in pod.metadata.owner_references:
             if owner.kind == SHAREPODS.kind and owner.api_version.startswith("aliquot.dev/"):
                 self.queue.add(f"sharepod/{pod.metadata.namespace}/{owner.name}")
-        if name := pod.metadata.labels.get(HOLDER, ""):
+        if name := self.pool.owner.held_by(pod):
             self.queue.add(f"vgpu/{name}")
         if pod.spec.node_name and len(self.vgpus):
             self._plan_changed(pod)
-        if self.quotas is not None and pod.spec.node_name:
-            for quota in self.quotas:
-                if quota.metadata.namespace == pod.metadata.namespace:
-                    self.queue.add_after(f"quota/{quota.metadata.key}", 0.2)
+        for quota in self._by_namespace.naming(pod.metadata.namespace) if pod.spec.node_name else ():
+            self.queue.add_after(f"quota/{quota.metadata.key}", 0.2)
 
     def nodes_changed(self, change: Change[Node]) -> None:
         """A node changed, and the books know it already."""
-        for vgpu in self.vgpus:
-            if vgpu.spec.node_name == change.object.metadata.name:
-                self.queue.add(f"vgpu/{vgpu.metadata.name}")
+        for vgpu in self._by_node.naming(change.object.metadata.name):
+            self.queue.add(f"vgpu/{vgpu.metadata.name}")
 
     def quota_changed(self, change: Change[GPUQuota]) -> None:
         """A quota changed."""
+        self._by_namespace.changed(change)
         if change.kind != "deleted":
             self.queue.add(f"quota/{change.object.metadata.key}")
 
@@ -205,32 +208,33 @@ class Operator:
         yield from [f"sharepod/{s.metadata.key}" for s in self.sharepods]
         yield from [f"vgpu/{v.metadata.name}" for v in self.vgpus]
         if self.pool.owner.coexists:  # a holder may have lost its VGPU
-            yield from [f"vgpu/{name}" for pod in self._pods if (name := pod.metadata.labels.get(HOLDER, ""))]
+            yield from [f"vgpu/{name}" for pod in self._pods if (name := self.pool.owner.held_by(pod))]
         yield from [f"quota/{q.metadata.key}" for q in self.quotas or ()]
         yield POOL
 
     def _sharepod_changed(self, change: Change[SharePod]) -> None:
+        self._by_name.changed(change)
         self.queue.add(f"sharepod/{change.object.metadata.key}")
         if change.kind == "deleted":
             self.queue.add(POOL)
 
     def _vgpu_changed(self, change: Change[VGPU]) -> None:
         self.pool.changed(change)
+        self._by_device.changed(change)
+        self._by_node.changed(change)
         name = change.object.metadata.name
         self.queue.add(f"vgpu/{name}")
         if change.old is None or change.old.status.phase != change.object.status.phase or change.kind == "deleted":
-            for sharepod in self.sharepods:
-                if name in sharepod.status.gpu_id.split(",") or name == sharepod.spec.gpu.gpu_id:
-                    self.queue.add(f"sharepod/{sharepod.metadata.key}")
+            for sharepod in self._by_name.naming(name):
+                self.queue.add(f"sharepod/{sharepod.metadata.key}")
 
     def _plan_changed(self, pod: Pod) -> None:
         """Who is on the devices of its plan has changed."""
         with contextlib.suppress(BadPlan):
             plan = read_plan(pod.metadata.annotations)
             uuids = {s.gpu for given in plan.containers.values() for s in given.slices} if plan is not None else set()
-            for vgpu in self.vgpus:
-                if vgpu.status.uuid in uuids:
-                    self.queue.add(f"vgpu/{vgpu.metadata.name}")
+            for vgpu in chain.from_iterable(map(self._by_device.naming, uuids)):
+                self.queue.add(f"vgpu/{vgpu.metadata.name}")
 
     def _node_is_there(self, name: str) -> bool:
         return self._nodes.get(name) is not None

@@ -37,6 +37,10 @@ class Owner(Protocol):
 
     coexists: bool
 
+    def held_by(self, pod: Pod) -> str:
+        """The name of the vGPU that a pod holds a device for; empty where it is no holder of ours."""
+        ...
+
     async def acquire(self, vgpu: VGPU, taken: Iterable[str]) -> str:
         """The UUID of the vGPU's device, what it needs being made; empty while it is not known. `taken` have a name."""
         ...
@@ -69,6 +73,10 @@ class Own:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+
+    def held_by(self, pod: Pod) -> str:
+        """Nothing is held by pods."""
+        return ""
 
     async def acquire(self, vgpu: VGPU, taken: Iterable[str]) -> str:
         """An idle device of the node that has no name yet."""
@@ -128,6 +136,10 @@ class Coexist:
         self._pods = pods
         self.namespace = namespace
         self._image = image
+
+    def held_by(self, pod: Pod) -> str:
+        """The vGPU that a pod of ours holds a GPU for; empty for pods of others, whatever their labels say."""
+        return pod.metadata.labels.get(names.VGPU, "") if pod.metadata.namespace == self.namespace else ""
 
     def holder(self, name: str) -> str:
         """The name of a vGPU's holder pod."""
@@ -207,7 +219,7 @@ class Coexist:
         for pod in self._pods():
             if pod.spec.node_name and not pod.ended:
                 used[pod.spec.node_name] = used.get(pod.spec.node_name, 0) + asked(pod)
-                held.add(pod.metadata.labels.get(names.VGPU, ""))
+                held.add(self.held_by(pod))
         for vgpu in wanted:
             if vgpu.metadata.name not in held:
                 used[vgpu.spec.node_name] = used.get(vgpu.spec.node_name, 0) + 1

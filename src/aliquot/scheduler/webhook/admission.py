@@ -156,11 +156,11 @@ def answer(body: bytes, say: Callable[[Document], Answer]) -> Document:
             raise TypeError("request.uid and request.object")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadReview(f"the body is no AdmissionReview with a request: {type(error).__name__} {error}") from None
-    return {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "response": {"uid": uid, **_response(request, say(request))},
-    }
+    try:
+        said = _response(request, say(request))
+    except RecursionError:
+        said = _response(request, Answer(("its fields are nested more deeply than can be read",)))
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {"uid": uid, **said}}
 
 
 def _response(request: Document, said: Answer) -> Document:

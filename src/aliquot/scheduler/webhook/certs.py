@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -54,18 +55,23 @@ def next_step(
     `published` is the bundle that the API server trusts at present, `names` what the server is reached by.
     """
     lives = lives or Lives()
-    if kept is None or not _readable(kept):
+    if kept is None or not readable(kept):
         return _anew(names, now, lives)
     authorities = x509.load_pem_x509_certificates(kept.bundle)
     newest = authorities[0]
     server = x509.load_pem_x509_certificate(kept.certificate)
-    if now >= newest.not_valid_after_utc:
+    if now >= newest.not_valid_after_utc or _of_later(newest, now):
         return _anew(names, now, lives)
     if _due(newest, now) and server.issuer == newest.subject:
         certificate, key = _authority(now, lives)
         return replace(kept, bundle=certificate + kept.bundle, authority_key=key)
     known = _subjects(published)
-    stale = _due(server, now) or set(_names_of(server)) != set(names) or server.issuer != newest.subject
+    stale = (
+        _due(server, now)
+        or _of_later(server, now)
+        or set(_names_of(server)) != set(names)
+        or server.issuer != newest.subject
+    )
     if stale and (newest.subject in known or now >= server.not_valid_after_utc):
         certificate, key = _server(newest, kept.authority_key, names, now, lives)
         return replace(kept, certificate=certificate, key=key)
@@ -83,15 +89,18 @@ def expires(kept: Kept) -> datetime.datetime:
     return x509.load_pem_x509_certificate(kept.certificate).not_valid_after_utc
 
 
-def _readable(kept: Kept) -> bool:
+def readable(kept: Kept) -> bool:
+    """Whether it can be served with, and signed with: its parts are of our kind and belong together."""
     try:
         authorities = x509.load_pem_x509_certificates(kept.bundle)
-        x509.load_pem_x509_certificate(kept.certificate)
-        key = serialization.load_pem_private_key(kept.authority_key, None)
-        serialization.load_pem_private_key(kept.key, None)
-    except ValueError:
+        certificate = x509.load_pem_x509_certificate(kept.certificate)
+        _names_of(certificate)
+        signer = serialization.load_pem_private_key(kept.authority_key, None)
+        key = serialization.load_pem_private_key(kept.key, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound):
         return False
-    return key.public_key() == authorities[0].public_key()
+    pairs = ((signer, authorities[0]), (key, certificate))
+    return isinstance(signer, ec.EllipticCurvePrivateKey) and all(k.public_key() == c.public_key() for k, c in pairs)
 
 
 def _anew(names: Sequence[str], now: datetime.datetime, lives: Lives) -> Kept:
@@ -103,6 +112,11 @@ def _anew(names: Sequence[str], now: datetime.datetime, lives: Lives) -> Kept:
 def _due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return now >= ends - (ends - begins) / 3
+
+
+def _of_later(certificate: x509.Certificate, now: datetime.datetime) -> bool:
+    """Whether it was made by a clock that was ahead: nobody whose clock is right would accept it yet."""
+    return certificate.not_valid_before_utc > now
 
 
 def _subjects(bundle: bytes) -> set[x509.Name]:

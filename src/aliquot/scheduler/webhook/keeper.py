@@ -19,7 +19,7 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError
 from aliquot.kube.objects import Meta, Wire
 from aliquot.kube.resources import Resource
-from aliquot.scheduler.webhook.certs import Kept, Lives, next_step
+from aliquot.scheduler.webhook.certs import Kept, Lives, next_step, readable
 from aliquot.scheduler.webhook.configuration import NAME
 
 log = logging.getLogger(__name__)
@@ -145,11 +145,12 @@ class Keeper:
 
 
 def read_secret(secret: Secret | None) -> Kept | None:
-    """What a Secret keeps; None when a part of it is missing or is no base64."""
+    """What a Secret keeps; None when a part of it is missing or can not be used, so that the leader makes it anew."""
     if secret is None:
         return None
     try:
         parts = {part: base64.b64decode(secret.data[name], validate=True) for name, part in FIELDS.items()}
     except (KeyError, ValueError):
         return None
-    return Kept(**parts)
+    kept = Kept(**parts)
+    return kept if readable(kept) else None

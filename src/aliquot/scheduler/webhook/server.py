@@ -16,11 +16,12 @@ from typing import Any, Final
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from aliquot.kube.api import Api
+from aliquot.scheduler.asked import BadBody, body_of
 from aliquot.scheduler.webhook.admission import Admission, Answer, BadReview, Document, answer
 from aliquot.scheduler.webhook.certs import Kept
 from aliquot.scheduler.webhook.keeper import Keeper
@@ -125,18 +126,13 @@ class Webhook:
     def _review(self, say: Callable[[Document], Answer]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         async def respond(request: Request) -> Response:
             try:
-                body = await _body(request)
-                return _json(answer(body, say))
-            except TooLarge as error:
-                return _json({"error": str(error)}, 413)
+                return _json(answer(await body_of(request, MOST_BYTES), say))
+            except BadBody as error:
+                return _json({"error": str(error)}, error.code)
             except BadReview as error:
                 return _json({"error": str(error)}, 400)
 
         return respond
-
-
-class TooLarge(Exception):
-    """A body above the limit."""
 
 
 def load(context: ssl.SSLContext, kept: Kept) -> None:
@@ -154,16 +150,3 @@ async def _ok(request: Request) -> Response:
 
 def _json(document: Document, code: int = 200) -> Response:
     return Response(msgspec.json.encode(document), code, media_type="application/json")
-
-
-async def _body(request: Request) -> bytes:
-    parts, size = [], 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > MOST_BYTES:
-                raise TooLarge(f"the body has more than {MOST_BYTES} bytes")
-            parts.append(part)
-    except ClientDisconnect:
-        raise BadReview("the body was cut off") from None
-    return b"".join(parts)

@@ -1,0 +1,35 @@
+"""Objects by the words that they name, kept by the changes that a reflector tells: nobody looks through all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from aliquot.kube.objects import HasMeta
+from aliquot.kube.reflector import Change
+
+T = TypeVar("T", bound=HasMeta)
+
+
+class Index(Generic[T]):
+    """`words` gives those of one object; empty ones are passed over."""
+
+    def __init__(self, words: Callable[[T], Iterable[str]]) -> None:
+        self._words = words
+        self._by_word: dict[str, dict[str, T]] = {}
+
+    def changed(self, change: Change[T]) -> None:
+        """One object came, changed or went."""
+        key = change.object.metadata.key
+        for word in self._words(change.old) if change.old is not None else ():
+            found = self._by_word.get(word, {})
+            found.pop(key, None)
+            if not found:
+                self._by_word.pop(word, None)
+        for word in self._words(change.object) if change.kind != "deleted" else ():
+            if word:
+                self._by_word.setdefault(word, {})[key] = change.object
+
+    def naming(self, word: str) -> list[T]:
+        """The objects that name a word."""
+        return list(self._by_word.get(word, {}).values())

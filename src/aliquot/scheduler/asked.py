@@ -1,0 +1,34 @@
+"""A request's body, whole and no longer than it may be."""
+
+from __future__ import annotations
+
+from starlette.requests import ClientDisconnect, Request
+
+
+class BadBody(Exception):
+    """A body that is not taken; `code` is the HTTP status to say it with, the text one sentence."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+async def body_of(request: Request, most_bytes: int) -> bytes:
+    """The body.
+
+    Raises:
+        BadBody: it is longer than `most_bytes` (413), or ended before its end (400).
+    """
+    told = request.headers.get("content-length", "")
+    if told.isdigit() and int(told) > most_bytes:
+        raise BadBody(413, f"the body has {told} bytes, the most is {most_bytes}")
+    parts, size = [], 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > most_bytes:
+                raise BadBody(413, f"the body has more than {most_bytes} bytes")
+            parts.append(part)
+    except ClientDisconnect:
+        raise BadBody(400, "the body was cut off") from None
+    return b"".join(parts)

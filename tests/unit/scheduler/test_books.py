@@ -1,0 +1,80 @@
+"""The books follow what the API server says, in whatever order it says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from control_scene import Scene, Truth, node
+
+from aliquot.kube.inventory import Inventory, write_inventory
+from aliquot.kube.names import GPUS, PLAN
+from aliquot.kube.objects import Node, Pod
+from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
+from aliquot.kube.reflector import Change
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Device, Slice
+
+
+def planned(name: str, milli: int, *, phase: str = "Running", gpu: str = "GPU-n-0") -> Pod:
+    """A pod that a plan gives a part of a GPU of node n."""
+    plan = PodPlan("n", {"main": ContainerPlan((Slice(GpuUuid(gpu), milli, 1000, 1024),))})
+    document: dict[str, Any] = {
+        "metadata": {"name": name, "namespace": "default", "uid": name, "annotations": {PLAN: write_plan(plan)}},
+        "spec": {"nodeName": "n"},
+        "status": {"phase": phase},
+    }
+    return msgspec.convert(document, Pod)
+
+
+def scene(gpus: int = 1) -> Scene:
+    """Books of one node, empty."""
+    return Scene(Truth(), [node("n", gpus)])
+
+
+def test_a_pod_that_is_shown_before_the_end_of_the_one_before_has_its_share():
+    """A list is in the order of names: who came onto a freed share may stand before the one whose end freed it."""
+    s = scene()
+    s.tell(Change("added", planned("z", 1000)))
+    s.tell(Change("added", planned("a", 600)))
+    s.tell(Change("modified", planned("z", 1000, phase="Succeeded")))
+
+    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.books.strays, s.booked())
+
+
+def test_who_waits_for_a_closed_device_has_it_when_it_is_open_again():
+    """A pod that another scheduler put onto a device while it was closed here is booked once it is not."""
+    s = scene()
+    s.books.close("GPU-n-0")
+    s.tell(Change("added", planned("a", 600)))
+    s.books.reopen("GPU-n-0")
+
+    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.books.strays, s.booked())
+
+
+def test_a_node_under_a_new_name_has_its_devices_once_the_old_one_is_gone():
+    """Two nodes that claim one device: the first is believed, and the second is as soon as the first is gone."""
+    s = scene()
+    device = Device(GpuUuid("GPU-n-0"), 0, "Tesla V100-SXM2-16GB", 16384)
+    text = write_inventory(Inventory((device,)))
+    again = msgspec.convert(
+        {"metadata": {"name": "n2", "annotations": {GPUS: text}}, "spec": {"unschedulable": True}}, Node
+    )
+    s.books.node_changed(Change("added", again))
+    before = (set(s.books.faulty), set(s.books.cluster.index))
+    s.books.node_changed(Change("deleted", s.nodes[0]))
+
+    assert ({"n2"}, {"n"}) == before
+    assert (set(), {"n2": 0}) == (set(s.books.faulty), dict.fromkeys(s.books.cluster.index, 0))
+    assert not s.books.cluster.open[s.books.cluster.node_index("n2")]
+
+
+def test_the_holds_of_a_node_are_those_of_its_pods():
+    """Whoever is on a node is told of without a look at all pods, and who has left is not."""
+    s = scene(2)
+    for pod in (planned("a", 100), planned("b", 100), planned("c", 100, gpu="GPU-n-1")):
+        s.tell(Change("added", pod))
+    s.tell(Change("deleted", planned("b", 100)))
+
+    assert ["a", "c"] == [hold.uid for hold in s.books.on_node("n")]
+    assert [] == s.books.on_node("m")
