@@ -58,12 +58,20 @@ class Run:
     seed: int
 
 
+def pods_of(folder: Path, trace: str) -> Path:
+    """The trace's file."""
+    if not (found := sorted(folder.glob(f"openb_pod_list_{trace}.csv*"))):
+        raise click.BadParameter(f"--trace {trace}: {folder} has no openb_pod_list_{trace}.csv")
+    return found[0]
+
+
 def allocation(run: Run) -> float:
     """Percent of the GPUs allocated when 100 % have arrived."""
     made("aliquot")  # takes the native loops into use
     folder = Path(run.folder)
-    path = next(path for path in folder.glob(f"openb_pod_list_{run.trace}.csv*"))
-    found = replay(read_nodes(folder / NODES), read_pods(path), Aliquot(VARIANTS[run.variant]), run.seed)
+    found = replay(
+        read_nodes(folder / NODES), read_pods(pods_of(folder, run.trace)), Aliquot(VARIANTS[run.variant]), run.seed
+    )
     return float(columns(found.events).allocation[100])
 
 
@@ -84,6 +92,8 @@ def main(
 ) -> None:
     """Run the variants and print the table."""
     folder = data_folder(data)
+    for trace in traces:
+        pods_of(folder, trace)
     names = variants or tuple(VARIANTS)
     todo = [Run(str(folder), trace, name, seed) for name in names for trace in traces for seed in seed_list(seeds)]
     done = run_all(allocation, todo, workers=jobs, title="ablation").results

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from check_wheel import ARCHITECTURES, faults, report
+from check_wheel import ARCHITECTURES, faults, readable, report
 
 ROOT = Path(__file__).resolve().parent.parent
 UV = ROOT / ".venv" / "bin" / "uv"
@@ -42,8 +42,7 @@ def build(arch: str, out: Path) -> Path:
         "install.strip": "false",
     }
     given = [part for key, value in settings.items() for part in ("-C", f"{key}={value}")]
-    before = set(out.glob("*.whl"))
-    for old in (path for path in before if path.stem.endswith(f"_{arch}")):
+    for old in out.glob(f"*_{arch}.whl"):
         old.unlink()
     _run(
         [UV, "build", "--wheel", "--out-dir", out, *given],
@@ -67,6 +66,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", metavar="DIR")
     parser.add_argument("--check", type=Path, nargs="+", metavar="WHEEL", help="Build nothing, look at these.")
     chosen = parser.parse_args()
+    if not chosen.check and not UV.exists():
+        print("aliquot: no wheel: .venv has no uv; build it with make wheel", file=sys.stderr)
+        return 1
     try:
         wheels = chosen.check or [build(chosen.arch, chosen.out.resolve())]
     except subprocess.CalledProcessError as error:
@@ -75,7 +77,7 @@ def main() -> int:
         )
         return 1
     found = [fault for wheel in wheels for fault in faults(wheel)]
-    for wheel in wheels:
+    for wheel in filter(readable, wheels):
         print(report(wheel))
     for fault in found:
         print(f"aliquot: {fault}", file=sys.stderr)

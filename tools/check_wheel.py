@@ -32,8 +32,15 @@ def native(wheel: Path) -> dict[str, bytes]:
     return {name: content for name, content in contents.items() if content[:4] == b"\x7fELF"}
 
 
+def readable(wheel: Path) -> bool:
+    """Whether there is such a file, and it is an archive."""
+    return zipfile.is_zipfile(wheel)
+
+
 def faults(wheel: Path) -> list[str]:
     """One sentence for each thing that is wrong."""
+    if not readable(wheel):
+        return [f"{wheel}: there is no such wheel, or it is no archive; build it with make wheel"]
     arch = architecture(wheel)
     if not arch:
         return [f"{wheel.name}: its name says none of the processors {', '.join(ARCHITECTURES)}"]

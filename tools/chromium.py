@@ -41,18 +41,8 @@ def unpack(target: Path) -> None:
     fresh = target.with_name(f"{target.name}.{os.getpid()}")
     debs = fresh / "debs"
     (debs / "partial").mkdir(parents=True)
-    fetch = [
-        "apt-get",
-        "install",
-        "--reinstall",
-        "--download-only",
-        "-y",
-        "-q",
-        "--no-install-recommends",
-        "-o",
-        "Debug::NoLocking=1",
-    ]
-    fetch += ["-o", f"Dir::Cache::archives={debs}", *PACKAGES]
+    quiet = ("--reinstall", "--download-only", "-y", "-q", "--no-install-recommends")
+    fetch = ["apt-get", "install", *quiet, "-o", "Debug::NoLocking=1", "-o", f"Dir::Cache::archives={debs}", *PACKAGES]
     try:
         if subprocess.run(fetch, capture_output=True, check=False).returncode != 0:
             subprocess.run(["apt-get", "update", "-q"], capture_output=True, check=True)
@@ -78,7 +68,8 @@ def main() -> int:
         try:
             unpack(cache())
         except (OSError, subprocess.CalledProcessError) as error:
-            print(f"no Chromium here and its package can not be fetched: {error}", file=sys.stderr)
+            said = (getattr(error, "stderr", b"") or b"").decode().strip() or str(error)
+            print(f"no Chromium here and its package can not be fetched: {said.splitlines()[-1]}", file=sys.stderr)
             return 1
         answer = unpacked(root)
     if answer is None:

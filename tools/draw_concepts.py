@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,13 @@ def draw_vgpu(facts: dict[str, Any], axes: Any) -> None:
     axes.set_title("Who keeps GPUs idle makes fewer of them anew", loc="left")
 
 
+PICTURES: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any], Any], None]]] = {
+    "token": (run_token, draw_token),
+    "plan": (run_plan, draw_plan),
+    "vgpu": (run_vgpu, draw_vgpu),
+}
+
+
 def main(wanted: list[str]) -> None:
     """Run and draw what was named, or all of it."""
     import matplotlib as mpl
@@ -156,16 +163,19 @@ def main(wanted: list[str]) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
+    if unknown := set(wanted) - set(PICTURES):
+        sys.exit(f"there is no picture {sorted(unknown)[0]}; there are {', '.join(PICTURES)}")
     kept = FIGURES / "concepts.json"
     facts = json.loads(kept.read_text()) if kept.exists() else {}
-    for name in wanted or ["token", "plan", "vgpu"]:
-        facts[name] = globals()[f"run_{name}"]()
+    for name in wanted or PICTURES:
+        run, draw = PICTURES[name]
+        facts[name] = run()
         with mpl.rc_context(STYLE):
             figure, axes = pyplot.subplots(figsize=(8, 2.8), layout="constrained")
-            globals()[f"draw_{name}"](facts[name], axes)
+            draw(facts[name], axes)
             figure.savefig(FIGURES / f"concepts-{name}.svg", metadata={"Date": None}, bbox_inches="tight")
             pyplot.close(figure)
-    kept.write_text(json.dumps(facts, indent=1) + "\n")
+        kept.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

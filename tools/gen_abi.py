@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 
-ROOT = Path(__file__).resolve().parent.parent
+from generated import ROOT, parser, settle
+
 HEADER = ROOT / "native" / "include" / "aliquot_abi.h"
 C_TYPES = {"I": "uint32_t", "Q": "uint64_t", "H": "uint16_t", "16s": "uint8_t", "256I": "uint32_t"}
 
@@ -78,12 +78,8 @@ def render() -> str:
 
 
 def main() -> int:
-    """Write the header, or say with --check that it is stale."""
-    text = render()
-    if "--check" in sys.argv:
-        return 0 if HEADER.read_text() == text else 1
-    HEADER.write_text(text)
-    return 0
+    """Write the header, or compare."""
+    return settle({HEADER: render()}, check=parser(__doc__).parse_args().check)
 
 
 if __name__ == "__main__":

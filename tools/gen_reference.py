@@ -7,13 +7,13 @@ docstring. Where the code has no place for words they stand here, and a name tha
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tools")]
+from generated import ROOT, parser, settle
 
-from reference import api, commands, configuration, crds, metrics, names  # noqa: E402 - found by the path above
-from reference.markdown import HEADER, table  # noqa: E402
+sys.path.insert(0, str(ROOT / "src"))
+
+from reference import api, commands, configuration, crds, metrics, names
+from reference.markdown import HEADER, table
 
 FOLDER = ROOT / "docs" / "reference"
 PAGES = {
@@ -37,29 +37,12 @@ def index() -> str:
     return "\n\n".join([f"{HEADER}\n\n# Reference", table(("page", "what it lists"), rows), more]) + "\n"
 
 
-def made() -> dict[str, str]:
-    """Every page by the name of its file."""
-    return {"README.md": index()} | {name: page() for name, (page, _) in PAGES.items()}
-
-
 def main() -> int:
     """Write the files, or compare."""
-    pages = made()
-    if "--check" in sys.argv:
-        stale = [name for name, text in pages.items() if not _same(FOLDER / name, text)]
-        stale += [path.name for path in FOLDER.glob("*") if path.name not in pages]
-        print(
-            "\n".join(f"docs/reference/{name} is stale; run tools/gen_reference.py" for name in stale), file=sys.stderr
-        )
-        return 1 if stale else 0
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, text in pages.items():
-        (FOLDER / name).write_text(text)
-    return 0
-
-
-def _same(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text() == text
+    chosen = parser(__doc__).parse_args()
+    pages = {"README.md": index()} | {name: page() for name, (page, _) in PAGES.items()}
+    made = {FOLDER / name: text for name, text in pages.items()}
+    return settle(made, FOLDER.glob("*"), check=chosen.check)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,10 @@ The driver exports several functions for one name: `cuMemAlloc` asked for at ver
 for calls without a stream argument). The facts are read from the headers of the pip wheel `nvidia-cuda-runtime`
 (typedefs for names and versions, `#define`s and declarations for the exact symbols) and from the module `pynvml`;
 only names and numbers are kept, no header text.
-
-Usage: gen_symbols.py [--check]   (with --check nothing is written; exit 1 when the checked-in tables are stale)
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import re
 import sys
@@ -20,7 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-SYMBOLS = Path(__file__).resolve().parent.parent / "native" / "symbols"
+from generated import ROOT, parser, settle
+
+SYMBOLS = ROOT / "native" / "symbols"
 TYPEDEF_FILES = (
     "cudaTypedefs.h",
     "cudaGLTypedefs.h",
@@ -106,26 +105,16 @@ def nvml_names() -> list[str]:
 
 
 def main() -> int:
-    """Write the tables, or compare them with --check."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    lines = ["name\tversion\tstream\tsymbol"]
-    lines += ["\t".join(map(str, row)) for row in cuda_rows(include_dir())]
-    names = nvml_names()
-    stale = False
-    for path, body in (
-        (SYMBOLS / "cuda.tsv", lines),
-        (SYMBOLS / "cuda.def", [def_line(Row(n, int(v), s, x)) for n, v, s, x in (i.split("\t") for i in lines[1:])]),
-        (SYMBOLS / "nvml.txt", names),
-        (SYMBOLS / "nvml.def", [f"NVML({name})" for name in names]),
-    ):
-        text = "\n".join(body) + "\n"
-        if check:
-            stale |= not path.exists() or path.read_text("utf-8") != text
-        else:
-            path.write_text(text, "utf-8")
-    return int(stale)
+    """Write the tables, or compare."""
+    chosen = parser(__doc__).parse_args()
+    rows, names = list(cuda_rows(include_dir())), nvml_names()
+    tables = {
+        "cuda.tsv": ["name\tversion\tstream\tsymbol", *("\t".join(map(str, row)) for row in rows)],
+        "cuda.def": [def_line(row) for row in rows],
+        "nvml.txt": names,
+        "nvml.def": [f"NVML({name})" for name in names],
+    }
+    return settle({SYMBOLS / name: "\n".join(lines) + "\n" for name, lines in tables.items()}, check=chosen.check)
 
 
 if __name__ == "__main__":

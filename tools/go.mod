@@ -4,7 +4,7 @@ go 1.26.0
 
 godebug default=go1.26
 
-// What the tests run against, built from source by tests/e2e/cluster/build.py.
+// What the tests run against, built from source by tests/e2e/cluster/programs.py.
 tool (
 	k8s.io/kubernetes/cmd/kube-apiserver
 	k8s.io/kubernetes/cmd/kube-controller-manager

@@ -29,9 +29,9 @@ class NoImage(Exception):
     """There is none; the text is one sentence for a person."""
 
 
-def version() -> str:
-    """The project's version."""
-    text: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+def version_of(root: Path) -> str:
+    """The project's version, as pyproject.toml says; all others follow it."""
+    text: str = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
     return text
 
 
@@ -52,17 +52,22 @@ def build(engine: str, tag: str, arguments: list[str]) -> None:
 
 
 def save(engine: str, tag: str, archive: Path) -> None:
-    """Writes the image as an archive (docker's) with its name in it.
+    """Writes the image as an archive (docker's) with its name in it; what was there stays until it is whole.
 
     Raises:
         NoImage: the engine failed; it has said why.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
-    archive.unlink(missing_ok=True)
-    if Path(engine).name == "buildah":
-        _run([engine, "push", "--quiet", tag, f"docker-archive:{archive}:{tag}"])
-    else:
-        _run([engine, "save", "--output", str(archive), tag])
+    whole = archive.with_name(f"{archive.name}.new")
+    whole.unlink(missing_ok=True)
+    try:
+        if Path(engine).name == "buildah":
+            _run([engine, "push", "--quiet", tag, f"docker-archive:{whole}:{tag}"])
+        else:
+            _run([engine, "save", "--output", str(whole), tag])
+        whole.replace(archive)
+    finally:
+        whole.unlink(missing_ok=True)
 
 
 def layers_mib(archive: Path) -> list[float]:
@@ -121,13 +126,13 @@ def main() -> int:
     """Build, save and measure; status 1 with a sentence when that fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="", help="docker, podman or buildah, or a path to one of them")
-    parser.add_argument("--tag", default=f"aliquot:{version()}")
+    parser.add_argument("--tag", default=f"aliquot:{version_of(ROOT)}")
     parser.add_argument("--image", default="", help="what the image is built on")
     parser.add_argument("--build-image", default="", help="where it is built")
     parser.add_argument("--archive", type=Path, help="write the image to this file")
     parser.add_argument("more", nargs="*", help="arguments of the engine's build command, after --")
     chosen = parser.parse_args()
-    bases = {"IMAGE": chosen.image, "BUILD_IMAGE": chosen.build_image, "VERSION": version()}
+    bases = {"IMAGE": chosen.image, "BUILD_IMAGE": chosen.build_image, "VERSION": version_of(ROOT)}
     given = [part for key, value in bases.items() if value for part in ("--build-arg", f"{key}={value}")]
     try:
         engine = chosen_engine(chosen.engine)

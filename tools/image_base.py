@@ -49,9 +49,15 @@ def main() -> int:
     if os.geteuid() or not shutil.which("mmdebstrap"):
         print("aliquot: no base: it is made by root with mmdebstrap (apt-get install mmdebstrap)", file=sys.stderr)
         return 1
-    if done := subprocess.run(command(chosen.target)).returncode:
+    if chosen.target.suffix != ".tar":
+        parser.error(f"the target is {chosen.target.name}; its name ends in .tar, which is what mmdebstrap goes by")
+    chosen.target.parent.mkdir(parents=True, exist_ok=True)
+    whole = chosen.target.with_name(f"new-{chosen.target.name}")
+    if done := subprocess.run(command(whole)).returncode:
+        whole.unlink(missing_ok=True)
         print(f"aliquot: no base: mmdebstrap ended with status {done}; what it said stands above", file=sys.stderr)
         return 1
+    whole.replace(chosen.target)
     print(f"{chosen.target}: {chosen.target.stat().st_size / 2**20:.0f} MiB")
     return 0
 

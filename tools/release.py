@@ -18,13 +18,17 @@ import zipfile
 from pathlib import Path
 
 import check_wheel
-from image import labels
-from release_tree import ROOT, tree_faults, version_of
+from image import labels, version_of
+from release_tree import ROOT, tree_faults
 
 SUMS = "SHA256SUMS"
 IMAGE = Path("build/aliquot-image.tar")
 NOT_IN_SDIST = (".git/", ".venv/", "build/", "dist/")
 IN_SDIST = ("LICENSE", "pyproject.toml", "CMakeLists.txt", "native/hook/gate.c", "src/aliquot/cli/main.py")
+
+
+class NoChart(Exception):
+    """There is none; the text is one sentence for a person."""
 
 
 def built(dist: Path, version: str) -> dict[str, Path]:
@@ -36,30 +40,45 @@ def built(dist: Path, version: str) -> dict[str, Path]:
     return wheels | {"the sdist": dist / f"aliquot-{version}.tar.gz"}
 
 
+def added(version: str) -> tuple[str, str, str, str]:
+    """The names of what is made here: chart, plain manifests, image, sums."""
+    return f"aliquot-{version}.tgz", f"aliquot-{version}.yaml", f"aliquot-{version}-image.tar", SUMS
+
+
 def artifact_faults(root: Path, dist: Path) -> list[str]:
     """One sentence for each artifact that is missing, foreign or not of this version."""
     version = version_of(root)
     wanted = built(dist, version)
     missing = {what: path for what, path in wanted.items() if not path.exists()}
     found = [f"dist/{path.name}: {what} is missing; build it with make release" for what, path in missing.items()]
+    ours = {path.name for path in wanted.values()} | set(added(version))
     # uv leaves a .gitignore in the folder that it writes to.
-    for path in sorted(dist.glob("*")):
-        if path not in wanted.values() and not path.name.startswith("."):
+    for path in sorted(dist.glob("[!.]*")):
+        if path.name not in ours:
             found.append(f"dist/{path.name}: it does not belong to {version}; remove it")
     for path in set(wanted.values()) - set(missing.values()):
         found += _wheel_faults(path, version) if path.suffix == ".whl" else _sdist_faults(path, version)
-    if (root / IMAGE).exists() and (
-        labelled := labels(root / IMAGE).get("org.opencontainers.image.version")
-    ) != version:
-        found.append(f"{IMAGE}: it is of version {labelled}, the tree is {version}; make image builds it anew")
-    return sorted(found)
+    return sorted([*found, *_image_faults(root / IMAGE, version)])
+
+
+def _image_faults(image: Path, version: str) -> list[str]:
+    if not image.exists():
+        return []
+    try:
+        labelled = labels(image).get("org.opencontainers.image.version")
+    except (tarfile.TarError, KeyError):
+        return [f"{IMAGE}: it is no whole archive of an image; make image builds it anew"]
+    wrong = f"{IMAGE}: it is of version {labelled}, the tree is {version}; make image builds it anew"
+    return [wrong] if labelled != version else []
 
 
 def _wheel_faults(wheel: Path, version: str) -> list[str]:
-    with zipfile.ZipFile(wheel) as archive:
-        told = archive.read(f"aliquot-{version}.dist-info/METADATA").decode()
-    wrong = [] if f"\nVersion: {version}\n" in told else [f"{wheel.name}: its metadata says another version"]
-    return wrong + check_wheel.faults(wheel)
+    found = check_wheel.faults(wheel)
+    if check_wheel.readable(wheel):
+        with zipfile.ZipFile(wheel) as archive:
+            told = archive.read(f"aliquot-{version}.dist-info/METADATA").decode()
+        found += [] if f"\nVersion: {version}\n" in told else [f"{wheel.name}: its metadata says another version"]
+    return found
 
 
 def _sdist_faults(sdist: Path, version: str) -> list[str]:
@@ -74,18 +93,20 @@ def gather(root: Path, dist: Path, helm: str) -> list[Path]:
     """Adds the chart, the plain manifests and the image, and writes the sums of everything.
 
     Raises:
-        subprocess.CalledProcessError: helm failed.
+        NoChart: helm failed; nothing was added.
     """
-    version = version_of(root)
-    subprocess.run(
-        [helm, "package", str(root / "deploy" / "chart"), "--destination", str(dist)], check=True, capture_output=True
-    )
-    shutil.copyfile(root / "deploy" / "manifests" / "aliquot.yaml", dist / f"aliquot-{version}.yaml")
+    _, manifests, image, sums = added(version_of(root))
+    command = [helm, "package", str(root / "deploy" / "chart"), "--destination", str(dist)]
+    packed = subprocess.run(command, capture_output=True, text=True)
+    if packed.returncode:
+        said = (packed.stderr.strip() or "it says nothing").splitlines()[-1]
+        raise NoChart(f"`{Path(helm).name} package` ends with status {packed.returncode}: {said}")
+    shutil.copyfile(root / "deploy" / "manifests" / "aliquot.yaml", dist / manifests)
     if (root / IMAGE).exists():
-        shutil.copyfile(root / IMAGE, dist / f"aliquot-{version}-image.tar")
+        shutil.copyfile(root / IMAGE, dist / image)
     files = sorted(path for path in dist.glob("aliquot-*") if path.is_file())
     lines = [f"{_sum(path)}  {path.name}\n" for path in files]
-    (dist / SUMS).write_text("".join(lines))
+    (dist / sums).write_text("".join(lines))
     return files
 
 
@@ -99,11 +120,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="look at the tree alone and write nothing")
     parser.add_argument("--helm", default=shutil.which("helm") or "", help="where helm is, if not on PATH")
-    parser.add_argument("--dist", type=Path, default=ROOT / "dist")
     chosen = parser.parse_args()
+    dist = ROOT / "dist"
     found = tree_faults(ROOT, chosen.helm)
     if not chosen.check:
-        found += artifact_faults(ROOT, chosen.dist)
+        found += artifact_faults(ROOT, dist)
     for fault in found:
         print(f"aliquot: release: {fault}", file=sys.stderr)
     if found:
@@ -111,8 +132,13 @@ def main() -> int:
     if chosen.check:
         print(f"aliquot {version_of(ROOT)}: nothing stands against it")
         return 0
-    for path in gather(ROOT, chosen.dist, chosen.helm):
-        print(f"{path.stat().st_size / 1e6:8.1f} MB  dist/{path.name}")
+    try:
+        gathered = gather(ROOT, dist, chosen.helm)
+    except NoChart as error:
+        print(f"aliquot: release: {error}", file=sys.stderr)
+        return 1
+    for path in gathered:
+        print(f"{path.stat().st_size / 1e3:9,.0f} kB  dist/{path.name}")
     print(f"sums in dist/{SUMS}; check them there with: sha256sum --check {SUMS}")
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -11,16 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
+from image import version_of
 
 ROOT = Path(__file__).resolve().parent.parent
 VENDORED = Path("src/aliquot/web/static/vendor")
 CHANGELOG = "CHANGELOG.md"
-
-
-def version_of(root: Path) -> str:
-    """The version that pyproject.toml says; all others follow it."""
-    text: str = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
-    return text
 
 
 def tree_faults(root: Path, helm: str, today: datetime.date | None = None) -> list[str]:
@@ -84,8 +80,10 @@ def _licence_faults(root: Path) -> Iterator[str]:
 
 
 def _generated_faults(root: Path, helm: str) -> Iterator[str]:
-    if not helm:
-        yield "helm is missing, with which deploy/manifests is compared and the chart packed; make release HELM=PATH"
+    if not shutil.which(helm):
+        said = f"{helm}: there is no such program" if helm else "helm is missing"
+        yield f"{said}, with which deploy/manifests is compared and the chart packed; make release HELM=PATH"
+        helm = ""
     for generator in sorted((root / "tools").glob("gen_*.py")):
         flags = ["--helm", helm] if generator.stem == "gen_deploy" and helm else []
         command = [sys.executable, str(generator), "--check", *flags]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aliquot.placement.asks import Ask
 
@@ -24,6 +24,19 @@ class Workload:
 
     name: str
     jobs: Sequence[Job]
+
+
+def on_whole_gpus(load: Workload) -> Workload:
+    """The same jobs with each part of a GPU rounded up and no labels, as in a cluster without sharing."""
+    return Workload(load.name, [replace(job, ask=_whole(job.ask)) for job in load.jobs])
+
+
+def _whole(ask: Ask) -> Ask:
+    if not ask.rest_milli:
+        return ask
+    return Ask(
+        whole=ask.devices, models=ask.models, cpu_milli=ask.cpu_milli, memory_mib=ask.memory_mib, priority=ask.priority
+    )
 
 
 def job_class(ask: Ask) -> str:

@@ -13,7 +13,7 @@ from aliquot.model.errors import UserError
 from aliquot.placement.cluster import NodeSpec
 from aliquot.sim.clusters import ranked, read_cluster
 from aliquot.sim.engine import Settings, Simulation
-from aliquot.sim.jobs import Workload
+from aliquot.sim.jobs import Workload, on_whole_gpus
 from aliquot.sim.kernel import us
 from aliquot.sim.measures import Measured, measured
 from aliquot.sim.openb.trace import read_pods, workload_name
@@ -23,6 +23,8 @@ from aliquot.sim.tables import read_text
 from aliquot.sim.workloads import specs
 from aliquot.sim.workloads.table import read_jobs
 from aliquot.sim.workloads.trace import Draws, Replay, drawn, replayed
+
+OF_OPENB = "--load, --services, --from-s, --gpu-only, --jitter-s and --compress"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Scenario:
     replay: Replay = field(default_factory=Replay)
     draws: Draws | None = None
     services: str = ""
+    whole: bool = False
     warmup: float = 0.0
     stop_at_last_arrival: bool = False
     timing: bool = False
@@ -65,20 +68,24 @@ def workload(scenario: Scenario, seed: int) -> Workload:
     Raises:
         UserError: the trace is broken, unknown, or lacks what the options want of it.
     """
-    if specs.is_spec(scenario.trace):
-        return specs.generated(scenario.trace, seed)
+    load = _jobs(scenario, seed)
+    return on_whole_gpus(load) if scenario.whole else load
+
+
+def _jobs(scenario: Scenario, seed: int) -> Workload:
     path = Path(scenario.trace)
+    generated = specs.is_spec(scenario.trace)
+    if generated or not is_openb(path):
+        if scenario.draws or scenario.services or scenario.replay != Replay():
+            raise UserError(f"trace {path}: {OF_OPENB} need a trace with the columns num_gpu and gpu_milli")
+        return specs.generated(scenario.trace, seed) if generated else read_jobs_once(path, workload_name(path))
     name = workload_name(path)
-    if not is_openb(path):
-        if scenario.draws or scenario.replay.whole:
-            raise UserError(f"trace {path}: --load and --whole need a trace with num_gpu and gpu_milli")
-        return read_jobs_once(path, name)
     pods = read_pods_once(path)
     if scenario.draws is None:
         return replayed(pods, name, seed, scenario.replay)
     gpus = sum(len(node.gpus) for node in cluster_of(scenario.nodes))
     services = read_pods_once(Path(scenario.services)) if scenario.services else None
-    return drawn(pods, name, gpus, seed, replace(scenario.draws, whole=scenario.replay.whole), services=services)
+    return drawn(pods, name, gpus, seed, scenario.draws, services=services)
 
 
 def is_openb(path: Path) -> bool:

@@ -13,7 +13,6 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from . import cache
@@ -23,8 +22,8 @@ PAUSE = "localhost/pause:1"
 BUSYBOX = "localhost/busybox:1"
 PYTHON = "localhost/python:1"
 EXAMPLE = "aliquot-example:1"
-"""The image that the manifests in examples/ name, as examples/image/Dockerfile makes it."""
-EXAMPLE_PROGRAM = Path(__file__).resolve().parents[3] / "examples/image/share.py"
+"""The image that the manifests in examples/ name, as examples/Dockerfile makes it."""
+EXAMPLE_PROGRAM = Path(__file__).resolve().parents[3] / "examples/train.py"
 VERSION = 2
 FOLDERS = ["usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local/bin", "etc", "proc", "sys", "dev", "tmp", "root"]
 NOT_IN_IMAGE = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "distutils"}
@@ -44,9 +43,9 @@ def archives(busybox: Path) -> list[Path]:
 
 
 def example(busybox: Path) -> Path:
-    """OCI archive of `EXAMPLE`, with this Python and its cuda-bindings, made if it is not in the cache."""
+    """OCI archive of `EXAMPLE`, with this Python, made if it is not in the cache."""
     python = Path(sys.executable).resolve()
-    facts = (sys.version, str(python), str(python.stat().st_mtime_ns), version("cuda-bindings"), str(VERSION))
+    facts = (sys.version, str(python), str(python.stat().st_mtime_ns), str(VERSION))
     key = cache.key(*(fact.encode() for fact in facts), EXAMPLE_PROGRAM.read_bytes())
     folder = cache.kept(f"example-{key}", lambda into: _make_example(into, busybox, python))
     return folder / "example.tar"
@@ -56,13 +55,10 @@ def _make_example(into: Path, busybox: Path, python: Path) -> None:
     root = into / "root"
     _skeleton(root, busybox)
     _add_python(root, python)
-    packages = next((root / "usr/local/lib").glob("python3*")) / "site-packages/cuda"
-    for name in ("bindings", "pathfinder"):
-        shutil.copytree(Path(sysconfig.get_path("purelib"), "cuda", name), packages / name)
-    shutil.copy2(EXAMPLE_PROGRAM, root / "share.py")
+    shutil.copy2(EXAMPLE_PROGRAM, root / "train.py")
     subprocess.run(["/sbin/ldconfig", "-r", str(root)], check=True, capture_output=True)
     name = f"docker.io/library/{EXAMPLE}"
-    write_archive(into / "example.tar", name, one_layer(root), ["/usr/local/bin/python3", "/share.py"])
+    write_archive(into / "example.tar", name, one_layer(root), ["/usr/local/bin/python3", "/train.py", "--json"])
     shutil.rmtree(root)
 
 

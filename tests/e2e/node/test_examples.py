@@ -184,7 +184,7 @@ class Applied:
         name = container["name"]
         if "sleep" in container.get("command", ()):
             where = ("-n", namespace, pod, "-c", name)
-            return json.loads(self.plane.kubectl("exec", *where, "--", "python3", "/share.py", "--once"))
+            return json.loads(self.plane.kubectl("exec", *where, "--", "python3", "/train.py", "--json", "0"))
         return self.plane.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}/log?container={name}")
 
     def computed(self, tenants: list[str]) -> bool:

@@ -56,7 +56,6 @@ class Room:
         self.folder.mkdir()
         for name in SHARED:
             (self.folder / name).symlink_to(ROOT / name)
-        shutil.copy(ROOT / "examples" / "train.py", self.folder)
         self._shims()
         self.environment = self._environment()
         self._engine: subprocess.Popen[str] | None = None

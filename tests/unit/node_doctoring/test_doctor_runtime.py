@@ -61,3 +61,22 @@ def test_a_file_that_is_no_toml_is_named():
     """With the place, so that it can be mended."""
     assert "b: " == containerd("a", [("b", "version = ")]).trouble[:3]
     assert "b: " == crio("a", [("b", "x = ")]).trouble[:3]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version = '2'", "imports = 5", "disabled_plugins = 'cri'", "plugins = 1", "plugins.cri = true",
+        "plugins.cri.enable_cdi = 'yes'", "plugins.cri.cdi_spec_dirs = '/run/cdi'",
+    ],
+)  # fmt: skip
+def test_a_setting_of_another_kind_is_named(text: str):
+    """What it has to be stands there, and nothing is made of the rest."""
+    assert "c: Expected `" == containerd("c", [("c", text)]).trouble[:13]
+    assert () == imports_of(text, Path("/etc/containerd"))
+
+
+@pytest.mark.parametrize("text", ["crio = 1", "crio.runtime = 3", "crio.runtime.cdi_spec_dirs = '/run/cdi'"])
+def test_a_setting_of_another_kind_is_named_of_crio_too(text: str):
+    """In the same words."""
+    assert "c: Expected `" == crio("c", [("c", text)]).trouble[:13]

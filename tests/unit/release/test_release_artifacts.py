@@ -83,6 +83,29 @@ def test_a_wheel_is_whole(ready: Tree):
     ] == faults(ready)
 
 
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (f"dist/{ARM}", "there is no such wheel, or it is no archive; build it with make wheel"),
+        ("build/aliquot-image.tar", "it is no whole archive of an image; make image builds it anew"),
+    ],
+)
+def test_a_torn_file_is_not_handed_out(ready: Tree, name: str, sentence: str):
+    """A wheel or an image of which only a piece was written is named, with how to make it anew."""
+    ready.write(name, "half of", commit=False)
+
+    (fault,) = faults(ready)
+    assert (True, sentence) == (name in fault, fault.partition(": ")[2])
+
+
+def test_nothing_is_added_when_helm_fails(ready: Tree):
+    """A chart that helm does not pack is one sentence, and there are no sums of a part of the release."""
+    with pytest.raises(release.NoChart, match="`false package` ends with status 1: it says nothing"):
+        release.gather(ready.root, ready.dist, "false")
+
+    assert {ARM, X86, "aliquot-1.2.0.tar.gz"} == {path.name for path in ready.dist.iterdir()}
+
+
 def test_the_sdist_has_sources_and_nothing_else(ready: Tree):
     """Sources that are missing and folders that are none are named."""
     sdist(ready.dist, ("LICENSE", "pyproject.toml", "CMakeLists.txt", "src/aliquot/cli/main.py", "build/x.o"))
@@ -94,7 +117,7 @@ def test_the_sdist_has_sources_and_nothing_else(ready: Tree):
 
 
 def test_the_sums_are_those_of_the_files(ready: Tree, tmp_path: Path):
-    """What is handed out is listed with sums that sha256sum takes; a file that changes is noticed."""
+    """What is handed out is listed with sums that sha256sum takes, and may be gathered again; a change is noticed."""
     helm = tmp_path / "helm"
     helm.write_text('#!/bin/sh\n[ "$1" = package ] && echo chart > "$4/aliquot-1.2.0.tgz"\n')
     helm.chmod(0o755)
@@ -104,6 +127,6 @@ def test_the_sums_are_those_of_the_files(ready: Tree, tmp_path: Path):
 
     names = {ARM, X86, *(f"aliquot-1.2.0{end}" for end in (".tar.gz", ".tgz", ".yaml", "-image.tar"))}
     assert names == {path.name for path in gathered}
-    assert 0 == subprocess.run(check, cwd=ready.dist).returncode
+    assert ([], 0) == (faults(ready), subprocess.run(check, cwd=ready.dist).returncode)
     (ready.dist / X86).write_bytes(b"other")
     assert 1 == subprocess.run(check, cwd=ready.dist, capture_output=True).returncode

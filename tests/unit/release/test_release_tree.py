@@ -10,7 +10,9 @@ from release_scene import CHART, VENDOR, Tree
 import release_tree  # isort: skip - the scene shows where it is
 
 TODAY = datetime.date(2026, 3, 2)
-HELM = "/usr/bin/helm"
+HELM = "true"
+"""A program that is there; what helm does with the chart is tried on a real tree."""
+
 EMPTY = "the section 1.2.0 is empty; say what changes for users"
 
 
@@ -101,6 +103,13 @@ def test_helm_is_needed(tree: Tree):
     sentence = "helm is missing, with which deploy/manifests is compared and the chart packed; make release HELM=PATH"
 
     assert [sentence] == faults(tree, helm="")
+
+
+def test_a_helm_that_is_not_there_is_named(tree: Tree):
+    """A path at which there is no program is told with the way to say a right one."""
+    said = "which deploy/manifests is compared and the chart packed; make release HELM=PATH"
+
+    assert [f"/no/helm: there is no such program, with {said}"] == faults(tree, helm="/no/helm")
 
 
 def test_everything_is_committed(tree: Tree):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from aliquot.model.errors import UserError
 from aliquot.sim.openb.trace import PodRow
+from aliquot.sim.runs import Scenario, workload
 from aliquot.sim.workloads.generated import KubeShareJobs, MixJobs, kubeshare, mix
 from aliquot.sim.workloads.table import read_jobs
 from aliquot.sim.workloads.trace import Draws, Replay, drawn, replayed
@@ -34,11 +38,30 @@ def test_a_task_that_was_never_scheduled_runs_from_its_creation():
     assert [20_000_000] == [job.service_us for job in jobs]
 
 
-def test_whole_gpus_instead_of_parts():
-    """With `whole`, a part of a GPU becomes a whole one, as in a cluster without sharing."""
-    jobs = replayed([pod("a", 300, 0.0, 0.0, 5.0)], "trace", 42, Replay(whole=True)).jobs
+OPENB = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time
+a,1,1,1,300,,0,5,0
+"""
 
-    assert (1, 0) == (jobs[0].ask.whole, jobs[0].ask.rest_milli)
+
+@pytest.mark.parametrize(
+    "trace", ["kubeshare:jobs=1,rate=1,mean=30,sd=1", "own.csv", "openb.csv"], ids=["generator", "table", "openb"]
+)
+def test_whole_gpus_instead_of_parts(tmp_path: Path, trace: str):
+    """With `whole`, a part of a GPU becomes a whole one wherever jobs come from, as in a cluster without sharing."""
+    (tmp_path / "own.csv").write_text("name,arrival_s,duration_s,gpu\na,0,5,0.3\n")
+    (tmp_path / "openb.csv").write_text(OPENB)
+    scenario = Scenario("v100", trace if ":" in trace else str(tmp_path / trace))
+    before, after = (workload(how, 42).jobs[0] for how in (scenario, replace(scenario, whole=True)))
+
+    assert (0, 1, 0) == (before.ask.whole, after.ask.whole, after.ask.rest_milli)
+    assert (before.arrive_us, before.service_us) == (after.arrive_us, after.service_us)
+
+
+@pytest.mark.parametrize("how", [{"draws": Draws(0.9, 10)}, {"replay": Replay(compress=2.0)}, {"services": "x.csv"}])
+def test_an_option_that_would_change_nothing_is_refused(how):
+    """What only the openb trace has a meaning for is not passed over in silence."""
+    with pytest.raises(UserError, match="need a trace with the columns num_gpu and gpu_milli"):
+        workload(Scenario("v100", "mix:jobs=5", **how), 42)
 
 
 def test_a_trace_without_times_says_what_to_do():

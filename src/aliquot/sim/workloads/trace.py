@@ -15,7 +15,6 @@ import numpy as np
 
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
-from aliquot.placement.asks import Ask
 from aliquot.sim.jobs import Job, Workload
 from aliquot.sim.kernel import us
 from aliquot.sim.openb.trace import PodRow
@@ -31,7 +30,6 @@ class Replay:
     gpu_only: bool = False
     jitter_s: float = 0.0
     compress: float = 1.0
-    whole: bool = False
 
 
 def service_s(pod: PodRow) -> float | None:
@@ -72,18 +70,9 @@ def replayed(pods: Sequence[PodRow], name: str, seed: int, how: Replay) -> Workl
     timed.sort(key=lambda entry: (entry[0], entry[2].name))
     first_s = timed[0][0]
     jobs = [
-        Job(f"{number}", _ask(pod, how.whole), us(at_s - first_s), us(ran_s))
-        for number, (at_s, ran_s, pod) in enumerate(timed)
+        Job(f"{number}", pod.ask(), us(at_s - first_s), us(ran_s)) for number, (at_s, ran_s, pod) in enumerate(timed)
     ]
     return Workload(name, jobs)
-
-
-def _ask(pod: PodRow, whole: bool) -> Ask:
-    """The pod's ask; `whole` rounds a part of a GPU up, as a cluster without sharing does."""
-    ask = pod.ask()
-    if whole and ask.rest_milli:
-        return Ask(whole=1, models=ask.models, cpu_milli=ask.cpu_milli, memory_mib=ask.memory_mib)
-    return ask
 
 
 @dataclass(frozen=True)
@@ -94,7 +83,6 @@ class Draws:
     count: int
     most_s: float = DAY_S
     mean_service_s: float | None = None
-    whole: bool = False
 
 
 def drawn(
@@ -112,7 +100,7 @@ def drawn(
     source, held_s = services_s.source, services_s.expected_s
     milli = np.array([pods[at].total_milli for at in source])
     rate_per_s = how.load * gpus * MILLI / float((milli * held_s).mean())
-    asks = [_ask(pod, how.whole) for pod in pods]
+    asks = [pod.ask() for pod in pods]
     # Who is there at the start: as many as the rate times the mean service, each with what is left of it.
     standing = round(rate_per_s * float(held_s.mean()))
     jobs = [
