@@ -63,6 +63,19 @@ def table(report: Report) -> str:
     return "\n".join(lines)
 
 
+def cause(report: Report, load: float, cores: int) -> str:
+    """Why the promise may have been broken without anybody's fault, and what to do; empty where nothing is known.
+
+    `load` is the machine's load average. What an emulated GPU runs ends when a core is free to end it.
+    """
+    if report.kept or not report.emulated or load <= cores:
+        return ""
+    return (
+        f"This machine is busy (load {load:.0f} on {cores} cores), and an emulated GPU needs one that is free when a "
+        "kernel ends. Try again when it is quiet."
+    )
+
+
 def _row(name: str, span: str, tenant: Tenant, due: float, measured: Shares, charged: Shares) -> str:
     own, books = measured.get(tenant, 0.0), charged.get(tenant, 0.0)
     error = max(abs(own - due), abs(books - due))

@@ -58,9 +58,7 @@ def find_driver() -> DriverLibraries:
     """
     for name in (CUDA, NVML):
         if not candidates(name):
-            raise NoDriver(
-                f"no NVIDIA driver here ({name} not found). Try an emulated GPU: aliquot run --emulate v100 -- ..."
-            )
+            raise NoDriver(f"no NVIDIA driver here ({name} not found). An emulated GPU stands in with: --emulate v100")
     return DriverLibraries(candidates(CUDA)[0], candidates(NVML)[0])
 
 

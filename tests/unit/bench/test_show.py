@@ -45,6 +45,16 @@ def test_the_table_ends_with_the_verdict(report):
     assert chart.table(report).splitlines()[-1].endswith("the promise is kept.")
 
 
+def test_a_busy_machine_is_named_where_the_promise_was_broken_on_an_emulated_gpu(report):
+    """Only then: a promise that was kept needs no reason, and neither a quiet machine nor a real GPU has this one."""
+    phase = PAPER.phases[0]
+    broken = Report("x", emulated=True, phases=[Measured(phase, dict(phase.expected), {A: 0.1})])
+    real = Report("x", emulated=False, phases=broken.phases)
+
+    assert "busy (load 18 on 2 cores)" in chart.cause(broken, 18.4, 2)
+    assert "" == chart.cause(report, 18.4, 2) == chart.cause(broken, 1.9, 2) == chart.cause(real, 18.4, 2)
+
+
 def test_the_pictures_carry_the_finding(report, tmp_path):
     """SVG and PNG are written, and the title states what was found."""
     pytest.importorskip("matplotlib")
