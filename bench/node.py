@@ -7,7 +7,7 @@ startup  so many pods created at once, seconds until all run: without a GPU, wit
 rest     8 GPUs with no tenant and with 64 that hold a context and wait: memory of agent and arbiter, and the CPU time
          that each takes in a minute.
 
-Figures are JSON, one line for each measurement.
+Figures are JSON, one line for each measurement (each number of pods); all of it takes a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -66,14 +66,13 @@ def cluster() -> Iterator[Whole]:
 # -- start-up ----------------------------------------------------------------------------------------------------------
 
 
-def startup(counts: tuple[int, ...] = (1, 10, 20, 30, 40, 50)) -> list[dict[str, Any]]:
+def startup(counts: tuple[int, ...] = (1, 10, 20, 30, 40, 50)) -> Iterator[dict[str, Any]]:
     """Pods without a GPU, with a share, and SharePods, so many at once."""
     ways: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
         "plain": (PODS, plain),
         "share": (PODS, sharing),
         "sharepod": (SHAREPODS, sharepod),
     }
-    found = []
     with cluster() as made:
         for path, body in ways.values():  # what is read from disk for the first time is no part of it
             creation(made.plane, path, [body(0)])
@@ -83,12 +82,11 @@ def startup(counts: tuple[int, ...] = (1, 10, 20, 30, 40, 50)) -> list[dict[str,
                 for way, (path, body) in ways.items():
                     seconds[way].append(creation(made.plane, path, [body(number) for number in range(count)]))
             middle = {way: statistics.median(taken) for way, taken in seconds.items()}
-            found.append(
+            yield (
                 {"count": count}
                 | {f"{way}_s": [round(s, 2) for s in taken] for way, taken in seconds.items()}
                 | {f"{way}_ratio": round(middle[way] / middle["plain"], 2) for way in ("share", "sharepod")}
             )
-    return found
 
 
 def creation(plane: ControlPlane, path: str, bodies: list[dict[str, Any]]) -> float:
@@ -118,7 +116,7 @@ def spec(limits: dict[str, str], command: list[str] | None = None) -> dict[str, 
         "volumeMounts": [{"name": "probe", "mountPath": "/probe", "readOnly": True}],
     }  # fmt: skip
     probe = {"name": "probe", "hostPath": {"path": str(ROOT / "tests/e2e/node")}}
-    return {"containers": [container], "volumes": [probe], "terminationGracePeriodSeconds": 0}
+    return {"containers": [container], "volumes": [probe], "terminationGracePeriodSeconds": 1}
 
 
 def plain(number: int) -> dict[str, Any]:
@@ -145,7 +143,7 @@ def sharepod(number: int) -> dict[str, Any]:
 # -- at rest -----------------------------------------------------------------------------------------------------------
 
 
-def rest(over_s: int = 60) -> dict[str, Any]:
+def rest(over_s: int = 60) -> Iterator[dict[str, Any]]:
     """Memory and CPU time of agent and arbiter, without tenants and with many that wait."""
     with cluster() as made:
         parts = {"agent": made.gpus.agent, "arbiter": made.gpus.arbiter}
@@ -156,7 +154,7 @@ def rest(over_s: int = 60) -> dict[str, Any]:
         until(lambda: tenants(made) == TENANTS, "all are tenants", 300)
         registered_s = time.perf_counter() - began
         time.sleep(10)
-        return {
+        yield {
             "gpus": len(made.gpus.gpus),
             "no_tenant": before,
             "tenants": TENANTS,
@@ -186,10 +184,10 @@ def cost(parts: dict[str, Part], over_s: int) -> dict[str, Any]:
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or ["startup", "rest"]:
         name, _, size = wanted.partition("=")
-        figures: Any
         if name == "startup":
             figures = startup(tuple(map(int, size.split(",")))) if size else startup()
         else:
             figures = rest(int(size)) if size else rest()
-        sys.stdout.write(json.dumps({name: figures, "load": round(os.getloadavg()[0], 1)}) + "\n")
-        sys.stdout.flush()
+        for figure in figures:
+            sys.stdout.write(json.dumps({name: figure, "load": round(os.getloadavg()[0], 1)}) + "\n")
+            sys.stdout.flush()
