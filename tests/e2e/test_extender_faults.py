@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import ssl
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster.control_plane import ControlPlane
+from cluster.pki import Pair
 from scheduling import OurScheduler, books_of, check_promises, eventually, gpu_pod, percent, pods_of, wait_bound
 
 
@@ -165,7 +168,8 @@ def test_what_was_learned_outlives_the_scheduler(control_plane: ControlPlane, na
 
 
 def test_it_speaks_https(control_plane: ControlPlane, namespace: str, nodes: list[str]):
-    """kube-scheduler asks over TLS with the configuration that our own command prints, and pods are bound."""
+    """kube-scheduler asks over TLS with the configuration that our own command prints, and pods are bound; a renewed
+    certificate is shown without a restart."""
     pair = control_plane.pki.server("extender", "extender", ["127.0.0.1", "localhost"])
     ours = OurScheduler(control_plane, 8772, "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
     ours.part._ready = lambda: control_plane.answers(8772, "/leadz", tls=True)
@@ -174,5 +178,55 @@ def test_it_speaks_https(control_plane: ControlPlane, namespace: str, nodes: lis
         ours.configure("https://127.0.0.1:8772", "--ca-file", str(control_plane.authority))
         create(control_plane, namespace, gpu_pod("a", percent(30)))
         wait_bound(control_plane, namespace, 1)
+        before = shown(control_plane, 8772)
+        control_plane.pki.server("extender", "extender", ["127.0.0.1", "localhost"])
+        eventually(lambda: shown(control_plane, 8772) != before, "the old certificate is still shown")
+        ours.configure("https://127.0.0.1:8772", "--ca-file", str(control_plane.authority))  # connects anew
+        create(control_plane, namespace, gpu_pod("b", percent(30)))
+        wait_bound(control_plane, namespace, 2)
     finally:
         ours.part.stop()
+
+
+def test_with_a_client_authority_only_its_own_are_answered(control_plane: ControlPlane, nodes: list[str]):
+    """Who shows no certificate is turned away by the TLS layer, who shows one of that authority is answered."""
+    pair = control_plane.pki.server("extender", "extender", ["127.0.0.1"])
+    client = control_plane.pki.client("asker", "asker")
+    ours = OurScheduler(
+        control_plane, 8772, "--tls-cert", str(pair.certificate), "--tls-key", str(pair.key),
+        "--client-ca", str(control_plane.authority),
+    )  # fmt: skip
+    ours.part._ready = lambda: asked(control_plane, 8772, client) == 200
+    ours.part.start()
+    try:
+        assert not control_plane.answers(8772, "/readyz", tls=True)
+    finally:
+        ours.part.stop()
+
+
+def trusting(client: Pair | None = None) -> ssl.SSLContext:
+    """A context that takes any server, and shows a certificate of its own if it has one."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if client is not None:
+        context.load_cert_chain(client.certificate, client.key)
+    return context
+
+
+def shown(plane: ControlPlane, port: int) -> bytes | None:
+    """The certificate that a new connection sees."""
+    with trusting().wrap_socket(plane.rooms.connect(port, timeout_s=5)) as connection:
+        return connection.getpeercert(binary_form=True)
+
+
+def asked(plane: ControlPlane, port: int, client: Pair) -> int:
+    """The status with which `/leadz` is answered to this client; 0 if it is not."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.sock = trusting(client).wrap_socket(plane.rooms.connect(port, timeout_s=5))
+        connection.request("GET", "/leadz")
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from aliquot.cli.scheduler_lead import Lead, lead_options
-from aliquot.cli.scheduler_pages import Pages, beside, pages_options
+from aliquot.cli.scheduler_pages import Pages, beside, pages_options, tls_files
 from aliquot.cli.scheduler_webhook import Hook, webhook_options
 from aliquot.model.errors import UserError
 
@@ -87,6 +87,8 @@ def scheduler(
     from aliquot.scheduler.pool.policies import pool_policy
     from aliquot.scheduler.program import Settings, serve
 
+    if not tls_files("--tls", tls_cert, tls_key) and client_ca:
+        raise UserError("--client-ca is for https; give --tls-cert and --tls-key too")
     named_policy(policy)
     pool_policy(pool)
     lead.check(port)

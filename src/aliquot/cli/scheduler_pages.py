@@ -92,11 +92,20 @@ def _pages(
         raise UserError(
             "--web-namespace is for --web-access open; with token each viewer sees what Kubernetes lets them list"
         )
-    if bool(web_tls_cert) != bool(web_tls_key):
-        raise UserError("--web-tls-cert and --web-tls-key come together; give both or none")
     hosts = frozenset(web_host) | (frozenset() if host in ADDRESSES else frozenset({host}))
-    tls = (web_tls_cert, web_tls_key) if web_tls_cert else None
+    tls = tls_files("--web-tls", web_tls_cert, web_tls_key)
     return Pages(host, port, hosts, frozenset(web_namespace) or None, tokens, tls, web_agent_port)
+
+
+def tls_files(option: str, cert: str, key: str) -> tuple[str, str] | None:
+    """The two files of `option`-cert and `option`-key; None without them.
+
+    Raises:
+        UserError: one is given without the other.
+    """
+    if bool(cert) != bool(key):
+        raise UserError(f"{option}-cert and {option}-key come together; give both or none")
+    return (cert, key) if cert else None
 
 
 def _how(pages: Pages) -> str:

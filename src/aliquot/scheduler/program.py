@@ -17,6 +17,7 @@ import uvicorn
 
 from aliquot.driver.kernels import use_kernels
 from aliquot.kube.api import Api
+from aliquot.kube.certificate import BadCertificate, Certificate
 from aliquot.kube.custom import GPUQUOTAS, GPUQuota
 from aliquot.kube.dialects import foreign
 from aliquot.kube.dialects.aliyun import Unit
@@ -125,6 +126,9 @@ class Scheduler:
             settings.webhook.pod_scheduler,
         )
         self.webhook = Webhook(self.api, settings.webhook, admission, self.leads)
+        self._certificate = (
+            Certificate(settings.tls_cert, settings.tls_key, settings.client_ca) if settings.tls_cert else None
+        )
         self._takeover: asyncio.Task[None] | None = None
         self._bounds: dict[str, list[Quota]] = {}
 
@@ -163,6 +167,8 @@ class Scheduler:
         if self.settings.leader_service:
             election.append(self._endpoint().run())
         own = [self._settle(), self._learn(), self.learned.run(), self.evictor.run(), self._never_ends(self._freeze())]
+        if self._certificate is not None:
+            own.append(self._certificate.follow(_renewed))
         return [*caches, *election, *own, *self.operator.works(), *self.webhook.works()]
 
     def _endpoint(self) -> LeaderEndpoint:
@@ -179,10 +185,7 @@ class Scheduler:
             log_config=None,
             access_log=False,
             lifespan="off",
-            ssl_certfile=s.tls_cert or None,
-            ssl_keyfile=s.tls_key or None,
-            ssl_ca_certs=s.client_ca or None,
-            ssl_cert_reqs=2 if s.client_ca else 0,
+            ssl_context_factory=self._certificate.context_for if self._certificate else None,
             timeout_keep_alive=120,
         )
 
@@ -265,6 +268,13 @@ class Scheduler:
             counts = reflector.counts
             for name in ("lists", "watches", "events", "repeated", "undecodable", "failures"):
                 self.extender.metrics.watch.labels(kind, name).set(getattr(counts, name))
+
+
+def _renewed(fault: BadCertificate | None) -> None:
+    if fault is None:
+        log.info("the extender has a new certificate")
+    else:
+        log.error("the extender's new certificate is not used: %s", fault)
 
 
 def quotas_of(held: GPUQuota) -> list[Quota]:

@@ -13,13 +13,13 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from aliquot.kube.certificate import BadCertificate, Certificate
 from aliquot.model.errors import AliquotError
 from aliquot.web.app import Door, SigningIn, dashboard
 from aliquot.web.connections import HEAD_BYTES, Connection
 from aliquot.web.feeds import Feeds
 from aliquot.web.guard import LOOPBACK
 from aliquot.web.log import defect, notice
-from aliquot.web.tls import LOOK_S, BadCertificate, Certificate
 
 EVERY_ADDRESS: Final = ("0.0.0.0", "::")
 USER_TIMEOUT_MS: Final = 20_000
@@ -101,7 +101,9 @@ class WebServer:
         return self._loop
 
     async def _serve(self) -> None:
-        beside = [asyncio.create_task(work) for work in (self._tell_started(), self._renew())]
+        beside = [asyncio.create_task(self._tell_started())]
+        if self._certificate is not None:
+            beside.append(asyncio.create_task(self._certificate.follow(_renewed)))
         await self._server.serve(sockets=[self._socket])
         for task in beside:
             task.cancel()
@@ -111,18 +113,8 @@ class WebServer:
             await asyncio.sleep(0.01)
         self._started.set()
 
-    async def _renew(self) -> None:
-        """Show a renewed certificate as soon as it is there."""
-        while self._certificate is not None:
-            await asyncio.sleep(LOOK_S)
-            try:
-                if self._certificate.renew():
-                    notice("the dashboard has a new certificate")
-            except BadCertificate as error:
-                defect("the dashboard's new certificate is not used", error)
-
     def _config(self, app: ASGIApp) -> uvicorn.Config:
-        config = uvicorn.Config(
+        return uvicorn.Config(
             app,
             http=Connection,
             ws="none",
@@ -135,10 +127,15 @@ class WebServer:
             timeout_graceful_shutdown=2,
             h11_max_incomplete_event_size=HEAD_BYTES,
             backlog=_BACKLOG,
+            ssl_context_factory=self._certificate.context_for if self._certificate else None,
         )
-        config.load()
-        config.ssl = self._certificate.context if self._certificate else None
-        return config
+
+
+def _renewed(fault: BadCertificate | None) -> None:
+    if fault is None:
+        notice("the dashboard has a new certificate")
+    else:
+        defect("the dashboard's new certificate is not used", fault)
 
 
 def listening(host: str, port: int, tries: int = 1) -> socket.socket:

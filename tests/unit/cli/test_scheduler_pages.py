@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from aliquot.cli.scheduler import _address
+from aliquot.cli.scheduler import _address, scheduler
 from aliquot.cli.scheduler_pages import Pages, beside, pages_options
 from aliquot.model.errors import UserError
 
@@ -67,6 +67,20 @@ def test_what_does_not_go_together_is_told(words: tuple[str, ...], sentence: str
     """Options that contradict each other end with one sentence."""
     with pytest.raises(UserError, match=sentence):
         pages(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--tls-cert", "c"), "--tls-cert and --tls-key come together; give both or none"),
+        (("--client-ca", "ca"), "--client-ca is for https; give --tls-cert and --tls-key too"),
+    ],
+)
+def test_half_of_https_is_refused(words: tuple[str, ...], sentence: str):
+    """A certificate without its key, or clients' certificates without https, would serve in the clear."""
+    found = CliRunner().invoke(scheduler, list(words)).exception
+
+    assert isinstance(found, UserError) and sentence == str(found)
 
 
 @pytest.mark.parametrize(

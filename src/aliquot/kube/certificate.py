@@ -1,4 +1,4 @@
-"""The dashboard's certificate, taken anew from its files when somebody has renewed them.
+"""A server's certificate, taken anew from its files when somebody has renewed them, as cert-manager does.
 
 Connections that are open stay as they are; those that begin afterwards see the new certificate. A pair that does not
 belong together, as while one of the files is written, changes nothing until both do.
@@ -6,13 +6,16 @@ belong together, as while one of the files is written, changes nothing until bot
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
+from collections.abc import Callable
 from typing import Final
 
 from aliquot.model.errors import UserError
 
 LOOK_S: Final = 2.0
+"""Time between two looks at the files."""
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -23,8 +26,8 @@ class BadCertificate(UserError):
 class Certificate:
     """`context` is what a server shows; `renew` looks whether the files have changed."""
 
-    def __init__(self, chain: str, key: str) -> None:
-        """Read the files.
+    def __init__(self, chain: str, key: str, client_ca: str = "") -> None:
+        """Read the files; with `client_ca` only clients are served whose certificate it signed.
 
         Raises:
             BadCertificate: they can not be read, or do not belong together.
@@ -33,6 +36,29 @@ class Certificate:
         self._stamp: _Stamp = ()
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.renew()
+        if client_ca:
+            self._trust(client_ca)
+
+    async def follow(self, told: Callable[[BadCertificate | None], None]) -> None:
+        """Renew whenever the files change, until cancelled; `told` hears of each change, and of its fault."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                if self.renew():
+                    told(None)
+            except BadCertificate as error:
+                told(error)
+
+    def context_for(self, *_: object) -> ssl.SSLContext:
+        """`context`, as uvicorn's `ssl_context_factory`."""
+        return self.context
+
+    def _trust(self, client_ca: str) -> None:
+        try:
+            self.context.load_verify_locations(client_ca)
+        except (OSError, ValueError) as error:
+            raise BadCertificate(f"{client_ca} has no certificates of authorities: {_why(error)}; give PEM") from None
+        self.context.verify_mode = ssl.CERT_REQUIRED
 
     def renew(self) -> bool:
         """Take the files anew if they have changed since the last try; whether that was so.
@@ -50,7 +76,11 @@ class Certificate:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key, password="")
             self.context.load_cert_chain(chain, key, password="")
         except (OSError, ValueError) as error:
-            why = getattr(error, "reason", "") or getattr(error, "strerror", "") or str(error)
-            text = f"{chain} and {key} are no certificate with its key: {str(why).lower().replace('_', ' ')}"
+            text = f"{chain} and {key} are no certificate with its key: {_why(error)}"
             raise BadCertificate(f"{text}; give both as PEM, the key without a password") from None
         return True
+
+
+def _why(error: Exception) -> str:
+    why = getattr(error, "reason", "") or getattr(error, "strerror", "") or str(error)
+    return str(why).lower().replace("_", " ")
