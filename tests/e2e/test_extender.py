@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 from cluster.control_plane import ControlPlane
+from prometheus_client.parser import text_string_to_metric_families
 from scheduling import (
     OurScheduler,
     books_of,
@@ -141,6 +144,43 @@ def test_constraints_that_are_full_keep_pods_waiting(
     control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/a3")
     eventually(lambda: sum(bound(control_plane, namespace, n) for n in ("b", "plain", "thirteenth")) == 1, "nobody")
     agree(control_plane, scheduler, namespace)
+
+
+def test_a_pod_that_slept_is_looked_at_twice(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):
+    """When something wakes a waiting pod, kube-scheduler asks a second time by itself, for the books may have been a
+    moment behind; then the pod sleeps again."""
+    create(control_plane, namespace, *(gpu_pod(f"full-{i}", percent(60)) for i in range(12)))
+    wait_bound(control_plane, namespace, 12)
+    create(control_plane, namespace, gpu_pod("waits", percent(60)))
+    asked = quiet(lambda: filters(control_plane, scheduler))
+
+    for number in range(3):
+        control_plane.kubectl("label", "pod", "full-0", f"round={number}", "--overwrite", "-n", namespace)
+        before, asked = asked, quiet(lambda: filters(control_plane, scheduler))
+        assert 2 == asked - before
+
+
+def filters(plane: ControlPlane, scheduler: OurScheduler) -> int:
+    """How many filters the extender has answered."""
+    connection = http.client.HTTPConnection("127.0.0.1", scheduler.port)
+    connection.sock = plane.rooms.connect(scheduler.port)
+    with closing(connection):
+        connection.request("GET", "/metrics")
+        families = text_string_to_metric_families(connection.getresponse().read().decode())
+        samples = [sample for family in families for sample in family.samples]
+    return int(sum(s.value for s in samples if s.name.endswith("verbs_total") and s.labels["verb"] == "filter"))
+
+
+def quiet(count: Callable[[], int]) -> int:
+    """A count, once it has not grown for two seconds: longer than a second look takes, and than a sleep has to last."""
+    until_s = time.monotonic() + 60
+    last, since_s = count(), time.monotonic()
+    while time.monotonic() - since_s < 2:
+        assert time.monotonic() < until_s, f"still growing: {last}"
+        time.sleep(0.1)
+        if (now := count()) != last:
+            last, since_s = now, time.monotonic()
+    return last
 
 
 def test_the_impossible_is_explained(control_plane: ControlPlane, namespace: str, scheduler: OurScheduler):

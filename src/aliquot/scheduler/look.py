@@ -54,6 +54,10 @@ class Judged:
         """Why nodes of this code do not fit."""
         return self.sentences[code >> 1]
 
+    def reworded(self) -> Judged:
+        """The same in other words."""
+        return Judged(self.codes, [f"{sentence} now" for sentence in self.sentences])
+
 
 def verdicts(books: Books, ask: PodAsk, names: Sequence[str]) -> Verdicts:
     """What becomes of each of these nodes; `never` are those that no eviction would help."""

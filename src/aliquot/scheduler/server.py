@@ -37,6 +37,7 @@ from aliquot.scheduler.look import FITS, UNKNOWN, Judged, judge, lasting, scores
 from aliquot.scheduler.metrics import Metrics
 from aliquot.scheduler.names import BadNames, Names, Numbering
 from aliquot.scheduler.preempt import victims
+from aliquot.scheduler.wording import Wording
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 _ENCODER: Final = msgspec.json.Encoder()
@@ -56,6 +57,7 @@ class Extender:
     metrics: Metrics = field(default_factory=Metrics)
     aliyun_unit: Unit = "GiB"
     version: str = "0"
+    wording: Wording = field(default_factory=Wording)
     on_scrape: Callable[[], None] = lambda: None
     on_waiting: Callable[[Pod, PodAsk, Iterable[str]], None] = lambda pod, ask, failed: None
 
@@ -107,6 +109,8 @@ class Extender:
         if not (judged.codes == FITS).any():
             places = np.flatnonzero(judged.codes & 1 == 0).tolist()
             self.on_waiting(args.pod, ask, (names[place] for place in places))
+            if self.wording.other(ask.key):
+                judged = judged.reworded()
         return _filtered(names, nodes, judged)
 
     async def prioritize(self, body: bytes) -> msgspec.Raw:

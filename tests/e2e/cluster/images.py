@@ -23,7 +23,8 @@ BUSYBOX = "localhost/busybox:1"
 PYTHON = "localhost/python:1"
 EXAMPLE = "aliquot-example:1"
 """The image that the manifests in examples/ name, as examples/Dockerfile makes it."""
-EXAMPLE_PROGRAM = Path(__file__).resolve().parents[3] / "examples/train.py"
+EXAMPLE_AT = "examples/train.py"
+EXAMPLE_PROGRAM = Path(__file__).resolve().parents[3] / EXAMPLE_AT
 VERSION = 2
 FOLDERS = ["usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local/bin", "etc", "proc", "sys", "dev", "tmp", "root"]
 NOT_IN_IMAGE = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "distutils"}
@@ -45,7 +46,7 @@ def archives(busybox: Path) -> list[Path]:
 def example(busybox: Path) -> Path:
     """OCI archive of `EXAMPLE`, with this Python, made if it is not in the cache."""
     python = Path(sys.executable).resolve()
-    facts = (sys.version, str(python), str(python.stat().st_mtime_ns), str(VERSION))
+    facts = (sys.version, str(python), str(python.stat().st_mtime_ns), str(VERSION), EXAMPLE_AT)
     key = cache.key(*(fact.encode() for fact in facts), EXAMPLE_PROGRAM.read_bytes())
     folder = cache.kept(f"example-{key}", lambda into: _make_example(into, busybox, python))
     return folder / "example.tar"
@@ -55,10 +56,12 @@ def _make_example(into: Path, busybox: Path, python: Path) -> None:
     root = into / "root"
     _skeleton(root, busybox)
     _add_python(root, python)
-    shutil.copy2(EXAMPLE_PROGRAM, root / "train.py")
+    (root / EXAMPLE_AT).parent.mkdir()
+    shutil.copy2(EXAMPLE_PROGRAM, root / EXAMPLE_AT)
     subprocess.run(["/sbin/ldconfig", "-r", str(root)], check=True, capture_output=True)
     name = f"docker.io/library/{EXAMPLE}"
-    write_archive(into / "example.tar", name, one_layer(root), ["/usr/local/bin/python3", "/train.py", "--json"])
+    entrypoint = ["/usr/local/bin/python3", f"/{EXAMPLE_AT}", "--json"]
+    write_archive(into / "example.tar", name, one_layer(root), entrypoint)
     shutil.rmtree(root)
 
 

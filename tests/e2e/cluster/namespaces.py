@@ -30,6 +30,7 @@ NODE_ADDRESS = "10.124.0.1"
 SERVICE_ADDRESS = "10.250.0.1"
 CLONE_NEWNET = 0x40000000
 START_S = 20.0
+ROOMS = ("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--propagation", "private")
 
 T = TypeVar("T")
 
@@ -137,10 +138,9 @@ class Namespaces:
         (self.state / "owner.json").write_text(json.dumps(owner))
         cgroups.create(self.cgroup)
         shutil.rmtree(self.state / "run", ignore_errors=True)
-        rooms = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--propagation", "private"]
         self._holder = subprocess.Popen(
             [
-                *rooms,
+                *ROOMS,
                 sys.executable,
                 str(HERE / "holder.py"),
                 str(self.state),

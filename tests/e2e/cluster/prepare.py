@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import packages, programs
+from . import cgroups, packages, programs
 from .cache import Unavailable
+from .namespaces import ROOMS
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,15 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "it needs root (namespaces, cgroups, mounts)"
     missing = [name for name in ("unshare", "nsenter", "mount") if not shutil.which(name)]
-    return f"util-linux is missing here: {', '.join(missing)}" if missing else ""
+    if missing:
+        return f"util-linux is missing here: {', '.join(missing)}"
+    trial = subprocess.run([*ROOMS, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True)
+    if trial.returncode:
+        why = trial.stderr.strip().splitlines()[-1:] or ["no reason told"]
+        return f"root may make no namespaces here ({why[0]}); a container needs --privileged for it"
+    if closed := [str(place) for place in cgroups.hierarchies() if not os.access(place, os.W_OK)]:
+        return f"no cgroup can be made in {closed[0]}, it is read-only; a container needs --privileged for it"
+    return ""
 
 
 def prepare() -> Parts:

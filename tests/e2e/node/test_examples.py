@@ -64,7 +64,7 @@ WANTED: dict[str, list[tuple[str, Parts]]] = {
     "dialects/nvidia.yaml": [("cuda", 2 * [(1000, 1000, 1.0)])],
     "dialects/tencent.yaml": [("nvidia", [(300, 500, 7680)])],
 }
-IDLE = ("hello.yaml", "neighbours.yaml")
+IDLE = ("hello.yaml",)
 JOBS = ("cluster/job.yaml", "dialects/kubeshare2.yaml")
 TOGETHER = ("cluster/affinity.yaml", "cluster/named.yaml")
 APART = ("cluster/apart.yaml", "dialects/aliquot.yaml")
@@ -180,11 +180,11 @@ class Applied:
         return made
 
     def _said(self, namespace: str, pod: str, container: dict[str, Any]) -> Any:
-        """What the container printed; of one that sleeps, what a program that enters it prints. JSON comes parsed."""
+        """What the container printed, or, if it prints for people, what one that enters it does. JSON comes parsed."""
         name = container["name"]
-        if "sleep" in container.get("command", ()):
+        if "examples/train.py" in container.get("command", ()):
             where = ("-n", namespace, pod, "-c", name)
-            return json.loads(self.plane.kubectl("exec", *where, "--", "python3", "/train.py", "--json", "0"))
+            return json.loads(self.plane.kubectl("exec", *where, "--", "python3", "/examples/train.py", "--json", "0"))
         return self.plane.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}/log?container={name}")
 
     def computed(self, tenants: list[str]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from control_scene import Scene, Truth, node
+from control_scene import Clock, Scene, Truth, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
@@ -331,3 +331,16 @@ def test_no_message_does_harm(message: dict[str, Any], verb: str):
     elif verb == "filter" and isinstance(message.get("NodeNames"), list):
         told = [*answer["NodeNames"], *answer["FailedNodes"], *answer["FailedAndUnresolvableNodes"]]
         assert sorted(told) == sorted(message["NodeNames"])
+
+
+def test_a_pod_that_slept_is_refused_in_other_words():
+    """That makes kube-scheduler look again; the reason stays the same, and so does it for a look right after."""
+    served, clock, heard = Served(), Clock(), []
+    served.extender.wording.clock = clock
+    served.scene.books.close(str(served.scene.books.cluster.spec(1).gpus[0].uuid))
+    for wait_s in (0, 0.01, 5, 0.01):
+        clock.now_s += wait_s
+        heard.append(served.post("filter", {"Pod": pod(), "NodeNames": ["m"]})[1]["FailedNodes"]["m"])
+
+    reason = "has not a GPU with 0.50 unreserved"
+    assert [reason, reason, f"{reason} now", f"{reason} now"] == heard
