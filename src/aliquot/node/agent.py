@@ -16,8 +16,7 @@ import structlog
 
 from aliquot.kube.api import Api
 from aliquot.kube.errors import KubeError
-from aliquot.kube.names import GPU_PERCENT, PLAN_STATUS
-from aliquot.kube.resources import PODS
+from aliquot.kube.names import GPU_PERCENT
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
 from aliquot.node.checking import AllocationCheck
@@ -30,6 +29,7 @@ from aliquot.node.holders import Holders, tell_taken
 from aliquot.node.kubelet import PodResources
 from aliquot.node.leaving import Leaving
 from aliquot.node.machine import Machine
+from aliquot.node.outcomes import Outcomes
 from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod, Pods
 from aliquot.node.recovering import Recovering
@@ -128,6 +128,8 @@ class Agent:
             self._opened.push_async_callback(holders.close)
             self.holders = holders
             self.seating.offered = lambda: self.machine.only(holders.held)
+        self.outcomes = Outcomes(self.api, self.events)
+        self._tasks.last("outcomes", self.outcomes.run())
         self.desk = ShareDesk(self.settings, self.seating, self.pods, self.allotments, self.resources, self._on_outcome)
         held = (self.pods, self.resources, self.allotments, self.seating)
         self.check = AllocationCheck(self.settings, self.api, *held, self.events, self._leave)
@@ -248,6 +250,7 @@ class Agent:
         """A pod has ended or was deleted: its seats, names and files go."""
         if hasattr(self, "leaving"):
             self.check.forget(pod.key)
+            self.outcomes.forget(pod.key)
             self._leave(pod.key)
 
     def _leave(self, owner: PodKey) -> None:
@@ -255,17 +258,7 @@ class Agent:
 
     async def _on_outcome(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
         self.check.note(owner, container, outcome, why)
-        if outcome != "seated":
-            reason = "GpuShareRefused" if outcome == "refused" else "GpuShareWaits"
-            message = f"container {container} does not get its share: {why}"
-            await self.events.about_pod(owner.namespace, owner.pod, owner.uid, reason, message, "Warning")
-        text = f"{container}: {outcome}" + (f" ({why})" if why else "")
-        self._tasks.once(f"plan-status-{owner.uid}-{container}", self._write_outcome(owner, text))
-
-    async def _write_outcome(self, owner: PodKey, text: str) -> None:
-        body = {"metadata": {"uid": owner.uid, "annotations": {PLAN_STATUS: text[:1000]}}}
-        with contextlib.suppress(KubeError):
-            await self.api.patch(PODS, owner.pod, body, namespace=owner.namespace)
+        await self.outcomes.tell(owner, container, outcome, why)
 
     async def _end(self) -> None:
         """End every part, and withdraw what only the agent can withdraw; tenants keep what they have."""

@@ -158,7 +158,8 @@ def _live(door: Door, draw: Draw, word: str, feeds: Feeds) -> type:
             key = (id(facts), request.url.path, tuple(sorted(query.items())))
             try:
                 blocks, revision = (lambda: _blocks(draw, facts, query)), (lambda: facts.revision)
-                await feeds.serve(key, blocks, revision, request.receive, self._send, still=still)
+                reader = (id(facts), request.client.host if request.client else "")
+                await feeds.serve(key, blocks, revision, request.receive, self._send, still=still, reader=reader)
             except TooMany as error:
                 answer = PlainTextResponse(f"{error}\n", 503, {"retry-after": "30"})
                 await answer(request.scope, request.receive, self._send)

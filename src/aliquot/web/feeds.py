@@ -22,6 +22,8 @@ STUCK_S: Final = 10.0
 QUIET_S: Final = 15.0
 ASK_AGAIN_S: Final = 20.0
 MAX_FEEDS: Final = 256
+MAX_OF_ONE: Final = 64
+"""Of these, one reader may begin so many, so that nobody keeps all others from theirs."""
 MAX_STREAMS: Final = 2000
 CONTAINER: Final = "blocks"
 
@@ -41,7 +43,9 @@ class TooMany(Exception):
 class Feed:
     """The blocks of one page and query, with the number of the change that made each what it is."""
 
-    def __init__(self, draw: Draw, revision: Revision) -> None:
+    def __init__(self, draw: Draw, revision: Revision, reader: Hashable) -> None:
+        self.reader = reader
+        """Who began it."""
         self._draw = draw
         self._revision = revision
         self._drawn_of: Hashable = object()
@@ -129,7 +133,15 @@ class Feeds:
             feed.changed.set()
 
     async def serve(
-        self, key: Hashable, draw: Draw, revision: Revision, receive: Receive, send: Send, *, still: Still = _always
+        self,
+        key: Hashable,
+        draw: Draw,
+        revision: Revision,
+        receive: Receive,
+        send: Send,
+        *,
+        still: Still = _always,
+        reader: Hashable = None,
     ) -> None:
         """One stream until its reader goes away, gets stuck, may not see it any more, or the server closes.
 
@@ -138,7 +150,7 @@ class Feeds:
         Raises:
             TooMany: there are as many streams or feeds as may be; nothing was sent.
         """
-        feed = self._join(key, draw, revision)
+        feed = self._join(key, draw, revision, reader)
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             await self._stream(feed, gone, send, still)
@@ -170,14 +182,16 @@ class Feeds:
         if not gone.done():
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _join(self, key: Hashable, draw: Draw, revision: Revision) -> Feed:
+    def _join(self, key: Hashable, draw: Draw, revision: Revision, reader: Hashable) -> Feed:
         if self.streams >= self._max_streams:
             raise TooMany(f"{self.streams} pages are live already")
         feed = self._feeds.get(key)
         if feed is None:
             if len(self._feeds) >= MAX_FEEDS:
                 raise TooMany(f"{MAX_FEEDS} different pages are live already")
-            feed = Feed(draw, revision)
+            if sum(other.reader == reader for other in self._feeds.values()) >= MAX_OF_ONE:
+                raise TooMany(f"{MAX_OF_ONE} different pages are live for you already")
+            feed = Feed(draw, revision, reader)
             feed.task = asyncio.ensure_future(self._keep_fresh(feed))
             self._feeds[key] = feed
         feed.streams += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import shutil
@@ -160,6 +161,30 @@ def test_a_full_disk_is_told_and_tried_again(node: Node, monkeypatch: pytest.Mon
     assert OLD == node.driver.current.version
 
     assert NEW == node.look()
+
+
+def test_a_driver_that_can_not_be_mirrored_is_tried_ever_more_seldom(node: Node, monkeypatch: pytest.MonkeyPatch):
+    """Each try may copy all of it to a disk that is full. Another driver is tried as soon as it is seen."""
+    looks, tries = 0, []
+
+    def full(*_: object) -> None:
+        tries.append(looks)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    install(node.root, NEW)
+    with monkeypatch.context() as patch:
+        patch.setattr("aliquot.node.volume.volume.mirror", full)
+        while looks < 200:
+            with contextlib.suppress(VolumeError):
+                node.driver.look()
+            looks += 1
+        assert [1, 3, 6, 11, 20, 37, 70, 135] == tries
+        install(node.root, "580.10")
+        with pytest.raises(VolumeError):
+            node.look()
+
+    install(node.root, "580.20")
+    assert "580.20" == node.look()
 
 
 def test_what_nobody_needs_goes_also_while_a_driver_can_not_be_mirrored():

@@ -35,14 +35,14 @@ class Page:
 class Reader:
     """One visitor's connection: what it was sent, and whether it takes anything."""
 
-    def __init__(self, feeds: Feeds, page: Page, key: object = "page") -> None:
+    def __init__(self, feeds: Feeds, page: Page, key: object = "page", name: str = "") -> None:
         self.got: list[str] = []
         self.started: dict[str, Any] = {}
         self.gone = asyncio.Event()
         self.takes = asyncio.Event()
         self.takes.set()
         self.ended = False
-        serve = feeds.serve(key, page.draw, lambda: page.revision, self._receive, self._send)
+        serve = feeds.serve(key, page.draw, lambda: page.revision, self._receive, self._send, reader=name)
         self.task = asyncio.ensure_future(serve)
 
     async def _receive(self) -> dict[str, Any]:
@@ -204,6 +204,22 @@ def test_streams_are_bounded():
             await Reader(feeds, page).task
 
     run(scene, max_streams=3)
+
+
+def test_one_reader_can_not_take_all_pages(monkeypatch: pytest.MonkeyPatch):
+    """Who has begun as many different pages as one may is refused one more; others are not, nor is a shared page."""
+    monkeypatch.setattr("aliquot.web.feeds.MAX_OF_ONE", 3)
+
+    async def scene(feeds: Feeds) -> None:
+        page = Page(a="1")
+        kept = [Reader(feeds, page, number, "greedy") for number in range(3)]
+        await until(lambda: all(reader.got for reader in kept))
+        with pytest.raises(TooMany, match="3 different pages are live for you already"):
+            await Reader(feeds, page, "one more", "greedy").task
+        others = [Reader(feeds, page, "one more", "modest"), Reader(feeds, page, "one more", "greedy")]
+        await until(lambda: all(reader.got for reader in others))
+
+    run(scene)
 
 
 def test_closing_ends_every_stream():

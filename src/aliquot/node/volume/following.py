@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
+from typing import Final
 
 from aliquot.node.volume.source import DriverSource, NoDriverFiles
 from aliquot.node.volume.volume import DriverVolume, Generation, VolumeError
+
+MOST_SKIPPED: Final = 64
+"""Looks between two tries of a driver that can not be mirrored: one at first, then twice as many each time."""
 
 
 def nothing_loaded() -> str:
@@ -36,6 +40,8 @@ class NodeDriver:
         self._lock = threading.Lock()
         self._taken = ("", "")
         self._seen = ("", "")
+        self._failed = ("", "")
+        self._pause = self._rest = 0
         self.source = self._start()
 
     @property
@@ -57,10 +63,15 @@ class NodeDriver:
             except (NoDriverFiles, OSError):
                 return None
             settled, self._seen = now == self._seen, now
-            if now == self._taken or not settled:
+            if now == self._taken or not settled or self._resting(now):
                 return None
             before = self.current
-            self._take(source, now)
+            try:
+                self._take(source, now)
+            except (VolumeError, OSError):
+                self._pause = self._rest = min(2 * self._pause or 1, MOST_SKIPPED)
+                self._failed = now
+                raise
             return self.current if self.current != before else None
 
     def shown(self, had: str, *, again: bool) -> Generation:
@@ -76,6 +87,13 @@ class NodeDriver:
         """See `DriverVolume.prune`."""
         with self._lock:
             return self.volume.prune(used)
+
+    def _resting(self, now: tuple[str, str]) -> bool:
+        """Whether this very driver failed before and is not to be tried at this look: each try may copy all of it."""
+        if now != self._failed:
+            self._pause = self._rest = 0
+        self._rest, rests = max(0, self._rest - 1), self._rest > 0
+        return rests
 
     def _start(self) -> DriverSource:
         source = self._find()

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 WORKERS: Final = 8
 ALL_AGAIN_S: Final = 30.0
 CRDS_AGAIN_S: Final = 10.0
+TOGETHER_S: Final = 0.2
+"""A pod that starts changes several times in a moment; what follows from that is written once."""
 RECOVER_S: Final = 40.0
 """Longer than a reflector waits between two tries (30 s)."""
 POOL: Final = "pool/"
@@ -98,13 +100,13 @@ class Operator:
         pod = change.object
         for owner in pod.metadata.owner_references:
             if owner.kind == SHAREPODS.kind and owner.api_version.startswith("aliquot.dev/"):
-                self.queue.add(f"sharepod/{pod.metadata.namespace}/{owner.name}")
+                self.queue.add_after(f"sharepod/{pod.metadata.namespace}/{owner.name}", TOGETHER_S)
         if name := self.pool.owner.held_by(pod):
             self.queue.add(f"vgpu/{name}")
         if pod.spec.node_name and len(self.vgpus):
             self._plan_changed(pod)
         for quota in self._by_namespace.naming(pod.metadata.namespace) if pod.spec.node_name else ():
-            self.queue.add_after(f"quota/{quota.metadata.key}", 0.2)
+            self.queue.add_after(f"quota/{quota.metadata.key}", TOGETHER_S)
 
     def nodes_changed(self, change: Change[Node]) -> None:
         """A node changed, and the books know it already."""

@@ -77,7 +77,9 @@ def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> Told:
     phase = _phase(pod)
     ready = _condition(pod, "Ready")
     holds = ready is not None and ready.status == "True"
-    verdict = Verdict("Ready", holds, "PodReady" if holds else (ready.reason if ready else "") or pod.status.phase)
+    # Before kubelet says so, too: that it has looked at the pod is no news of its own.
+    starting = "ContainersNotReady" if phase == "Scheduled" else pod.status.phase
+    verdict = Verdict("Ready", holds, "PodReady" if holds else (ready.reason if ready else "") or starting)
     if plan is None:
         unplanned = "the pod is on a node without a plan: somebody else than Aliquot bound it, and it has no GPU"
         return Told(phase, Verdict("Scheduled", False, "NoPlan", unplanned), verdict, node, "", "", name)

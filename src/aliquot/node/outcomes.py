@@ -1,0 +1,90 @@
+"""What the node made of each plan: an event where it is bad news, and the annotation `aliquot.dev/plan-status`.
+
+Bad news is written at once, and so is its end; good news when things have calmed down. Every write to a pod is told to
+everybody who watches pods, and when many pods start together that work would come in the way of their start. An outcome
+that is told again, as while a container waits for its share, is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from aliquot.kube.clock import Clock, RealClock
+from aliquot.kube.errors import KubeError, NotFound
+from aliquot.kube.names import PLAN_STATUS
+from aliquot.kube.objects import Pod
+from aliquot.kube.resources import PODS, Resource
+from aliquot.node.checkpoint import PodKey
+from aliquot.node.desk import Outcome
+from aliquot.node.events import Events
+
+LOOK_S: Final = 0.5
+GOOD_NEWS_S: Final = 15.0
+"""How long after a container has its share this is written: longer than a crowd of pods takes to start."""
+AGAIN_S: Final = 5.0
+STATUS_BYTES: Final = 1000
+
+
+class Patches(Protocol):
+    """What is needed of the API client."""
+
+    async def patch(self, resource: Resource[Pod], name: str, body: Mapping[str, Any], *, namespace: str) -> object:
+        """Change an object."""
+        ...
+
+
+class Outcomes:
+    """Tells outcomes for as long as `run` runs; what it has not written at its end is not written."""
+
+    def __init__(self, api: Patches, events: Events, clock: Clock | None = None) -> None:
+        self._api = api
+        self._events = events
+        self._clock = clock or RealClock()
+        self._told: dict[PodKey, dict[str, str]] = {}
+        self._written: dict[PodKey, str] = {}
+        self._due_s: dict[PodKey, float] = {}
+
+    async def tell(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
+        """What became of a container that was announced."""
+        self._told.setdefault(owner, {})[container] = f"{container}: {outcome}" + (f" ({why})" if why else "")
+        wait_s = GOOD_NEWS_S if outcome == "seated" and owner not in self._written else 0.0
+        due_s = self._clock.monotonic_s() + wait_s
+        self._due_s[owner] = min(due_s, self._due_s.get(owner, due_s))
+        if outcome != "seated":
+            reason = "GpuShareRefused" if outcome == "refused" else "GpuShareWaits"
+            message = f"container {container} does not get its share: {why}"
+            await self._events.about_pod(owner.namespace, owner.pod, owner.uid, reason, message, "Warning")
+
+    def forget(self, owner: PodKey) -> None:
+        """The pod is over."""
+        for known in (self._told, self._written, self._due_s):
+            known.pop(owner, None)
+
+    async def run(self) -> None:
+        """Write what is due, until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            await self.step()
+
+    async def step(self) -> None:
+        """Write what is due now."""
+        now_s = self._clock.monotonic_s()
+        for owner in [owner for owner, due_s in self._due_s.items() if due_s <= now_s]:
+            self._due_s.pop(owner, None)
+            await self._write(owner)
+
+    async def _write(self, owner: PodKey) -> None:
+        text = "; ".join(self._told.get(owner, {}).values())[:STATUS_BYTES]
+        if text == self._written.get(owner, ""):
+            return
+        body = {"metadata": {"uid": owner.uid, "annotations": {PLAN_STATUS: text}}}
+        try:
+            await self._api.patch(PODS, owner.pod, body, namespace=owner.namespace)
+        except NotFound:
+            return  # the watch will tell that it is over
+        except KubeError:
+            self._due_s.setdefault(owner, self._clock.monotonic_s() + AGAIN_S)
+            return
+        if owner in self._told:
+            self._written[owner] = text
