@@ -7,8 +7,7 @@ import contextlib
 import gc
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -17,7 +16,6 @@ import uvicorn
 
 from aliquot.driver.kernels import use_kernels
 from aliquot.kube.api import Api
-from aliquot.kube.certificate import BadCertificate, Certificate
 from aliquot.kube.custom import GPUQUOTAS, GPUQuota
 from aliquot.kube.dialects import foreign
 from aliquot.kube.dialects.aliyun import Unit
@@ -38,6 +36,8 @@ from aliquot.scheduler.operator.program import Operator, OperatorSettings
 from aliquot.scheduler.server import Extender
 from aliquot.scheduler.webhook.admission import Admission
 from aliquot.scheduler.webhook.server import Webhook, WebhookSettings
+from aliquot.serving.certificate import BadCertificate, Certificate
+from aliquot.serving.quiet import QuietServer
 
 log = logging.getLogger(__name__)
 SETTLE_EVERY_S: Final = 10.0
@@ -71,15 +71,6 @@ class Settings:
     version: str = "0"
     operator: OperatorSettings = field(default_factory=OperatorSettings)
     webhook: WebhookSettings = field(default_factory=WebhookSettings)
-
-
-class QuietServer(uvicorn.Server):
-    """uvicorn without its own signal handlers, which belong to the program."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
-        yield
 
 
 @dataclass

@@ -13,10 +13,10 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from aliquot.kube.certificate import BadCertificate, Certificate
 from aliquot.model.errors import AliquotError
+from aliquot.serving.certificate import BadCertificate, Certificate
+from aliquot.serving.connections import HEAD_BYTES, Connection
 from aliquot.web.app import Door, SigningIn, dashboard
-from aliquot.web.connections import HEAD_BYTES, Connection
 from aliquot.web.feeds import Feeds
 from aliquot.web.guard import LOOPBACK
 from aliquot.web.log import defect, notice

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from importlib import metadata
 from typing import Any, Final
@@ -27,6 +27,8 @@ from aliquot.node.telling.aliases import by_container
 from aliquot.node.telling.facts import NodeFacts, Sources, driver_of, look
 from aliquot.node.telling.metrics import registry_of
 from aliquot.node.telling.text import graph, usage
+from aliquot.serving.connections import HEAD_BYTES, Connection
+from aliquot.serving.quiet import QuietServer
 
 _LOCAL: Final = "127.0.0.1"
 
@@ -88,15 +90,6 @@ def node_body(facts: NodeFacts) -> dict[str, Any]:
     }
 
 
-class _Quiet(uvicorn.Server):
-    """Leaves the signals to the program it is a part of."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Take none."""
-        yield
-
-
 @contextlib.asynccontextmanager
 async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterator[int]:
     """Serve in the running loop while inside; gives the port, which is a free one for 0.
@@ -114,9 +107,17 @@ async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterato
             f"{host}:{port} can not be listened on ({error.strerror}); set --display-address or --display-port"
         ) from None
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=2
+        app,
+        http=Connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        h11_max_incomplete_event_size=HEAD_BYTES,
     )
-    server = _Quiet(config)
+    server = QuietServer(config)
     task = asyncio.create_task(server.serve([listener]))
     try:
         while not server.started and not task.done():

@@ -7,8 +7,7 @@ import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +24,7 @@ from aliquot.scheduler.asked import BadBody, body_of
 from aliquot.scheduler.webhook.admission import Admission, Answer, BadReview, Document, answer
 from aliquot.scheduler.webhook.certs import Kept
 from aliquot.scheduler.webhook.keeper import Keeper
+from aliquot.serving.quiet import QuietServer
 
 log = logging.getLogger(__name__)
 MOST_BYTES: Final = 8 * 1024 * 1024
@@ -51,13 +51,6 @@ class WebhookSettings:
         """What its certificate is for."""
         service = f"{self.service}.{self.namespace}.svc"
         return (service, f"{service}.cluster.local", *self.also_named)
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the program."""
-        yield
 
 
 @dataclass
@@ -102,10 +95,9 @@ class Webhook:
             access_log=False,
             lifespan="off",
             timeout_keep_alive=KEEP_ALIVE_S,
+            ssl_context_factory=lambda *_: self._context,
         )
-        config.load()
-        config.ssl = self._context
-        server = _Server(config)
+        server = QuietServer(config)
         serving = asyncio.ensure_future(server.serve())
         try:
             while not server.started and not serving.done():

@@ -1,7 +1,7 @@
-"""A connection to the dashboard as far as strangers can open it: there are so many, and each has to ask for something.
+"""A connection to a server as far as strangers can open it: there are so many, and each has to ask for something.
 
-The pages share a process, and with it the open files, with who places pods; whoever reaches the port, signed in or not,
-must not be able to use them up. Heads of requests are bounded by the parser, answers that nobody takes by `feeds`.
+A server shares its process, and with it the open files, with who places pods or keeps promises; whoever reaches the
+port, signed in or not, must not be able to use them up. Heads of requests are bounded by the parser.
 """
 
 from __future__ import annotations
