@@ -268,6 +268,30 @@ def test_a_more_important_pod_finds_room_among_fragments(
     agree(control_plane, scheduler, namespace)
 
 
+def test_whom_a_disruption_budget_keeps_is_not_asked_to_go(
+    control_plane: ControlPlane, namespace: str, scheduler: OurScheduler, classes: tuple[str, str]
+):
+    """Eleven of twelve belong to a budget that lets none go: the twelfth goes, and no other."""
+    low, high = classes
+    kept = [gpu_pod(f"low-{i}", percent(60), priorityClassName=low) for i in range(11)]
+    for pod in kept:
+        pod["metadata"]["labels"] = {"app": "kept"}
+    budget = {
+        "metadata": {"name": "all"},
+        "spec": {"minAvailable": "100%", "selector": {"matchLabels": {"app": "kept"}}},
+    }
+    control_plane.api.create(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets", budget)
+    create(control_plane, namespace, *kept, gpu_pod("free", percent(60), priorityClassName=low))
+    wait_bound(control_plane, namespace, 12)
+    create(control_plane, namespace, gpu_pod("high", percent(70), priorityClassName=high))
+
+    eventually(lambda: bound(control_plane, namespace, "high"), "nobody made room for it", 60)
+    assert {f"low-{i}" for i in range(11)} | {"high"} == {
+        p["metadata"]["name"] for p in pods_of(control_plane, namespace)
+    }
+    agree(control_plane, scheduler, namespace)
+
+
 def test_bad_bodies_do_no_harm(scheduler: OurScheduler):
     """Cut, empty and odd bodies are answered with one sentence and a status; the server goes on."""
     bodies = [b"", b"{", b"[]", b'{"Pod": 1}', b'{"Pod": {"spec": {"containers": 7}}}', b"\xff\xfe", b"[" * 100_000]

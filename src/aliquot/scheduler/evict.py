@@ -3,7 +3,8 @@
 kube-scheduler counts hundredths of GPUs per node. When the sum is there but no single GPU has the share, its own
 preemption finds nobody to evict and asks no extender. So a pod that no node can take although less important pods hold
 what it needs is noted here; if it still waits after `PATIENCE_S`, the fewest and least important pods that make room on
-one node are evicted, by the API's eviction, which heeds disruption budgets. The room is held for the pod until it is
+one node are evicted, by the API's eviction, which heeds disruption budgets. The API server is asked about each of them
+first, without effect: whom a budget keeps is left out, and others are chosen. The room is held for the pod until it is
 bound or gone, so that nobody slips in between. Pods with `preemptionPolicy: Never` evict nobody.
 """
 
@@ -11,16 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
-from aliquot.kube.errors import KubeError
+from aliquot.kube.errors import Conflict, KubeError, NotFound, Unreachable
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import PodAsk
 from aliquot.kube.resources import PODS
@@ -36,7 +37,8 @@ GIVE_UP_S: Final = 120.0
 
 @dataclass
 class Wish:
-    """One pod that waits for others to go. `leaving` are keys by uid, of pods that were asked to go from `node`."""
+    """One pod that waits for others to go. `leaving` are keys by uid, of pods that were asked to go from `node`; `kept`
+    are keys of pods that may not be evicted now."""
 
     ask: PodAsk
     since_s: float
@@ -44,6 +46,7 @@ class Wish:
     node: str = ""
     held: bool = False
     leaving: dict[str, str] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -101,7 +104,7 @@ class Evictor:
             await asyncio.sleep(0)
             if node not in self.books.cluster.index:
                 continue
-            going = needed(self.books, pod, wish.ask, node, self.find)
+            going = needed(self.books, pod, wish.ask, node, lambda key: None if key in wish.kept else self.find(key))
             if going is None:
                 continue
             if not going:
@@ -114,7 +117,7 @@ class Evictor:
         if best is None:
             self.wishes.pop(wish.ask.uid, None)  # asked again, it is noted again
             return
-        if not self.leads():
+        if not await self._may_go(wish, best[2]) or not self.leads():
             return  # whoever leads by now may have chosen others
         _, wish.node, wish.leaving = best
         log.info("pod %s needs room on node %s: evicting %s", wish.ask.key, wish.node, ", ".join(wish.leaving.values()))
@@ -136,17 +139,34 @@ class Evictor:
         except NoRoom:
             self.wishes.pop(wish.ask.uid, None)
 
-    async def _evict(self, key: str, uid: str) -> None:
+    async def _may_go(self, wish: Wish, leaving: Mapping[str, str]) -> bool:
+        """Whether all of them may be evicted; who may not is not chosen again for this wish."""
+        for uid, key in leaving.items():
+            try:
+                await self._ask(key, uid, dryRun=["All"])
+            except (NotFound, Conflict):
+                continue  # gone already
+            except Unreachable:
+                return False
+            except KubeError as error:
+                log.info("pod %s needs room, but %s may not be evicted: %s", wish.ask.key, key, error)
+                wish.kept.add(key)
+        return wish.kept.isdisjoint(leaving.values())
+
+    async def _ask(self, key: str, uid: str, **options: Any) -> None:
         namespace, _, name = key.partition("/")
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": uid}},
+            "deleteOptions": {"preconditions": {"uid": uid}, **options},
         }
         path = PODS.path(namespace=namespace, name=name, sub="eviction")
+        await self.api.request("POST", path, content=msgspec.json.encode(body), repeat=False)
+
+    async def _evict(self, key: str, uid: str) -> None:
         try:
-            await self.api.request("POST", path, content=msgspec.json.encode(body), repeat=False)
+            await self._ask(key, uid)
             self.evicted += 1
         except KubeError as error:
             log.warning("pod %s could not be evicted: %s", key, error)

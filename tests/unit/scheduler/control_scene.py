@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from aliquot.kube.errors import Conflict, NotFound, Unreachable
+from aliquot.kube.errors import Busy, Conflict, NotFound, Unreachable
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS, PLAN
 from aliquot.kube.objects import Node, Pod
@@ -43,6 +43,8 @@ class Truth:
         self.faults: list[str] = []
         self.chance = chance or random.Random(0)
         self.late: list[tuple[str, dict[str, Any]]] = []
+        self.protected: set[str] = set()
+        """Pods that a disruption budget keeps."""
         self.binds = 0
 
     def create(self, name: str, limits: dict[str, Any], **meta: Any) -> Pod:
@@ -95,7 +97,10 @@ class Truth:
         fault = self.faults.pop(0) if self.faults else ""
         name, binding = path.split("/")[-2], json.loads(content)
         if path.endswith("/eviction"):
-            self.delete(name)
+            if name in self.protected:
+                raise Busy("Cannot evict pod as it would violate the pod's disruption budget.")
+            if "dryRun" not in binding["deleteOptions"]:
+                self.delete(name)
             return b"{}"
         for _ in range(self.chance.randint(0, 3)):
             await asyncio.sleep(0)

@@ -140,3 +140,27 @@ def test_a_wish_in_vain_is_given_up():
     stage.later(GIVE_UP_S + 1)
 
     assert {} == stage.evictor.wishes
+
+
+def test_whom_a_disruption_budget_keeps_is_not_chosen():
+    """The smaller one may not be evicted: nobody is asked in vain, and the larger one goes in its place."""
+    stage = Stage(60, 50)
+    stage.scene.truth.protected.add("low1")
+    stage.wish(55)
+    stage.later()
+    assert {"low0", "low1", "high"} == stage.left
+    stage.later(0.5)
+
+    assert {"low1", "high"} == stage.left
+
+
+def test_where_a_budget_keeps_all_nobody_goes():
+    """One of two that would have to go is kept: the other does not go in vain, and the wish ends."""
+    stage = Stage(60, 50)
+    stage.scene.truth.protected.add("low0")
+    stage.wish(200)
+    for _ in range(3):
+        stage.later()
+
+    assert {"low0", "low1", "high"} == stage.left
+    assert {} == stage.evictor.wishes
