@@ -149,10 +149,15 @@ class Agent:
         def registered() -> None:
             _LOG.info("registered", resource=GPU_PERCENT, times=self.plugin.registrations)
 
+        def listed() -> None:
+            self._tasks.once("listed", self._describe())
+
         if self.holders is not None:
             await self.holders.look()
         await self._look()
-        self.plugin = DevicePlugin(self.settings.device_plugins, GPU_PERCENT, self.desk, on_registered=registered)
+        self.plugin = DevicePlugin(
+            self.settings.device_plugins, GPU_PERCENT, self.desk, on_registered=registered, on_listed=listed
+        )
         self._tasks.last("device-plugin", self.plugin.run())
         return f"{GPU_PERCENT}, {self.settings.ids_per_gpu} ids a GPU"
 
@@ -167,7 +172,7 @@ class Agent:
             await self._describe()
         except KubeError as error:
             return f"not yet: {error}"
-        return f"{self._memory_mib() or 0} MiB of GPU memory"
+        return "labels and inventory; the memory as soon as kubelet has the devices"
 
     async def _open_display(self) -> str:
         where, port = self.settings.display_address, self.settings.display_port
@@ -241,8 +246,8 @@ class Agent:
             await tell_taken(self.seating.seats.values(), lost, self.events)
 
     def _memory_mib(self) -> int | None:
-        """What the node has to give; None while nothing may be given."""
-        if self.desk.unfit:
+        """What the node has to give; None while nothing may be given, or kubelet would refuse who comes for it."""
+        if self.desk.unfit or not self.plugin.listed:
             return None
         return sum(gpu.memory_mib for gpu in self.seating.offered().gpus if GpuUuid(gpu.uuid) not in self.sick)
 

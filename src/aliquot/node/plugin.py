@@ -61,13 +61,24 @@ class Desk(Protocol):
 class DevicePlugin(rpc.DevicePluginServicer):
     """One resource's plugin in kubelet's folder. `run` serves until cancelled."""
 
-    def __init__(self, folder: Path, resource: str, desk: Desk, *, on_registered: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        resource: str,
+        desk: Desk,
+        *,
+        on_registered: Callable[[], None],
+        on_listed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_listed` is called when kubelet has the devices for the first time since the plugin was registered."""
         self.resource = resource
         self.registrations = 0
         self._folder = folder
         self._desk = desk
         self._endpoint = resource.replace("/", "-") + ".sock"
         self._on_registered = on_registered
+        self._on_listed = on_listed
+        self._listed = False
         self._changed = asyncio.Condition()
         self._version = 0
         self._serving = 0
@@ -78,6 +89,11 @@ class DevicePlugin(rpc.DevicePluginServicer):
     def registered(self) -> bool:
         """Whether kubelet knows this plugin, as far as can be seen."""
         return self._server is not None and self._is_current()
+
+    @property
+    def listed(self) -> bool:
+        """Whether kubelet has been sent the devices: before that it refuses every pod that asks for them, for good."""
+        return self._listed and self.registered
 
     async def run(self) -> None:
         """Serve and register, again and again; ends by cancellation, with the socket removed."""
@@ -114,6 +130,8 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self._kubelet = kubelet
         self.registrations += 1
         self._on_registered()
+        if self._listed:  # kubelet was quicker than its answer
+            self._on_listed()
 
     async def _serve(self) -> None:
         socket = self._folder / self._endpoint
@@ -123,6 +141,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         server.add_insecure_port(f"unix://{socket}")
         await server.start()
         self._serving += 1
+        self._listed = False
         self._server = server
 
     async def _register(self) -> None:
@@ -156,6 +175,10 @@ class DevicePlugin(rpc.DevicePluginServicer):
         while serving == self._serving:
             told = self._version
             yield pb.ListAndWatchResponse(devices=[_device(device) for device in self._desk.devices()])
+            if not self._listed and serving == self._serving:
+                self._listed = True
+                if self.registered:
+                    self._on_listed()
             async with self._changed:
                 await self._changed.wait_for(lambda: self._version != told)  # noqa: B023
 

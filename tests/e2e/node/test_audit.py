@@ -55,7 +55,7 @@ def neighbours(scene: Scene) -> None:
 @LONG
 def test_a_pod_that_reaches_a_shared_gpu_without_a_share_is_told(clean: Scene):
     """The event is on that pod and names its container; the one that shares is not accused, nor is anybody ended."""
-    assert [1.0] == told(clean, "aliquot_node_audited")
+    until(lambda: told(clean, "aliquot_node_audited") == [1.0], "the audit")
     neighbours(clean)
 
     (message, *_) = until(lambda: clean.events("GpuUnregisteredProcess"), "the finding")
@@ -94,6 +94,7 @@ def test_with_audit_kill_such_a_program_is_ended(clean: Scene):
     clean.agent.stop()
     clean.flags.append("--audit-kill")
     clean.agent.start()
+    until(clean.fit, "the shares")
     neighbours(clean)
 
     (message, *_) = until(lambda: clean.events("GpuUnregisteredProcessEnded"), "the finding")

@@ -19,7 +19,7 @@ def test_a_pod_without_a_plan_does_not_start(scene: Scene):
     (message, *_) = until(lambda: scene.events("GpuShareRefused"), "the refusal")
 
     assert "it was not scheduled by Aliquot" in message
-    status = until(lambda: scene.plane.api.get(path)["metadata"]["annotations"].get(PLAN_STATUS), "the status")
+    status = until(lambda: scene.plane.api.get(path)["metadata"].get("annotations", {}).get(PLAN_STATUS), "the status")
     assert status.startswith("main: refused")
     assert "Pending" == scene.phase("unplanned")
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,25 @@ class Room:
             self.settings, self.seating, self.pods, self.allotments, self.resources, self._outcome  # type: ignore[arg-type]
         )  # fmt: skip
         self.desk.unfit = ""
-        return DevicePlugin(self.settings.device_plugins, GPU_PERCENT, self.desk, on_registered=lambda: None)
+        self.listed = 0
+        return DevicePlugin(
+            self.settings.device_plugins,
+            GPU_PERCENT,
+            self.desk,
+            on_registered=lambda: None,
+            on_listed=self._listed,
+        )
+
+    def _listed(self) -> None:
+        assert self.plugin.listed
+        self.listed += 1
+
+    def wait_listed(self, times: int) -> bool:
+        """Whether some kubelet has the devices for the so-manyth time, soon."""
+        until_s = time.monotonic() + 10
+        while self.listed < times and time.monotonic() < until_s:
+            time.sleep(0.01)
+        return self.listed == times
 
     async def _outcome(self, owner: PodKey, container: str, outcome: str, why: str) -> None:
         self.told.append((str(owner), container, outcome, why))

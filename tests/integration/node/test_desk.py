@@ -145,6 +145,7 @@ def test_the_plugin_registers_again_with_a_new_kubelet(room: Room):
 
     room.kubelet.wait_allocatable(GPU_PERCENT, 200)
     assert 2 == room.plugin.registrations
+    assert room.wait_listed(2)
     room.start("a")
 
 

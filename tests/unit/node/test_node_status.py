@@ -53,9 +53,10 @@ class Server:
 
 
 class Plugin:
-    """Counts how often kubelet was told the devices."""
+    """Counts how often kubelet was told the devices; it has them."""
 
     told = 0
+    listed = True
 
     async def tell(self) -> None:
         self.told += 1
@@ -99,6 +100,19 @@ def test_what_the_api_server_did_not_take_is_told_again(agent: Agent, server: Se
     asyncio.run(agent._look())
 
     assert '"uuid":"GPU-0"' in server.node["metadata"]["annotations"][GPUS]
+    assert str(16384 << 20) == server.node["status"]["capacity"][GPU_MEMORY]
+
+
+def test_memory_is_offered_only_while_kubelet_has_the_devices(agent: Agent, server: Server):
+    """Who comes earlier would be refused by kubelet for good; what the node is, is told all the same."""
+    plugin = cast("Plugin", agent.plugin)
+    plugin.listed = False
+    asyncio.run(agent._look())
+    assert GPUS in server.node["metadata"]["annotations"]
+    assert GPU_MEMORY not in server.node["status"]["capacity"]
+
+    plugin.listed = True
+    asyncio.run(agent._look())
     assert str(16384 << 20) == server.node["status"]["capacity"][GPU_MEMORY]
 
 
