@@ -8,6 +8,9 @@ import subprocess
 import time
 import uuid
 
+# tmux's own word for the end of a program does not always come: it may miss that a child has ended.
+_SHELL = ("sh", "-c", 'trap : INT; "$@"; echo "ended with status $?"; exec sleep 1000', "sh")
+
 
 class Tmux:
     """What runs in it is ended with `close`."""
@@ -22,10 +25,10 @@ class Tmux:
         return subprocess.run(command, env=self._env, capture_output=True, text=True, check=False).stdout
 
     def start(self, *words: str, size: tuple[int, int] = (140, 40), **env: str) -> None:
-        """Run a program in the window, which stays when it ends."""
+        """Run a program in the window; when it ends, its status is shown there (`ended`)."""
         width, height = (str(number) for number in size)
         settings = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
-        self("new-session", "-d", "-x", width, "-y", height, *settings, *words, ";", "set", "remain-on-exit", "on")
+        self("new-session", "-d", "-x", width, "-y", height, *settings, *_SHELL, *words)
 
     def keys(self, *keys: str) -> None:
         """Press keys."""
@@ -42,6 +45,12 @@ class Tmux:
             assert time.monotonic() < until_s, f"the screen does not show {pattern}:\n{shown}"
             time.sleep(0.1)
         return shown
+
+    def ended(self) -> int:
+        """The exit status of the program, once it has one."""
+        found = re.search(r"ended with status (\d+)", self.wait(r"ended with status \d+"))
+        assert found is not None
+        return int(found[1])
 
     def close(self) -> None:
         """End it with what runs in it."""
