@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from aliquot.kube.clock import Clock, RealClock
-from aliquot.kube.errors import KubeError, NotFound
+from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import PLAN_STATUS
 from aliquot.kube.objects import Pod
 from aliquot.kube.resources import PODS, Resource
@@ -81,8 +81,9 @@ class Outcomes:
         body = {"metadata": {"uid": owner.uid, "annotations": {PLAN_STATUS: text}}}
         try:
             await self._api.patch(PODS, owner.pod, body, namespace=owner.namespace)
-        except NotFound:
-            return  # the watch will tell that it is over
+        except (NotFound, Conflict):
+            self.forget(owner)  # it is over, or another pod has its name: told late, it would stay here for ever
+            return
         except KubeError:
             self._due_s.setdefault(owner, self._clock.monotonic_s() + AGAIN_S)
             return

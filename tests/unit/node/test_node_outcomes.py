@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aliquot.kube.errors import KubeError, NotFound
+from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import PLAN_STATUS
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.outcomes import AGAIN_S, GOOD_NEWS_S, STATUS_BYTES, Outcomes
@@ -103,6 +103,16 @@ def test_a_pod_that_is_over_is_forgotten():
 
     assert [] == scene.after(GOOD_NEWS_S)
     assert not any(vars(scene.outcomes)[name] for name in ("_told", "_written", "_due_s"))
+
+
+def test_what_is_told_of_a_pod_that_is_over_is_not_kept():
+    """A container may still wait when its pod goes: the API server says so, and nothing of it stays."""
+    scene = Scene()
+    for fault in (NotFound("no such pod"), Conflict("another uid")):
+        scene.tell("main", "waits", "the GPU is full")
+        scene.fails = fault
+        scene.after()
+        assert not any(vars(scene.outcomes)[name] for name in ("_told", "_written", "_due_s"))
 
 
 def test_the_text_has_a_bound():
