@@ -38,13 +38,16 @@ class Tmux:
         """What the window shows."""
         return self("capture-pane", "-p", *(["-e"] if colours else []))
 
-    def wait(self, pattern: str, timeout_s: float = 40.0) -> str:
-        """The window once it shows something."""
+    def wait(self, *patterns: str, timeout_s: float = 40.0) -> str:
+        """The window once it shows all of something at once: a look may fall in the middle of a frame."""
         until_s = time.monotonic() + timeout_s
-        while re.search(pattern, shown := self.screen(), re.M) is None:
-            assert time.monotonic() < until_s, f"the screen does not show {pattern}:\n{shown}"
+        while True:
+            shown = self.screen()
+            missing = [pattern for pattern in patterns if re.search(pattern, shown, re.M) is None]
+            if not missing:
+                return shown
+            assert time.monotonic() < until_s, f"the screen does not show {missing}:\n{shown}"
             time.sleep(0.1)
-        return shown
 
     def ended(self) -> int:
         """The exit status of the program, once it has one."""
