@@ -166,7 +166,7 @@ def gather(scheduler: Scheduler, beside: Beside, now_s: float) -> Callable[[], N
     dialects, known = scheduler.binder.dialects, scheduler.books.known
     bounds = [quota for held in scheduler.quotas for quota in quotas_of(held)]
     quota = quota_lines(scheduler.books.cluster, bounds)
-    policy, vgpus = scheduler.settings.operator.policy, list(scheduler.operator.pool.vgpus())
+    policy, vgpus = scheduler.settings.operator.policy, list(scheduler.operator.pool.known)
 
     def rest() -> None:
         beside.waiting = list(waiting_pods(waiting, dialects, known, now_s))

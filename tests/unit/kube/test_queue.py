@@ -146,3 +146,35 @@ def test_no_news_is_lost_and_no_key_is_handed_out_twice(adds: list[tuple[str, in
         assert ([], news) == (wrong, seen)
 
     run(body)
+
+
+def test_others_have_their_turn_between_two_looks_that_wait_for_nothing():
+    """A thousand looks that never wait are no block: whoever else is ready runs between any two of a worker."""
+
+    async def body() -> None:
+        queue = WorkQueue()
+        since_turn = longest = 0
+
+        async def look(key: str) -> None:
+            nonlocal since_turn, longest
+            since_turn += 1
+            longest = max(longest, since_turn)
+
+        async def other() -> None:
+            nonlocal since_turn
+            while True:
+                since_turn = 0
+                await asyncio.sleep(0)
+
+        for number in range(1000):
+            queue.add(str(number))
+        tasks = [asyncio.create_task(queue.work(look, lambda key, error: None)) for _ in range(8)]
+        tasks.append(asyncio.create_task(other()))
+        while len(queue):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+
+        assert longest <= 8
+
+    run(body)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from aliquot.kube.custom import VGPU
+from aliquot.kube.custom import VGPU, VGPUS
 from aliquot.kube.dialects import read
 from aliquot.kube.errors import AlreadyExists
 from aliquot.kube.inventory import Inventory, write_inventory
@@ -26,6 +26,7 @@ from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.scheduler.books import Books, NoRoom
 from aliquot.scheduler.ledger import BooksLedger
+from aliquot.scheduler.pool.known import Known
 from aliquot.scheduler.pool.owners import Coexist, Own
 from aliquot.scheduler.pool.policies import pool_policy
 from aliquot.scheduler.pool.pool import Pool, name_for
@@ -34,11 +35,13 @@ NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
 
 
 class Store:
-    """An API server's objects by plural and name."""
+    """An API server's objects by plural and name; every change of a vGPU is `told` at once."""
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, dict[str, Any]]] = {"vgpus": {}, "pods": {}}
         self.version = 0
+        self.told: Callable[[Change[VGPU]], None] = lambda change: None
+        self.shown: dict[str, VGPU] = {}
 
     def put(self, plural: str, document: dict[str, Any]) -> dict[str, Any]:
         """Keep a new version."""
@@ -46,7 +49,18 @@ class Store:
         document["metadata"] |= {"resourceVersion": str(self.version)}
         document["metadata"].setdefault("uid", f"uid-{self.version}")
         self.kept[plural][document["metadata"]["name"]] = document
+        if plural == "vgpus":
+            self.tell(document["metadata"]["name"])
         return document
+
+    def tell(self, name: str) -> None:
+        """The watch shows a vGPU as it is now."""
+        document, old = self.kept["vgpus"].get(name), self.shown.pop(name, None)
+        if document is not None:
+            self.shown[name] = msgspec.convert(copy.deepcopy(document), VGPU)
+            self.told(Change("modified" if old else "added", self.shown[name], old))
+        elif old is not None:
+            self.told(Change("deleted", old, old))
 
     def all(self, resource: Resource[Any]) -> list[Any]:
         """Every object of a kind."""
@@ -75,7 +89,22 @@ class Store:
     async def delete(self, resource: Resource[Any], name: str, *, namespace: str = "", uid: str = "") -> bool:
         """Delete it if it is that very one."""
         assert not uid or self.kept[resource.plural][name]["metadata"]["uid"] == uid
-        return self.kept[resource.plural].pop(name, None) is not None
+        gone = self.kept[resource.plural].pop(name, None)
+        self.tell(name)
+        return gone is not None
+
+
+class Watch:
+    """What the watch has shown."""
+
+    def __init__(self, store: Store) -> None:
+        self.get = store.shown.get
+        self._shown = store.shown
+        self.looked_through = 0
+
+    def __iter__(self) -> Iterator[VGPU]:
+        self.looked_through += 1
+        return iter(self._shown.values())
 
 
 class Clock:
@@ -106,22 +135,18 @@ class Scene:
         owner = (
             Coexist(self.store, ledger, lambda: [stock], self.pods, namespace="sys") if coexist else Own(ledger)  # type: ignore[arg-type]
         )
+        self.watch = Watch(self.store)
         self.pool = Pool(
             self.store,  # type: ignore[arg-type]
             ledger,
             owner,
             pool_policy(text),
-            self.vgpus,
+            Known(self.watch),
             lambda name: name == "n",
             self.clock,  # type: ignore[arg-type]
             lambda name: name in self.waiting,
         )
-
-    def vgpus(self) -> Iterator[VGPU]:
-        """What the watch shows."""
-        from aliquot.kube.custom import VGPUS
-
-        return iter(self.store.all(VGPUS))
+        self.store.told = self.pool.known.changed
 
     def pods(self) -> list[Pod]:
         """The holder pods."""
@@ -164,12 +189,12 @@ class Scene:
 
     def delete(self, name: str) -> None:
         """Somebody deletes a VGPU object, and the watch tells."""
-        self.pool.changed(Change("deleted", next(v for v in self.vgpus() if v.metadata.name == name)))
         del self.store.kept["vgpus"][name]
+        self.store.tell(name)
 
     def phases(self) -> dict[str, str | None]:
         """The phase of each vGPU."""
-        return {vgpu.metadata.name: vgpu.status.phase for vgpu in self.vgpus()}
+        return {vgpu.metadata.name: vgpu.status.phase for vgpu in self.store.all(VGPUS)}
 
 
 def test_a_device_has_one_name_made_from_its_uuid():
@@ -194,6 +219,17 @@ def test_a_name_that_somebody_gave_takes_the_place_of_the_made_one():
     assert "team" == asyncio.run(scene.pool.name_device(uuid, "n", "team"))
     scene.look(name_for(uuid))
     assert {"team": "Active"} == scene.phases() and "team" == asyncio.run(scene.pool.name_device(uuid, "n"))
+
+
+def test_one_vgpu_is_looked_at_without_looking_through_all():
+    """With thousands of them, a look at each would be a look at each for each: neither name nor device needs that."""
+    scene = Scene()
+    uuid = scene.bind("a", 30)
+    name = asyncio.run(scene.pool.name_device(uuid, "n"))
+    asyncio.run(scene.pool.look(name))
+    asyncio.run(scene.pool.name_device(uuid, "n"))
+
+    assert 0 == scene.watch.looked_through
 
 
 def test_hybrid_keeps_an_idle_name_for_its_time():

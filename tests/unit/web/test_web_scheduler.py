@@ -85,7 +85,7 @@ def program() -> Any:
         pods=Cache([pod("waits", "30", message="0/2 nodes are available"), pod("huge", "900")]),
         quotas=[msgspec.convert(quota, GPUQuota)],
         binder=SimpleNamespace(dialects=dialects),
-        operator=SimpleNamespace(pool=SimpleNamespace(vgpus=lambda: [msgspec.convert(vgpu, VGPU)])),
+        operator=SimpleNamespace(pool=SimpleNamespace(known=[msgspec.convert(vgpu, VGPU)])),
         settings=SimpleNamespace(operator=SimpleNamespace(policy="hybrid:60")),
     )
 

@@ -50,12 +50,12 @@ class Demand:
 
         Only those without labels share one before it is there: what labels mean together is the books' to say.
         """
-        mine = self.pool.get(sharepod.status.gpu_id) if sharepod.status.gpu_id else None
+        mine = self.pool.known.get(sharepod.status.gpu_id) if sharepod.status.gpu_id else None
         if mine is not None and mine.status.phase in (None, "Creating"):
             return mine
         if sharepod.spec.gpu.gpu_id or not all(seat.ask.plain and not seat.ask.models for seat in ask.seats()):
             return None
-        for vgpu in self.pool.vgpus():
+        for vgpu in self.pool.known:
             if vgpu.status.phase not in (None, "Creating"):
                 continue
             name, node = vgpu.metadata.name, sharepod.spec.node_name

@@ -24,12 +24,14 @@ from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.queue import WorkQueue
 from aliquot.kube.reflector import Change, Reflector
+from aliquot.kube.turns import SLICE
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.ledger import BooksLedger
 from aliquot.scheduler.operator.bodies import PROFILE
 from aliquot.scheduler.operator.demand import Demand
 from aliquot.scheduler.operator.quotas import body as quota_body
 from aliquot.scheduler.operator.sharepods import SharePods
+from aliquot.scheduler.pool.known import Known
 from aliquot.scheduler.pool.owners import PAUSE, Coexist, Own
 from aliquot.scheduler.pool.policies import pool_policy
 from aliquot.scheduler.pool.pool import Pool
@@ -39,7 +41,7 @@ WORKERS: Final = 8
 ALL_AGAIN_S: Final = 30.0
 CRDS_AGAIN_S: Final = 10.0
 TOGETHER_S: Final = 0.2
-"""A pod that starts changes several times in a moment; what follows from that is written once."""
+"""What changes several times in a moment, as a pod that starts and its vGPU do, is followed once."""
 RECOVER_S: Final = 40.0
 """Longer than a reflector waits between two tries (30 s)."""
 POOL: Final = "pool/"
@@ -80,10 +82,7 @@ class Operator:
         place = {"namespace": settings.namespace, "image": settings.image}
         coexist = Coexist(api, self.ledger, lambda: self._nodes, lambda: self._pods, **place)
         owner = coexist if settings.mode == "coexist" else Own(self.ledger)
-        self.pool = Pool(
-            api, self.ledger, owner, pool_policy(settings.policy), lambda: iter(self.vgpus), self._node_is_there
-        )
-        self._by_device: Index[VGPU] = Index(lambda vgpu: [vgpu.status.uuid])
+        self.pool = Pool(api, self.ledger, owner, pool_policy(settings.policy), Known(self.vgpus), self._node_is_there)
         self._by_node: Index[VGPU] = Index(lambda vgpu: [vgpu.spec.node_name])
         self._by_namespace: Index[GPUQuota] = Index(lambda quota: [quota.metadata.namespace])
         self._by_name: Index[SharePod] = Index(lambda s: [*s.status.gpu_id.split(","), s.spec.gpu.gpu_id])
@@ -170,9 +169,13 @@ class Operator:
         await self.vgpus.synced.wait()
         await self.sharepods.synced.wait()
         self.all_again()
-        while True:
-            await asyncio.sleep(ALL_AGAIN_S)
-            self.all_again()
+        while True:  # little by little, so that news does not wait behind what is as it was
+            keys = list(self._keys())
+            slices = [keys[first : first + SLICE] for first in range(0, len(keys), SLICE)]
+            for some in slices:
+                await self._clock.sleep(ALL_AGAIN_S / len(slices))
+                for key in some:
+                    self.queue.add(key)
 
     async def _work(self) -> None:
         await self.queue.work(self.look, _failed)
@@ -188,7 +191,7 @@ class Operator:
                 wait_s = await self._look.look(name)
             elif kind == "vgpu":
                 wait_s = await self.pool.look(name)
-                self.queue.add(POOL)
+                self.queue.add_after(POOL, TOGETHER_S)
             elif kind == "quota":
                 await self._quota(name)
             else:
@@ -218,11 +221,10 @@ class Operator:
         self._by_name.changed(change)
         self.queue.add(f"sharepod/{change.object.metadata.key}")
         if change.kind == "deleted":
-            self.queue.add(POOL)
+            self.queue.add_after(POOL, TOGETHER_S)
 
     def _vgpu_changed(self, change: Change[VGPU]) -> None:
-        self.pool.changed(change)
-        self._by_device.changed(change)
+        self.pool.known.changed(change)
         self._by_node.changed(change)
         name = change.object.metadata.name
         self.queue.add(f"vgpu/{name}")
@@ -235,7 +237,7 @@ class Operator:
         with contextlib.suppress(BadPlan):
             plan = read_plan(pod.metadata.annotations)
             uuids = {s.gpu for given in plan.containers.values() for s in given.slices} if plan is not None else set()
-            for vgpu in chain.from_iterable(map(self._by_device.naming, uuids)):
+            for vgpu in chain.from_iterable(map(self.pool.known.on, uuids)):
                 self.queue.add(f"vgpu/{vgpu.metadata.name}")
 
     def _node_is_there(self, name: str) -> bool:

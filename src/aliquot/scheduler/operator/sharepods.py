@@ -94,7 +94,7 @@ class SharePods:
         other = scheduled_by_others(sharepod)
         if other and not node:
             return waiting("WaitsForScheduler", f'scheduler "{other}" has not set spec.nodeName', gpu_id=gpu_id)
-        vgpu = self.pool.get(gpu_id) if gpu_id else None
+        vgpu = self.pool.known.get(gpu_id) if gpu_id else None
         if fault := self._contradiction(sharepod, vgpu):
             return waiting("Impossible", fault, gpu_id=gpu_id, node=node)
         if self.pool.owner.coexists:
@@ -158,7 +158,7 @@ class SharePods:
         if not self.pool.owner.coexists or pod.metadata.deletion_timestamp:
             return None
         ask = ask_of(sharepod, pod_of(sharepod, profile=self.profile))
-        vgpu = self.pool.get(sharepod.spec.gpu.gpu_id) if sharepod.spec.gpu.gpu_id else None
+        vgpu = self.pool.known.get(sharepod.spec.gpu.gpu_id) if sharepod.spec.gpu.gpu_id else None
         told = await self.demand.meet(sharepod, ask, vgpu)
         return (
             None

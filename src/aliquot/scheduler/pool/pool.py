@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.custom import VGPU, VGPUS
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from aliquot.kube.names import POOL
-from aliquot.kube.reflector import Change
+from aliquot.scheduler.pool.known import Known
 from aliquot.scheduler.pool.owners import Owner
 from aliquot.scheduler.pool.phases import body, idle_s, phase_of
 from aliquot.scheduler.pool.policies import PoolPolicy
@@ -37,47 +37,25 @@ def name_for(uuid: str) -> str:
 
 @dataclass
 class Pool:
-    """All vGPUs. `cached` gives those that the watch has shown, `node_is_there` asks for a node by name."""
+    """All vGPUs; `node_is_there` asks for a node by name."""
 
     api: Api
     ledger: Ledger
     owner: Owner
     policy: PoolPolicy
-    cached: Callable[[], Iterator[VGPU]]
+    known: Known
     node_is_there: Callable[[str], bool]
     clock: Clock = field(default_factory=RealClock)
     waited_for: Callable[[str], bool] = lambda name: False
     """Whether a SharePod waits for, or is on, the vGPU of that name."""
-    _ahead: dict[str, VGPU] = field(default_factory=dict)
-    """What our own writes answered and the watch has not shown yet."""
-
-    def vgpus(self) -> list[VGPU]:
-        """All of them, as new as is known."""
-        found = {vgpu.metadata.name: vgpu for vgpu in self.cached()}
-        for name, vgpu in list(self._ahead.items()):
-            seen = found.get(name)
-            if seen is None or int(vgpu.metadata.resource_version) > int(seen.metadata.resource_version):
-                found[name] = vgpu
-            else:
-                del self._ahead[name]
-        return list(found.values())
-
-    def changed(self, change: Change[VGPU]) -> None:
-        """The watch says something about a vGPU."""
-        if change.kind == "deleted":
-            self._ahead.pop(change.object.metadata.name, None)
-
-    def get(self, name: str) -> VGPU | None:
-        """One by its name."""
-        return next((vgpu for vgpu in self.vgpus() if vgpu.metadata.name == name), None)
 
     def on(self, uuid: str) -> VGPU | None:
         """The vGPU of a device; a name that somebody gave goes before one that was made."""
         gpu = self.ledger.gpu(uuid)
         asked = gpu.name if gpu is not None else ""
-        found = [vgpu for vgpu in self.vgpus() if vgpu.status.uuid == uuid]
+        named = self.known.on(uuid)
         return min(
-            found, key=lambda v: (v.metadata.name != asked, _made(v) == AUTOMATIC, v.metadata.name), default=None
+            named, key=lambda v: (v.metadata.name != asked, _made(v) == AUTOMATIC, v.metadata.name), default=None
         )
 
     def must_be(self, vgpu: VGPU) -> str:
@@ -98,7 +76,7 @@ class Pool:
         found = self.on(uuid)
         if found is not None and (not wanted or found.metadata.name == wanted):
             return found.metadata.name
-        vgpu = self.get(wanted) if wanted else None
+        vgpu = self.known.get(wanted) if wanted else None
         if vgpu is None:
             vgpu = await self.make(node, wanted or name_for(uuid), NAMED if wanted else AUTOMATIC)
         if vgpu.status.uuid != uuid and not (vgpu.status.uuid and self._taken(vgpu.status.uuid)):
@@ -112,12 +90,12 @@ class Pool:
             vgpu = await self.api.create(VGPUS, {"metadata": {"name": name, "labels": {POOL: made}}, "spec": spec})
         except AlreadyExists:
             vgpu = await self.api.get(VGPUS, name)
-        self._ahead[name] = vgpu
+        self.known.wrote(vgpu)
         return vgpu
 
     async def look(self, name: str) -> float | None:
         """Bring one vGPU forward; seconds until it wants to be looked at again, None for not by itself."""
-        vgpu = self.get(name)
+        vgpu = self.known.get(name)
         if vgpu is None:
             return await self._orphan(name)
         if vgpu.metadata.deletion_timestamp:
@@ -133,7 +111,7 @@ class Pool:
             uuid = ""
         uuid = uuid or self._by_name(vgpu)
         if not uuid or (self.owner.coexists and self.ledger.gpu(uuid) is None):
-            taken = [other.status.uuid for other in self.vgpus() if other.status.uuid]
+            taken = [other.status.uuid for other in self.known if other.status.uuid]
             if self.owner.coexists or not _made(vgpu):  # where we have all, the first one's bind says which it is
                 uuid = await self.owner.acquire(vgpu, taken) or uuid
         gpu = self.ledger.gpu(uuid) if uuid else None
@@ -147,10 +125,10 @@ class Pool:
     async def balance(self) -> float | None:
         """Let the pool have what its policy says; seconds until that changes by itself."""
         now = self.clock.wall()
-        ours = [vgpu for vgpu in self.vgpus() if _made(vgpu)]
+        ours = [vgpu for vgpu in self.known if _made(vgpu)]
         idle = {v.metadata.name: idle_s(v, now) for v in ours if self._is_idle(v)}
         for name in self.policy.surplus(idle):
-            vgpu = self.get(name)
+            vgpu = self.known.get(name)
             if vgpu is not None and self._is_idle(vgpu) and self.owner.close(vgpu):
                 try:
                     await self._write(vgpu, vgpu.status.uuid, leaving=True)
@@ -167,7 +145,7 @@ class Pool:
 
     async def one_more(self, name: str = "", node: str = "", models: tuple[str, ...] = ()) -> VGPU | None:
         """Make a vGPU where there is room for one; None when there is nowhere."""
-        under_way = [v for v in self.vgpus() if v.status.phase in (None, "Creating")]
+        under_way = [v for v in self.known if v.status.phase in (None, "Creating")]
         places = [place for place in self.owner.places(models, under_way) if not node or place == node]
         if not self.owner.coexists:
             return await self._name_idle_device(places)
@@ -177,19 +155,19 @@ class Pool:
 
     def recover(self) -> None:
         """Close again what was being given back, before anybody may bind."""
-        for vgpu in self.vgpus():
+        for vgpu in self.known:
             if vgpu.status.phase == "Deleting":
                 self.owner.close(vgpu)
 
     async def _name_idle_device(self, places: list[str]) -> VGPU | None:
-        named = {vgpu.status.uuid for vgpu in self.vgpus()}
+        named = {vgpu.status.uuid for vgpu in self.known}
         free = (gpu for node in places for gpu in self.ledger.gpus(node) if not gpu.held and gpu.uuid not in named)
         gpu = next(free, None)
-        return None if gpu is None else self.get(await self.name_device(gpu.uuid, gpu.node))
+        return None if gpu is None else self.known.get(await self.name_device(gpu.uuid, gpu.node))
 
     def _new_name(self, node: str) -> str:
         """A name that no vGPU has; which one does not matter, so that two who choose at once agree."""
-        names = {vgpu.metadata.name for vgpu in self.vgpus()}
+        names = {vgpu.metadata.name for vgpu in self.known}
         short = _NOT_IN_NAMES.sub("-", node.split(".")[0].lower())[:48].strip("-")
         return next(f"{short}-{number}" for number in range(1, len(names) + 2) if f"{short}-{number}" not in names)
 
@@ -241,7 +219,7 @@ class Pool:
 
     async def _delete(self, vgpu: VGPU) -> None:
         await self.api.delete(VGPUS, vgpu.metadata.name, uid=vgpu.metadata.uid)
-        self._ahead.pop(vgpu.metadata.name, None)
+        self.known.forget(vgpu.metadata.name)
 
     async def _write(self, vgpu: VGPU, uuid: str, *, leaving: bool) -> None:
         gpu = self.ledger.gpu(uuid) if uuid else None
@@ -251,9 +229,9 @@ class Pool:
             # What it says was decided from this version; another one is looked at again.
             patch["metadata"] = {"resourceVersion": vgpu.metadata.resource_version}
             try:
-                self._ahead[name] = await self.api.patch(VGPUS, name, patch, sub="status")
+                self.known.wrote(await self.api.patch(VGPUS, name, patch, sub="status"))
             except (NotFound, Conflict):
-                self._ahead.pop(name, None)
+                self.known.forget(name)
                 raise
             log.info("vgpu %s is %s", name, phase_of(gpu, leaving=leaving))
 

@@ -1,0 +1,66 @@
+"""The vGPUs, as new as is known: what the watch has shown, and above it what our own writes answered since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aliquot.kube.custom import VGPU
+from aliquot.kube.index import Index
+from aliquot.kube.reflector import Change
+
+
+class Watched(Protocol):
+    """What the watch has shown (a Reflector)."""
+
+    def __iter__(self) -> Iterator[VGPU]: ...
+
+    def get(self, key: str) -> VGPU | None:
+        """One by its name."""
+        ...
+
+
+@dataclass
+class Known:
+    """By name and by device at once, for thousands are asked for one by one; `changed` has to hear of every change."""
+
+    watched: Watched
+    _by_device: Index[VGPU] = field(default_factory=lambda: Index(lambda vgpu: [vgpu.status.uuid]))
+    _ahead: dict[str, VGPU] = field(default_factory=dict)
+
+    def changed(self, change: Change[VGPU]) -> None:
+        """The watch says something about a vGPU."""
+        self._by_device.changed(change)
+        if change.kind == "deleted":
+            self._ahead.pop(change.object.metadata.name, None)
+
+    def wrote(self, vgpu: VGPU) -> None:
+        """A write of ours was answered with this."""
+        self._ahead[vgpu.metadata.name] = vgpu
+
+    def forget(self, name: str) -> None:
+        """What our writes answered does not hold any more."""
+        self._ahead.pop(name, None)
+
+    def get(self, name: str) -> VGPU | None:
+        """One by its name."""
+        seen, ahead = self.watched.get(name), self._ahead.get(name)
+        if ahead is None or (seen is not None and _version(seen) >= _version(ahead)):
+            self.forget(name)
+            return seen
+        return ahead
+
+    def on(self, uuid: str) -> list[VGPU]:
+        """Those whose device this is."""
+        names = {vgpu.metadata.name for vgpu in self._by_device.naming(uuid)} | {*self._ahead}
+        return [vgpu for name in names if (vgpu := self.get(name)) is not None and vgpu.status.uuid == uuid]
+
+    def __iter__(self) -> Iterator[VGPU]:
+        """All of them."""
+        names = dict.fromkeys(vgpu.metadata.name for vgpu in self.watched) | dict.fromkeys(self._ahead)
+        yield from [vgpu for name in names if (vgpu := self.get(name)) is not None]
+
+
+def _version(vgpu: VGPU) -> int:
+    return int(vgpu.metadata.resource_version)
