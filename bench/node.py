@@ -1,9 +1,10 @@
 """What the node's half costs: measured on the test cluster's real kubelet, containerd and runc, GPUs emulated.
 
-    PYTHONPATH=src:tests/e2e .venv/bin/python bench/node.py [startup[=COUNT,COUNT]] [rest[=SECONDS]]
+    PYTHONPATH=src:tests/e2e .venv/bin/python bench/node.py [startup[=COUNT,..]] [anew[=COUNT,..]] [rest[=SECONDS]]
 
-startup  so many pods created at once, seconds until all run: without a GPU, with a share of one, and as SharePods, in
-         turn (KubeShare, Fig. 10: at most 15 % more than pods where no vGPU has to be made).
+startup  so many pods created at once, seconds until all run: without a GPU, with a share of one, and as SharePods whose
+         vGPUs are there, in turn (KubeShare, Fig. 10: at most 15 % more than pods where no vGPU has to be made).
+anew     the same where the vGPUs go with the last SharePod, so that those of each round are made anew.
 rest     8 GPUs with no tenant and with 64 that hold a context and wait: memory of agent and arbiter, and the CPU time
          that each takes in a minute.
 
@@ -37,6 +38,7 @@ from aliquot.node.settings import Settings
 SPACE = "bench"
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
 SHAREPODS = f"/apis/aliquot.dev/v1alpha1/namespaces/{SPACE}/sharepods"
+VGPUS = "/apis/aliquot.dev/v1alpha1/vgpus"
 GPUS = "v100x8"
 ROUNDS = 3
 TENANTS = 64
@@ -49,14 +51,14 @@ AS_INSTALLED = [word for name in PERIODS for word in (f"--{name.replace('_', '-'
 
 
 @contextmanager
-def cluster() -> Iterator[Whole]:
+def cluster(*scheduler_flags: str) -> Iterator[Whole]:
     """All of Aliquot, a real node with eight GPUs, and an empty namespace."""
     plane = ControlPlane(prepare())
     try:
         plane.start()
         node = KubeletNode(plane)
         node.start()
-        with whole(node, GPUS, agent_flags=AS_INSTALLED) as made:
+        with whole(node, GPUS, scheduler_flags=scheduler_flags, agent_flags=AS_INSTALLED) as made:
             plane.make_namespace(SPACE)
             yield made
     finally:
@@ -66,16 +68,17 @@ def cluster() -> Iterator[Whole]:
 # -- start-up ----------------------------------------------------------------------------------------------------------
 
 
-def startup(counts: tuple[int, ...] = (1, 10, 20, 30, 40, 50)) -> Iterator[dict[str, Any]]:
-    """Pods without a GPU, with a share, and SharePods, so many at once."""
+def startup(counts: tuple[int, ...], pool: str) -> Iterator[dict[str, Any]]:
+    """Pods without a GPU, with a share, and SharePods, so many at once; `pool` says how long vGPUs are kept."""
     ways: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
         "plain": (PODS, plain),
         "share": (PODS, sharing),
         "sharepod": (SHAREPODS, sharepod),
     }
-    with cluster() as made:
+    with cluster("--pool", pool) as made:
         for path, body in ways.values():  # what is read from disk for the first time is no part of it
             creation(made.plane, path, [body(0)])
+        creation(made.plane, SHAREPODS, [sharepod(number, "1") for number in range(len(made.gpus.gpus))])  # all named
         for count in counts:
             seconds: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(ROUNDS):
@@ -83,7 +86,7 @@ def startup(counts: tuple[int, ...] = (1, 10, 20, 30, 40, 50)) -> Iterator[dict[
                     seconds[way].append(creation(made.plane, path, [body(number) for number in range(count)]))
             middle = {way: statistics.median(taken) for way, taken in seconds.items()}
             yield (
-                {"count": count}
+                {"count": count, "vgpus": len(made.plane.api.get(VGPUS)["items"])}
                 | {f"{way}_s": [round(s, 2) for s in taken] for way, taken in seconds.items()}
                 | {f"{way}_ratio": round(middle[way] / middle["plain"], 2) for way in ("share", "sharepod")}
             )
@@ -95,7 +98,7 @@ def creation(plane: ControlPlane, path: str, bodies: list[dict[str, Any]]) -> fl
     with ThreadPoolExecutor(CLIENTS) as pool:
         for _ in pool.map(lambda body: plane.api.call("POST", path, body), bodies):
             pass
-    until(lambda: running(plane) == len(bodies), "all run", 300)
+    until(lambda: all_run(plane, len(bodies)), "all run", 300)
     taken_s = time.perf_counter() - began
     plane.api.call("DELETE", path)
     until(lambda: not plane.api.get(PODS)["items"], "the end of the pods", 300)
@@ -103,9 +106,12 @@ def creation(plane: ControlPlane, path: str, bodies: list[dict[str, Any]]) -> fl
     return taken_s
 
 
-def running(plane: ControlPlane) -> int:
-    """Pods whose containers run."""
-    return sum(pod["status"].get("phase") == "Running" for pod in plane.api.get(PODS)["items"])
+def all_run(plane: ControlPlane, count: int) -> bool:
+    """Whether so many pods are there and the containers of all run; a question that costs the API server little."""
+    first = plane.api.get(f"{PODS}?limit=1")
+    if len(first["items"]) + first["metadata"].get("remainingItemCount", 0) != count:
+        return False
+    return not plane.api.get(f"{PODS}?limit=1&fieldSelector=status.phase%21%3DRunning")["items"]
 
 
 def spec(limits: dict[str, str], command: list[str] | None = None) -> dict[str, Any]:
@@ -129,9 +135,9 @@ def sharing(number: int, *command: str) -> dict[str, Any]:
     return {"metadata": {"name": f"p{number}"}, "spec": spec({GPU_PERCENT: "10", GPU_MEMORY: "1Gi"}, list(command))}
 
 
-def sharepod(number: int) -> dict[str, Any]:
-    """A SharePod with a tenth of a GPU."""
-    gpu = {"request": "0.1", "memory": "1Gi"}
+def sharepod(number: int, request: str = "0.1") -> dict[str, Any]:
+    """A SharePod with a part of a GPU."""
+    gpu = {"request": request, "memory": "1Gi"}
     return {
         "apiVersion": "aliquot.dev/v1alpha1",
         "kind": "SharePod",
@@ -184,10 +190,11 @@ def cost(parts: dict[str, Part], over_s: int) -> dict[str, Any]:
 if __name__ == "__main__":
     for wanted in sys.argv[1:] or ["startup", "rest"]:
         name, _, size = wanted.partition("=")
-        if name == "startup":
-            figures = startup(tuple(map(int, size.split(",")))) if size else startup()
+        sizes = tuple(map(int, size.split(","))) if size else (1, 10, 20, 30, 40, 50)
+        if name == "rest":
+            figures = rest(*sizes[:1]) if size else rest()
         else:
-            figures = rest(int(size)) if size else rest()
+            figures = startup(sizes, {"startup": "hybrid:3600", "anew": "on-demand"}[name])
         for figure in figures:
             sys.stdout.write(json.dumps({name: figure, "load": round(os.getloadavg()[0], 1)}) + "\n")
             sys.stdout.flush()

@@ -238,7 +238,7 @@ class Operator:
             plan = read_plan(pod.metadata.annotations)
             uuids = {s.gpu for given in plan.containers.values() for s in given.slices} if plan is not None else set()
             for vgpu in chain.from_iterable(map(self.pool.known.on, uuids)):
-                self.queue.add(f"vgpu/{vgpu.metadata.name}")
+                self.queue.add_after(f"vgpu/{vgpu.metadata.name}", TOGETHER_S)
 
     def _node_is_there(self, name: str) -> bool:
         return self._nodes.get(name) is not None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
@@ -31,6 +31,8 @@ from aliquot.scheduler.ports import Ledger
 
 log = logging.getLogger(__name__)
 ENDED = ("Succeeded", "Failed")
+LOOKS_PER_S: Final = 100
+"""At those that wait: each may be a question to the books about every node."""
 
 
 @dataclass
@@ -46,7 +48,8 @@ class SharePods:
     profile: str = PROFILE
     clock: Clock = field(default_factory=RealClock)
     look_again_s: float = 2.0
-    """Seconds between two looks at one that waits."""
+    """Seconds between two looks at one that waits; more where so many wait that it would be `LOOKS_PER_S`."""
+    _waiting: set[str] = field(default_factory=set)
 
     async def look(self, key: str) -> float | None:
         """Bring one SharePod forward; seconds until it wants to be looked at again, None for not by itself.
@@ -54,6 +57,7 @@ class SharePods:
         Raises:
             KubeError: the API server can not be asked now; look again.
         """
+        self._waiting.discard(key)
         sharepod = self.sharepod(key)
         if sharepod is None:
             return None
@@ -64,7 +68,10 @@ class SharePods:
         if patch is not None:
             meta = sharepod.metadata
             await self.api.patch(SHAREPODS, meta.name, patch, namespace=meta.namespace, sub="status")
-        return self.look_again_s if told.phase == "Pending" else None
+        if told.phase != "Pending":
+            return None
+        self._waiting.add(key)
+        return max(self.look_again_s, len(self._waiting) / LOOKS_PER_S)
 
     async def _told(self, sharepod: SharePod) -> Told | None:
         meta = sharepod.metadata
