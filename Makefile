@@ -53,8 +53,8 @@ lint: dev
 REAL_TIME := $(addprefix tests/integration/,arbiter bench faults standalone)
 test: lint
 	$(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS)
-	$(BIN)/pytest --reruns 1 -rR -n 2 --dist loadfile tests/integration $(REAL_TIME:%=--ignore=%) $(PYTEST_ARGS)
-	$(BIN)/pytest --reruns 1 -rR $(REAL_TIME) tests/e2e_web $(PYTEST_ARGS)
+	$(BIN)/pytest --reruns 2 -rR -n 2 --dist loadfile tests/integration $(REAL_TIME:%=--ignore=%) $(PYTEST_ARGS)
+	$(BIN)/pytest --reruns 2 -rR $(REAL_TIME) tests/e2e_web $(PYTEST_ARGS)
 	$(BIN)/pytest --reruns 2 -rR -n 2 --dist loadfile tests/e2e $(PYTEST_ARGS)
 
 # The long forms of some tests (an hour of virtual time, ten thousand tenants, a whole chart installed), and other random
