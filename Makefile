@@ -49,7 +49,7 @@ lint: dev
 
 # What is about logic runs on all cores, and so do programs and files that measure no time; every file of tests/e2e has a
 # cluster of its own, and two fit beside each other. What measures real time runs alone. All but the first run a test
-# again when it failed, for a busy machine is no defect (the summary names what was run again).
+# again when it failed, for a busy machine is no defect (the summary says what was run again, and why).
 REAL_TIME := $(addprefix tests/integration/,arbiter bench faults standalone)
 test: lint
 	$(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS)

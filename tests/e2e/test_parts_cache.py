@@ -86,6 +86,7 @@ def test_where_there_can_be_no_cluster_the_reason_is_told(monkeypatch: pytest.Mo
         prepare()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="to be root with less needs root")
 def test_root_of_a_plain_container_is_told_what_it_may_not():
     """Without the right to mount there is no cluster: told before six minutes of building, with the way out."""
     code = "import cluster.prepare as p; print(p.why_not())"
