@@ -1,9 +1,8 @@
 """The management library reads the same books."""
 
 import json
-import os
 
-import pytest
+from rights import rooms
 
 READ = """
 import pynvml as n
@@ -74,7 +73,7 @@ def test_links_follow_the_matrix(clients):
     assert peers == [0x14, 0x18, 0x1C, 0x1C]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace needs root")
+@rooms
 def test_processes_have_the_numbers_of_the_callers_pid_namespace(clients):
     """A container's process has the node's number on the node, its own inside, and does not see those outside."""
     machine = clients()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rights import rooms
 
 from aliquot.cli.main import cli
 from aliquot.node.checkpoint import Content, write_checkpoint
@@ -270,7 +271,7 @@ def test_the_table_names_fault_and_way_out(made: Node):
     )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+@rooms
 @pytest.mark.parametrize(("options", "expected"), [("size=4k", "full"), ("ro", "read-only")])
 def test_a_full_or_read_only_disk_is_tried_not_guessed(tmp_path: Path, options: str, expected: str):
     """By writing, as the agent would."""
@@ -339,7 +340,7 @@ def test_who_is_not_root_is_told_to_be_and_accuses_nobody(barred_root: Path):
     assert not {"agent", "agent's checkpoint", "kubelet's checkpoint"} & set(told)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a cgroup namespace needs root")
+@rooms
 def test_a_containers_own_cgroups_are_not_judged():
     """What a container sees below /sys/fs/cgroup is read-only and its own; that is no fault of the node."""
     words = [sys.executable, "-m", "aliquot.cli", "doctor", "--node", "-o", "json"]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rights import rooms
 
 from aliquot.driver import emulation
 from aliquot.driver.native import HOOK, native_part
@@ -150,7 +151,7 @@ def test_a_numba_kernel_runs_unmodified(aliquot_cli: Aliquot, mode):
     assert ("2048\n", 0) == (done.stdout, done.returncode), done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to lay out another machine")
+@rooms
 def test_an_installed_driver_is_covered_and_reached_from_behind(aliquot_cli: Aliquot, tmp_path):
     """Where a driver is installed, a tenant finds ours in its place, and ours finds the driver by absolute path."""
     driver = emulation.prepare(tmp_path / "driver", "v100")
