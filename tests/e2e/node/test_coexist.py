@@ -86,6 +86,9 @@ class Beside:
 
 
 def _mib(quantity: str) -> int:
+    """What a node offers in memory; a node that has not been told of any yet offers none."""
+    if not quantity:
+        return 0
     return int(quantity.removesuffix("Gi")) * 1024 if quantity.endswith("Gi") else int(quantity) >> 20
 
 
