@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -78,6 +79,18 @@ class Aliquot:
         eventually(lambda: not self.engine_is_up and not (self.runtime / "tenants").exists(), "the engine has ended")
 
 
+def _held(lock: Path) -> bool:
+    """Whether an engine lives: it lets go of its socket first, of its lock last."""
+    if not lock.exists():
+        return False
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @pytest.fixture
 def aliquot_cli() -> Iterator[Aliquot]:
     """The command in a runtime directory of this test's own; whatever engine it started is gone afterwards."""
@@ -85,6 +98,7 @@ def aliquot_cli() -> Iterator[Aliquot]:
     command = Aliquot(runtime)
     yield command
     eventually(lambda: not command.engine_is_up, "no engine is left")
+    eventually(lambda: not _held(runtime / "engine.lock"), "the engine has written its last")
     shutil.rmtree(runtime, ignore_errors=True)
 
 
