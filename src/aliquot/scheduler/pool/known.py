@@ -33,7 +33,7 @@ class Known:
         """The watch says something about a vGPU."""
         self._by_device.changed(change)
         if change.kind == "deleted":
-            self._ahead.pop(change.object.metadata.name, None)
+            self.forget(change.object.metadata.name)
 
     def wrote(self, vgpu: VGPU) -> None:
         """A write of ours was answered with this."""
