@@ -13,6 +13,7 @@
  * Exit status: 0, or 1 with one line on stderr.
  */
 #define _GNU_SOURCE
+#include "program.h"
 #include <dlfcn.h>
 #include <link.h>
 #include <stdint.h>
@@ -31,8 +32,6 @@
 #define ALLOCATION_BYTES (1u << 20)
 #define MARK 0x41515542 /* a prctl option that no kernel knows: brackets what is counted */
 
-typedef int (*launch_fn)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
-                         void **);
 typedef int (*alloc_fn)(uint64_t *, size_t);
 typedef int (*free_fn)(uint64_t);
 typedef int (*sync_fn)(void);
@@ -46,30 +45,13 @@ static struct {
 
 static void *kernel, *spin;
 
-static void fail(const char *what, int code) {
-    fprintf(stderr, "aliquot-bench-driver: %s failed (%d)\n", what, code);
-    exit(1);
-}
+const char *program_name = "aliquot-bench-driver";
 
 static uint64_t now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_RAW, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
-
-static void *need(void *library, const char *name) {
-    void *symbol = dlsym(library, name);
-    if (!symbol)
-        fail(name, 0);
-    return symbol;
-}
-
-#define CALL(library, type, name, ...)                                       \
-    do {                                                                     \
-        int code_ = ((int (*) type)need(library, #name))(__VA_ARGS__);       \
-        if (code_)                                                           \
-            fail(#name, code_);                                              \
-    } while (0)
 
 /* Another loaded library with a cuLaunchKernel of its own is the driver behind the hook. */
 static int look_for_driver(struct dl_phdr_info *object, size_t size, void *found) {
@@ -88,30 +70,8 @@ static int look_for_driver(struct dl_phdr_info *object, size_t size, void *found
     return 0;
 }
 
-static char *read_file(const char *path) {
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        fail(path, 0);
-    fseek(file, 0, SEEK_END);
-    long size = ftell(file);
-    rewind(file);
-    char *text = calloc(1, (size_t)size + 1);
-    if (!text || fread(text, 1, (size_t)size, file) != (size_t)size)
-        fail(path, 1);
-    fclose(file);
-    return text;
-}
-
 static void open_driver(const char *ptx_path) {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *behind = NULL, *context, *module;
-    int device;
-    if (!library)
-        fail(dlerror(), 0);
-    CALL(library, (unsigned), cuInit, 0);
-    CALL(library, (int *, int), cuDeviceGet, &device, 0);
-    CALL(library, (void **, int), cuDevicePrimaryCtxRetain, &context, device);
-    CALL(library, (void *), cuCtxSetCurrent, context);
-    CALL(library, (void **, const void *), cuModuleLoadData, &module, read_file(ptx_path));
+    void *behind = NULL, *module, *library = open_cuda(ptx_path, &module);
     CALL(library, (void **, void *, const char *), cuModuleGetFunction, &kernel, module, "spin_ns_none");
     CALL(library, (void **, void *, const char *), cuModuleGetFunction, &spin, module, "spin_ns");
     hooked.launch = (launch_fn)need(library, "cuLaunchKernel");
@@ -175,12 +135,6 @@ static void measure(int memory, int rounds, FILE *out) {
         if (i >= 0)
             fprintf(out, "%.2f %.2f\n", through, without);
     }
-}
-
-static uint64_t monotonic_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* One kernel at a time, as fast as it is let. The first line appears once the first kernel has completed. */

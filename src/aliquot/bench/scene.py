@@ -11,13 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aliquot.bench.fig6 import Ask, Sample, Tenant
 from aliquot.bench.progress import Interval, Totals, read_intervals, read_totals
+from aliquot.driver.native import native_part
 from aliquot.model.errors import AliquotError
 
 if TYPE_CHECKING:
@@ -25,10 +27,29 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 20.0
+NATIVE_CLIENT: Final = "bench/aliquot-bench-client"
+SPIN_PTX: Final = "spin.ptx"
+
+
+Program = Callable[[Path], list[str]]
+"""The command of a client, by the file that its counts go to."""
 
 
 class ClientFailed(AliquotError):
     """A client ended or stayed silent when it should have run."""
+
+
+def python_client(*mode: str) -> Program:
+    """A mode of `aliquot.bench.client` and its options."""
+    return lambda progress: [sys.executable, "-m", "aliquot.bench.client", *mode, "--progress", str(progress)]
+
+
+def native_client(mode: str, *options: str) -> Program:
+    """A mode of native/bench/client.c with what follows the progress file."""
+    # The wheel is a folder on disk, so the file stays where it is.
+    ptx = Path(str(files("aliquot.bench").joinpath(SPIN_PTX)))
+    program = native_part(NATIVE_CLIENT)
+    return lambda progress: [str(program), mode, str(ptx), str(progress), *options]
 
 
 class Running(Protocol):
@@ -106,11 +127,14 @@ class Scene:
 
     def start(self, tenant: Tenant, ask: Ask, mode: str, *options: str) -> Client:
         """Start one client in a mode of `aliquot.bench.client` with further options."""
+        return self.start_program(tenant, ask, python_client(mode, *options))
+
+    def start_program(self, tenant: Tenant, ask: Ask, program: Program) -> Client:
+        """Start one client by the command that `program` gives for its progress file."""
         progress = self._directory / f"{tenant}.progress"
-        argv = [sys.executable, "-m", "aliquot.bench.client", mode, "--progress", str(progress), *options]
         process = self._engine.spawn(
             str(tenant),
-            argv,
+            program(progress),
             dict(os.environ),
             request_milli=ask.request_milli,
             limit_milli=ask.limit_milli,
@@ -219,9 +243,37 @@ def default_emulation() -> str | None:
     return None
 
 
-def start_all(stage: Scene, wanted: Sequence[tuple[Tenant, Ask, Sequence[str]]]) -> list[Client]:
+def start_all(stage: Scene, wanted: Sequence[tuple[Tenant, Ask, Program]]) -> list[Client]:
     """Start several clients at once and return when each has launched."""
-    started = [stage.start(tenant, ask, *options) for tenant, ask, options in wanted]
+    started = [stage.start_program(tenant, ask, program) for tenant, ask, program in wanted]
     for client in started:
         client.wait_ready()
     return started
+
+
+@contextmanager
+def bare_clients(emulate: str | None, wanted: Sequence[tuple[Tenant, Program]]) -> Iterator[list[Client]]:
+    """Clients on the driver itself, with no hook and no arbiter, each past its first kernel; ended afterwards.
+
+    Where several run, nothing but the driver's own time slices is between them.
+    """
+    from aliquot.standalone.machine import find_machine
+
+    with tempfile.TemporaryDirectory(prefix="aliquot-bench-") as name:
+        directory = Path(name)
+        machine = find_machine(emulate or default_emulation(), directory / "machine")
+        env = dict(os.environ)
+        if machine.emulated:
+            env["LD_LIBRARY_PATH"] = str(machine.libcuda.parent)
+        clients: list[Client] = []
+        try:
+            for tenant, program in wanted:
+                progress = directory / f"{tenant}.progress"
+                process = subprocess.Popen(program(progress), env=env, stdout=subprocess.DEVNULL)
+                clients.append(Client(tenant, process, progress))
+            for client in clients:
+                client.wait_ready()
+            yield clients
+        finally:
+            for client in clients:
+                client.end()

@@ -21,7 +21,7 @@ from typing import Any, Final
 from aliquot.bench.fig6 import Ask, Sample, Tenant
 from aliquot.bench.fig6 import shares as shares_between
 from aliquot.bench.figures import worst_error
-from aliquot.bench.scene import scene, start_all
+from aliquot.bench.scene import Program, python_client, scene, start_all
 
 SECONDS: Final = 20.0
 TICK_S: Final = 0.5
@@ -38,10 +38,10 @@ class Mix:
     charged: bool = False
 
     @property
-    def wanted(self) -> list[tuple[Tenant, Ask, Sequence[str]]]:
+    def wanted(self) -> list[tuple[Tenant, Ask, Program]]:
         """As a scene starts them."""
         return [
-            (Tenant(f"t{number}"), Ask(request, limit, 1024), options)
+            (Tenant(f"t{number}"), Ask(request, limit, 1024), python_client(*options))
             for number, (request, limit, options) in enumerate(self.tenants)
         ]
 

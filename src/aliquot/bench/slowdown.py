@@ -1,92 +1,121 @@
-"""`aliquot bench slowdown`: what being shared costs (KubeShare Fig. 7).
+"""`aliquot bench slowdown`: what being shared costs, by time slice (KubeShare Fig. 7) and by length of kernel.
 
-Method: one client runs kernels of 2 ms, a few ahead, and its rate of completed kernels is taken over `seconds`: first
-without Aliquot, on the driver itself, then alone under the hook with the whole GPU as its request: `alone_percent` is
-how much slower that is. Then two such clients with half of the GPU each run at a fixed quota of 30, 60, 100 and 160 ms;
-the slowdown is one minus the sum of their rates, each as a part of its lone rate under the hook.
+Method: a C client (native/bench/client.c) keeps a few milliseconds of kernels of one length in flight, and its rate of
+completed kernels is taken over `seconds`: first without Aliquot, on the driver itself, then alone under the hook with
+the whole GPU as its request. `alone_percent` is how much slower that is. Then two such clients share the GPU, with half
+of it each; their slowdown is one minus the sum of their rates, each as a part of the lone rate under the hook.
 
-Below zero means faster: within noise, or two clients filling each other's gaps.
+`quota` has the slowdown of kernels of 2 ms at fixed quotas of 30, 60, 100 and 160 ms. `by_kernel_us` has kernels of
+5 us to 2 ms at the quota that is the default, and `done_per_charged` of the two together: the time of the kernels that
+they completed for each second that the arbiter charged them, which is 1 when a turn has no pauses. It counts the
+driver's own pauses between kernels as well, so `bare_done_per_s`, the GPU time that one client without Aliquot
+completes in a second, stands beside it.
+
+A percentage below zero means faster: within noise, or two clients filling each other's gaps.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from aliquot.bench.fig6 import Ask, Tenant
+from aliquot.bench.fig6 import Ask, Sample, Tenant
 from aliquot.bench.figures import slowdown_percent
-from aliquot.bench.scene import Client, Scene, default_emulation, scene, start_all
+from aliquot.bench.scene import Client, Program, Scene, bare_clients, native_client, scene, start_all
 
 QUOTAS_MS: Final = (30, 60, 100, 160)
+QUOTA_KERNEL_US: Final = 2000
+KERNELS_US: Final = (5, 10, 20, 50, 200, 2000)
 SECONDS: Final = 8.0
-_OPTIONS: Final = ("steady", "--kernel-ms", "2")
+SETTLE_S: Final = 2.0
+_HALF: Final = Ask(500, 1000, 1024)
+
+
+def _program(kernel_us: int) -> Program:
+    return native_client("steady", str(kernel_us * 1000))
 
 
 def rates(clients: Sequence[Client], seconds: float) -> list[float]:
-    """Completed kernels per second of each client over the same stretch of time."""
+    """Completed kernels per second of each client over the same stretch of time, by our clock."""
     first = [client.totals for client in clients]
+    began_s = time.monotonic()
     time.sleep(seconds)
     last = [client.totals for client in clients]
-    pairs = zip(first, last, strict=True)
-    return [(b.completed - a.completed) * 1e9 / (b.at_ns - a.at_ns) for a, b in pairs if a and b]
+    span_s = time.monotonic() - began_s
+    return [(b.completed - a.completed) / span_s for a, b in zip(first, last, strict=True) if a and b]
 
 
-def bare_rate(emulate: str | None, seconds: float) -> float:
-    """The rate without Aliquot."""
-    from aliquot.standalone.machine import find_machine
-
-    with tempfile.TemporaryDirectory(prefix="aliquot-bench-") as name:
-        directory = Path(name)
-        machine = find_machine(emulate or default_emulation(), directory / "machine")
-        env = _environment(machine.libcuda.parent if machine.emulated else None)
-        progress = directory / "bare.progress"
-        argv = [sys.executable, "-m", "aliquot.bench.client", *_OPTIONS, "--progress", str(progress)]
-        process = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL)
-        client = Client(Tenant("bare"), process, progress)
-        try:
-            client.wait_ready()
-            time.sleep(1)
-            return rates([client], seconds)[0]
-        finally:
-            client.end()
+def bare_rate(emulate: str | None, kernel_us: int, seconds: float) -> float:
+    """Kernels per second without Aliquot."""
+    with bare_clients(emulate, [(Tenant("bare"), _program(kernel_us))]) as clients:
+        time.sleep(1)
+        return rates(clients, seconds)[0]
 
 
-def _environment(libraries: Path | None) -> dict[str, str] | None:
-    """This process's environment, with a folder of libraries first when one is given."""
-    return None if libraries is None else dict(os.environ) | {"LD_LIBRARY_PATH": str(libraries)}
-
-
-def _alone(stage: Scene, seconds: float) -> float:
-    (client,) = start_all(stage, [(Tenant("alone"), Ask(1000, 1000, 1024), _OPTIONS)])
+def _alone(stage: Scene, kernel_us: int, seconds: float) -> float:
+    tenant = Tenant(f"alone-{kernel_us}")
+    clients = start_all(stage, [(tenant, Ask(1000, 1000, 1024), _program(kernel_us))])
     time.sleep(1)
-    rate = rates([client], seconds)[0]
-    stage.end(client.tenant)
+    rate = rates(clients, seconds)[0]
+    stage.end(tenant)
     return rate
 
 
-def slowdown(emulate: str | None, quotas_ms: Sequence[int] = QUOTAS_MS, seconds: float = SECONDS) -> dict[str, Any]:
-    """Alone and at each quota, in percent."""
-    bare = bare_rate(emulate, seconds)
+def done_per_charged(first: Sample, last: Sample) -> float:
+    """Kernel time completed for each second charged, of all tenants together, between two samples."""
+    done_ns = sum(last.completed_ns[tenant] - ns for tenant, ns in first.completed_ns.items())
+    charged_ns = sum(last.charged_ns[tenant] - ns for tenant, ns in first.charged_ns.items())
+    return done_ns / charged_ns if charged_ns else 0.0
+
+
+def _two(stage: Scene, kernel_us: int, seconds: float) -> tuple[float, float]:
+    """Kernels per second of two halves together, and their `done_per_charged`."""
+    clients = start_all(stage, [(Tenant(name), _HALF, _program(kernel_us)) for name in ("t0", "t1")])
+    time.sleep(SETTLE_S)
+    first = stage.sample()
+    together = sum(rates(clients, seconds))
+    return together, done_per_charged(first, stage.sample())
+
+
+def quota_case(emulate: str | None, alone: float, quota_ms: int, seconds: float) -> dict[str, Any]:
+    """Two tenants with kernels of 2 ms at one quota, against the lone rate under the hook."""
+    with scene(emulate, quota="fixed", quota_ms=quota_ms) as stage:
+        together, _ = _two(stage, QUOTA_KERNEL_US, seconds)
+    return {"quota_ms": quota_ms, "slowdown_percent": round(slowdown_percent(alone, together), 2)}
+
+
+def kernel_case(emulate: str | None, kernel_us: int, seconds: float) -> dict[str, Any]:
+    """One length of kernel: without Aliquot, alone under the hook, and two tenants."""
+    bare = bare_rate(emulate, kernel_us, seconds)
     with scene(emulate) as stage:
-        alone = _alone(stage, seconds)
+        alone = _alone(stage, kernel_us, seconds)
+    with scene(emulate) as stage:
+        together, done = _two(stage, kernel_us, seconds)
+    return {
+        "kernel_us": kernel_us,
+        "alone_percent": round(slowdown_percent(bare, alone), 2),
+        "slowdown_percent": round(slowdown_percent(alone, together), 2),
+        "done_per_charged": round(done, 4),
+        "bare_done_per_s": round(bare * kernel_us / 1e6, 4),
+    }
+
+
+def slowdown(
+    emulate: str | None,
+    quotas_ms: Sequence[int] = QUOTAS_MS,
+    kernels_us: Sequence[int] = KERNELS_US,
+    seconds: float = SECONDS,
+) -> dict[str, Any]:
+    """Alone, at each quota and for each length of kernel."""
+    bare = bare_rate(emulate, QUOTA_KERNEL_US, seconds)
+    with scene(emulate) as stage:
+        alone = _alone(stage, QUOTA_KERNEL_US, seconds)
         gpu, emulated = stage.gpu, stage.emulated
-    cases = []
-    half = Ask(500, 1000, 1024)
-    for quota_ms in quotas_ms:
-        with scene(emulate, quota="fixed", quota_ms=quota_ms) as stage:
-            clients = start_all(stage, [(Tenant(name), half, _OPTIONS) for name in ("t0", "t1")])
-            time.sleep(2)
-            together = sum(rates(clients, seconds))
-        cases.append({"quota_ms": quota_ms, "slowdown_percent": round(slowdown_percent(alone, together), 2)})
     return {
         "alone_percent": round(slowdown_percent(bare, alone), 2),
-        "quota": cases,
+        "quota": [quota_case(emulate, alone, quota_ms, seconds) for quota_ms in quotas_ms],
+        "by_kernel_us": [kernel_case(emulate, kernel_us, seconds) for kernel_us in kernels_us],
         "emulated": emulated,
         "gpu": gpu,
     }

@@ -29,9 +29,9 @@ def _emulate(command: Callable[..., None]) -> Callable[..., None]:
     command = click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="What to print.")(
         command
     )
-    return click.option("--emulate", metavar="PROFILE", help="Use an emulated GPU; v100 where there is no driver.")(
-        command
-    )
+    return click.option(
+        "--emulate", metavar="PROFILE", help="Use an emulated GPU, such as h100. [default: v100 where no driver is]"
+    )(command)
 
 
 def _show(figures: dict[str, Any], output: str) -> None:
@@ -91,11 +91,23 @@ def shares(emulate: str | None, output: str, seconds: float, names: tuple[str, .
 @bench.command()
 @_emulate
 @click.option("--seconds", type=float, default=8.0, show_default=True, help="Time per rate.")
-def slowdown(emulate: str | None, output: str, seconds: float) -> None:
-    """Percent lost alone under the hook, and by two tenants at each quota."""
+@click.option("--quota-ms", type=click.IntRange(1), multiple=True, help="Only these quotas. [default: 30 60 100 160]")
+@click.option(
+    "--kernel-us", type=click.IntRange(1), multiple=True, help="Only these kernels. [default: 5 10 20 50 200 2000]"
+)
+def slowdown(
+    emulate: str | None, output: str, seconds: float, quota_ms: tuple[int, ...], kernel_us: tuple[int, ...]
+) -> None:
+    """Percent lost alone under the hook and by two tenants, by quota and by length of kernel.
+
+    Naming quotas or kernels leaves out what is not named.
+    """
+    from aliquot.bench.slowdown import KERNELS_US, QUOTAS_MS
     from aliquot.bench.slowdown import slowdown as measure
 
-    _show(measure(emulate, seconds=seconds), output)
+    everything = not quota_ms and not kernel_us
+    quotas, kernels = (QUOTAS_MS, KERNELS_US) if everything else (quota_ms, kernel_us)
+    _show(measure(emulate, quotas, kernels, seconds), output)
 
 
 @bench.command()

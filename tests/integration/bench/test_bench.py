@@ -61,6 +61,16 @@ def test_an_unknown_mix_is_named():
     assert "steady" in done.output
 
 
+def test_the_cost_of_short_kernels_is_measured():
+    """A length of kernel has its own slowdown and completed time per charged time; what is not named is left out."""
+    seen = figures("slowdown", "--kernel-us", "50", "--seconds", "0.5")
+
+    (case,) = seen["by_kernel_us"]
+    assert [50, []] == [case["kernel_us"], seen["quota"]]
+    assert 0.3 < case["done_per_charged"] < 1.2
+    assert case["slowdown_percent"] < 70
+
+
 @pytest.mark.timeout(240)
 def test_the_promise_of_figure_six(tmp_path):
     """Fig. 6 of KubeShare with real CUDA clients: every share within 0.02, facts as JSON, two pictures."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from aliquot.bench.progress import read_intervals, read_totals
+from aliquot.bench.scene import native_client
 from aliquot.driver import emulation
 
 pytest.importorskip("cuda.bindings")
@@ -59,3 +62,30 @@ def test_allocations_are_timed(run_client):
     _, progress = run_client("memory")
 
     assert len(read_intervals(progress)) > 100
+
+
+@pytest.fixture
+def run_native(machine, tmp_path):
+    """Runs a mode of the native client for a second and a half; its progress file."""
+
+    def run(mode: str, *options: str):
+        progress = tmp_path / "progress"
+        env = dict(os.environ) | {"LD_LIBRARY_PATH": str(machine.libcuda.parent)}
+        process = subprocess.Popen(native_client(mode, *options)(progress), env=env)
+        until_s = time.monotonic() + 20
+        while read_totals(progress) is None and time.monotonic() < until_s:
+            time.sleep(0.01)
+        time.sleep(1.5)
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(10)
+        return progress
+
+    return run
+
+
+def test_the_native_client_keeps_the_gpu_busy_with_short_kernels(run_native):
+    """Kernels of 20 us follow one another without the program's own pauses, and each is counted once."""
+    totals = read_totals(run_native("steady", "20000"))
+
+    assert totals.completed * 20_000 == totals.kernel_ns
+    assert 0.5 < totals.kernel_ns / (totals.at_ns - totals.ready_ns) <= 1.05
