@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aliquot.model.errors import UserError
-
 if TYPE_CHECKING:
     from aliquot.kube.convert import Converted
 
 TARGETS = ("aliquot", "tencent", "aliyun", "hami", "kubeshare1", "kubeshare2", "nvidia")
-
-
-class UnreadableManifest(UserError):
-    """The file is no YAML."""
 
 
 @click.command()
@@ -38,34 +32,22 @@ def convert(files: tuple[str, ...], target: str, aliyun_unit: str, output: str) 
     What asks for no GPU comes out as it went in. Comments of the file are not kept. What has no counterpart is told on
     stderr, one line each.
     """
+    from aliquot.cli.pods import read_text
     from aliquot.kube.convert import convert as convert_document
     from aliquot.kube.convert import who
     from aliquot.kube.dialects import NATIVE, foreign
+    from aliquot.kube.manifest import read_yaml
 
     others = foreign(aliyun_unit="MiB" if aliyun_unit == "MiB" else "GiB")
     words = NATIVE if target == "aliquot" else others[target]
     made: list[Converted] = []
     for file in files:
-        for document in _documents(file):
+        for document in read_yaml(read_text(file), file):
             made += convert_document(document, words, others)
     for one in made:
         for note in one.notes:
             click.echo(f"{who(one.document)}: {note}", err=True)
     click.echo(_text([one.document for one in made], output), nl=False)
-
-
-def _documents(file: str) -> list[Any]:
-    import yaml
-
-    from aliquot.cli.pods import read_text
-
-    try:
-        return [document for document in yaml.safe_load_all(read_text(file)) if document is not None]
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark is not None else ""
-        problem = getattr(error, "problem", None) or error
-        raise UnreadableManifest(f"{file} is not readable as YAML: {where}{problem}") from None
 
 
 def _text(documents: list[dict[str, Any]], output: str) -> str:

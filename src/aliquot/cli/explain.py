@@ -85,7 +85,7 @@ def _of_file(file: str) -> list[tuple[str, Ask]]:
     from aliquot.cli.pods import read_text
     from aliquot.standalone.pods import read_documents
 
-    return [(pod.full_name, _ask_of(pod)) for pod in read_documents(read_text(file))]
+    return [(pod.full_name, _ask_of(pod)) for pod in read_documents(read_text(file), file)]
 
 
 def _ask_of(pod: SharePod) -> Ask:

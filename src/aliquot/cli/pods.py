@@ -53,13 +53,10 @@ def _call(verb: str, **fields: Any) -> Call:
 @click.option("-f", "--filename", "file", required=True, type=click.Path(), help="YAML with SharePods; - is stdin.")
 def apply(file: str) -> None:
     """Give SharePods to the engine: new ones start, changed ones start anew, equal ones stay."""
-    from aliquot.standalone.pods import Unreadable, read_documents
+    from aliquot.standalone.pods import read_documents
 
     text = read_text(file)
-    try:
-        read_documents(text)  # the user's mistakes need no engine to be found
-    except Unreadable as error:
-        raise UnreadableFile(f"{file}: {error}") from None
+    read_documents(text, file)  # the user's mistakes need no engine to be found
     for line in _ask(_call("apply", text=text)).lines or []:
         click.echo(line)
 
@@ -120,7 +117,9 @@ def delete(name: str, file: str | None) -> None:
 
     if bool(name) == bool(file):
         raise UserError("name one SharePod, or a file with -f: aliquot delete NAME")
-    names = [name.removeprefix("sharepod/")] if file is None else [p.full_name for p in read_documents(read_text(file))]
+    names = [name.removeprefix("sharepod/")]
+    if file is not None:
+        names = [pod.full_name for pod in read_documents(read_text(file), file)]
     for each in names:
         for line in _ask(_call("delete", name=each)).lines or []:
             click.echo(line)

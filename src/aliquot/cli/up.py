@@ -76,7 +76,7 @@ def up(
 
     text = "" if file is None else read_text(file)
     if text:
-        read_documents(text)
+        read_documents(text, file or "")
     maker(policy or DEFAULT_POLICY)  # an unknown name is told before anything starts
     for option, number in (("--port", port if web else None), ("--metrics-port", metrics_port)):
         if number:

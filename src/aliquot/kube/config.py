@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import httpx2
 import msgspec
-import yaml
 from lightkube.config.client_adapter import AsyncClient, ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.config.models import NameValue, User, UserExec
 from lightkube.core.exceptions import ConfigError
 
 from aliquot.kube.errors import BadKubeConfig
+from aliquot.kube.manifest import BadYaml, read_yaml_file
 
 DEFAULT_FILE: Final = "~/.kube/config"
 _EXEC_V1: Final = "client.authentication.k8s.io/v1"
@@ -94,9 +94,9 @@ def _from_files(paths: str) -> KubeConfig:
 def _read(path: Path) -> dict[str, Any]:
     """A kubeconfig with its file names made absolute, since they are relative to its own folder."""
     try:
-        document = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadKubeConfig(f"{path} can not be read as a kubeconfig: {' '.join(str(error).split())}") from None
+        document = read_yaml_file(path)
+    except BadYaml as error:
+        raise BadKubeConfig(str(error)) from None
     if not isinstance(document, dict):
         raise BadKubeConfig(f"{path} is no kubeconfig: it holds no mapping")
     for section, inner, keys in _FILES_IN:

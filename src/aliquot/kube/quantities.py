@@ -14,7 +14,7 @@ from typing import Final
 from aliquot.model.quantities import BadQuantity
 
 Quantity = str | int | float
-_TEXT: Final = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
+_TEXT: Final = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
 _SUFFIX: Final = {
     "": Fraction(1),
     "n": Fraction(1, 10**9),
@@ -34,7 +34,7 @@ def parse_quantity(text: Quantity) -> Fraction:
     Raises:
         BadQuantity: not in the form of a quantity.
     """
-    written = str(text).strip()
+    written = text.strip() if isinstance(text, str) else str(text) if abs(text) < 10**_MOST_DIGITS else "too long"
     found = _TEXT.fullmatch(written) if len(written) <= _MOST_DIGITS else None
     if found is None:
         raise BadQuantity(f'"{written:.40}" is no quantity; write a number with a suffix such as 500m, 4Gi or 2')

@@ -14,7 +14,7 @@ from typing import Final
 from aliquot.model.errors import UserError
 
 MILLI: Final = 1000
-_NUMBER: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z%]*)")
+_NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*([A-Za-z%]{0,2})", re.ASCII)
 _MIB: Final = Fraction(1024 * 1024)
 _BYTES: Final = {
     "Ki": Fraction(1024),
@@ -32,9 +32,19 @@ class BadQuantity(UserError):
     """A text that is no quantity of the kind asked."""
 
 
+def _text_of(value: str | int | float) -> str:
+    if isinstance(value, int) and abs(value) >= 10**18:
+        return "a number of more than 18 digits"  # Python refuses to write the longest ones
+    return str(value)
+
+
 def _split(text: str | int | float) -> tuple[Fraction, str] | None:
-    found = _NUMBER.fullmatch(str(text).strip())
+    found = _NUMBER.fullmatch(_text_of(text).strip())
     return None if found is None else (Fraction(found[1]), found[2])
+
+
+def _shown(text: str | int | float) -> str:
+    return f"{_text_of(text):.40}"
 
 
 def parse_milli(text: str | int | float) -> int:
@@ -45,7 +55,7 @@ def parse_milli(text: str | int | float) -> int:
     """
     parts = _split(text)
     if parts is None or parts[1] not in ("", "m"):
-        raise BadQuantity(f'"{text}" is no fraction of a GPU; write 0.3 or 300m')
+        raise BadQuantity(f'"{_shown(text)}" is no fraction of a GPU; write 0.3 or 300m')
     milli = parts[0] if parts[1] == "m" else parts[0] * MILLI
     if milli.denominator != 1:
         raise BadQuantity(f'"{text}" is finer than a thousandth of a GPU; write at most three decimals')
@@ -82,7 +92,9 @@ def parse_memory(text: str | int | float) -> Memory:
     """
     parts = _split(text)
     if parts is None or (parts[1] not in ("", "%") and parts[1] not in _BYTES):
-        raise BadQuantity(f'"{text}" is no amount of memory; write 4Gi, 512Mi, 4096 (MiB) or 25% (of the device)')
+        raise BadQuantity(
+            f'"{_shown(text)}" is no amount of memory; write 4Gi, 512Mi, 4096 (MiB) or 25% (of the device)'
+        )
     number, unit = parts
     if unit == "%":
         if not 0 < number <= 100:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.model.errors import UserError
 
 MOST_IDS: Final = 1000
@@ -122,9 +123,9 @@ def read_settings(file: Path | None, flags: dict[str, Any]) -> Settings:
     given: dict[str, Any] = {}
     if file is not None:
         try:
-            given = yaml.safe_load(file.read_text()) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise BadSettings(f"--config {file}: {' '.join(str(error).split())}") from None
+            given = read_yaml_file(file) or {}
+        except BadYaml as error:
+            raise BadSettings(f"--config {error}") from None
         if not isinstance(given, dict):
             raise BadSettings(f"--config {file}: it holds no mapping of settings to values")
     given |= {name.replace("_", "-"): value for name, value in flags.items() if value is not None}

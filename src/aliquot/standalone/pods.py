@@ -11,8 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
+from aliquot.kube.manifest import BadYaml, read_yaml
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
@@ -29,25 +28,16 @@ class UnknownPod(UserError):
     """No SharePod by that name."""
 
 
-class Unreadable(UserError):
-    """The text is not YAML."""
-
-
-def read_documents(text: str) -> list[SharePod]:
-    """The SharePods of a YAML text.
+def read_documents(text: str, name: str = "") -> list[SharePod]:
+    """The SharePods of a YAML text; `name` is its file, for messages.
 
     Raises:
-        Unreadable: no YAML, with the line.
+        BadYaml: no YAML, with the line.
         BadSharePod: one of them does not make sense; then none counts.
     """
-    try:
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark is not None else ""
-        raise Unreadable(f"not readable as YAML: {where}{getattr(error, 'problem', None) or error}") from None
+    documents = read_yaml(text, name)
     if not documents:
-        raise Unreadable("there is no SharePod in this file")
+        raise BadYaml(f"there is no SharePod in {name or 'this text'}")
     return [parse_sharepod(document) for document in documents]
 
 

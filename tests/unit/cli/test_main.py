@@ -72,7 +72,7 @@ def test_a_users_mistake_is_one_sentence_and_status_2(words, sentence, tmp_path)
     ("text", "sentence"),
     [
         ("a: [1, 2", "not readable as YAML: line 1"),
-        ("", "there is no SharePod in this file"),
+        ("", "there is no SharePod in "),
         ("just text", "a SharePod is a mapping"),
         ("apiVersion: aliquot.dev/v1alpha1\nkind: SharePod\nmetadata: {name: a}\nspec: {gpu: {reqest: 1}}", "reqest"),
     ],

@@ -89,6 +89,17 @@ HAMI = {
         pod(limits("main", {"nvidia.com/gpu": 2}), annotations={"nvidia.com/use-gputype": "A100,V100"}),
         main(GpuRequest(2000, model="A100|V100")),
     ),
+    # README of the same examples: the full name of a type is NVIDIA- and NVML's name
+    "full type names": (
+        pod(
+            limits("main", {"nvidia.com/gpu": 1}),
+            annotations={
+                "nvidia.com/use-gputype": "NVIDIA-Tesla V100-SXM2-16GB",
+                "nvidia.com/nouse-gputype": "NVIDIA-NVIDIA A100-SXM4-40GB",
+            },
+        ),
+        main(GpuRequest(1000, model="Tesla V100-SXM2-16GB"), models_not=("NVIDIA A100-SXM4-40GB",)),
+    ),
     # specify_uuid_to_use.yaml
     "specify_uuid_to_use": (
         pod(limits("main", {"nvidia.com/gpu": 1}), annotations={"nvidia.com/use-gpuuuid": "GPU-123456"}),

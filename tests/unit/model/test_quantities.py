@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,3 +55,17 @@ def test_what_is_no_memory_is_refused(text):
 def test_memory_is_shown_with_its_unit():
     """Amounts from 1 GiB on are shown in GiB, smaller ones in MiB."""
     assert ("4.0 GiB", "300 MiB") == (format_mib(4096), format_mib(300))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["9" * 5000, "0." + "3" * 5000, "9" * 5000 + "Gi", 10**5000, "\u0663", "1e400"],
+    ids=["digits", "decimals", "unit", "int", "arabic digit", "exponent"],
+)
+@pytest.mark.parametrize("parse", [parse_milli, parse_memory])
+def test_numbers_of_any_length_are_refused_in_one_short_sentence(parse: Callable[[str | int], object], text: str | int):
+    """Python's own limits on long numbers never show, and the message does not repeat thousands of digits."""
+    with pytest.raises(BadQuantity) as refused:
+        parse(text)
+
+    assert len(str(refused.value)) < 200

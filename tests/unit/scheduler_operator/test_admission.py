@@ -90,6 +90,41 @@ def test_a_misspelt_word_of_ours_is_refused_also_when_nothing_else_asks():
     assert said.faults[0].startswith('metadata.annotations["aliquot.dev/gpu-requst"] is no annotation of Aliquot')
 
 
+def test_a_misspelt_resource_of_ours_is_refused():
+    """It would ask for nothing, and the pod would wait for ever: the refusal lists the resources there are."""
+    alone = Admission().mutate(ask(pod({"aliquot.dev/gpu-percents": 30})))
+    beside = Admission().mutate(ask(pod({"aliquot.dev/gpu-percent": 30, "aliquot.dev/gpu-mem": "4Gi"})))
+
+    assert (
+        'spec.containers[main].resources.limits["aliquot.dev/gpu-percents"] is not a resource of Aliquot; '
+        "it knows aliquot.dev/gpu-percent, aliquot.dev/gpu-memory",
+    ) == alone.faults
+    assert 1 == len(beside.faults) and '"aliquot.dev/gpu-mem"' in beside.faults[0]
+
+
+def test_a_share_of_zero_is_refused_as_such():
+    """The refusal speaks of the share, not of memory that nobody asked for."""
+    said = Admission().mutate(ask(pod({"aliquot.dev/gpu-percent": 0})))
+
+    assert (
+        'spec.containers[main].resources.limits["aliquot.dev/gpu-percent"] is 0, which is no share; the least is 1',
+    ) == said.faults
+
+
+@pytest.mark.parametrize("memory", ["4G", "4000M", "4e9", 4 * 10**9, "4Gi", "1"])
+def test_memory_in_any_quantity_leaves_limits_and_requests_equal(memory: str | int):
+    """The API server copied the limit to the requests before it asks, and refuses a pod in which they differ."""
+    wanted = {"aliquot.dev/gpu-percent": 10, "aliquot.dev/gpu-memory": memory}
+    document = pod(wanted)
+    document["spec"]["containers"][0]["resources"]["requests"] = dict(wanted)
+    said = Admission().mutate(ask(document))
+    made = said.changed if said.changed is not None else document
+    resources = made["spec"]["containers"][0]["resources"]
+
+    assert () == said.faults
+    assert resources["limits"] == resources["requests"]
+
+
 def test_whole_gpus_are_left_to_the_stock_plugin_where_it_has_them():
     """Coexist: nvidia.com/gpu stays as it is; HAMi's fractions are ours all the same."""
     admission = Admission(whole=False)

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import click
 import msgspec
-import yaml
 
 from aliquot.cli.kubectl.printing import form_option, show, target_options
 from aliquot.cli.kubectl.scene import Scene, Target, listed, read_scene
@@ -18,6 +17,7 @@ from aliquot.cli.kubectl.scheduler_link import Link, scheduler_option
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import read
 from aliquot.kube.errors import Forbidden, KubeError
+from aliquot.kube.manifest import read_yaml_file
 from aliquot.kube.names import GPU_PERCENT, GPUS
 from aliquot.kube.objects import Pod, Wire
 from aliquot.kube.plan import BadPlan, read_plan
@@ -189,10 +189,7 @@ def configuration(path: Path) -> list[Finding]:
     Raises:
         UserError: the file can not be read.
     """
-    try:
-        given = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path} can not be read: {' '.join(str(error).split())}") from None
+    given = read_yaml_file(path)
     if not isinstance(given, dict) or given.get("kind") != "KubeSchedulerConfiguration":
         raise UserError(f"{path} is no KubeSchedulerConfiguration; give the file that kube-scheduler's --config names")
     return _of_configuration(given)

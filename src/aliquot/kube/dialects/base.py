@@ -187,6 +187,9 @@ def put(document: dict[str, Any], words: Words) -> None:
         if resources := words.resources.get(container.get("name", "")):
             held = container.setdefault("resources", {})
             held["limits"] = {**(held.get("limits") or {}), **resources}
+            # The API server copies limits to requests before admission and wants both equal after it.
+            if copied := {name: value for name, value in resources.items() if name in (held.get("requests") or {})}:
+                held["requests"] = {**held["requests"], **copied}
 
 
 def _strip_map(outer: dict[str, Any], key: str, prefixes: tuple[str, ...]) -> None:

@@ -123,6 +123,11 @@ def _list(pod: Pod, key: str) -> tuple[str, ...]:
     return tuple(filter(None, (part.strip() for part in pod.metadata.annotations.get(key, "").split(","))))
 
 
+def _models(pod: Pod, key: str) -> tuple[str, ...]:
+    """Models without the vendor that HAMi puts before NVML's name: `NVIDIA-Tesla V100-SXM2-16GB`."""
+    return tuple(model.removeprefix("NVIDIA-") for model in _list(pod, key))
+
+
 def _ask(pod: Pod, c: Container, role: Role, path: str, faults: list[str]) -> ContainerAsk | None:
     before = len(faults)
     number = count(c, path, GPU, faults) if asked(c, GPU) is not None else 1
@@ -141,7 +146,7 @@ def _ask(pod: Pod, c: Container, role: Role, path: str, faults: list[str]) -> Co
         request_milli=number * MILLI if whole else max(cores, 1) * LEAST_MILLI,
         limit_milli=None if whole else (cores * LEAST_MILLI or MILLI),
         memory=_memory(mib, part, whole=whole, number=number),
-        model="|".join(_list(pod, USE_TYPE)),
+        model="|".join(_models(pod, USE_TYPE)),
         gpu=",".join(use),
     )
     return ContainerAsk(
@@ -149,7 +154,7 @@ def _ask(pod: Pod, c: Container, role: Role, path: str, faults: list[str]) -> Co
         request,
         role,
         1 if whole else number,
-        _list(pod, NOUSE_TYPE),
+        _models(pod, NOUSE_TYPE),
         () if use else _list(pod, NOUSE_UUID),
         int(priority == 0),
     )

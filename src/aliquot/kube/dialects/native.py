@@ -50,7 +50,7 @@ class Native(Foreign):
 
     def read(self, pod: Pod) -> PodAsk:
         """The pod's ask; BadPod lists every fault with its path."""
-        faults = unknown_annotations(pod)
+        faults = unknown_words(pod)
         asking = _asking(pod, faults)
         asks = [ask for entry in asking if (ask := _container(pod, entry, len(asking), faults)) is not None]
         if not asking and not faults:
@@ -128,10 +128,15 @@ def _at(key: str) -> str:
     return f'metadata.annotations["{key}"]'
 
 
-def unknown_annotations(pod: Pod) -> list[str]:
-    """Annotations of ours that do not exist, or name a container that does not."""
+def unknown_words(pod: Pod) -> list[str]:
+    """Resources and annotations with our prefix that do not exist, or name a container that does not."""
     known = [c.name for c, _, _ in containers_of(pod)]
-    faults = []
+    faults = [
+        f'{path}.resources.limits["{name}"] is not a resource of Aliquot; it knows {", ".join(names.RESOURCES)}'
+        for c, _, path in containers_of(pod)
+        for name in dict.fromkeys([*c.resources.limits, *c.resources.requests])
+        if name.startswith(names.PREFIX) and name not in names.RESOURCES
+    ]
     for key in pod.metadata.annotations:
         if not key.startswith(names.PREFIX) or key in _WRITTEN_BY_US:
             continue
@@ -161,12 +166,16 @@ def _asking(pod: Pod, faults: list[str]) -> list[_Entry]:
         before = len(faults)
         percent, memory = count(c, path, names.GPU_PERCENT, faults), _memory(c, path, faults)
         if not percent and request is None and len(faults) == before:
-            faults.append(
-                f'{path} asks for GPU memory but for no share; add "{names.GPU_PERCENT}" to its resources.limits, '
-                "1 is the least"
-            )
+            faults.append(_no_share(c, path))
         found.append(_Entry(c, role, path, percent, memory, request))
     return found
+
+
+def _no_share(c: Container, path: str) -> str:
+    if asked(c, names.GPU_PERCENT) is not None:
+        return f'{path}.resources.limits["{names.GPU_PERCENT}"] is 0, which is no share; the least is 1'
+    way_out = f'add "{names.GPU_PERCENT}" to its resources.limits, 1 is the least'
+    return f"{path} asks for GPU memory but for no share; {way_out}"
 
 
 def _lone_request(

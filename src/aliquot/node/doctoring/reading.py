@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
+from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.node.checkpoint import read_checkpoint
 from aliquot.node.doctoring.host import Arbiter, Cgroups, Folders, FolderState, Host, Kubelet, SocketState
 from aliquot.node.doctoring.runtime import Runtime, containerd, crio, imports_of
@@ -222,8 +222,8 @@ def _crio(root: Path) -> Runtime:
 def _kubelet_configuration(folder: Path) -> dict[str, Any]:
     """What kubeadm and others leave in kubelet's root; empty where there is nothing to be read."""
     try:
-        content = yaml.safe_load((folder / "config.yaml").read_text())
-    except (OSError, ValueError, yaml.YAMLError):
+        content = read_yaml_file(folder / "config.yaml")
+    except BadYaml:
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -20,7 +20,7 @@ from aliquot.kube import names
 from aliquot.kube.custom import GPUQuota, SharePod
 from aliquot.kube.dialects import FOREIGN, NATIVE, read, spoken
 from aliquot.kube.dialects.base import Dialect, Owned, Words, put, strip
-from aliquot.kube.dialects.native import resources_for, unknown_annotations
+from aliquot.kube.dialects.native import resources_for, unknown_words
 from aliquot.kube.objects import MetaOnly, Pod
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
@@ -67,7 +67,7 @@ class Admission:
                 return Answer(tuple(f'metadata.annotations["{key}"] is written by Aliquot alone' for key in forged))
             dialect = spoken(pod, self.dialects)
             if dialect is None:
-                return Answer(tuple(unknown_annotations(pod)))  # misspelt words would ask for nothing, in silence
+                return Answer(tuple(unknown_words(pod)))  # misspelt words would ask for nothing, in silence
             if dialect.name == "nvidia" and not self.whole:
                 return Answer()
             ask = dialect.read(pod)

@@ -1,0 +1,67 @@
+"""Reading the YAML that people write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aliquot.kube.manifest import MAX_DEPTH, BadYaml, read_yaml, read_yaml_file
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
+@pytest.mark.parametrize("levels", [200, 3_000])
+def test_deep_nesting_is_one_sentence(opening: str, levels: int):
+    """However deep a text nests, the reader answers with a sentence and the process goes on."""
+    with pytest.raises(BadYaml) as refused:
+        read_yaml(opening * levels, "deep.yaml")
+
+    assert str(refused.value).startswith("deep.yaml is not readable as YAML: line 1: ")
+
+
+def test_the_deepest_manifest_that_is_read():
+    """A value nested as deeply as allowed is read, one level more is refused."""
+    assert [[]] != read_yaml("[" * MAX_DEPTH + "]" * MAX_DEPTH)
+    with pytest.raises(BadYaml, match=f"nested more than {MAX_DEPTH} levels"):
+        read_yaml("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1))
+
+
+@pytest.mark.parametrize("text", ["a: 2001-99-99", "a: " + "9" * 5000, "a: !!timestamp x"])
+def test_a_value_that_cannot_be_made_is_one_sentence(text: str):
+    """Dates that do not exist and numbers too long for Python are the author's mistakes."""
+    with pytest.raises(BadYaml, match="not readable as YAML"):
+        read_yaml(text)
+
+
+def test_empty_documents_are_left_out():
+    """Separators and comments between documents count for nothing."""
+    assert [{"a": 1}, {"b": 2}] == read_yaml("---\n---\na: 1\n---\n# nothing\n---\nb: 2\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"\xff\xfe", "is not readable as YAML: it is not UTF-8 text"),
+        (b"a: [", "is not readable as YAML: line 1"),
+        (b"a: 1\n---\nb: 2\n", "holds 2 YAML documents; it takes one"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, sentence: str):
+    """The message begins with the file."""
+    file = tmp_path / "settings.yaml"
+    file.write_bytes(content)
+    with pytest.raises(BadYaml) as refused:
+        read_yaml_file(file)
+
+    assert str(refused.value).startswith(f"{file} {sentence}")
+
+
+@given(st.text(max_size=200) | st.text(alphabet="[]{}:-?&*!|>'\"\n a1", max_size=200))
+def test_any_text_is_read_or_refused(text: str):
+    """No text ends in another exception."""
+    try:
+        read_yaml(text)
+    except BadYaml as refused:
+        assert "\n" not in str(refused)
