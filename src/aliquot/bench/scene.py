@@ -21,6 +21,7 @@ from aliquot.bench.fig6 import Ask, Sample, Tenant
 from aliquot.bench.progress import Interval, Totals, read_intervals, read_totals
 from aliquot.driver.native import native_part
 from aliquot.model.errors import AliquotError
+from aliquot.model.extras import require
 
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
@@ -40,7 +41,12 @@ class ClientFailed(AliquotError):
 
 
 def python_client(*mode: str) -> Program:
-    """A mode of `aliquot.bench.client` and its options."""
+    """A mode of `aliquot.bench.client` and its options.
+
+    Raises:
+        MissingExtra: The client's CUDA bindings are not installed.
+    """
+    require("cuda")
     return lambda progress: [sys.executable, "-m", "aliquot.bench.client", *mode, "--progress", str(progress)]
 
 

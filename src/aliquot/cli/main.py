@@ -6,6 +6,7 @@ pay for tables and plots.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Final
 
@@ -14,6 +15,7 @@ import click
 from aliquot.cli.examples import EXAMPLES
 from aliquot.cli.lazy import LazyGroup
 from aliquot.model.errors import AliquotError
+from aliquot.model.extras import missing_extra
 
 # name -> (module, what --help says), in the order of --help: what is used most comes first.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -59,6 +61,7 @@ def run_group(group: click.Group, name: str) -> None:
     """Run a program's commands and end with the status of what happened; `name` is what people call it by."""
     try:
         status = group.main(prog_name=name, standalone_mode=False)
+        sys.stdout.flush()  # what cannot be written is an error like any other, not a traceback at exit
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else error.format_message())
         sys.exit(2)
@@ -78,16 +81,33 @@ def run_group(group: click.Group, name: str) -> None:
         sentence = _expected(error)
         if sentence is None:
             raise
+        _drop_unwritable_output()
         _fail(sentence, 1)
     sys.exit(status if isinstance(status, int) else 0)
 
 
 def _expected(error: Exception) -> str | None:
     """The sentence of a failure that a part below reports in its own way; None for a defect."""
+    if isinstance(error, ModuleNotFoundError):
+        extra = missing_extra(error.name or "")
+        return None if extra is None else str(extra)
     from aliquot.arbiter.client import ArbiterError
     from aliquot.driver.native import NativePartMissing
 
-    return _one_line(str(error)) if isinstance(error, ArbiterError | NativePartMissing) else None
+    if isinstance(error, ArbiterError | NativePartMissing):
+        return _one_line(str(error))
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{os.strerror(error.errno).lower()}"
+    return None
+
+
+def _drop_unwritable_output() -> None:
+    """Where stdout takes nothing more, keep the interpreter from trying again at exit, with a traceback."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _one_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +11,13 @@ import pytest
 
 from aliquot.cli.main import COMMANDS
 from aliquot.cli.top import BAR_CELLS, bar
+from aliquot.model.extras import EXTRAS, installed
 
 ENGINE_FREE_COMMANDS = [name for name in COMMANDS if name != "arbiter"]
 
 
 def aliquot(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command and keep what it says."""
-    import os
-
     return subprocess.run(
         [sys.executable, "-m", "aliquot.cli", *words], capture_output=True, text=True, timeout=60, env=os.environ | env
     )
@@ -92,6 +92,60 @@ def test_without_an_engine_the_way_to_one_is_told(words, tmp_path):
     done = aliquot(*words, ALIQUOT_RUNTIME_DIR=str(tmp_path / "r"))
 
     assert (1, True) == (done.returncode, "Start one: aliquot up" in done.stderr)
+
+
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {modules}: raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Block())
+from aliquot.cli.{program} import main
+sys.argv = ["aliquot", *{words}]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "extra"),
+    [
+        ("main", ["scheduler"], "cluster"),
+        ("main", ["node", "--emulate", "h100"], "cluster"),
+        ("main", ["doctor", "--node"], "cluster"),
+        ("kubectl", ["get", "gpus"], "cluster"),
+        ("kubectl", ["top"], "cluster"),
+        ("kubectl", ["doctor"], "cluster"),
+        ("main", ["demo", "fig6", "--fast"], "demo"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(program, words, extra, tmp_path):
+    """Without an optional part of the package its commands say how to get it."""
+    modules = {module for names in EXTRAS.values() for module in names}
+    code = BLOCKED.format(modules=modules, program=program, words=words)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path, env=os.environ
+    )
+
+    assert (1, 1) == (done.returncode, len(done.stderr.splitlines())), done.stderr
+    assert f"pip install 'aliquot[{extra}]'" in done.stderr
+
+
+def test_every_optional_dependency_belongs_to_an_extra():
+    """The modules of all extras can be found where all extras are installed."""
+    assert {"cluster": True, "demo": True, "top": True} == {extra: installed(extra) for extra in EXTRAS}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["topo", "--emulate", "h100x2"], ["convert", "-f", "{pod}"]])
+def test_a_full_disk_behind_stdout_is_one_sentence(words, tmp_path):
+    """What cannot be written ends the command with a sentence and status 1."""
+    (tmp_path / "pod.yaml").write_text("kind: Pod\n")
+    words = [word.format(pod=tmp_path / "pod.yaml") for word in words]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "aliquot.cli", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+
+    assert (1, "aliquot: no space left on device\n") == (done.returncode, done.stderr)
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has an NVIDIA driver")

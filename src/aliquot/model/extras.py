@@ -1,0 +1,43 @@
+"""Which optional part of the package a third-party module belongs to."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+from aliquot.model.errors import AliquotError
+
+EXTRAS: Final[dict[str, tuple[str, ...]]] = {
+    "cluster": ("cryptography", "google", "grpc", "httptools", "httpx2", "lightkube", "uvloop"),
+    "demo": ("cuda", "matplotlib"),
+    "top": ("textual",),
+}
+"""Extra of pyproject.toml -> the top-level modules that come with it."""
+
+
+class MissingExtra(AliquotError):
+    """An optional part of the package is not installed."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(f"this needs {module}, which is not installed: pip install 'aliquot[{extra}]'")
+
+
+def missing_extra(module: str) -> MissingExtra | None:
+    """The error to show for a module that cannot be imported; None where no extra has it."""
+    top = module.partition(".")[0]
+    return next((MissingExtra(top, extra) for extra, modules in EXTRAS.items() if top in modules), None)
+
+
+def installed(extra: str) -> bool:
+    """Whether every module of an extra can be found."""
+    return all(find_spec(module) is not None for module in EXTRAS[extra])
+
+
+def require(module: str) -> None:
+    """Check for an optional module before work begins that needs it, in this process or in a child.
+
+    Raises:
+        MissingExtra: The module is not installed.
+    """
+    if find_spec(module) is None and (error := missing_extra(module)) is not None:
+        raise error
