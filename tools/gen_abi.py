@@ -67,6 +67,7 @@ def render() -> str:
         ("WORD", abi.WordState),
         ("FAIL", abi.FailPolicy),
         ("MSG", abi.MessageType),
+        ("ATTACH", abi.AttachFlag),
         ("RESERVE", abi.ReserveFlag),
         ("REFUSAL", abi.Refusal),
     ):

@@ -64,6 +64,7 @@ struct used_stream {
 
 struct slot {
     _Atomic int state; /* enum slot_state */
+    _Atomic int launches; /* 1: takes part in turns; 0: so far this process has only asked */
     int device;        /* CUDA ordinal, -1: known by uuid only (NVML) */
     uint8_t uuid[16];
     uint32_t number; /* the arbiter's slot number */
@@ -94,7 +95,7 @@ struct slot {
     _Atomic uint64_t graph_bytes; /* charged for living graphs */
 };
 
-enum slot_state { SLOT_EMPTY = 0, SLOT_KNOWN, SLOT_HELD, SLOT_REFUSED, SLOT_AWAY };
+enum slot_state { SLOT_EMPTY = 0, SLOT_KNOWN, SLOT_HELD, SLOT_REFUSED, SLOT_AWAY, SLOT_VIEWED };
 
 /* What tests and benches read; fields are only ever added at the end. */
 struct aliquot_stats {
@@ -143,7 +144,8 @@ bool fail_allows(struct slot *slot, uint64_t *until_ns);
 struct slot *slot_of_device(int device);
 struct slot *slot_of_uuid(const uint8_t uuid[16]);
 struct slot *slot_at(unsigned index);
-bool slot_attach(struct slot *slot);
+bool slot_attach(struct slot *slot); /* to allocate and launch: from now on the arbiter waits for our answers */
+bool slot_view(struct slot *slot);   /* to ask only */
 bool link_send(const aliquot_message *message);
 bool link_ask(aliquot_message *message, uint16_t expect, int *fd);
 bool link_alive(void);

@@ -3,6 +3,10 @@
  * One SOCK_SEQPACKET connection per process, made at the first need. One mutex keeps a question and its answer
  * together; a dead connection is closed, and link_revive() builds a new one with a jittered back-off, attaches every
  * slot again and restores the books before anybody else may speak.
+ *
+ * A process that only asks, for memory or for processes, attaches as a viewer: nobody waits for its answers and it has
+ * no helper thread, which in a program that uses NVML alone would have to load the driver. Its first context, allocation
+ * or launch attaches it again, in full.
  */
 #include "hook.h"
 
@@ -141,7 +145,8 @@ static bool connect_once(void)
 static bool attach_locked(struct slot *slot)
 {
     int fd = -1;
-    aliquot_message message = {.type = ALIQUOT_MSG_ATTACH};
+    bool launches = atomic_load(&slot->launches);
+    aliquot_message message = {.type = ALIQUOT_MSG_ATTACH, .flags = launches ? 0 : ALIQUOT_ATTACH_VIEW};
     memcpy(message.uuid, slot->uuid, 16);
     if (!link_ask(&message, ALIQUOT_MSG_PAGE, &fd)) {
         atomic_store(&slot->state, SLOT_AWAY);
@@ -165,7 +170,7 @@ static bool attach_locked(struct slot *slot)
     atomic_store(&slot->given_back, ~0u);
     atomic_store(&slot->wanted_ns, 0);
     atomic_store(&slot->page, page); /* an older page stays mapped: another thread may be reading it */
-    atomic_store(&slot->state, SLOT_HELD);
+    atomic_store(&slot->state, launches ? SLOT_HELD : SLOT_VIEWED);
     return true;
 }
 
@@ -180,7 +185,7 @@ bool link_revive(void)
     for (unsigned i = 0; up && i < atomic_load(&slot_count); i++) {
         struct slot *slot = &slots[i];
         int state = atomic_load(&slot->state);
-        if (state != SLOT_HELD && state != SLOT_AWAY)
+        if (state != SLOT_HELD && state != SLOT_AWAY && state != SLOT_VIEWED)
             continue;
         pthread_mutex_lock(&slot->lock);
         if (attach_locked(slot))
@@ -194,22 +199,42 @@ bool link_revive(void)
     return up;
 }
 
+static int attach_from(struct slot *slot, int from)
+{
+    link_revive();
+    pthread_mutex_lock(&slot->lock);
+    if (atomic_load(&slot->state) == from)
+        attach_locked(slot);
+    int state = atomic_load(&slot->state);
+    pthread_mutex_unlock(&slot->lock);
+    return state;
+}
+
 bool slot_attach(struct slot *slot)
 {
     int state = atomic_load_explicit(&slot->state, memory_order_acquire);
-    if (state == SLOT_HELD || state == SLOT_AWAY)
+    if (state == SLOT_HELD)
         return true;
     if (state == SLOT_REFUSED)
         return false;
-    link_revive();
-    pthread_mutex_lock(&slot->lock);
-    if (atomic_load(&slot->state) == SLOT_KNOWN)
-        attach_locked(slot);
-    state = atomic_load(&slot->state);
-    pthread_mutex_unlock(&slot->lock);
+    if (!atomic_exchange(&slot->launches, 1) || state == SLOT_KNOWN || state == SLOT_VIEWED) {
+        state = attach_from(slot, state);
+        helper_start(slot); /* whoever may hold the token must be able to answer when it is taken */
+    }
     if (state == SLOT_HELD)
         cpu_bind();
     return state == SLOT_HELD || state == SLOT_AWAY;
+}
+
+/* A viewer has no helper that would notice a new arbiter, so it looks each time. */
+bool slot_view(struct slot *slot)
+{
+    int state = atomic_load_explicit(&slot->state, memory_order_acquire);
+    if (state == SLOT_KNOWN)
+        state = attach_from(slot, state);
+    else if (!atomic_load(&slot->launches) && state != SLOT_REFUSED && !link_alive() && link_revive())
+        state = atomic_load(&slot->state);
+    return state == SLOT_HELD || state == SLOT_VIEWED || state == SLOT_AWAY;
 }
 
 static struct slot *add_slot(const uint8_t uuid[16], int device)

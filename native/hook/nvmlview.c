@@ -30,7 +30,7 @@ struct slot *nvml_slot(void *device)
         digits++;
     }
     struct slot *slot = digits == 32 ? slot_of_uuid(uuid) : NULL;
-    return slot && slot_attach(slot) ? slot : NULL;
+    return slot && slot_view(slot) ? slot : NULL;
 }
 
 CUresult on_nvml_memory(enum aliquot_symbol symbol, void *device, struct nvml_memory *memory)

@@ -33,7 +33,7 @@ static uint64_t total_of(int device, uint64_t real)
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
     uint64_t unused = real;
-    if (slot && slot_attach(slot))
+    if (slot && slot_view(slot))
         seen(slot, &unused, &real);
     return real;
 }

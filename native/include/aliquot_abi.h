@@ -33,9 +33,11 @@ typedef struct aliquot_page {
     uint64_t memory_leased_bytes;
     uint64_t memory_context_bytes;
     uint32_t process_count;
-    uint8_t reserved1[1892];
+    uint8_t reserved1[4];
+    uint64_t beat_ns;
+    uint8_t reserved2[1880];
     uint32_t processes[256];
-    uint8_t reserved2[1024];
+    uint8_t reserved3[1024];
 } aliquot_page;
 _Static_assert(sizeof(aliquot_page) == 4096, "aliquot_page size");
 _Static_assert(offsetof(aliquot_page, magic) == 0, "aliquot_page.magic");
@@ -58,6 +60,7 @@ _Static_assert(offsetof(aliquot_page, memory_limit_bytes) == 128, "aliquot_page.
 _Static_assert(offsetof(aliquot_page, memory_leased_bytes) == 136, "aliquot_page.memory_leased_bytes");
 _Static_assert(offsetof(aliquot_page, memory_context_bytes) == 144, "aliquot_page.memory_context_bytes");
 _Static_assert(offsetof(aliquot_page, process_count) == 152, "aliquot_page.process_count");
+_Static_assert(offsetof(aliquot_page, beat_ns) == 160, "aliquot_page.beat_ns");
 _Static_assert(offsetof(aliquot_page, processes) == 2048, "aliquot_page.processes");
 
 typedef struct aliquot_message {
@@ -102,10 +105,15 @@ enum aliquot_msg {
     ALIQUOT_MSG_RESERVE = 6,
     ALIQUOT_MSG_RELEASE = 7,
     ALIQUOT_MSG_BYE = 8,
+    ALIQUOT_MSG_REPORT = 9,
     ALIQUOT_MSG_WELCOME = 65,
     ALIQUOT_MSG_REFUSED = 66,
     ALIQUOT_MSG_PAGE = 67,
     ALIQUOT_MSG_LEASE = 68,
+};
+
+enum aliquot_attach {
+    ALIQUOT_ATTACH_VIEW = 1,
 };
 
 enum aliquot_reserve {

@@ -46,6 +46,7 @@ class Engine:
     def want(self, process: Process, seat: Seat, burst_ns: int, now_ns: int) -> None:
         """A process has work to launch."""
         tenant = process.tenant
+        seat.launching.add(process)
         if seat.valid and not tenant.stopping:
             if process in seat.returned:
                 self._reopen(process, seat, now_ns)
@@ -70,6 +71,18 @@ class Engine:
             seat.pending.discard(process)
             self._maybe_drained(process.tenant, seat, burst_ns, now_ns)
 
+    def report(self, process: Process, unrouted: int, ungated_ns: int, now_ns: int) -> None:
+        """A process says what of it went past the hook so far: sums, so a lost or repeated report is harmless."""
+        tenant = process.tenant
+        if unrouted and not process.unrouted:
+            self._emit("unrouted", now_ns, tenant=tenant.name, pid=process.pid, functions=unrouted)
+        if ungated_ns and not process.ungated_ns:
+            self._emit("ungated", now_ns, tenant=tenant.name, pid=process.pid, ms=ungated_ns // 1_000_000)
+        tenant.unrouted += max(0, unrouted - process.unrouted)
+        tenant.ungated_ns += max(0, ungated_ns - process.ungated_ns)
+        process.unrouted = max(process.unrouted, unrouted)
+        process.ungated_ns = max(process.ungated_ns, ungated_ns)
+
     def leave(self, process: Process, now_ns: int) -> None:
         """A process has ended, in order or not: its memory is free, nobody waits for its answers."""
         tenant = process.tenant
@@ -77,7 +90,7 @@ class Engine:
         slots = list(process.leases)
         for slot in slots:
             tenant.seats[slot].forget(process)
-        if not any(seat.attached for seat in tenant.seats):
+        if not any(seat.launching for seat in tenant.seats):
             self._all_gone(tenant, now_ns)
             return
         for slot in slots:
@@ -111,6 +124,12 @@ class Engine:
             own = 1 if tenant.wanted_at_ns else 0
             for seat in tenant.seats:
                 seat.page.set_waiters(waiting.get(seat.gpu.uuid, 0) - own)
+
+    def show_life(self, now_ns: int) -> None:
+        """Give a sign of life in every page, by which the hook tells a hung arbiter from a slow one."""
+        for tenant in self.tenants.values():
+            for seat in tenant.seats:
+                seat.page.beat(now_ns)
 
     def release_stuck(self, now_ns: int, timeout_ns: int) -> None:
         """Stop waiting for processes that have not answered a revocation for very long, such as stopped ones."""
@@ -155,7 +174,7 @@ class Engine:
             seat.page.close_gate(seat.epoch)
         for seat in tenant.seats:
             seat.valid, seat.draining, seat.revoked_at_ns = False, True, now_ns
-            seat.pending = seat.attached - seat.returned
+            seat.pending = seat.launching - seat.returned
             seat.users.clear()
         for seat in tenant.seats:
             self._maybe_drained(tenant, seat, 0, now_ns)
@@ -168,9 +187,9 @@ class Engine:
     def _maybe_idle(self, tenant: Tenant, burst_ns: int, now_ns: int) -> None:
         """When every user of every GPU has returned, the tenant has; a gang returns as a whole or not at all."""
         held = [seat for seat in tenant.seats if seat.valid]
-        if not held or any(seat.users or (seat.attached and not seat.returned) for seat in held):
+        if not held or any(seat.users or (seat.launching and not seat.returned) for seat in held):
             return
-        if any(seat.attached - seat.returned for seat in held):
+        if any(seat.launching - seat.returned for seat in held):
             tenant.stopping = True
             self.policy.stop(tenant.name, now_ns)
             return

@@ -71,6 +71,8 @@ def _tenant_metrics(status: Status) -> Iterable[Metric]:
     counters: Readers = {
         "charged_seconds": ("Time charged", lambda t: t.charged_ns / 1e9),
         "grants": ("Grants", lambda t: t.handovers),
+        "unrouted_functions": ("Driver functions that its programs got unhooked", lambda t: t.unrouted),
+        "ungated_seconds": ("Time it launched freely, with no arbiter to ask", lambda t: t.ungated_ms / 1e3),
     }
     for name, (text, read) in gauges.items():
         gauge = GaugeMetricFamily(f"aliquot_tenant_{name}", text, labels=_TENANT)

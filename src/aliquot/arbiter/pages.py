@@ -27,6 +27,7 @@ _LIMIT: Final = _OFFSET["memory_limit_bytes"] // 8
 _LEASED: Final = _OFFSET["memory_leased_bytes"] // 8
 _CONTEXT: Final = _OFFSET["memory_context_bytes"] // 8
 _PROCESS_COUNT: Final = _OFFSET["process_count"] // 4
+_BEAT: Final = _OFFSET["beat_ns"] // 8
 _PROCESSES: Final = _OFFSET["processes"] // 4
 _PROCESS_ROOM: Final = 256
 HEADER_SIZE_BYTES: Final = 192
@@ -80,6 +81,10 @@ class GrantPage:
         """End the grant of this epoch and wake whoever watches for it."""
         self._u32[_WORD] = word(epoch, WordState.CLOSED)
         futex_wake(self._word_address)
+
+    def beat(self, now_ns: int) -> None:
+        """A sign of life."""
+        self._u64[_BEAT] = now_ns
 
     def set_waiters(self, count: int) -> None:
         """How many other tenants wait for this GPU."""

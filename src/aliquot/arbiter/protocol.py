@@ -12,6 +12,7 @@ from .abi import (
     ABI_VERSION,
     MESSAGE_SIZE_BYTES,
     MESSAGE_STRUCT,
+    AttachFlag,
     MessageType,
     Refusal,
     ReserveFlag,
@@ -32,6 +33,8 @@ _DRAINED, _RESERVE, _RELEASE, _BYE = (
     int(MessageType.RELEASE),
     int(MessageType.BYE),
 )
+_REPORT: Final = int(MessageType.REPORT)
+_VIEW: Final = int(AttachFlag.VIEW)
 _CONTEXT, _RESTORE = int(ReserveFlag.CONTEXT), int(ReserveFlag.RESTORE)
 
 TURN_TAKING: Final = frozenset((_WANT, _RETURN, _DRAINED))
@@ -85,7 +88,9 @@ class Protocol:
         elif kind == _RELEASE:
             self._release(process, self._seat(process, gpu), a, flags)
         elif kind == _ATTACH:
-            self._attach(process, seq, uuid)
+            self._attach(process, seq, uuid, flags)
+        elif kind == _REPORT:
+            self._engine.report(process, a, b, now_ns)
         elif kind == _HELLO:
             self._hello(process, seq, a)
         else:
@@ -105,7 +110,8 @@ class Protocol:
         process.greeted = True
         answer(process, MessageType.WELCOME, seq, a=self._boot_id, c=len(process.tenant.seats))
 
-    def _attach(self, process: Process, seq: int, uuid: bytes) -> None:
+    def _attach(self, process: Process, seq: int, uuid: bytes, flags: int) -> None:
+        """Let the process see the page; from the first time without VIEW on it takes part in turns."""
         seat = process.tenant.seat_of(uuid)
         if seat is None:
             answer(process, MessageType.REFUSED, seq, a=Refusal.NOT_YOURS)
@@ -114,6 +120,8 @@ class Protocol:
             process.leases[seat.slot] = Lease()
             seat.attached.add(process)
             seat.show_processes()
+        if not flags & _VIEW:
+            seat.launching.add(process)
         reply = MESSAGE_STRUCT.pack(MessageType.PAGE, 0, seat.slot, seq, 0, 0, 0, 0, uuid)
         socket.send_fds(process.sock, [reply], [seat.page.fd], socket.MSG_DONTWAIT)
 

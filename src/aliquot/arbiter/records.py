@@ -45,7 +45,8 @@ class TenantStatus(msgspec.Struct):
     """One tenant on one GPU. `usage` is 0..1 over the window; the percentile is over the last 256 grants.
 
     `charged_ns`, `waited_ns` and `memory_refusals` (allocations that would have gone over the limit) are totals since
-    the tenant came.
+    the tenant came, and so are, for the tenant on all of its GPUs, `unrouted` (driver functions that programs were
+    handed unhooked) and `ungated_ms` (time in which programs launched freely, for no arbiter could be reached).
     """
 
     name: str
@@ -64,6 +65,8 @@ class TenantStatus(msgspec.Struct):
     waiting: bool
     waited_ns: int = 0
     memory_refusals: int = 0
+    unrouted: int = 0
+    ungated_ms: float = 0.0
 
 
 class Unregistered(msgspec.Struct, frozen=True):

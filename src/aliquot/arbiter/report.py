@@ -89,4 +89,6 @@ def _tenant_status(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int) -> T
         waiting=tenant.wanted_at_ns > 0,
         waited_ns=seat.waited_ns + (now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0),
         memory_refusals=seat.memory_refusals,
+        unrouted=tenant.unrouted,
+        ungated_ms=round(tenant.ungated_ns / 1e6, 3),
     )

@@ -45,6 +45,8 @@ class Process:
     paused: bool = False
     closed: bool = False
     leases: dict[int, Lease] = field(default_factory=dict)  # by slot; a slot that is here is attached
+    unrouted: int = 0  # what it has reported of itself, as sums
+    ungated_ns: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +63,7 @@ class Seat:
     revoked_at_ns: int = 0
     deadline_ns: int = 0
     attached: set[Process] = field(default_factory=set)
+    launching: set[Process] = field(default_factory=set)  # those of them that take part in turns, not only look
     wanting: set[Process] = field(default_factory=set)
     users: set[Process] = field(default_factory=set)
     returned: set[Process] = field(default_factory=set)
@@ -102,7 +105,7 @@ class Seat:
         """The process is gone with all it held."""
         lease = process.leases.pop(self.slot)
         self.add(lease, -lease.leased_bytes, -lease.context_bytes)
-        for group in (self.attached, self.wanting, self.users, self.returned, self.pending):
+        for group in (self.attached, self.launching, self.wanting, self.users, self.returned, self.pending):
             group.discard(process)
         self.show_processes()
 
@@ -121,6 +124,8 @@ class Tenant:
     processes: set[Process] = field(default_factory=set)
     wanted_at_ns: int = 0
     stopping: bool = False  # idle as a whole, to be revoked at this turn's end
+    unrouted: int = 0  # driver functions that its processes got unhooked, since it came
+    ungated_ns: int = 0  # time its processes launched freely because no arbiter could be reached
 
     @property
     def name(self) -> str:

@@ -91,6 +91,7 @@ class Server:
             if self.engine.tenants.get(tenant.name) is tenant:
                 self._hear(tenant)
         self._unheard.clear()
+        self.engine.show_life(now_ns)
         self.engine.release_stuck(now_ns, self.settings.tokens.drain_timeout_ns)
         for housekeeper in self.housekeepers:
             housekeeper(now_ns)
@@ -116,7 +117,10 @@ class Server:
         listener = listen(Path(record.socket), socket.SOCK_SEQPACKET, 0o666)
         seats = [Seat(slot, gpu, self._page(gpu)) for slot, gpu in enumerate(record.gpus)]
         tenant = Tenant(record, listener, seats)
-        self.engine.add(tenant, time.monotonic_ns())
+        now = time.monotonic_ns()
+        for seat in seats:
+            seat.page.beat(now)
+        self.engine.add(tenant, now)
         self._hear(tenant)
         self.events.emit("tenant-added", time.monotonic_ns(), tenant=record.name)
 

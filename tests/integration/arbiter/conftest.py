@@ -67,7 +67,7 @@ class Arbiter:
         process = FakeProcess(str(self.directory / f"{name}.sock"), hello=hello)
         self._open.append(process)
         if hello:
-            for gpu in gpus or [self.gpu]:
+            for gpu in [self.gpu] if gpus is None else gpus:
                 process.attach(gpu)
         return process
 

@@ -96,9 +96,9 @@ class FakeProcess:
             raise ConnectionResetError
         return MESSAGE_STRUCT.unpack(data)
 
-    def attach(self, gpu: str) -> int:
+    def attach(self, gpu: str, *, flags: int = 0) -> int:
         """Attach to a GPU by its text UUID; returns the slot."""
-        self.send(MessageType.ATTACH, uuid_bytes=uuid.UUID(gpu.removeprefix("GPU-")).bytes)
+        self.send(MessageType.ATTACH, flags=flags, uuid_bytes=uuid.UUID(gpu.removeprefix("GPU-")).bytes)
         data, fds, _, _ = socket.recv_fds(self.sock, 65, 1)
         message = MESSAGE_STRUCT.unpack(data)
         assert message[0] == MessageType.PAGE, message

@@ -7,7 +7,10 @@ import subprocess
 import sys
 import time
 
+import pytest
 from tenant import SOURCES, until
+
+from aliquot.arbiter.abi import AttachFlag, MessageType
 
 
 def test_first_want_opens_the_gate(arbiter):
@@ -235,3 +238,77 @@ def test_hand_over_takes_a_tenth_of_a_millisecond(arbiter, record_property):
     print(f"hand-over us: p50 {statistics.median(took):.0f} p99 {took[int(len(took) * 0.99)]:.0f}")
 
     assert statistics.median(took) < 1000
+
+
+def test_a_viewer_is_not_waited_for(arbiter):
+    """A process that attached to look only is listed, and neither its silence nor its end keeps a turn from ending."""
+    arbiter.tenant("a")
+    arbiter.tenant("b")
+    worker, viewer, other = arbiter.process("a"), arbiter.process("a", gpus=[]), arbiter.process("b")
+    viewer.attach(arbiter.gpu, flags=AttachFlag.VIEW)
+    worker.want()
+    worker.wait_valid()
+    assert 2 == arbiter.seen("a").processes
+
+    worker.give_back()
+    other.want()
+    other.wait_valid(timeout_s=1)
+
+    worker.want()
+    other.wait_closed()
+    other.drained()
+    epoch = worker.wait_valid()
+    viewer.close()
+    other.want()
+    worker.wait_closed()
+    worker.drained()
+    other.wait_valid(timeout_s=1)
+    assert epoch == worker.pages[0].epoch
+
+
+def test_a_viewer_that_attaches_again_without_the_flag_is_waited_for(arbiter):
+    """From its second ATTACH on a process takes part: its tenant has drained when it has answered too."""
+    arbiter.tenant("a")
+    arbiter.tenant("b")
+    viewer, other = arbiter.process("a", gpus=[]), arbiter.process("b")
+    viewer.attach(arbiter.gpu, flags=AttachFlag.VIEW)
+    viewer.attach(arbiter.gpu)
+    viewer.want()
+    viewer.wait_valid()
+    other.want()
+    viewer.wait_closed()
+    with pytest.raises(TimeoutError):
+        other.wait_valid(timeout_s=0.01)
+
+    viewer.drained()
+    other.wait_valid(timeout_s=1)
+
+
+def test_reports_of_processes_add_up(arbiter):
+    """What processes report of themselves, as sums, is added up for their tenant; repeating it adds nothing."""
+    arbiter.tenant("a")
+    first, second = arbiter.process("a"), arbiter.process("a")
+    for process, unrouted, ungated_ms in ((first, 2, 0), (first, 3, 5), (first, 3, 5), (second, 1, 10)):
+        process.send(MessageType.REPORT, a=unrouted, b=ungated_ms * 1_000_000)
+    first.close()
+
+    until(lambda: arbiter.seen("a").unrouted == 4 and arbiter.seen("a").processes == 1)
+    assert 15.0 == arbiter.seen("a").ungated_ms
+    kinds = [event["kind"] for event in arbiter.client.events()]
+    assert (2, 2) == (kinds.count("unrouted"), kinds.count("ungated"))
+
+
+def test_the_page_carries_a_sign_of_life(arbiter):
+    """An arbiter that runs renews the page's `beat_ns` several times a second, and stops when it is stopped."""
+    arbiter.tenant("a")
+    page = arbiter.process("a").pages[0]
+    first = page.u64("beat_ns")
+    until(lambda: page.u64("beat_ns") > first)
+    arbiter.child.send_signal(signal.SIGSTOP)
+    time.sleep(0.1)
+    stopped = page.u64("beat_ns")
+    time.sleep(0.6)
+
+    assert stopped == page.u64("beat_ns")
+    arbiter.child.send_signal(signal.SIGCONT)
+    until(lambda: page.u64("beat_ns") > stopped)

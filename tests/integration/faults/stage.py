@@ -104,13 +104,21 @@ class Stage:
         conf = TenantConf(name, socket, self.machine.libcuda, self.machine.libnvml)
         return provision(self.directory / name, conf, native_part(HOOK))
 
-    def program(self, folder: TenantFolder, argv: list[str], name: str) -> Client:
-        """Start any program in a tenant's folder."""
+    def program(
+        self,
+        folder: TenantFolder,
+        argv: list[str],
+        name: str,
+        *,
+        stdin: int | None = None,
+        env: dict[str, str] | None = None,
+    ) -> Client:
+        """Start any program in a tenant's folder, with `env` added to its environment."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LD_")}
-        environment |= {"PYTHONPATH": str(SOURCES), "LD_LIBRARY_PATH": str(folder.lib)}
+        environment |= {"PYTHONPATH": str(SOURCES), "LD_LIBRARY_PATH": str(folder.lib)} | (env or {})
         errors = self.directory / f"{name}.err"
         with errors.open("wb") as sink:
-            process = subprocess.Popen(argv, env=environment, stdout=sink, stderr=sink)
+            process = subprocess.Popen(argv, env=environment, stdin=stdin, stdout=sink, stderr=sink)
         client = Client(name, process, self.directory / f"{name}.progress", errors)
         self.clients.append(client)
         return client
@@ -139,6 +147,8 @@ class Stage:
             if client.process.poll() is None:
                 client.process.kill()
             client.process.wait()
+            if client.process.stdin is not None:
+                client.process.stdin.close()
         self.admin.close()
         if self.arbiter.poll() is None:
             self.arbiter.send_signal(signal.SIGTERM)

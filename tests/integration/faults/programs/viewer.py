@@ -1,0 +1,76 @@
+"""A program that asks and does not launch: `viewer.py nvml|cuda SECONDS`, or `viewer.py later SECONDS`.
+
+`nvml` asks for memory and processes ten times a second; `cuda` asks once for the device's memory and sleeps; `later`
+asks, and launches as soon as a line comes in, then says what it saw. Each prints a line when it has asked.
+"""
+
+import ctypes
+import json
+import sys
+import time
+from pathlib import Path
+
+PTX = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns) { ret; }\n\0"
+
+
+def nvml(seconds: float) -> None:
+    """What `nvidia-smi -l` and monitors in a training program do."""
+    lib, device, memory = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), (ctypes.c_uint64 * 3)()
+    rows, count = (ctypes.c_uint64 * 1024)(), ctypes.c_uint(64)
+    assert lib.nvmlInit_v2() == 0
+    assert lib.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert lib.nvmlDeviceGetMemoryInfo(device, memory) == 0
+        count.value = 64
+        assert lib.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), rows) == 0
+        drivers = Path("/proc/self/maps").read_text().count("libcuda")
+        threads = len(list(Path("/proc/self/task").iterdir()))
+        facts = {"total": memory[0], "used": memory[2], "processes": count.value}
+        print(json.dumps({**facts, "threads": threads, "drivers": drivers}), flush=True)
+        time.sleep(0.1)
+
+
+def ask() -> ctypes.CDLL:
+    """What a launcher or a server's front process does before its worker starts."""
+    lib, device, total, name = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_size_t(), (ctypes.c_char * 64)()
+    assert [lib.cuInit(0), lib.cuDeviceGet(ctypes.byref(device), 0), lib.cuDeviceGetName(name, 64, 0)] == [0, 0, 0]
+    assert lib.cuDeviceTotalMem_v2(ctypes.byref(total), 0) == 0
+    print(json.dumps({"total": total.value}), flush=True)
+    return lib
+
+
+def launch(lib: ctypes.CDLL) -> int:
+    """One kernel of a millisecond, from nothing; the sum of all statuses."""
+    (context, module, function), ns = (ctypes.c_void_p() for _ in range(3)), ctypes.c_uint64(1_000_000)
+    statuses = [lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), lib.cuCtxSetCurrent(context)]
+    statuses += [lib.cuModuleLoadData(ctypes.byref(module), PTX)]
+    statuses += [lib.cuModuleGetFunction(ctypes.byref(function), module, b"spin_ns")]
+    params = (ctypes.c_void_p * 1)(ctypes.addressof(ns))
+    one = ctypes.c_uint(1)
+    statuses += [lib.cuLaunchKernel(function, one, one, one, one, one, one, 0, None, params, None)]
+    statuses += [lib.cuCtxSynchronize()]
+    return sum(statuses)
+
+
+def main() -> None:
+    """Runs one of them."""
+    mode, seconds = sys.argv[1], float(sys.argv[2])
+    if mode == "nvml":
+        nvml(seconds)
+        return
+    lib = ask()
+    if mode == "cuda":
+        time.sleep(seconds)
+        return
+    sys.stdin.readline()
+    status, launches = 0, 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        status += launch(lib)
+        launches += 1
+    print(json.dumps({"status": status, "launches": launches}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
