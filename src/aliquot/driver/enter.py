@@ -89,6 +89,8 @@ def main(path: str) -> None:
     os.unlink(path)  # noqa: PTH108
     if launch["death_signal"]:
         _libc().prctl(PR_SET_PDEATHSIG, launch["death_signal"], 0, 0, 0)
+        if os.getppid() != launch["parent"]:  # it ended before the signal was set, so none will come
+            os.kill(os.getpid(), launch["death_signal"])
     mode = _substitute(launch) if launch["mode"] == "substitute" else launch["mode"]
     with contextlib.suppress(OSError), open(launch["report"], "w", encoding="utf-8") as report:  # noqa: PTH123
         report.write(mode)

@@ -150,7 +150,7 @@ def launch(
     """The command that runs `argv` as a program of the tenant.
 
     `auto` substitutes and falls back to the library path where the kernel refuses. `death_signal` reaches the program
-    when the thread that started it ends. `blocked` is the signal mask it starts with. The environment is exactly `env`
+    when the thread that started it ends; the command has to be started by the process that asks for it here. `blocked` is the signal mask it starts with. The environment is exactly `env`
     and what the mode adds.
     """
     if not argv:
@@ -174,6 +174,7 @@ def launch(
         "tenant": folder.conf.tenant,
         "report": str(folder.directory / "injection"),
         "death_signal": int(death_signal),
+        "parent": os.getpid(),
         "verbose": verbose,
         "blocked": [int(number) for number in blocked],
     }

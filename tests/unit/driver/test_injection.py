@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,3 +96,26 @@ def test_more_cores_than_there_are_is_a_mistake():
     """Asking for more cores than the process may use says how many there are."""
     with pytest.raises(TooManyCores, match="ask for at most those"):
         nearest_cores(100_000)
+
+
+def test_a_program_whose_starter_is_gone_does_not_start(folder, tmp_path):
+    """The starter may end before the kernel knows whom to watch: then the program ends as if it had been watched."""
+    ran = tmp_path / "ran"
+    code = "import os, sys; os.fork() and os._exit(0); os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
+    ready = launch(folder, ["touch", str(ran)], dict(os.environ), mode="library-path", death_signal=signal.SIGKILL)
+    subprocess.run([sys.executable, "-c", code, *ready.argv], check=True)
+    launch_file = Path(ready.argv[-1])
+    while launch_file.exists():
+        time.sleep(0.01)
+    time.sleep(0.3)  # what the program would need to run
+
+    assert not ran.exists()
+
+
+def test_a_program_whose_starter_lives_starts(folder, tmp_path):
+    """The same program runs where its starter is the process that asked for the launch."""
+    ran = tmp_path / "ran"
+    ready = launch(folder, ["touch", str(ran)], dict(os.environ), mode="library-path", death_signal=signal.SIGKILL)
+
+    assert 0 == subprocess.run(ready.argv, env=ready.env).returncode
+    assert ran.exists()
