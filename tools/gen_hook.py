@@ -125,6 +125,22 @@ def write_trampolines(tables: Tables) -> str:
     return "\n".join(lines)
 
 
+def write_nvml(tables: Tables) -> str:
+    """nvml.S: NVML's names as jumps into the hook, for the file that stands for libnvidia-ml.so.1."""
+    names = [*(symbol for symbol in tables.symbols if symbol.startswith("nvml")), "aliquot_stats"]
+    lines = [f"/* {HEADER} */", '#include "trampoline.h"', "    .text"]
+    lines += [f"FORWARD {name}, {index}" for index, name in enumerate(names)]
+    lines += ["    .data", "    .globl aliquot_real", "    .hidden aliquot_real", "    .balign 64", "aliquot_real:"]
+    lines += [f"    .quad aliquot_lazy_{index}" for index in range(len(names))]
+    lines += ['    .section .data.rel.ro, "aw"', "    .globl aliquot_nvml_names", "    .hidden aliquot_nvml_names"]
+    lines += ["    .balign 8", "aliquot_nvml_names:"]
+    lines += [f"    .quad name_{index}" for index in range(len(names))]
+    lines += ["    .section .rodata"]
+    lines += [f'name_{index}: .asciz "{name}"' for index, name in enumerate(names)]
+    lines += ['    .section .note.GNU-stack,"",@progbits', ""]
+    return "\n".join(lines)
+
+
 def call_of(hook: Hook) -> str:
     """The C text of the call of the real function."""
     types = ", ".join(kind.strip() for kind, _ in hook.args) or "void"
@@ -207,6 +223,7 @@ def outputs() -> dict[Path, str]:
     return {
         OUT / "symbols.h": write_header(tables),
         OUT / "trampolines.S": write_trampolines(tables),
+        OUT / "nvml.S": write_nvml(tables),
         OUT / "hooks.c": write_hooks(tables),
         OUT / "table.c": write_table(tables),
     }

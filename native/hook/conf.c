@@ -1,7 +1,7 @@
 /* conf.c: who this tenant is.
  *
- * The only source is the file named by the slot below, which the injector patches into each tenant's copy of this
- * library. Nothing is read from the environment: a tenant owns that.
+ * The only source is the file named by the slot in conf_path.c, which the injector patches into each tenant's copy of
+ * this library. Nothing is read from the environment: a tenant owns that.
  */
 #include "hook.h"
 
@@ -9,19 +9,14 @@
 #include <fcntl.h>
 #include <string.h>
 
-/* The injector looks for the first thirteen bytes; the size is part of the contract. */
-static const volatile char conf_path[512] = "ALIQUOT-CONF:/etc/aliquot/tenant.conf";
-
 _Atomic int aliquot_mode;
 struct conf aliquot_conf;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static ssize_t read_file(char *text, size_t size)
 {
-    char path[sizeof conf_path];
-    for (size_t i = 13; i < sizeof conf_path; i++)
-        path[i - 13] = conf_path[i];
-    path[sizeof path - 1] = 0;
+    char path[PATH_BYTES];
+    conf_path(path);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return -1;
@@ -64,7 +59,7 @@ static bool parse(const char *text)
 static bool substitutes(void)
 {
     Dl_info info;
-    if (!dladdr((const void *)conf_path, &info) || !info.dli_fname)
+    if (!dladdr((const void *)substitutes, &info) || !info.dli_fname)
         return false;
     const char *base = strrchr(info.dli_fname, '/');
     base = base ? base + 1 : info.dli_fname;

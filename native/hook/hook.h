@@ -122,6 +122,8 @@ extern HIDDEN void *(*aliquot_true_dlvsym)(void *, const char *, const char *);
 
 /* conf.c: reads the tenant's record once; returns the mode. */
 int conf_load(void);
+/* conf_path.c: where that record is. */
+void conf_path(char path[PATH_BYTES]);
 /* real.c */
 void *real_library(bool nvml);
 void *real_symbol(int symbol);

@@ -122,7 +122,7 @@ void true_dl_find(void)
 static CUresult absent_cuda(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 static CUresult broken_cuda(void) { return CUDA_ERROR_SYSTEM_NOT_READY; }
 static CUresult absent_nvml(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
-static CUresult broken_nvml(void) { return 12; /* NVML_ERROR_LIBRARY_NOT_FOUND */ }
+static CUresult broken_nvml(void) { return NVML_ERROR_LIBRARY_NOT_FOUND; }
 
 bool real_is_nvml(const char *name)
 {

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from aliquot.driver.mounts import driver_files, linker_cache
+from aliquot.driver.native import STANDS_FOR
 from aliquot.model.errors import AliquotError
 
 Mode = Literal["substitute", "library-path", "preload", "auto"]
@@ -30,7 +31,6 @@ CONF_MARK: Final = b"ALIQUOT-CONF:"
 CONF_SLOT_BYTES: Final = 512
 _DEFAULT_CONF: Final = b"/etc/aliquot/tenant.conf\0"
 _HOOK_NAME: Final = "libaliquot.so"
-_STANDS_FOR: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 _ENTER: Final = Path(__file__).with_name("enter.py")
 
 
@@ -87,28 +87,34 @@ def provision(directory: Path, conf: TenantConf, hook: Path) -> TenantFolder:
     """Make a tenant's folder.
 
     Raises:
-        InjectionError: the hook library has no slot for the configuration's path, or the path is too long for it.
+        InjectionError: a part of the hook is missing or has no slot for the configuration's path, or the path is too
+            long for it.
     """
     lib, real, bound = (directory / name for name in ("lib", "real", "bound"))
     for folder in (directory, lib, real, bound):
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    target = lib / _HOOK_NAME
-    target.write_bytes(patched(hook.read_bytes(), directory / "tenant.conf"))
-    target.chmod(0o755)
-    # Links to one file, so the loader sees one library whatever it is asked for; hard, because ldconfig names a library
-    # without a soname after its file and skips symbolic links to it.
-    for name in _STANDS_FOR:
-        (lib / name).hardlink_to(target)
-        (lib / name.removesuffix(".1")).hardlink_to(target)
-    for name, library in zip(_STANDS_FOR, (conf.libcuda, conf.libnvml), strict=True):
+    for name, part in {_HOOK_NAME: hook.name, **STANDS_FOR}.items():
+        target = lib / name
+        target.write_bytes(patched(_part(hook.with_name(part)), directory / "tenant.conf"))
+        target.chmod(0o755)
+    for name in STANDS_FOR:
+        (lib / name.removesuffix(".1")).symlink_to(name)
+    for name, library in zip(STANDS_FOR, (conf.libcuda, conf.libnvml), strict=True):
         (real / name).symlink_to(library)
         (bound / name).touch()
     # The emulated libraries find their machine by the directory they were loaded from, so they are named directly;
     # only a driver that is about to be covered by a mount needs the second name.
-    covered = set(driver_files())
+    covered = {path for name in STANDS_FOR for path in driver_files(name)}
     behind = real if conf.libcuda.resolve() in covered else conf.libcuda.parent
     (directory / "tenant.conf").write_text(conf.text(behind))
     return TenantFolder(directory, conf)
+
+
+def _part(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InjectionError(f"{path} is missing; build it anew: make setup") from None
 
 
 def patched(library: bytes, conf: Path) -> bytes:
@@ -160,13 +166,13 @@ def launch(
         _prepend(environment, "LD_LIBRARY_PATH", folder.lib)
     elif mode == "preload":
         _prepend(environment, "LD_PRELOAD", folder.lib / _HOOK_NAME)
-        if folder.conf.libcuda.resolve() not in driver_files():
+        if folder.conf.libcuda.resolve() not in driver_files("libcuda.so.1"):
             _prepend(environment, "LD_LIBRARY_PATH", folder.conf.libcuda.parent)
     substitute = mode in ("auto", "substitute")
     facts = {
         "mode": "substitute" if substitute else mode,
         "fallback": mode == "auto",
-        "binds": _binds(folder) if substitute else [],
+        "binds": _binds(folder, environment.get("LD_LIBRARY_PATH", "")) if substitute else [],
         "lib": str(folder.lib),
         "argv": list(argv),
         "env": environment,
@@ -195,15 +201,19 @@ def _write_private(directory: Path, text: str) -> Path:
     return path
 
 
-def _binds(folder: TenantFolder) -> list[tuple[str, str]]:
-    """What to mount where, in this order: the driver behind, ours before it, and the loader's cache."""
+def _binds(folder: TenantFolder, library_path: str) -> list[tuple[str, str]]:
+    """What to mount where, in this order: the driver behind, ours before it, and the loader's cache.
+
+    `library_path` may lead to another driver, such as CUDA's compatibility package: ours stands before that as well.
+    """
     binds: list[tuple[str, str]] = []
-    files = driver_files()
-    if folder.conf.libcuda.resolve() in files:
-        for name, library in zip(_STANDS_FOR, (folder.conf.libcuda, folder.conf.libnvml), strict=True):
+    first = [Path(part) for part in library_path.split(":") if part.startswith("/")]
+    files = {name: driver_files(name, first) for name in STANDS_FOR}
+    if folder.conf.libcuda.resolve() in files["libcuda.so.1"]:
+        for name, library in zip(STANDS_FOR, (folder.conf.libcuda, folder.conf.libnvml), strict=True):
             binds.append((str(library.resolve()), str(folder.directory / "bound" / name)))
         binds.append((str(folder.directory / "bound"), str(folder.directory / "real")))
-    binds += [(str(folder.lib / _HOOK_NAME), str(file)) for file in files]
+    binds += [(str(folder.lib / name), str(file)) for name in STANDS_FOR for file in files[name]]
     cache = folder.directory / "ld.so.cache"
     if not cache.exists():
         linker_cache(cache, folder.lib)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -62,9 +63,10 @@ def cached_libraries() -> dict[str, tuple[Path, ...]]:
     return {name: tuple(paths) for name, paths in found.items()}
 
 
-def candidates(name: str) -> list[Path]:
-    """Existing files by that name where the loader looks, the loader's own first choice first."""
-    paths = [*cached_libraries()[name], *(Path(folder) / name for folder in _WHERE_DRIVERS_LIE)]
+def candidates(name: str, first: Iterable[Path] = ()) -> list[Path]:
+    """Existing files by that name where the loader looks, the folders of `first` before its own first choice."""
+    folders = (Path(folder) for folder in _WHERE_DRIVERS_LIE)
+    paths = [*(path / name for path in first), *cached_libraries()[name], *(path / name for path in folders)]
     return [path for path in dict.fromkeys(paths) if _is_64_bit(path)]
 
 
@@ -77,10 +79,9 @@ def _is_64_bit(path: Path) -> bool:
         return False
 
 
-def driver_files() -> list[Path]:
-    """The real files (links followed) of every driver library on this machine, each once."""
-    files = [path.resolve() for name in (CUDA, NVML) for path in candidates(name)]
-    return list(dict.fromkeys(files))
+def driver_files(name: str, first: Iterable[Path] = ()) -> list[Path]:
+    """The real files (links followed) of one of the driver's libraries on this machine, each once."""
+    return list(dict.fromkeys(path.resolve() for path in candidates(name, first)))
 
 
 def linker_cache(target: Path, first: Path) -> None:

@@ -10,9 +10,13 @@ import os
 import platform
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 HOOK: Final = "libaliquot.so"
+"""The hook as it is preloaded; beside it lie the files of `STANDS_FOR`."""
+STANDS_FOR: Final = MappingProxyType({"libcuda.so.1": "libaliquot_cuda.so", "libnvidia-ml.so.1": "libaliquot_nvml.so"})
+"""Which of our files stands for which of the driver's; each has that name as its soname."""
 EMULATED_CUDA: Final = "emulator/libcuda.so.1"
 EMULATED_NVML: Final = "emulator/libnvidia-ml.so.1"
 KERNELS: Final = "libaliquot_kernels.so"

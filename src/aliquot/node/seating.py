@@ -183,7 +183,7 @@ class Seating:
         record = TenantRecord(name=name, socket=str(folder / "socket"), gpus=shares)
         visible = ",".join(piece.gpu for piece in given.slices)
         env = (f"CUDA_VISIBLE_DEVICES={visible}", "NVIDIA_VISIBLE_DEVICES=void", f"ALIQUOT_TENANT={name}")
-        edits = Edits(env, (Mount(folder, folder),)) + shown.edits(folder / "lib" / "libaliquot.so")
+        edits = Edits(env, (Mount(folder, folder),)) + shown.edits(folder / "lib")
         return Seat(key, owner, container, given, record, shown.name, edits + self.machine.edits(gpus))
 
     def _reserve(self, seat: Seat, *, again: bool) -> None:

@@ -36,6 +36,29 @@ def test_a_container_finds_its_share_with_and_without_a_library_path(any_room: R
     assert str(any_room.driver.current.libcuda) in maps
 
 
+ORDER = """
+import ctypes, itertools, json, os
+NAMES = {"libcuda.so": "cuInit", "libnvidia-ml.so": "nvmlInit_v2"}
+missed = []
+for name, init in NAMES.items():
+    folders = ("", *(f"{path}/" for path in ("/usr/lib64", "/usr/local/nvidia/lib64")))
+    spellings = [folder + name + end for folder in folders for end in ("", ".1")]
+    for first, second in itertools.product(spellings, repeat=2):
+        child = os.fork()
+        if not child:
+            getattr(ctypes.CDLL(first), init)(0)
+            os._exit(0 if hasattr(ctypes.CDLL(second), "aliquot_stats") else 1)
+        if os.waitpid(child, 0)[1]:
+            missed.append([first, second])
+print(json.dumps(missed))
+"""
+
+
+def test_whatever_a_container_opens_first_it_stays_with_the_tenants_library(any_room: Room):
+    """For each ordered pair of names and paths of either library, the second open is the tenant's."""
+    assert [] == json.loads(any_room.view(any_room.seat, ORDER, CUDA_IMAGE))
+
+
 def test_a_program_that_never_touches_cuda_starts(room: Room):
     """The mounts add files and change none that a program has."""
     assert "ok\n" == room.view(room.seat, "import ssl, json; print('ok')", {})

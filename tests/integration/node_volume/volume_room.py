@@ -78,8 +78,8 @@ class Room:
 
     @property
     def library(self) -> Path:
-        """The tenant's own copy of the hook."""
-        return Path(self.seat.record.socket).parent / "lib" / "libaliquot.so"
+        """The tenant's own copy of the hook that stands for libcuda."""
+        return Path(self.seat.record.socket).parent / "lib" / "libcuda.so.1"
 
     def agent(self) -> Seating:
         """The seats of an agent that starts."""

@@ -14,6 +14,7 @@ import pytest
 
 from aliquot.driver.cores import TooManyCores, core_list, nearest_cores, read_core_list
 from aliquot.driver.injection import CONF_MARK, InjectionError, TenantConf, launch, patched, provision
+from aliquot.driver.native import HOOK, STANDS_FOR
 
 SLOT = (CONF_MARK + b"/etc/aliquot/tenant.conf").ljust(512, b"\0")
 
@@ -21,9 +22,9 @@ SLOT = (CONF_MARK + b"/etc/aliquot/tenant.conf").ljust(512, b"\0")
 @pytest.fixture
 def hook(tmp_path) -> Path:
     """A file that is like the hook where provisioning looks at it."""
-    path = tmp_path / "libaliquot.so"
-    path.write_bytes(b"before" + SLOT + b"after")
-    return path
+    for part in (HOOK, *STANDS_FOR.values()):
+        (tmp_path / part).write_bytes(part.encode() + SLOT + b"after")
+    return tmp_path / HOOK
 
 
 @pytest.fixture
@@ -52,12 +53,35 @@ def test_a_path_too_long_for_the_slot_is_refused():
         patched(SLOT, Path("/" + "x" * 600))
 
 
-def test_all_names_are_one_file(folder):
-    """Whatever name the loader asks for, it finds the same file, so it loads one library."""
-    names = ["libaliquot.so", "libcuda.so", "libcuda.so.1", "libnvidia-ml.so", "libnvidia-ml.so.1"]
+@pytest.mark.parametrize(("name", "part"), STANDS_FOR.items())
+def test_a_library_and_its_bare_name_are_one_file(folder, name, part):
+    """Whichever of a library's names the loader asks for, it finds the same file, which is the one made for it."""
+    bare = folder.lib / name.removesuffix(".1")
 
-    assert names == sorted(path.name for path in folder.lib.iterdir())
-    assert len({path.stat().st_ino for path in folder.lib.iterdir()}) == 1
+    assert bare.samefile(folder.lib / name)
+    assert bare.read_bytes().startswith(part.encode())
+    assert str(folder.directory / "tenant.conf").encode() in bare.read_bytes()
+
+
+def test_a_build_that_lacks_a_part_is_refused(tmp_path, hook):
+    """An installation without one of the hook's files is refused with what to do."""
+    hook.with_name(STANDS_FOR["libnvidia-ml.so.1"]).unlink()
+    conf = TenantConf("a", tmp_path / "socket", tmp_path / "emu/libcuda.so.1", tmp_path / "emu/libnvidia-ml.so.1")
+
+    with pytest.raises(InjectionError, match="libaliquot_nvml"):
+        provision(tmp_path / "t", conf, hook)
+
+
+def test_a_driver_of_the_library_path_is_covered_too(folder, tmp_path, monkeypatch):
+    """Where LD_LIBRARY_PATH leads to another driver, such as CUDA's compatibility package, ours is mounted over it."""
+    (tmp_path / "compat").mkdir()
+    (tmp_path / "compat/libcuda.so.1").write_bytes(b"\x7fELF\x02")
+    (folder.directory / "ld.so.cache").touch()
+
+    ready = launch(folder, ["true"], {"LD_LIBRARY_PATH": f"{tmp_path / 'compat'}:/none"}, mode="substitute")
+
+    binds = json.loads(Path(ready.argv[-1]).read_text())["binds"]
+    assert [str(folder.lib / "libcuda.so.1"), str(tmp_path / "compat/libcuda.so.1")] in binds
 
 
 def test_the_configuration_names_the_driver_behind(folder, tmp_path):

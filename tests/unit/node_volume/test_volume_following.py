@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from volume_scenes import install, library
 
+from aliquot.driver.native import STANDS_FOR
 from aliquot.node.driver import follow
 from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.source import find_source, loaded_version
@@ -28,7 +29,8 @@ class Node:
         self.root, self.container = folder / "root", folder / "root/run/nvidia/driver"
         self.module = ""
         self.hook = folder / "libaliquot.so"
-        self.hook.write_bytes(library("", content="ours"))
+        for part in (self.hook.name, *STANDS_FOR.values()):
+            (folder / part).write_bytes(library("", content="ours"))
         self.volume = DriverVolume(folder / "volume", self.hook)
         install(self.root, OLD)
         self.driver = self.agent()

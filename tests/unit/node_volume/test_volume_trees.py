@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from volume_scenes import install, library, new_cache
 
+from aliquot.driver.native import STANDS_FOR
 from aliquot.node.volume.elf import NotElf, read_library
 from aliquot.node.volume.ldcache import Cached
+from aliquot.node.volume.names import SUBSTITUTED, stem
 from aliquot.node.volume.source import NoDriverFiles, find_source, from_libraries, from_root, within
 from aliquot.node.volume.volume import DriverVolume, Generation, VolumeError
 
@@ -39,8 +41,10 @@ os._exit(0)
 
 @pytest.fixture
 def hook(tmp_path: Path) -> Path:
+    for name, part in STANDS_FOR.items():
+        (tmp_path / part).write_bytes(library(name, content=f"our {stem(name)}"))
     path = tmp_path / "libaliquot.so"
-    path.write_bytes(library("", content="ours"))
+    path.write_bytes(library(""))
     return path
 
 
@@ -127,12 +131,12 @@ def test_compilers_that_newer_drivers_load_later_come_along(volume: DriverVolume
 
 
 def test_ours_stands_for_both_libraries_in_the_shared_tree(volume: DriverVolume, root: Path):
-    """Under each of their names; the rest of the driver is the driver's."""
-    shared = seen(volume.refresh(from_root(root)).shared / "lib64")
+    """Each under all of its names; the rest of the driver is the driver's."""
+    folder = volume.refresh(from_root(root)).shared / "lib64"
 
-    ours = {name for name, end in shared.items() if end.endswith(b"ours")}
-
-    assert {f"lib{s}.so{e}" for s in ("cuda", "nvidia-ml") for e in ("", ".1", ".570.124.06")} == ours
+    for name in SUBSTITUTED:
+        ours = {path.name for path in folder.iterdir() if path.read_bytes().endswith(f"our {name}".encode())}
+        assert {f"{name}{end}" for end in ("", ".1", ".570.124.06")} == ours
 
 
 def test_files_are_shared_by_hard_link_where_that_can_be(volume: DriverVolume, root: Path):
@@ -302,8 +306,8 @@ def test_what_a_crash_left_is_swept(volume: DriverVolume, root: Path):
     assert [now] == volume.generations()
 
 
-def targets(generation: Generation, library: Path) -> dict[str, Path]:
-    return {str(mount.inside): mount.host for mount in generation.edits(library).mounts}
+def targets(generation: Generation, ours: Path) -> dict[str, Path]:
+    return {str(mount.inside): mount.host for mount in generation.edits(ours).mounts}
 
 
 @pytest.mark.parametrize(
@@ -313,16 +317,20 @@ def test_every_image_finds_the_tenants_library_and_the_rest_of_the_driver(
     volume: DriverVolume, root: Path, tmp_path: Path, folder: str
 ):
     """Where its loader looks by itself, or where images made for CUDA point it."""
-    shown = targets(volume.refresh(from_root(root)), tmp_path / "tenant.so")
-    ours = {f"{folder}/lib{s}.so{e}" for s in ("cuda", "nvidia-ml") for e in ("", ".1", ".570.124.06")}
+    shown = targets(volume.refresh(from_root(root)), tmp_path / "tenant")
+    ours = {
+        f"{folder}/{name}{end}": tmp_path / "tenant" / f"{name}.1"
+        for name in SUBSTITUTED
+        for end in ("", ".1", ".570.124.06")
+    }
 
-    assert ours == {inside for inside, host in shown.items() if host.name == "tenant.so" and folder in inside}
+    assert ours == {at: host for at, host in shown.items() if host.parent.name == "tenant" and at.startswith(folder)}
     assert "/usr/local/nvidia" in shown if "local" in folder else f"{folder}/libnvidia-ptxjitcompiler.so.1" in shown
 
 
 def test_nothing_of_the_driver_can_be_written_by_a_container(volume: DriverVolume, root: Path, tmp_path: Path):
     """Hard links lead to the node's own driver, so every mount is read-only."""
-    edits = volume.refresh(from_root(root)).edits(tmp_path / "tenant.so")
+    edits = volume.refresh(from_root(root)).edits(tmp_path / "tenant")
 
     assert {"ro"} == {mount.body()["options"][0] for mount in edits.mounts}
 

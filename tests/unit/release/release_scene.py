@@ -73,7 +73,8 @@ class Tree:
         """Puts into dist/ what make release builds first."""
         self.dist.mkdir(exist_ok=True)
         kernels, emulator = "libaliquot_kernels.so", ("emulator/libcuda.so.1", "emulator/libnvidia-ml.so.1")
-        wheel(self.dist, "x86_64", {part: elf(62) for part in ("libaliquot.so", kernels, *emulator)})
+        hook = ("libaliquot.so", "libaliquot_cuda.so", "libaliquot_nvml.so")
+        wheel(self.dist, "x86_64", {part: elf(62) for part in (*hook, kernels, *emulator)})
         wheel(self.dist, "aarch64", {kernels: elf(183)})
         names = ("LICENSE", "pyproject.toml", "CMakeLists.txt", "native/hook/gate.c", "src/aliquot/cli/main.py")
         sdist(self.dist, names)

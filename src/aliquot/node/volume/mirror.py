@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.native import STANDS_FOR
 from aliquot.node.volume.names import SUBSTITUTED, stem
 from aliquot.node.volume.source import DriverSource, Found
 
@@ -45,7 +46,7 @@ def mirror(source: DriverSource, folder: Path, hook: Path) -> None:
     shared = folder / SHARED / "lib64"
     for name in SUBSTITUTED:
         for each in substitute_names(source, name):
-            clone(hook, shared / each)
+            clone(hook.with_name(STANDS_FOR[f"{name}.1"]), shared / each)
 
 
 def substitute_names(source: DriverSource, name: str) -> tuple[str, ...]:

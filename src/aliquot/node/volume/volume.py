@@ -59,18 +59,18 @@ class Generation:
         """The driver with our library before it."""
         return self.folder / SHARED
 
-    def edits(self, library: Path) -> Edits:
-        """What a tenant's container is shown of the driver, with the tenant's own `library` for libcuda and NVML.
+    def edits(self, ours: Path) -> Edits:
+        """What a tenant's container is shown of the driver; the folder `ours` has the tenant's own libcuda and NVML.
 
         Files are mounted one by one into the loader's own folders, for images without LD_LIBRARY_PATH, and the whole
         tree where images made for CUDA look; the origin stands at its path on the node, where the hook opens it.
         """
         mounts = [Mount(self.origin, self.origin), Mount(self.shared, CUDA_IMAGE_FOLDER)]
         for file in sorted((self.shared / "lib64").iterdir()):
-            ours = stem(file.name) in SUBSTITUTED
-            if ours:
-                mounts.append(Mount(library, CUDA_IMAGE_FOLDER / "lib64" / file.name))
-            host = library if ours else file.resolve()
+            substituted = stem(file.name) in SUBSTITUTED
+            host = ours / f"{stem(file.name)}.1" if substituted else file.resolve()
+            if substituted:
+                mounts.append(Mount(host, CUDA_IMAGE_FOLDER / "lib64" / file.name))
             mounts += [Mount(host, folder / file.name) for folder in LOADER_FOLDERS]
         programs = sorted((self.shared / "bin").iterdir())
         mounts += [Mount(program, PROGRAM_FOLDER / program.name) for program in programs]
