@@ -25,7 +25,7 @@ API CUresult cuArray3DCreate_v2(CUarray *out, const CUarray3d *d)
     a->bytes = a->pitch * (d->height ? d->height : 1) * (d->depth ? d->depth : 1);
     CUresult r = emu_forbid_in_capture();
     if (!r)
-        r = emu_mem_new(a->bytes, MEM_DEVICE, a->dev, a->bytes, &a->ptr);
+        r = emu_mem_new(a->bytes, MEM_DEVICE, a->dev, !(d->flags & EMU_DEFERRED), &a->ptr);
     if (r)
         free(a);
     else
@@ -70,6 +70,8 @@ typedef struct { size_t size, alignment; unsigned reserved[4]; } requirements;
 API CUresult cuArrayGetMemoryRequirements(requirements *r, CUarray a, CUdevice dev)
 {
     NEED_INIT();
+    if (!a || !r || (emu_conf()->strict && !(a->desc.flags & EMU_DEFERRED)))
+        return CU_INVALID;
     *r = (requirements){a->bytes, 512, {0}};
     return CU_OK;
 }

@@ -4,6 +4,7 @@
  * (synchronising, or an implicit wait through the legacy stream) is refused and spoils the capture, as does a call that
  * may synchronise (allocating) unless the capture's and the thread's modes allow it.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include "graph.h"
@@ -12,7 +13,21 @@ enum { GLOBAL, THREAD_LOCAL, RELAXED };
 typedef struct emu_capture capture;
 static capture *captures;
 static uint64_t next_id;
+static _Atomic int running; /* captures, so that without one nothing is locked */
 static __thread int thread_mode = GLOBAL;
+
+/* With graph_lock: the capture is over. */
+static void take_out(capture *c)
+{
+    for (capture **at = &captures; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            break;
+        }
+    atomic_fetch_sub(&running, 1);
+    emu_object_end(c, END_DESTROYED);
+    emu_object_free(c);
+}
 
 static void set_deps(CUstream s, const CUgraphNode *deps, size_t count)
 {
@@ -39,30 +54,117 @@ void emu_capture_invalidate(CUstream s)
         s->capture->invalid = true;
 }
 
-/* Does a capturing stream of `c` wait for the legacy stream (and the other way round)? */
-bool emu_capturing_in(CUcontext c)
+/* The captures that a blocking stream of `c` takes part in depend on its legacy stream, and this on them. */
+static bool through_legacy(CUcontext c, bool spoil)
 {
     bool any = false;
-    for (CUstream s = c->streams; s; s = s->next)
-        if (s->capture && !(s->flags & 1))
-            any = s->capture->invalid = true;
+    if (!atomic_load(&running))
+        return false;
+    pthread_mutex_lock(&graph_lock);
+    for (capture *at = captures; at; at = at->next)
+        for (CUstream s = at->members; s; s = s->next_captured)
+            if (s->ctx == c && !(s->flags & 1)) {
+                at->invalid |= spoil;
+                any = true;
+            }
+    pthread_mutex_unlock(&graph_lock);
     return any;
 }
 
-CUresult emu_forbid_in_capture(void)
+bool emu_capturing_in(CUcontext c) { return through_legacy(c, true); }
+
+CUresult emu_legacy_use(CUstream s)
+{
+    return s->legacy && emu_capturing_in(s->ctx) ? CU_CAPTURE_IMPLICIT : CU_OK;
+}
+
+/* Does a thread in `thread_mode` spoil `c` when it makes an unsafe call? */
+static bool spoils(const capture *c)
+{
+    bool mine = pthread_equal(c->thread, pthread_self());
+    return c->mode == GLOBAL ? thread_mode == GLOBAL || mine : c->mode == THREAD_LOCAL && mine;
+}
+
+static bool takes_part(const capture *c, CUcontext ctx)
+{
+    for (CUstream s = c->members; s; s = s->next_captured)
+        if (s->ctx == ctx)
+            return true;
+    return false;
+}
+
+static CUresult forbid(CUcontext ctx)
 {
     bool refused = false;
-    if (thread_mode == RELAXED)
+    if (!atomic_load(&running) || thread_mode == RELAXED)
         return CU_OK;
     pthread_mutex_lock(&graph_lock);
-    for (capture *c = captures; c; c = c->next) {
-        bool mine = pthread_equal(c->thread, pthread_self());
-        bool counts = c->mode == GLOBAL ? thread_mode == GLOBAL || mine : c->mode == THREAD_LOCAL && mine;
-        if (!c->ended && counts)
+    for (capture *c = captures; c; c = c->next)
+        if (spoils(c) && (!ctx || takes_part(c, ctx)))
             refused = c->invalid = true;
-    }
     pthread_mutex_unlock(&graph_lock);
     return refused ? CU_CAPTURE_UNSUPPORTED : CU_OK;
+}
+
+CUresult emu_forbid_in_capture(void) { return forbid(NULL); }
+
+/* Waiting for all of a context: cannot be while one of its streams captures, unless the modes allow unsafe calls; and
+ * never while one that the legacy stream waits for does. */
+CUresult emu_forbid_in_capture_of(CUcontext c)
+{
+    if (emu_capturing_in(c))
+        return CU_CAPTURE_UNSUPPORTED;
+    return emu_conf()->strict ? forbid(c) : CU_OK;
+}
+
+CUresult emu_unsafe_call(unsigned which)
+{
+    bool unsafe = emu_conf()->strict && (which == UNSAFE_EVENT || emu_conf()->capture_unsafe & which);
+    return unsafe ? forbid(NULL) : CU_OK;
+}
+
+static bool active(const capture *c, uint64_t id)
+{
+    return emu_object_alive(c, KIND_CAPTURE) && c->id == id;
+}
+
+void emu_capture_spoiled_by(CUevent e)
+{
+    pthread_mutex_lock(&graph_lock);
+    if (emu_conf()->strict && active(e->capture, e->capture_id))
+        e->capture->invalid = true;
+    pthread_mutex_unlock(&graph_lock);
+}
+
+static void join(CUstream s, capture *c)
+{
+    pthread_mutex_lock(&graph_lock);
+    s->next_captured = c->members;
+    c->members = s;
+    s->capture = c;
+    pthread_mutex_unlock(&graph_lock);
+}
+
+/* A stream that ends while it captures spoils the capture. */
+void emu_capture_forget(CUstream s)
+{
+    capture *c = s->capture;
+    if (!c)
+        return;
+    pthread_mutex_lock(&graph_lock);
+    for (CUstream *at = &c->members; *at; at = &(*at)->next_captured)
+        if (*at == s) {
+            *at = s->next_captured;
+            break;
+        }
+    s->capture = NULL;
+    c->invalid = true;
+    if (c->origin == s) { /* nobody can end it any more */
+        for (CUstream o = c->members; o; o = o->next_captured)
+            o->capture = NULL;
+        take_out(c);
+    }
+    pthread_mutex_unlock(&graph_lock);
 }
 
 CUresult emu_capture_add(CUstream s, int type, const void *params, size_t size, CUgraphNode *out)
@@ -89,12 +191,13 @@ CUresult emu_capture_event(CUstream s, CUevent e)
         memcpy(e->deps, s->deps, s->dep_count * sizeof *e->deps);
     e->dep_count = s->dep_count;
     e->capture = s->capture;
+    e->capture_id = s->capture->id;
     return CU_OK;
 }
 
 CUresult emu_capture_wait(CUstream s, CUevent e)
 {
-    if (!e->capture || e->capture->ended) {
+    if (!e->capture || !active(e->capture, e->capture_id)) {
         if (s->capture && e->at->submitted)
             s->capture->invalid = true;
         return e->at->submitted || e->capture ? CU_CAPTURE_ISOLATION : CU_OK;
@@ -106,7 +209,7 @@ CUresult emu_capture_wait(CUstream s, CUevent e)
     if (s->legacy)
         return CU_CAPTURE_IMPLICIT;
     if (!s->capture) {
-        s->capture = e->capture;
+        join(s, e->capture);
         set_deps(s, NULL, 0);
     }
     for (size_t i = 0; i < e->dep_count; i++)
@@ -124,7 +227,7 @@ static CUresult begin(CUstream handle, CUgraph g, const CUgraphNode *deps, size_
         return CU_CAPTURE_UNSUPPORTED;
     if (s->capture)
         return CU_INVALID;
-    capture *c = calloc(1, sizeof *c);
+    capture *c = emu_object_new(KIND_CAPTURE, sizeof *c);
     c->graph = g ? g : graph_new();
     c->origin = s;
     c->thread = pthread_self();
@@ -133,9 +236,10 @@ static CUresult begin(CUstream handle, CUgraph g, const CUgraphNode *deps, size_
     c->id = ++next_id;
     c->next = captures;
     captures = c;
+    atomic_fetch_add(&running, 1);
     pthread_mutex_unlock(&graph_lock);
     set_deps(s, deps, count);
-    s->capture = c;
+    join(s, c);
     return CU_OK;
 }
 
@@ -155,8 +259,8 @@ static bool is_joined(const capture *c)
         n->mark = false;
     for (size_t i = 0; i < c->origin->dep_count; i++)
         graph_mark_ancestors(c->origin->deps[i]);
-    for (CUstream o = c->origin->ctx->streams; o; o = o->next)
-        for (size_t i = 0; o->capture == c && i < o->dep_count; i++)
+    for (CUstream o = c->members; o; o = o->next_captured)
+        for (size_t i = 0; i < o->dep_count; i++)
             joined &= o->deps[i]->mark;
     return joined;
 }
@@ -176,33 +280,32 @@ API CUresult cuStreamEndCapture(CUstream handle, CUgraph *out)
     if (c->mode != RELAXED && !pthread_equal(c->thread, pthread_self()))
         return CU_CAPTURE_WRONG_THREAD;
     CUresult r = c->invalid ? CU_CAPTURE_INVALIDATED : is_joined(c) ? CU_OK : CU_CAPTURE_UNJOINED;
-    for (CUstream o = s->ctx->streams; o; o = o->next)
-        if (o->capture == c) {
-            o->capture = NULL;
-            set_deps(o, NULL, 0);
-        }
+    CUgraph graph = c->graph;
     pthread_mutex_lock(&graph_lock);
-    c->ended = true;
-    for (capture **at = &captures; *at; at = &(*at)->next)
-        if (*at == c) {
-            *at = c->next; /* the structure stays: events may still point at it */
-            break;
-        }
+    for (CUstream o = c->members; o; o = o->next_captured) {
+        o->capture = NULL;
+        set_deps(o, NULL, 0);
+    }
+    take_out(c);
     pthread_mutex_unlock(&graph_lock);
     if (!r)
-        *out = c->graph;
+        *out = graph;
     return r;
 }
 
+/* No context is needed for a stream that is named, unless the configuration says so; none is spoiled by the question. */
 API CUresult cuStreamIsCapturing(CUstream handle, int *status)
 {
-    NEED_CTX();
+    if (handle == NULL || handle == (CUstream)1 || handle == (CUstream)2 || emu_conf()->capture_status_needs_context)
+        NEED_CTX();
+    NEED_INIT();
     CUstream s = emu_stream(handle);
     if (!s || !status)
-        return CU_INVALID;
-    if (s->legacy && emu_capturing_in(s->ctx))
+        return s ? CU_INVALID : CU_INVALID_HANDLE;
+    if (s->legacy && through_legacy(s->ctx, false))
         return CU_CAPTURE_IMPLICIT;
-    *status = s->capture ? (s->capture->invalid ? 2 : 1) : 0;
+    capture *c = s->capture;
+    *status = c ? (c->invalid ? 2 : 1) : 0;
     return CU_OK;
 }
 

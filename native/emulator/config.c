@@ -1,7 +1,8 @@
 /* config.c: reads emulator.conf beside the library once per process.
  *
  * Unknown keys are ignored, so that a newer file works with an older library. Faults come from `fault=` lines and, after
- * them, from the environment variable ALIQUOT_EMULATOR_FAULTS (the same words, separated by commas).
+ * them, from the environment variable ALIQUOT_EMULATOR_FAULTS (the same words, separated by commas). `strict` is set by
+ * the file and, before it, by ALIQUOT_EMULATOR_STRICT.
  */
 #define _GNU_SOURCE
 #include "config.h"
@@ -64,6 +65,14 @@ static void parse_fault(const char *text)
         conf.fault.nvml_utilization_unsupported = true;
 }
 
+static void parse_unsafe(const char *value)
+{
+    static const char *const names[] = {"cuStreamQuery", "cuStreamSynchronize", "cuEventCreate", "cuMemGetInfo"};
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
+        if (strstr(value, names[i]))
+            conf.capture_unsafe |= 1u << i;
+}
+
 struct number { const char *key; int *to; };
 
 static bool parse_number(const char *key, const char *value)
@@ -73,7 +82,8 @@ static bool parse_number(const char *key, const char *value)
         {"cc_minor", &conf.minor}, {"sms", &conf.sms}, {"clock_khz", &conf.clock_khz},
         {"memory_clock_khz", &conf.mem_clock_khz}, {"bus_bits", &conf.bus_bits}, {"l2_bytes", &conf.l2_bytes},
         {"shared_per_sm", &conf.shared_sm}, {"threads_per_sm", &conf.threads_sm}, {"power_w", &conf.power_w},
-        {"nvlinks", &conf.nvlinks}, {"pcie_gen", &conf.pcie_gen}, {"pcie_width", &conf.pcie_width},
+        {"strict", &conf.strict},
+        {"capture_status_needs_context", &conf.capture_status_needs_context}, {"nvlinks", &conf.nvlinks}, {"pcie_gen", &conf.pcie_gen}, {"pcie_width", &conf.pcie_width},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strcmp(key, table[i].key)) {
@@ -139,6 +149,8 @@ static void parse_line(char *line)
         conf.default_kernel_ns = strtoll(value, NULL, 10);
     else if (!strcmp(line, "slice_us"))
         conf.slice_ns = strtoll(value, NULL, 10) * 1000;
+    else if (!strcmp(line, "capture_unsafe"))
+        parse_unsafe(value);
     else if (!strcmp(line, "fault"))
         parse_fault(value);
     else
@@ -177,6 +189,9 @@ static void load(void)
         parse_line(line);
     if (f)
         fclose(f);
+    const char *strict = getenv("ALIQUOT_EMULATOR_STRICT");
+    if (strict && *strict)
+        conf.strict = strict[0] == '1';
     const char *env = getenv("ALIQUOT_EMULATOR_FAULTS");
     char *words = env ? strdup(env) : NULL, *state = NULL;
     for (char *w = words ? strtok_r(words, ",", &state) : NULL; w; w = strtok_r(NULL, ",", &state))

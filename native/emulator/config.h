@@ -8,6 +8,9 @@
 
 typedef struct {
     char directory[400], model[96], driver_name[32], board[32];
+    int strict;          /* refuse, or end the program, where a real driver may */
+    unsigned capture_unsafe; /* what else is unsafe in a capture, see emu_unsafe_call */
+    int capture_status_needs_context;
     int count, cuda_version, major, minor, sms, clock_khz, mem_clock_khz, bus_bits, l2_bytes, shared_sm, power_w;
     int threads_sm, nvlinks, pcie_width, pcie_gen;
     uint64_t memory, context, module;

@@ -5,15 +5,47 @@
 #include "shm.h"
 
 #define STACK 64
-static __thread CUcontext stack[STACK];
+typedef struct { CUcontext ctx; uint64_t id; } entry; /* id: another context may since have taken the place */
+static __thread entry stack[STACK];
 static __thread int depth;
 static CUcontext primary[EMU_GPUS];
 CUcontext emu_all_contexts;
 static uint64_t next_id;
 
+static bool usable(const entry *e)
+{
+    return emu_object_alive(e->ctx, KIND_CONTEXT) && e->ctx->alive && e->ctx->id == e->id;
+}
+
 CUcontext emu_context(void)
 {
-    return depth ? stack[depth - 1] : NULL;
+    return depth && usable(&stack[depth - 1]) ? stack[depth - 1].ctx : NULL;
+}
+
+CUresult emu_need_context(void)
+{
+    NEED_INIT();
+    if (emu_sticky)
+        return emu_sticky;
+    if (!depth)
+        return CU_INVALID_CONTEXT;
+    return usable(&stack[depth - 1]) ? CU_OK : CU_CONTEXT_DESTROYED;
+}
+
+CUcontext emu_root(CUcontext c)
+{
+    return c->green ? primary[c->dev] : c;
+}
+
+CUresult emu_context_of_named(CUcontext *c, const char *call)
+{
+    NEED_INIT();
+    if (!*c) {
+        *c = emu_context();
+        return *c ? CU_OK : depth ? CU_CONTEXT_DESTROYED : CU_INVALID_CONTEXT;
+    }
+    CUresult r = emu_use(*c, KIND_CONTEXT, call);
+    return r ? CU_INVALID_CONTEXT : (*c)->alive ? CU_OK : CU_CONTEXT_DESTROYED;
 }
 
 static bool valid_dev(int dev)
@@ -30,19 +62,24 @@ static void first_limits(CUcontext c)
     c->limits[5] = 64;
 }
 
+static void first_stream(CUcontext c)
+{
+    c->legacy = emu_stream_new(c, 0, 0);
+    c->legacy->legacy = true;
+}
+
 CUresult emu_context_new(CUcontext *out, int dev, unsigned flags, uint64_t overhead)
 {
     if (shm_charge(dev, overhead) != 0)
         return CU_OOM;
-    CUcontext c = calloc(1, sizeof *c);
+    CUcontext c = emu_object_new(KIND_CONTEXT, sizeof *c);
     c->dev = dev;
     c->flags = flags;
     c->overhead = overhead;
     c->alive = true;
-    c->id = ++next_id;
+    c->id = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
     first_limits(c);
-    c->legacy = emu_stream_new(c, 0, 0);
-    c->legacy->legacy = true;
+    first_stream(c);
     pthread_mutex_lock(&emu_lock);
     c->next = emu_all_contexts;
     emu_all_contexts = c;
@@ -52,15 +89,34 @@ CUresult emu_context_new(CUcontext *out, int dev, unsigned flags, uint64_t overh
     return CU_OK;
 }
 
+/* Work that is still in its streams ends first; then everything made in it is gone. */
 void emu_context_end(CUcontext c)
 {
-    if (!c->alive)
+    pthread_mutex_lock(&emu_lock);
+    uint64_t id = c->id;
+    if (c->alive)
+        emu_ctx_drain(c);
+    if (!c->alive || c->id != id) { /* another thread was faster */
+        pthread_mutex_unlock(&emu_lock);
         return;
-    emu_ctx_sync(c);
+    }
     c->alive = false;
+    for (CUcontext *at = &emu_all_contexts; !c->primary && *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            break;
+        }
+    emu_streams_end(c);
+    emu_events_end(c);
+    if (!c->primary)
+        emu_object_end(c, END_DESTROYED);
+    pthread_mutex_unlock(&emu_lock);
+    emu_modules_end(c);
     emu_mem_drop_context(c);
     shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[c->dev]].contexts--;
     shm_release(c->dev, c->overhead);
+    if (!c->primary)
+        emu_object_free(c);
 }
 
 /* The primary context keeps its handle for the life of the process. */
@@ -70,6 +126,7 @@ static CUresult revive(CUcontext c)
     first_limits(c);
     if (shm_charge(c->dev, c->overhead) != 0)
         return CU_OOM;
+    first_stream(c);
     c->alive = true;
     shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[c->dev]].contexts++;
     return CU_OK;
@@ -79,7 +136,7 @@ static CUresult push(CUcontext c)
 {
     if (depth == STACK)
         return CU_INVALID;
-    stack[depth++] = c;
+    stack[depth++] = (entry){c, c->id};
     return CU_OK;
 }
 
@@ -130,6 +187,9 @@ API CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
     NEED_INIT();
     if (!valid_dev(dev))
         return CU_INVALID_DEVICE;
+    CUresult r = emu_forbid_in_capture();
+    if (r)
+        return r;
     if (primary[dev])
         emu_context_end(primary[dev]);
     emu_sticky = CU_OK;
@@ -191,11 +251,11 @@ API CUresult cuCtxCreate_v4(CUcontext *out, void *params, unsigned flags, CUdevi
 API CUresult cuCtxDestroy_v2(CUcontext c)
 {
     NEED_INIT();
-    if (!c || !c->alive || c->primary)
+    if (emu_use(c, KIND_CONTEXT, __func__) || !c->alive || c->primary)
         return CU_INVALID_CONTEXT;
+    bool current = emu_context() == c;
     emu_context_end(c);
-    if (depth && stack[depth - 1] == c)
-        depth--;
+    depth -= current;
     return CU_OK;
 }
 
@@ -212,7 +272,7 @@ API CUresult cuCtxAttach(CUcontext *c, unsigned flags)
 API CUresult cuCtxPushCurrent_v2(CUcontext c)
 {
     NEED_INIT();
-    return c ? push(c) : CU_INVALID_CONTEXT;
+    return emu_use(c, KIND_CONTEXT, __func__) ? CU_INVALID_CONTEXT : push(c);
 }
 
 API CUresult cuCtxPushCurrent(CUcontext c) { return cuCtxPushCurrent_v2(c); }
@@ -224,7 +284,7 @@ API CUresult cuCtxPopCurrent_v2(CUcontext *c)
         return CU_INVALID_CONTEXT;
     depth--;
     if (c)
-        *c = stack[depth];
+        *c = stack[depth].ctx;
     return CU_OK;
 }
 
@@ -237,53 +297,44 @@ API CUresult cuCtxSetCurrent(CUcontext c)
         depth -= depth > 0;
         return CU_OK;
     }
+    if (emu_use(c, KIND_CONTEXT, __func__))
+        return CU_INVALID_CONTEXT;
     if (!depth)
         return push(c);
-    stack[depth - 1] = c;
+    stack[depth - 1] = (entry){c, c->id};
     return CU_OK;
 }
 
 API CUresult cuCtxGetCurrent(CUcontext *c)
 {
     NEED_INIT();
-    *c = emu_context();
-    return CU_OK;
-}
-
-API CUresult cuCtxGetDevice(CUdevice *dev)
-{
-    NEED_INIT();
-    if (!emu_context())
-        return CU_INVALID_CONTEXT;
-    *dev = emu_context()->dev;
+    *c = depth ? stack[depth - 1].ctx : NULL;
     return CU_OK;
 }
 
 API CUresult cuCtxGetDevice_v2(CUdevice *dev, CUcontext c)
 {
-    NEED_INIT();
-    if (!c && !(c = emu_context()))
-        return CU_INVALID_CONTEXT;
-    *dev = c->dev;
-    return CU_OK;
+    CUresult r = emu_context_of(&c);
+    if (!r)
+        *dev = c->dev;
+    return r;
+}
+
+API CUresult cuCtxGetDevice(CUdevice *dev) { return cuCtxGetDevice_v2(dev, NULL); }
+
+API CUresult cuCtxSynchronize_v2(CUcontext c)
+{
+    CUresult r = emu_context_of(&c);
+    if (!r)
+        r = emu_forbid_in_capture_of(c);
+    if (r)
+        return r;
+    emu_ctx_sync(c);
+    return emu_sticky;
 }
 
 API CUresult cuCtxSynchronize(void)
 {
     NEED_CTX();
-    if (emu_capturing_in(emu_context()))
-        return CU_CAPTURE_UNSUPPORTED;
-    emu_ctx_sync(emu_context());
-    return emu_sticky;
-}
-
-API CUresult cuCtxSynchronize_v2(CUcontext c)
-{
-    NEED_INIT();
-    if (!c && !(c = emu_context()))
-        return CU_INVALID_CONTEXT;
-    if (emu_capturing_in(c))
-        return CU_CAPTURE_UNSUPPORTED;
-    emu_ctx_sync(c);
-    return emu_sticky;
+    return cuCtxSynchronize_v2(NULL);
 }

@@ -62,8 +62,11 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
         }
         return emu_capture_add(s, 1, c, sizeof *c, NULL);
     }
-    if (s->legacy && emu_capturing_in(s->ctx))
-        return CU_CAPTURE_IMPLICIT;
+    CUresult r = emu_legacy_use(s);
+    if (!r && wait && emu_conf()->strict)
+        r = emu_forbid_in_capture();
+    if (r)
+        return r;
     if (!c->width || !c->height || !c->depth)
         return CU_OK;
     pthread_mutex_lock(&emu_lock);
@@ -71,7 +74,7 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
     op->u.copy = *c;
     if (!wait && s->head)
         op->stage = stage(&op->u.copy);
-    CUresult r = emu_submit(s, op);
+    r = emu_submit(s, op);
     pthread_mutex_unlock(&emu_lock);
     if (wait)
         emu_stream_sync(s);

@@ -18,11 +18,10 @@ API CUresult cuCtxSetFlags(unsigned flags)
 
 API CUresult cuCtxGetId(CUcontext c, unsigned long long *id)
 {
-    NEED_INIT();
-    if (!c && !(c = emu_context()))
-        return CU_INVALID_CONTEXT;
-    *id = c->id;
-    return CU_OK;
+    CUresult r = emu_context_of(&c);
+    if (!r)
+        *id = c->id;
+    return r;
 }
 
 API CUresult cuCtxGetApiVersion(CUcontext c, unsigned *version)
@@ -92,8 +91,10 @@ API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     NEED_CTX();
     CUcontext c = emu_context();
-    if (!peer || peer->dev == c->dev || flags)
-        return peer ? CU_INVALID_DEVICE : CU_INVALID_CONTEXT;
+    if (emu_use(peer, KIND_CONTEXT, __func__))
+        return CU_INVALID_CONTEXT;
+    if (peer->dev == c->dev || flags)
+        return CU_INVALID_DEVICE;
     if (c->peers & 1u << peer->dev)
         return CU_PEER_ON;
     c->peers |= 1u << peer->dev;
@@ -104,7 +105,9 @@ API CUresult cuCtxDisablePeerAccess(CUcontext peer)
 {
     NEED_CTX();
     CUcontext c = emu_context();
-    if (!peer || !(c->peers & 1u << peer->dev))
+    if (emu_use(peer, KIND_CONTEXT, __func__))
+        return CU_INVALID_CONTEXT;
+    if (!(c->peers & 1u << peer->dev))
         return CU_PEER_OFF;
     c->peers &= ~(1u << peer->dev);
     return CU_OK;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include "abi.h"
 #include "config.h"
+#include "object.h"
 
 enum op_kind {
     OP_KERNEL, OP_COPY, OP_FILL, OP_HOST, OP_CALLBACK, OP_EVENT, OP_WAIT, OP_FREE, OP_VALUE, OP_STORE, OP_NOP
@@ -28,41 +29,53 @@ typedef struct emu_op {
     } u;
 } emu_op;
 
+/* Every object that a handle names begins with this (object.h). */
+typedef struct { uint32_t word; void *next; } emu_head;
 struct emu_stream {
+    emu_head object;
     CUcontext ctx;
     struct emu_stream *next;
     emu_op *head, *tail;
-    unsigned depth, flags;
+    unsigned depth, flags, waiters; /* waiters: threads that wait for it, so that it stays until they have seen its end */
     int priority;
     bool legacy, per_thread, dead;
     uint64_t id, end_ns, submitted, completed;
     struct emu_capture *capture;
+    struct emu_stream *next_captured; /* in the same capture */
     CUgraphNode *deps;
     size_t dep_count;
 };
 /* How far an event is; of one shared between processes this lies in memory that they all map. */
 typedef struct { uint64_t submitted, completed, time_ns; } emu_marks;
 struct emu_event {
-    unsigned flags;
+    emu_head object;
+    CUcontext ctx; /* NULL: made by another process */
+    struct emu_event *next, **at_prev; /* in its context */
+    unsigned flags, pending; /* pending: work in streams that names it, and threads that wait for it */
     emu_marks own, *at; /* at: own, or the shared marks */
     int fd;             /* of the shared marks */
     struct emu_capture *capture;
+    uint64_t capture_id; /* of `capture`, whose place may since be another's */
     CUgraphNode *deps;
     size_t dep_count;
     bool dead;
 };
 struct emu_ctx {
+    emu_head object;
     struct emu_ctx *next;
     int dev, refs;
     unsigned flags;
     bool primary, alive;
     uint64_t id, op_seq, overhead;
     struct emu_stream *streams, *legacy;
+    struct emu_event *events;
+    struct emu_module *modules;
     size_t limits[16];
     void *green; /* the green context that this is seen through */
     unsigned peers;
 };
 struct emu_func {
+    emu_head object;
     CUmodule module;
     struct emu_func *next;
     char *name;
@@ -71,6 +84,9 @@ struct emu_func {
     struct emu_legacy *legacy; /* block shape and parameters, of the launch interface before CUDA 4 */
 };
 struct emu_module {
+    emu_head object;
+    CUcontext ctx; /* NULL: a library, which belongs to no context */
+    struct emu_module *next, **at_prev;
     struct emu_func *funcs;
     struct emu_global { struct emu_global *next; char *name; CUdeviceptr ptr; size_t size; } *globals;
     int dev;
@@ -78,54 +94,77 @@ struct emu_module {
     uint64_t bytes;
 };
 struct emu_pool {
+    emu_head object;
     int dev;
     uint64_t reserved, used, reserved_high, used_high, threshold, attrs[16];
     bool is_default;
     CUpoolProps props;
 };
+#define EMU_DEFERRED 0x80u /* an array whose memory is mapped later: only of such a one are the requirements known */
 struct emu_array { CUdeviceptr ptr; size_t pitch, element, bytes; CUarray3d desc; int dev; };
 
 /* MEM_LOW: device memory below 4 GiB, for the interface of 32-bit pointers. */
 enum mem_kind { MEM_LOW, MEM_DEVICE, MEM_MANAGED, MEM_HOST, MEM_REGISTERED, MEM_POOL, MEM_VMM, MEM_MODULE };
+/* What an allocation takes: bytes of its own, or granules of a page that others share (book.c). */
+typedef struct { int dev; uint64_t bytes; void *page; unsigned at, count; } emu_booking;
 typedef struct emu_mem {
     CUdeviceptr base;
-    size_t size, charged;
+    size_t size;
+    emu_booking booked;
     enum mem_kind kind;
     int dev;
     unsigned flags;
-    bool freed;
     CUcontext ctx;
     CUmemoryPool pool;
     uint64_t id;
 } emu_mem;
 
 extern pthread_mutex_t emu_lock;
+extern CUcontext emu_all_contexts;
+extern uint64_t emu_lists; /* counts changes to the lists of contexts and streams */
 extern __thread int emu_per_thread; /* set while a _ptsz or _ptds twin runs */
-extern __thread CUcontext emu_current;
 extern CUresult emu_sticky;
 
 /* init.c */
 bool emu_ready(void);
 #define NEED_INIT() do { if (!emu_ready()) return CU_NOT_INITIALIZED; } while (0)
-#define NEED_CTX() do { NEED_INIT(); if (emu_sticky) return emu_sticky; if (!emu_context()) return CU_INVALID_CONTEXT; } while (0)
+#define NEED_CTX() do { CUresult ctx_ = emu_need_context(); if (ctx_) return ctx_; } while (0)
+#define NEED_LIVE(handle, kind) do { CUresult live_ = emu_use(handle, kind, __func__); if (live_) return live_; } while (0)
+#define NEED_LIVE_LAST(handle, kind) \
+    do { CUresult live_ = emu_use_last(handle, kind, __func__); if (live_) return live_; } while (0)
 uint64_t emu_now(void);
 CUresult emu_unsupported(const char *symbol);
 /* context.c */
-CUcontext emu_context(void);
+CUcontext emu_context(void); /* the current one, or NULL where there is none or it has ended */
+CUresult emu_need_context(void);
 CUcontext emu_primary(int dev);
+CUcontext emu_root(CUcontext c); /* the primary context of a green one; any other is its own */
+CUresult emu_context_of_named(CUcontext *c, const char *call); /* NULL: the current one */
+#define emu_context_of(c) emu_context_of_named(c, __func__)
 CUresult emu_context_new(CUcontext *out, int dev, unsigned flags, uint64_t overhead);
 void emu_context_end(CUcontext c);
 /* stream.c */
-CUstream emu_stream(CUstream handle);
+CUstream emu_stream_named(CUstream handle, const char *call);
+#define emu_stream(handle) emu_stream_named(handle, __func__)
 CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority);
+void emu_stream_ended(CUstream s); /* with emu_lock: nothing is left in a destroyed stream */
+void emu_streams_end(CUcontext c);
 void emu_stream_sync(CUstream s);
 void emu_ctx_sync(CUcontext c);
+void emu_ctx_drain(CUcontext c); /* with emu_lock: until nothing is left in its streams */
+/* event.c */
+void emu_event_unref(CUevent e); /* with emu_lock */
+void emu_events_end(CUcontext c);
+/* capture.c */
 CUresult emu_forbid_in_capture(void);
+CUresult emu_forbid_in_capture_of(CUcontext c);
+void emu_capture_forget(CUstream s);
 /* sched.c */
 emu_op *emu_op_new(enum op_kind kind);
 CUresult emu_submit(CUstream s, emu_op *op);
 void emu_sched_wake(int dev);
 void emu_sched_wait(void);
+void emu_sched_forget(CUstream s); /* with emu_lock */
 bool emu_event_done(CUevent e);
 bool emu_event_shared(CUevent e);
 /* memop.c */
@@ -135,12 +174,16 @@ void emu_value_store(const emu_op *op);
 void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns);
 /* memory.c */
 CUresult emu_mem_free(CUdeviceptr p);
-CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, size_t charge, CUdeviceptr *out);
+CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdeviceptr *out);
+bool emu_mem_remove(CUdeviceptr base); /* from the table only */
 CUresult emu_mem_insert(emu_mem m);
 emu_mem *emu_mem_find(CUdeviceptr p);
 CUresult emu_mem_drop(CUdeviceptr base);
 void emu_mem_drop_context(CUcontext c);
 void emu_mem_set_pool(CUdeviceptr base, CUmemoryPool pool);
+/* book.c */
+CUresult emu_book(int dev, CUcontext owner, size_t size, emu_booking *out);
+void emu_unbook(const emu_booking *b);
 /* copy.c */
 void emu_copy(const CUmemcpy3d *c);
 void emu_fill(const CUmemsetNode *f);
@@ -148,14 +191,21 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait);
 /* pool.c */
 CUmemoryPool emu_pool_default(int dev);
 void emu_pool_free(emu_mem *m);
+uint64_t emu_pool_steps(uint64_t bytes); /* what a pool reserves for that much */
 /* module.c */
+void emu_modules_end(CUcontext c);
 char **emu_entry_names(const void *image, size_t size, size_t *count);
 int64_t emu_kernel_ns(const char *name, void **params, void **extra, int64_t table);
 /* capture.c */
 CUresult emu_capture_add(CUstream s, int type, const void *params, size_t size, CUgraphNode *out);
 CUresult emu_capture_event(CUstream s, CUevent e);
 CUresult emu_capture_wait(CUstream s, CUevent e);
-bool emu_capturing_in(CUcontext c);
+bool emu_capturing_in(CUcontext c); /* and spoils the captures that it finds */
 void emu_capture_invalidate(CUstream s);
+CUresult emu_legacy_use(CUstream s); /* 906 where `s` is a legacy stream that a capture depends on */
+/* Strict mode: unsafe calls, those that only emulator.conf counts among them (`capture_unsafe`) by their bit. */
+enum { UNSAFE_EVENT = 0, UNSAFE_STREAM_QUERY = 1, UNSAFE_STREAM_SYNCHRONIZE = 2, UNSAFE_EVENT_CREATE = 4, UNSAFE_MEM_INFO = 8 };
+CUresult emu_unsafe_call(unsigned which);
+void emu_capture_spoiled_by(CUevent e);
 CUdeviceptr emu_node_ptr(CUgraphNode n);
 #endif

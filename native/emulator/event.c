@@ -1,5 +1,6 @@
 /* event.c: marks in a stream and the times between them, on the GPU's clock. */
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 #include "emu.h"
@@ -9,23 +10,65 @@ enum { DISABLE_TIMING = 2 };
 API CUresult cuEventCreate(CUevent *out, unsigned flags)
 {
     NEED_CTX();
-    if (!out || flags & ~7u)
-        return CU_INVALID;
-    *out = calloc(1, sizeof **out);
-    (*out)->flags = flags;
-    (*out)->at = &(*out)->own;
+    CUresult r = !out || flags & ~7u ? CU_INVALID : emu_unsafe_call(UNSAFE_EVENT_CREATE);
+    if (r)
+        return r;
+    CUevent e = emu_object_new(KIND_EVENT, sizeof *e);
+    e->flags = flags;
+    e->at = &e->own;
+    pthread_mutex_lock(&emu_lock);
+    e->ctx = emu_root(emu_context());
+    e->next = e->ctx->events;
+    e->at_prev = &e->ctx->events;
+    if (e->next)
+        e->next->at_prev = &e->next;
+    e->ctx->events = e;
+    pthread_mutex_unlock(&emu_lock);
+    *out = e;
     return CU_OK;
 }
 
-/* The structure stays (a few words), so that work already in a stream can still point at it. */
+static void free_event(CUevent e)
+{
+    if (emu_event_shared(e)) {
+        munmap(e->at, 4096);
+        close(e->fd);
+    }
+    free(e->deps);
+    emu_object_free(e);
+}
+
+/* Work in a stream that still names it keeps its contents, not the handle. */
+static void end(CUevent e, enum emu_end how)
+{
+    *e->at_prev = e->next;
+    if (e->next)
+        e->next->at_prev = e->at_prev;
+    e->dead = true;
+    emu_object_end(e, how);
+    if (!e->pending)
+        free_event(e);
+}
+
+void emu_event_unref(CUevent e)
+{
+    if (!--e->pending && e->dead)
+        free_event(e);
+}
+
+void emu_events_end(CUcontext c)
+{
+    while (c->events)
+        end(c->events, END_WITH_CONTEXT);
+}
+
 API CUresult cuEventDestroy_v2(CUevent e)
 {
     NEED_INIT();
-    if (!e || e->dead)
-        return CU_INVALID_HANDLE;
-    if (emu_event_shared(e))
-        close(e->fd);
-    e->dead = true;
+    NEED_LIVE_LAST(e, KIND_EVENT);
+    pthread_mutex_lock(&emu_lock);
+    end(e, END_DESTROYED);
+    pthread_mutex_unlock(&emu_lock);
     return CU_OK;
 }
 
@@ -35,33 +78,44 @@ API CUresult cuEventRecord(CUevent e, CUstream s)
 {
     NEED_CTX();
     CUstream st = emu_stream(s);
-    if (!e || e->dead || !st)
+    if (!st)
+        return CU_INVALID_HANDLE;
+    NEED_LIVE(e, KIND_EVENT);
+    if (emu_conf()->strict && e->ctx != emu_root(st->ctx))
         return CU_INVALID_HANDLE;
     if (st->capture)
         return emu_capture_event(st, e);
+    CUresult r = emu_legacy_use(st);
+    if (r)
+        return r;
     pthread_mutex_lock(&emu_lock);
     e->capture = NULL;
     emu_op *op = emu_op_new(OP_EVENT);
     op->u.ev.event = e;
     op->u.ev.seq = ++e->at->submitted;
-    CUresult r = emu_submit(st, op);
+    e->pending++;
+    r = emu_submit(st, op);
     pthread_mutex_unlock(&emu_lock);
     return r;
 }
 
 API CUresult cuEventRecordWithFlags(CUevent e, CUstream s, unsigned flags) { return cuEventRecord(e, s); }
 
-static CUresult waitable(CUevent e)
+/* Asking for an event is unsafe during a capture, and never possible for one that was recorded in a capture. */
+static CUresult waitable(CUevent e, const char *call)
 {
     NEED_INIT();
-    if (!e || e->dead)
-        return CU_INVALID_HANDLE;
-    return e->capture ? CU_CAPTURED_EVENT : CU_OK;
+    CUresult r = emu_use(e, KIND_EVENT, call);
+    if (!r && e->capture) {
+        emu_capture_spoiled_by(e);
+        return CU_CAPTURED_EVENT;
+    }
+    return r ? r : emu_unsafe_call(UNSAFE_EVENT);
 }
 
 API CUresult cuEventQuery(CUevent e)
 {
-    CUresult r = waitable(e);
+    CUresult r = waitable(e, __func__);
     if (r)
         return r;
     pthread_mutex_lock(&emu_lock);
@@ -72,23 +126,29 @@ API CUresult cuEventQuery(CUevent e)
 
 API CUresult cuEventSynchronize(CUevent e)
 {
-    CUresult r = waitable(e);
+    CUresult r = waitable(e, __func__);
     if (r)
         return r;
     pthread_mutex_lock(&emu_lock);
     uint64_t target = e->at->submitted;
+    e->pending++;
     while (e->at->completed < target && !emu_event_shared(e))
         emu_sched_wait();
     pthread_mutex_unlock(&emu_lock);
     while (__atomic_load_n(&e->at->completed, __ATOMIC_ACQUIRE) < target)
         nanosleep(&(struct timespec){0, EMU_POLL_NS}, NULL); /* another process will not wake us */
+    pthread_mutex_lock(&emu_lock);
+    emu_event_unref(e);
+    pthread_mutex_unlock(&emu_lock);
     return emu_sticky;
 }
 
 API CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to)
 {
     NEED_INIT();
-    if (!from || !to || from->dead || to->dead || (from->flags | to->flags) & DISABLE_TIMING)
+    NEED_LIVE(from, KIND_EVENT);
+    NEED_LIVE(to, KIND_EVENT);
+    if ((from->flags | to->flags) & DISABLE_TIMING)
         return CU_INVALID_HANDLE;
     if (!from->at->submitted || !to->at->submitted)
         return CU_INVALID_HANDLE;

@@ -33,12 +33,15 @@ static CUresult fill(CUdeviceptr dst, size_t pitch, unsigned value, unsigned ele
         emu_capture_invalidate(st);
         return CU_CAPTURE_UNSUPPORTED;
     }
-    if (st->legacy && emu_capturing_in(st->ctx))
-        return CU_CAPTURE_IMPLICIT;
+    CUresult r = emu_legacy_use(st);
+    if (!r && wait && emu_conf()->strict)
+        r = emu_forbid_in_capture();
+    if (r)
+        return r;
     pthread_mutex_lock(&emu_lock);
     emu_op *op = emu_op_new(OP_FILL);
     op->u.fill = f;
-    CUresult r = emu_submit(st, op);
+    r = emu_submit(st, op);
     pthread_mutex_unlock(&emu_lock);
     if (wait)
         emu_stream_sync(st);

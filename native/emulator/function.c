@@ -4,7 +4,8 @@
 API CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction f)
 {
     NEED_INIT();
-    if (!value || !f || attribute < 0 || attribute >= 32)
+    NEED_LIVE(f, KIND_FUNCTION);
+    if (!value || attribute < 0 || attribute >= 32)
         return CU_INVALID;
     *value = f->attrs[attribute];
     return CU_OK;
@@ -13,7 +14,8 @@ API CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction f)
 API CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value)
 {
     NEED_INIT();
-    if (!f || attribute < 0 || attribute >= 32)
+    NEED_LIVE(f, KIND_FUNCTION);
+    if (attribute < 0 || attribute >= 32)
         return CU_INVALID;
     f->attrs[attribute] = value;
     return CU_OK;

@@ -110,16 +110,25 @@ static emu_op *node_op(const exec_node *n)
         op->u.host.data = n->p.host.data;
     } else if (op->kind == OP_WAIT || op->kind == OP_EVENT) {
         op->u.ev.event = n->p.event;
+        n->p.event->pending++;
         op->u.ev.seq = op->kind == OP_EVENT ? ++n->p.event->at->submitted : n->p.event->at->submitted;
     }
     return op;
+}
+
+static CUresult events_alive(CUgraphExec e)
+{
+    for (size_t i = 0; i < e->count; i++)
+        if (e->nodes[i].type == N_WAIT || e->nodes[i].type == N_RECORD)
+            NEED_LIVE(e->nodes[i].p.event, KIND_EVENT);
+    return CU_OK;
 }
 
 static CUresult reserve(CUgraphExec e)
 {
     CUresult r = CU_OK;
     pthread_mutex_lock(&graph_lock);
-    uint64_t need = e->bytes - e->charged, spare = reserved[e->dev] - used[e->dev], more = need > spare ? need - spare : 0;
+    uint64_t need = e->bytes - e->charged, spare = reserved[e->dev] - used[e->dev], more = need > spare ? emu_pool_steps(need - spare) : 0;
     if (more && shm_charge(e->dev, more) != 0) {
         r = CU_OOM;
     } else {
@@ -141,7 +150,11 @@ API CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
         return CU_INVALID_HANDLE;
     if (st->capture)
         return CU_CAPTURE_UNSUPPORTED;
-    CUresult r = reserve(e);
+    CUresult r = emu_legacy_use(st);
+    if (!r)
+        r = events_alive(e);
+    if (!r)
+        r = reserve(e);
     pthread_mutex_lock(&emu_lock);
     for (size_t i = 0; i < e->count && !r; i++)
         r = emu_submit(st, node_op(&e->nodes[i]));
@@ -274,8 +287,11 @@ API CUresult cuDeviceGraphMemTrim(CUdevice dev)
     if (dev < 0 || dev >= emu_conf()->count)
         return CU_INVALID_DEVICE;
     pthread_mutex_lock(&graph_lock);
-    shm_release(dev, reserved[dev] - used[dev]);
-    reserved[dev] = used[dev];
+    uint64_t kept = emu_pool_steps(used[dev]);
+    if (reserved[dev] > kept) {
+        shm_release(dev, reserved[dev] - kept);
+        reserved[dev] = kept;
+    }
     pthread_mutex_unlock(&graph_lock);
     return CU_OK;
 }

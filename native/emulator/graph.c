@@ -21,6 +21,7 @@ static CUresult set_params(CUgraphNode n, const void *from)
         memcpy(&p->kernel, from, offsetof(CUkernelNode, kern));
         if (!p->kernel.func)
             return CU_INVALID;
+        NEED_LIVE(p->kernel.func, KIND_FUNCTION);
         p->ns = emu_kernel_ns(p->kernel.func->name, p->kernel.params, p->kernel.extra, 0);
         p->kernel.params = p->kernel.extra = NULL;
         break;
@@ -29,11 +30,14 @@ static CUresult set_params(CUgraphNode n, const void *from)
     case N_FILL: p->fill = *(const CUmemsetNode *)from; break;
     case N_HOST: p->host = *(const CUhostNode *)from; break;
     case N_CHILD: return cuGraphClone(&p->child, *(const CUgraph *)from);
-    case N_WAIT: case N_RECORD: p->event = *(const CUevent *)from; break;
+    case N_WAIT: case N_RECORD:
+        p->event = *(const CUevent *)from;
+        NEED_LIVE(p->event, KIND_EVENT);
+        break;
     case N_ALLOC: {
         p->alloc = *(const CUallocNode *)from;
         int dev = p->alloc.props.location.id;
-        return emu_mem_new(p->alloc.bytes, MEM_POOL, dev < 0 || dev >= emu_conf()->count ? 0 : dev, 0, &p->alloc.dptr);
+        return emu_mem_new(p->alloc.bytes, MEM_POOL, dev < 0 || dev >= emu_conf()->count ? 0 : dev, false, &p->alloc.dptr);
     }
     case N_FREE: p->ptr = *(const CUdeviceptr *)from; break;
     case N_EMPTY: break;

@@ -28,13 +28,15 @@ struct emu_graph { CUgraphNode first, last; size_t count; unsigned id; };
 typedef struct { CUgraphNode origin; enum node_type type; node_params p; bool enabled; } exec_node;
 struct emu_gexec { exec_node *nodes; size_t count; uint64_t bytes, charged, flags; int dev; unsigned id; };
 struct emu_capture {
+    emu_head object;
     struct emu_capture *next;
+    CUstream members;
     CUgraph graph;
     CUstream origin;
     pthread_t thread;
     int mode;
     uint64_t id;
-    bool invalid, ended;
+    bool invalid;
 };
 
 extern pthread_mutex_t graph_lock;

@@ -16,7 +16,8 @@ typedef struct {
 } resource;
 _Static_assert(sizeof(resource) == 144, "CUdevResource");
 typedef struct { unsigned sms; } description;
-typedef struct emu_green { CUcontext ctx; unsigned sms; bool dead; } green;
+typedef struct emu_green { emu_head object; CUcontext ctx; unsigned sms; } green;
+#define GREEN(g) NEED_INIT(); NEED_LIVE(g, KIND_GREEN)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);
 CUresult cuEventCreate(CUevent *out, unsigned flags);
@@ -51,15 +52,16 @@ API CUresult cuDeviceGetDevResource(CUdevice dev, resource *out, int type)
 
 API CUresult cuCtxGetDevResource(CUcontext c, resource *out, int type)
 {
-    NEED_INIT();
-    if (!c)
-        return CU_INVALID_CONTEXT;
+    CUresult r = c ? emu_context_of(&c) : CU_INVALID_CONTEXT;
+    if (r)
+        return r;
     return fill(out, type, c->green ? ((green *)c->green)->sms : (unsigned)emu_conf()->sms);
 }
 
 API CUresult cuGreenCtxGetDevResource(green *g, resource *out, int type)
 {
-    return g && !g->dead ? fill(out, type, g->sms) : CU_INVALID_HANDLE;
+    GREEN(g);
+    return fill(out, type, g->sms);
 }
 
 API CUresult cuDevSmResourceSplitByCount(resource *out, unsigned *groups, const resource *from, resource *left,
@@ -108,7 +110,7 @@ API CUresult cuGreenCtxCreate(green **out, const description *desc, CUdevice dev
         cuDevicePrimaryCtxRelease_v2(dev);
         return r;
     }
-    green *g = calloc(1, sizeof *g);
+    green *g = emu_object_new(KIND_GREEN, sizeof *g);
     g->ctx = ctx;
     g->sms = desc->sms;
     ctx->green = g;
@@ -119,17 +121,19 @@ API CUresult cuGreenCtxCreate(green **out, const description *desc, CUdevice dev
 API CUresult cuGreenCtxDestroy(green *g)
 {
     NEED_INIT();
-    if (!g || g->dead)
+    if (emu_use_last(g, KIND_GREEN, __func__))
         return CU_INVALID_CONTEXT;
-    g->dead = true; /* the few words stay: streams still name it */
+    int dev = g->ctx->dev;
     emu_context_end(g->ctx);
-    return cuDevicePrimaryCtxRelease_v2(g->ctx->dev);
+    emu_object_end(g, END_DESTROYED);
+    emu_object_free(g);
+    return cuDevicePrimaryCtxRelease_v2(dev);
 }
 
 API CUresult cuCtxFromGreenCtx(CUcontext *out, green *g)
 {
-    NEED_INIT();
-    if (!out || !g || g->dead)
+    GREEN(g);
+    if (!out)
         return CU_INVALID;
     *out = g->ctx;
     return CU_OK;
@@ -137,8 +141,8 @@ API CUresult cuCtxFromGreenCtx(CUcontext *out, green *g)
 
 API CUresult cuGreenCtxGetId(green *g, unsigned long long *id)
 {
-    NEED_INIT();
-    if (!g || g->dead || !id)
+    GREEN(g);
+    if (!id)
         return CU_INVALID;
     *id = g->ctx->id;
     return CU_OK;
@@ -146,8 +150,8 @@ API CUresult cuGreenCtxGetId(green *g, unsigned long long *id)
 
 API CUresult cuGreenCtxStreamCreate(CUstream *out, green *g, unsigned flags, int priority)
 {
-    NEED_INIT();
-    if (!out || !g || g->dead || flags != NON_BLOCKING)
+    GREEN(g);
+    if (!out || flags != NON_BLOCKING)
         return CU_INVALID;
     *out = emu_stream_new(g->ctx, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority);
     return CU_OK;
@@ -174,9 +178,7 @@ API CUresult cuStreamGetDevResource(CUstream s, resource *out, int type)
  * waits. */
 API CUresult cuGreenCtxRecordEvent(green *g, CUevent e)
 {
-    NEED_INIT();
-    if (!g || g->dead)
-        return CU_INVALID_HANDLE;
+    GREEN(g);
     if (emu_capturing_in(g->ctx))
         return CU_CAPTURE_UNSUPPORTED;
     cuCtxPushCurrent_v2(g->ctx);
@@ -195,9 +197,7 @@ API CUresult cuGreenCtxRecordEvent(green *g, CUevent e)
 
 API CUresult cuGreenCtxWaitEvent(green *g, CUevent e)
 {
-    NEED_INIT();
-    if (!g || g->dead)
-        return CU_INVALID_HANDLE;
+    GREEN(g);
     CUresult r = CU_OK;
     cuCtxPushCurrent_v2(g->ctx);
     for (CUstream s = g->ctx->streams; s && !r; s = s->next)

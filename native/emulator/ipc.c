@@ -98,7 +98,8 @@ enum { EVENT_NO_TIMING = 2, EVENT_INTERPROCESS = 4 };
 API CUresult cuIpcGetEventHandle(ipc_handle *out, CUevent e)
 {
     NEED_CTX();
-    if (!out || !e || e->dead || (e->flags & (EVENT_NO_TIMING | EVENT_INTERPROCESS)) != (EVENT_NO_TIMING | EVENT_INTERPROCESS))
+    NEED_LIVE(e, KIND_EVENT);
+    if (!out || (e->flags & (EVENT_NO_TIMING | EVENT_INTERPROCESS)) != (EVENT_NO_TIMING | EVENT_INTERPROCESS))
         return CU_INVALID_HANDLE;
     pthread_mutex_lock(&emu_lock);
     if (!emu_event_shared(e)) {

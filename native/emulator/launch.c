@@ -22,7 +22,10 @@ static CUresult launch(const CUkernelNode *k, CUstream s)
     NEED_CTX();
     CUstream st = emu_stream(s);
     CUfunction f = k->func ? k->func : k->kern;
-    if (!st || !f)
+    if (!st)
+        return CU_INVALID_HANDLE;
+    NEED_LIVE(f, KIND_FUNCTION);
+    if (emu_conf()->strict && f->module->ctx && emu_root(f->module->ctx) != emu_root(st->ctx))
         return CU_INVALID_HANDLE;
     if (!k->gx || !k->gy || !k->gz || !k->bx || !k->by || !k->bz || (uint64_t)k->bx * k->by * k->bz > 1024)
         return CU_INVALID;
@@ -30,10 +33,11 @@ static CUresult launch(const CUkernelNode *k, CUstream s)
         return CU_LAUNCH_RESOURCES;
     if (st->capture)
         return emu_capture_add(st, 0, k, sizeof *k, NULL);
-    if (st->legacy && emu_capturing_in(st->ctx))
-        return CU_CAPTURE_IMPLICIT;
+    CUresult r = emu_legacy_use(st);
+    if (r)
+        return r;
     int64_t ns = emu_kernel_ns(f->name, k->params, k->extra, 0);
-    CUresult r = fault(&ns);
+    r = fault(&ns);
     if (r)
         return r;
     pthread_mutex_lock(&emu_lock);

@@ -22,7 +22,7 @@ API CUresult cuMemAlloc(unsigned *out, unsigned size)
     CUdeviceptr p;
     CUresult r = out && size ? emu_forbid_in_capture() : CU_INVALID;
     if (!r)
-        r = emu_mem_new(size, MEM_LOW, emu_context()->dev, (size + 511ull) & ~511ull, &p);
+        r = emu_mem_new(size, MEM_LOW, emu_context()->dev, true, &p);
     if (!r)
         *out = (unsigned)p;
     return r;

@@ -51,6 +51,8 @@ static CUresult word_op(CUstream s, enum op_kind kind, CUdeviceptr at, uint64_t 
     if (st->capture)
         return CU_CAPTURE_UNSUPPORTED;
     CUresult r = check(at, wide);
+    if (!r)
+        r = emu_legacy_use(st);
     if (r)
         return r;
     pthread_mutex_lock(&emu_lock);

@@ -87,9 +87,14 @@ CUresult emu_mem_drop(CUdeviceptr base)
         return CU_INVALID;
     if (m.kind != MEM_REGISTERED)
         munmap((void *)m.base, page_round(m.size));
-    if (m.charged)
-        shm_release(m.dev, m.charged);
+    emu_unbook(&m.booked);
     return CU_OK;
+}
+
+bool emu_mem_remove(CUdeviceptr base)
+{
+    emu_mem m;
+    return take_out(base, &m);
 }
 
 void emu_mem_set_pool(CUdeviceptr base, CUmemoryPool pool)
@@ -121,20 +126,18 @@ static bool oom_fault(void)
     return nth >= 0 && __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED) >= nth;
 }
 
-CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, size_t charge, CUdeviceptr *out)
+CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdeviceptr *out)
 {
-    if (oom_fault() || (charge && shm_charge(dev, charge) != 0))
+    CUcontext owner = kind == MEM_POOL || !emu_context() ? NULL : emu_root(emu_context()); /* a pool has no context */
+    emu_booking booked = {0};
+    if (oom_fault() || (book && emu_book(dev, owner, size, &booked) != CU_OK))
         return CU_OOM;
     int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (kind == MEM_LOW ? MAP_32BIT : 0);
     void *p = mmap(NULL, page_round(size), PROT_READ | PROT_WRITE, how, -1, 0);
     kind = kind == MEM_LOW ? MEM_DEVICE : kind;
-    CUcontext owner = emu_context();
-    if (owner && owner->green)
-        owner = emu_primary(owner->dev);
-    emu_mem m = {.base = (CUdeviceptr)p, .size = size, .charged = charge, .kind = kind, .dev = dev, .ctx = owner};
+    emu_mem m = {.base = (CUdeviceptr)p, .size = size, .booked = booked, .kind = kind, .dev = dev, .ctx = owner};
     if (p == MAP_FAILED || emu_mem_insert(m) != CU_OK) {
-        if (charge)
-            shm_release(dev, charge);
+        emu_unbook(&booked);
         return CU_OOM;
     }
     *out = m.base;
@@ -149,8 +152,7 @@ static CUresult allocate(CUdeviceptr *out, size_t size, enum mem_kind kind)
     CUresult r = emu_forbid_in_capture();
     if (r)
         return r;
-    size_t charge = kind == MEM_HOST ? 0 : (size + 511) & ~(size_t)511;
-    return emu_mem_new(size, kind, emu_context()->dev, charge, out);
+    return emu_mem_new(size, kind, emu_context()->dev, kind != MEM_HOST, out);
 }
 
 API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size) { return allocate(out, size, MEM_DEVICE); }
@@ -185,8 +187,9 @@ static CUresult release(CUdeviceptr p, bool host)
     if (r)
         return r;
     emu_mem copy = *m;
-    if (copy.ctx)
-        emu_ctx_sync(copy.ctx);
+    CUcontext c = copy.kind == MEM_POOL ? emu_context() : copy.ctx;
+    if (c)
+        emu_ctx_sync(c);
     if (copy.kind == MEM_POOL) {
         pthread_mutex_lock(&emu_lock);
         emu_pool_free(&copy);
@@ -239,6 +242,9 @@ API CUresult cuMemHostUnregister(void *p)
 API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
     NEED_CTX();
+    CUresult r = emu_unsafe_call(UNSAFE_MEM_INFO);
+    if (r)
+        return r;
     uint64_t t, f;
     shm_memory(emu_context()->dev, &t, &f);
     if (free_bytes)

@@ -3,7 +3,7 @@
 #include "emu.h"
 
 #define LEVELS 16
-typedef struct { CUarray level[LEVELS]; unsigned levels; size_t bytes; } mipmap;
+typedef struct { CUarray level[LEVELS]; unsigned levels, flags; size_t bytes; } mipmap;
 typedef struct { size_t size, alignment; unsigned reserved[4]; } requirements;
 CUresult cuArray3DCreate_v2(CUarray *out, const CUarray3d *d);
 CUresult cuArrayDestroy(CUarray a);
@@ -25,6 +25,7 @@ API CUresult cuMipmappedArrayCreate(mipmap **out, const CUarray3d *d, unsigned l
     if (!out || !d || !levels)
         return CU_INVALID;
     mipmap *m = calloc(1, sizeof *m);
+    m->flags = d->flags;
     CUarray3d size = *d;
     for (unsigned i = 0; i < levels && i < LEVELS; i++) {
         CUresult r = cuArray3DCreate_v2(&m->level[i], &size);
@@ -53,6 +54,8 @@ API CUresult cuMipmappedArrayGetLevel(CUarray *out, mipmap *m, unsigned level)
 API CUresult cuMipmappedArrayGetMemoryRequirements(requirements *r, mipmap *m, CUdevice dev)
 {
     NEED_INIT();
+    if (!m || !r || (emu_conf()->strict && !(m->flags & EMU_DEFERRED)))
+        return CU_INVALID;
     *r = (requirements){m->bytes, 512, {0}};
     return CU_OK;
 }

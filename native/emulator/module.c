@@ -11,7 +11,7 @@
 static CUfunction add_function(CUmodule m, const char *name)
 {
     const emu_config *c = emu_conf();
-    CUfunction f = calloc(1, sizeof *f);
+    CUfunction f = emu_object_new(KIND_FUNCTION, sizeof *f);
     f->module = m;
     f->name = strdup(name);
     f->attrs[0] = 1024;
@@ -24,20 +24,80 @@ static CUfunction add_function(CUmodule m, const char *name)
     return f;
 }
 
+static void belong(CUmodule m, CUcontext c)
+{
+    pthread_mutex_lock(&emu_lock);
+    m->ctx = c;
+    m->next = c->modules;
+    m->at_prev = &c->modules;
+    if (m->next)
+        m->next->at_prev = &m->next;
+    c->modules = m;
+    pthread_mutex_unlock(&emu_lock);
+}
+
+static void leave(CUmodule m)
+{
+    pthread_mutex_lock(&emu_lock);
+    if (m->at_prev)
+        *m->at_prev = m->next;
+    if (m->next)
+        m->next->at_prev = m->at_prev;
+    pthread_mutex_unlock(&emu_lock);
+}
+
+/* A launch keeps only the kernel's time, so that nothing here outlives the module. */
+static void finish(CUmodule m, enum emu_end how)
+{
+    for (CUfunction f = m->funcs, next; f; f = next) {
+        next = f->next;
+        free(f->name);
+        free(f->legacy);
+        emu_object_end(f, how);
+        emu_object_free(f);
+    }
+    for (struct emu_global *g = m->globals, *next; g; g = next) {
+        next = g->next;
+        if (how == END_DESTROYED)
+            emu_mem_drop(g->ptr);
+        free(g->name);
+        free(g);
+    }
+    if (m->bytes)
+        shm_release(m->dev, m->bytes);
+    emu_object_end(m, how);
+    emu_object_free(m);
+}
+
+void emu_modules_end(CUcontext c)
+{
+    while (c->modules) {
+        CUmodule m = c->modules;
+        leave(m);
+        finish(m, END_WITH_CONTEXT);
+    }
+}
+
 static CUresult load(CUmodule *out, const void *image, size_t size, bool library)
 {
     if (!out || !image)
         return CU_INVALID;
     size_t count;
     char **names = emu_entry_names(image, size, &count);
-    CUmodule m = calloc(1, sizeof *m);
+    CUmodule m = emu_object_new(KIND_MODULE, sizeof *m);
     m->dev = emu_context() ? emu_context()->dev : 0;
     m->library = library;
     m->bytes = emu_conf()->module;
     if (shm_charge(m->dev, m->bytes) != 0) {
-        free(m);
+        for (size_t i = 0; i < count; i++)
+            free(names[i]);
+        free(names);
+        m->bytes = 0;
+        finish(m, END_DESTROYED);
         return CU_OOM;
     }
+    if (!library)
+        belong(m, emu_context());
     for (size_t i = 0; i < count; i++) {
         add_function(m, names[i]);
         free(names[i]);
@@ -91,23 +151,27 @@ API CUresult cuLibraryLoadFromFile(CUmodule *m, const char *path, int *jit, void
     return load_file(m, path, true);
 }
 
-/* Functions stay allocated: launches still in a stream name them. */
-static CUresult unload(CUmodule m)
+static CUresult unload(CUmodule m, const char *call)
 {
-    if (!m || !m->bytes)
-        return CU_INVALID_HANDLE;
-    shm_release(m->dev, m->bytes);
-    m->bytes = 0;
+    CUresult r = emu_use_last(m, KIND_MODULE, call);
+    if (r)
+        return r;
+    r = emu_forbid_in_capture();
+    if (r)
+        return r;
+    leave(m);
+    finish(m, END_DESTROYED);
     return CU_OK;
 }
 
-API CUresult cuModuleUnload(CUmodule m) { NEED_INIT(); return unload(m); }
-API CUresult cuLibraryUnload(CUmodule m) { NEED_INIT(); return unload(m); }
+API CUresult cuModuleUnload(CUmodule m) { NEED_INIT(); return unload(m, __func__); }
+API CUresult cuLibraryUnload(CUmodule m) { NEED_INIT(); return unload(m, __func__); }
 
 API CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name)
 {
     NEED_INIT();
-    if (!out || !m || !name)
+    NEED_LIVE(m, KIND_MODULE);
+    if (!out || !name)
         return CU_INVALID;
     pthread_mutex_lock(&emu_lock);
     CUfunction f = m->funcs;
@@ -125,19 +189,20 @@ API CUresult cuLibraryGetKernel(CUfunction *out, CUmodule m, const char *name)
     return cuModuleGetFunction(out, m, name);
 }
 
-API CUresult cuLibraryGetModule(CUmodule *out, CUmodule m) { NEED_CTX(); *out = m; return CU_OK; }
-API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) { NEED_CTX(); *out = k; return CU_OK; }
-API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) { NEED_INIT(); *out = k->module; return CU_OK; }
-API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) { NEED_INIT(); *out = f->module; return CU_OK; }
-API CUresult cuFuncGetName(const char **name, CUfunction f) { NEED_INIT(); *name = f->name; return CU_OK; }
-API CUresult cuKernelGetName(const char **name, CUfunction f) { NEED_INIT(); *name = f->name; return CU_OK; }
-API CUresult cuFuncIsLoaded(int *state, CUfunction f) { NEED_INIT(); *state = 1; return CU_OK; }
-API CUresult cuFuncLoad(CUfunction f) { NEED_INIT(); return CU_OK; }
+API CUresult cuLibraryGetModule(CUmodule *out, CUmodule m) { NEED_CTX(); NEED_LIVE(m, KIND_MODULE); *out = m; return CU_OK; }
+API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) { NEED_CTX(); NEED_LIVE(k, KIND_FUNCTION); *out = k; return CU_OK; }
+API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) { NEED_INIT(); NEED_LIVE(k, KIND_FUNCTION); *out = k->module; return CU_OK; }
+API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *out = f->module; return CU_OK; }
+API CUresult cuFuncGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *name = f->name; return CU_OK; }
+API CUresult cuKernelGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *name = f->name; return CU_OK; }
+API CUresult cuFuncIsLoaded(int *state, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *state = 1; return CU_OK; }
+API CUresult cuFuncLoad(CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); return CU_OK; }
 API CUresult cuModuleGetLoadingMode(int *mode) { NEED_INIT(); *mode = 1; return CU_OK; }
 
 API CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule m)
 {
     NEED_INIT();
+    NEED_LIVE(m, KIND_MODULE);
     *count = 0;
     for (CUfunction f = m->funcs; f; f = f->next)
         ++*count;
@@ -147,6 +212,7 @@ API CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule m)
 API CUresult cuModuleEnumerateFunctions(CUfunction *out, unsigned count, CUmodule m)
 {
     NEED_INIT();
+    NEED_LIVE(m, KIND_MODULE);
     for (CUfunction f = m->funcs; f && count; f = f->next, count--)
         *out++ = f;
     return CU_OK;
@@ -163,7 +229,8 @@ API CUresult cuLibraryEnumerateKernels(CUfunction *out, unsigned count, CUmodule
 API CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *size, CUmodule m, const char *name)
 {
     NEED_CTX();
-    if (!m || !name)
+    NEED_LIVE(m, KIND_MODULE);
+    if (!name)
         return CU_INVALID;
     struct emu_global *g = m->globals;
     while (g && strcmp(g->name, name))
@@ -171,7 +238,7 @@ API CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *size, CUmodule m, co
     if (!g) {
         g = calloc(1, sizeof *g);
         g->size = 4096;
-        CUresult r = emu_mem_new(g->size, MEM_MODULE, m->dev, 0, &g->ptr);
+        CUresult r = emu_mem_new(g->size, MEM_MODULE, m->dev, false, &g->ptr); /* a library's goes with the first context */
         if (r) {
             free(g);
             return r;

@@ -1,7 +1,8 @@
 /* pool.c: memory pools and stream-ordered allocation.
  *
  * A pool books what it reserves from the device; memory freed to it stays reserved up to the release threshold and is
- * handed out again without asking the device.
+ * handed out again without asking the device. In strict mode it reserves 32 MiB at a time, as on hardware. A destroyed
+ * pool stays until the last of its memory is freed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +12,12 @@
 
 enum { ATTR_THRESHOLD = 4, ATTR_RESERVED = 5, ATTR_RESERVED_HIGH = 6, ATTR_USED = 7, ATTR_USED_HIGH = 8 };
 #define GRAIN 512
+#define NEED_POOL(p) do { NEED_INIT(); if (emu_use(p, KIND_POOL, __func__)) return CU_INVALID; } while (0)
 static CUmemoryPool defaults[EMU_GPUS], current[EMU_GPUS];
 
 static CUmemoryPool pool_new(int dev)
 {
-    CUmemoryPool p = calloc(1, sizeof *p);
+    CUmemoryPool p = emu_object_new(KIND_POOL, sizeof *p);
     p->dev = dev;
     p->attrs[1] = p->attrs[2] = p->attrs[3] = 1;
     return p;
@@ -33,10 +35,16 @@ CUmemoryPool emu_pool_default(int dev)
     return p;
 }
 
+uint64_t emu_pool_steps(uint64_t bytes)
+{
+    uint64_t step = emu_conf()->strict ? 32ull << 20 : 1;
+    return (bytes + step - 1) / step * step;
+}
+
 /* Give back what is reserved but unused, down to `keep` bytes. Called with emu_lock held. */
 static void trim(CUmemoryPool p, uint64_t keep)
 {
-    uint64_t floor = p->used > keep ? p->used : keep;
+    uint64_t floor = emu_pool_steps(p->used > keep ? p->used : keep);
     if (p->reserved > floor) {
         shm_release(p->dev, p->reserved - floor);
         p->reserved = floor;
@@ -53,13 +61,15 @@ void emu_pool_free(emu_mem *m)
         return;
     p->used -= size;
     trim(p, p->threshold);
+    if (!p->used && !emu_object_alive(p, KIND_POOL))
+        emu_object_free(p);
 }
 
 static CUresult pool_alloc(CUdeviceptr *out, size_t size, CUmemoryPool p)
 {
     uint64_t need = (size + GRAIN - 1) & ~(uint64_t)(GRAIN - 1);
     pthread_mutex_lock(&emu_lock);
-    uint64_t spare = p->reserved - p->used, more = need > spare ? need - spare : 0;
+    uint64_t spare = p->reserved - p->used, more = need > spare ? emu_pool_steps(need - spare) : 0;
     CUresult r = CU_OK;
     if (p->props.max_size && p->used + need > p->props.max_size)
         r = CU_OOM;
@@ -70,7 +80,7 @@ static CUresult pool_alloc(CUdeviceptr *out, size_t size, CUmemoryPool p)
         p->used += need;
         p->reserved_high = p->reserved > p->reserved_high ? p->reserved : p->reserved_high;
         p->used_high = p->used > p->used_high ? p->used : p->used_high;
-        r = emu_mem_new(size, MEM_POOL, p->dev, 0, out);
+        r = emu_mem_new(size, MEM_POOL, p->dev, false, out);
         if (r) {
             p->used -= need;
             trim(p, p->threshold);
@@ -91,7 +101,8 @@ API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool
 {
     NEED_CTX();
     CUstream st = emu_stream(s);
-    if (!out || !size || !p || !st)
+    NEED_POOL(p);
+    if (!out || !size || !st)
         return CU_INVALID;
     if (st->capture) {
         CUallocNode a = {.props = {.alloc_type = 1, .location = {1, p->dev}}, .bytes = size};
@@ -142,21 +153,24 @@ API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUpoolProps *props)
 
 API CUresult cuMemPoolDestroy(CUmemoryPool p)
 {
-    NEED_INIT();
-    if (!p || p->is_default)
+    NEED_POOL(p);
+    if (p->is_default)
         return CU_INVALID;
     pthread_mutex_lock(&emu_lock);
     p->threshold = 0;
     trim(p, 0);
     if (current[p->dev] == p)
         current[p->dev] = NULL;
+    emu_object_end(p, END_DESTROYED);
+    if (!p->used)
+        emu_object_free(p);
     pthread_mutex_unlock(&emu_lock);
     return CU_OK;
 }
 
 API CUresult cuMemPoolTrimTo(CUmemoryPool p, size_t keep)
 {
-    NEED_INIT();
+    NEED_POOL(p);
     pthread_mutex_lock(&emu_lock);
     trim(p, keep);
     pthread_mutex_unlock(&emu_lock);
@@ -165,8 +179,8 @@ API CUresult cuMemPoolTrimTo(CUmemoryPool p, size_t keep)
 
 API CUresult cuMemPoolSetAttribute(CUmemoryPool p, int attribute, void *value)
 {
-    NEED_INIT();
-    if (!p || !value)
+    NEED_POOL(p);
+    if (!value)
         return CU_INVALID;
     if (attribute >= 1 && attribute <= 3)
         p->attrs[attribute] = *(unsigned *)value;
@@ -183,8 +197,8 @@ API CUresult cuMemPoolSetAttribute(CUmemoryPool p, int attribute, void *value)
 
 API CUresult cuMemPoolGetAttribute(CUmemoryPool p, int attribute, void *value)
 {
-    NEED_INIT();
-    if (!p || !value)
+    NEED_POOL(p);
+    if (!value)
         return CU_INVALID;
     switch (attribute) {
     case 1: case 2: case 3: *(int *)value = (int)p->attrs[attribute]; break;
@@ -198,11 +212,11 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool p, int attribute, void *value)
     return CU_OK;
 }
 
-API CUresult cuMemPoolSetAccess(CUmemoryPool p, const CUmemAccessDesc *d, size_t n) { NEED_INIT(); return CU_OK; }
+API CUresult cuMemPoolSetAccess(CUmemoryPool p, const CUmemAccessDesc *d, size_t n) { NEED_POOL(p); return CU_OK; }
 
 API CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool p, CUmemLocation *where)
 {
-    NEED_INIT();
+    NEED_POOL(p);
     *flags = where->type == 1 && where->id == p->dev ? 3 : 0;
     return CU_OK;
 }
@@ -226,8 +240,8 @@ API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice dev)
 
 API CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool p)
 {
-    NEED_INIT();
-    if (dev < 0 || dev >= emu_conf()->count || !p)
+    NEED_POOL(p);
+    if (dev < 0 || dev >= emu_conf()->count)
         return CU_INVALID;
     current[dev] = p;
     return CU_OK;

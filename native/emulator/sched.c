@@ -13,7 +13,6 @@
 
 #define QUEUE 1024
 #define PATIENCE_NS 10000000ull /* how often a waiting process looks whether the owner still lives */
-extern CUcontext emu_all_contexts;
 static pthread_cond_t done = PTHREAD_COND_INITIALIZER;
 static int waiting;
 static struct { bool started, sleeping, polls; CUstream current; } sched[EMU_GPUS];
@@ -38,6 +37,13 @@ void emu_sched_wake(int dev)
         shm_wake(&shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].word);
 }
 
+void emu_sched_forget(CUstream s)
+{
+    for (int dev = 0; dev < EMU_GPUS; dev++)
+        if (sched[dev].current == s)
+            sched[dev].current = NULL;
+}
+
 static bool ready(CUstream s, const emu_op *op)
 {
     if (s->legacy) {
@@ -60,8 +66,11 @@ static void finish(CUstream s, emu_op *op, uint64_t at_ns)
     s->depth--;
     s->completed++;
     s->end_ns = at_ns;
+    if (op->kind == OP_EVENT || op->kind == OP_WAIT)
+        emu_event_unref(op->u.ev.event);
     free(op->stage);
     free(op);
+    emu_stream_ended(s);
     if (waiting)
         pthread_cond_broadcast(&done);
 }
@@ -72,10 +81,11 @@ static void run_instant(CUstream s, emu_op *op)
     if (op->kind == OP_WAIT && op->u.ev.event->at->time_ns > at)
         at = op->u.ev.event->at->time_ns;
     bool event = op->kind == OP_EVENT;
+    int dev = s->ctx->dev;
     emu_run_op(s, op, at);
     finish(s, op, at);
     for (int d = 0; event && d < emu_conf()->count; d++)
-        if (d != s->ctx->dev)
+        if (d != dev)
             emu_sched_wake(d);
 }
 
@@ -89,6 +99,7 @@ static bool by_others(const emu_op *op)
 static bool advance(int dev)
 {
     bool any = false;
+    uint64_t lists = emu_lists;
     sched[dev].polls = false;
     for (CUcontext c = emu_all_contexts; c; c = c->next) {
         if (c->dev != dev)
@@ -97,6 +108,8 @@ static bool advance(int dev)
             while (s->head && s->head->kind != OP_KERNEL && ready(s, s->head)) {
                 run_instant(s, s->head);
                 any = true;
+                if (emu_lists != lists) /* a host function, or the stream's last work */
+                    return true;
             }
             sched[dev].polls |= s->head && by_others(s->head);
         }
@@ -204,10 +217,30 @@ static void start(int dev)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
+/* The stream ended while the call was on its way. */
+static CUresult drop(emu_op *op)
+{
+    if (op->kind == OP_EVENT)
+        op->u.ev.event->at->submitted--;
+    if (op->kind == OP_EVENT || op->kind == OP_WAIT)
+        emu_event_unref(op->u.ev.event);
+    free(op->stage);
+    free(op);
+    return CU_CONTEXT_DESTROYED;
+}
+
 CUresult emu_submit(CUstream s, emu_op *op)
 {
+    if (!emu_object_alive(s, KIND_STREAM))
+        return drop(op);
+    s->waiters++;
     while (s->depth >= QUEUE)
         emu_sched_wait();
+    s->waiters--;
+    if (s->dead) {
+        emu_stream_ended(s);
+        return drop(op);
+    }
     op->ready_ns = emu_now();
     op->seq = ++s->ctx->op_seq;
     s->submitted++;
@@ -220,9 +253,11 @@ CUresult emu_submit(CUstream s, emu_op *op)
     s->tail = op;
     bool instant = op->kind != OP_KERNEL && op->kind != OP_HOST && op->kind != OP_CALLBACK;
     if (first && instant && ready(s, op)) {
+        bool wake = s->ctx->legacy->head || s->legacy;
+        int dev = s->ctx->dev;
         run_instant(s, op);
-        if (s->ctx->legacy->head || s->legacy)
-            emu_sched_wake(s->ctx->dev);
+        if (wake)
+            emu_sched_wake(dev);
         return CU_OK;
     }
     start(s->ctx->dev);

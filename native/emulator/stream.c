@@ -4,47 +4,110 @@
 #include "emu.h"
 
 static uint64_t next_id = 16;
-typedef struct { CUcontext ctx; CUstream stream; } thread_default;
+uint64_t emu_lists;
+typedef struct { CUcontext ctx; uint64_t id; CUstream stream; } thread_default; /* id: of the context */
 static __thread thread_default mine[8];
+static pthread_key_t at_thread_end;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority)
 {
+    CUstream s = emu_object_new(KIND_STREAM, sizeof *s);
     pthread_mutex_lock(&emu_lock);
-    CUstream s = ctx->streams; /* a destroyed stream's place is taken again, so the list never shrinks */
-    while (s && !(s->dead && !s->head))
-        s = s->next;
-    if (!s) {
-        s = calloc(1, sizeof *s);
-        s->next = ctx->streams;
-        ctx->streams = s;
-    }
     s->ctx = ctx;
     s->flags = flags;
     s->priority = priority;
-    s->dead = s->per_thread = false;
-    s->capture = NULL;
-    s->end_ns = 0;
     s->id = ++next_id;
+    s->next = ctx->streams;
+    ctx->streams = s;
+    emu_lists++;
     pthread_mutex_unlock(&emu_lock);
     return s;
 }
 
-static CUstream per_thread_stream(CUcontext ctx)
+static void unlink_free(CUstream s)
 {
-    for (int i = 0; i < 8; i++) {
-        if (mine[i].ctx == ctx)
-            return mine[i].stream;
-        if (!mine[i].ctx) {
-            mine[i].ctx = ctx;
-            mine[i].stream = emu_stream_new(ctx, 0, 0);
-            mine[i].stream->per_thread = true;
-            return mine[i].stream;
+    CUstream none = NULL;
+    for (CUstream *at = s->ctx ? &s->ctx->streams : &none; *at; at = &(*at)->next)
+        if (*at == s) {
+            *at = s->next;
+            break;
         }
-    }
-    return ctx->legacy;
+    emu_lists++;
+    emu_sched_forget(s);
+    free(s->deps);
+    emu_object_free(s);
 }
 
-CUstream emu_stream(CUstream handle)
+void emu_stream_ended(CUstream s)
+{
+    if (s->dead && !s->head && !s->waiters)
+        unlink_free(s);
+}
+
+static void end(CUstream s, enum emu_end how)
+{
+    emu_capture_forget(s);
+    s->dead = true;
+    emu_object_end(s, how);
+    emu_stream_ended(s);
+}
+
+/* With emu_lock, when the context's work is done. */
+void emu_streams_end(CUcontext c)
+{
+    for (CUstream s = c->streams, next; s; s = next) {
+        next = s->next;
+        s->ctx = NULL; /* a thread that still waits for it frees it later than the context */
+        if (s->dead)
+            emu_stream_ended(s);
+        else
+            end(s, END_WITH_CONTEXT);
+    }
+    c->streams = c->legacy = NULL;
+}
+
+/* A thread takes its default streams with it. */
+static void thread_ends(void *list)
+{
+    pthread_mutex_lock(&emu_lock);
+    for (thread_default *d = list; d < (thread_default *)list + 8 && d->ctx; d++)
+        if (emu_object_alive(d->ctx, KIND_CONTEXT) && d->ctx->id == d->id && emu_object_alive(d->stream, KIND_STREAM) &&
+            d->stream->ctx == d->ctx && d->stream->per_thread)
+            end(d->stream, END_DESTROYED);
+    pthread_mutex_unlock(&emu_lock);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&at_thread_end, thread_ends);
+}
+
+static bool current(const thread_default *d, CUcontext ctx)
+{
+    return d->ctx == ctx && d->id == ctx->id && emu_object_alive(d->stream, KIND_STREAM) && d->stream->ctx == ctx;
+}
+
+static CUstream per_thread_stream(CUcontext ctx)
+{
+    thread_default *place = NULL;
+    for (int i = 0; i < 8; i++) {
+        if (mine[i].ctx && current(&mine[i], ctx))
+            return mine[i].stream;
+        bool stale = mine[i].ctx && (mine[i].ctx == ctx || !emu_object_alive(mine[i].ctx, KIND_CONTEXT));
+        if (!place && (!mine[i].ctx || stale))
+            place = &mine[i];
+    }
+    if (!place)
+        return ctx->legacy;
+    *place = (thread_default){ctx, ctx->id, emu_stream_new(ctx, 0, 0)};
+    place->stream->per_thread = true;
+    pthread_once(&once, make_key);
+    pthread_setspecific(at_thread_end, mine);
+    return place->stream;
+}
+
+CUstream emu_stream_named(CUstream handle, const char *call)
 {
     CUcontext ctx = emu_context();
     if (handle == NULL)
@@ -53,26 +116,46 @@ CUstream emu_stream(CUstream handle)
         return ctx ? ctx->legacy : NULL;
     if (handle == (CUstream)2)
         return ctx ? per_thread_stream(ctx) : NULL;
-    return handle->dead ? NULL : handle;
+    return emu_use(handle, KIND_STREAM, call) ? NULL : handle;
 }
 
 void emu_stream_sync(CUstream s)
 {
     pthread_mutex_lock(&emu_lock);
-    uint64_t target = s->submitted;
-    while (s->completed < target)
-        emu_sched_wait();
+    if (emu_object_alive(s, KIND_STREAM)) {
+        uint64_t target = s->submitted;
+        s->waiters++;
+        while (s->completed < target)
+            emu_sched_wait();
+        s->waiters--;
+        emu_stream_ended(s);
+    }
     pthread_mutex_unlock(&emu_lock);
+}
+
+static bool busy(CUcontext c, uint64_t target)
+{
+    for (CUstream s = c->streams; s; s = s->next)
+        if (s->head && s->head->seq <= target)
+            return true;
+    return false;
+}
+
+static void wait_for(CUcontext c, uint64_t target)
+{
+    uint64_t id = c->id;
+    while (c->id == id && c->alive && busy(c, target))
+        emu_sched_wait();
 }
 
 void emu_ctx_sync(CUcontext c)
 {
     pthread_mutex_lock(&emu_lock);
-    CUstream streams = c->streams;
+    wait_for(c, c->op_seq);
     pthread_mutex_unlock(&emu_lock);
-    for (CUstream s = streams; s; s = s->next)
-        emu_stream_sync(s);
 }
+
+void emu_ctx_drain(CUcontext c) { wait_for(c, UINT64_MAX); }
 
 static CUresult create(CUstream *out, unsigned flags, int priority)
 {
@@ -94,9 +177,12 @@ API CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int prior
 API CUresult cuStreamDestroy_v2(CUstream s)
 {
     NEED_INIT();
-    if (!s || s == (CUstream)1 || s == (CUstream)2 || s->dead)
+    if (s == (CUstream)1 || s == (CUstream)2)
         return CU_INVALID_HANDLE;
-    s->dead = true;
+    NEED_LIVE_LAST(s, KIND_STREAM);
+    pthread_mutex_lock(&emu_lock);
+    end(s, END_DESTROYED);
+    pthread_mutex_unlock(&emu_lock);
     return CU_OK;
 }
 
@@ -111,8 +197,11 @@ API CUresult cuStreamSynchronize(CUstream s)
         emu_capture_invalidate(st);
         return CU_CAPTURE_UNSUPPORTED;
     }
-    if (st->legacy && emu_capturing_in(st->ctx))
-        return CU_CAPTURE_IMPLICIT;
+    CUresult r = emu_legacy_use(st);
+    if (!r)
+        r = emu_unsafe_call(UNSAFE_STREAM_SYNCHRONIZE);
+    if (r)
+        return r;
     emu_stream_sync(st);
     return emu_sticky;
 }
@@ -124,39 +213,48 @@ API CUresult cuStreamQuery(CUstream s)
         emu_capture_invalidate(st);
         return CU_CAPTURE_UNSUPPORTED;
     }
+    CUresult r = emu_legacy_use(st);
+    if (!r)
+        r = emu_unsafe_call(UNSAFE_STREAM_QUERY);
+    if (r)
+        return r;
     pthread_mutex_lock(&emu_lock);
-    bool busy = st->completed < st->submitted;
+    bool unfinished = st->completed < st->submitted;
     pthread_mutex_unlock(&emu_lock);
-    return busy ? CU_NOT_READY : CU_OK;
+    return emu_sticky ? emu_sticky : unfinished ? CU_NOT_READY : CU_OK;
 }
 
 API CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
 {
     NEED_STREAM(s);
-    if (!e || e->dead)
-        return CU_INVALID_HANDLE;
+    NEED_LIVE(e, KIND_EVENT);
     if (e->capture || st->capture)
         return emu_capture_wait(st, e);
+    CUresult r = emu_legacy_use(st);
+    if (r)
+        return r;
     pthread_mutex_lock(&emu_lock);
     if (!emu_event_done(e)) {
         emu_op *op = emu_op_new(OP_WAIT);
         op->u.ev.event = e;
+        e->pending++;
         op->u.ev.seq = e->at->submitted;
-        emu_submit(st, op);
+        r = emu_submit(st, op);
     }
     pthread_mutex_unlock(&emu_lock);
-    return CU_OK;
+    return r;
 }
 
 static CUresult add_host(CUstream st, enum op_kind kind, void *fn, void *data)
 {
-    if (!fn)
-        return CU_INVALID;
+    CUresult r = fn ? emu_legacy_use(st) : CU_INVALID;
+    if (r)
+        return r;
     pthread_mutex_lock(&emu_lock);
     emu_op *op = emu_op_new(kind);
     op->u.host.fn = fn;
     op->u.host.data = data;
-    CUresult r = emu_submit(st, op);
+    r = emu_submit(st, op);
     pthread_mutex_unlock(&emu_lock);
     return r;
 }

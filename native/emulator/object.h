@@ -1,0 +1,32 @@
+/* object.h: the life of what a handle names. A handle is a pointer, so nothing but the memory that it points at can say
+ * whether its object still exists.
+ *
+ * Objects lie in slabs that are never unmapped, and begin with a word that says what they are. An object that ends gets
+ * the poison word of its kind and is taken again only after EMU_QUARANTINE others of its kind have ended: memory stays
+ * bounded, and a handle used too late is noticed.
+ */
+#ifndef EMU_OBJECT_H
+#define EMU_OBJECT_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#define EMU_QUARANTINE 256
+
+enum emu_kind {
+    KIND_CONTEXT, KIND_STREAM, KIND_EVENT, KIND_MODULE, KIND_FUNCTION, KIND_POOL, KIND_MEMORY, KIND_ARRAY, KIND_GREEN,
+    KIND_CAPTURE, KINDS
+};
+/* How it ended: by its own call, or with its context. */
+enum emu_end { END_DESTROYED, END_WITH_CONTEXT };
+
+void *emu_object_new(enum emu_kind kind, size_t size); /* zeroed but for the first word */
+void emu_object_end(void *object, enum emu_end how);   /* from now on the handle is invalid; the contents stay */
+void emu_object_free(void *object);                    /* the contents go as well */
+bool emu_object_alive(const void *object, enum emu_kind kind);
+
+/* CU_OK, or what the use of this handle answers. In strict mode the use of one whose object has ended does not return:
+ * a real driver would read memory that it has freed. */
+int emu_use(const void *object, enum emu_kind kind, const char *call);
+/* The same for the call that destroys it: a real driver answers 709 for what went with its context. */
+int emu_use_last(const void *object, enum emu_kind kind, const char *call);
+#endif
