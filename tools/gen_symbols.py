@@ -30,6 +30,9 @@ TYPEDEF_FILES = (
 HEADER_FILES = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h")
 TYPEDEF = re.compile(r"PFN_(cu[A-Za-z0-9_]+?)_v(\d+)(?:_(ptsz|ptds))?\)")
 ALIAS = re.compile(r"^\s*#\s*define\s+(cu[A-Z]\w*)\s+(?:__CUDA_API_(?:PTSZ|PTDS)\()?(cu[A-Z]\w*)\)?\s*$", re.MULTILINE)
+# A name that newer headers define as another function. No typedef tells the version: programs ask for it at that of the
+# headers that brought the definition, 12.0.
+RENAMED = {"cuGraphInstantiate": (12000, "cuGraphInstantiateWithFlags")}
 DECLARED = re.compile(r"CUDAAPI\s+(cu[A-Z]\w*)\s*\(")
 
 
@@ -82,6 +85,10 @@ def cuda_rows(include: Path) -> Iterator[Row]:
     for name, version, stream in sorted(typedefs):
         base = symbols[name][max(v for v in versions[name] if v <= version)]
         yield Row(name, version, stream, base if stream == "plain" else f"{base}_{stream}")
+    for name, (version, symbol) in RENAMED.items():
+        if dict(ALIAS.findall(headers)).get(name) != symbol:
+            sys.exit(f"gen_symbols: cuda.h no longer defines {name} as {symbol}")
+        yield Row(name, version, "plain", symbol)
     for name in sorted(declared - {s for by in symbols.values() for s in by.values()}):
         stem = re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", name)
         if stem not in symbols:
@@ -89,7 +96,12 @@ def cuda_rows(include: Path) -> Iterator[Row]:
 
 
 def def_line(row: Row) -> str:
-    """The row for the C preprocessor: ROW(name, version, symbol) or TWIN(name, version, flavour, symbol, base)."""
+    """The row for the C preprocessor: ROW(name, version, symbol) or TWIN(name, version, flavour, symbol, base).
+
+    RENAMED(name, version, symbol) is a row whose symbol has a row of its own as well.
+    """
+    if row.name in RENAMED and row.symbol == RENAMED[row.name][1]:
+        return f"RENAMED({row.name}, {row.version}, {row.symbol})"
     if row.stream == "plain":
         return f"ROW({row.name}, {row.version}, {row.symbol})"
     return f"TWIN({row.name}, {row.version}, {row.stream}, {row.symbol}, {row.symbol[:-5]})"

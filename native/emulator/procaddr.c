@@ -8,6 +8,7 @@
 
 #define ROW(name, version, symbol) extern CUresult symbol();
 #define TWIN(name, version, flavour, symbol, base) extern CUresult symbol();
+#define RENAMED ROW
 #include "../symbols/cuda.def"
 #undef ROW
 #undef TWIN

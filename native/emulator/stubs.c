@@ -22,4 +22,5 @@ typedef CUresult (*any_fn)(W, W, W, W, W, W, W, W, W, W, W, W);
         emu_per_thread--; \
         return r; \
     }
+#define RENAMED(name, version, symbol)
 #include "../symbols/cuda.def"

@@ -2,8 +2,11 @@
  *
  * The driver is asked first, with the caller's own arguments: names, versions, flags and status are its business. Only
  * then the pointer it chose is looked up: if it is the address of an intercepted symbol, the hook of that very symbol
- * is handed out. So an ABI mismatch can not happen. A driver that answers with addresses that dlsym does not know is
- * met with the published table of names and versions.
+ * is handed out. So an ABI mismatch cannot happen.
+ *
+ * An address that dlsym does not know (a profiler's, a driver that keeps its own) is met with the published table of
+ * names and versions, where the driver confirms the row: asked for the row's version it answers the same address.
+ * What is left is a function newer than the table: it is handed out as it is, and `disagreed` counts it.
  */
 #include "hook.h"
 
@@ -16,7 +19,6 @@ struct pair {
 static struct pair map[ALIQUOT_SYMBOL_COUNT];
 static unsigned map_size;
 static _Atomic int map_ready;
-static bool identity; /* the probe's answer */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void insert(uintptr_t pointer, int symbol)
@@ -25,17 +27,6 @@ static void insert(uintptr_t pointer, int symbol)
     for (; at > 0 && map[at - 1].pointer > pointer; at--)
         map[at] = map[at - 1];
     map[at] = (struct pair){pointer, symbol};
-}
-
-/* Does cuGetProcAddress answer with the addresses that dlsym knows? Seen to differ on some drivers. */
-static bool probe(void)
-{
-    void *fn = NULL;
-    CUresult result =
-        REAL(cuGetProcAddress_v2, const char *, void **, int, uint64_t, int *)("cuMemAlloc", &fn, 3020, 0, &(int){0});
-    if (result != CUDA_SUCCESS)
-        result = REAL(cuGetProcAddress, const char *, void **, int, uint64_t)("cuMemAlloc", &fn, 3020, 0);
-    return result != CUDA_SUCCESS || fn == real_symbol(SYM_cuMemAlloc_v2);
 }
 
 static void build(void)
@@ -51,7 +42,6 @@ static void build(void)
                 insert((uintptr_t)pointer, i);
         }
         atomic_store(&aliquot_counters.mapped, map_size);
-        identity = probe();
         atomic_store_explicit(&map_ready, 1, memory_order_release);
     }
     pthread_mutex_unlock(&lock);
@@ -63,25 +53,39 @@ static bool same_base(const char *symbol, const char *name)
     return strncmp(symbol, name, length) == 0 && (symbol[length] == 0 || symbol[length] == '_');
 }
 
-void *hook_of(void *pointer, const char *name)
+static unsigned first_at(uintptr_t pointer)
 {
-    build();
     unsigned low = 0, high = map_size;
     while (low < high) {
         unsigned middle = (low + high) / 2;
-        if (map[middle].pointer < (uintptr_t)pointer)
+        if (map[middle].pointer < pointer)
             low = middle + 1;
         else
             high = middle;
     }
-    for (unsigned i = low; i < map_size && map[i].pointer == (uintptr_t)pointer; i++)
+    return low;
+}
+
+void *hook_of(void *pointer, const char *name)
+{
+    build();
+    for (unsigned i = first_at((uintptr_t)pointer); i < map_size && map[i].pointer == (uintptr_t)pointer; i++)
         if (same_base(aliquot_symbols[map[i].symbol].name, name))
             return aliquot_symbols[map[i].symbol].hook;
     return NULL;
 }
 
-/* The hook that the published table names, for drivers whose answers are not the addresses of their exports. */
-static void *hook_by_table(const char *name, int version, bool own, bool *known)
+/* The hook of a pointer that is one intercepted symbol's alone, whatever its name: a driver may rename. */
+static void *hook_of_only(void *pointer)
+{
+    unsigned i = first_at((uintptr_t)pointer);
+    bool here = i < map_size && map[i].pointer == (uintptr_t)pointer;
+    bool shared = i + 1 < map_size && map[i + 1].pointer == (uintptr_t)pointer;
+    return here && !shared ? aliquot_symbols[map[i].symbol].hook : NULL;
+}
+
+/* The published table's row for a question; `known`: the name is in the table, at whatever version. */
+static const struct version_row *row_of(const char *name, int version, bool own, bool *known)
 {
     const struct version_row *best = NULL;
     for (const struct version_row *row = aliquot_versions; row->name; row++) {
@@ -93,7 +97,34 @@ static void *hook_by_table(const char *name, int version, bool own, bool *known)
         if (!best || row->version > best->version || (row->version == best->version && row->own_stream))
             best = row;
     }
-    return best ? aliquot_symbols[best->symbol].hook : NULL;
+    return best;
+}
+
+/* Does the driver answer the same address for the row's own version? Then it means the row's function. */
+static bool confirmed(const struct version_row *row, void *pointer, unsigned long long flags)
+{
+    void *fn = NULL;
+    CUresult result = REAL(cuGetProcAddress_v2, const char *, void **, int, unsigned long long, int *)(
+        row->name, &fn, row->version, flags, &(int){0});
+    if (result != CUDA_SUCCESS)
+        result = REAL(cuGetProcAddress, const char *, void **, int, unsigned long long)(row->name, &fn, row->version, flags);
+    return result == CUDA_SUCCESS && fn == pointer;
+}
+
+static void *hook_by_table(const char *name, void *pointer, int version, unsigned long long flags)
+{
+    bool known = false;
+    const struct version_row *row = row_of(name, version, flags & 2, &known);
+    if (!known) {
+        COUNT(unknown);
+        return NULL;
+    }
+    void *hook = hook_of_only(pointer);
+    if (!hook && row && confirmed(row, pointer, flags))
+        hook = aliquot_symbols[row->symbol].hook;
+    if (!hook)
+        COUNT(disagreed);
+    return hook;
 }
 
 static void route(const char *name, void **fn, int version, unsigned long long flags)
@@ -101,19 +132,10 @@ static void route(const char *name, void **fn, int version, unsigned long long f
     if (!name || !name[0] || !fn || !*fn || conf_load() != MODE_HELD)
         return;
     void *hook = hook_of(*fn, name);
-    if (!hook) {
-        bool known = false;
-        void *listed = hook_by_table(name, version, flags & 2, &known);
-        if (!known) {
-            COUNT(unknown);
-            return;
-        }
-        COUNT(disagreed); /* a version newer than our table keeps the driver's own function */
-        if (identity || !listed)
-            return;
-        hook = listed;
-    }
-    *fn = hook;
+    if (!hook)
+        hook = hook_by_table(name, *fn, version, flags);
+    if (hook)
+        *fn = hook;
 }
 
 CUresult on_get_proc_address(enum aliquot_symbol symbol, const char *name, void **fn, int version,

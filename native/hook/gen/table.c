@@ -1427,6 +1427,7 @@ const struct version_row aliquot_versions[] = {
     {"cuGraphExecDestroy", 10000, 0, 203},
     {"cuGraphInstantiate", 10000, 0, 229},
     {"cuGraphInstantiate", 11000, 0, 233},
+    {"cuGraphInstantiate", 12000, 0, 230},
     {"cuGraphInstantiateWithFlags", 11040, 0, 230},
     {"cuGraphInstantiateWithParams", 12000, 0, 231},
     {"cuGraphInstantiateWithParams", 12000, 1, 232},

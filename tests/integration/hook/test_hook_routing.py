@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 TABLE = ROOT / "native" / "symbols" / "cuda.tsv"
@@ -132,3 +135,74 @@ def test_exports_nothing_but_the_driver(tenant):
 
     assert {n for n in names if not n.startswith(("cu", "nvml"))} == {"dlsym", "dlvsym", "aliquot_stats"}
     assert [line.split("[")[1] for line in needed.splitlines() if "NEEDED" in line] == ["libc.so.6]"]
+
+
+QUESTIONS = [
+    ("cuMemAlloc", 13000),
+    ("cuMemFree", 13000),
+    ("cuGraphInstantiate", 11000),
+    ("cuGraphInstantiate", 12000),
+    ("cuDeviceGetName", 13000),
+    ("cuMemAlloc", 14000),
+    ("cuMemFree", 14000),
+]
+ANSWERS = """
+class Info(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p),
+                ("at", ctypes.c_void_p)]
+hook, info, seen = ctypes.CDLL("libcuda.so.1"), Info(), {}
+hook.cuInit(0)
+for name, version in QUESTIONS:
+    out, status, flags = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint64(0)
+    hook.cuGetProcAddress_v2(name.encode(), ctypes.byref(out), version, flags, ctypes.byref(status))
+    ctypes.CDLL(None).dladdr(out, ctypes.byref(info))
+    seen[f"{name} {version}"] = out.value - info.base if b"/tenant/" in info.file else "the driver's"
+out = (ctypes.c_uint64 * 64)()
+hook.aliquot_stats(out)
+say(seen=seen, disagreed=out[19])
+"""
+
+
+def ask_renaming_driver(scene, folder: Path, *options: str) -> tuple[dict[str, object], int]:
+    """What the hook hands out over renaming_driver.c, as offsets in the hook; and the counter `disagreed`."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    driver = folder / "libcuda.so.1"
+    source = Path(__file__).parent / "programs" / "renaming_driver.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-w", *options, "-o", driver, source], check=True)
+    conf = scene.folder.directory / "tenant.conf"
+    lines = [line for line in conf.read_text().splitlines() if not line.startswith("libcuda=")]
+    conf.write_text("\n".join([*lines, f"libcuda={driver}"]) + "\n")
+    answers = scene.run(f"QUESTIONS = {QUESTIONS!r}\n{ANSWERS}").read()
+    return answers["seen"], answers["disagreed"]
+
+
+def test_a_driver_with_addresses_of_its_own_gets_the_same_hooks(tenant, tmp_path):
+    """Where cuGetProcAddress answers with other addresses than the exports', the published table finds the hook."""
+    scene = tenant()
+
+    exported, _ = ask_renaming_driver(scene, tmp_path)
+    own, _ = ask_renaming_driver(scene, tmp_path, "-DOWN")
+
+    unknown = {"cuMemAlloc 14000", "cuMemFree 14000"}
+    assert {k: v for k, v in own.items() if k not in unknown} == {k: v for k, v in exported.items() if k not in unknown}
+    assert {name for name, at in exported.items() if at == "the driver's"} == {
+        "cuDeviceGetName 13000",
+        "cuMemAlloc 14000",
+    }
+    assert exported["cuGraphInstantiate 11000"] != exported["cuGraphInstantiate 12000"]
+
+
+def test_an_intercepted_name_that_a_driver_renames_keeps_the_hook_of_its_function(tenant, tmp_path):
+    """The exported function that the driver answers with decides on the hook, under whatever name it was asked for."""
+    exported, _ = ask_renaming_driver(tenant(), tmp_path)
+
+    assert exported["cuMemFree 14000"] not in ("the driver's", exported["cuMemFree 13000"])
+
+
+def test_an_intercepted_name_that_stays_without_a_hook_is_counted(tenant, tmp_path):
+    """A function newer than the published table is handed out as it is, and the counter `disagreed` tells."""
+    exported, disagreed = ask_renaming_driver(tenant(), tmp_path)
+
+    assert (exported["cuMemAlloc 14000"], disagreed) == ("the driver's", 1)
