@@ -38,6 +38,7 @@ def build(arch: str, out: Path) -> Path:
         "build-dir": f"build/wheel-{arch}",
         "cmake.define.CMAKE_SYSTEM_NAME": "Linux",
         "cmake.define.CMAKE_SYSTEM_PROCESSOR": arch,
+        "cmake.define.ALIQUOT_CUDA_RUNTIME": "OFF",  # docs/decisions/0022-cuda-runtime-programs.md
         # The linker leaves the symbols out: strip of this machine does not know the other one's files.
         "install.strip": "false",
     }

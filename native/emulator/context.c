@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "emu.h"
+#include "export.h"
 #include "shm.h"
 
 #define STACK 64
@@ -9,6 +10,7 @@ typedef struct { CUcontext ctx; uint64_t id; } entry; /* id: another context may
 static __thread entry stack[STACK];
 static __thread int depth;
 static CUcontext primary[EMU_GPUS];
+static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
 CUcontext emu_all_contexts;
 static uint64_t next_id;
 
@@ -68,22 +70,29 @@ static void first_stream(CUcontext c)
     c->legacy->legacy = true;
 }
 
-CUresult emu_context_new(CUcontext *out, int dev, unsigned flags, uint64_t overhead)
+/* A context that has a handle and is on no device yet. */
+static CUcontext handle_new(int dev, unsigned flags)
 {
-    if (shm_charge(dev, overhead) != 0)
-        return CU_OOM;
     CUcontext c = emu_object_new(KIND_CONTEXT, sizeof *c);
     c->dev = dev;
     c->flags = flags;
-    c->overhead = overhead;
-    c->alive = true;
     c->id = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
     first_limits(c);
-    first_stream(c);
     pthread_mutex_lock(&emu_lock);
     c->next = emu_all_contexts;
     emu_all_contexts = c;
     pthread_mutex_unlock(&emu_lock);
+    return c;
+}
+
+CUresult emu_context_new(CUcontext *out, int dev, unsigned flags, uint64_t overhead)
+{
+    if (shm_charge(dev, overhead) != 0)
+        return CU_OOM;
+    CUcontext c = handle_new(dev, flags);
+    c->overhead = overhead;
+    first_stream(c);
+    c->alive = true;
     shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].contexts++;
     *out = c;
     return CU_OK;
@@ -92,6 +101,8 @@ CUresult emu_context_new(CUcontext *out, int dev, unsigned flags, uint64_t overh
 /* Work that is still in its streams ends first; then everything made in it is gone. */
 void emu_context_end(CUcontext c)
 {
+    if (c->alive)
+        emu_values_end(c);
     pthread_mutex_lock(&emu_lock);
     uint64_t id = c->id;
     if (c->alive)
@@ -140,26 +151,30 @@ static CUresult push(CUcontext c)
     return CU_OK;
 }
 
+CUcontext emu_primary_handle(int dev)
+{
+    pthread_mutex_lock(&primary_lock);
+    if (!primary[dev]) {
+        primary[dev] = handle_new(dev, 0);
+        primary[dev]->primary = true;
+    }
+    pthread_mutex_unlock(&primary_lock);
+    return primary[dev];
+}
+
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev)
 {
     NEED_INIT();
     if (!valid_dev(dev))
         return CU_INVALID_DEVICE;
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&lock);
-    CUresult r = CU_OK;
-    if (!primary[dev]) {
-        r = emu_context_new(&primary[dev], dev, 0, emu_conf()->context);
-        if (r == CU_OK)
-            primary[dev]->primary = true;
-    } else if (!primary[dev]->alive) {
-        r = revive(primary[dev]);
-    }
+    CUcontext c = emu_primary_handle(dev);
+    pthread_mutex_lock(&primary_lock);
+    CUresult r = c->alive ? CU_OK : revive(c);
     if (r == CU_OK) {
-        primary[dev]->refs++;
-        *out = primary[dev];
+        c->refs++;
+        *out = c;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&primary_lock);
     return r;
 }
 

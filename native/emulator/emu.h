@@ -138,6 +138,7 @@ CUresult emu_unsupported(const char *symbol);
 CUcontext emu_context(void); /* the current one, or NULL where there is none or it has ended */
 CUresult emu_need_context(void);
 CUcontext emu_primary(int dev);
+CUcontext emu_primary_handle(int dev); /* made, but not on the device, where there was none */
 CUcontext emu_root(CUcontext c); /* the primary context of a green one; any other is its own */
 CUresult emu_context_of_named(CUcontext *c, const char *call); /* NULL: the current one */
 #define emu_context_of(c) emu_context_of_named(c, __func__)
@@ -167,6 +168,8 @@ void emu_sched_wait(void);
 void emu_sched_forget(CUstream s); /* with emu_lock */
 bool emu_event_done(CUevent e);
 bool emu_event_shared(CUevent e);
+/* launch.c */
+void emu_count_launch(void);
 /* memop.c */
 bool emu_value_met(const emu_op *op);
 void emu_value_store(const emu_op *op);

@@ -155,6 +155,8 @@ API CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
         r = events_alive(e);
     if (!r)
         r = reserve(e);
+    if (!r)
+        emu_count_launch();
     pthread_mutex_lock(&emu_lock);
     for (size_t i = 0; i < e->count && !r; i++)
         r = emu_submit(st, node_op(&e->nodes[i]));

@@ -78,13 +78,6 @@ API CUresult cuDriverGetVersion(int *version)
     return CU_OK;
 }
 
-API CUresult cuGetExportTable(const void **table, const CUuuid *id)
-{
-    if (table)
-        *table = NULL;
-    return emu_unsupported("cuGetExportTable");
-}
-
 static const struct { int code; const char *name, *text; } errors[] = {
 #define E(code, name, text) {code, #name, text},
 #include "errors.def"

@@ -115,6 +115,22 @@ def test_a_program_runs_under_its_share(installed: Environment):
     assert ("4096\n", 0) == (done.stdout, done.returncode), done.stderr
 
 
+def test_programs_on_the_cuda_runtime_are_told_that_they_do_not_run(wheel: Path, tmp_path: Path):
+    """The emulated driver of a release refuses the table of the runtime's self-test and says that it is left out."""
+    library = native(wheel, tmp_path)["emulator/libcuda.so.1"]
+    ask = """
+import ctypes, sys, uuid
+table = ctypes.c_void_p()
+cuda = ctypes.CDLL(sys.argv[1])
+for _ in range(2):
+    print(cuda.cuGetExportTable(ctypes.byref(table), uuid.UUID("d4082055-bde6-704b-8d34-ba123c66e1f2").bytes))
+"""
+    done = subprocess.run([sys.executable, "-c", ask, library], capture_output=True, text=True, check=True)
+
+    assert "500\n500\n" == done.stdout
+    assert 1 == done.stderr.count("aliquot: this build of the emulated driver leaves out")
+
+
 def test_the_demonstration_runs(installed: Environment):
     """`aliquot demo fig6 --fast` goes through its four phases and draws them; how exact it is, its own test says."""
     done = installed("aliquot", "demo", "fig6", "--fast", "--emulate", "v100", "-o", "json", "--out", "pictures")
