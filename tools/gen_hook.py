@@ -145,7 +145,7 @@ def call_of(hook: Hook) -> str:
     """The C text of the call of the real function."""
     types = ", ".join(kind.strip() for kind, _ in hook.args) or "void"
     names = ", ".join(name for _, name in hook.args)
-    return f"((CUresult (*)({types}))aliquot_real[SYM_{hook.symbol}])({names})"
+    return f"REAL({hook.symbol}, {types})({names})"
 
 
 def write_hook(hook: Hook) -> str:

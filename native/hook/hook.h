@@ -116,8 +116,9 @@ extern HIDDEN const struct version_row aliquot_versions[];
 extern HIDDEN void *(*aliquot_true_dlsym)(void *, const char *);
 extern HIDDEN void *(*aliquot_true_dlvsym)(void *, const char *, const char *);
 
-#define REAL(symbol, ...) ((CUresult (*)(__VA_ARGS__))aliquot_real[SYM_##symbol])
-#define REAL_AT(symbol, ...) ((CUresult (*)(__VA_ARGS__))aliquot_real[symbol])
+/* Entries change once, from the lazy stub to the function, and both may be called. */
+#define REAL_AT(symbol, ...) ((CUresult (*)(__VA_ARGS__))__atomic_load_n(&aliquot_real[symbol], __ATOMIC_RELAXED))
+#define REAL(symbol, ...) REAL_AT(SYM_##symbol, __VA_ARGS__)
 #define COUNT(what) atomic_fetch_add_explicit(&aliquot_counters.what, 1, memory_order_relaxed)
 
 /* conf.c: reads the tenant's record once; returns the mode. */

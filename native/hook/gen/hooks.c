@@ -114,7 +114,7 @@ HOOK CUresult hook_cuArrayDestroy(void *handle)
 CUresult hook_cuCtxAttach(void **ctx, unsigned flags);
 HOOK CUresult hook_cuCtxAttach(void **ctx, unsigned flags)
 {
-    CUresult result = ((CUresult (*)(void **, unsigned))aliquot_real[SYM_cuCtxAttach])(ctx, flags);
+    CUresult result = REAL(cuCtxAttach, void **, unsigned)(ctx, flags);
     thread_forget();
     return result;
 }
@@ -164,7 +164,7 @@ HOOK CUresult hook_cuCtxDetach(void *ctx)
 CUresult hook_cuCtxPopCurrent(void **ctx);
 HOOK CUresult hook_cuCtxPopCurrent(void **ctx)
 {
-    CUresult result = ((CUresult (*)(void **))aliquot_real[SYM_cuCtxPopCurrent])(ctx);
+    CUresult result = REAL(cuCtxPopCurrent, void **)(ctx);
     thread_forget();
     return result;
 }
@@ -172,7 +172,7 @@ HOOK CUresult hook_cuCtxPopCurrent(void **ctx)
 CUresult hook_cuCtxPopCurrent_v2(void **ctx);
 HOOK CUresult hook_cuCtxPopCurrent_v2(void **ctx)
 {
-    CUresult result = ((CUresult (*)(void **))aliquot_real[SYM_cuCtxPopCurrent_v2])(ctx);
+    CUresult result = REAL(cuCtxPopCurrent_v2, void **)(ctx);
     thread_forget();
     return result;
 }
@@ -180,7 +180,7 @@ HOOK CUresult hook_cuCtxPopCurrent_v2(void **ctx)
 CUresult hook_cuCtxPushCurrent(void *ctx);
 HOOK CUresult hook_cuCtxPushCurrent(void *ctx)
 {
-    CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuCtxPushCurrent])(ctx);
+    CUresult result = REAL(cuCtxPushCurrent, void *)(ctx);
     thread_forget();
     return result;
 }
@@ -188,7 +188,7 @@ HOOK CUresult hook_cuCtxPushCurrent(void *ctx)
 CUresult hook_cuCtxPushCurrent_v2(void *ctx);
 HOOK CUresult hook_cuCtxPushCurrent_v2(void *ctx)
 {
-    CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuCtxPushCurrent_v2])(ctx);
+    CUresult result = REAL(cuCtxPushCurrent_v2, void *)(ctx);
     thread_forget();
     return result;
 }
@@ -196,7 +196,7 @@ HOOK CUresult hook_cuCtxPushCurrent_v2(void *ctx)
 CUresult hook_cuCtxSetCurrent(void *ctx);
 HOOK CUresult hook_cuCtxSetCurrent(void *ctx)
 {
-    CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuCtxSetCurrent])(ctx);
+    CUresult result = REAL(cuCtxSetCurrent, void *)(ctx);
     thread_forget();
     return result;
 }
@@ -211,7 +211,7 @@ CUresult hook_cuCtxSynchronize(void);
 HOOK CUresult hook_cuCtxSynchronize(void)
 {
     struct sync_mark mark = sync_begin();
-    CUresult result = ((CUresult (*)(void))aliquot_real[SYM_cuCtxSynchronize])();
+    CUresult result = REAL(cuCtxSynchronize, void)();
     sync_end(mark, result, SYNC_CONTEXT, 0);
     return result;
 }
@@ -220,7 +220,7 @@ CUresult hook_cuCtxSynchronize_v2(void *ctx);
 HOOK CUresult hook_cuCtxSynchronize_v2(void *ctx)
 {
     struct sync_mark mark = sync_begin();
-    CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuCtxSynchronize_v2])(ctx);
+    CUresult result = REAL(cuCtxSynchronize_v2, void *)(ctx);
     sync_end(mark, result, SYNC_CONTEXT, ctx);
     return result;
 }
@@ -277,7 +277,7 @@ CUresult hook_cuEventQuery(void *event);
 HOOK CUresult hook_cuEventQuery(void *event)
 {
     struct sync_mark mark = sync_begin();
-    CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuEventQuery])(event);
+    CUresult result = REAL(cuEventQuery, void *)(event);
     sync_end(mark, result, SYNC_WEAK, 0);
     return result;
 }
@@ -286,7 +286,7 @@ CUresult hook_cuEventSynchronize(void *event);
 HOOK CUresult hook_cuEventSynchronize(void *event)
 {
     struct sync_mark mark = sync_begin();
-    CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuEventSynchronize])(event);
+    CUresult result = REAL(cuEventSynchronize, void *)(event);
     sync_end(mark, result, SYNC_WEAK, 0);
     return result;
 }
@@ -386,7 +386,7 @@ HOOK CUresult hook_cuGraphLaunch(void *exec, void *hStream)
 {
     void *into = hStream;
     gate_enter(into, 0);
-    CUresult result = ((CUresult (*)(void *, void *))aliquot_real[SYM_cuGraphLaunch])(exec, hStream);
+    CUresult result = REAL(cuGraphLaunch, void *, void *)(exec, hStream);
     gate_leave(into, 0);
     return result;
 }
@@ -396,7 +396,7 @@ HOOK CUresult hook_cuGraphLaunch_ptsz(void *exec, void *hStream)
 {
     void *into = hStream;
     gate_enter(into, 1);
-    CUresult result = ((CUresult (*)(void *, void *))aliquot_real[SYM_cuGraphLaunch_ptsz])(exec, hStream);
+    CUresult result = REAL(cuGraphLaunch_ptsz, void *, void *)(exec, hStream);
     gate_leave(into, 1);
     return result;
 }
@@ -406,7 +406,7 @@ HOOK CUresult hook_cuGraphUpload(void *exec, void *hStream)
 {
     void *into = hStream;
     gate_enter(into, 0);
-    CUresult result = ((CUresult (*)(void *, void *))aliquot_real[SYM_cuGraphUpload])(exec, hStream);
+    CUresult result = REAL(cuGraphUpload, void *, void *)(exec, hStream);
     gate_leave(into, 0);
     return result;
 }
@@ -416,7 +416,7 @@ HOOK CUresult hook_cuGraphUpload_ptsz(void *exec, void *hStream)
 {
     void *into = hStream;
     gate_enter(into, 1);
-    CUresult result = ((CUresult (*)(void *, void *))aliquot_real[SYM_cuGraphUpload_ptsz])(exec, hStream);
+    CUresult result = REAL(cuGraphUpload_ptsz, void *, void *)(exec, hStream);
     gate_leave(into, 1);
     return result;
 }
@@ -444,7 +444,7 @@ HOOK CUresult hook_cuLaunch(void *f)
 {
     void *into = 0;
     gate_enter(into, 0);
-    CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuLaunch])(f);
+    CUresult result = REAL(cuLaunch, void *)(f);
     gate_leave(into, 0);
     return result;
 }
@@ -454,7 +454,7 @@ HOOK CUresult hook_cuLaunchCooperativeKernel(void *f, unsigned gx, unsigned gy, 
 {
     void *into = hStream;
     gate_enter(into, 0);
-    CUresult result = ((CUresult (*)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **))aliquot_real[SYM_cuLaunchCooperativeKernel])(f, gx, gy, gz, bx, by, bz, shared, hStream, params);
+    CUresult result = REAL(cuLaunchCooperativeKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **)(f, gx, gy, gz, bx, by, bz, shared, hStream, params);
     gate_leave(into, 0);
     return result;
 }
@@ -470,7 +470,7 @@ HOOK CUresult hook_cuLaunchCooperativeKernel_ptsz(void *f, unsigned gx, unsigned
 {
     void *into = hStream;
     gate_enter(into, 1);
-    CUresult result = ((CUresult (*)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **))aliquot_real[SYM_cuLaunchCooperativeKernel_ptsz])(f, gx, gy, gz, bx, by, bz, shared, hStream, params);
+    CUresult result = REAL(cuLaunchCooperativeKernel_ptsz, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **)(f, gx, gy, gz, bx, by, bz, shared, hStream, params);
     gate_leave(into, 1);
     return result;
 }
@@ -480,7 +480,7 @@ HOOK CUresult hook_cuLaunchGrid(void *f, int gx, int gy)
 {
     void *into = 0;
     gate_enter(into, 0);
-    CUresult result = ((CUresult (*)(void *, int, int))aliquot_real[SYM_cuLaunchGrid])(f, gx, gy);
+    CUresult result = REAL(cuLaunchGrid, void *, int, int)(f, gx, gy);
     gate_leave(into, 0);
     return result;
 }
@@ -490,7 +490,7 @@ HOOK CUresult hook_cuLaunchGridAsync(void *f, int gx, int gy, void *hStream)
 {
     void *into = hStream;
     gate_enter(into, 0);
-    CUresult result = ((CUresult (*)(void *, int, int, void *))aliquot_real[SYM_cuLaunchGridAsync])(f, gx, gy, hStream);
+    CUresult result = REAL(cuLaunchGridAsync, void *, int, int, void *)(f, gx, gy, hStream);
     gate_leave(into, 0);
     return result;
 }
@@ -500,7 +500,7 @@ HOOK CUresult hook_cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz
 {
     void *into = hStream;
     gate_enter(into, 0);
-    CUresult result = ((CUresult (*)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))aliquot_real[SYM_cuLaunchKernel])(f, gx, gy, gz, bx, by, bz, shared, hStream, params, extra);
+    CUresult result = REAL(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)(f, gx, gy, gz, bx, by, bz, shared, hStream, params, extra);
     gate_leave(into, 0);
     return result;
 }
@@ -510,7 +510,7 @@ HOOK CUresult hook_cuLaunchKernelEx(const struct launch_config *config, void *f,
 {
     void *into = config ? config->hStream : 0;
     gate_enter(into, 0);
-    CUresult result = ((CUresult (*)(const struct launch_config *, void *, void **, void **))aliquot_real[SYM_cuLaunchKernelEx])(config, f, params, extra);
+    CUresult result = REAL(cuLaunchKernelEx, const struct launch_config *, void *, void **, void **)(config, f, params, extra);
     gate_leave(into, 0);
     return result;
 }
@@ -520,7 +520,7 @@ HOOK CUresult hook_cuLaunchKernelEx_ptsz(const struct launch_config *config, voi
 {
     void *into = config ? config->hStream : 0;
     gate_enter(into, 1);
-    CUresult result = ((CUresult (*)(const struct launch_config *, void *, void **, void **))aliquot_real[SYM_cuLaunchKernelEx_ptsz])(config, f, params, extra);
+    CUresult result = REAL(cuLaunchKernelEx_ptsz, const struct launch_config *, void *, void **, void **)(config, f, params, extra);
     gate_leave(into, 1);
     return result;
 }
@@ -530,7 +530,7 @@ HOOK CUresult hook_cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsign
 {
     void *into = hStream;
     gate_enter(into, 1);
-    CUresult result = ((CUresult (*)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))aliquot_real[SYM_cuLaunchKernel_ptsz])(f, gx, gy, gz, bx, by, bz, shared, hStream, params, extra);
+    CUresult result = REAL(cuLaunchKernel_ptsz, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)(f, gx, gy, gz, bx, by, bz, shared, hStream, params, extra);
     gate_leave(into, 1);
     return result;
 }
@@ -695,7 +695,7 @@ CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes);
 HOOK CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes)
 {
     struct sync_mark mark = sync_begin();
-    CUresult result = ((CUresult (*)(void *, unsigned, unsigned))aliquot_real[SYM_cuMemcpyDtoH])(dst, src, bytes);
+    CUresult result = REAL(cuMemcpyDtoH, void *, unsigned, unsigned)(dst, src, bytes);
     sync_end(mark, result, SYNC_WEAK, 0);
     return result;
 }
@@ -704,7 +704,7 @@ CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes);
 HOOK CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 {
     struct sync_mark mark = sync_begin();
-    CUresult result = ((CUresult (*)(void *, CUdeviceptr, size_t))aliquot_real[SYM_cuMemcpyDtoH_v2])(dst, src, bytes);
+    CUresult result = REAL(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(dst, src, bytes);
     sync_end(mark, result, SYNC_WEAK, 0);
     return result;
 }
@@ -713,7 +713,7 @@ CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes);
 HOOK CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes)
 {
     struct sync_mark mark = sync_begin();
-    CUresult result = ((CUresult (*)(void *, CUdeviceptr, size_t))aliquot_real[SYM_cuMemcpyDtoH_v2_ptds])(dst, src, bytes);
+    CUresult result = REAL(cuMemcpyDtoH_v2_ptds, void *, CUdeviceptr, size_t)(dst, src, bytes);
     sync_end(mark, result, SYNC_WEAK, 0);
     return result;
 }
@@ -854,7 +854,7 @@ CUresult hook_cuStreamQuery(void *stream);
 HOOK CUresult hook_cuStreamQuery(void *stream)
 {
     struct sync_mark mark = sync_begin();
-    CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuStreamQuery])(stream);
+    CUresult result = REAL(cuStreamQuery, void *)(stream);
     sync_end(mark, result, SYNC_WEAK, 0);
     return result;
 }
@@ -863,7 +863,7 @@ CUresult hook_cuStreamQuery_ptsz(void *stream);
 HOOK CUresult hook_cuStreamQuery_ptsz(void *stream)
 {
     struct sync_mark mark = sync_begin();
-    CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuStreamQuery_ptsz])(stream);
+    CUresult result = REAL(cuStreamQuery_ptsz, void *)(stream);
     sync_end(mark, result, SYNC_WEAK, 0);
     return result;
 }
@@ -872,7 +872,7 @@ CUresult hook_cuStreamSynchronize(void *stream);
 HOOK CUresult hook_cuStreamSynchronize(void *stream)
 {
     struct sync_mark mark = sync_begin();
-    CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuStreamSynchronize])(stream);
+    CUresult result = REAL(cuStreamSynchronize, void *)(stream);
     sync_end(mark, result, SYNC_STREAM, stream);
     return result;
 }
@@ -881,7 +881,7 @@ CUresult hook_cuStreamSynchronize_ptsz(void *stream);
 HOOK CUresult hook_cuStreamSynchronize_ptsz(void *stream)
 {
     struct sync_mark mark = sync_begin();
-    CUresult result = ((CUresult (*)(void *))aliquot_real[SYM_cuStreamSynchronize_ptsz])(stream);
+    CUresult result = REAL(cuStreamSynchronize_ptsz, void *)(stream);
     sync_end(mark, result, SYNC_STREAM, stream);
     return result;
 }
