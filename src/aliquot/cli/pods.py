@@ -51,13 +51,18 @@ def _call(verb: str, **fields: Any) -> Call:
 
 @click.command()
 @click.option("-f", "--filename", "file", required=True, type=click.Path(), help="YAML with SharePods; - is stdin.")
-def apply(file: str) -> None:
-    """Give SharePods to the engine: new ones start, changed ones start anew, equal ones stay."""
+@click.option("--restart", is_flag=True, help="End changed SharePods that run, and start them anew.")
+def apply(file: str, restart: bool) -> None:
+    """Create or update SharePods from a file.
+
+    New ones start, equal ones stay. A changed one that runs has to end first: it is refused, with what would be lost,
+    unless --restart is given. Its logs and events go on.
+    """
     from aliquot.standalone.pods import read_documents
 
     text = read_text(file)
     read_documents(text, file)  # the user's mistakes need no engine to be found
-    for line in _ask(_call("apply", text=text)).lines or []:
+    for line in _ask(_call("apply", text=text, restart=restart)).lines or []:
         click.echo(line)
 
 
@@ -89,11 +94,12 @@ def describe(name: str, output: str) -> None:
         return
     rows = [
         ("Name", pod.name),
-        ("Phase", pod.phase + (f" ({pod.message})" if pod.message else "")),
-        ("GPU", f"{pod.gpu}  {pod.gpu_uuid}" if pod.gpu >= 0 else "none yet"),
+        ("Phase", pod.phase + (f" ({pod.reason or pod.message})" if pod.reason or pod.message else "")),
+        *(("GPU", f"{gpu}  {uuid}") for gpu, uuid in zip(pod.gpus, pod.gpu_uuids, strict=True)),
+        *([] if pod.gpus else [("GPU", "none yet")]),
         ("Request", format_milli(pod.request_milli)),
         ("Limit", format_milli(pod.limit_milli)),
-        ("Memory", format_mib(pod.memory_mib)),
+        ("Memory", _memory(pod)),
         ("Age", f"{pod.age_s:.0f} s"),
     ]
     for label, value in rows:
@@ -102,7 +108,8 @@ def describe(name: str, output: str) -> None:
     for c in pod.containers:
         last = "" if c["exit_status"] is None else f", last ended with {c['exit_status']}"
         pid = f", pid {c['pid']}" if c["pid"] else ""
-        click.echo(f"  {c['name']}: {c['state']}{pid}, {c['restarts']} restarts{last}")
+        reason = f" ({c['reason']})" if c["reason"] else ""
+        click.echo(f"  {c['name']}: {c['state']}{reason}{pid}, {c['restarts']} restarts{last}")
     click.echo("Events:")
     for event in pod.events:
         click.echo(f"  {event}")
@@ -145,22 +152,26 @@ def logs(name: str, container: str, follow: bool) -> None:
 
 
 def _pod_table(pods: list[PodFacts]) -> list[list[str]]:
-    table = [["NAME", "PHASE", "GPU", "REQUEST", "LIMIT", "MEMORY", "RESTARTS", "AGE"]]
+    table = [["NAME", "STATUS", "GPU", "REQUEST", "LIMIT", "MEMORY", "RESTARTS", "AGE"]]
     for pod in pods:
-        gpu = str(pod.gpu) if pod.gpu >= 0 else "-"
         table.append(
             [
                 pod.name,
-                pod.phase,
-                gpu,
+                pod.reason or pod.phase,
+                ",".join(map(str, pod.gpus)) or "-",
                 format_milli(pod.request_milli),
                 format_milli(pod.limit_milli),
-                format_mib(pod.memory_mib),
+                _memory(pod),
                 str(pod.restarts),
                 f"{pod.age_s:.0f} s",
             ]
         )
     return table
+
+
+def _memory(pod: PodFacts) -> str:
+    """What it has, or what it asked for while it waits."""
+    return format_mib(pod.memory_mib) if pod.gpus else pod.requested_memory or "-"
 
 
 def _tenant_table(tenants: list[dict[str, Any]]) -> list[list[str]]:

@@ -156,8 +156,8 @@ def launch(
     """The command that runs `argv` as a program of the tenant.
 
     `auto` substitutes and falls back to the library path where the kernel refuses. `death_signal` reaches the program
-    when the thread that started it ends; the command has to be started by the process that asks for it here. `blocked` is the signal mask it starts with. The environment is exactly `env`
-    and what the mode adds.
+    when the thread that started it ends; the command has to be started by the process that asks for it here. `blocked`
+    is the signal mask it starts with. The environment is exactly `env` and what the mode adds.
     """
     if not argv:
         raise InjectionError("there is no command to run")

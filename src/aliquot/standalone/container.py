@@ -53,6 +53,7 @@ class ContainerRun:
         self._on_done = on_done
         self._injection: Mode = injection
         self._ending = threading.Event()
+        self._backing_off = False
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._live, name=f"container-{spec.name}", daemon=True)
 
@@ -68,6 +69,11 @@ class ContainerRun:
         if self.done:
             return "Terminated"
         return "Running" if self._process is not None else "Waiting"
+
+    @property
+    def reason(self) -> str:
+        """CrashLoopBackOff while it waits for its next start, as kubelet says it; else empty."""
+        return "CrashLoopBackOff" if self._backing_off else ""
 
     def start(self) -> None:
         """Begin."""
@@ -104,11 +110,13 @@ class ContainerRun:
             if not self._again():
                 break
             backoff_s = BACKOFF_FIRST_S if time.monotonic() - began_s > RAN_WELL_S else backoff_s
+            self._backing_off = True
             if self._ending.wait(backoff_s):
                 break
+            self._backing_off = False
             backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
             self.restarts += 1
-        self.done = True
+        self.done, self._backing_off = True, False
         self._on_done()
 
     def _again(self) -> bool:

@@ -41,6 +41,20 @@ def read_documents(text: str, name: str = "") -> list[SharePod]:
     return [parse_sharepod(document) for document in documents]
 
 
+def changes(old: SharePod, new: SharePod) -> str:
+    """What differs between two versions of a SharePod: `request 0.3 -> 0.25, template`."""
+    found = [
+        f"{name} {before or 'none'} -> {after or 'none'}"
+        for name in old.spec.gpu.__struct_fields__
+        if (before := getattr(old.spec.gpu, name)) != (after := getattr(new.spec.gpu, name))
+    ]
+    if old.spec.template != new.spec.template:
+        found.append("template")
+    if old.metadata != new.metadata:
+        found.append("metadata")
+    return ", ".join(found) or "spec"
+
+
 class Pod:
     """One SharePod and what became of it."""
 
@@ -65,6 +79,19 @@ class Pod:
             return "Running"
         return "Succeeded" if all(c.exit_status == 0 for c in self.containers) else "Failed"
 
+    @property
+    def reason(self) -> str:
+        """Why it is not what its phase promises, in kubelet's words; empty where all is well."""
+        return next((container.reason for container in self.containers if container.reason), "")
+
+    def at_stake(self, spec: SharePod) -> str:
+        """What a new start for `spec` would lose, as the beginning of a sentence."""
+        running = [f"{run.spec.name} (pid {run.pid})" for run in self.containers if run.pid is not None]
+        age_s = time.monotonic() - self.created_s
+        programs = f", which ends {', '.join(running)} after {age_s:.0f} s" if running else ""
+        name, what = spec.metadata.name, changes(self.spec, spec)
+        return f'sharepod "{name}" runs and cannot be changed in place: {what} needs a new start{programs}'
+
 
 class Pods:
     """All SharePods of an engine."""
@@ -76,18 +103,22 @@ class Pods:
         self._applying = threading.Lock()
         self._pods: dict[str, Pod] = {}
 
-    def apply(self, text: str) -> list[str]:
-        """Take SharePods from a YAML text; one line for each.
+    def apply(self, text: str, *, restart: bool = False) -> list[str]:
+        """Take SharePods from a YAML text; one line for each. One that has no room waits.
 
-        A changed one is ended and started anew. One that has no room waits.
+        Args:
+            restart: End changed ones that run and start them again.
 
         Raises:
-            UserError: a document is wrong, or asks for what this machine never has; nothing was changed then.
+            UserError: A document is wrong, asks for what this machine never has, or changes a SharePod that runs
+                without `restart`; nothing was changed then.
         """
         specs = read_documents(text)
         with self._applying:
             for spec in specs:
                 self._check_possible(spec)
+            if not restart:
+                self._check_nothing_lost(specs)
             return [self._apply_one(spec) for spec in specs]
 
     def delete(self, name: str) -> str:
@@ -155,12 +186,25 @@ class Pods:
         if old is not None:
             self._end(old)
         pod = Pod(spec)
+        if old is not None:
+            pod.events = old.events
+            pod.note(f"applied again: {changes(old.spec, spec)}")
         with self._lock:
             self._pods[spec.full_name] = pod
             self._place(pod)
         waits = f", waits: {pod.message}" if pod.seat is None else ""
         ignored = f" (no effect on one machine: {', '.join(spec.ignored)})" if spec.ignored else ""
         return f"sharepod/{name} {'created' if old is None else 'configured'}{waits}{ignored}"
+
+    def _check_nothing_lost(self, specs: list[SharePod]) -> None:
+        """Refuse to end running programs that nobody asked to end."""
+        with self._lock:
+            known = ((spec, self._pods.get(spec.full_name)) for spec in specs)
+            lost = [pod.at_stake(spec) for spec, pod in known if pod and pod.spec != spec and pod.phase == "Running"]
+        if lost:
+            raise UserError(
+                f"{'; '.join(lost)}. Nothing was changed; to end what runs and start it anew: aliquot apply --restart"
+            )
 
     def _check_possible(self, spec: SharePod) -> None:
         """Refuse what could not even run on this machine if it were empty."""
@@ -179,8 +223,7 @@ class Pods:
             pod.message = str(error)
             return
         pod.message = ""
-        index = self._index(pod.seat)
-        pod.note(f"placed on GPU {index}")
+        pod.note(f"placed on GPU {', '.join(map(str, self._indices(pod.seat)))}")
         folder = self._engine.runtime.logs / pod.spec.metadata.namespace / pod.spec.metadata.name
         pod.containers = [
             ContainerRun(
@@ -234,8 +277,9 @@ class Pods:
                 raise UnknownPod(f'sharepod "{name}" has no container "{container}"; it has {", ".join(runs)}')
             return runs[container].log if container else next(iter(runs.values())).log
 
-    def _index(self, seat: Seat) -> int:
-        return next(gpu.index for gpu in self._engine.gpus if gpu.uuid == seat.plan.slices[0].gpu)
+    def _indices(self, seat: Seat) -> list[int]:
+        index = {gpu.uuid: gpu.index for gpu in self._engine.gpus}
+        return [index[piece.gpu] for piece in seat.plan.slices]
 
     def _describe(self, pod: Pod) -> PodFacts:
         request = pod.spec.request
@@ -243,11 +287,13 @@ class Pods:
         return PodFacts(
             name=pod.spec.full_name,
             phase=pod.phase,
-            gpu=self._index(pod.seat) if pod.seat else -1,
-            gpu_uuid=slices[0].gpu if slices else "",
+            reason=pod.reason,
+            gpus=self._indices(pod.seat) if pod.seat else [],
+            gpu_uuids=[piece.gpu for piece in slices],
             request_milli=request.request_milli,
             limit_milli=request.ceiling_milli,
             memory_mib=sum(piece.memory_mib for piece in slices),
+            requested_memory=str(request.memory or ""),
             restarts=sum(container.restarts for container in pod.containers),
             age_s=round(time.monotonic() - pod.created_s, 1),
             message=pod.message,
@@ -260,6 +306,7 @@ class Pods:
         return {
             "name": run.spec.name,
             "state": run.state,
+            "reason": run.reason,
             "pid": run.pid,
             "exit_status": run.exit_status,
             "restarts": run.restarts,

@@ -93,7 +93,7 @@ class EngineServer:
             case "info":
                 yield Reply(facts=self._facts())
             case "apply":
-                yield Reply(lines=self._pods.apply(call.text))
+                yield Reply(lines=self._pods.apply(call.text, restart=call.restart))
             case "pods":
                 yield Reply(pods=self._pods.facts(call.name))
             case "gpus":

@@ -45,6 +45,7 @@ class Call(msgspec.Struct, omit_defaults=True):
     text: str = ""
     ask: Ask | None = None
     follow: bool = False
+    restart: bool = False
     container: str = ""
     pid: int = 0
 
@@ -99,18 +100,24 @@ class EngineFacts(msgspec.Struct):
 
 
 class PodFacts(msgspec.Struct):
-    """One SharePod as `get` shows it; `gpu` is the index of its first GPU, -1 while it has none."""
+    """One SharePod as `get` shows it; `gpus` are the numbers of its GPUs, none while it waits.
+
+    `memory_mib` is what it has, `requested_memory` what it asked for, as a person reads it; empty: by its request.
+    `reason` is kubelet's word for trouble, such as CrashLoopBackOff.
+    """
 
     name: str
     phase: str
-    gpu: int
-    gpu_uuid: str
+    gpus: list[int]
+    gpu_uuids: list[str]
     request_milli: int
     limit_milli: int
     memory_mib: int
     restarts: int
     age_s: float
     message: str = ""
+    reason: str = ""
+    requested_memory: str = ""
     containers: list[dict[str, Any]] = []
     events: list[str] = []
 

@@ -101,7 +101,7 @@ def test_a_run_carries_labels_and_names(quad: Cluster):
         "run", "--gpu-request", ".2", "--exclusion", "mine", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"
     )
     apart = quad.command("run", "--gpu-request", ".2", "--gpu-id", "v", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
-    uuid = quad.pod("a")["gpu_uuid"]
+    uuid = quad.pod("a")["gpu_uuids"][0]
 
     assert joined.stdout.strip() == uuid != apart.stdout.strip()
 

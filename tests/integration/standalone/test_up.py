@@ -39,10 +39,10 @@ class Cluster:
         self.command = command
         self._file = folder / "pod.yaml"
 
-    def apply(self, text: str):
+    def apply(self, text: str, *flags: str):
         """Apply a text."""
         self._file.write_text(text)
-        return self.command("apply", "-f", str(self._file))
+        return self.command("apply", "-f", str(self._file), *flags)
 
     def pod(self, name: str) -> dict:
         """What `describe` says."""
@@ -75,7 +75,7 @@ def test_a_pod_runs_to_its_end_and_gives_its_gpu_back(up: Cluster):
     up.apply(sharepod("a", "echo said $CUDA_VISIBLE_DEVICES"))
     pod = up.wait_phase("a", "Succeeded")
 
-    assert up.command("logs", "a").stdout == f"said {pod['gpu_uuid'] or json_uuid(up, 0)}\n"
+    assert up.command("logs", "a").stdout == f"said {(pod['gpu_uuids'] or [json_uuid(up, 0)])[0]}\n"
     assert json.loads(up.command("get", "tenants", "-o", "json").stdout) == []
 
 
@@ -88,10 +88,10 @@ def test_first_fit_fills_one_gpu_before_the_next(up: Cluster):
     """SharePods go to the first GPU that holds them; one without room waits and starts when there is."""
     for name in ("a", "b", "c"):
         up.apply(sharepod(name, "sleep 60", request=0.7))
-    before = [up.pod(name)["gpu"] for name in ("a", "b", "c")]
+    before = [up.pod(name)["gpus"] for name in ("a", "b", "c")]
     up.command("delete", "b")
 
-    assert ([0, 1, -1], 1) == (before, up.wait_phase("c", "Running")["gpu"])
+    assert ([[0], [1], []], [1]) == (before, up.wait_phase("c", "Running")["gpus"])
 
 
 @pytest.mark.parametrize(
@@ -267,12 +267,68 @@ def test_an_engine_in_this_process_spawns_and_cleans_up():
     assert not root.exists()
 
 
+def test_a_change_that_would_end_a_running_program_is_refused(up: Cluster):
+    """The refusal names the change, the program and the flag; no SharePod of the file is touched."""
+    up.apply(sharepod("a", "sleep 300"))
+    before = up.wait_phase("a", "Running")["containers"][0]["pid"]
+    done = up.apply(f"{sharepod('b', 'sleep 300')}\n---\n{sharepod('a', 'sleep 300', request=0.25)}")
+    after = up.pod("a")
+
+    assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
+    for words in ('sharepod "a"', "request 0.2 -> 0.25", f"pid {before}", "aliquot apply --restart"):
+        assert words in done.stderr
+    assert (before, 200) == (after["containers"][0]["pid"], after["request_milli"])
+    assert ["default/a"] == [pod["name"] for pod in json.loads(up.command("get", "-o", "json").stdout)]
+
+
+def test_logs_and_events_outlive_a_restart(up: Cluster):
+    """What a SharePod printed and what became of it before it was changed can still be read."""
+    up.apply(sharepod("a", "echo first; sleep 300"))
+    eventually(lambda: "first" in up.command("logs", "a").stdout, "the first program has printed")
+    up.apply(sharepod("a", "echo second; sleep 300", request=0.25), "--restart")
+    eventually(lambda: "second" in up.command("logs", "a").stdout, "the second program has printed")
+    events = " ".join(up.pod("a")["events"])
+
+    assert "first\nsecond\n" == up.command("logs", "a").stdout
+    assert 2 == events.count("placed on GPU")
+    assert "applied again: request 0.2 -> 0.25, template" in events
+
+
+def test_a_container_that_keeps_failing_is_in_crashloopbackoff(up: Cluster):
+    """`get` and `describe` use kubelet's word while a container waits for its next start."""
+    up.apply(sharepod("a", "exit 3", policy="Always"))
+    eventually(lambda: up.pod("a")["reason"] == "CrashLoopBackOff", "the container waits for its next start")
+    eventually(lambda: "CrashLoopBackOff" in up.command("get").stdout, "get shows it")
+
+    assert "Running" == up.pod("a")["phase"]
+
+
+def test_a_sharepod_of_several_gpus_shows_all_of_them(up: Cluster):
+    """`get`, `describe`, the JSON and the event name each GPU."""
+    up.apply(sharepod("a", "sleep 300", request=2))
+    pod = up.wait_phase("a", "Running")
+
+    assert [0, 1] == pod["gpus"]
+    assert [json_uuid(up, 0), json_uuid(up, 1)] == pod["gpu_uuids"]
+    assert "placed on GPU 0, 1" in pod["events"][0]
+    assert "0,1" == up.command("get").stdout.splitlines()[1].split()[2]
+
+
+def test_a_waiting_sharepod_shows_what_it_asked_for(up: Cluster):
+    """Memory that was asked for is shown while it waits, not the nothing that it has."""
+    up.apply(sharepod("a", "sleep 300", request=2))
+    up.apply(sharepod("b", "sleep 300", memory="2Gi"))
+    row = up.command("get", "sharepods", "b").stdout.splitlines()[1]
+
+    assert ["default/b", "Pending", "-", "0.20", "1.00", "2.0", "GiB"] == row.split()[:7]
+
+
 def test_a_changed_sharepod_is_started_anew(up: Cluster):
     """Applied again with another command, the old program ends and the new one runs, and nobody waits for long."""
     up.apply(sharepod("a", "sleep 300"))
     up.wait_phase("a", "Running")
     began_s = time.monotonic()
-    done = up.apply(sharepod("a", "echo anew; sleep 300"))
+    done = up.apply(sharepod("a", "echo anew; sleep 300"), "--restart")
 
     assert (0, "sharepod/a configured\n") == (done.returncode, done.stdout)
     assert time.monotonic() - began_s < 15
