@@ -28,15 +28,17 @@ API CUresult cuMulticastCreate(handle **out, const multicast_prop *prop)
     CUresult r = shm_charge(emu_context()->dev, MULTICAST_BOOKED) == 0 ? cuMemCreate(out, prop->size, &host, 0) : CU_OOM;
     if (r)
         return r;
-    (*out)->prop.location = (CUmemLocation){1, emu_context()->dev};
-    (*out)->booked = MULTICAST_BOOKED;
-    (*out)->wanted = prop->devices;
+    physical *p = (*out)->of;
+    p->prop.location = (CUmemLocation){1, emu_context()->dev};
+    p->booked = MULTICAST_BOOKED;
+    p->wanted = prop->devices;
     return CU_OK;
 }
 
-API CUresult cuMulticastAddDevice(handle *h, CUdevice dev)
+API CUresult cuMulticastAddDevice(handle *of, CUdevice dev)
 {
     NEED_INIT();
+    physical *h = emu_physical(of);
     if (!h || !h->wanted || dev < 0 || dev >= emu_conf()->count || h->devices & 1u << dev)
         return CU_INVALID;
     if ((unsigned)__builtin_popcount(h->devices) == h->wanted)
@@ -45,9 +47,10 @@ API CUresult cuMulticastAddDevice(handle *h, CUdevice dev)
     return CU_OK;
 }
 
-static CUresult bind(const handle *h, size_t at, size_t size, size_t available)
+static CUresult bind(handle *of, size_t at, size_t size, size_t available)
 {
     NEED_INIT();
+    const physical *h = emu_physical(of);
     if (!h || (unsigned)__builtin_popcount(h->devices) != h->wanted || at % GRAIN || !size || size % GRAIN)
         return CU_INVALID;
     return at + size <= h->size && size <= available ? CU_OK : CU_INVALID;
@@ -55,7 +58,8 @@ static CUresult bind(const handle *h, size_t at, size_t size, size_t available)
 
 API CUresult cuMulticastBindMem(handle *h, size_t at, handle *m, size_t from, size_t size, unsigned long long flags)
 {
-    return m && from <= m->size ? bind(h, at, size, m->size - from) : CU_INVALID;
+    const physical *p = emu_physical(m);
+    return p && from <= p->size ? bind(h, at, size, p->size - from) : CU_INVALID;
 }
 
 API CUresult cuMulticastBindMem_v2(handle *h, CUdevice dev, size_t at, handle *m, size_t from, size_t size,
@@ -76,8 +80,9 @@ API CUresult cuMulticastBindAddr_v2(handle *h, CUdevice dev, size_t at, CUdevice
     return cuMulticastBindAddr(h, at, p, size, flags);
 }
 
-API CUresult cuMulticastUnbind(handle *h, CUdevice dev, size_t at, size_t size)
+API CUresult cuMulticastUnbind(handle *of, CUdevice dev, size_t at, size_t size)
 {
     NEED_INIT();
+    const physical *h = emu_physical(of);
     return h && h->wanted && at + size <= h->size ? CU_OK : CU_INVALID;
 }

@@ -66,6 +66,7 @@ static void format(emu_shm *s)
         pthread_mutex_init(&s->gpu[i].lock, &a);
         s->gpu[i].owner = -1;
     }
+    pthread_mutex_init(&s->shared_lock, &a);
     s->version = sizeof *s;
     atomic_store(&s->magic, MAGIC);
 }
@@ -73,8 +74,12 @@ static void format(emu_shm *s)
 emu_shm *shm_open_engine(void)
 {
     char path[512];
+    emu_shm *open_already = __atomic_load_n(&shm, __ATOMIC_ACQUIRE);
+    if (open_already)
+        return open_already;
     pthread_mutex_lock(&attach_lock);
     if (!shm) {
+        emu_shm *s = NULL;
         snprintf(path, sizeof path, "%s/engine.shm", emu_conf()->directory);
         shm_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (shm_fd >= 0 && record_lock(F_SETLKW, F_WRLCK, LOCK_INIT) == 0) {
@@ -82,12 +87,13 @@ emu_shm *shm_open_engine(void)
             fchmod(shm_fd, 0666); /* whatever the umask: tenants may be other users; refused when not ours */
             bool sized = fstat(shm_fd, &st) == 0 && st.st_size >= (off_t)sizeof *shm;
             if (sized || ftruncate(shm_fd, sizeof *shm) == 0)
-                shm = mmap(NULL, sizeof *shm, PROT_READ | PROT_WRITE, MAP_SHARED, shm_fd, 0);
-            if (shm == MAP_FAILED)
-                shm = NULL;
-            if (shm && (atomic_load(&shm->magic) != MAGIC || shm->version != sizeof *shm))
-                format(shm);
+                s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED, shm_fd, 0);
+            if (s == MAP_FAILED)
+                s = NULL;
+            if (s && (atomic_load(&s->magic) != MAGIC || s->version != sizeof *s))
+                format(s);
             record_lock(F_SETLK, F_UNLCK, LOCK_INIT);
+            __atomic_store_n(&shm, s, __ATOMIC_RELEASE);
         }
     }
     pthread_mutex_unlock(&attach_lock);
@@ -114,6 +120,7 @@ int shm_my_slot(void)
             memset(&shm->slot[i].gpu[g], 0, sizeof(emu_share));
             shm_unlock(g);
         }
+        shm_heirs(i);
         shm->slot[i].pid = getpid();
         shm->slot[i].space = pid_space();
         if (shm->slots < i + 1)
@@ -147,10 +154,15 @@ static bool alive(int slot)
     return shm_pid(slot) != 0;
 }
 
+void shm_lock_robust(pthread_mutex_t *lock)
+{
+    if (pthread_mutex_lock(lock) == EOWNERDEAD)
+        pthread_mutex_consistent(lock);
+}
+
 void shm_lock(int gpu)
 {
-    if (pthread_mutex_lock(&shm->gpu[gpu].lock) == EOWNERDEAD)
-        pthread_mutex_consistent(&shm->gpu[gpu].lock);
+    shm_lock_robust(&shm->gpu[gpu].lock);
 }
 
 void shm_unlock(int gpu)
@@ -171,6 +183,7 @@ void shm_sweep(void)
             memset(&shm->slot[i].gpu[g], 0, sizeof(emu_share));
             shm_unlock(g);
         }
+        shm_heirs(i);
         shm->slot[i].pid = 0;
     }
 }

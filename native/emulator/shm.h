@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "config.h"
 #define EMU_SLOTS 256
+#define EMU_SHARED 512
 #define EMU_SAMPLES 64
 #define EMU_SAMPLE_NS 100000000ull
 
@@ -32,12 +33,20 @@ typedef struct {
     uint32_t sample_at;
     uint64_t used;
 } emu_gpu;
+/* Physical memory that more than one process may hold: in the books of one of them, the payer. */
+typedef struct {
+    uint64_t inode, bytes; /* inode: of its memfd; 0: a free place */
+    int32_t gpu, payer;
+    uint32_t holders[EMU_SLOTS / 32];
+} emu_shared;
 typedef struct {
     _Atomic uint32_t magic;
     uint32_t version;
     int32_t slots; /* one past the highest slot ever taken */
     emu_gpu gpu[EMU_GPUS];
     emu_slot slot[EMU_SLOTS];
+    pthread_mutex_t shared_lock; /* robust; taken before a GPU's */
+    emu_shared shared[EMU_SHARED];
 } emu_shm;
 
 emu_shm *shm_open_engine(void);
@@ -48,10 +57,15 @@ void shm_sweep(void);
 int shm_charge(int device, uint64_t bytes);
 void shm_release(int device, uint64_t bytes);
 void shm_memory(int device, uint64_t *total, uint64_t *free_bytes);
+bool shm_share(uint64_t inode, int device, uint64_t bytes); /* memory that this process has booked is exported */
+int shm_hold(uint64_t inode); /* it is imported: its device, or -1 where nobody holds it or it is out of sight */
+void shm_let_go(uint64_t inode);
+void shm_heirs(int slot); /* of a slot whose process is gone, after its books are cleared */
 bool shm_acquire(int device);
 bool shm_waiters(int device);
 void shm_hand_over(int device);
 void shm_busy(int device, uint64_t from_ns, uint64_t ns);
+void shm_lock_robust(pthread_mutex_t *lock);
 void shm_lock(int gpu); /* gpu: as engine.shm counts; device: as this library does, see `place` */
 void shm_unlock(int gpu);
 uint64_t shm_now(void);

@@ -1,7 +1,8 @@
 /* vmm.c: virtual memory management: address ranges and physical memory handled apart.
  *
  * A handle is a memfd of the asked size, so mapping it twice shows the same bytes and it can be passed to another process
- * as a file descriptor. It is booked when created and given back when neither the handle nor a mapping is left.
+ * as a file descriptor. It is booked when created and given back when no handle and no mapping is left, here or in the
+ * processes that have imported it.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -12,9 +13,53 @@
 #include "shm.h"
 #include "vmm.h"
 
-typedef struct mapping { struct mapping *next; CUdeviceptr at; size_t size; handle *of; } mapping;
+typedef struct mapping { struct mapping *next; CUdeviceptr at; size_t size; physical *of; } mapping;
 static mapping *mappings;
+static physical *all;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A handle that is gone is CUDA_ERROR_INVALID_VALUE and no more: programs find out by asking. */
+physical *emu_physical(handle *h)
+{
+    return emu_object_alive(h, KIND_MEMORY) ? h->of : NULL;
+}
+
+static handle *handle_of(physical *p)
+{
+    handle *h = emu_object_new(KIND_MEMORY, sizeof *h);
+    h->of = p;
+    h->refs = 1;
+    p->refs++;
+    return h;
+}
+
+static physical *physical_new(const CUallocProp *prop, size_t size, int fd)
+{
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return NULL;
+    physical *p = calloc(1, sizeof *p);
+    *p = (physical){.next = all, .prop = *prop, .size = size, .fd = fd, .inode = (uint64_t)st.st_ino};
+    all = p;
+    return p;
+}
+
+static void unref(physical *p)
+{
+    if (--p->refs)
+        return;
+    for (physical **at = &all; *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    close(p->fd);
+    if (p->shared)
+        shm_let_go(p->inode);
+    else
+        shm_release(p->prop.location.id, p->booked);
+    free(p);
+}
 
 API CUresult cuMemGetAllocationGranularity(size_t *out, const CUallocProp *prop, int option)
 {
@@ -58,58 +103,56 @@ API CUresult cuMemCreate(handle **out, size_t size, const CUallocProp *prop, uns
         return CU_INVALID_DEVICE;
     if (device && shm_charge(dev, size) != 0)
         return CU_OOM;
-    handle *h = calloc(1, sizeof *h);
-    h->prop = *prop;
-    h->size = size;
-    h->refs = 1;
-    h->booked = device ? size : 0;
-    h->fd = anonymous_file("emulated-gpu-memory");
-    if (h->fd < 0 || ftruncate(h->fd, (off_t)size) != 0) {
-        if (device)
-            shm_release(dev, size);
-        free(h);
-        return CU_OOM;
+    int fd = anonymous_file("emulated-gpu-memory");
+    pthread_mutex_lock(&lock);
+    physical *p = fd >= 0 && ftruncate(fd, (off_t)size) == 0 ? physical_new(prop, size, fd) : NULL;
+    if (p) {
+        p->booked = device ? size : 0;
+        *out = p->first = handle_of(p);
     }
-    *out = h;
-    return CU_OK;
-}
-
-static void unref(handle *h)
-{
-    if (--h->refs)
-        return;
-    close(h->fd);
-    shm_release(h->prop.location.id, h->booked);
-    free(h);
+    pthread_mutex_unlock(&lock);
+    if (!p && fd >= 0)
+        close(fd);
+    if (!p && device)
+        shm_release(dev, size);
+    return p ? CU_OK : CU_OOM;
 }
 
 API CUresult cuMemRelease(handle *h)
 {
     NEED_INIT();
-    if (!h)
-        return CU_INVALID;
     pthread_mutex_lock(&lock);
-    unref(h);
+    physical *p = emu_physical(h);
+    if (p && !--h->refs) {
+        emu_object_end(h, END_DESTROYED);
+        emu_object_free(h);
+        unref(p);
+    }
     pthread_mutex_unlock(&lock);
-    return CU_OK;
+    return p ? CU_OK : CU_INVALID;
 }
 
 API CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, handle *h, unsigned long long flags)
 {
     NEED_INIT();
-    if (!h || offset || size != h->size || at % GRAIN || flags)
-        return CU_INVALID;
-    if (mmap((void *)at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED)
-        return CU_OOM;
     pthread_mutex_lock(&lock);
-    mapping *m = calloc(1, sizeof *m);
-    *m = (mapping){mappings, at, size, h};
-    mappings = m;
-    h->refs++;
+    physical *p = emu_physical(h);
+    CUresult r = !p || offset || size != p->size || at % GRAIN || flags ? CU_INVALID : CU_OK;
+    if (!r && mmap((void *)at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, p->fd, 0) == MAP_FAILED)
+        r = CU_OOM;
+    if (!r)
+        r = emu_mem_insert((emu_mem){.base = at, .size = size, .kind = MEM_VMM, .dev = p->prop.location.id});
+    if (!r) {
+        mapping *m = calloc(1, sizeof *m);
+        *m = (mapping){mappings, at, size, p};
+        mappings = m;
+        p->refs++;
+    }
     pthread_mutex_unlock(&lock);
-    return emu_mem_insert((emu_mem){.base = at, .size = size, .kind = MEM_VMM, .dev = h->prop.location.id});
+    return r;
 }
 
+/* The reserved addresses stay reserved: nothing else may be mapped there even for a moment. */
 API CUresult cuMemUnmap(CUdeviceptr at, size_t size)
 {
     NEED_INIT();
@@ -122,7 +165,7 @@ API CUresult cuMemUnmap(CUdeviceptr at, size_t size)
             continue;
         }
         *m = one->next;
-        emu_mem_drop(one->at);
+        emu_mem_remove(one->at);
         mmap((void *)one->at, one->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         unref(one->of);
         free(one);
@@ -148,10 +191,15 @@ API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *wher
 API CUresult cuMemGetAllocationPropertiesFromHandle(CUallocProp *prop, handle *h)
 {
     NEED_INIT();
-    *prop = h->prop;
-    return CU_OK;
+    pthread_mutex_lock(&lock);
+    physical *p = emu_physical(h);
+    if (p && prop)
+        *prop = p->prop;
+    pthread_mutex_unlock(&lock);
+    return p && prop ? CU_OK : CU_INVALID;
 }
 
+/* Each call is one more cuMemRelease; the handle is a new one when the old one is gone. */
 API CUresult cuMemRetainAllocationHandle(handle **out, void *at)
 {
     NEED_INIT();
@@ -159,8 +207,11 @@ API CUresult cuMemRetainAllocationHandle(handle **out, void *at)
     pthread_mutex_lock(&lock);
     for (mapping *m = mappings; m && r; m = m->next)
         if ((CUdeviceptr)at >= m->at && (CUdeviceptr)at < m->at + m->size) {
-            m->of->refs++;
-            *out = m->of;
+            handle *h = m->of->first;
+            bool alive = emu_object_alive(h, KIND_MEMORY) && h->of == m->of;
+            if (alive)
+                h->refs++;
+            *out = alive ? h : (m->of->first = handle_of(m->of));
             r = CU_OK;
         }
     pthread_mutex_unlock(&lock);
@@ -172,8 +223,28 @@ API CUresult cuMemExportToShareableHandle(int *fd, handle *h, int type, unsigned
     NEED_INIT();
     if (type != 1)
         return CU_NOT_SUPPORTED;
-    *fd = dup(h->fd);
-    return *fd < 0 ? CU_OOM : CU_OK;
+    pthread_mutex_lock(&lock);
+    physical *p = emu_physical(h);
+    *fd = p ? dup(p->fd) : -1;
+    if (*fd >= 0 && p->booked && !p->shared)
+        p->shared = shm_share(p->inode, p->prop.location.id, p->booked);
+    pthread_mutex_unlock(&lock);
+    return !p ? CU_INVALID : *fd < 0 ? CU_OOM : CU_OK;
+}
+
+/* Memory of another process. Where its last holder has let go before, the importer pays for it. */
+static physical *from_outside(int fd, const struct stat *st)
+{
+    size_t size = (size_t)st->st_size;
+    int device = shm_hold((uint64_t)st->st_ino);
+    bool pays = device < 0 && shm_charge(0, size) == 0;
+    CUallocProp prop = {.type = 1, .handle_types = 1, .location = {1, device < 0 ? 0 : device}};
+    physical *p = device < 0 && !pays ? NULL : physical_new(&prop, size, fd);
+    if (p) {
+        p->booked = size;
+        p->shared = !pays || shm_share(p->inode, 0, size);
+    }
+    return p;
 }
 
 API CUresult cuMemImportFromShareableHandle(handle **out, void *fd, int type)
@@ -183,9 +254,17 @@ API CUresult cuMemImportFromShareableHandle(handle **out, void *fd, int type)
     int mine = type == 1 ? dup((int)(intptr_t)fd) : -1;
     if (mine < 0 || fstat(mine, &st) != 0)
         return CU_INVALID;
-    handle *h = calloc(1, sizeof *h);
-    *h = (handle){.prop = {.type = 1, .handle_types = 1, .location = {1, 0}}, .size = (size_t)st.st_size, .fd = mine,
-        .refs = 1};
-    *out = h;
-    return CU_OK;
+    pthread_mutex_lock(&lock);
+    physical *p = all;
+    while (p && p->inode != (uint64_t)st.st_ino)
+        p = p->next;
+    bool known = p;
+    if (!known)
+        p = from_outside(mine, &st);
+    if (p)
+        *out = handle_of(p);
+    pthread_mutex_unlock(&lock);
+    if (known || !p)
+        close(mine);
+    return p ? CU_OK : CU_OOM;
 }
