@@ -1,14 +1,18 @@
-"""One framework computes something whose answer is known: `compute.py torch|cupy|triton|numba|bindings OUT`.
+"""One framework computes something whose answer is known: `compute.py torch|cupy|triton|numba|jax|bindings OUT`.
 
-It writes {"right": bool, "total_bytes": what the framework believes the GPU has} and knows nothing of Aliquot.
+It writes {"right": bool, "total_bytes": what the framework believes the GPU has, "hook": what the hook counted}; the
+computation knows nothing of Aliquot.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
+
+from driver import counters
 
 ROUNDS = 200
 
@@ -78,6 +82,21 @@ def numba() -> dict:
     }
 
 
+def jax() -> dict:
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    import jax as j
+    import numpy
+
+    assert j.default_backend() == "gpu", f"JAX computes on {j.default_backend()}"
+    a = numpy.arange(512 * 512, dtype=numpy.float32).reshape(512, 512) % 7
+    multiply = j.jit(lambda x: j.numpy.matmul(x, x, precision="highest"))
+    b = j.numpy.asarray(a)
+    for _ in range(ROUNDS):
+        got = multiply(b)
+    limit = (j.devices()[0].memory_stats() or {}).get("bytes_limit")
+    return {"right": bool(numpy.allclose(got, a @ a)), "total_bytes": None, "pool_bytes": limit}
+
+
 def bindings() -> dict:
     from cuda.bindings import driver
 
@@ -93,4 +112,6 @@ def bindings() -> dict:
 if __name__ == "__main__":
     began = time.monotonic()
     facts = globals()[sys.argv[1]]()
-    Path(sys.argv[2]).write_text(json.dumps({**facts, "seconds": round(time.monotonic() - began, 2)}))
+    Path(sys.argv[2]).write_text(
+        json.dumps({**facts, "hook": counters(), "seconds": round(time.monotonic() - began, 2)})
+    )

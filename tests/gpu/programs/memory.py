@@ -1,7 +1,8 @@
-"""One framework allocates until it is refused: `memory.py torch|expandable|cupy|numba STEP_MIB OUT`.
+"""One framework allocates until it is refused: `memory.py torch|expandable|cupy|numba STEP_MIB OUT FULL`.
 
-It writes {"allocated_mib", "refused": the exception's name, "works_after": bool}: after the refusal it frees half and
-must be able to go on computing, for OUT_OF_MEMORY must not poison a context.
+It creates the file FULL when it has all it can get, and waits until that is gone. Then it frees half and must be able
+to go on computing, for OUT_OF_MEMORY must not poison a context. OUT gets {"allocated_mib", "refused": the exception's
+name, "works_after": bool}.
 """
 
 from __future__ import annotations
@@ -9,7 +10,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
+
+
+def full() -> None:
+    """Rest with everything held until somebody has looked."""
+    mark = Path(sys.argv[4])
+    mark.touch()
+    until = time.monotonic() + 30
+    while mark.exists() and time.monotonic() < until:
+        time.sleep(0.05)
 
 
 def torch(step_mib: int) -> dict:
@@ -22,6 +33,7 @@ def torch(step_mib: int) -> dict:
             held.append(t.ones(step_mib << 18, device="cuda"))
         except t.OutOfMemoryError as error:
             refused = type(error).__name__
+    full()
     count = len(held)
     del held[count // 2 :]
     works = float((held[0][:1000] * 2).sum()) == 2000.0
@@ -44,6 +56,7 @@ def cupy(step_mib: int) -> dict:
             held.append(cupy.ones(step_mib << 18, dtype=cupy.float32))
         except cupy.cuda.memory.OutOfMemoryError as error:
             refused = type(error).__name__
+    full()
     count = len(held)
     del held[count // 2 :]
     works = float((held[0][:1000] * 2).sum()) == 2000.0
@@ -62,6 +75,7 @@ def numba(step_mib: int) -> dict:
             held.append(cuda.device_array(step_mib << 18, dtype=numpy.float32))
         except (CudaAPIError, MemoryError) as error:
             refused = str(error)
+    full()
     count = len(held)
     del held[count // 2 :]
     back = cuda.to_device(numpy.arange(1000)).copy_to_host()

@@ -111,36 +111,6 @@ print(json.dumps({"asked": asked, "same": same, "states": states, "bad": bad}))
     assert {"asked": 0, "same": True, "states": [0, 1, 0], "bad": 101} == facts
 
 
-def test_a_module_names_its_kernels_one_by_one(room: Room):
-    """The iterator that cuFFT uses visits every kernel of a module, and one without a name where none can be read."""
-    code = """
-import ctypes, json, struct, uuid
-cuda = ctypes.CDLL("libcuda.so.1")
-table, context = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_void_p()
-cuda.cuInit(0); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0); cuda.cuCtxSetCurrent(context)
-cuda.cuGetExportTable(ctypes.byref(table), uuid.UUID("6e163fbe-b958-444d-835c-e182aff1991e").bytes)
-word = ctypes.c_void_p
-visit_type = ctypes.CFUNCTYPE(None, word, word, word)
-each = ctypes.CFUNCTYPE(ctypes.c_uint64, word, word, visit_type, word)(table[7])
-ptx = b".visible .entry one(){ret;} .visible .entry two(){ret;}\\0"
-unreadable = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0)
-facts = []
-for image in (ptx, unreadable):
-    module, seen = word(), []
-    assert cuda.cuModuleLoadData(ctypes.byref(module), image) == 0
-    def visit(data, function, owner):
-        name = ctypes.c_char_p()
-        cuda.cuFuncGetName(ctypes.byref(name), word(function))
-        seen.append([data, name.value.decode(), owner == module.value])
-    facts.append([each(context, module, visit_type(visit), 5), sorted(seen)])
-print(json.dumps({"facts": facts}))
-"""
-    named, unnamed = room.start("alone", [sys.executable, "-c", code]).facts()["facts"]
-
-    assert [2, [[5, "one", True], [5, "two", True]]] == named
-    assert [1, [[5, "", True]]] == unnamed
-
-
 @pytest.fixture(autouse=True)
 def _programs_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(PROGRAMS), os.environ.get("PYTHONPATH")])))
