@@ -68,9 +68,9 @@ def read_rows() -> tuple[Row, ...]:
 
 
 def make_hook(symbol: str, entry: dict[str, Any]) -> Hook:
-    """One exact symbol's hook; `extra` is the stream, the scope or the body's name."""
+    """One exact symbol's hook; `extra` is the stream or the body's name."""
     kind = entry["kind"]
-    extra = entry.get({"gate": "stream", "sync": "scope", "body": "body"}.get(kind, ""), "")
+    extra = entry.get({"gate": "stream", "body": "body"}.get(kind, ""), "")
     return Hook(symbol, kind, parse_signature(entry.get("sig", "")), extra)
 
 
@@ -154,18 +154,15 @@ def write_hook(hook: Hook) -> str:
     names = "".join(f", {name}" for _, name in hook.args)
     call = call_of(hook)
     own = int(hook.symbol.endswith(("_ptsz", "_ptds")))
+    weight = "LAUNCH_GRAPH" if base_of(hook.symbol) == "cuGraphLaunch" else "LAUNCH_KERNEL"
     head = f"HOOK CUresult hook_{hook.symbol}({args})\n{{\n"
     if hook.kind == "gate":
         body = (
-            f"    void *into = {hook.extra};\n    gate_enter(into, {own});\n"
-            f"    CUresult result = {call};\n    gate_leave(into, {own});\n    return result;\n"
+            f"    struct gate_entry *entry = gate_enter({hook.extra}, {own});\n    CUresult result = {call};\n"
+            f"    gate_leave(entry, {weight});\n    return result;\n"
         )
     elif hook.kind == "sync":
-        subject = hook.args[0][1] if hook.args and hook.extra != "weak" else "0"
-        body = (
-            f"    struct sync_mark mark = sync_begin();\n    CUresult result = {call};\n"
-            f"    sync_end(mark, result, SYNC_{hook.extra.upper()}, {subject});\n    return result;\n"
-        )
+        body = f"    CUresult result = {call};\n    pools_refresh();\n    return result;\n"
     elif hook.kind == "thread":
         body = f"    CUresult result = {call};\n    thread_forget();\n    return result;\n"
     elif hook.kind == "body":

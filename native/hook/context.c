@@ -2,6 +2,7 @@
  * and corrects it by measurement. On a GPU that the tenant was not given there is no memory for a context.
  */
 #include "charge.h"
+#include "own.h"
 
 static bool enter(int device, struct slot **slot)
 {
@@ -14,11 +15,12 @@ static CUresult created(CUresult result, struct slot *slot, void **context)
     thread_forget();
     if (!slot)
         return result;
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         context_release(slot);
-    else
-        ledger_put((struct ledger_entry){
-            .kind = LEDGER_CONTEXT, .key = (uintptr_t)*context, .slot = slot, .refs = 1});
+        return result;
+    }
+    context_of(*context, true); /* now, while it is certain that this call made it */
+    ledger_put((struct ledger_entry){.kind = LEDGER_CONTEXT, .key = (uintptr_t)*context, .slot = slot, .refs = 1});
     return result;
 }
 
@@ -51,14 +53,15 @@ CUresult on_ctx_create_v4(enum aliquot_symbol symbol, void **context, void *para
 CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *context)
 {
     struct ledger_entry gone;
-    bool held = conf_load() == MODE_HELD;
-    if (held)
-        drain_locks(true);
+    struct gpu_context *known = context_known(context);
+    if (known)
+        pthread_mutex_lock(&known->slot->driver_lock);
     CUresult result = REAL_AT(symbol, void *)(context);
-    if (held && result == CUDA_SUCCESS)
-        forget_context(context);
-    if (held)
-        drain_locks(false);
+    if (known && result == CUDA_SUCCESS)
+        context_ended(known);
+    if (known)
+        pthread_mutex_unlock(&known->slot->driver_lock);
+    thread_forget();
     if (result == CUDA_SUCCESS && ledger_take(LEDGER_CONTEXT, (uintptr_t)context, &gone)) {
         memory_release(gone.slot, ledger_take_context((uintptr_t)context));
         context_release(gone.slot);
@@ -107,19 +110,33 @@ CUresult on_primary_retain(enum aliquot_symbol symbol, void **context, int devic
     return result;
 }
 
+/* With the driver_lock held. References may be held that nobody saw taken, so the driver says whether it is gone; the
+ * views of green contexts go with it. */
+static void primary_forget(struct slot *slot, int device, bool last)
+{
+    unsigned flags;
+    int active = !last;
+    if (REAL(cuDevicePrimaryCtxGetState, int, unsigned *, int *)(device, &flags, &active) != CUDA_SUCCESS)
+        active = !last;
+    for (struct gpu_context *context = context_at(NULL); context && !active; context = context->next)
+        if (context->slot == slot && context->handle && !context->created)
+            context_ended(context);
+}
+
 static CUresult primary_gone(enum aliquot_symbol symbol, int device, bool all)
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
     if (slot)
-        drain_locks(true);
+        pthread_mutex_lock(&slot->driver_lock);
     CUresult result = REAL_AT(symbol, int)(device);
     bool last = slot && result == CUDA_SUCCESS && primary_leave(slot, all);
-    if (last)
-        forget_context(NULL);
+    if (slot && result == CUDA_SUCCESS)
+        primary_forget(slot, device, last);
     if (slot)
-        drain_locks(false);
+        pthread_mutex_unlock(&slot->driver_lock);
     if (last)
         primary_ended(slot);
+    thread_forget();
     return result;
 }
 
@@ -153,17 +170,21 @@ CUresult on_green_destroy(enum aliquot_symbol symbol, void *green)
 {
     struct ledger_entry gone;
     void *plain = NULL;
-    bool held = conf_load() == MODE_HELD;
-    if (held) {
-        drain_locks(true);
+    if (conf_load() == MODE_HELD)
         REAL(cuCtxFromGreenCtx, void **, void *)(&plain, green);
-    }
+    struct gpu_context *known = context_known(plain);
+    struct slot *slot = known ? known->slot : NULL;
+    if (slot)
+        pthread_mutex_lock(&slot->driver_lock);
     CUresult result = REAL_AT(symbol, void *)(green);
-    if (plain && result == CUDA_SUCCESS)
-        forget_context(plain);
-    if (held)
-        drain_locks(false);
+    if (slot && result == CUDA_SUCCESS) {
+        context_ended(known);
+        primary_forget(slot, slot->device, false);
+    }
+    if (slot)
+        pthread_mutex_unlock(&slot->driver_lock);
     if (result == CUDA_SUCCESS && ledger_take(LEDGER_GREEN, (uintptr_t)green, &gone) && primary_leave(gone.slot, false))
         primary_ended(gone.slot);
+    thread_forget();
     return result;
 }

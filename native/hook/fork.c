@@ -4,6 +4,7 @@
  * nor waits for a lock that a lost thread held. Programs it executes start afresh.
  */
 #include "gate.h"
+#include "own.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -11,8 +12,9 @@ static void in_child(void)
 {
     link_after_fork();
     ledger_clear();
+    own_after_fork();
     thread_after_fork();
-    atomic_store(&capture_count, 0);
+    captures_after_fork();
 }
 
 static void watch(void)

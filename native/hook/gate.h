@@ -1,7 +1,7 @@
 /* gate.h: the fast path of a launch, inlined into every gated hook.
  *
- * One acquire load of the grant word, the second line of defence is the time stamp counter against the deadline. No
- * system call, no lock, no allocation, no atomic read-modify-write: the record belongs to this thread alone.
+ * One acquire load of the grant word decides; the second line of defence is the time stamp counter against the deadline.
+ * No system call, no lock, no allocation, no atomic read-modify-write: entry and record belong to this thread alone.
  */
 #ifndef ALIQUOT_GATE_H
 #define ALIQUOT_GATE_H
@@ -9,66 +9,125 @@
 #include "hook.h"
 #include <x86intrin.h>
 
-struct gate_cache {
-    struct record *record; /* NULL: ask the slow path */
-    const aliquot_page *page;
-    void *stream;
-    uint64_t deadline_tsc;
-    uint32_t word;
-    uint32_t own;
-    uint32_t bounded;
-};
-extern HIDDEN __thread struct gate_cache gate_cache __attribute__((tls_model("initial-exec")));
-extern HIDDEN _Atomic int capture_count;
+#define GATE_WAYS 4
+#define GATE_ENTRIES 32
+#define GATE_CLOSED 3u /* no grant word ends in it: the slow path is taken */
+#define CHECKPOINTS 8
 
-HIDDEN void gate_slow(void *stream, bool own);
-HIDDEN void gate_bound(void *stream, bool own);
+enum launch_weight { LAUNCH_KERNEL, LAUNCH_GRAPH };
+
+/* An event behind some launches of one thread into one stream, and what they are thought to cost. */
+struct checkpoint {
+    void *event;
+    uint32_t count[2];
+    uint64_t cost_ns, began_ns, recorded_ns, unfinished_ns; /* none launched before, all launched by, not reached at */
+};
+
+/* What this thread knows of one stream. The first lines are what every launch reads. */
+struct gate_entry {
+    struct record *record;
+    const aliquot_page *page;
+    uint32_t word;      /* the grant under which the stream was noted; GATE_CLOSED */
+    uint32_t contended; /* somebody waited when the bound was set */
+    uint64_t until_tsc, epoch;
+    int64_t credit_ns; /* may be launched before the next checkpoint */
+    uint64_t cost_ns[2];
+    uint32_t count[2]; /* launches since the last checkpoint */
+    uint32_t own;      /* this thread's default stream */
+    unsigned noted_epoch;
+    void *stream; /* as the driver is to be told */
+    struct gpu_context *context;
+    uint64_t life, began_ns, look_ns, ended_low_ns, ended_high_ns;
+    unsigned first, used;
+    struct checkpoint ring[CHECKPOINTS];
+} __attribute__((aligned(64)));
+
+struct gate_thread {
+    void *keys[GATE_ENTRIES];
+    struct gate_entry entries[GATE_ENTRIES];
+    struct gate_thread *next;
+    unsigned turn;
+};
+
+extern HIDDEN __thread struct gate_thread *gate_thread __attribute__((tls_model("initial-exec")));
+extern HIDDEN __thread void *gate_context __attribute__((tls_model("initial-exec"))); /* current; NULL: ask */
+
+HIDDEN void *gate_ask_context(void);
+HIDDEN struct gate_entry *gate_slow(void *stream, bool own);
+HIDDEN void gate_checkpoint(struct gate_entry *entry);
+/* threads.c */
+HIDDEN struct gate_entry *entry_of(void *stream, bool own);
+/* backlog.c */
+HIDDEN bool backlog_add(struct gate_entry *entry, uint64_t now);
+HIDDEN void backlog_wait(struct gate_entry *entry);
+HIDDEN uint64_t backlog_bound(const struct gate_entry *entry);
+HIDDEN void backlog_credit(struct gate_entry *entry);
 
 static inline void record_step(struct record *record)
 {
     uint64_t seq = atomic_load_explicit(&record->seq, memory_order_relaxed);
-    atomic_store_explicit(&record->seq, seq + 1, memory_order_relaxed);
+    atomic_store_explicit(&record->seq, seq + 1, memory_order_release);
 }
 
-static inline void gate_enter(void *stream, uint32_t own)
+/* A stream with a name is its own key; a default stream is one of the current context. NULL: no context. */
+static inline void *gate_key(void *stream, bool own)
 {
-    struct gate_cache *cache = &gate_cache;
-    struct record *record = cache->record;
-    if (__builtin_expect(record != NULL, 1)) {
-        record_step(record);
-        atomic_signal_fence(memory_order_seq_cst);
-        uint32_t word = page_word(cache->page);
-        if (__builtin_expect(
-                word == cache->word && stream == cache->stream && own == cache->own &&
-                    atomic_load_explicit(&record->slot->given_back, memory_order_relaxed) != word &&
-                    page_waiters(cache->page) == 0 &&
-                    atomic_load_explicit(&capture_count, memory_order_relaxed) == 0 && __rdtsc() < cache->deadline_tsc,
-                1))
-            return;
+    if (__builtin_expect((uintptr_t)stream > (uintptr_t)STREAM_PER_THREAD, 1))
+        return stream;
+    char *context = gate_context ? gate_context : gate_ask_context();
+    return context ? context + (stream == STREAM_PER_THREAD || (!stream && own) ? 2 : 1) : NULL;
+}
+
+static inline unsigned gate_set(const void *key)
+{
+    return (unsigned)(((uintptr_t)key * 0x9E3779B97F4A7C15u) >> 61) * GATE_WAYS;
+}
+
+static inline bool gate_open(const struct gate_entry *entry, uint32_t word)
+{
+    return word == entry->word &&
+           atomic_load_explicit(&entry->record->slot->given_back, memory_order_relaxed) != word &&
+           (page_waiters(entry->page) != 0) == entry->contended &&
+           atomic_load_explicit(&gate_shared.captures, memory_order_relaxed) == 0 &&
+           atomic_load_explicit(&gate_shared.epoch, memory_order_relaxed) == entry->epoch &&
+           __rdtsc() < entry->until_tsc;
+}
+
+/* The entry to leave by; NULL: not gated. */
+static inline struct gate_entry *gate_enter(void *stream, bool own)
+{
+    struct gate_thread *thread = gate_thread;
+    void *key = thread ? gate_key(stream, own) : NULL;
+    unsigned at = gate_set(key), end = at + GATE_WAYS;
+    for (; key && at < end; at++) {
+        if (thread->keys[at] != key)
+            continue;
+        struct gate_entry *entry = &thread->entries[at];
+        struct record *record = entry->record;
         uint64_t seq = atomic_load_explicit(&record->seq, memory_order_relaxed);
-        atomic_store_explicit(&record->seq, seq - 1, memory_order_relaxed);
+        if (__builtin_expect(seq & 1, 0))
+            break;
+        atomic_store_explicit(&record->seq, seq + 1, memory_order_relaxed);
+        atomic_signal_fence(memory_order_seq_cst);
+        if (__builtin_expect(atomic_load_explicit(&gate_shared.fence, memory_order_relaxed), 0))
+            atomic_thread_fence(memory_order_seq_cst);
+        if (__builtin_expect(gate_open(entry, page_word(entry->page)), 1))
+            return entry;
+        atomic_store_explicit(&record->seq, seq, memory_order_relaxed);
+        break;
     }
-    gate_slow(stream, own);
+    return gate_slow(stream, own);
 }
 
-static inline void gate_leave(void *stream, uint32_t own)
+static inline void gate_leave(struct gate_entry *entry, enum launch_weight weight)
 {
-    struct gate_cache *cache = &gate_cache;
-    struct record *record = cache->record;
-    if (__builtin_expect(record == NULL, 0))
+    if (__builtin_expect(!entry, 0))
         return;
-    if (__builtin_expect(cache->bounded != 0, 0))
-        gate_bound(stream, own);
-    if (atomic_load_explicit(&record->seq, memory_order_relaxed) & 1)
-        record_step(record);
+    entry->count[weight]++;
+    entry->credit_ns -= (int64_t)entry->cost_ns[weight];
+    if (__builtin_expect(entry->credit_ns < 0 || entry->own, 0))
+        gate_checkpoint(entry);
+    record_step(entry->record);
 }
-
-enum sync_scope { SYNC_CONTEXT, SYNC_STREAM, SYNC_WEAK };
-struct sync_mark {
-    struct slot *slot;
-    uint64_t launches;
-};
-HIDDEN struct sync_mark sync_begin(void);
-HIDDEN void sync_end(struct sync_mark mark, CUresult result, enum sync_scope scope, void *subject);
 
 #endif

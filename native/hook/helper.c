@@ -1,21 +1,25 @@
 /* helper.c: one thread per GPU that gives the token back when it is idle and says when it is drained.
  *
- * It sleeps on the grant word. While the token is ours it looks every half burst gap; when the word closes it waits for
- * the work launched under it. All signals are blocked in it; it never holds a lock that a launch needs.
+ * It sleeps on the grant word. While the token is ours it looks for a pause now and then; when the word closes it waits
+ * for the work launched under it. All signals are blocked in it; it never waits with a lock held.
  */
 #include "gate.h"
 
 #include <linux/membarrier.h>
 #include <signal.h>
-#include <string.h>
+#include <sys/prctl.h>
 
-/* Makes every thread's last `record_step` visible here, so that the gate needs no fence of its own. */
+#define LINK_LOOK_NS 100000000u
+#define FENCE_NS 1000000u
+
+/* Makes every thread's last `record_step` visible here, so that the gate needs no fence of its own. Where the kernel
+ * has refused it since, launches that have begun without one are given time. */
 static void see_all_threads(void)
 {
-    static _Atomic int registered;
-    if (!atomic_exchange(&registered, 1))
-        syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
-    syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    if (!atomic_load(&gate_shared.fence) && syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0) {
+        atomic_store(&gate_shared.fence, 1);
+        nanosleep(&(struct timespec){0, FENCE_NS}, NULL);
+    }
     atomic_thread_fence(memory_order_seq_cst);
 }
 
@@ -28,6 +32,7 @@ static void give_back(struct slot *slot, uint32_t word, uint64_t launches, uint6
         atomic_store(&slot->given_back, ~0u);
         return;
     }
+    streams_forget(slot);
     aliquot_message message = {.type = ALIQUOT_MSG_RETURN,
                                .gpu = slot->number,
                                .a = word >> 2,
@@ -49,14 +54,49 @@ static void look_for_pause(struct slot *slot, const aliquot_page *page, uint32_t
         slot->last_active_ns = now;
     }
     if (!active && launches != slot->finished_launches) {
-        if (atomic_load(&slot->synced_launches) == launches || streams_idle(slot))
+        if (streams_idle(slot, launches))
             slot->finished_launches = launches;
         else
             active = true;
     }
+    if (active || !slot->idle_from_ns)
+        slot->idle_from_ns = active ? 0 : now;
     burst_tick(slot, active, now);
-    if (!active && now - slot->last_active_ns >= gap)
+    if (!active && now - slot->last_active_ns >= gap && now - slot->idle_from_ns >= gap / 2)
         give_back(slot, word, launches, now);
+}
+
+/* Half a gap finds a pause in time; a burst that has lasted long may be found to have ended a sixteenth of it later. */
+static uint64_t next_look_ns(const struct slot *slot, const aliquot_page *page)
+{
+    uint64_t gap = (page->burst_gap_us ? page->burst_gap_us : 2000) * 1000u;
+    uint64_t most = page_waiters(page) ? gap : 4 * gap;
+    uint64_t look = slot->burst_start_ns ? (slot->last_active_ns - slot->burst_start_ns) / 16 : 0;
+    bool active = slot->idle_from_ns == 0;
+    return !active || look < gap / 2 ? gap / 2 : look < most ? look : most;
+}
+
+/* Asked of the kernel now and then only. */
+static bool link_looks_alive(uint64_t *looked_ns)
+{
+    uint64_t now = now_ns();
+    if (now - *looked_ns < LINK_LOOK_NS)
+        return true;
+    bool alive = link_alive();
+    *looked_ns = alive ? now : 0;
+    return alive;
+}
+
+/* Waits for all work launched so far: longer naps for longer work, but none that adds much to it. */
+static void wait_for_work(struct slot *slot, uint64_t launches)
+{
+    uint64_t start = now_ns();
+    streams_mark(slot);
+    while (!streams_idle(slot, launches)) {
+        uint64_t nap = (now_ns() - start) / 16;
+        nap = nap < 10000 ? 10000 : nap > 1000000 ? 1000000 : nap;
+        nanosleep(&(struct timespec){0, (long)nap}, NULL);
+    }
 }
 
 static void drain(struct slot *slot, uint32_t word)
@@ -68,8 +108,8 @@ static void drain(struct slot *slot, uint32_t word)
         nanosleep(&(struct timespec){0, 50000}, NULL);
         launches = slot_launches(slot, &inside);
     }
-    if (launches != slot->finished_launches && atomic_load(&slot->synced_launches) != launches)
-        streams_wait(slot);
+    if (launches != slot->finished_launches)
+        wait_for_work(slot, launches);
     slot->finished_launches = launches;
     uint64_t now = now_ns();
     aliquot_message message = {.type = ALIQUOT_MSG_DRAINED,
@@ -85,20 +125,19 @@ static void drain(struct slot *slot, uint32_t word)
 static void *help(void *argument)
 {
     struct slot *slot = argument;
-    if (aliquot_real[SYM_cuThreadExchangeStreamCaptureMode])
-        REAL(cuThreadExchangeStreamCaptureMode, int *)(&(int){CAPTURE_MODE_RELAXED});
+    uint64_t looked_ns = 0;
+    prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
     for (;;) {
         const aliquot_page *page = atomic_load(&slot->page);
-        if (!page || !link_alive()) {
+        if (!page || !link_looks_alive(&looked_ns)) {
             link_revive();
             nanosleep(&(struct timespec){0, 20000000}, NULL);
             continue;
         }
         uint32_t word = page_word(page);
         if ((word & 3) == ALIQUOT_WORD_VALID && word != atomic_load(&slot->given_back)) {
-            uint32_t gap = page->burst_gap_us ? page->burst_gap_us : 2000;
             look_for_pause(slot, page, word);
-            futex_wait_ns(&page->word, word, (uint64_t)gap * 500u);
+            futex_wait_ns(&page->word, word, next_look_ns(slot, page));
         } else if ((word & 3) != ALIQUOT_WORD_VALID && word != atomic_load(&slot->answered)) {
             drain(slot, word);
         } else {

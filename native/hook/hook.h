@@ -22,7 +22,6 @@
 #define HIDDEN __attribute__((visibility("hidden")))
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_SLOTS 32
-#define MAX_STREAMS 64
 #define SLAB_BYTES (64ull << 20)
 #define PATH_BYTES 512
 
@@ -50,16 +49,9 @@ struct record {
     _Atomic uint64_t seq;
     struct slot *slot;
     _Atomic int in_use;
-    void *streams[4]; /* noted since the slot's stream_epoch: not noted again */
-    unsigned stream_at, stream_epoch;
-    void *ring[32]; /* events of recent launches, used only while somebody waits */
-    unsigned ring_at;
+    unsigned strikes; /* waits in a row for earlier work that ran out of patience */
+    uint64_t lifted_until_ns, cost_ns[2];
     struct record *next;
-};
-
-/* A stream that was launched into since the grant; `event` stands for a stream that was destroyed meanwhile. */
-struct used_stream {
-    void *context, *stream, *event;
 };
 
 struct slot {
@@ -80,15 +72,11 @@ struct slot {
     _Atomic(struct record *) records;
     _Atomic int helper_running;
     /* the work */
-    pthread_mutex_t drain_lock; /* held while our events of its contexts are waited for */
-    struct used_stream streams[MAX_STREAMS];
-    unsigned stream_count;
-    _Atomic unsigned stream_epoch; /* raised whenever `streams` loses an entry */
-    bool streams_overflow;
+    pthread_mutex_t driver_lock;   /* own calls, and calls that end what own calls name; see own.h */
+    _Atomic unsigned stream_epoch; /* raised whenever a noted stream is forgotten */
     uint32_t seen_word;
     uint64_t seen_launches, finished_launches;
-    uint64_t burst_start_ns, last_active_ns, burst_max_ns, burst_max_at_ns;
-    _Atomic uint64_t synced_launches, synced_at_ns;
+    uint64_t burst_start_ns, last_active_ns, idle_from_ns, burst_max_ns, burst_max_at_ns;
     /* the memory */
     uint64_t leased, unused, context_bytes, context_each;
     unsigned contexts, primary_refs;
@@ -100,16 +88,24 @@ enum slot_state { SLOT_EMPTY = 0, SLOT_KNOWN, SLOT_HELD, SLOT_REFUSED, SLOT_AWAY
 /* What tests and benches read; fields are only ever added at the end. */
 struct aliquot_stats {
     uint64_t size, mode, launches, waits, passes, unknown_names, mapped_symbols, names, wants, returns, drains,
-        reconnects, reserved_bytes, leased_bytes, unused_bytes, ledger_entries, denied, bounded, captures, disagreed;
+        reconnects, reserved_bytes, leased_bytes, unused_bytes, ledger_entries, denied, bounded, captures, disagreed,
+        events, fenced;
 };
 EXPORT int aliquot_stats(struct aliquot_stats *out);
 
 struct counters {
-    _Atomic uint64_t waits, passes, unknown, mapped, wants, returns, drains, reconnects, denied, bounded, disagreed;
+    _Atomic uint64_t waits, passes, unknown, mapped, wants, returns, drains, reconnects, denied, bounded, disagreed, events;
 };
 extern HIDDEN struct counters aliquot_counters;
 extern HIDDEN _Atomic int aliquot_mode;
 extern HIDDEN struct conf aliquot_conf;
+/* What every launch looks at beside its page. `epoch` is raised whenever a context or stream ends, since a new one may
+ * get the same handle. `fence`: the kernel refused membarrier, so each launch needs a fence of its own. */
+struct gate_shared {
+    _Atomic int captures, fence;
+    _Atomic uint64_t epoch;
+} __attribute__((aligned(64)));
+extern HIDDEN struct gate_shared gate_shared;
 extern HIDDEN void *aliquot_real[ALIQUOT_SYMBOL_COUNT];
 extern HIDDEN const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT];
 extern HIDDEN const struct version_row aliquot_versions[];
@@ -133,11 +129,10 @@ bool real_is_nvml(const char *name);
 void true_dl_find(void);
 /* procaddr.c: the hook of a real pointer, or NULL; `name` settles pointers that several symbols share. */
 void *hook_of(void *pointer, const char *name);
-/* gate.c, wait.c */
+/* gate.c, threads.c, wait.c */
 struct slot *thread_slot(void);
 void thread_forget(void);
 void thread_after_fork(void);
-struct record *record_of(struct slot *slot);
 uint64_t slot_launches(struct slot *slot, bool *inside);
 bool wait_for_token(struct slot *slot, uint64_t *until_ns);
 void want_token(struct slot *slot);
@@ -157,17 +152,15 @@ void link_after_fork(void);
 void slots_after_fork(void);
 /* helper.c, burst.c */
 void helper_start(struct slot *slot);
-void note_stream(struct slot *slot, struct record *record, void *stream, bool own);
-void forget_stream(void *stream);
-void forget_context(void *context);
-void drain_locks(bool lock);
-bool streams_idle(struct slot *slot);
-void streams_wait(struct slot *slot);
+bool streams_idle(struct slot *slot, uint64_t launches);
+void streams_mark(struct slot *slot);
+void streams_forget(struct slot *slot);
 void burst_tick(struct slot *slot, bool active, uint64_t now);
 uint64_t burst_estimate(struct slot *slot, uint64_t now);
 /* capture.c */
 bool capture_running(void);
 bool stream_captures(void *stream, bool own);
+void captures_after_fork(void);
 /* lease.c: bytes of a slot's limit. Both are exact; false = over the limit. */
 bool memory_reserve(struct slot *slot, uint64_t bytes);
 void memory_release(struct slot *slot, uint64_t bytes);

@@ -248,7 +248,7 @@ static struct slot *add_slot(const uint8_t uuid[16], int device)
         memcpy(slot->uuid, uuid, 16);
         slot->device = -1;
         pthread_mutex_init(&slot->lock, NULL);
-        pthread_mutex_init(&slot->drain_lock, NULL);
+        pthread_mutex_init(&slot->driver_lock, NULL);
         atomic_store(&slot->given_back, ~0u);
         atomic_store(&slot->state, SLOT_KNOWN);
         atomic_store_explicit(&slot_count, count + 1, memory_order_release);

@@ -27,7 +27,9 @@ int aliquot_stats(struct aliquot_stats *out)
     stats.ledger_entries = ledger_count();
     stats.denied = atomic_load(&aliquot_counters.denied);
     stats.bounded = atomic_load(&aliquot_counters.bounded);
-    stats.captures = (uint64_t)atomic_load(&capture_count);
+    stats.captures = (uint64_t)atomic_load(&gate_shared.captures);
+    stats.events = atomic_load(&aliquot_counters.events);
+    stats.fenced = (uint64_t)atomic_load(&gate_shared.fence);
     stats.disagreed = atomic_load(&aliquot_counters.disagreed);
     if (!out)
         return -1;

@@ -1,180 +1,250 @@
 /* streams.c: which streams hold work of this grant, and whether it has ended.
  *
- * Noted on the slow path only. A capturing stream is never asked or recorded into, nor a default stream while anything
- * captures: either would break the capture. The per-thread default stream of another thread can not be named, but it
- * orders with the legacy stream, so that one stands for it.
+ * Noted on the slow path only. A capturing stream is never queried or recorded into, nor a default stream while
+ * anything captures: either would break the capture. Streams are found idle one after another and not asked again until
+ * something is launched, so a look costs one query while the GPU is busy, however many streams there are.
  */
 #include "gate.h"
+#include "own.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-static void note(struct slot *slot, void *stream)
+#define QUERIES_AT_ONCE 64
+
+static unsigned place_of(const struct gpu_context *context, const void *stream)
 {
-    void *context = NULL;
-    REAL(cuCtxGetCurrent, void **)(&context);
-    for (unsigned i = 0; i < slot->stream_count; i++)
-        if (slot->streams[i].stream == stream && slot->streams[i].context == context)
-            return;
-    if (slot->stream_count < MAX_STREAMS)
-        slot->streams[slot->stream_count++] = (struct used_stream){context, stream, NULL};
+    unsigned at = (unsigned)(((uintptr_t)stream * 0x9E3779B97F4A7C15u) >> 40) & (context->room - 1);
+    while (context->streams[at].stream && context->streams[at].stream != stream)
+        at = (at + 1) & (context->room - 1);
+    return at;
+}
+
+static struct used_stream *find(struct gpu_context *context, const void *stream)
+{
+    struct used_stream *used = context->room ? &context->streams[place_of(context, stream)] : NULL;
+    return used && used->stream ? used : NULL;
+}
+
+static bool grow(struct gpu_context *context)
+{
+    struct used_stream *old = context->streams;
+    unsigned room = context->room;
+    struct used_stream *more = calloc(room ? room * 2 : 16, sizeof *more);
+    if (!more)
+        return false;
+    context->streams = more;
+    context->room = room ? room * 2 : 16;
+    for (unsigned i = 0; i < room; i++)
+        if (old[i].stream)
+            context->streams[place_of(context, old[i].stream)] = old[i];
+    context->looked = 0;
+    free(old);
+    return true;
+}
+
+/* Takes the entry out and closes the gap, as linear probing needs. */
+static void drop(struct gpu_context *context, struct used_stream *used)
+{
+    unsigned at = (unsigned)(used - context->streams);
+    used->stream = NULL;
+    context->count--;
+    for (unsigned next = (at + 1) & (context->room - 1); context->streams[next].stream;
+         next = (next + 1) & (context->room - 1)) {
+        struct used_stream moved = context->streams[next];
+        context->streams[next].stream = NULL;
+        context->streams[place_of(context, moved.stream)] = moved;
+    }
+    context->looked = 0;
+    atomic_fetch_add(&context->slot->stream_epoch, 1);
+}
+
+void streams_clear(struct gpu_context *context)
+{
+    context->count = context->looked = 0;
+    if (context->room)
+        memset(context->streams, 0, context->room * sizeof *context->streams);
+    atomic_fetch_add(&context->slot->stream_epoch, 1);
+}
+
+void note_stream(struct gpu_context *context, uint64_t life, void *stream)
+{
+    pthread_mutex_lock(&context->slot->driver_lock);
+    if (context->life == life && !find(context, stream) && (context->count * 2 < context->room || grow(context))) {
+        context->streams[place_of(context, stream)] = (struct used_stream){stream, NULL};
+        context->count++;
+    }
+    pthread_mutex_unlock(&context->slot->driver_lock);
+    own_at_exit();
+    helper_start(context->slot);
+}
+
+/* A bounded number of looks at each new tail keeps the list as short as the unfinished work. */
+static void prune(struct gpu_context *context)
+{
+    for (unsigned i = 0; i < 4 && i < context->tail_count; i++)
+        if (event_done(context->tails[i])) {
+            event_give(context, context->tails[i]);
+            context->tails[i--] = context->tails[--context->tail_count];
+        }
+}
+
+static void add_tail(struct gpu_context *context, void *event)
+{
+    prune(context);
+    if (event && context->tail_count == context->tail_room) {
+        void **more = realloc(context->tails, (context->tail_room * 2 + 16) * sizeof *more);
+        context->tail_room = more ? context->tail_room * 2 + 16 : context->tail_room;
+        context->tails = more ? more : context->tails;
+    }
+    if (event && context->tail_count < context->tail_room)
+        context->tails[context->tail_count++] = event;
     else
-        slot->streams_overflow = true;
+        event_give(context, event);
 }
 
-void note_stream(struct slot *slot, struct record *record, void *stream, bool own)
+/* Own calls into this stream would break a capture. */
+static bool untouchable(void *stream)
 {
-    void *named = stream && stream != STREAM_PER_THREAD ? stream : STREAM_LEGACY;
-    unsigned epoch = atomic_load(&slot->stream_epoch);
-    if (record->stream_epoch != epoch) {
-        record->stream_epoch = epoch;
-        memset(record->streams, 0, sizeof record->streams);
+    return capture_running() && (stream == STREAM_LEGACY || stream_captures(stream, false));
+}
+
+/* An event takes the place of the stream; between own_enter and own_leave. */
+static void turn(struct gpu_context *context, struct used_stream *used)
+{
+    void *event = used->event;
+    if (!event && !is_own_stream_key(used->stream) && !untouchable(used->stream))
+        event = event_behind(context, used->stream);
+    drop(context, used);
+    add_tail(context, event);
+}
+
+/* The stream ends or begins to capture; with all driver_locks held. */
+void stream_turns_tail(struct gpu_context *context, void *stream)
+{
+    struct own_call call;
+    struct used_stream *used = find(context, stream);
+    if (used && own_enter(&call, context)) {
+        turn(context, used);
+        own_leave(&call);
     }
-    for (unsigned i = 0; i < 4; i++)
-        if (record->streams[i] == named)
-            return;
-    record->streams[record->stream_at++ % 4] = named;
-    pthread_mutex_lock(&slot->lock);
-    note(slot, named);
-    if (atomic_load(&slot->stream_epoch) != epoch)
-        record->stream_epoch = ~0u; /* a drain came between: note it again next time */
-    pthread_mutex_unlock(&slot->lock);
-    helper_start(slot);
 }
 
-static bool skip(const struct used_stream *used)
+/* Launched into the calling thread's default stream: its note gets an event behind that. */
+void own_stream_record(struct gpu_context *context, uint64_t life, void *key)
 {
-    return used->stream && capture_running() && (used->stream == STREAM_LEGACY || stream_captures(used->stream, false));
-}
-
-/* An event behind everything in the stream; the caller holds slot->lock. NULL: none could be had. */
-static void *mark(const struct used_stream *used)
-{
-    void *event = NULL, *popped;
-    if (used->event)
-        return used->event;
-    if (skip(used) || REAL(cuCtxPushCurrent_v2, void *)(used->context) != CUDA_SUCCESS)
-        return NULL;
-    if (REAL(cuEventCreate, void **, unsigned)(&event, EVENT_BLOCKING_NO_TIMING) == CUDA_SUCCESS &&
-        REAL(cuEventRecord, void *, void *)(event, used->stream) != CUDA_SUCCESS) {
-        REAL(cuEventDestroy_v2, void *)(event);
-        event = NULL;
-    }
-    REAL(cuCtxPopCurrent_v2, void **)(&popped);
-    return event;
-}
-
-bool streams_idle(struct slot *slot)
-{
-    bool idle = !slot->streams_overflow;
-    pthread_mutex_lock(&slot->lock);
-    for (unsigned i = 0; idle && i < slot->stream_count; i++) {
-        const struct used_stream *used = &slot->streams[i];
-        void *popped;
-        if (skip(used)) {
-            idle = false;
-        } else if (used->event) {
-            idle = REAL(cuEventQuery, void *)(used->event) != CUDA_ERROR_NOT_READY;
-        } else if (REAL(cuCtxPushCurrent_v2, void *)(used->context) == CUDA_SUCCESS) {
-            idle = REAL(cuStreamQuery, void *)(used->stream) != CUDA_ERROR_NOT_READY;
-            REAL(cuCtxPopCurrent_v2, void **)(&popped);
-        }
-    }
-    pthread_mutex_unlock(&slot->lock);
-    return idle;
-}
-
-/* Waits for all work noted so far and forgets its streams: the next grant notes its own. */
-void streams_wait(struct slot *slot)
-{
-    void *events[MAX_STREAMS], *context = NULL, *popped;
-    pthread_mutex_lock(&slot->drain_lock);
-    pthread_mutex_lock(&slot->lock);
-    unsigned count = slot->stream_count;
-    bool all = slot->streams_overflow && !capture_running();
-    for (unsigned i = 0; i < count; i++) {
-        events[i] = mark(&slot->streams[i]);
-        context = slot->streams[i].context;
-    }
-    slot->stream_count = 0;
-    slot->streams_overflow = false;
-    atomic_fetch_add(&slot->stream_epoch, 1);
-    pthread_mutex_unlock(&slot->lock);
-    for (unsigned i = 0; i < count; i++)
-        if (events[i]) {
-            REAL(cuEventSynchronize, void *)(events[i]);
-            REAL(cuEventDestroy_v2, void *)(events[i]);
-        }
-    if (all && REAL(cuCtxPushCurrent_v2, void *)(context) == CUDA_SUCCESS) {
-        REAL(cuCtxSynchronize, void)();
-        REAL(cuCtxPopCurrent_v2, void **)(&popped);
-    }
-    pthread_mutex_unlock(&slot->drain_lock);
-}
-
-/* The application destroys a stream: its work goes on, an event stands for it. */
-void forget_stream(void *stream)
-{
-    for (unsigned s = 0; slot_at(s); s++) {
-        struct slot *slot = slot_at(s);
-        pthread_mutex_lock(&slot->lock);
-        for (unsigned i = 0; i < slot->stream_count; i++)
-            if (slot->streams[i].stream == stream && stream) {
-                atomic_fetch_add(&slot->stream_epoch, 1);
-                slot->streams[i].event = mark(&slot->streams[i]);
-                slot->streams[i].stream = NULL;
-                if (!slot->streams[i].event)
-                    slot->streams[i--] = slot->streams[--slot->stream_count];
-            }
-        pthread_mutex_unlock(&slot->lock);
-    }
-    if (gate_cache.stream == stream)
-        thread_forget();
-}
-
-/* A context goes: its work ends with it. Between drain_locks(true) and drain_locks(false). */
-void forget_context(void *context)
-{
-    for (unsigned s = 0; slot_at(s); s++) {
-        struct slot *slot = slot_at(s);
-        pthread_mutex_lock(&slot->lock);
-        for (unsigned i = 0; i < slot->stream_count; i++)
-            if (!context || slot->streams[i].context == context) {
-                atomic_fetch_add(&slot->stream_epoch, 1);
-                slot->streams[i--] = slot->streams[--slot->stream_count];
-            }
-        pthread_mutex_unlock(&slot->lock);
-    }
-    thread_forget();
-}
-
-void drain_locks(bool lock)
-{
-    for (unsigned s = 0; slot_at(s); s++)
-        if (lock)
-            pthread_mutex_lock(&slot_at(s)->drain_lock);
-        else
-            pthread_mutex_unlock(&slot_at(s)->drain_lock);
-}
-
-struct sync_mark sync_begin(void)
-{
-    struct sync_mark mark = {gate_cache.record ? gate_cache.record->slot : NULL, 0};
-    bool inside;
-    if (mark.slot)
-        mark.launches = slot_launches(mark.slot, &inside);
-    return mark;
-}
-
-void sync_end(struct sync_mark mark, CUresult result, enum sync_scope scope, void *subject)
-{
-    pools_refresh();
-    if (!mark.slot || result != CUDA_SUCCESS || scope == SYNC_WEAK)
+    struct own_call call;
+    if (own_begin(&call, context, life, true) != OWN_YES)
         return;
-    struct slot *slot = mark.slot;
-    void *stream = subject && subject != STREAM_PER_THREAD ? subject : STREAM_LEGACY;
-    bool whole = slot->stream_count == 1 && (scope == SYNC_CONTEXT || slot->streams[0].stream == stream);
-    if (whole || (scope == SYNC_CONTEXT && !subject && slot->contexts <= 1)) {
-        atomic_store(&slot->synced_launches, mark.launches);
-        slot->synced_at_ns = now_ns();
+    struct used_stream *used = stream_captures(NULL, true) ? NULL : find(context, key);
+    if (used && (used->event || (used->event = event_take(context)))) {
+        REAL(cuEventRecord, void *, void *)(used->event, STREAM_PER_THREAD);
+        COUNT(events);
+    }
+    own_end(&call);
+}
+
+/* The thread ends, and its default stream with it. */
+void own_stream_ended(struct gpu_context *context, uint64_t life, void *key)
+{
+    struct own_call call;
+    if (own_begin(&call, context, life, true) != OWN_YES)
+        return;
+    struct used_stream *used = find(context, key);
+    if (used)
+        turn(context, used);
+    own_end(&call);
+}
+
+static bool tails_idle(struct gpu_context *context)
+{
+    while (context->tail_count) {
+        if (!event_done(context->tails[context->tail_count - 1]))
+            return false;
+        event_give(context, context->tails[--context->tail_count]);
+    }
+    return true;
+}
+
+static bool used_idle(const struct used_stream *used)
+{
+    if (used->event)
+        return event_done(used->event);
+    if (is_own_stream_key(used->stream))
+        return true; /* launched, but nothing was recorded: its thread is still inside */
+    return !untouchable(used->stream) && REAL(cuStreamQuery, void *)(used->stream) != CUDA_ERROR_NOT_READY;
+}
+
+/* Looks at a few streams at a time, so that launches do not wait for the lock; `more`: at others next. */
+static bool context_idle(struct gpu_context *context, uint64_t launches, bool *more)
+{
+    if (context->looked_at != launches)
+        context->looked = 0;
+    context->looked_at = launches;
+    for (unsigned queries = 0; context->looked < context->room; context->looked++) {
+        if (!context->streams[context->looked].stream)
+            continue;
+        if ((*more = queries++ == QUERIES_AT_ONCE) || !used_idle(&context->streams[context->looked]))
+            return false;
+    }
+    return tails_idle(context);
+}
+
+/* Has all noted work ended? `launches`: the count of launches at the question. Never waits; "no" when it cannot know. */
+bool streams_idle(struct slot *slot, uint64_t launches)
+{
+    struct own_call call;
+    for (struct gpu_context *context = context_at(NULL); context; context = context->next) {
+        if (context->slot != slot || !__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE))
+            continue;
+        for (bool more = true; more;) {
+            enum own_answer answer = own_begin(&call, context, context->life, false);
+            if (answer == OWN_GONE)
+                break;
+            if (answer == OWN_BUSY)
+                return false;
+            more = false;
+            bool idle = context_idle(context, launches, &more);
+            own_end(&call);
+            if (!idle && !more)
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Puts an event behind all noted work, so that later work does not count; then streams_idle() is to be asked. */
+void streams_mark(struct slot *slot)
+{
+    for (struct gpu_context *context = context_at(NULL); context; context = context->next) {
+        struct own_call call;
+        enum own_answer answer = OWN_BUSY;
+        if (context->slot != slot || !__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE))
+            continue;
+        while (!atomic_load(&own_leaving) &&
+               (answer = own_begin(&call, context, context->life, false)) == OWN_BUSY)
+            nanosleep(&(struct timespec){0, 50000}, NULL);
+        if (answer != OWN_YES)
+            continue;
+        while (context->count)
+            for (unsigned i = 0; i < context->room; i++)
+                if (context->streams[i].stream)
+                    turn(context, &context->streams[i]);
+        own_end(&call);
+    }
+}
+
+/* All of it is idle: the next launches note their streams again. */
+void streams_forget(struct slot *slot)
+{
+    for (struct gpu_context *context = context_at(NULL); context; context = context->next) {
+        struct own_call call;
+        if (context->slot != slot || own_begin(&call, context, context->life, false) != OWN_YES)
+            continue;
+        for (unsigned i = 0; i < context->room; i++)
+            if (context->streams[i].stream)
+                event_give(context, context->streams[i].event);
+        streams_clear(context);
+        own_end(&call);
     }
 }

@@ -23,7 +23,7 @@ typedef struct aliquot_page {
     uint32_t fail_policy;
     uint32_t window_ms;
     uint32_t burst_gap_us;
-    uint32_t max_in_flight;
+    uint32_t max_in_flight_us;
     uint32_t word;
     uint32_t waiters;
     uint64_t deadline_ns;
@@ -51,7 +51,7 @@ _Static_assert(offsetof(aliquot_page, limit_milli) == 44, "aliquot_page.limit_mi
 _Static_assert(offsetof(aliquot_page, fail_policy) == 48, "aliquot_page.fail_policy");
 _Static_assert(offsetof(aliquot_page, window_ms) == 52, "aliquot_page.window_ms");
 _Static_assert(offsetof(aliquot_page, burst_gap_us) == 56, "aliquot_page.burst_gap_us");
-_Static_assert(offsetof(aliquot_page, max_in_flight) == 60, "aliquot_page.max_in_flight");
+_Static_assert(offsetof(aliquot_page, max_in_flight_us) == 60, "aliquot_page.max_in_flight_us");
 _Static_assert(offsetof(aliquot_page, word) == 64, "aliquot_page.word");
 _Static_assert(offsetof(aliquot_page, waiters) == 68, "aliquot_page.waiters");
 _Static_assert(offsetof(aliquot_page, deadline_ns) == 72, "aliquot_page.deadline_ns");

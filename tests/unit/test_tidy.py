@@ -21,7 +21,7 @@ BANNED_IN_C = {
     "exit": "the hook never ends its host",
     "abort": "the hook never ends its host",
     "signal": "signals belong to the application",
-    "atexit": "nothing of ours may run at exit",
+    "atexit": "what runs at exit is in own.c: it only keeps our threads out of the driver",
     "umask": "the umask belongs to the application",
     "strcpy": "use a bounded copy",
     "sprintf": "use snprintf",
@@ -72,10 +72,11 @@ def test_functions_stay_short():
 def test_the_hook_never_calls(call: str, reason: str):
     """The hook calls nothing that belongs to its host."""
     pattern = re.compile(rf"(?<![\w.>]){call}\s*\(")
+    allowed = {"atexit": "own.c"}.get(call)
     hits = [
         f"{path.relative_to(ROOT)}:{number}: {reason}"
         for path in handwritten(tracked(".c"))
-        if "native/hook" in str(path)
+        if "native/hook" in str(path) and path.name != allowed
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if pattern.search(line) and not line.lstrip().startswith(("*", "/*", "//"))
     ]

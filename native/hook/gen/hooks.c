@@ -63,9 +63,11 @@ CUresult on_begin_capture_v1(enum aliquot_symbol symbol, void *);
 CUresult on_begin_capture_to_cig(enum aliquot_symbol symbol, void *, void *);
 CUresult on_begin_capture_to_graph(enum aliquot_symbol symbol, void *, void *, const void *, const void *, size_t, int);
 CUresult on_begin_capture(enum aliquot_symbol symbol, void *, int);
+CUresult on_begin_recapture(enum aliquot_symbol symbol, void *, int, void *, void *, void *);
 CUresult on_stream_destroy(enum aliquot_symbol symbol, void *);
 CUresult on_end_capture(enum aliquot_symbol symbol, void *, void **);
 CUresult on_end_capture_to_cig(enum aliquot_symbol symbol, void *);
+CUresult on_wait_event(enum aliquot_symbol symbol, void *, void *, unsigned);
 CUresult on_nvml_accounting_pids(enum aliquot_symbol symbol, void *, unsigned *, unsigned *);
 CUresult on_nvml_accounting(enum aliquot_symbol symbol, void *, unsigned, void *);
 CUresult on_nvml_accounting_v2(enum aliquot_symbol symbol, void *, unsigned *);
@@ -210,18 +212,16 @@ HOOK CUresult hook_cuCtxSetLimit(int limit, size_t value)
 CUresult hook_cuCtxSynchronize(void);
 HOOK CUresult hook_cuCtxSynchronize(void)
 {
-    struct sync_mark mark = sync_begin();
     CUresult result = REAL(cuCtxSynchronize, void)();
-    sync_end(mark, result, SYNC_CONTEXT, 0);
+    pools_refresh();
     return result;
 }
 
 CUresult hook_cuCtxSynchronize_v2(void *ctx);
 HOOK CUresult hook_cuCtxSynchronize_v2(void *ctx)
 {
-    struct sync_mark mark = sync_begin();
     CUresult result = REAL(cuCtxSynchronize_v2, void *)(ctx);
-    sync_end(mark, result, SYNC_CONTEXT, ctx);
+    pools_refresh();
     return result;
 }
 
@@ -276,18 +276,16 @@ HOOK CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, int dev)
 CUresult hook_cuEventQuery(void *event);
 HOOK CUresult hook_cuEventQuery(void *event)
 {
-    struct sync_mark mark = sync_begin();
     CUresult result = REAL(cuEventQuery, void *)(event);
-    sync_end(mark, result, SYNC_WEAK, 0);
+    pools_refresh();
     return result;
 }
 
 CUresult hook_cuEventSynchronize(void *event);
 HOOK CUresult hook_cuEventSynchronize(void *event)
 {
-    struct sync_mark mark = sync_begin();
     CUresult result = REAL(cuEventSynchronize, void *)(event);
-    sync_end(mark, result, SYNC_WEAK, 0);
+    pools_refresh();
     return result;
 }
 
@@ -384,40 +382,36 @@ HOOK CUresult hook_cuGraphInstantiate_v2(void **exec, void *graph, void **error,
 CUresult hook_cuGraphLaunch(void *exec, void *hStream);
 HOOK CUresult hook_cuGraphLaunch(void *exec, void *hStream)
 {
-    void *into = hStream;
-    gate_enter(into, 0);
+    struct gate_entry *entry = gate_enter(hStream, 0);
     CUresult result = REAL(cuGraphLaunch, void *, void *)(exec, hStream);
-    gate_leave(into, 0);
+    gate_leave(entry, LAUNCH_GRAPH);
     return result;
 }
 
 CUresult hook_cuGraphLaunch_ptsz(void *exec, void *hStream);
 HOOK CUresult hook_cuGraphLaunch_ptsz(void *exec, void *hStream)
 {
-    void *into = hStream;
-    gate_enter(into, 1);
+    struct gate_entry *entry = gate_enter(hStream, 1);
     CUresult result = REAL(cuGraphLaunch_ptsz, void *, void *)(exec, hStream);
-    gate_leave(into, 1);
+    gate_leave(entry, LAUNCH_GRAPH);
     return result;
 }
 
 CUresult hook_cuGraphUpload(void *exec, void *hStream);
 HOOK CUresult hook_cuGraphUpload(void *exec, void *hStream)
 {
-    void *into = hStream;
-    gate_enter(into, 0);
+    struct gate_entry *entry = gate_enter(hStream, 0);
     CUresult result = REAL(cuGraphUpload, void *, void *)(exec, hStream);
-    gate_leave(into, 0);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 
 CUresult hook_cuGraphUpload_ptsz(void *exec, void *hStream);
 HOOK CUresult hook_cuGraphUpload_ptsz(void *exec, void *hStream)
 {
-    void *into = hStream;
-    gate_enter(into, 1);
+    struct gate_entry *entry = gate_enter(hStream, 1);
     CUresult result = REAL(cuGraphUpload_ptsz, void *, void *)(exec, hStream);
-    gate_leave(into, 1);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 
@@ -442,20 +436,18 @@ HOOK CUresult hook_cuInit(unsigned flags)
 CUresult hook_cuLaunch(void *f);
 HOOK CUresult hook_cuLaunch(void *f)
 {
-    void *into = 0;
-    gate_enter(into, 0);
+    struct gate_entry *entry = gate_enter(0, 0);
     CUresult result = REAL(cuLaunch, void *)(f);
-    gate_leave(into, 0);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 
 CUresult hook_cuLaunchCooperativeKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *hStream, void **params);
 HOOK CUresult hook_cuLaunchCooperativeKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *hStream, void **params)
 {
-    void *into = hStream;
-    gate_enter(into, 0);
+    struct gate_entry *entry = gate_enter(hStream, 0);
     CUresult result = REAL(cuLaunchCooperativeKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **)(f, gx, gy, gz, bx, by, bz, shared, hStream, params);
-    gate_leave(into, 0);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 
@@ -468,70 +460,63 @@ HOOK CUresult hook_cuLaunchCooperativeKernelMultiDevice(struct launch_params *li
 CUresult hook_cuLaunchCooperativeKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *hStream, void **params);
 HOOK CUresult hook_cuLaunchCooperativeKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *hStream, void **params)
 {
-    void *into = hStream;
-    gate_enter(into, 1);
+    struct gate_entry *entry = gate_enter(hStream, 1);
     CUresult result = REAL(cuLaunchCooperativeKernel_ptsz, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **)(f, gx, gy, gz, bx, by, bz, shared, hStream, params);
-    gate_leave(into, 1);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 
 CUresult hook_cuLaunchGrid(void *f, int gx, int gy);
 HOOK CUresult hook_cuLaunchGrid(void *f, int gx, int gy)
 {
-    void *into = 0;
-    gate_enter(into, 0);
+    struct gate_entry *entry = gate_enter(0, 0);
     CUresult result = REAL(cuLaunchGrid, void *, int, int)(f, gx, gy);
-    gate_leave(into, 0);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 
 CUresult hook_cuLaunchGridAsync(void *f, int gx, int gy, void *hStream);
 HOOK CUresult hook_cuLaunchGridAsync(void *f, int gx, int gy, void *hStream)
 {
-    void *into = hStream;
-    gate_enter(into, 0);
+    struct gate_entry *entry = gate_enter(hStream, 0);
     CUresult result = REAL(cuLaunchGridAsync, void *, int, int, void *)(f, gx, gy, hStream);
-    gate_leave(into, 0);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 
 CUresult hook_cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *hStream, void **params, void **extra);
 HOOK CUresult hook_cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *hStream, void **params, void **extra)
 {
-    void *into = hStream;
-    gate_enter(into, 0);
+    struct gate_entry *entry = gate_enter(hStream, 0);
     CUresult result = REAL(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)(f, gx, gy, gz, bx, by, bz, shared, hStream, params, extra);
-    gate_leave(into, 0);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 
 CUresult hook_cuLaunchKernelEx(const struct launch_config *config, void *f, void **params, void **extra);
 HOOK CUresult hook_cuLaunchKernelEx(const struct launch_config *config, void *f, void **params, void **extra)
 {
-    void *into = config ? config->hStream : 0;
-    gate_enter(into, 0);
+    struct gate_entry *entry = gate_enter(config ? config->hStream : 0, 0);
     CUresult result = REAL(cuLaunchKernelEx, const struct launch_config *, void *, void **, void **)(config, f, params, extra);
-    gate_leave(into, 0);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 
 CUresult hook_cuLaunchKernelEx_ptsz(const struct launch_config *config, void *f, void **params, void **extra);
 HOOK CUresult hook_cuLaunchKernelEx_ptsz(const struct launch_config *config, void *f, void **params, void **extra)
 {
-    void *into = config ? config->hStream : 0;
-    gate_enter(into, 1);
+    struct gate_entry *entry = gate_enter(config ? config->hStream : 0, 1);
     CUresult result = REAL(cuLaunchKernelEx_ptsz, const struct launch_config *, void *, void **, void **)(config, f, params, extra);
-    gate_leave(into, 1);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 
 CUresult hook_cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *hStream, void **params, void **extra);
 HOOK CUresult hook_cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *hStream, void **params, void **extra)
 {
-    void *into = hStream;
-    gate_enter(into, 1);
+    struct gate_entry *entry = gate_enter(hStream, 1);
     CUresult result = REAL(cuLaunchKernel_ptsz, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)(f, gx, gy, gz, bx, by, bz, shared, hStream, params, extra);
-    gate_leave(into, 1);
+    gate_leave(entry, LAUNCH_KERNEL);
     return result;
 }
 
@@ -694,27 +679,24 @@ HOOK CUresult hook_cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes);
 HOOK CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes)
 {
-    struct sync_mark mark = sync_begin();
     CUresult result = REAL(cuMemcpyDtoH, void *, unsigned, unsigned)(dst, src, bytes);
-    sync_end(mark, result, SYNC_WEAK, 0);
+    pools_refresh();
     return result;
 }
 
 CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes);
 HOOK CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 {
-    struct sync_mark mark = sync_begin();
     CUresult result = REAL(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(dst, src, bytes);
-    sync_end(mark, result, SYNC_WEAK, 0);
+    pools_refresh();
     return result;
 }
 
 CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes);
 HOOK CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes)
 {
-    struct sync_mark mark = sync_begin();
     CUresult result = REAL(cuMemcpyDtoH_v2_ptds, void *, CUdeviceptr, size_t)(dst, src, bytes);
-    sync_end(mark, result, SYNC_WEAK, 0);
+    pools_refresh();
     return result;
 }
 
@@ -814,6 +796,18 @@ HOOK CUresult hook_cuStreamBeginCapture_v2_ptsz(void *stream, int mode)
     return on_begin_capture(SYM_cuStreamBeginCapture_v2_ptsz, stream, mode);
 }
 
+CUresult hook_cuStreamBeginRecaptureToGraph(void *stream, int mode, void *graph, void *callback, void *data);
+HOOK CUresult hook_cuStreamBeginRecaptureToGraph(void *stream, int mode, void *graph, void *callback, void *data)
+{
+    return on_begin_recapture(SYM_cuStreamBeginRecaptureToGraph, stream, mode, graph, callback, data);
+}
+
+CUresult hook_cuStreamBeginRecaptureToGraph_ptsz(void *stream, int mode, void *graph, void *callback, void *data);
+HOOK CUresult hook_cuStreamBeginRecaptureToGraph_ptsz(void *stream, int mode, void *graph, void *callback, void *data)
+{
+    return on_begin_recapture(SYM_cuStreamBeginRecaptureToGraph_ptsz, stream, mode, graph, callback, data);
+}
+
 CUresult hook_cuStreamDestroy(void *stream);
 HOOK CUresult hook_cuStreamDestroy(void *stream)
 {
@@ -853,37 +847,45 @@ HOOK CUresult hook_cuStreamEndCapture_ptsz(void *stream, void **graph)
 CUresult hook_cuStreamQuery(void *stream);
 HOOK CUresult hook_cuStreamQuery(void *stream)
 {
-    struct sync_mark mark = sync_begin();
     CUresult result = REAL(cuStreamQuery, void *)(stream);
-    sync_end(mark, result, SYNC_WEAK, 0);
+    pools_refresh();
     return result;
 }
 
 CUresult hook_cuStreamQuery_ptsz(void *stream);
 HOOK CUresult hook_cuStreamQuery_ptsz(void *stream)
 {
-    struct sync_mark mark = sync_begin();
     CUresult result = REAL(cuStreamQuery_ptsz, void *)(stream);
-    sync_end(mark, result, SYNC_WEAK, 0);
+    pools_refresh();
     return result;
 }
 
 CUresult hook_cuStreamSynchronize(void *stream);
 HOOK CUresult hook_cuStreamSynchronize(void *stream)
 {
-    struct sync_mark mark = sync_begin();
     CUresult result = REAL(cuStreamSynchronize, void *)(stream);
-    sync_end(mark, result, SYNC_STREAM, stream);
+    pools_refresh();
     return result;
 }
 
 CUresult hook_cuStreamSynchronize_ptsz(void *stream);
 HOOK CUresult hook_cuStreamSynchronize_ptsz(void *stream)
 {
-    struct sync_mark mark = sync_begin();
     CUresult result = REAL(cuStreamSynchronize_ptsz, void *)(stream);
-    sync_end(mark, result, SYNC_STREAM, stream);
+    pools_refresh();
     return result;
+}
+
+CUresult hook_cuStreamWaitEvent(void *stream, void *event, unsigned flags);
+HOOK CUresult hook_cuStreamWaitEvent(void *stream, void *event, unsigned flags)
+{
+    return on_wait_event(SYM_cuStreamWaitEvent, stream, event, flags);
+}
+
+CUresult hook_cuStreamWaitEvent_ptsz(void *stream, void *event, unsigned flags);
+HOOK CUresult hook_cuStreamWaitEvent_ptsz(void *stream, void *event, unsigned flags)
+{
+    return on_wait_event(SYM_cuStreamWaitEvent_ptsz, stream, event, flags);
 }
 
 CUresult hook_nvmlDeviceGetAccountingPids(void *device, unsigned *count, unsigned *pids);

@@ -109,6 +109,8 @@ extern char hook_cuStreamBeginCaptureToGraph_ptsz[];
 extern char hook_cuStreamBeginCapture_ptsz[];
 extern char hook_cuStreamBeginCapture_v2[];
 extern char hook_cuStreamBeginCapture_v2_ptsz[];
+extern char hook_cuStreamBeginRecaptureToGraph[];
+extern char hook_cuStreamBeginRecaptureToGraph_ptsz[];
 extern char hook_cuStreamDestroy[];
 extern char hook_cuStreamDestroy_v2[];
 extern char hook_cuStreamEndCapture[];
@@ -119,6 +121,8 @@ extern char hook_cuStreamQuery[];
 extern char hook_cuStreamQuery_ptsz[];
 extern char hook_cuStreamSynchronize[];
 extern char hook_cuStreamSynchronize_ptsz[];
+extern char hook_cuStreamWaitEvent[];
+extern char hook_cuStreamWaitEvent_ptsz[];
 extern char aliquot_export_nvmlComputeInstanceDestroy[];
 extern char aliquot_export_nvmlDeviceClearAccountingPids[];
 extern char aliquot_export_nvmlDeviceClearEccErrorCounts[];
@@ -821,8 +825,8 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuStreamBeginCapture_ptsz", hook_cuStreamBeginCapture_ptsz},
     {"cuStreamBeginCapture_v2", hook_cuStreamBeginCapture_v2},
     {"cuStreamBeginCapture_v2_ptsz", hook_cuStreamBeginCapture_v2_ptsz},
-    {"cuStreamBeginRecaptureToGraph", 0},
-    {"cuStreamBeginRecaptureToGraph_ptsz", 0},
+    {"cuStreamBeginRecaptureToGraph", hook_cuStreamBeginRecaptureToGraph},
+    {"cuStreamBeginRecaptureToGraph_ptsz", hook_cuStreamBeginRecaptureToGraph_ptsz},
     {"cuStreamCopyAttributes", 0},
     {"cuStreamCopyAttributes_ptsz", 0},
     {"cuStreamCreate", 0},
@@ -868,8 +872,8 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuStreamUpdateCaptureDependencies_ptsz", 0},
     {"cuStreamUpdateCaptureDependencies_v2", 0},
     {"cuStreamUpdateCaptureDependencies_v2_ptsz", 0},
-    {"cuStreamWaitEvent", 0},
-    {"cuStreamWaitEvent_ptsz", 0},
+    {"cuStreamWaitEvent", hook_cuStreamWaitEvent},
+    {"cuStreamWaitEvent_ptsz", hook_cuStreamWaitEvent_ptsz},
     {"cuStreamWaitValue32", 0},
     {"cuStreamWaitValue32_ptsz", 0},
     {"cuStreamWaitValue32_v2", 0},
@@ -1493,6 +1497,8 @@ const struct version_row aliquot_versions[] = {
     {"cuStreamBeginCaptureToCig", 13010, 1, 597},
     {"cuStreamBeginCaptureToGraph", 12030, 0, 598},
     {"cuStreamBeginCaptureToGraph", 12030, 1, 599},
+    {"cuStreamBeginRecaptureToGraph", 13030, 0, 603},
+    {"cuStreamBeginRecaptureToGraph", 13030, 1, 604},
     {"cuStreamDestroy", 2000, 0, 609},
     {"cuStreamDestroy", 4000, 0, 610},
     {"cuStreamEndCapture", 10000, 0, 611},
@@ -1503,5 +1509,7 @@ const struct version_row aliquot_versions[] = {
     {"cuStreamQuery", 7000, 1, 641},
     {"cuStreamSynchronize", 2000, 0, 644},
     {"cuStreamSynchronize", 7000, 1, 645},
+    {"cuStreamWaitEvent", 3020, 0, 650},
+    {"cuStreamWaitEvent", 7000, 1, 651},
     {0, 0, 0, 0},
 };

@@ -604,8 +604,8 @@ HOOKED cuStreamBeginCaptureToGraph_ptsz, 599
 HOOKED cuStreamBeginCapture_ptsz, 600
 HOOKED cuStreamBeginCapture_v2, 601
 HOOKED cuStreamBeginCapture_v2_ptsz, 602
-FORWARD cuStreamBeginRecaptureToGraph, 603
-FORWARD cuStreamBeginRecaptureToGraph_ptsz, 604
+HOOKED cuStreamBeginRecaptureToGraph, 603
+HOOKED cuStreamBeginRecaptureToGraph_ptsz, 604
 FORWARD cuStreamCopyAttributes, 605
 FORWARD cuStreamCopyAttributes_ptsz, 606
 FORWARD cuStreamCreate, 607
@@ -651,8 +651,8 @@ FORWARD cuStreamUpdateCaptureDependencies, 646
 FORWARD cuStreamUpdateCaptureDependencies_ptsz, 647
 FORWARD cuStreamUpdateCaptureDependencies_v2, 648
 FORWARD cuStreamUpdateCaptureDependencies_v2_ptsz, 649
-FORWARD cuStreamWaitEvent, 650
-FORWARD cuStreamWaitEvent_ptsz, 651
+HOOKED cuStreamWaitEvent, 650
+HOOKED cuStreamWaitEvent_ptsz, 651
 FORWARD cuStreamWaitValue32, 652
 FORWARD cuStreamWaitValue32_ptsz, 653
 FORWARD cuStreamWaitValue32_v2, 654

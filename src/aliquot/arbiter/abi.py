@@ -44,7 +44,7 @@ GRANT_PAGE: Final[tuple[Field, ...]] = (
     Field("fail_policy", 48, "I"),
     Field("window_ms", 52, "I"),
     Field("burst_gap_us", 56, "I"),
-    Field("max_in_flight", 60, "I"),
+    Field("max_in_flight_us", 60, "I"),  # GPU time that may be queued while somebody waits; 0 = no bound
     Field("word", 64, "I"),
     Field("waiters", 68, "I"),
     Field("deadline_ns", 72, "Q"),

@@ -37,7 +37,7 @@ class GrantPage:
     """One page for one (tenant, GPU); `fd` is what goes to the tenant's processes."""
 
     def __init__(
-        self, gpu: TenantGpu, *, boot_id: int, fail_policy: FailPolicy, window_ms: int, gap_us: int, in_flight: int
+        self, gpu: TenantGpu, *, boot_id: int, fail_policy: FailPolicy, window_ms: int, gap_us: int, in_flight_us: int
     ) -> None:
         self.fd = os.memfd_create("aliquot-grant", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, PAGE_SIZE_BYTES)
@@ -60,7 +60,7 @@ class GrantPage:
             ("fail_policy", int(fail_policy)),
             ("window_ms", window_ms),
             ("burst_gap_us", gap_us),
-            ("max_in_flight", in_flight),
+            ("max_in_flight_us", in_flight_us),
             ("magic", PAGE_MAGIC),
         ):
             self._u32[_OFFSET[name] // 4] = value

@@ -176,7 +176,7 @@ class Server:
             fail_policy=settings.fail_policy,
             window_ms=settings.tokens.window_ns // 1_000_000,
             gap_us=settings.burst_gap_us,
-            in_flight=settings.max_in_flight,
+            in_flight_us=settings.max_in_flight_us,
         )
 
     def _close_tenant(self, tenant: Tenant) -> None:

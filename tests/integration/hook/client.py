@@ -34,6 +34,8 @@ COUNTERS = [
     "bounded",
     "captures",
     "disagreed",
+    "events",
+    "fenced",
 ]
 
 

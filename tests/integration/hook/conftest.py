@@ -79,9 +79,12 @@ class Tenant:
 
     def run(self, code: str, *, mode: str = "library-path") -> Program:
         """Starts a program; client.py is imported already."""
-        text = "from client import *\n" + textwrap.dedent(code)
+        return self.start([sys.executable, "-c", "from client import *\n" + textwrap.dedent(code)], mode=mode)
+
+    def start(self, argv: list[str], *, mode: str = "library-path") -> Program:
+        """Starts a command of the tenant's."""
         process = subprocess.Popen(
-            [sys.executable, "-c", text],
+            argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

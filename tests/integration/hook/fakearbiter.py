@@ -48,6 +48,7 @@ class FakeArbiter:
     request_milli: int = 300
     fail_policy: FailPolicy = FailPolicy.PACE
     gap_us: int = 2000
+    in_flight_us: int = 4000
     boot_id: int = 1
     auto_grant: bool = False
     heard: list[Heard] = field(default_factory=list)
@@ -65,7 +66,12 @@ class FakeArbiter:
 
     def _page(self, gpu: TenantGpu) -> GrantPage:
         return GrantPage(
-            gpu, boot_id=self.boot_id, fail_policy=self.fail_policy, window_ms=10_000, gap_us=self.gap_us, in_flight=4
+            gpu,
+            boot_id=self.boot_id,
+            fail_policy=self.fail_policy,
+            window_ms=10_000,
+            gap_us=self.gap_us,
+            in_flight_us=self.in_flight_us,
         )
 
     def start(self) -> None:

@@ -1,0 +1,190 @@
+/* backlog.c: how much GPU time a thread has queued in a stream, and the wait that keeps it bounded.
+ *
+ * What is queued when the token goes still runs before the next tenant does, so it is bounded in time: to
+ * page->max_in_flight_us while somebody waits, and to ALONE_NS while nobody does. Launches are counted down against what
+ * they are thought to cost; a checkpoint, one event behind several launches, shows what they did cost. Between the first
+ * and the last moment at which a checkpoint can have been reached lies its cost; the estimate moves only when it falls
+ * outside. An estimate that proves far too low counts for everything behind it.
+ */
+#include "gate.h"
+#include "own.h"
+
+#define ALONE_NS 100000000u
+#define UNKNOWN_NS 50000000u /* a first launch may be long: the second waits for it, unless the bound is wide */
+#define SEGMENT_LAUNCHES 64u /* a driver queues about a thousand launches of a stream before it blocks */
+#define PATIENCE_NS 500000000u
+#define ALONE_PATIENCE_NS 100000000u
+#define STRIKES 3
+#define LIFTED_NS 60000000000u
+#define SPIN_NS 10000u
+#define LONGEST_NAP_NS 500000u
+
+uint64_t backlog_bound(const struct gate_entry *entry)
+{
+    const aliquot_page *page = atomic_load(&entry->record->slot->page);
+    uint64_t bound = page ? page->max_in_flight_us * 1000ull : 0;
+    return bound && !page_waiters(page) && bound < ALONE_NS ? ALONE_NS : bound;
+}
+
+static uint64_t *costs(const struct gate_entry *entry)
+{
+    uint64_t *cost = entry->record->cost_ns;
+    for (unsigned i = 0; i < 2; i++)
+        cost[i] = cost[i] ? cost[i] : UNKNOWN_NS;
+    return cost;
+}
+
+/* Until the next checkpoint: an eighth of the bound, and not more launches than a driver queues without blocking. */
+void backlog_credit(struct gate_entry *entry)
+{
+    uint64_t segment = backlog_bound(entry) / CHECKPOINTS, least = segment / SEGMENT_LAUNCHES + 1;
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t cost = costs(entry)[i];
+        entry->cost_ns[i] = cost > least ? cost : least;
+    }
+    entry->credit_ns = segment ? (int64_t)segment : INT64_MAX;
+}
+
+static uint64_t over(uint64_t later, uint64_t earlier)
+{
+    return later > earlier ? later - earlier : 0;
+}
+
+/* Up at once, down by steps: a GPU that seems fast for a moment is late in saying so. */
+static void correct(uint64_t *cost, uint64_t better)
+{
+    *cost = better > *cost || *cost == UNKNOWN_NS ? better + 1 : *cost - (*cost - better) / 4;
+}
+
+/* The launches before this checkpoint took between `low` and `high`. */
+static void learn(struct gate_entry *entry, const struct checkpoint *point, uint64_t low, uint64_t high)
+{
+    uint64_t *cost = costs(entry), kernels = point->count[LAUNCH_KERNEL], graphs = point->count[LAUNCH_GRAPH];
+    uint64_t thought = kernels * cost[LAUNCH_KERNEL] + graphs * cost[LAUNCH_GRAPH];
+    uint64_t took = thought < low ? low : thought > high ? high : thought;
+    if (took == thought)
+        return;
+    if (kernels && (!graphs || kernels * cost[LAUNCH_KERNEL] > took))
+        correct(&cost[LAUNCH_KERNEL], took / (kernels + graphs));
+    if (graphs)
+        correct(&cost[LAUNCH_GRAPH], over(took, kernels * cost[LAUNCH_KERNEL]) / graphs);
+}
+
+/* Takes out the checkpoints that were reached; within an own call. */
+static void reap(struct gate_entry *entry, uint64_t now)
+{
+    for (; entry->used; entry->used--, entry->first = (entry->first + 1) % CHECKPOINTS) {
+        struct checkpoint *point = &entry->ring[entry->first];
+        if (!event_done(point->event)) {
+            point->unfinished_ns = now;
+            return;
+        }
+        uint64_t from = point->began_ns > entry->ended_low_ns ? point->began_ns : entry->ended_low_ns;
+        uint64_t until = point->recorded_ns > entry->ended_high_ns ? point->recorded_ns : entry->ended_high_ns;
+        learn(entry, point, over(point->unfinished_ns, until), over(now, from));
+        entry->ended_low_ns = point->unfinished_ns;
+        entry->ended_high_ns = now;
+    }
+}
+
+/* How long the GPU is thought to need for what is queued. What takes longer than thought goes on counting as nothing
+ * itself, but makes what is behind it as much longer. */
+static uint64_t left(const struct gate_entry *entry, uint64_t now)
+{
+    if (!entry->used)
+        return 0;
+    const struct checkpoint *oldest = &entry->ring[entry->first];
+    uint64_t began = oldest->recorded_ns > entry->ended_high_ns ? oldest->recorded_ns : entry->ended_high_ns;
+    uint64_t gone = over(now, began), behind = 0;
+    for (unsigned i = 1; i < entry->used; i++)
+        behind += entry->ring[(entry->first + i) % CHECKPOINTS].cost_ns;
+    if (gone <= oldest->cost_ns)
+        return oldest->cost_ns - gone + behind;
+    return behind * (1 + (gone - oldest->cost_ns) / oldest->cost_ns);
+}
+
+static bool fits(const struct gate_entry *entry, uint64_t now)
+{
+    uint64_t bound = backlog_bound(entry);
+    return !bound || (entry->used < CHECKPOINTS && left(entry, now) <= bound);
+}
+
+/* A checkpoint behind what was launched; within an own call. False: the next launch has to wait. When all places are
+ * taken, because the bound is lifted, the latest moves. */
+bool backlog_add(struct gate_entry *entry, uint64_t now)
+{
+    reap(entry, now);
+    bool full = entry->used == CHECKPOINTS;
+    struct checkpoint *point = &entry->ring[(entry->first + entry->used - full) % CHECKPOINTS];
+    if (!point->event && !(point->event = event_take(entry->context)))
+        return true;
+    if (REAL(cuEventRecord, void *, void *)(point->event, entry->stream) != CUDA_SUCCESS)
+        return true;
+    COUNT(events);
+    if (!full)
+        *point = (struct checkpoint){.event = point->event, .began_ns = entry->began_ns};
+    for (unsigned i = 0; i < 2; i++) {
+        point->count[i] += entry->count[i];
+        entry->count[i] = 0;
+    }
+    point->cost_ns = 1 + point->count[0] * costs(entry)[0] + point->count[1] * costs(entry)[1];
+    point->recorded_ns = point->unfinished_ns = now;
+    entry->began_ns = now;
+    entry->used += !full;
+    return fits(entry, now) || now < entry->record->lifted_until_ns;
+}
+
+/* It may be this very thread that the stream waits for, so patience ends; it lengthens at first, for kernels that are
+ * long, and after some vain waits the bound is lifted for a while. */
+static uint64_t patience(const struct gate_entry *entry)
+{
+    bool contended = page_waiters(entry->page) != 0;
+    uint64_t base = contended ? PATIENCE_NS : ALONE_PATIENCE_NS, cost = entry->ring[entry->first].cost_ns;
+    return (base > 4 * cost ? base : 4 * cost) << entry->record->strikes;
+}
+
+static void out_of_patience(struct gate_entry *entry, uint64_t now)
+{
+    struct record *record = entry->record;
+    entry->credit_ns = 0; /* for one launch */
+    if (++record->strikes >= STRIKES) {
+        record->strikes = 0;
+        record->lifted_until_ns = now + LIFTED_NS;
+    }
+}
+
+static void pause_for(struct gate_entry *entry, uint64_t waited, uint64_t now)
+{
+    if (waited < SPIN_NS) {
+        _mm_pause();
+        return;
+    }
+    uint64_t more = over(left(entry, now), backlog_bound(entry)) / 2;
+    more = more < SPIN_NS ? SPIN_NS : more > LONGEST_NAP_NS ? LONGEST_NAP_NS : more;
+    nanosleep(&(struct timespec){0, (long)more}, NULL);
+}
+
+/* Waits until little enough is queued for one launch more. */
+void backlog_wait(struct gate_entry *entry)
+{
+    uint64_t start = now_ns(), now = start;
+    struct own_call call;
+    if (fits(entry, now) || now < entry->record->lifted_until_ns)
+        return;
+    for (COUNT(bounded);; now = now_ns()) {
+        enum own_answer answer = own_begin(&call, entry->context, entry->life, false);
+        if (answer == OWN_YES) {
+            reap(entry, now);
+            own_end(&call);
+        }
+        if (answer == OWN_GONE || atomic_load(&own_leaving) || fits(entry, now)) {
+            entry->record->strikes = 0;
+            return;
+        }
+        if (now - start > patience(entry)) {
+            out_of_patience(entry, now);
+            return;
+        }
+        pause_for(entry, now - start, now);
+    }
+}

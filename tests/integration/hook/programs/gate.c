@@ -1,0 +1,316 @@
+/* gate.c: programs of the kind that the gate must not break. One argument names the program, numbers follow; the last
+ * line of the output is a line of JSON. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static void *lib;
+static void *need(const char *name)
+{
+    void *found = dlsym(lib, name);
+    if (!found) {
+        fprintf(stderr, "no %s\n", name);
+        exit(90);
+    }
+    return found;
+}
+#define F(name, ...) ((int (*)(__VA_ARGS__))need(#name))
+#define OK(call) check((call), #call, __LINE__)
+static void check(int result, const char *what, int line)
+{
+    if (result) {
+        fprintf(stderr, "gate.c:%d: %s -> %d\n", line, what, result);
+        exit(91);
+    }
+}
+
+static const char PTX[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns)\n{ ret; }\n";
+typedef int launch_fn(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+static launch_fn *launch_;
+static void *context, *function;
+static _Atomic int over;
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static int spin_of(void *kernel, uint64_t ns, void *stream)
+{
+    void *parameters[] = {&ns};
+    return launch_(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, 0);
+}
+static int spin(uint64_t ns, void *stream)
+{
+    return spin_of(function, ns, stream);
+}
+static void *kernel_here(void)
+{
+    void *module, *kernel;
+    OK(F(cuModuleLoadData, void **, const void *)(&module, PTX));
+    OK(F(cuModuleGetFunction, void **, void *, const char *)(&kernel, module, "spin_ns"));
+    return kernel;
+}
+static void primary(int device)
+{
+    OK(F(cuDevicePrimaryCtxRetain, void **, int)(&context, device));
+    OK(F(cuCtxSetCurrent, void *)(context));
+    function = kernel_here();
+}
+static void *stream_new(unsigned flags)
+{
+    void *stream;
+    OK(F(cuStreamCreate, void **, unsigned)(&stream, flags));
+    return stream;
+}
+static void synchronize(void *stream)
+{
+    OK(F(cuStreamSynchronize, void *)(stream));
+}
+
+/* A stream captures while it still works: 40 times. */
+static void pending(const long *with)
+{
+    long good = 0;
+    void *stream = stream_new(1);
+    for (int i = 0; i < 40; i++) {
+        void *graph;
+        spin(1000000, stream);
+        OK(F(cuStreamBeginCapture_v2, void *, int)(stream, (int)with[0]));
+        for (int k = 0; k < 4; k++) {
+            spin(1000, stream);
+            usleep(1500);
+        }
+        good += F(cuStreamEndCapture, void *, void **)(stream, &graph) == 0;
+    }
+    printf("{\"good\": %ld}\n", good);
+}
+
+static void *launches(void *stream)
+{
+    OK(F(cuCtxSetCurrent, void *)(context));
+    while (!over)
+        OK(spin(20000, stream));
+    return NULL;
+}
+
+/* with: captures, mode, flags of the capturing stream. One thread captures, two others launch. */
+static void captures(const long *with)
+{
+    long good = 0, last = 0;
+    pthread_t threads[2];
+    void *stream = stream_new((unsigned)with[2]);
+    for (int i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, launches, stream_new(1));
+    for (long i = 0; i < with[0]; i++) {
+        void *graph;
+        OK(F(cuStreamBeginCapture_v2, void *, int)(stream, (int)with[1]));
+        for (int k = 0; k < 3; k++)
+            last = spin(1000, stream) ?: last;
+        if (i % 4 == 0)
+            usleep(100);
+        int result = F(cuStreamEndCapture, void *, void **)(stream, &graph);
+        good += result == 0;
+        last = result ?: last;
+        if (!result)
+            OK(F(cuGraphDestroy, void *)(graph));
+    }
+    over = 1;
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    printf("{\"good\": %ld, \"last\": %ld}\n", good, last);
+}
+
+/* Launches beside what is created and destroyed: own contexts, the primary one, green ones are reset in turn. */
+static void *contexts_come_and_go(void *seed)
+{
+    unsigned state = (unsigned)(uintptr_t)seed;
+    for (int i = 0; i < 60; i++) {
+        void *own;
+        OK(F(cuCtxCreate_v2, void **, unsigned, int)(&own, 0, 0));
+        void *kernel = kernel_here();
+        for (int k = 0; k < 3; k++) {
+            void *stream = stream_new(k & 1);
+            for (int n = 0; n < 40; n++)
+                OK(spin_of(kernel, 5000, stream));
+            if (k == 1)
+                OK(F(cuStreamDestroy_v2, void *)(stream));
+        }
+        if (rand_r(&state) % 2)
+            usleep(rand_r(&state) % 3000);
+        OK(F(cuCtxDestroy_v2, void *)(own));
+    }
+    return NULL;
+}
+static void contexts(const long *with)
+{
+    pthread_t threads[2];
+    (void)with;
+    for (int i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, contexts_come_and_go, (void *)(uintptr_t)(i + 1));
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < 30; i++) {
+        OK(spin(5000, NULL));
+        OK(spin(5000, stream_new(1)));
+        usleep(1000);
+        if (i % 2) {
+            OK(F(cuDevicePrimaryCtxReset_v2, int)(0));
+            primary(0);
+        } else {
+            OK(F(cuDevicePrimaryCtxRelease_v2, int)(0));
+            primary(0);
+        }
+    }
+    puts("{\"alive\": true}");
+}
+
+/* with: streams that are created, used and destroyed, how many live at a time. */
+static void streams(const long *with)
+{
+    void **live = calloc((size_t)with[1], sizeof *live);
+    for (long i = 0; i < with[0]; i++) {
+        void **place = &live[i % with[1]];
+        if (*place)
+            OK(F(cuStreamDestroy_v2, void *)(*place));
+        *place = stream_new(1);
+        OK(spin(1000, *place));
+    }
+    usleep(300000); /* nothing tells the hook that the work has ended */
+    printf("{\"at\": %lu}\n", (unsigned long)now());
+    fflush(stdout);
+    getchar();
+}
+
+/* with: kernel ns, launches, milliseconds of GPU time before it stops to launch. Says how far it ran ahead at most. */
+static void ahead(const long *with)
+{
+    uint64_t most = 0;
+    void *stream = stream_new(1), **events = calloc((size_t)with[1], sizeof *events);
+    long reached = 0;
+    for (long i = 0; i < with[1]; i++) {
+        OK(spin((uint64_t)with[0], stream));
+        OK(F(cuEventCreate, void **, unsigned)(&events[i], 2));
+        OK(F(cuEventRecord, void *, void *)(events[i], stream));
+        while (reached < i && !F(cuEventQuery, void *)(events[reached]))
+            reached++;
+        uint64_t queued = (uint64_t)(i + 1 - reached) * (uint64_t)with[0];
+        most = i > 40 && queued > most ? queued : most;
+    }
+    printf("{\"most_ms\": %.3f}\n", (double)most / 1e6);
+    fflush(stdout);
+    getchar();
+}
+
+/* The stream waits for a word that this very thread writes after more launches than the bound allows. */
+static void itself(const long *with)
+{
+    static volatile uint32_t word;
+    uint64_t at;
+    void *waiting = stream_new(1), *other = stream_new(1);
+    OK(F(cuMemHostRegister_v2, void *, size_t, unsigned)((void *)&word, sizeof word, 0));
+    OK(F(cuMemHostGetDevicePointer_v2, uint64_t *, void *, unsigned)(&at, (void *)&word, 0));
+    uint64_t began = now();
+    for (long round = 0; round < with[0]; round++) {
+        OK(F(cuStreamWaitValue32_v2, void *, uint64_t, uint32_t, unsigned)(waiting, at, (uint32_t)round + 1, 0));
+        for (int i = 0; i < 400; i++)
+            OK(spin(2000, waiting));
+        OK(spin(2000, other));
+        OK(F(cuStreamWriteValue32_v2, void *, uint64_t, uint32_t, unsigned)(other, at, (uint32_t)round + 1, 0));
+        synchronize(waiting);
+    }
+    printf("{\"took_s\": %.3f}\n", (double)(now() - began) / 1e9);
+}
+
+/* Two threads, each with its default stream; the consumer's waits for a word that the producer's writes later. */
+static uint64_t shared_word;
+static void *consumer(void *unused)
+{
+    (void)unused;
+    OK(F(cuCtxSetCurrent, void *)(context));
+    OK(F(cuStreamWaitValue32_v2_ptsz, void *, uint64_t, uint32_t, unsigned)(NULL, shared_word, 1, 0));
+    launch_fn *own = need("cuLaunchKernel_ptsz");
+    uint64_t ns = 2000000;
+    void *parameters[] = {&ns};
+    for (int i = 0; i < 5; i++)
+        OK(own(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    OK(F(cuStreamSynchronize_ptsz, void *)(NULL));
+    return NULL;
+}
+static void defaults(const long *with)
+{
+    static volatile uint32_t word;
+    pthread_t thread;
+    launch_fn *own = need("cuLaunchKernel_ptsz");
+    uint64_t ns = 1000000;
+    void *parameters[] = {&ns};
+    OK(F(cuMemHostRegister_v2, void *, size_t, unsigned)((void *)&word, sizeof word, 0));
+    OK(F(cuMemHostGetDevicePointer_v2, uint64_t *, void *, unsigned)(&shared_word, (void *)&word, 0));
+    pthread_create(&thread, NULL, consumer, NULL);
+    uint64_t began = now();
+    while (now() - began < (uint64_t)with[0] * 1000000u) {
+        OK(own(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+        usleep(5000);
+    }
+    OK(F(cuStreamWriteValue32_v2_ptsz, void *, uint64_t, uint32_t, unsigned)(NULL, shared_word, 1, 0));
+    pthread_join(thread, NULL);
+    printf("{\"at\": %lu}\n", (unsigned long)now());
+    fflush(stdout);
+    getchar();
+}
+
+/* Leaves with work queued, in the middle of what a helper looks at. with: how it leaves its work. */
+static void leaves(const long *with)
+{
+    for (int i = 0; i < 30; i++)
+        OK(spin(200000, stream_new(1)));
+    usleep((useconds_t)with[0]);
+    exit(0);
+}
+
+/* Launches for with[0] ms without a pause, then says how often the other threads were scheduled meanwhile. */
+static void steady(const long *with)
+{
+    uint64_t began = now();
+    void *stream = stream_new(1);
+    printf("{\"pid\": %d}\n", (int)getpid());
+    fflush(stdout);
+    while (now() - began < (uint64_t)with[0] * 1000000u)
+        OK(spin(100000, stream));
+    synchronize(stream);
+    printf("{\"at\": %lu}\n", (unsigned long)now());
+    fflush(stdout);
+    getchar();
+}
+
+static const struct {
+    const char *name;
+    void (*run)(const long *);
+} programs[] = {{"pending", pending}, {"captures", captures}, {"contexts", contexts}, {"streams", streams},
+                {"ahead", ahead},     {"itself", itself},     {"defaults", defaults}, {"leaves", leaves},
+                {"steady", steady}};
+
+int main(int argc, char **argv)
+{
+    long with[4] = {0};
+    for (int i = 2; i < argc && i < 6; i++)
+        with[i - 2] = atol(argv[i]);
+    lib = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!lib || argc < 2)
+        return 92;
+    OK(F(cuInit, unsigned)(0));
+    launch_ = (launch_fn *)need("cuLaunchKernel");
+    primary(0);
+    for (unsigned i = 0; i < sizeof programs / sizeof *programs; i++)
+        if (!strcmp(programs[i].name, argv[1]))
+            programs[i].run(with);
+    return 0;
+}

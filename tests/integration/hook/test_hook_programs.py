@@ -1,0 +1,190 @@
+"""The gate and ordinary programs: captures, contexts and streams that come and go, exits, and waits of their own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aliquot.arbiter.abi import MessageType
+
+PROGRAMS = Path(__file__).parent / "programs"
+GLOBAL, THREAD_LOCAL, RELAXED = range(3)
+MODES = {"global": GLOBAL, "thread-local": THREAD_LOCAL, "relaxed": RELAXED}
+DRIVERS = {
+    "ordinary": (),
+    "strict": (
+        "strict=1",
+        "capture_status_needs_context=1",
+        "capture_unsafe=cuStreamQuery cuStreamSynchronize cuEventCreate cuMemGetInfo",
+    ),
+}
+
+
+def compile_c(source: str, target: Path, *options: object) -> Path:
+    """Run the machine's C compiler; skip without one."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    subprocess.run(
+        [compiler, "-O1", "-w", "-o", target, PROGRAMS / source, *map(str, options), "-ldl", "-pthread"], check=True
+    )
+    return target
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory) -> Callable[..., list[str]]:
+    """The command of a program in gate.c."""
+    program = compile_c("gate.c", tmp_path_factory.mktemp("gate") / "gate")
+    return lambda *words: [str(program), *map(str, words)]
+
+
+@contextmanager
+def neighbour(scene: Any, *, every_s: float = 0.02) -> Iterator[None]:
+    """Somebody else waits for the GPU, and takes it again and again."""
+    over = threading.Event()
+    scene.arbiter.pages[0].set_waiters(1)
+
+    def take() -> None:
+        while not over.wait(every_s):
+            scene.arbiter.revoke()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_stream_captures_while_its_earlier_work_still_runs(tenant, gate, mode, driver):
+    """A capture succeeds although the stream, and with it the GPU, has unfinished work."""
+    scene = tenant(auto_grant=True, extra=DRIVERS[driver])
+
+    facts = scene.start(gate("pending", MODES[mode])).read()
+
+    assert facts == {"good": 40}
+
+
+@pytest.mark.parametrize("flags", [0, 1], ids=["blocking", "non-blocking"])
+@pytest.mark.parametrize("mode", MODES)
+def test_captures_succeed_while_other_threads_launch_and_a_neighbour_waits(tenant, gate, mode, flags):
+    """Launches and revocations meanwhile spoil no capture of another thread, in any mode."""
+    scene = tenant(auto_grant=True, extra=DRIVERS["strict"])
+
+    with neighbour(scene):
+        facts = scene.start(gate("captures", 300, MODES[mode], flags)).read()
+
+    assert facts == {"good": 300, "last": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_ten_thousand_captures_succeed_beside_launches(tenant, gate, mode):
+    """None of ten thousand captures is spoiled."""
+    scene = tenant(auto_grant=True, extra=DRIVERS["strict"])
+
+    with neighbour(scene):
+        facts = scene.start(gate("captures", 10_000, MODES[mode], 0)).read()
+
+    assert facts == {"good": 10_000, "last": 0}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_contexts_come_and_go_under_contention(tenant, gate, driver):
+    """Contexts are destroyed and reset while a helper looks at their work, and no dead handle is used."""
+    scene = tenant(auto_grant=True, extra=DRIVERS[driver])
+
+    with neighbour(scene, every_s=0.003):
+        facts = scene.start(gate("contexts")).read()
+
+    assert facts == {"alive": True}
+
+
+def test_a_program_that_used_many_streams_is_idle_again(tenant, gate):
+    """After thousands of streams, the last few of them alive, the token is returned when the work has ended."""
+    scene = tenant(auto_grant=True, extra=DRIVERS["strict"])
+    program = scene.start(gate("streams", 5000, 300))
+
+    program.read()
+
+    assert scene.arbiter.heard[-1].type == MessageType.RETURN
+    assert scene.arbiter.heard[-1].a == scene.arbiter.epoch
+
+
+@pytest.mark.parametrize(("waiters", "kernel_ns", "most_ms"), [(1, 20_000, 4), (1, 1_000_000, 4), (0, 5_000_000, 100)])
+def test_a_thread_runs_ahead_for_a_bounded_time(tenant, gate, waiters, kernel_ns, most_ms):
+    """A thread queues at most 4 ms of work and one kernel while somebody waits, and 100 ms while nobody does."""
+    scene = tenant(auto_grant=True)
+    scene.arbiter.pages[0].set_waiters(waiters)
+    launches = 1500 if kernel_ns < 1_000_000 else 400 if waiters else 120
+
+    facts = scene.start(gate("ahead", kernel_ns, launches)).read()
+
+    assert facts["most_ms"] <= most_ms * 2 + 3 * kernel_ns / 1e6
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_stream_may_wait_for_what_its_own_thread_does_later(tenant, gate, driver):
+    """A stream that waits for this very thread's later launches delays them for a while at most."""
+    scene = tenant(auto_grant=True, extra=DRIVERS[driver])
+    scene.arbiter.pages[0].set_waiters(1)
+
+    assert scene.start(gate("itself", 20)).read()["took_s"] < 6
+
+
+def test_default_streams_of_threads_stay_independent(tenant, gate):
+    """A thread's default stream may wait for another's while the token is looked after and taken; both end."""
+    scene = tenant(auto_grant=True, extra=DRIVERS["strict"])
+    program = scene.start(gate("defaults", 300))
+    scene.arbiter.pages[0].set_waiters(1)
+    scene.arbiter.wait_for(MessageType.WANT)
+
+    ended_ns = program.read()["at"]
+
+    assert scene.arbiter.wait_for(MessageType.RETURN).at_ns > ended_ns
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_programs_that_leave_with_work_queued_end_well(tenant, gate, driver):
+    """The exit status of a program is its own, whatever the helper thread is doing when it leaves."""
+    scene = tenant(auto_grant=True, extra=DRIVERS[driver])
+
+    statuses = []
+    for pause_us in range(0, 4000, 40):
+        statuses.append(scene.start(gate("leaves", pause_us)).end())
+
+    assert statuses == [0] * 100
+
+
+def scheduled(pid: int) -> int:
+    """How often threads of the program went to sleep, the first and the emulated GPU's left out."""
+    times = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        if int(task.name) != pid and (task / "comm").read_text().strip() != "emulated-gpu":
+            status = (task / "status").read_text()
+            times += int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+    return times
+
+
+def test_the_helper_rests_while_nothing_changes(tenant, gate):
+    """While a program is busy without a pause, its helper thread wakes less than 250 times a second."""
+    scene = tenant(auto_grant=True)
+    program = scene.start(gate("steady", 2000))
+    pid = program.read()["pid"]
+    time.sleep(0.6)
+
+    before = scheduled(pid)
+    time.sleep(1)
+
+    assert scheduled(pid) - before < 250
