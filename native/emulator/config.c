@@ -147,6 +147,14 @@ static void parse_line(char *line)
         conf.module = strtoull(value, NULL, 10) << 10;
     else if (!strcmp(line, "default_kernel_ns"))
         conf.default_kernel_ns = strtoll(value, NULL, 10);
+    else if (!strcmp(line, "launch_ns"))
+        conf.launch_ns = strtoll(value, NULL, 10);
+    else if (!strcmp(line, "event_ns"))
+        conf.event_ns = strtoll(value, NULL, 10);
+    else if (!strcmp(line, "query_ns"))
+        conf.query_ns = strtoll(value, NULL, 10);
+    else if (!strcmp(line, "event_gpu_ns"))
+        conf.event_gpu_ns = strtoll(value, NULL, 10);
     else if (!strcmp(line, "slice_us"))
         conf.slice_ns = strtoll(value, NULL, 10) * 1000;
     else if (!strcmp(line, "capture_unsafe"))
@@ -163,7 +171,7 @@ static void set_defaults(void)
         .major = 7, .sms = 80, .clock_khz = 1530000, .mem_clock_khz = 877000, .bus_bits = 4096, .l2_bytes = 6 << 20,
         .shared_sm = 96 << 10, .power_w = 300, .threads_sm = 2048, .pcie_gen = 3, .pcie_width = 16,
         .memory = 16384ull << 20, .context = 300ull << 20, .module = 64 << 10, .default_kernel_ns = 10000,
-        .slice_ns = 1500000};
+        .slice_ns = 1500000, .event_gpu_ns = 500};
     conf.fault.oom_after = conf.fault.sticky_after = conf.fault.hang_after = -1;
     conf.fault.slow = 1.0;
     for (int i = 0; i < EMU_GPUS; i++) {
@@ -192,6 +200,8 @@ static void load(void)
     const char *strict = getenv("ALIQUOT_EMULATOR_STRICT");
     if (strict && *strict)
         conf.strict = strict[0] == '1';
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+    conf.lazy = conf.strict && !(loading && !strcmp(loading, "EAGER"));
     const char *env = getenv("ALIQUOT_EMULATOR_FAULTS");
     char *words = env ? strdup(env) : NULL, *state = NULL;
     for (char *w = words ? strtok_r(words, ",", &state) : NULL; w; w = strtok_r(NULL, ",", &state))

@@ -9,12 +9,14 @@
 typedef struct {
     char directory[400], model[96], driver_name[32], board[32];
     int strict;          /* refuse, or end the program, where a real driver may */
+    int lazy;            /* code is loaded when it is first used, and takes its memory then */
     unsigned capture_unsafe; /* what else is unsafe in a capture, see emu_unsafe_call */
     int capture_status_needs_context;
     int count, cuda_version, major, minor, sms, clock_khz, mem_clock_khz, bus_bits, l2_bytes, shared_sm, power_w;
     int threads_sm, nvlinks, pcie_width, pcie_gen;
     uint64_t memory, context, module;
     int64_t default_kernel_ns, slice_ns;
+    int64_t launch_ns, event_ns, query_ns, event_gpu_ns; /* what calls cost the host, and an event the stream */
     struct { unsigned char uuid[16]; char pci[24]; char cpus[64]; int numa; } gpu[EMU_GPUS];
     int place[EMU_GPUS]; /* which GPU of engine.shm device i is: the same one, but for CUDA_VISIBLE_DEVICES */
     char link[EMU_GPUS][EMU_GPUS][8]; /* PIX, PXB, PHB, NODE, SYS or NV<n> as nvidia-smi prints them */

@@ -15,8 +15,9 @@ enum op_kind {
 typedef struct emu_op {
     struct emu_op *next;
     enum op_kind kind;
-    bool started, owned; /* owned: `copy.src_host` is a staged copy to be freed */
-    uint64_t seq, ready_ns;
+    bool started, precise, until; /* precise: its end is noticed at once; until: a kernel that spins for `u.word` */
+    int dev;
+    uint64_t seq, ready_ns, begun_ns;
     int64_t left_ns;
     void *stage;
     union {
@@ -54,6 +55,7 @@ struct emu_event {
     unsigned flags, pending; /* pending: work in streams that names it, and threads that wait for it */
     emu_marks own, *at; /* at: own, or the shared marks */
     int fd;             /* of the shared marks */
+    emu_op *op; /* the work that records it last, while it is in a stream */
     struct emu_capture *capture;
     uint64_t capture_id; /* of `capture`, whose place may since be another's */
     CUgraphNode *deps;
@@ -81,6 +83,7 @@ struct emu_func {
     char *name;
     int64_t ns; /* duration, or -1: the first launch parameter says it */
     int attrs[32];
+    uint64_t loaded_in; /* id of the context that its code was last loaded in */
     struct emu_legacy *legacy; /* block shape and parameters, of the launch interface before CUDA 4 */
 };
 struct emu_module {
@@ -91,7 +94,6 @@ struct emu_module {
     struct emu_global { struct emu_global *next; char *name; CUdeviceptr ptr; size_t size; } *globals;
     int dev;
     bool library, known; /* known: the image said which kernels it has */
-    uint64_t bytes;
 };
 struct emu_pool {
     emu_head object;
@@ -119,20 +121,25 @@ typedef struct emu_mem {
     uint64_t id;
 } emu_mem;
 
+/* A kernel named `spin_until` ends when the 32-bit word at its first parameter has the value of its second. */
+typedef struct { CUdeviceptr at; uint32_t value; } emu_until;
+
 extern pthread_mutex_t emu_lock;
 extern CUcontext emu_all_contexts;
+extern bool emu_torn_down;
 extern uint64_t emu_lists; /* counts changes to the lists of contexts and streams */
 extern __thread int emu_per_thread; /* set while a _ptsz or _ptds twin runs */
 extern CUresult emu_sticky;
 
 /* init.c */
 bool emu_ready(void);
-#define NEED_INIT() do { if (!emu_ready()) return CU_NOT_INITIALIZED; } while (0)
+#define NEED_INIT() do { if (!emu_ready()) return emu_torn_down ? CU_DEINITIALIZED : CU_NOT_INITIALIZED; } while (0)
 #define NEED_CTX() do { CUresult ctx_ = emu_need_context(); if (ctx_) return ctx_; } while (0)
 #define NEED_LIVE(handle, kind) do { CUresult live_ = emu_use(handle, kind, __func__); if (live_) return live_; } while (0)
 #define NEED_LIVE_LAST(handle, kind) \
     do { CUresult live_ = emu_use_last(handle, kind, __func__); if (live_) return live_; } while (0)
 uint64_t emu_now(void);
+void emu_spend(int64_t ns); /* on the caller's CPU */
 CUresult emu_unsupported(const char *symbol);
 /* context.c */
 CUcontext emu_context(void); /* the current one, or NULL where there is none or it has ended */
@@ -162,10 +169,16 @@ CUresult emu_forbid_in_capture_of(CUcontext c);
 void emu_capture_forget(CUstream s);
 /* sched.c */
 emu_op *emu_op_new(enum op_kind kind);
+void emu_op_spin(emu_op *op, const emu_until *until);
 CUresult emu_submit(CUstream s, emu_op *op);
 void emu_sched_wake(int dev);
 void emu_sched_wait(void);
-void emu_sched_forget(CUstream s); /* with emu_lock */
+void emu_sched_forget(CUstream s); /* with emu_lock, as all of these */
+void emu_sched_notice_stream(CUstream s); /* a thread is about to wait for all that is in it */
+void emu_sched_notice_event(CUevent e);
+void emu_sched_look(int dev); /* books what is past by now */
+void emu_sched_host(bool begins);
+void emu_sched_release(void); /* everybody who waits looks again */
 bool emu_event_done(CUevent e);
 bool emu_event_shared(CUevent e);
 /* launch.c */
@@ -195,9 +208,15 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait);
 CUmemoryPool emu_pool_default(int dev);
 void emu_pool_free(emu_mem *m);
 uint64_t emu_pool_steps(uint64_t bytes); /* what a pool reserves for that much */
+/* code.c */
+CUresult emu_code_load(CUmodule m, CUcontext c);
+bool emu_code_loaded(CUmodule m, CUcontext c);
+CUresult emu_code_use(CUfunction f, CUcontext c);
+void emu_code_end(CUmodule m, CUcontext c); /* of one or the other */
 /* module.c */
 void emu_modules_end(CUcontext c);
 char **emu_entry_names(const void *image, size_t size, size_t *count);
+bool emu_kernel_until(const char *name, void **params, emu_until *out);
 int64_t emu_kernel_ns(const char *name, void **params, void **extra, int64_t table);
 /* capture.c */
 CUresult emu_capture_add(CUstream s, int type, const void *params, size_t size, CUgraphNode *out);

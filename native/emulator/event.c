@@ -85,10 +85,15 @@ API CUresult cuEventRecord(CUevent e, CUstream s)
         return CU_INVALID_HANDLE;
     if (st->capture)
         return emu_capture_event(st, e);
+    emu_spend(emu_conf()->event_ns);
     CUresult r = emu_legacy_use(st);
     if (r)
         return r;
     pthread_mutex_lock(&emu_lock);
+    if (!emu_object_alive(e, KIND_EVENT)) {
+        pthread_mutex_unlock(&emu_lock);
+        return CU_CONTEXT_DESTROYED;
+    }
     e->capture = NULL;
     emu_op *op = emu_op_new(OP_EVENT);
     op->u.ev.event = e;
@@ -118,9 +123,15 @@ API CUresult cuEventQuery(CUevent e)
     CUresult r = waitable(e, __func__);
     if (r)
         return r;
+    emu_spend(emu_conf()->query_ns);
     pthread_mutex_lock(&emu_lock);
-    bool is_done = emu_event_done(e);
+    bool alive = emu_object_alive(e, KIND_EVENT); /* another thread may destroy the context just now */
+    if (alive && e->op)
+        emu_sched_look(e->op->dev);
+    bool is_done = alive && emu_event_done(e);
     pthread_mutex_unlock(&emu_lock);
+    if (!alive)
+        return CU_CONTEXT_DESTROYED;
     return emu_sticky ? emu_sticky : is_done ? CU_OK : CU_NOT_READY;
 }
 
@@ -130,12 +141,17 @@ API CUresult cuEventSynchronize(CUevent e)
     if (r)
         return r;
     pthread_mutex_lock(&emu_lock);
+    if (!emu_object_alive(e, KIND_EVENT)) {
+        pthread_mutex_unlock(&emu_lock);
+        return CU_CONTEXT_DESTROYED;
+    }
     uint64_t target = e->at->submitted;
     e->pending++;
-    while (e->at->completed < target && !emu_event_shared(e))
+    emu_sched_notice_event(e);
+    while (e->at->completed < target && !emu_event_shared(e) && !emu_torn_down)
         emu_sched_wait();
     pthread_mutex_unlock(&emu_lock);
-    while (__atomic_load_n(&e->at->completed, __ATOMIC_ACQUIRE) < target)
+    while (__atomic_load_n(&e->at->completed, __ATOMIC_ACQUIRE) < target && !emu_torn_down)
         nanosleep(&(struct timespec){0, EMU_POLL_NS}, NULL); /* another process will not wake us */
     pthread_mutex_lock(&emu_lock);
     emu_event_unref(e);

@@ -99,9 +99,11 @@ static emu_op *node_op(const exec_node *n)
 {
     static const enum op_kind kinds[] = {OP_KERNEL, OP_COPY, OP_FILL, OP_HOST, OP_NOP, OP_NOP, OP_WAIT, OP_EVENT};
     emu_op *op = emu_op_new(n->enabled && n->type <= N_RECORD ? kinds[n->type] : OP_NOP);
-    if (op->kind == OP_KERNEL)
+    if (op->kind == OP_KERNEL) {
         op->left_ns = n->p.ns;
-    else if (op->kind == OP_COPY)
+        if (n->p.until.at)
+            emu_op_spin(op, &n->p.until);
+    } else if (op->kind == OP_COPY)
         op->u.copy = n->p.copy;
     else if (op->kind == OP_FILL)
         op->u.fill = n->p.fill;

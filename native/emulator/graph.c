@@ -23,6 +23,8 @@ static CUresult set_params(CUgraphNode n, const void *from)
             return CU_INVALID;
         NEED_LIVE(p->kernel.func, KIND_FUNCTION);
         p->ns = emu_kernel_ns(p->kernel.func->name, p->kernel.params, p->kernel.extra, 0);
+        if (!emu_kernel_until(p->kernel.func->name, p->kernel.params, &p->until))
+            p->until.at = 0;
         p->kernel.params = p->kernel.extra = NULL;
         break;
     }

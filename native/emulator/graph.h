@@ -7,6 +7,7 @@ enum node_type { N_KERNEL, N_COPY, N_FILL, N_HOST, N_CHILD, N_EMPTY, N_WAIT, N_R
 typedef struct {
     CUkernelNode kernel; /* params and extra are forgotten: the duration was read from them */
     int64_t ns;
+    emu_until until; /* at: 0 unless the kernel spins */
     CUmemcpy3d copy;
     CUmemsetNode fill;
     CUhostNode host;

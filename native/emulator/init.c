@@ -11,6 +11,7 @@
 pthread_mutex_t emu_lock = PTHREAD_MUTEX_INITIALIZER;
 __thread int emu_per_thread;
 CUresult emu_sticky;
+bool emu_torn_down;
 static pid_t init_pid;
 static _Atomic long unsupported_calls;
 
@@ -18,6 +19,16 @@ static void in_child(void)
 {
     init_pid = -1; /* as with the real driver, a forked child cannot use it again */
     shm_forget();
+}
+
+/* As the real driver does it: what a program calls in destructors that run after this finds no driver any more. */
+static void tear_down(void)
+{
+    pthread_mutex_lock(&emu_lock);
+    emu_torn_down = true;
+    init_pid = -1;
+    emu_sched_release();
+    pthread_mutex_unlock(&emu_lock);
 }
 
 bool emu_ready(void)
@@ -28,6 +39,12 @@ bool emu_ready(void)
 uint64_t emu_now(void)
 {
     return shm_now();
+}
+
+void emu_spend(int64_t ns)
+{
+    for (uint64_t end = ns > 0 ? emu_now() + (uint64_t)ns : 0; end && emu_now() < end;)
+        ;
 }
 
 CUresult emu_unsupported(const char *symbol)
@@ -53,7 +70,7 @@ API CUresult cuInit(unsigned flags)
     if (flags)
         return CU_INVALID;
     if (init_pid < 0)
-        return CU_NOT_INITIALIZED;
+        return emu_torn_down ? CU_DEINITIALIZED : CU_NOT_INITIALIZED;
     pthread_mutex_lock(&emu_lock);
     CUresult r = CU_OK;
     if (!init_pid) {
@@ -63,6 +80,8 @@ API CUresult cuInit(unsigned flags)
             r = 999;
         else {
             pthread_atfork(NULL, NULL, in_child);
+            if (emu_conf()->strict)
+                atexit(tear_down);
             init_pid = getpid();
         }
     }

@@ -44,11 +44,20 @@ static CUresult launch(const CUkernelNode *k, CUstream s)
     emu_count_launch();
     int64_t ns = emu_kernel_ns(f->name, k->params, k->extra, 0);
     r = fault(&ns);
+    if (!r)
+        r = emu_code_use(f, st->ctx);
     if (r)
         return r;
+    emu_until until;
+    bool spins = emu_kernel_until(f->name, k->params, &until);
+    if (spins && !emu_mem_find(until.at))
+        return emu_sticky = CU_ILLEGAL_ADDRESS;
+    emu_spend(emu_conf()->launch_ns);
     pthread_mutex_lock(&emu_lock);
     emu_op *op = emu_op_new(OP_KERNEL);
     op->left_ns = ns;
+    if (spins)
+        emu_op_spin(op, &until);
     r = emu_submit(st, op);
     pthread_mutex_unlock(&emu_lock);
     return r;

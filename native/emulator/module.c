@@ -63,8 +63,7 @@ static void finish(CUmodule m, enum emu_end how)
         free(g->name);
         free(g);
     }
-    if (m->bytes)
-        shm_release(m->dev, m->bytes);
+    emu_code_end(m, (CUcontext)-1);
     emu_object_end(m, how);
     emu_object_free(m);
 }
@@ -76,6 +75,7 @@ void emu_modules_end(CUcontext c)
         leave(m);
         finish(m, END_WITH_CONTEXT);
     }
+    emu_code_end((CUmodule)-1, c);
 }
 
 static CUresult load(CUmodule *out, const void *image, size_t size, bool library)
@@ -87,12 +87,11 @@ static CUresult load(CUmodule *out, const void *image, size_t size, bool library
     CUmodule m = emu_object_new(KIND_MODULE, sizeof *m);
     m->dev = emu_context() ? emu_context()->dev : 0;
     m->library = library;
-    m->bytes = emu_conf()->module;
-    if (shm_charge(m->dev, m->bytes) != 0) {
+    bool now = !emu_conf()->lazy && (emu_context() || !emu_conf()->strict);
+    if (now && emu_code_load(m, emu_context()) != CU_OK) {
         for (size_t i = 0; i < count; i++)
             free(names[i]);
         free(names);
-        m->bytes = 0;
         finish(m, END_DESTROYED);
         return CU_OOM;
     }
@@ -181,7 +180,7 @@ API CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name)
         f = add_function(m, name);
     pthread_mutex_unlock(&emu_lock);
     *out = f;
-    return f ? CU_OK : CU_NOT_FOUND;
+    return !f ? CU_NOT_FOUND : m->ctx ? emu_code_use(f, m->ctx) : CU_OK;
 }
 
 API CUresult cuLibraryGetKernel(CUfunction *out, CUmodule m, const char *name)
@@ -189,15 +188,17 @@ API CUresult cuLibraryGetKernel(CUfunction *out, CUmodule m, const char *name)
     return cuModuleGetFunction(out, m, name);
 }
 
-API CUresult cuLibraryGetModule(CUmodule *out, CUmodule m) { NEED_CTX(); NEED_LIVE(m, KIND_MODULE); *out = m; return CU_OK; }
-API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) { NEED_CTX(); NEED_LIVE(k, KIND_FUNCTION); *out = k; return CU_OK; }
+static CUresult use(CUmodule m) { return emu_conf()->strict ? emu_code_load(m, emu_context()) : CU_OK; }
+
+API CUresult cuLibraryGetModule(CUmodule *out, CUmodule m) { NEED_CTX(); NEED_LIVE(m, KIND_MODULE); *out = m; return use(m); }
+API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) { NEED_CTX(); NEED_LIVE(k, KIND_FUNCTION); *out = k; return emu_code_use(k, emu_context()); }
 API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) { NEED_INIT(); NEED_LIVE(k, KIND_FUNCTION); *out = k->module; return CU_OK; }
 API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *out = f->module; return CU_OK; }
 API CUresult cuFuncGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *name = f->name; return CU_OK; }
 API CUresult cuKernelGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *name = f->name; return CU_OK; }
-API CUresult cuFuncIsLoaded(int *state, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *state = 1; return CU_OK; }
-API CUresult cuFuncLoad(CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); return CU_OK; }
-API CUresult cuModuleGetLoadingMode(int *mode) { NEED_INIT(); *mode = 1; return CU_OK; }
+API CUresult cuFuncIsLoaded(int *state, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *state = !emu_conf()->strict || emu_code_loaded(f->module, emu_context()); return CU_OK; }
+API CUresult cuFuncLoad(CUfunction f) { NEED_CTX(); NEED_LIVE(f, KIND_FUNCTION); return emu_code_use(f, emu_context()); }
+API CUresult cuModuleGetLoadingMode(int *mode) { NEED_INIT(); *mode = emu_conf()->lazy ? 2 : 1; return CU_OK; }
 
 API CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule m)
 {
@@ -232,13 +233,16 @@ API CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *size, CUmodule m, co
     NEED_LIVE(m, KIND_MODULE);
     if (!name)
         return CU_INVALID;
+    CUresult r = use(m);
+    if (r)
+        return r;
     struct emu_global *g = m->globals;
     while (g && strcmp(g->name, name))
         g = g->next;
     if (!g) {
         g = calloc(1, sizeof *g);
         g->size = 4096;
-        CUresult r = emu_mem_new(g->size, MEM_MODULE, m->dev, false, &g->ptr); /* a library's goes with the first context */
+        r = emu_mem_new(g->size, MEM_MODULE, m->dev, false, &g->ptr); /* a library's goes with the first context */
         if (r) {
             free(g);
             return r;

@@ -97,6 +97,15 @@ static int64_t number_after(const char *name, const char *mark)
     return p && isdigit((unsigned char)p[strlen(mark)]) ? strtoll(p + strlen(mark), NULL, 10) : -1;
 }
 
+bool emu_kernel_until(const char *name, void **params, emu_until *out)
+{
+    if (!strstr(name, "spin_until") || !params || !params[0] || !params[1])
+        return false;
+    memcpy(&out->at, params[0], sizeof out->at);
+    memcpy(&out->value, params[1], sizeof out->value);
+    return true;
+}
+
 /* Nanoseconds of one launch: the table first, then the launch parameter, then the name's suffix, then the default. */
 int64_t emu_kernel_ns(const char *name, void **params, void **extra, int64_t table)
 {

@@ -1,27 +1,44 @@
-/* sched.c: one thread per GPU and process that moves the process's streams along the GPU's shared clock.
+/* sched.c: moves the process's streams along the GPUs' shared clocks, one thread per GPU and process.
  *
  * Work that takes no GPU time (copies, fills, events, callbacks) is done as soon as its stream gets there; kernels need
- * the GPU (share.c). The thread sleeps until a kernel's end on the clock and books exactly the kernel's time, so a late
- * wake-up delays one completion but loses nothing: the next kernel begins where the last one ended.
+ * the GPU (share.c). A kernel is booked with exactly its time once its end has passed, the next one begins where it
+ * ended: who looks late (the thread here, or a call that asks whether work is done) books all that is past in one go and
+ * loses nothing. So the thread does not wake up for every kernel, only for what somebody notices: see `nap_end`.
  */
 #define _GNU_SOURCE
-#include <stdlib.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include "emu.h"
 #include "shm.h"
 
 #define QUEUE 1024
 #define PATIENCE_NS 10000000ull /* how often a waiting process looks whether the owner still lives */
+#define BATCH_NS 100000ull      /* kernels that nobody waits for are booked this late */
+#define SPIN_NS 20000ull        /* how often a spinning kernel looks at its word */
+#define IDLE_NS 10000000000ull
 static pthread_cond_t done = PTHREAD_COND_INITIALIZER;
 static int waiting;
-static struct { bool started, sleeping, polls; CUstream current; } sched[EMU_GPUS];
+static __thread bool in_a_hurry;
+/* precise: how many queued operations have an end that somebody notices at once; busy: how many streams have work. */
+static struct { bool started, sleeping, polls, spinning; int precise, busy; CUstream current; } sched[EMU_GPUS];
 
 emu_op *emu_op_new(enum op_kind kind)
 {
     emu_op *op = calloc(1, sizeof *op);
     op->kind = kind;
     return op;
+}
+
+void emu_op_spin(emu_op *op, const emu_until *until)
+{
+    op->until = true;
+    op->left_ns = 0;
+    op->u.word.at = until->at;
+    op->u.word.value = until->value;
+    op->u.word.how = 1; /* equal */
 }
 
 void emu_sched_wait(void)
@@ -31,11 +48,28 @@ void emu_sched_wait(void)
     waiting--;
 }
 
+void emu_sched_release(void) { pthread_cond_broadcast(&done); }
+
 void emu_sched_wake(int dev)
 {
-    if (sched[dev].sleeping)
-        shm_wake(&shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].word);
+    if (!sched[dev].sleeping)
+        return;
+    sched[dev].sleeping = false;
+    shm_wake(&shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].word);
 }
+
+/* Somebody waits for the end of `op`. */
+static void notice(emu_op *op)
+{
+    if (!op || op->precise)
+        return;
+    op->precise = true;
+    sched[op->dev].precise++;
+    emu_sched_wake(op->dev);
+}
+
+void emu_sched_notice_stream(CUstream s) { notice(s->tail); }
+void emu_sched_notice_event(CUevent e) { notice(e->op); }
 
 void emu_sched_forget(CUstream s)
 {
@@ -61,13 +95,19 @@ static bool ready(CUstream s, const emu_op *op)
 static void finish(CUstream s, emu_op *op, uint64_t at_ns)
 {
     s->head = op->next;
-    if (!s->head)
+    if (!s->head) {
         s->tail = NULL;
+        sched[op->dev].busy--;
+    }
     s->depth--;
     s->completed++;
     s->end_ns = at_ns;
-    if (op->kind == OP_EVENT || op->kind == OP_WAIT)
+    sched[op->dev].precise -= op->precise;
+    if (op->kind == OP_EVENT || op->kind == OP_WAIT) {
+        if (op->u.ev.event->op == op)
+            op->u.ev.event->op = NULL;
         emu_event_unref(op->u.ev.event);
+    }
     free(op->stage);
     free(op);
     emu_stream_ended(s);
@@ -82,8 +122,9 @@ static void run_instant(CUstream s, emu_op *op)
         at = op->u.ev.event->at->time_ns;
     bool event = op->kind == OP_EVENT;
     int dev = s->ctx->dev;
+    op->started = true;
     emu_run_op(s, op, at);
-    finish(s, op, at);
+    finish(s, op, at + (event ? (uint64_t)emu_conf()->event_gpu_ns : 0));
     for (int d = 0; event && d < emu_conf()->count; d++)
         if (d != dev)
             emu_sched_wake(d);
@@ -95,8 +136,17 @@ static bool by_others(const emu_op *op)
     return op->kind == OP_VALUE || (op->kind == OP_WAIT && emu_event_shared(op->u.ev.event));
 }
 
-/* Do everything that needs no GPU time; true when something was done. */
-static bool advance(int dev)
+static bool calls_host(const emu_op *op) { return op->kind == OP_HOST || op->kind == OP_CALLBACK; }
+static bool spins(const emu_op *op) { return op->kind == OP_KERNEL && op->until; }
+
+static bool can_run(CUstream s, bool host)
+{
+    const emu_op *op = s->head;
+    return op && op->kind != OP_KERNEL && !op->started && (host || !calls_host(op)) && ready(s, op);
+}
+
+/* Do everything that needs no GPU time; true when something was done. Host functions run in the thread here only. */
+static bool advance(int dev, bool host)
 {
     bool any = false;
     uint64_t lists = emu_lists;
@@ -105,10 +155,11 @@ static bool advance(int dev)
         if (c->dev != dev)
             continue;
         for (CUstream s = c->streams; s; s = s->next) {
-            while (s->head && s->head->kind != OP_KERNEL && ready(s, s->head)) {
+            while (can_run(s, host)) {
+                bool unlocked = calls_host(s->head);
                 run_instant(s, s->head);
                 any = true;
-                if (emu_lists != lists) /* a host function, or the stream's last work */
+                if (unlocked || emu_lists != lists) /* the lists may have changed meanwhile */
                     return true;
             }
             sched[dev].polls |= s->head && by_others(s->head);
@@ -117,25 +168,118 @@ static bool advance(int dev)
     return any;
 }
 
+/* The stream whose kernel runs next: the one begun, else by priority and in turn. Kernels that spin run beside all others
+ * of their process, so one of them is picked only where there is nothing else. */
 static CUstream pick(int dev)
 {
-    CUstream now = sched[dev].current, best = NULL;
-    if (now && now->head && now->head->started)
-        return now;
-    bool passed = false;
+    CUstream now = sched[dev].current, best = NULL, spinner = NULL;
+    bool begun = now && now->head && now->head->started && !spins(now->head), passed = false;
+    sched[dev].spinning = false;
     for (CUcontext c = emu_all_contexts; c; c = c->next) {
         if (c->dev != dev)
             continue;
         for (CUstream s = c->streams; s; s = s->next) {
             bool can = s->head && s->head->kind == OP_KERNEL && ready(s, s->head);
-            if (can && (!best || s->priority < best->priority || (passed && s->priority == best->priority))) {
+            if (can && spins(s->head)) {
+                spinner = s;
+                sched[dev].spinning = true;
+            } else if (can && (!best || s->priority < best->priority || (passed && s->priority == best->priority))) {
                 best = s;
                 passed = false;
             }
             passed |= s == now;
         }
     }
-    return best;
+    return begun ? now : best ? best : spinner;
+}
+
+/* How long to sleep when the kernel of `s` ends at `end`: up to the first end that somebody notices. Another process that
+ * waits for the GPU notices that nothing is left. */
+static uint64_t nap_end(int dev, CUstream s, uint64_t end, uint64_t now, bool others)
+{
+    if ((sched[dev].precise || others) && sched[dev].busy > 1)
+        return end;
+    uint64_t last = now + BATCH_NS;
+    for (const emu_op *op = s->head; (sched[dev].precise || others) && op; op = op->next) {
+        end += op == s->head || op->kind != OP_KERNEL ? 0 : (uint64_t)op->left_ns;
+        if (op->precise || op->until || end > last || (others && !op->next))
+            return end < last || op == s->head ? end : last;
+    }
+    return end > last ? end : last;
+}
+
+/* Kernels that spin run beside each other and beside the one that is picked. */
+static bool end_spinner(int dev, uint64_t now)
+{
+    for (CUcontext c = emu_all_contexts; c; c = c->next)
+        for (CUstream s = c->dev == dev ? c->streams : NULL; s; s = s->next)
+            if (s->head && spins(s->head) && ready(s, s->head) && emu_value_met(s->head)) {
+                finish(s, s->head, now);
+                return true;
+            }
+    return false;
+}
+
+/* Bring the head of `s` forward on the clock. 0: part or all of it is booked; else when to look again. */
+static uint64_t step(int dev, CUstream s)
+{
+    emu_gpu *g = &shm_open_engine()->gpu[emu_conf()->place[dev]];
+    emu_op *op = s->head;
+    uint64_t from = g->clock_ns, now = emu_now();
+    if (!op->started) {
+        from = op->ready_ns > from ? op->ready_ns : from;
+        from = s->end_ns > from ? s->end_ns : from;
+        op->started = true;
+        sched[dev].current = s;
+    }
+    from = op->begun_ns > from ? op->begun_ns : from;
+    op->begun_ns = from;
+    bool others = shm_waiters(dev), spin = spins(op);
+    uint64_t end = spin ? (now > from ? now : from) : from + (uint64_t)op->left_ns;
+    uint64_t cut = g->slice_end_ns > g->want_ns ? g->slice_end_ns : g->want_ns;
+    uint64_t limit = others && cut < end ? (cut > from ? cut : from) : end;
+    if (now < limit) {
+        uint64_t until = nap_end(dev, s, limit, now, others);
+        return others && until > cut && cut > now ? cut : until;
+    }
+    if (!spin)
+        op->left_ns -= (int64_t)(limit - from);
+    op->begun_ns = limit;
+    shm_busy(dev, from, limit - from);
+    if (limit == end && !spin)
+        finish(s, op, end);
+    if (others && limit >= cut)
+        shm_hand_over(dev);
+    return spin ? now + SPIN_NS : 0;
+}
+
+/* All that is past by now. Returns when to look again. */
+static uint64_t progress(int dev, bool host)
+{
+    for (;;) {
+        while (advance(dev, host))
+            ;
+        CUstream s = pick(dev);
+        uint64_t now = emu_now();
+        if (!s) {
+            shm_hand_over(dev);
+            return now + IDLE_NS;
+        }
+        bool spinning = sched[dev].spinning;
+        if (!shm_acquire(dev))
+            return now + PATIENCE_NS;
+        uint64_t next = step(dev, s);
+        if (spinning && end_spinner(dev, now))
+            continue;
+        if (next)
+            return spinning && next > now + SPIN_NS ? now + SPIN_NS : next;
+    }
+}
+
+void emu_sched_look(int dev)
+{
+    if (sched[dev].started)
+        progress(dev, false);
 }
 
 static void nap(int dev, _Atomic uint32_t *word, uint32_t seen, uint64_t until)
@@ -149,56 +293,38 @@ static void nap(int dev, _Atomic uint32_t *word, uint32_t seen, uint64_t until)
     sched[dev].sleeping = false;
 }
 
-/* Bring the head of `s` forward on the clock. Returns with part or all of it booked, or after a nap. */
-static void step(int dev, CUstream s, _Atomic uint32_t *word, uint32_t seen)
+/* Ahead of programs, as a GPU is: where the rights are there, else as it is. */
+static void hurry(void)
 {
-    emu_gpu *g = &shm_open_engine()->gpu[emu_conf()->place[dev]];
-    emu_op *op = s->head;
-    uint64_t from = g->clock_ns;
-    if (!op->started) {
-        from = op->ready_ns > from ? op->ready_ns : from;
-        from = s->end_ns > from ? s->end_ns : from;
-        op->started = true;
-        sched[dev].current = s;
-        shm_busy(dev, from, 0);
-    }
-    bool others = shm_waiters(dev);
-    uint64_t end = from + (uint64_t)op->left_ns, cut = g->slice_end_ns > g->want_ns ? g->slice_end_ns : g->want_ns;
-    uint64_t limit = others && cut < end ? (cut > from ? cut : from) : end;
-    uint64_t now = emu_now();
-    if (now < limit) {
-        nap(dev, word, seen, limit);
-        return;
-    }
-    op->left_ns -= (int64_t)(limit - from);
-    shm_busy(dev, from, limit - from);
-    if (limit == end)
-        finish(s, op, end);
-    if (others && limit >= cut)
-        shm_hand_over(dev);
+    struct sched_param p = {.sched_priority = 1};
+    in_a_hurry = sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &p) == 0;
+    if (!in_a_hurry)
+        setpriority(PRIO_PROCESS, 0, -20);
+    prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
+    prctl(PR_SET_NAME, "emulated-gpu", 0, 0, 0);
+}
+
+/* A host function is the program's: it has no right to run ahead of others. */
+void emu_sched_host(bool begins)
+{
+    struct sched_param p = {.sched_priority = begins ? 0 : 1};
+    if (in_a_hurry)
+        sched_setscheduler(0, (begins ? SCHED_OTHER : SCHED_RR) | SCHED_RESET_ON_FORK, &p);
 }
 
 static void *run(void *arg)
 {
     int dev = (int)(intptr_t)arg;
     _Atomic uint32_t *word = &shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].word;
-    prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
-    prctl(PR_SET_NAME, "emulated-gpu", 0, 0, 0);
+    hurry();
     pthread_mutex_lock(&emu_lock);
     for (;;) {
         uint32_t seen = atomic_load(word);
-        while (advance(dev))
-            ;
-        CUstream s = pick(dev);
-        if (!s) {
-            shm_hand_over(dev);
-            nap(dev, word, seen, emu_now() + 10000000000ull);
-        } else if (shm_acquire(dev)) {
-            step(dev, s, word, seen);
-        } else {
-            nap(dev, word, seen, emu_now() + PATIENCE_NS);
-            shm_sweep();
-        }
+        uint64_t until = progress(dev, true);
+        if (until == 0 || atomic_load(word) != seen)
+            continue;
+        nap(dev, word, seen, until);
+        shm_sweep_sometimes();
     }
     return NULL;
 }
@@ -234,7 +360,7 @@ CUresult emu_submit(CUstream s, emu_op *op)
     if (!emu_object_alive(s, KIND_STREAM))
         return drop(op);
     s->waiters++;
-    while (s->depth >= QUEUE)
+    while (s->depth >= QUEUE && !emu_torn_down)
         emu_sched_wait();
     s->waiters--;
     if (s->dead) {
@@ -245,13 +371,21 @@ CUresult emu_submit(CUstream s, emu_op *op)
     op->seq = ++s->ctx->op_seq;
     s->submitted++;
     s->depth++;
+    op->dev = s->ctx->dev;
+    if (op->kind == OP_EVENT)
+        op->u.ev.event->op = op;
+    op->precise = calls_host(op) || op->kind == OP_STORE || (op->kind == OP_EVENT && emu_event_shared(op->u.ev.event));
+    sched[op->dev].precise += op->precise;
     bool first = !s->head;
+    sched[op->dev].busy += first;
     if (first)
         s->head = op;
     else
         s->tail->next = op;
     s->tail = op;
-    bool instant = op->kind != OP_KERNEL && op->kind != OP_HOST && op->kind != OP_CALLBACK;
+    bool instant = op->kind != OP_KERNEL && !calls_host(op);
+    if (op->kind == OP_WAIT && op->u.ev.event->op && op->u.ev.event->op->dev != op->dev)
+        notice(op->u.ev.event->op);
     if (first && instant && ready(s, op)) {
         bool wake = s->ctx->legacy->head || s->legacy;
         int dev = s->ctx->dev;
@@ -261,7 +395,7 @@ CUresult emu_submit(CUstream s, emu_op *op)
         return CU_OK;
     }
     start(s->ctx->dev);
-    if (first)
+    if (first || op->precise)
         emu_sched_wake(s->ctx->dev);
     return CU_OK;
 }

@@ -2,10 +2,13 @@
  *
  * At most one process (slot) owns a GPU. A process with runnable work marks `wants` and sleeps; the owner hands over at
  * its slice's end, or at once when it has nothing left, to the next waiting slot in round-robin order. `clock_ns` is the
- * time up to which the GPU is used and is handed on with the GPU, so that nobody's late waking loses GPU time.
+ * time up to which the GPU is used and is handed on with the GPU, so that nobody's late waking loses GPU time. An owner
+ * that has not moved STOPPED_NS after its slice's end (SIGSTOP, a debugger) loses the GPU and goes on when it has it again.
  */
 #include "shm.h"
 #include <stddef.h>
+
+#define STOPPED_NS 500000000ull
 
 static emu_shm *shm(void)
 {
@@ -32,6 +35,12 @@ static void take(emu_gpu *g, int slot, int gpu)
     atomic_store(&shm()->slot[slot].gpu[gpu].wants, 0);
 }
 
+static bool late(const emu_gpu *g)
+{
+    uint64_t end = g->slice_end_ns > g->want_ns ? g->slice_end_ns : g->want_ns;
+    return g->want_ns && shm_now() > end + STOPPED_NS;
+}
+
 bool shm_acquire(int device)
 {
     int gpu = emu_conf()->place[device];
@@ -39,6 +48,8 @@ bool shm_acquire(int device)
     int me = shm_my_slot();
     emu_gpu *g = &s->gpu[gpu];
     shm_lock(gpu);
+    if (g->owner >= 0 && g->owner != me && late(g))
+        g->owner = -1;
     if (g->owner < 0) {
         uint64_t now = shm_now(), clock = g->clock_ns;
         take(g, me, gpu);
@@ -81,6 +92,10 @@ void shm_busy(int device, uint64_t from_ns, uint64_t ns)
     emu_shm *s = shm();
     emu_gpu *g = &s->gpu[gpu];
     shm_lock(gpu);
+    if (g->owner != shm_my_slot()) { /* it was taken away meanwhile */
+        shm_unlock(gpu);
+        return;
+    }
     g->clock_ns = from_ns + ns;
     g->busy_ns += ns;
     emu_share *mine = &s->slot[shm_my_slot()].gpu[gpu];

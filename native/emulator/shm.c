@@ -188,6 +188,14 @@ void shm_sweep(void)
     }
 }
 
+void shm_sweep_sometimes(void)
+{
+    static _Atomic uint64_t last;
+    uint64_t now = shm_now(), before = atomic_load(&last);
+    if (now - before > 10000000ull && atomic_compare_exchange_strong(&last, &before, now))
+        shm_sweep();
+}
+
 int shm_charge(int device, uint64_t bytes)
 {
     int gpu = emu_conf()->place[device];

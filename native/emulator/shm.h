@@ -54,6 +54,7 @@ int shm_my_slot(void);
 int shm_pid(int slot);
 void shm_forget(void); /* in a forked child */
 void shm_sweep(void);
+void shm_sweep_sometimes(void); /* at most every 10 ms */
 int shm_charge(int device, uint64_t bytes);
 void shm_release(int device, uint64_t bytes);
 void shm_memory(int device, uint64_t *total, uint64_t *free_bytes);

@@ -125,7 +125,8 @@ void emu_stream_sync(CUstream s)
     if (emu_object_alive(s, KIND_STREAM)) {
         uint64_t target = s->submitted;
         s->waiters++;
-        while (s->completed < target)
+        emu_sched_notice_stream(s);
+        while (s->completed < target && !emu_torn_down)
             emu_sched_wait();
         s->waiters--;
         emu_stream_ended(s);
@@ -144,7 +145,9 @@ static bool busy(CUcontext c, uint64_t target)
 static void wait_for(CUcontext c, uint64_t target)
 {
     uint64_t id = c->id;
-    while (c->id == id && c->alive && busy(c, target))
+    for (CUstream s = c->streams; s; s = s->next)
+        emu_sched_notice_stream(s);
+    while (c->id == id && c->alive && busy(c, target) && !emu_torn_down)
         emu_sched_wait();
 }
 
@@ -218,9 +221,15 @@ API CUresult cuStreamQuery(CUstream s)
         r = emu_unsafe_call(UNSAFE_STREAM_QUERY);
     if (r)
         return r;
+    emu_spend(emu_conf()->query_ns);
     pthread_mutex_lock(&emu_lock);
-    bool unfinished = st->completed < st->submitted;
+    bool alive = emu_object_alive(st, KIND_STREAM); /* another thread may destroy the context just now */
+    if (alive && st->head)
+        emu_sched_look(st->ctx->dev);
+    bool unfinished = alive && st->completed < st->submitted;
     pthread_mutex_unlock(&emu_lock);
+    if (!alive)
+        return CU_CONTEXT_DESTROYED;
     return emu_sticky ? emu_sticky : unfinished ? CU_NOT_READY : CU_OK;
 }
 

@@ -1,0 +1,74 @@
+/* code.c: the memory that code takes, once for each context that a module or library is loaded in.
+ *
+ * With lazy loading, which is the default in strict mode as on hardware (CUDA_MODULE_LOADING), that is when a kernel of it
+ * is first used there: cuModuleGetFunction, cuKernelGetFunction, a launch. Otherwise it is when it is loaded; a library
+ * that is loaded without a context waits for the first one.
+ */
+#include <stdlib.h>
+#include "emu.h"
+#include "shm.h"
+
+typedef struct code { struct code *next; CUmodule module; CUcontext ctx; int dev; uint64_t bytes; } code;
+static code *all;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool has(const CUmodule m, const CUcontext c)
+{
+    for (code *at = all; at; at = at->next)
+        if (at->module == m && at->ctx == c)
+            return true;
+    return false;
+}
+
+bool emu_code_loaded(CUmodule m, CUcontext c)
+{
+    pthread_mutex_lock(&lock);
+    bool loaded = has(m, c ? emu_root(c) : NULL);
+    pthread_mutex_unlock(&lock);
+    return loaded;
+}
+
+CUresult emu_code_load(CUmodule m, CUcontext c)
+{
+    CUresult r = CU_OK;
+    CUcontext root = c ? emu_root(c) : NULL;
+    pthread_mutex_lock(&lock);
+    if (!has(m, root)) {
+        code fresh = {.next = all, .module = m, .ctx = root, .dev = c ? c->dev : 0, .bytes = emu_conf()->module};
+        code *at = shm_charge(fresh.dev, fresh.bytes) == 0 ? malloc(sizeof *at) : NULL;
+        r = at ? CU_OK : CU_OOM;
+        if (at) {
+            *at = fresh;
+            all = at;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+/* Asked on every launch of a library's kernel: the last context that it ran in is remembered. */
+CUresult emu_code_use(CUfunction f, CUcontext c)
+{
+    if (!emu_conf()->strict || !c || __atomic_load_n(&f->loaded_in, __ATOMIC_RELAXED) == c->id)
+        return CU_OK;
+    CUresult r = emu_code_load(f->module, c);
+    if (!r)
+        __atomic_store_n(&f->loaded_in, c->id, __ATOMIC_RELAXED);
+    return r;
+}
+
+void emu_code_end(CUmodule m, CUcontext c)
+{
+    pthread_mutex_lock(&lock);
+    for (code **at = &all; *at;) {
+        code *one = *at;
+        if (one->module != m && one->ctx != c) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        shm_release(one->dev, one->bytes);
+        free(one);
+    }
+    pthread_mutex_unlock(&lock);
+}

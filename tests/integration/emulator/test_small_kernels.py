@@ -1,0 +1,72 @@
+"""Kernels of microseconds are limited by the GPU's time, not by the emulator."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).with_name("back_to_back.c")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    """The compiled client."""
+    path = tmp_path_factory.mktemp("client") / "back_to_back"
+    subprocess.run(["gcc", "-O2", "-w", "-o", path, SOURCE, "-ldl"], check=True)
+    return path
+
+
+@pytest.mark.parametrize("us", [5, 10, 20])
+def test_two_processes_with_small_kernels_use_all_of_the_gpu(clients, program, us):
+    """Two processes that launch kernels of a few microseconds back to back get 97 % of the time, half of it each."""
+    env = {**os.environ, "LD_LIBRARY_PATH": str(clients("a100").machine.directory)}
+    pair = [
+        subprocess.Popen(
+            [program, str(us * 1000), "2"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for each in pair:
+        each.stdout.readline()
+    for each in pair:
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    shares = [float(each.communicate(timeout=30)[0]) for each in pair]
+
+    assert 0.97 <= sum(shares) <= 1.03
+    assert abs(shares[0] - 0.5) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("key", "call"),
+    [
+        ("launch_ns", "k.launch(0)"),
+        ("event_ns", "ck(d.cuEventRecord(e, k.stream))"),
+        ("query_ns", "d.cuEventQuery(e)"),
+        ("query_ns", "d.cuStreamQuery(k.stream)"),
+    ],
+)
+def test_calls_cost_what_the_configuration_says(clients, key, call):
+    """`launch_ns`, `event_ns` and `query_ns` pass before the call returns."""
+    code = f"""
+open_gpu(); k = Spinner(); e = ck(d.cuEventCreate(2)); k.launch(0); k.sync()
+t = time.monotonic()
+for _ in range(20): {call}
+answer((time.monotonic() - t) / 20 * 1e9)
+"""
+
+    assert clients("a100", f"{key}=2000000").run(code) >= 2_000_000
+
+
+def test_an_event_between_two_kernels_costs_the_stream_time(clients):
+    """`event_gpu_ns` passes between an event's mark and the kernel behind it."""
+    code = """
+open_gpu(); k = Spinner(); first, last = ck(d.cuEventCreate(0)), ck(d.cuEventCreate(0)); k.launch(30_000_000)
+ck(d.cuEventRecord(first, k.stream)); k.launch(1_000_000); ck(d.cuEventRecord(last, k.stream)); k.sync()
+answer(ck(d.cuEventElapsedTime(first, last)))
+"""
+
+    assert abs(clients("a100", "event_gpu_ns=5000000").run(code) - 6) < 0.1
