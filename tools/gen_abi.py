@@ -65,6 +65,7 @@ def render() -> str:
     out += [*render_struct("aliquot_message", abi.MESSAGE, abi.MESSAGE_SIZE_BYTES), ""]
     for prefix, enum in (
         ("WORD", abi.WordState),
+        ("FEATURE", abi.Feature),
         ("FAIL", abi.FailPolicy),
         ("MSG", abi.MessageType),
         ("ATTACH", abi.AttachFlag),

@@ -135,7 +135,9 @@ static void *help(void *argument)
             continue;
         }
         uint32_t word = page_word(page);
-        if ((word & 3) == ALIQUOT_WORD_VALID && word != atomic_load(&slot->given_back)) {
+        if ((page->features & ALIQUOT_FEATURE_UNGATED) && (word & 3) == ALIQUOT_WORD_VALID) {
+            futex_wait_ms(&page->word, word, 100); /* the GPU is ours for good: nothing to give back */
+        } else if ((word & 3) == ALIQUOT_WORD_VALID && word != atomic_load(&slot->given_back)) {
             look_for_pause(slot, page, word);
             futex_wait_ns(&page->word, word, next_look_ns(slot, page));
         } else if ((word & 3) != ALIQUOT_WORD_VALID && word != atomic_load(&slot->answered)) {

@@ -90,6 +90,10 @@ enum aliquot_word {
     ALIQUOT_WORD_VALID = 1,
 };
 
+enum aliquot_feature {
+    ALIQUOT_FEATURE_UNGATED = 1,
+};
+
 enum aliquot_fail {
     ALIQUOT_FAIL_PACE = 0,
     ALIQUOT_FAIL_OPEN = 1,

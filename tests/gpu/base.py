@@ -109,7 +109,14 @@ def kernels(progress: Path, kernel_us: int) -> list[str]:
 def spawn(running, name: str, argv: list[str], *, request=500, limit=1000, memory_mib=LIMIT_MIB, injection="auto"):
     """Start a program as a tenant."""
     return running.spawn(
-        name, argv, None, request_milli=request, limit_milli=limit, memory_mib=memory_mib, injection=injection
+        name,
+        argv,
+        None,
+        request_milli=request,
+        limit_milli=limit,
+        memory_mib=memory_mib,
+        injection=injection,
+        enforce="all",
     )
 
 

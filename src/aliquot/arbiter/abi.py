@@ -78,6 +78,12 @@ class WordState(IntEnum):
     VALID = 1
 
 
+class Feature(IntEnum):
+    """Bits of `features` in the grant page."""
+
+    UNGATED = 1  # the tenant owns the GPU: `word` is VALID for good, no message about turns is expected
+
+
 class FailPolicy(IntEnum):
     """What a tenant does while the arbiter is away and its last grant has run out."""
 

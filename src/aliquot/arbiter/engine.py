@@ -36,16 +36,24 @@ class Engine:
         """
         self.policy.add_tenant(tenant.name, shares_of(tenant.record), now_ns)
         self.tenants[tenant.name] = tenant
+        for seat in tenant.seats:
+            if seat.ungated:
+                seat.page.open_for_good(seat.epoch + 1)
 
     def remove(self, tenant: Tenant, now_ns: int) -> None:
         """Take a tenant out; its gates close."""
         self._close_gates(tenant)
+        for seat in tenant.seats:
+            if seat.ungated:
+                seat.page.close_gate(seat.epoch + 1)
         self.policy.remove_tenant(tenant.name, now_ns)
         del self.tenants[tenant.name]
 
     def want(self, process: Process, seat: Seat, burst_ns: int, now_ns: int) -> None:
         """A process has work to launch."""
         tenant = process.tenant
+        if seat.ungated:
+            return
         seat.launching.add(process)
         if seat.valid and not tenant.stopping:
             if process in seat.returned:

@@ -6,6 +6,7 @@ allowance; a smaller one only while nothing is leased, for a lease may be partly
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from collections.abc import Callable
@@ -20,12 +21,14 @@ _PERIOD_S: Final = 1.0
 _WORTH_TELLING_BYTES: Final = 32 << 20
 
 Used = dict[tuple[str, int], int]
+Busy = dict[str, float]
+"""The part of the time in which each GPU, by UUID, ran anything."""
 
 
 class MemoryMeasure:
     """Samples per-process memory once a second; `apply` takes the last sample into the ledger."""
 
-    def __init__(self, libnvml: Path, sample: Callable[[], Used] | None = None) -> None:
+    def __init__(self, libnvml: Path, sample: Callable[[], tuple[Used, Busy]] | None = None) -> None:
         """Start sampling. A library that is named by its place may come later, as that of an emulated machine does.
 
         Raises:
@@ -34,7 +37,7 @@ class MemoryMeasure:
         self._libnvml = libnvml
         late = libnvml.is_absolute() and not libnvml.exists()
         self._sample = sample or (None if late else _nvml_sampler(libnvml))
-        self._latest: Used | None = None
+        self._latest: tuple[Used, Busy] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="aliquot-nvml", daemon=True)
         self._thread.start()
@@ -46,12 +49,15 @@ class MemoryMeasure:
 
     def apply(self, engine: Engine, events: EventRing, now_ns: int) -> None:
         """Correct contexts by the last sample; each sample is used once."""
-        used, self._latest = self._latest, None
-        if used is None:
+        latest, self._latest = self._latest, None
+        if latest is None:
             return
+        used, busy = latest
         engine.seen = Seen(used, now_ns)
         for tenant in engine.tenants.values():
             for seat in tenant.seats:
+                if seat.ungated and seat.gpu.uuid in busy:
+                    seat.note_use(busy[seat.gpu.uuid], now_ns, engine.policy.config.window_ns)
                 before = seat.context_bytes
                 _correct(seat, used)
                 if abs(seat.context_bytes - before) >= _WORTH_TELLING_BYTES:
@@ -79,8 +85,8 @@ def _correct(seat: Seat, used: Used) -> None:
             seat.add(lease, context=measured - lease.context_bytes)
 
 
-def _nvml_sampler(libnvml: Path) -> Callable[[], Used]:
-    """A function that asks NVML who uses how much of each GPU, by UUID and host pid."""
+def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:
+    """A function that asks NVML who uses how much of each GPU, by UUID and host pid, and how busy each is."""
     import pynvml
 
     ctypes.CDLL(str(libnvml), mode=ctypes.RTLD_GLOBAL)  # found again by its soname when pynvml asks for it
@@ -89,13 +95,16 @@ def _nvml_sampler(libnvml: Path) -> Callable[[], Used]:
     except pynvml.NVMLError as error:
         raise OSError(f"NVML of {libnvml} does not start: {error}") from error
 
-    def sample() -> Used:
+    def sample() -> tuple[Used, Busy]:
         used: Used = {}
+        busy: Busy = {}
         for index in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid: Any = pynvml.nvmlDeviceGetUUID(handle)
             for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
                 used[str(uuid), int(process.pid)] = int(process.usedGpuMemory or 0)
-        return used
+            with contextlib.suppress(pynvml.NVMLError):  # not every GPU measures it, such as MIG devices
+                busy[str(uuid)] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+        return used, busy
 
     return sample

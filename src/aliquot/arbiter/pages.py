@@ -14,7 +14,7 @@ import os
 from array import array
 from typing import Final
 
-from .abi import ABI_VERSION, GRANT_PAGE, PAGE_MAGIC, PAGE_SIZE_BYTES, FailPolicy, WordState, word
+from .abi import ABI_VERSION, GRANT_PAGE, PAGE_MAGIC, PAGE_SIZE_BYTES, FailPolicy, Feature, WordState, word
 from .linux import F_SEAL_FUTURE_WRITE, futex_wake
 from .records import TenantGpu
 
@@ -23,6 +23,7 @@ _WORD: Final = _OFFSET["word"] // 4
 _WAITERS: Final = _OFFSET["waiters"] // 4
 _DEADLINE: Final = _OFFSET["deadline_ns"] // 8
 _GRANTED: Final = _OFFSET["granted_at_ns"] // 8
+_FEATURES: Final = _OFFSET["features"] // 8
 _LIMIT: Final = _OFFSET["memory_limit_bytes"] // 8
 _LEASED: Final = _OFFSET["memory_leased_bytes"] // 8
 _CONTEXT: Final = _OFFSET["memory_context_bytes"] // 8
@@ -31,6 +32,7 @@ _BEAT: Final = _OFFSET["beat_ns"] // 8
 _PROCESSES: Final = _OFFSET["processes"] // 4
 _PROCESS_ROOM: Final = 256
 HEADER_SIZE_BYTES: Final = 192
+_NEVER_NS: Final = 1 << 62
 
 
 class GrantPage:
@@ -72,6 +74,11 @@ class GrantPage:
         self._u64[_GRANTED] = now_ns
         self._u32[_WORD] = word(epoch, WordState.VALID)
         futex_wake(self._word_address)
+
+    def open_for_good(self, epoch: int) -> None:
+        """Open the gate and never close it: the GPU is the tenant's alone."""
+        self._u64[_FEATURES] |= int(Feature.UNGATED)
+        self.grant(epoch, 0, _NEVER_NS)
 
     def renew(self, deadline_ns: int) -> None:
         """Move the deadline; nobody has to wake."""

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from aliquot.model.requests import Enforce
+
 
 class TenantGpu(msgspec.Struct, frozen=True):
     """A tenant's part of one GPU; `uuid` is the text form, such as `GPU-6c5c...`."""
@@ -20,6 +22,7 @@ class TenantGpu(msgspec.Struct, frozen=True):
     limit_milli: int
     memory_mib: int
     context_mib: int = 0
+    enforce: Enforce = "all"
 
     def uuid_bytes(self) -> bytes:
         """The 16 bytes that cuDeviceGetUuid gives.
@@ -47,6 +50,8 @@ class TenantStatus(msgspec.Struct):
     `charged_ns`, `waited_ns` and `memory_refusals` (allocations that would have gone over the limit) are totals since
     the tenant came, and so are, for the tenant on all of its GPUs, `unrouted` (driver functions that programs were
     handed unhooked) and `ungated_ms` (time in which programs launched freely, for no arbiter could be reached).
+    the tenant came. What is not enforced is measured by NVML: `usage` and `charged_ns` unless `enforce` is all, and
+    with never `memory_used_mib` and `processes` as well.
     """
 
     name: str
@@ -67,6 +72,7 @@ class TenantStatus(msgspec.Struct):
     memory_refusals: int = 0
     unrouted: int = 0
     ungated_ms: float = 0.0
+    enforce: Enforce = "all"
 
 
 class Unregistered(msgspec.Struct, frozen=True):
@@ -79,7 +85,8 @@ class Unregistered(msgspec.Struct, frozen=True):
 class GpuStatus(msgspec.Struct):
     """One GPU: who holds it and the part of the window that was charged to anybody.
 
-    `unregistered` has the largest of those processes, and means something only where `Status.compared` is set.
+    `unregistered` has the largest of those processes, and means something only where `Status.compared` is set. Where a
+    tenant owns the GPU and its programs have the bare driver, they are in `bare` instead.
     """
 
     uuid: str
@@ -87,6 +94,7 @@ class GpuStatus(msgspec.Struct):
     busy: float
     tenants: list[TenantStatus]
     unregistered: list[Unregistered] = []
+    bare: list[Unregistered] = []
 
 
 class Status(msgspec.Struct):

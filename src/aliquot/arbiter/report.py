@@ -7,6 +7,8 @@ import time
 from statistics import median
 from typing import Final
 
+import msgspec
+
 from .engine import Engine
 from .records import GpuStatus, Status, TenantStatus, Unregistered
 from .seats import Seat, Tenant
@@ -26,11 +28,12 @@ def status_of(engine: Engine, settings: Settings, boot_id: int) -> Status:
             uuid = seat.gpu.uuid
             if uuid not in gpus:
                 gpus[uuid] = GpuStatus(uuid, engine.policy.holder(uuid), 0.0, [])
-            gpus[uuid].tenants.append(_tenant_status(engine, tenant, seat, now))
+            gpus[uuid].tenants.append(_tenant_status(engine, tenant, seat, now, settings.tokens.window_ns))
     window = settings.tokens.window_ns
     for gpu in gpus.values():
         used = sum(engine.policy.account(t.name, gpu.uuid).window.used_ns(now) for t in gpu.tenants)
-        gpu.busy = min(1.0, used / window)
+        measured = sum(t.usage for t in gpu.tenants if t.enforce != "all")
+        gpu.busy = min(1.0, used / window + measured)
     compared = _compare(engine, gpus, now)
     tokens = settings.tokens
     return Status(
@@ -65,12 +68,30 @@ def _compare(engine: Engine, gpus: dict[str, GpuStatus], now_ns: int) -> bool:
         return False
     rest = sorted((-used, uuid, pid) for (uuid, pid), used in seen.used.items() if (uuid, pid) not in attached)
     for used, uuid, pid in rest:
-        if uuid in gpus and len(gpus[uuid].unregistered) < MOST_UNREGISTERED:
-            gpus[uuid].unregistered.append(Unregistered(pid, -used >> 20))
+        if uuid not in gpus:
+            continue
+        bare = any(tenant.enforce == "never" for tenant in gpus[uuid].tenants)
+        found = gpus[uuid].bare if bare else gpus[uuid].unregistered
+        if len(found) < MOST_UNREGISTERED:
+            found.append(Unregistered(pid, -used >> 20))
     return True
 
 
-def _tenant_status(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int) -> TenantStatus:
+def _tenant_status(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int, window_ns: int) -> TenantStatus:
+    status = _accounted(engine, tenant, seat, now_ns)
+    if not seat.ungated:
+        return status
+    usage = round(seat.measured_usage(now_ns, window_ns), 4)
+    status = msgspec.structs.replace(status, usage=usage, charged_ns=seat.used_ns)
+    seen = engine.seen
+    if seat.gpu.enforce == "memory" or seen is None or now_ns - seen.at_ns > SEEN_FOR_NS:
+        return status
+    # No program of it is attached; the GPU is its own, so what NVML sees there is its.
+    held = [used for (uuid, _), used in seen.used.items() if uuid == seat.gpu.uuid]
+    return msgspec.structs.replace(status, memory_used_mib=sum(held) >> 20, processes=len(held))
+
+
+def _accounted(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int) -> TenantStatus:
     account = engine.policy.account(tenant.name, seat.gpu.uuid)
     return TenantStatus(
         name=tenant.name,
@@ -91,4 +112,5 @@ def _tenant_status(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int) -> T
         memory_refusals=seat.memory_refusals,
         unrouted=tenant.unrouted,
         ungated_ms=round(tenant.ungated_ns / 1e6, 3),
+        enforce=seat.gpu.enforce,
     )

@@ -9,9 +9,13 @@ from __future__ import annotations
 import socket
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
 from .pages import GrantPage
 from .records import TenantGpu, TenantRecord
+
+_MEASURE_GAP_NS: Final = 5_000_000_000
+"""What lies further back than this is not counted by the measurement after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,28 @@ class Seat:
     waits_ns: deque[int] = field(default_factory=lambda: deque(maxlen=256))
     waited_ns: int = 0
     memory_refusals: int = 0
+    used_ns: int = 0
+    measured_at_ns: int = 0
+    uses: deque[tuple[int, int]] = field(default_factory=deque)  # (when, nanoseconds used until then since the last)
+
+    @property
+    def ungated(self) -> bool:
+        """Whether its time is its own: no turns are taken, and its use is what NVML measures."""
+        return self.gpu.enforce != "all"
+
+    def note_use(self, busy: float, now_ns: int, window_ns: int) -> None:
+        """The GPU was busy for this part of the time since the last measurement."""
+        since_ns = min(now_ns - self.measured_at_ns, _MEASURE_GAP_NS) if self.measured_at_ns else 0
+        self.measured_at_ns = now_ns
+        self.used_ns += int(since_ns * busy)
+        self.uses.append((now_ns, int(since_ns * busy)))
+        while self.uses[0][0] < now_ns - window_ns:
+            self.uses.popleft()
+
+    def measured_usage(self, now_ns: int, window_ns: int) -> float:
+        """The part of the window in which the GPU was busy, as far as it was measured."""
+        used_ns = sum(used for at_ns, used in self.uses if at_ns > now_ns - window_ns)
+        return min(1.0, used_ns / window_ns)
 
     @property
     def limit_bytes(self) -> int:

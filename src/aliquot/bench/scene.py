@@ -145,6 +145,7 @@ class Scene:
             request_milli=ask.request_milli,
             limit_milli=ask.limit_milli,
             memory_mib=ask.memory_mib,
+            enforce="all",
         )
         client = Client(tenant, process, progress)
         self.clients[tenant] = client
@@ -163,6 +164,7 @@ class Scene:
             request_milli=ask.request_milli,
             limit_milli=ask.limit_milli,
             memory_mib=ask.memory_mib,
+            enforce="all",
         )
         try:
             status = process.wait(timeout_s)

@@ -10,6 +10,7 @@ import click
 from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, Memory, parse_memory, parse_milli
+from aliquot.model.requests import ENFORCE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -52,6 +53,16 @@ def output_option(command: Command) -> Command:
         type=click.Choice(["text", "json"]),
         default="text",
         help="How to print; json is for programs.",
+    )(command)
+
+
+def enforce_option(command: Command) -> Command:
+    """`--enforce never|memory|all`."""
+    return click.option(
+        "--enforce",
+        type=click.Choice(ENFORCE),
+        help="What is enforced: never (the bare driver) and memory are for whole GPUs. "
+        "[default: all; on whole GPUs never, or memory with --gpu-mem]",
     )(command)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,6 +16,13 @@ from aliquot.model.quantities import format_mib, format_milli
 
 if TYPE_CHECKING:
     from aliquot.standalone.wire import Call, GpuFacts, PodFacts, Reply
+
+
+ENFORCED: Final = {
+    "never": "never (whole GPUs, the bare driver)",
+    "memory": "memory (whole GPUs, no limit on time)",
+    "all": "all",
+}
 
 
 class UnreadableFile(UserError):
@@ -100,6 +107,7 @@ def describe(name: str, output: str) -> None:
         ("Request", format_milli(pod.request_milli)),
         ("Limit", format_milli(pod.limit_milli)),
         ("Memory", _memory(pod)),
+        ("Enforced", ENFORCED[pod.enforce]),
         ("Age", f"{pod.age_s:.0f} s"),
     ]
     for label, value in rows:

@@ -7,12 +7,13 @@ import sys
 
 import click
 
-from aliquot.cli.options import Milli, Size, device_options, emulate_option
+from aliquot.cli.options import Milli, Size, device_options, emulate_option, enforce_option
 from aliquot.driver.cores import nearest_cores
 from aliquot.driver.injection import MODES, Mode
+from aliquot.model.errors import UserError
 from aliquot.model.ids import tenant_name
 from aliquot.model.quantities import MILLI, Memory
-from aliquot.model.requests import GpuRequest, checked
+from aliquot.model.requests import Enforce, GpuRequest, checked
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -23,6 +24,7 @@ from aliquot.model.requests import GpuRequest, checked
 @click.option("--gpu-mem", type=Size(), help="GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]")
 @click.option("--gpu", default="", metavar="UUID|INDEX", help="Which GPU. [default: what the placement policy says]")
 @device_options
+@enforce_option
 @click.option("--cpu-bind", type=click.IntRange(1), metavar="N", help="Run on the N CPU cores nearest to the GPU.")
 @emulate_option
 @click.option("--inject", type=click.Choice(MODES), default="auto", show_default=True, help="How CUDA is intercepted.")
@@ -39,6 +41,7 @@ def run(
     affinity: str,
     anti_affinity: str,
     exclusion: str,
+    enforce: Enforce | None,
     cpu_bind: int | None,
     emulate: str | None,
     inject: Mode,
@@ -56,7 +59,12 @@ def run(
     from aliquot.standalone.runner import original_environment, run_command
     from aliquot.standalone.wire import Ask, Call
 
-    checked(GpuRequest(gpu_request, gpu_limit), request_name="--gpu-request", limit_name="--gpu-limit")
+    checked(
+        GpuRequest(gpu_request, gpu_limit, gpu_mem, enforce=enforce),
+        request_name="--gpu-request", limit_name="--gpu-limit", enforce_name="--enforce",
+    )  # fmt: skip
+    if enforce == "never" and cpu_bind:
+        raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")
     who = tenant_name(name if name is not None else f"run-{os.getpid()}")
     if emulate:
         check_spec(emulate)
@@ -64,7 +72,7 @@ def run(
         nearest_cores(cpu_bind)  # refused here, before an engine is started for it
     ask = Ask(
         gpu_request, gpu_limit, gpu=gpu, cpu_bind=cpu_bind or 0, model=gpu_model, gpu_id=gpu_id, affinity=affinity,
-        anti_affinity=anti_affinity, exclusion=exclusion,
+        anti_affinity=anti_affinity, exclusion=exclusion, enforce=enforce,
     ).with_memory(gpu_mem)  # fmt: skip
     call = Call("lease", name=who, ask=ask, pid=os.getpid())
     connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate)

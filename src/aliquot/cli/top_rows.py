@@ -123,6 +123,8 @@ def state_of(gpu: Gpu, share: Share) -> str:
     """What a tenant does on a GPU now."""
     if not gpu.measured:
         return UNKNOWN
+    if share.enforce != "all":
+        return "bare driver" if share.enforce == "never" else "memory only"
     if gpu.holder == share.tenant:
         return "runs"
     if share.waiting:

@@ -92,6 +92,7 @@ def main(path: str) -> None:
         if os.getppid() != launch["parent"]:  # it ended before the signal was set, so none will come
             os.kill(os.getpid(), launch["death_signal"])
     mode = _substitute(launch) if launch["mode"] == "substitute" else launch["mode"]
+    mode = launch["called"] or mode
     with contextlib.suppress(OSError), open(launch["report"], "w", encoding="utf-8") as report:  # noqa: PTH123
         report.write(mode)
     if launch["verbose"]:

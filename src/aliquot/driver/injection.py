@@ -5,6 +5,9 @@
 - *library-path*: LD_LIBRARY_PATH leads to the folder. Needs no right at all; lost when a program clears or replaces it.
 - *preload*: LD_PRELOAD. The loader's own look-ups (dlsym, dlvsym) are answered by the hook.
 
+A *bare* folder is that of a tenant that owns whole GPUs and is not enforced: its programs load the driver itself, and
+only its records are kept.
+
 The hook trusts nothing from the environment: the path of its configuration is written into the copy of the library that
 lies in the tenant's folder.
 """
@@ -63,15 +66,16 @@ class TenantConf:
 
 @dataclass(frozen=True)
 class TenantFolder:
-    """One tenant's folder: `lib/` to be loaded, `real/` the driver behind it, `tenant.conf`."""
+    """One tenant's folder: `lib/` to be loaded, `real/` the driver behind it, `tenant.conf`; none of them if `bare`."""
 
     directory: Path
     conf: TenantConf
+    bare: bool = False
 
     @property
     def lib(self) -> Path:
-        """The directory that stands before the driver's."""
-        return self.directory / "lib"
+        """The directory that stands before the driver's; that of an emulated driver itself, if bare."""
+        return self.conf.libcuda.parent if self.bare else self.directory / "lib"
 
     def injection(self) -> str:
         """How the last program came in, in words; empty before one did."""
@@ -83,13 +87,16 @@ class TenantFolder:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def provision(directory: Path, conf: TenantConf, hook: Path) -> TenantFolder:
-    """Make a tenant's folder.
+def provision(directory: Path, conf: TenantConf, hook: Path | None) -> TenantFolder:
+    """Make a tenant's folder; a bare one without a hook.
 
     Raises:
         InjectionError: a part of the hook is missing or has no slot for the configuration's path, or the path is too
             long for it.
     """
+    if hook is None:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return TenantFolder(directory, conf, bare=True)
     lib, real, bound = (directory / name for name in ("lib", "real", "bound"))
     for folder in (directory, lib, real, bound):
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -162,15 +169,21 @@ def launch(
     if not argv:
         raise InjectionError("there is no command to run")
     environment = dict(env)
-    if mode == "library-path":
+    # A bare program finds the machine's own driver by itself, an emulated one where we say.
+    bare = "none (the bare driver)" if folder.bare else ""
+    own = folder.bare and folder.conf.libcuda.resolve() in driver_files("libcuda.so.1")
+    if own:
+        pass
+    elif mode == "library-path" or (folder.bare and mode == "preload"):
         _prepend(environment, "LD_LIBRARY_PATH", folder.lib)
     elif mode == "preload":
         _prepend(environment, "LD_PRELOAD", folder.lib / _HOOK_NAME)
         if folder.conf.libcuda.resolve() not in driver_files("libcuda.so.1"):
             _prepend(environment, "LD_LIBRARY_PATH", folder.conf.libcuda.parent)
-    substitute = mode in ("auto", "substitute")
+    substitute = mode in ("auto", "substitute") and not own
     facts = {
         "mode": "substitute" if substitute else mode,
+        "called": bare,
         "fallback": mode == "auto",
         "binds": _binds(folder, environment.get("LD_LIBRARY_PATH", "")) if substitute else [],
         "lib": str(folder.lib),
@@ -208,7 +221,7 @@ def _binds(folder: TenantFolder, library_path: str) -> list[tuple[str, str]]:
     """
     binds: list[tuple[str, str]] = []
     first = [Path(part) for part in library_path.split(":") if part.startswith("/")]
-    files = {name: driver_files(name, first) for name in STANDS_FOR}
+    files = {name: [] if folder.bare else driver_files(name, first) for name in STANDS_FOR}
     if folder.conf.libcuda.resolve() in files["libcuda.so.1"]:
         for name, library in zip(STANDS_FOR, (folder.conf.libcuda, folder.conf.libnvml), strict=True):
             binds.append((str(library.resolve()), str(folder.directory / "bound" / name)))

@@ -168,5 +168,6 @@ def gpu_fields(ask: ContainerAsk) -> dict[str, Any]:
         "affinity": request.labels.affinity,
         "antiAffinity": request.labels.anti_affinity,
         "exclusion": request.labels.exclusion,
+        "enforce": request.enforce,
     }
     return {name: value for name, value in fields.items() if value not in (None, "")}

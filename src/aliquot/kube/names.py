@@ -57,6 +57,9 @@ PRIORITY: Final = f"{GROUP}/priority"
 CPU_BIND: Final = f"{GROUP}/cpu-bind"
 """Annotation: so many CPU cores near the GPU, which the plan then names."""
 
+ENFORCE: Final = f"{GROUP}/enforce"
+"""Annotation: what is enforced: `never` (the bare driver), `memory` or `all`; whole GPUs may have any of them."""
+
 PLAN: Final = f"{GROUP}/plan"
 """Annotation: the decision as JSON, written with the pod's node in one step and never again."""
 
@@ -95,6 +98,7 @@ ASK_ANNOTATIONS: Final = (
     EXCLUSION,
     PRIORITY,
     CPU_BIND,
+    ENFORCE,
 )
 """What a pod's author may write; the other annotations of the group are written by Aliquot."""
 

@@ -7,8 +7,8 @@ alone, also when someone edits the pod's other annotations later. Compact JSON w
 
 `n` is the node, `c` the containers; `s` slices of (UUID, milli-GPU guaranteed, milli-GPU limit, MiB), whole GPUs first;
 `k` the CPU cores near them; `l` labels (affinity, anti-affinity, exclusion); `g` the vGPU's name; `p` parts; `u` the
-container whose slices it uses, since both never run at once. Keys that a reader does not know are passed over; another
-version is refused.
+container whose slices it uses, since both never run at once; `e` what is enforced, `all` where absent. Keys that a
+reader does not know are passed over; another version is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import msgspec
 from aliquot.kube.names import PLAN
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Labels, Plan, Slice
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import Enforce, Labels, Plan, Slice
 
 PLAN_VERSION: Final = 1
 MOST_BYTES: Final = 64 * 1024
@@ -42,6 +43,7 @@ class ContainerPlan:
     gpu_id: str = ""
     parts: int = 1
     uses: str = ""
+    enforce: Enforce = "all"
 
     @property
     def plan(self) -> Plan:
@@ -71,6 +73,7 @@ class _Container(msgspec.Struct, omit_defaults=True, frozen=True):
     g: str = ""
     p: int = 1
     u: str = ""
+    e: Enforce = "all"
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -93,6 +96,7 @@ def write_plan(plan: PodPlan) -> str:
             given.gpu_id,
             given.parts,
             given.uses,
+            given.enforce,
         )
         for name, given in plan.containers.items()
     }
@@ -132,5 +136,7 @@ def _container(name: str, raw: _Container) -> ContainerPlan:
     for piece in raw.s:
         if not (0 < piece.request_milli <= piece.limit_milli <= 1000 and piece.memory_mib >= 0):
             raise BadPlan(f'metadata.annotations["{PLAN}"] gives container "{name}" a slice that can not be: {piece}')
+    if raw.e != "all" and any(piece.request_milli < MILLI for piece in raw.s):
+        raise BadPlan(f'metadata.annotations["{PLAN}"] does not enforce the part of a GPU of container "{name}"')
     slices = tuple(Slice(GpuUuid(s.gpu), s.request_milli, s.limit_milli, s.memory_mib) for s in raw.s)
-    return ContainerPlan(slices, raw.k, Labels(*raw.l[:3]), raw.g, raw.p, raw.u)
+    return ContainerPlan(slices, raw.k, Labels(*raw.l[:3]), raw.g, raw.p, raw.u, raw.e)

@@ -16,7 +16,7 @@ from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import mib_up, milli
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity
-from aliquot.model.requests import GpuRequest
+from aliquot.model.requests import Enforce, GpuRequest
 from aliquot.placement.asks import Ask, model_matches
 
 Role = Literal["app", "sidecar", "init"]
@@ -76,6 +76,11 @@ class ContainerAsk:
     def percent(self) -> int:
         """Device ids that stand for it: hundredths of a GPU, rounded down, at least 1."""
         return max(1, self.total_milli // LEAST_MILLI)
+
+    @property
+    def enforced(self) -> Enforce:
+        """What of its promise is held; binding to cores is done by the library in the program."""
+        return self.request.enforced(library=self.near_cores > 0)
 
     def ask(self, known: Known, apart: str) -> Ask:
         """The ask of one part; `apart` is a label that keeps the parts on different GPUs."""
@@ -218,6 +223,7 @@ def _covers(host: ContainerAsk, guest: ContainerAsk) -> bool:
     a, b = host.request, guest.request
     same = (a.model, a.gpu, a.gpu_id, a.labels) == (b.model, b.gpu, b.gpu_id, b.labels)
     same = same and (host.models_not, host.uuids_not) == (guest.models_not, guest.uuids_not)
+    same = same and (b.enforce is None or host.enforced == guest.enforced)
     enough = host.parts == guest.parts and a.request_milli >= b.request_milli and a.ceiling_milli >= b.ceiling_milli
     return same and enough and _memory_covers(a, b)
 

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Final, Literal, get_args
 
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
-from aliquot.model.quantities import MILLI, Memory, format_milli
+from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli
+
+Enforce = Literal["never", "memory", "all"]
+"""What of a promise is held: nothing, the memory limit alone, or the memory limit and the share of time."""
+ENFORCE: Final[tuple[Enforce, ...]] = get_args(Enforce)
 
 
 class BadRequest(UserError):
@@ -34,6 +39,7 @@ class GpuRequest:
 
     `limit_milli` None means up to the whole device; `memory` None means the same part of the device's memory as of its
     compute. `gpu` fixes the device by UUID or index, `gpu_id` by the name of a vGPU: equal names share a device.
+    `enforce` None leaves to `enforced` what is held.
     """
 
     request_milli: int
@@ -43,6 +49,7 @@ class GpuRequest:
     gpu: str = ""
     gpu_id: str = ""
     labels: Labels = field(default_factory=Labels)
+    enforce: Enforce | None = None
 
     @property
     def whole(self) -> int:
@@ -61,6 +68,17 @@ class GpuRequest:
             return self.limit_milli
         return -(-self.request_milli // MILLI) * MILLI
 
+    def enforced(self, *, library: bool = False) -> Enforce:
+        """What is held: as asked, else all of it on a shared GPU, and on whole ones a memory limit if one is given.
+
+        `library` is whether something else was asked for that the library in the program does, as binding to cores is.
+        """
+        if self.enforce is not None:
+            return self.enforce
+        if self.rest_milli:
+            return "all"
+        return "memory" if library or self.memory is not None else "never"
+
     def memory_on(self, device_mib: int) -> int:
         """MiB of the shared device, by what was asked or by the fraction of compute."""
         if self.memory is not None:
@@ -68,11 +86,24 @@ class GpuRequest:
         return int(Fraction(self.rest_milli or MILLI, MILLI) * device_mib)
 
 
-def checked(request: GpuRequest, *, request_name: str, limit_name: str) -> GpuRequest:
-    """The request itself, if it makes sense; the names say where its two numbers came from.
+def parse_enforce(text: str) -> Enforce:
+    """One of `ENFORCE`.
 
     Raises:
-        BadRequest: nothing asked, a limit below the request, or a limit above the devices it can run on.
+        BadQuantity: another word.
+    """
+    for known in ENFORCE:
+        if text == known:
+            return known
+    raise BadQuantity(f'"{text}" is not one of {", ".join(ENFORCE)}')
+
+
+def checked(request: GpuRequest, *, request_name: str, limit_name: str, enforce_name: str = "enforce") -> GpuRequest:
+    """The request itself, if it makes sense; the names say where its fields came from.
+
+    Raises:
+        BadRequest: nothing asked, a limit below the request or above the devices it can run on, or a share of a GPU
+            that others share, or a memory limit, which are not to be enforced.
     """
     asked = format_milli(request.request_milli)
     if request.request_milli <= 0:
@@ -85,6 +116,15 @@ def checked(request: GpuRequest, *, request_name: str, limit_name: str) -> GpuRe
         raise BadRequest(
             f"{limit_name} {limit} is more than the {devices} GPU(s) that {request_name} {asked} runs on; "
             f"a limit is at most {devices}.0"
+        )
+    if request.enforce in ("never", "memory") and request.rest_milli:
+        raise BadRequest(
+            f"{enforce_name} {request.enforce} needs whole GPUs, {request_name} is {asked}: it would take from those "
+            "it shares a GPU with; write all, or leave it out"
+        )
+    if request.enforce == "never" and request.memory is not None:
+        raise BadRequest(
+            f"{enforce_name} never holds no memory limit, and one is given; leave the memory out, or write memory"
         )
     return request
 

@@ -16,7 +16,7 @@ import msgspec
 from aliquot.model.clusterfields import ClusterContainer, ClusterMetadata, ClusterPodSpec, given
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
-from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked
+from aliquot.model.requests import BadRequest, Enforce, GpuRequest, Labels, checked
 
 API_VERSION: Final = "aliquot.dev/v1alpha1"
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
@@ -58,6 +58,13 @@ class GpuSpec(Strict, rename={"gpu_id": "gpuID", "anti_affinity": "antiAffinity"
     affinity: Annotated[Label, msgspec.Meta(description="Only beside others with this label.")] = ""
     anti_affinity: Annotated[Label, msgspec.Meta(description="Never beside others with this label.")] = ""
     exclusion: Annotated[Label, msgspec.Meta(description="Only beside others with this very label, or alone.")] = ""
+    enforce: Annotated[
+        Enforce | None,
+        msgspec.Meta(
+            description="What is enforced: never (the program has the bare driver), memory, or all. "
+            "On whole GPUs never, unless memory is given; on a part of a GPU all, and nothing else is allowed."
+        ),
+    ] = None
 
 
 class EnvVar(Strict):
@@ -168,6 +175,7 @@ def gpu_request(gpu: GpuSpec) -> GpuRequest:
         model=gpu.model,
         gpu_id=gpu.gpu_id,
         labels=Labels(gpu.affinity, gpu.anti_affinity, gpu.exclusion),
+        enforce=gpu.enforce,
     )
 
 
@@ -178,7 +186,12 @@ def check_gpu(gpu: GpuSpec) -> GpuRequest:
         BadSharePod: a field is no quantity, or two contradict each other; the text names them by path.
     """
     try:
-        return checked(gpu_request(gpu), request_name="spec.gpu.request", limit_name="spec.gpu.limit")
+        return checked(
+            gpu_request(gpu),
+            request_name="spec.gpu.request",
+            limit_name="spec.gpu.limit",
+            enforce_name="spec.gpu.enforce",
+        )
     except (BadQuantity, BadRequest) as error:
         where = f"{_quantity_field(gpu)} " if isinstance(error, BadQuantity) else ""
         raise BadSharePod(f"{where}{error}") from None

@@ -2,6 +2,8 @@
 
 What NVML sees on a GPU and what is attached to the arbiter should be the same. A program beyond that went past our
 library, by a copy of the driver's or by a driver that was mounted where nobody gave a share. Nothing holds it to one.
+On a GPU whose owner is not enforced, the owner's programs have the bare driver and register nowhere; others' are found
+there by their pod.
 
 Pure: the picture, the clock and the reader of programs are given. Nobody is accused in a hurry: a program has a time of
 grace from the first look that saw it, that time starts again with every arbiter, to which programs attach anew and it
@@ -73,10 +75,13 @@ class Audit:
         since, told, standing = {}, set(), dict.fromkeys((gpu.uuid for gpu in facts.gpus), 0)
         fresh: list[Bypass] = []
         for gpu in facts.gpus:
-            for seen in gpu.unregistered:
+            owners = {use.owner.uid for use in gpu.uses} - {""}
+            for seen in (*gpu.unregistered, *gpu.bare):
                 program = self._read(seen.pid)
                 if program is None or program.drives is False:
                     continue  # gone, or another of that number
+                if seen in gpu.bare and (not owners or pod_of(program.cgroup)[0] in owners):
+                    continue
                 key = (gpu.uuid, program.pid, program.began)
                 told |= {key} & self._told
                 since[key] = self._since_when(key, now_s, stopped=program.stopped)

@@ -66,11 +66,13 @@ class Machine:
         devices = tuple(Device(GpuUuid(g.uuid), g.index, g.model, g.memory_mib) for g in self.gpus)
         return NodeSpec(node, devices)
 
-    def edits(self, gpus: list[Gpu]) -> Edits:
-        """What a container with those GPUs needs besides the driver's files."""
+    def edits(self, gpus: list[Gpu], *, bare: bool = False) -> Edits:
+        """What a container with those GPUs needs besides the driver's files; `bare` without our library before them."""
         if self.folder is not None:
-            # Every process on an emulated machine shares its clock and books by a file in this folder.
-            return Edits(mounts=(Mount(self.folder, self.folder, writable=True),))
+            # Every process on an emulated machine shares its clock and books by a file in this folder, which an
+            # emulated driver finds only where it was loaded from there.
+            env = (f"LD_LIBRARY_PATH={self.folder}",) if bare else ()
+            return Edits(env, (Mount(self.folder, self.folder, writable=True),))
         names = [name for name in CONTROL_NODES if (self.devices / name).exists()]
         names += [f"nvidia{gpu.index}" for gpu in gpus]
         on_node = Path("/") / self.devices.relative_to(self.root)

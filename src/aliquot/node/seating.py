@@ -175,7 +175,12 @@ class Seating:
         folder = self._folder(key)
         shares = [
             TenantGpu(
-                s.gpu, s.request_milli, s.limit_milli, s.memory_mib, context_allowance_mib(gpu.model, s.memory_mib)
+                s.gpu,
+                s.request_milli,
+                s.limit_milli,
+                s.memory_mib,
+                context_allowance_mib(gpu.model, s.memory_mib),
+                given.enforce,
             )
             for s, gpu in zip(given.slices, gpus, strict=True)
         ]
@@ -183,8 +188,11 @@ class Seating:
         record = TenantRecord(name=name, socket=str(folder / "socket"), gpus=shares)
         visible = ",".join(piece.gpu for piece in given.slices)
         env = (f"CUDA_VISIBLE_DEVICES={visible}", "NVIDIA_VISIBLE_DEVICES=void", f"ALIQUOT_TENANT={name}")
-        edits = Edits(env, (Mount(folder, folder),)) + shown.edits(folder / "lib")
-        return Seat(key, owner, container, given, record, shown.name, edits + self.machine.edits(gpus))
+        if given.enforce == "never":
+            edits = Edits(env) + shown.edits(None) + self.machine.edits(gpus, bare=True)
+        else:
+            edits = Edits(env, (Mount(folder, folder),)) + shown.edits(folder / "lib") + self.machine.edits(gpus)
+        return Seat(key, owner, container, given, record, shown.name, edits)
 
     def _reserve(self, seat: Seat, *, again: bool) -> None:
         for piece in seat.plan.slices if not again else ():
@@ -226,7 +234,7 @@ class Seating:
             core_list(list(seat.plan.cores)) if seat.plan.cores else "",
         )
         try:
-            return provision(folder, conf, self._hook)
+            return provision(folder, conf, self._hook if seat.plan.enforce != "never" else None)
         except OSError as error:
             raise NotYet(f"the tenant's folder {folder} could not be made ({error.strerror})") from None
 

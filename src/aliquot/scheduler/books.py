@@ -355,6 +355,7 @@ class Books:
                 seat.ask.labels if asked.parts > 1 else asked.request.labels,
                 asked.request.gpu_id,
                 asked.parts,
+                enforce=asked.enforced,
             )
         for asked in ask.containers:
             if asked.uses:

@@ -35,7 +35,7 @@ from aliquot.driver.native import HOOK, NativePartMissing, native_part
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import GpuRequest, Plan
+from aliquot.model.requests import Enforce, GpuRequest, Plan
 from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
 from aliquot.standalone.learned import Learned
@@ -61,6 +61,7 @@ class Seat:
     name: TenantName
     plan: Plan
     folder: TenantFolder
+    enforce: Enforce
     record: TenantRecord = field(repr=False)
 
     @property
@@ -178,11 +179,12 @@ class Engine:
             LedgerError: the name is taken.
         """
         with self._lock:
+            enforce = request.enforced(library=cpu_bind > 0)
             plan = self.books.plan(request, again=again)
             self.books.reserve(name, plan, request)
             directory = self.runtime.tenants / str(next(self._numbers))
             try:
-                seat = self._provide(name, plan, directory, cpu_bind)
+                seat = self._provide(name, plan, directory, cpu_bind, enforce)
             except BaseException:
                 self.books.release(name)
                 shutil.rmtree(directory, ignore_errors=True)
@@ -219,6 +221,7 @@ class Engine:
         limit_milli: int = 1000,
         memory_mib: int | None = None,
         gpu: int | str = 0,
+        enforce: Enforce | None = None,
         injection: Mode | None = None,
     ) -> Tenant:
         """Start a program as a new tenant; its place is given up when the program is seen to have ended.
@@ -229,7 +232,7 @@ class Engine:
             AliquotError: as `admit`.
         """
         memory = None if memory_mib is None else Memory(mib=memory_mib)
-        request = GpuRequest(request_milli, limit_milli, memory, gpu=str(gpu))
+        request = GpuRequest(request_milli, limit_milli, memory, gpu=str(gpu), enforce=enforce)
         seat = self.admit(TenantName(name), request)
         environment = dict(os.environ if env is None else env) | {"CUDA_VISIBLE_DEVICES": seat.visible_devices}
         try:
@@ -263,15 +266,20 @@ class Engine:
         if self._own_directory:
             shutil.rmtree(self.runtime.root, ignore_errors=True)
 
-    def _provide(self, name: TenantName, plan: Plan, directory: Path, cpu_bind: int) -> Seat:
+    def _provide(self, name: TenantName, plan: Plan, directory: Path, cpu_bind: int, enforce: Enforce) -> Seat:
         near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
         cpus = nearest_cores(cpu_bind, near) if cpu_bind else ""
         conf = TenantConf(name, directory / "socket", self.machine.libcuda, self.machine.libnvml, cpus)
-        folder = provision(directory, conf, self._hook)
+        folder = provision(directory, conf, self._hook if enforce != "never" else None)
         models = {gpu.uuid: gpu.model for gpu in self.gpus}
         gpus = [
             TenantGpu(
-                p.gpu, p.request_milli, p.limit_milli, p.memory_mib, context_allowance_mib(models[p.gpu], p.memory_mib)
+                p.gpu,
+                p.request_milli,
+                p.limit_milli,
+                p.memory_mib,
+                context_allowance_mib(models[p.gpu], p.memory_mib),
+                enforce,
             )
             for p in plan.slices
         ]
@@ -280,7 +288,7 @@ class Engine:
             self._introduce(record)
         except ArbiterError as error:
             raise EngineError(f'the arbiter does not take tenant "{name}": {error}') from None
-        return Seat(name, plan, folder, record)
+        return Seat(name, plan, folder, enforce, record)
 
     def _introduce(self, record: TenantRecord) -> None:
         """Make a tenant known to the arbiter, waiting for one that is just being restarted."""

@@ -294,6 +294,7 @@ class Pods:
             limit_milli=request.ceiling_milli,
             memory_mib=sum(piece.memory_mib for piece in slices),
             requested_memory=str(request.memory or ""),
+            enforce=request.enforced(),
             restarts=sum(container.restarts for container in pod.containers),
             age_s=round(time.monotonic() - pod.created_s, 1),
             message=pod.message,

@@ -45,7 +45,7 @@ def original_environment() -> dict[str, str]:
 def run_command(lease: Lease, argv: Sequence[str], env: Mapping[str, str], *, mode: Mode, verbose: bool = False) -> int:
     """Run a command in a place and return the exit status for our own end: its code, or 128 + its signal."""
     conf = TenantConf(lease.name, Path(lease.socket), Path(lease.libcuda), Path(lease.libnvml))
-    folder = TenantFolder(Path(lease.directory), conf)
+    folder = TenantFolder(Path(lease.directory), conf, bare=lease.enforce == "never")
     environment = dict(env) | {"CUDA_VISIBLE_DEVICES": lease.visible_devices}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*FORWARDED, signal.SIGCHLD])
     try:

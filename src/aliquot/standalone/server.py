@@ -133,7 +133,7 @@ class EngineServer:
                 conf = seat.folder.conf
                 place = Lease(
                     name, str(seat.folder.directory), str(conf.socket), str(conf.libcuda), str(conf.libnvml),
-                    seat.visible_devices,
+                    seat.visible_devices, seat.enforce,
                 )  # fmt: skip
                 _send(connection, Reply(lease=place))
                 _wait_for_end(connection)
@@ -152,6 +152,7 @@ def tenant_facts(seat: Seat) -> dict[str, Any]:
     return {
         "name": seat.name,
         "injection": seat.folder.injection(),
+        "enforce": seat.enforce,
         "slices": [msgspec.to_builtins(piece) for piece in seat.plan.slices],
     }
 

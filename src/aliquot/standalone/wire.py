@@ -12,6 +12,7 @@ import msgspec
 
 from aliquot.driver.discovery import Gpu
 from aliquot.model.quantities import Memory
+from aliquot.model.requests import Enforce
 
 
 class Ask(msgspec.Struct, omit_defaults=True):
@@ -28,6 +29,7 @@ class Ask(msgspec.Struct, omit_defaults=True):
     affinity: str = ""
     anti_affinity: str = ""
     exclusion: str = ""
+    enforce: Enforce | None = None
 
     def with_memory(self, memory: Memory | None) -> Ask:
         """Itself, asking for so much memory."""
@@ -59,6 +61,7 @@ class Lease(msgspec.Struct):
     libcuda: str
     libnvml: str
     visible_devices: str
+    enforce: Enforce = "all"
 
 
 class GpuFacts(msgspec.Struct):
@@ -120,6 +123,7 @@ class PodFacts(msgspec.Struct):
     requested_memory: str = ""
     containers: list[dict[str, Any]] = []
     events: list[str] = []
+    enforce: Enforce = "all"
 
 
 class Reply(msgspec.Struct, omit_defaults=True):

@@ -145,6 +145,7 @@ def _share(now: TenantStatus, kept: tuple[float | None, int]) -> Share:
         waiting=now.waiting,
         kept_percent=kept[0],
         windows=kept[1],
+        enforce=now.enforce,
     )
 
 

@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from aliquot.model.requests import Enforce
+
 GpuState = Literal["whole", "shared", "idle"]
 """Whole: one tenant has all of it; shared: somebody has a part; idle: nobody has any."""
 
@@ -18,7 +20,8 @@ class Share(msgspec.Struct, frozen=True):
     """One tenant's part of one GPU, what it was promised and what it gets.
 
     `usage_milli` is charged time over the token window. `kept_percent` is the part of the windows of the last hour in
-    which the tenant wanted its request and got it; None while there was no such window.
+    which the tenant wanted its request and got it; None while there was no such window. `enforce` is what is held of
+    the promise; on whole GPUs it may be less than all, and then usage is what NVML measures.
     """
 
     tenant: str
@@ -35,6 +38,7 @@ class Share(msgspec.Struct, frozen=True):
     waiting: bool = False
     kept_percent: float | None = None
     windows: int = 0
+    enforce: Enforce = "all"
 
 
 class Gpu(msgspec.Struct, frozen=True):

@@ -84,6 +84,7 @@ def _share(seat: Seated, piece: Slice, now: TenantStatus | None, kept: Kept) -> 
         waiting=now.waiting if now else False,
         kept_percent=percent,
         windows=windows,
+        enforce=now.enforce if now else "all",
     )
 
 

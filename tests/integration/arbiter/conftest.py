@@ -54,11 +54,13 @@ class Arbiter:
         self.child.stdout.close()
         return code
 
-    def tenant(self, name="a", request=300, limit=1000, *, memory_mib=1000, context_mib=0, gpus=None) -> TenantRecord:
+    def tenant(
+        self, name="a", request=300, limit=1000, *, memory_mib=1000, context_mib=0, gpus=None, enforce="all"
+    ) -> TenantRecord:
         record = TenantRecord(
             name,
             str(self.directory / f"{name}.sock"),
-            [TenantGpu(g, request, limit, memory_mib, context_mib) for g in (gpus or [self.gpu])],
+            [TenantGpu(g, request, limit, memory_mib, context_mib, enforce) for g in (gpus or [self.gpu])],
         )
         self.client.add_tenant(record)
         return record

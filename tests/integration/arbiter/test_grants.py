@@ -10,7 +10,7 @@ import time
 import pytest
 from tenant import SOURCES, until
 
-from aliquot.arbiter.abi import AttachFlag, MessageType
+from aliquot.arbiter.abi import AttachFlag, Feature, MessageType
 
 
 def test_first_want_opens_the_gate(arbiter):
@@ -35,6 +35,23 @@ def test_lone_holder_is_renewed_without_a_message(arbiter):
     assert process.pages[0].valid
     assert process.pages[0].epoch == epoch
     assert process.pages[0].u64("deadline_ns") > max(deadline, time.monotonic_ns())
+
+
+def test_whole_gpus_that_are_not_enforced_have_an_open_gate(arbiter):
+    """The gate is open from the start and stays so whatever is said of turns; it closes when the tenant is removed."""
+    arbiter.tenant("a", 1000, enforce="memory")
+    page = arbiter.process("a").pages[0]
+
+    assert page.valid
+    assert page.u64("features") & Feature.UNGATED
+    assert page.u64("deadline_ns") > time.monotonic_ns() + 3600 * 10**9
+    process = arbiter.process("a")
+    process.want()
+    process.give_back()
+    time.sleep(0.2)
+    assert (1, True) == (page.epoch, page.valid)
+    arbiter.client.remove_tenant("a")
+    assert not page.valid
 
 
 def test_waiter_has_the_holder_revoked_and_follows_its_drain(arbiter):

@@ -79,3 +79,16 @@ def test_a_seat_with_another_driver_is_still_one_tenant(any_room: Room):
     assert Path(seat.record.socket).is_socket()
     with ArbiterClient(any_room.folder) as client:
         assert ["team/train/main"] == [tenant.name for gpu in client.status().gpus for tenant in gpu.tenants]
+
+
+def test_a_seat_that_is_not_enforced_is_shown_the_drivers_own_files(any_room: Room):
+    """Nothing of the library is mounted, and the arbiter knows the tenant all the same."""
+    seat = any_room.take("whole", whole="never")
+    current = any_room.driver.current
+    shown = {mount.inside.name: mount.host for mount in seat.edits.mounts}
+
+    assert (current.libcuda, current.libnvml) == (shown["libcuda.so.1"], shown["libnvidia-ml.so.1"])
+    assert not any(mount.host.is_relative_to(Path(seat.record.socket).parent) for mount in seat.edits.mounts)
+    with ArbiterClient(any_room.folder) as client:
+        tenants = {tenant.name: tenant.enforce for gpu in client.status().gpus for tenant in gpu.tenants}
+    assert {"team/train/main": "all", "team/whole/main": "never"} == tenants

@@ -59,6 +59,31 @@ def test_whatever_a_container_opens_first_it_stays_with_the_tenants_library(any_
     assert [] == json.loads(any_room.view(any_room.seat, ORDER, CUDA_IMAGE))
 
 
+BARE = PROGRAM.replace("print(", "done = done or hasattr(cuda, 'aliquot_stats')\nprint(")
+
+
+def test_a_container_with_a_whole_gpu_has_the_bare_driver(room: Room):
+    """Its program loads the driver and nothing of ours, and sees the whole GPU; beside it a share is held as ever."""
+    seat = room.take("whole", whole="never")
+    env = dict(entry.split("=", 1) for entry in seat.edits.env)
+
+    done, total, _, maps = json.loads(room.view(seat, BARE, env))
+
+    assert (False, 16384 << 20) == (done, total)
+    assert [str(room.machine.libcuda)] == maps
+    assert 256 << 20 == json.loads(room.view(room.seat, PROGRAM, {}))[1]
+
+
+def test_a_container_with_a_whole_gpu_may_keep_its_memory_limit(room: Room):
+    """With memory the library stands before the driver, as for a share."""
+    seat = room.take("whole", whole="memory")
+    env = dict(entry.split("=", 1) for entry in seat.edits.env)
+
+    done, total, _, maps = json.loads(room.view(seat, PROGRAM, env))
+
+    assert (0, 16384 << 20, 2) == (done, total, len(maps))
+
+
 def test_a_program_that_never_touches_cuda_starts(room: Room):
     """The mounts add files and change none that a program has."""
     assert "ok\n" == room.view(room.seat, "import ssl, json; print('ok')", {})

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.plan import ContainerPlan, PodPlan
-from aliquot.model.requests import Slice
+from aliquot.model.requests import Enforce, Slice
 from aliquot.node.cdi import Mount
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.driver import emulated_driver
@@ -85,10 +85,11 @@ class Room:
         """The seats of an agent that starts."""
         return Seating(NODE, self.machine, self.folder / "tenants", self.folder, self.driver)
 
-    def take(self, pod: str, **how: object) -> Seat:
-        """The seat of a pod's only container."""
-        piece = Slice(self.machine.gpus[0].uuid, 300, 1000, 256)  # type: ignore[arg-type]
-        plan = PodPlan(NODE, {"main": ContainerPlan((piece,))})
+    def take(self, pod: str, *, whole: Enforce | None = None, **how: object) -> Seat:
+        """The seat of a pod's only container; of the second GPU, enforced so far, if it has that `whole`."""
+        gpu, milli, mib = (self.machine.gpus[1], 1000, 16384) if whole else (self.machine.gpus[0], 300, 256)
+        piece = Slice(gpu.uuid, milli, 1000, mib)  # type: ignore[arg-type]
+        plan = PodPlan(NODE, {"main": ContainerPlan((piece,), enforce=whole or "all")})
         return self.seating.take(PodKey(f"uid-{pod}", "team", pod), "main", plan, **how)  # type: ignore[arg-type]
 
     def upgrade(self) -> None:

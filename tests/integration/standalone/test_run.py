@@ -170,6 +170,8 @@ def test_an_installed_driver_is_covered_and_reached_from_behind(aliquot_cli: Ali
         "aliquot.cli",
         "run",
         "-v",
+        "--gpu-request",
+        "0.5",
         "--inject",
         "substitute",
         "--",
@@ -188,7 +190,7 @@ def test_an_installed_driver_is_covered_and_reached_from_behind(aliquot_cli: Ali
 @pytest.mark.parametrize("mode", ["auto", *MODES])
 def test_verbose_says_which_way_in_was_taken(aliquot_cli: Aliquot, mode):
     """With -v the run names the injection on stderr."""
-    done = aliquot_cli.run("-v", "--inject", mode, "--", "true")
+    done = aliquot_cli.run("-v", "--gpu-request", "0.5", "--inject", mode, "--", "true")
 
     assert "injection by " + ("" if mode == "auto" else mode) in done.stderr
 

@@ -102,3 +102,14 @@ def test_no_text_does_harm(text: bytes):
         return
     assert json.loads(text)["v"] == 1
     assert found is not None
+
+
+def test_what_is_enforced_is_part_of_the_plan():
+    """Whole GPUs that are not enforced say so; a plan that leaves a part of a GPU unenforced is refused."""
+    whole, part = Slice(GpuUuid("GPU-1"), 1000, 1000, 4096), Slice(GpuUuid("GPU-1"), 300, 1000, 4096)
+    plan = PodPlan("n", {"main": ContainerPlan((whole,), enforce="never")})
+    forged = PodPlan("n", {"main": ContainerPlan((part,), enforce="never")})
+
+    assert plan == read_plan({PLAN: write_plan(plan)})
+    with pytest.raises(BadPlan, match="does not enforce"):
+        read_plan({PLAN: write_plan(forged)})

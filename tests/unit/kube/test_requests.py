@@ -44,6 +44,39 @@ def test_whole_gpus_and_a_rest():
     assert (2, 500, 0) == (seat.ask.whole, seat.ask.rest_milli, seat.ask.gpu_mib)
 
 
+@pytest.mark.parametrize(
+    ("expected", "percent", "words"),
+    [
+        ("never", 200, {}),
+        ("memory", 200, {"enforce": "memory"}),
+        ("all", 100, {"enforce__main": "all"}),
+        ("memory", 100, {"cpu_bind": 4}),
+        ("all", 250, {}),
+    ],
+)
+def test_what_is_enforced_is_said_by_an_annotation(expected: str, percent: int, words: dict[str, Any]):
+    """Without it whole GPUs are not, unless cores are to be bound, and everything else is."""
+    made = pod(limits("main", gpu(percent)), annotations=notes(**words))
+
+    assert expected == ask(made).containers[0].enforced
+
+
+@pytest.mark.parametrize(
+    ("percent", "words", "sentence"),
+    [
+        (30, {"enforce": "never"}, 'metadata.annotations["aliquot.dev/enforce"] never needs whole GPUs'),
+        (100, {"enforce": "nevr"}, '"nevr" is not one of never, memory, all'),
+        (100, {"enforce": "never", "cpu_bind": 2}, "is done by the library"),
+    ],
+)
+def test_what_can_not_be_left_unenforced_is_refused(percent: int, words: dict[str, Any], sentence: str):
+    """A shared GPU, a misspelt word, and what only the library in the program can do."""
+    with pytest.raises(BadPod) as error:
+        ask(pod(limits("main", gpu(percent)), annotations=notes(**words)))
+
+    assert sentence in str(error.value)
+
+
 def test_an_exact_request_stands_beside_its_hundredths():
     """0.333 with 33 hundredths is 333 milli-GPU."""
     made = pod(limits("main", gpu(33)), annotations=notes(gpu_request="0.333"))
@@ -287,6 +320,8 @@ def container_asks(draw: st.DrawFn, name: str) -> ContainerAsk:
     if milli % 1000 == 0 and milli > 1000:
         memory = None
     anti, exclusion = draw(label), draw(label)
+    near_cores = draw(st.integers(0, 8))
+    words = ["all"] if milli % 1000 else ["all", "memory"] if memory or near_cores else ["all", "memory", "never"]
     one = devices * parts == 1
     affinity = draw(label) if one else ""
     labels = Labels("" if affinity == anti else affinity, anti, exclusion)
@@ -300,12 +335,13 @@ def container_asks(draw: st.DrawFn, name: str) -> ContainerAsk:
             gpu=draw(st.sampled_from(["", "GPU-1", "GPU-1,GPU-2"])),
             gpu_id=draw(label) if one else "",
             labels=labels,
+            enforce=draw(st.sampled_from([None, *words])),
         ),
         parts=parts,
         models_not=draw(st.sampled_from([(), ("K80",)])),
         uuids_not=draw(st.sampled_from([(), ("GPU-9",)])),
         priority=draw(st.integers(-5, 5)),
-        near_cores=draw(st.integers(0, 8)),
+        near_cores=near_cores,
     )
 
 

@@ -97,3 +97,23 @@ def test_a_misspelt_field_of_a_pod_is_still_an_error():
 
     with pytest.raises(BadSharePod, match=r'no field "hostNetwrk"; it knows containers, .* and the fields of a pod'):
         parse_sharepod(document)
+
+
+def test_whole_gpus_may_be_left_unenforced():
+    """spec.gpu.enforce is part of the request; without it whole GPUs are not enforced."""
+    asked = parse_sharepod(sharepod({"request": 2, "enforce": "memory"})).request
+
+    assert ["memory", "never"] == [asked.enforced(), parse_sharepod(sharepod({"request": 2})).request.enforced()]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sentence"),
+    [
+        ({"request": 0.3, "enforce": "never"}, "spec.gpu.enforce never needs whole GPUs, spec.gpu.request is 0.30"),
+        ({"request": 1, "enforce": "sometimes"}, "spec.gpu.enforce: invalid enum value 'sometimes'"),
+    ],
+)
+def test_what_can_not_be_left_unenforced_is_refused_by_its_path(gpu: dict[str, Any], sentence: str):
+    """A shared GPU, or a word that there is not."""
+    with pytest.raises(BadSharePod, match=sentence):
+        parse_sharepod(sharepod(gpu))

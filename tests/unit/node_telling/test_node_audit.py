@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from telling_scenes import UUIDS, facts, status
+from telling_scenes import TRAIN, UUIDS, facts, status
 
 from aliquot.arbiter.records import Unregistered
 from aliquot.node.audit import MOST_TOLD, Audit, Program, container_of, pod_of
-from aliquot.node.telling.facts import AuditTotals, NodeFacts
+from aliquot.node.telling.facts import AuditTotals, NodeFacts, Owner
 
 GRACE_S = 10.0
 UID = "0b7a5a3e-1c2d-4e5f-8a9b-0123456789ab"
@@ -42,6 +42,19 @@ def test_a_program_past_aliquot_is_told_once_after_its_grace():
     assert AuditTotals(True, {UUIDS[0]: 1, UUIDS[1]: 0}, 1, 0) == one.totals
     assert [[]] == told(one, (21, seen()))
     assert ({UUIDS[0]: 0, UUIDS[1]: 0}, 1) == (one.totals.standing, one.totals.found)
+
+
+@pytest.mark.parametrize(
+    ("expected", "pod"), [([], UID), ([7], UID.replace("0", "1")), ([7], "")], ids=["own", "another's", "no pod"]
+)
+def test_on_a_gpu_that_is_not_enforced_only_strangers_are_told(expected: list[int], pod: str):
+    """The owner's programs have the bare driver and register nowhere; a program of anybody else is past Aliquot."""
+    now = status()
+    now.gpus[1].bare, now.compared = [Unregistered(7, 300)], True
+    owned = facts(status=lambda: now, owners=lambda: {TRAIN: Owner("team", "train-0", "main", UID)})
+    one = audit(cgroup=f"0::/kubepods/pod{pod}/{CONTAINER}" if pod else "0::/system.slice/x.service")
+
+    assert [[], expected] == told(one, (0, owned), (GRACE_S, owned))
 
 
 def test_one_that_registers_in_time_is_never_told():

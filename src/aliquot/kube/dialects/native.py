@@ -22,7 +22,7 @@ from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
 from aliquot.model.quantities import BadQuantity, Memory, format_milli, parse_milli
-from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked
+from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, parse_enforce
 
 T = TypeVar("T")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -98,6 +98,7 @@ def _annotations(c: ContainerAsk) -> dict[str, str]:
         names.EXCLUSION: labels.exclusion,
         names.PRIORITY: str(c.priority) if c.priority else "",
         names.CPU_BIND: str(c.near_cores) if c.near_cores else "",
+        names.ENFORCE: request.enforce or "",
     }
 
 
@@ -223,6 +224,7 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
     gpu_id = notes.read(names.GPU_ID, _label) or ""
     priority = notes.read(names.PRIORITY, lambda text: _integer(text, -(2**31), 2**31 - 1))
     cores = notes.read(names.CPU_BIND, lambda text: _integer(text, 1, _CORES_MOST)) or 0
+    enforce = notes.read(names.ENFORCE, parse_enforce)
     models, models_not = notes.read(names.GPU_MODEL, _words) or (), notes.read(names.GPU_MODEL_NOT, _words) or ()
     if len(faults) > before or not total:
         return None
@@ -240,7 +242,13 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
         gpu=",".join(uuid for uuid in uuids if not uuid.startswith("!")),
         gpu_id=gpu_id,
         labels=labels,
+        enforce=enforce,
     )
+    if enforce == "never" and cores:
+        faults.append(
+            f"{notes.where(names.CPU_BIND)} is done by the library that {notes.where(names.ENFORCE)} never leaves out; "
+            "write memory, or leave one of them out"
+        )
     _check(entry, request, parts, notes, faults)
     return ContainerAsk(
         entry.container.name,
@@ -258,7 +266,12 @@ def _check(entry: _Entry, request: GpuRequest, parts: int, notes: _Notes, faults
     """What each number says alone is right; do they go together?"""
     path = entry.request[0] if entry.request else f'{entry.path}.resources.limits["{names.GPU_PERCENT}"]'
     try:
-        checked(request, request_name=path, limit_name=notes.where(names.GPU_LIMIT))
+        checked(
+            request,
+            request_name=path,
+            limit_name=notes.where(names.GPU_LIMIT),
+            enforce_name=notes.where(names.ENFORCE),
+        )
     except BadRequest as error:
         faults.append(str(error))
         return

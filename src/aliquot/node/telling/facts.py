@@ -48,7 +48,8 @@ class GpuUse:
     """One GPU with who is on it; `sick` is empty, or why nothing is placed there.
 
     `unregistered` are the programs on it that no tenant's are, new ones too; `bypassing` counts those that stayed so
-    beyond the audit's time of grace.
+    beyond the audit's time of grace. `bare` are those on a GPU whose owner is not enforced: its own, unless they are
+    another pod's.
     """
 
     index: int
@@ -60,6 +61,7 @@ class GpuUse:
     sick: str
     uses: tuple[Use, ...]
     unregistered: tuple[Unregistered, ...] = ()
+    bare: tuple[Unregistered, ...] = ()
     bypassing: int = 0
 
     @property
@@ -137,6 +139,7 @@ def look(sources: Sources) -> NodeFacts:
                 sick.get(GpuUuid(gpu.uuid), ""),
                 tuple(uses),
                 tuple(now.unregistered) if now else (),
+                tuple(now.bare) if now else (),
                 audit.standing.get(gpu.uuid, 0),
             )
         )

@@ -59,8 +59,10 @@ class Generation:
         """The driver with our library before it."""
         return self.folder / SHARED
 
-    def edits(self, ours: Path) -> Edits:
+    def edits(self, ours: Path | None) -> Edits:
         """What a tenant's container is shown of the driver; the folder `ours` has the tenant's own libcuda and NVML.
+
+        None leaves the driver's own two, for a tenant that is not enforced.
 
         Files are mounted one by one into the loader's own folders, for images without LD_LIBRARY_PATH, and the whole
         tree where images made for CUDA look; the origin stands at its path on the node, where the hook opens it.
@@ -68,13 +70,18 @@ class Generation:
         mounts = [Mount(self.origin, self.origin), Mount(self.shared, CUDA_IMAGE_FOLDER)]
         for file in sorted((self.shared / "lib64").iterdir()):
             substituted = stem(file.name) in SUBSTITUTED
-            host = ours / f"{stem(file.name)}.1" if substituted else file.resolve()
+            host = self._in_place_of(file.name, ours) if substituted else file.resolve()
             if substituted:
                 mounts.append(Mount(host, CUDA_IMAGE_FOLDER / "lib64" / file.name))
             mounts += [Mount(host, folder / file.name) for folder in LOADER_FOLDERS]
         programs = sorted((self.shared / "bin").iterdir())
         mounts += [Mount(program, PROGRAM_FOLDER / program.name) for program in programs]
         return Edits(mounts=tuple(mounts))
+
+    def _in_place_of(self, name: str, ours: Path | None) -> Path:
+        if ours is not None:
+            return ours / f"{stem(name)}.1"
+        return self.libcuda if stem(name) == SUBSTITUTED[0] else self.libnvml
 
 
 class DriverVolume:

@@ -1,0 +1,121 @@
+"""Whole GPUs are not gated: the program has the driver itself, and the engine knows it all the same."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import aliquot.bench
+from aliquot.arbiter.records import TenantStatus
+from aliquot.bench.scene import SPIN_PTX, native_client
+from aliquot.standalone.engine import Engine
+
+from .conftest import Aliquot, eventually
+
+# What a program finds: whether the library answers for the driver and how often it counted, and what may be allocated.
+PROGRAM = """
+import ctypes, json, sys, time
+from pathlib import Path
+cuda, context, module, kernel, pointer = ctypes.CDLL("libcuda.so.1"), *(ctypes.c_void_p() for _ in range(4))
+total, free = ctypes.c_size_t(), ctypes.c_size_t()
+def ok(code): assert code == 0, code
+ok(cuda.cuInit(0)); ok(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)); ok(cuda.cuCtxSetCurrent(context))
+ok(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+ok(cuda.cuModuleLoadData(ctypes.byref(module), Path(sys.argv[1]).read_bytes() + bytes(1)))
+ok(cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"spin_ns"))
+duration = ctypes.c_uint64(1_000_000)
+parameters = (ctypes.c_void_p * 1)(ctypes.addressof(duration))
+for _ in range(20):
+    ok(cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)); ok(cuda.cuCtxSynchronize())
+    time.sleep(0.01)
+much = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(6 << 30))
+names = "size mode launches waits passes unknown_names mapped_symbols names wants returns drains".split()
+stats = (ctypes.c_uint64 * 64)(64 * 8)
+counted = None
+if hasattr(cuda, "aliquot_stats"):
+    cuda.aliquot_stats(stats)
+    counted = dict(zip(names, stats))
+print(json.dumps({"total_mib": total.value >> 20, "alloc": much, "counted": counted}))
+"""
+SPIN = str(Path(aliquot.bench.__file__).with_name(SPIN_PTX))
+
+
+def found(aliquot_cli: Aliquot, *words: str, around: tuple[str, ...] = ()) -> dict:
+    """What the program finds under `aliquot run` with these options."""
+    done = aliquot_cli("run", "--emulate", "h100", *words, "--", *around, sys.executable, "-c", PROGRAM, SPIN)
+    assert 0 == done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def engine():
+    """An engine with two emulated H100 and a short window."""
+    with Engine.start(emulate="h100x2", window_ms=2000) as engine:
+        yield engine
+
+
+def status_of(engine: Engine, gpu: int, name: str) -> TenantStatus:
+    """A tenant on a GPU as the arbiter tells it."""
+    uuid = engine.gpus[gpu].uuid
+    (status,) = (each for each in engine.arbiter.status().gpus if each.uuid == uuid)
+    return next(tenant for tenant in status.tenants if tenant.name == name)
+
+
+@pytest.mark.parametrize("around", [(), ("env", "-i")], ids=["plain", "env -i"])
+def test_a_run_of_a_whole_gpu_has_the_bare_driver(aliquot_cli: Aliquot, around: tuple[str, ...]):
+    """Nothing of ours is loaded, and all of the GPU's memory is there; a cleared environment changes nothing."""
+    seen = found(aliquot_cli, around=around)
+
+    assert (0, None) == (seen["alloc"], seen["counted"])
+    assert seen["total_mib"] > 80_000
+
+
+def test_a_whole_gpu_is_gated_when_that_is_asked_for(aliquot_cli: Aliquot):
+    """With --enforce all the library stands before the driver, and launches are counted."""
+    counted = found(aliquot_cli, "--enforce", "all")["counted"]
+
+    assert counted["launches"] >= 20
+    assert counted["wants"] >= 1
+
+
+def test_memory_alone_is_held_and_no_launch_waits(aliquot_cli: Aliquot):
+    """With a memory limit on a whole GPU the limit holds; the program asks for no turn and gives none back."""
+    seen = found(aliquot_cli, "--gpu-mem", "4Gi")
+
+    assert [4096, 2] == [seen["total_mib"], seen["alloc"]]
+    assert [0, 0, 0] == [seen["counted"][name] for name in ("wants", "waits", "returns")]
+    assert seen["counted"]["launches"] >= 20
+
+
+def test_a_shared_gpu_is_always_enforced(aliquot_cli: Aliquot):
+    """A part of a GPU that is not to be enforced is refused in one sentence, with status 2."""
+    done = aliquot_cli.run("--gpu-request", "0.5", "--enforce", "memory", "--", "true")
+
+    assert 2 == done.returncode
+    assert "aliquot: --enforce memory needs whole GPUs, --gpu-request is 0.50" in done.stderr
+
+
+def test_what_is_not_gated_is_measured_and_known(engine: Engine, tmp_path: Path):
+    """The arbiter tells the tenant's use, memory and processes by NVML; none of them counts as unregistered.
+
+    Beside it a share of another GPU is gated, and what is on a GPU of its own takes nothing from it.
+    """
+    whole = engine.spawn("whole", native_client("steady", "1000000")(tmp_path / "a"), request_milli=1000, gpu=0)
+    share = engine.spawn("share", native_client("steady", "1000000")(tmp_path / "b"), request_milli=500, gpu=1)
+    eventually(lambda: status_of(engine, 0, "whole").usage > 0.5, "its use is measured")
+    seen, held = status_of(engine, 0, "whole"), status_of(engine, 1, "share")
+    first = next(gpu for gpu in engine.arbiter.status().gpus if gpu.uuid == engine.gpus[0].uuid)
+
+    assert ("never", 1, 0) == (seen.enforce, seen.processes, seen.handovers)
+    assert seen.memory_used_mib > 0
+    assert seen.charged_ns > 0
+    assert first.busy > 0.5
+    assert ([], [whole.pid]) == ([each.pid for each in first.unregistered], [each.pid for each in first.bare])
+    assert ("all", 1) == (held.enforce, held.processes)
+    assert held.handovers >= 1
+    assert "none (the bare driver)" == whole.injection
+    whole.end()
+    share.end()
