@@ -5,6 +5,8 @@
  * milliseconds, so what differs is the hook. Without a hook both are the same function.
  *
  *   aliquot-bench-driver launch PTX ROUNDS OUT     per round: ns per launch through libcuda.so.1, ns per launch direct
+ *   aliquot-bench-driver streams PTX ROUNDS OUT    the same, each launch into the next of eight streams
+ *   aliquot-bench-driver switch PTX ROUNDS OUT     the same, each launch between cuCtxPushCurrent and cuCtxPopCurrent
  *   aliquot-bench-driver memory PTX ROUNDS OUT     per round: ns of one cuMemAlloc through libcuda.so.1, ns direct
  *   aliquot-bench-driver syscalls PTX ROUNDS OUT   one line: system calls of the launching thread in 100 ROUNDS
  *                                                  launches through libcuda.so.1, and in as many direct ones
@@ -29,21 +31,28 @@
 
 #define BATCH 100
 #define WARM_ROUNDS 50
+#define STREAMS 8
 #define ALLOCATION_BYTES (1u << 20)
 #define MARK 0x41515542 /* a prctl option that no kernel knows: brackets what is counted */
 
 typedef int (*alloc_fn)(uint64_t *, size_t);
 typedef int (*free_fn)(uint64_t);
 typedef int (*sync_fn)(void);
+typedef int (*push_fn)(void *);
+typedef int (*pop_fn)(void **);
+enum launching { ONE_STREAM, MANY_STREAMS, SWITCHING };
 
-static struct {
+static struct side {
     launch_fn launch;
     alloc_fn alloc;
     free_fn release;
     sync_fn sync;
+    push_fn push;
+    pop_fn pop;
 } hooked, direct;
 
-static void *kernel, *spin;
+static void *kernel, *spin, *context, *streams[STREAMS];
+static enum launching launching;
 
 const char *program_name = "aliquot-bench-driver";
 
@@ -70,39 +79,47 @@ static int look_for_driver(struct dl_phdr_info *object, size_t size, void *found
     return 0;
 }
 
+static struct side side_of(void *library) {
+    return (struct side){.launch = (launch_fn)need(library, "cuLaunchKernel"),
+                         .alloc = (alloc_fn)need(library, "cuMemAlloc_v2"),
+                         .release = (free_fn)need(library, "cuMemFree_v2"),
+                         .sync = (sync_fn)need(library, "cuCtxSynchronize"),
+                         .push = (push_fn)need(library, "cuCtxPushCurrent_v2"),
+                         .pop = (pop_fn)need(library, "cuCtxPopCurrent_v2")};
+}
+
 static void open_driver(const char *ptx_path) {
     void *behind = NULL, *module, *library = open_cuda(ptx_path, &module);
     CALL(library, (void **, void *, const char *), cuModuleGetFunction, &kernel, module, "spin_ns_none");
     CALL(library, (void **, void *, const char *), cuModuleGetFunction, &spin, module, "spin_ns");
-    hooked.launch = (launch_fn)need(library, "cuLaunchKernel");
-    hooked.alloc = (alloc_fn)need(library, "cuMemAlloc_v2");
-    hooked.release = (free_fn)need(library, "cuMemFree_v2");
-    hooked.sync = (sync_fn)need(library, "cuCtxSynchronize");
+    hooked = side_of(library);
+    CALL(library, (void **), cuCtxGetCurrent, &context);
+    for (int i = 0; i < STREAMS; i++)
+        CALL(library, (void **, unsigned), cuStreamCreate, &streams[i], 1);
     dl_iterate_phdr(look_for_driver, &behind);
-    direct = hooked;
-    if (behind) {
-        direct.launch = (launch_fn)need(behind, "cuLaunchKernel");
-        direct.alloc = (alloc_fn)need(behind, "cuMemAlloc_v2");
-        direct.release = (free_fn)need(behind, "cuMemFree_v2");
-        direct.sync = (sync_fn)need(behind, "cuCtxSynchronize");
-    } else {
+    direct = behind ? side_of(behind) : hooked;
+    if (!behind)
         fprintf(stderr, "aliquot-bench-driver: no second libcuda is loaded; the difference will be zero\n");
-    }
 }
 
-static void launch_batch(launch_fn launch, int count) {
+static void launch_batch(const struct side *side, int count) {
     uint64_t duration_ns = 0;
-    void *parameters[] = {&duration_ns};
+    void *parameters[] = {&duration_ns}, *popped;
     for (int i = 0; i < count; i++) {
-        int code = launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
+        void *stream = launching == MANY_STREAMS ? streams[i % STREAMS] : NULL;
+        if (launching == SWITCHING)
+            side->push(context);
+        int code = side->launch(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+        if (launching == SWITCHING)
+            side->pop(&popped);
         if (code)
             fail("cuLaunchKernel", code);
     }
 }
 
-static double timed_launches(launch_fn launch) {
+static double timed_launches(const struct side *side) {
     uint64_t began = now_ns();
-    launch_batch(launch, BATCH);
+    launch_batch(side, BATCH);
     uint64_t ended = now_ns();
     hooked.sync();
     return (double)(ended - began) / BATCH;
@@ -126,11 +143,11 @@ static void measure(int memory, int rounds, FILE *out) {
             through = timed_allocation(hooked.alloc, hooked.release);
             without = timed_allocation(direct.alloc, direct.release);
         } else if (i & 1) {
-            through = timed_launches(hooked.launch);
-            without = timed_launches(direct.launch);
+            through = timed_launches(&hooked);
+            without = timed_launches(&direct);
         } else {
-            without = timed_launches(direct.launch);
-            through = timed_launches(hooked.launch);
+            without = timed_launches(&direct);
+            through = timed_launches(&hooked);
         }
         if (i >= 0)
             fprintf(out, "%.2f %.2f\n", through, without);
@@ -193,7 +210,7 @@ static void count_syscalls(const char *ptx_path, int rounds, FILE *out) {
         raise(SIGSTOP);
         open_driver(ptx_path);
         for (int i = -WARM_ROUNDS; i < rounds; i++) {
-            launch_fn sides[] = {hooked.launch, direct.launch};
+            const struct side *sides[] = {&hooked, &direct};
             for (int side = 0; side < 2; side++) {
                 prctl(MARK, i < 0 ? 0 : side + 1, 0, 0, 0);
                 launch_batch(sides[side], BATCH);
@@ -210,7 +227,7 @@ static void count_syscalls(const char *ptx_path, int rounds, FILE *out) {
 
 int main(int argc, char **argv) {
     if (argc != 5 || atoi(argv[3]) < 1) {
-        fprintf(stderr, "usage: aliquot-bench-driver launch|memory|syscalls|turns PTX ROUNDS OUT\n");
+        fprintf(stderr, "usage: aliquot-bench-driver launch|streams|switch|memory|syscalls|turns PTX ROUNDS OUT\n");
         return 1;
     }
     FILE *out = fopen(argv[4], "w");
@@ -223,6 +240,7 @@ int main(int argc, char **argv) {
         take_turns(atoi(argv[3]), out);
     } else {
         open_driver(argv[2]);
+        launching = !strcmp(argv[1], "streams") ? MANY_STREAMS : !strcmp(argv[1], "switch") ? SWITCHING : ONE_STREAM;
         measure(!strcmp(argv[1], "memory"), atoi(argv[3]), out);
     }
     return fclose(out) ? 1 : 0;

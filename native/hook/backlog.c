@@ -87,6 +87,18 @@ static void reap(struct gate_entry *entry, uint64_t now)
     }
 }
 
+/* Takes out what was reached; an own_answer. */
+int backlog_look(struct gate_entry *entry)
+{
+    struct own_call call;
+    enum own_answer answer = entry->used ? own_begin(&call, entry->context, entry->life, false) : OWN_BUSY;
+    if (answer == OWN_YES) {
+        reap(entry, now_ns());
+        own_end(&call);
+    }
+    return answer;
+}
+
 /* How long the GPU is thought to need for what is queued. What takes longer than thought goes on counting as nothing
  * itself, but makes what is behind it as much longer. */
 static uint64_t left(const struct gate_entry *entry, uint64_t now)
@@ -168,15 +180,10 @@ static void pause_for(struct gate_entry *entry, uint64_t waited, uint64_t now)
 void backlog_wait(struct gate_entry *entry)
 {
     uint64_t start = now_ns(), now = start;
-    struct own_call call;
     if (fits(entry, now) || now < entry->record->lifted_until_ns)
         return;
     for (COUNT(bounded);; now = now_ns()) {
-        enum own_answer answer = own_begin(&call, entry->context, entry->life, false);
-        if (answer == OWN_YES) {
-            reap(entry, now);
-            own_end(&call);
-        }
+        int answer = backlog_look(entry);
         if (answer == OWN_GONE || atomic_load(&own_leaving) || fits(entry, now)) {
             entry->record->strikes = 0;
             return;

@@ -9,8 +9,8 @@
 #include "hook.h"
 #include <x86intrin.h>
 
-#define GATE_WAYS 4
-#define GATE_ENTRIES 32
+#define GATE_WAYS 8
+#define GATE_ENTRIES 64
 #define GATE_CLOSED 3u /* no grant word ends in it: the slow path is taken */
 #define CHECKPOINTS 8
 
@@ -43,7 +43,7 @@ struct gate_entry {
 } __attribute__((aligned(64)));
 
 struct gate_thread {
-    void *keys[GATE_ENTRIES];
+    void *keys[GATE_ENTRIES] __attribute__((aligned(64)));
     struct gate_entry entries[GATE_ENTRIES];
     struct gate_thread *next;
     unsigned turn;
@@ -58,6 +58,7 @@ HIDDEN void gate_checkpoint(struct gate_entry *entry);
 /* threads.c */
 HIDDEN struct gate_entry *entry_of(void *stream, bool own);
 /* backlog.c */
+HIDDEN int backlog_look(struct gate_entry *entry);
 HIDDEN bool backlog_add(struct gate_entry *entry, uint64_t now);
 HIDDEN void backlog_wait(struct gate_entry *entry);
 HIDDEN uint64_t backlog_bound(const struct gate_entry *entry);
@@ -78,9 +79,11 @@ static inline void *gate_key(void *stream, bool own)
     return context ? context + (stream == STREAM_PER_THREAD || (!stream && own) ? 2 : 1) : NULL;
 }
 
+/* Mixed twice: handles that lie at even distances must not share a set. */
 static inline unsigned gate_set(const void *key)
 {
-    return (unsigned)(((uintptr_t)key * 0x9E3779B97F4A7C15u) >> 61) * GATE_WAYS;
+    uint64_t mixed = (uintptr_t)key * 0x9E3779B97F4A7C15u;
+    return (unsigned)(((mixed ^ mixed >> 32) * 0xFF51AFD7ED558CCDu) >> 61) * GATE_WAYS;
 }
 
 static inline bool gate_open(const struct gate_entry *entry, uint32_t word)

@@ -225,8 +225,10 @@ struct gate_entry *entry_of(void *stream, bool own)
         entry->epoch = epoch; /* something else ended */
         return entry;
     }
-    if (thread->keys[at])
+    if (thread->keys[at]) { /* what it knows of its launches is not lost */
         own_stream_gone(entry);
+        backlog_look(entry);
+    }
     thread->keys[at] = NULL;
     if (!fill(entry, stream, own, context))
         return NULL;

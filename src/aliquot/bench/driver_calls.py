@@ -4,8 +4,10 @@ Method: a C program (native/bench/driver_bench.c) runs as the only tenant of a G
 libcuda.so.1, which is the hook, and the same calls straight into the driver that the hook opened: same process, same
 context, alternating within milliseconds. A batch is 100 launches of an empty kernel, timed without the wait that
 follows. `gate_ns_p50` is the difference of the two medians, `gate_ns_p99` of the two 99th percentiles (of batch means,
-so a single slow launch shows with a hundredth of its length). System calls are those of the launching thread, counted
-by ptrace within the batches: those through the hook less those of as many direct launches.
+so a single slow launch shows with a hundredth of its length). `gate_ns_p50_streams` launches into eight streams in
+turn; `gate_ns_p50_switch` makes the context current before each launch and another after it, all through the same
+library. System calls are those of the launching thread, counted by ptrace within the batches: those through the hook
+less those of as many direct launches.
 
 On the emulated driver the difference is as real as on a GPU, for the hook's code is the same; its caches are not
 disturbed by a real driver's, so expect a few nanoseconds more on one.
@@ -45,15 +47,24 @@ def _parse(out: Path) -> list[tuple[float, float]]:
     return [(float(through), float(direct)) for through, direct in pairs]
 
 
+def _median_difference(rows: list[tuple[float, float]]) -> float:
+    through, direct = zip(*rows, strict=True)
+    return round(percentile(through, 50) - percentile(direct, 50), 2)
+
+
 def gate(emulate: str | None, rounds: int = ROUNDS) -> dict[str, Any]:
     """ns per launch through the hook minus without, and system calls per launch."""
     with scene(emulate) as stage:
         through, direct = zip(*_rows(stage, "launch", rounds), strict=True)
+        streams = _median_difference(_rows(stage, "streams", rounds))
+        switch = _median_difference(_rows(stage, "switch", rounds))
         calls, driver_calls = _rows(stage, "syscalls", SYSCALL_ROUNDS)[0]
         launches = SYSCALL_ROUNDS * BATCH
         return {
-            "gate_ns_p50": round(percentile(through, 50) - percentile(direct, 50), 2),
+            "gate_ns_p50": _median_difference([*zip(through, direct, strict=True)]),
             "gate_ns_p99": round(percentile(through, 99) - percentile(direct, 99), 2),
+            "gate_ns_p50_streams": streams,
+            "gate_ns_p50_switch": switch,
             "syscalls_per_launch": max(0.0, calls - driver_calls) / launches,
             "driver_syscalls_per_launch": driver_calls / launches,
             "direct_ns_p50": percentile(direct, 50),

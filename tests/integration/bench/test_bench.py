@@ -21,12 +21,14 @@ def figures(*argv: str, command=bench) -> dict:
 
 
 def test_the_gate_is_free_of_system_calls():
-    """Launches through the hook make hardly more system calls than direct ones, and cost well under a microsecond."""
+    """Launches through the hook make hardly more system calls than direct ones and cost little, whatever the stream."""
     seen = figures("gate")
 
-    assert {"gate_ns_p50", "gate_ns_p99", "syscalls_per_launch", "emulated", "gpu"} <= set(seen)
+    assert {"gate_ns_p99", "emulated", "gpu"} <= set(seen)
     assert seen["syscalls_per_launch"] < 0.5
-    assert seen["gate_ns_p50"] < 500
+    assert seen["gate_ns_p50"] < 200
+    assert seen["gate_ns_p50_streams"] < 200
+    assert seen["gate_ns_p50_switch"] < 200
 
 
 def test_handovers_are_seen():
