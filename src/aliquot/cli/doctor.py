@@ -97,7 +97,7 @@ def _driver() -> list[Finding]:
     from aliquot.driver.discovery import NoDriver, find_driver, list_gpus
     from aliquot.model.quantities import format_mib
 
-    emulate = "use an emulated GPU: aliquot run --emulate v100 -- ..."
+    emulate = "use an emulated GPU: aliquot run --emulate h100 -- ..."
     try:
         driver = find_driver()
     except NoDriver:

@@ -13,7 +13,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
         "a third of a GPU, up to two thirds while others are idle, with 4 GiB of its memory",
         "aliquot run --gpu-request .3 --gpu-limit .6 --gpu-mem 4Gi -- python train.py",
     ),
-    "up": ("two emulated GPUs, the dashboard on port 9000", "aliquot up --emulate v100x2 --port 9000"),
+    "up": ("two emulated GPUs, the dashboard on port 9000", "aliquot up --emulate h100x2 --port 9000"),
     "apply": ("what is in a file", "aliquot apply -f examples/neighbours.yaml"),
     "get": ("every GPU, for a program", "aliquot get gpus -o json"),
     "describe": ("one SharePod with its events", "aliquot describe research/notebook"),

@@ -110,10 +110,10 @@ def _this_machine() -> tuple[str, Topology, tuple[str, ...], dict[int, int]]:
         try:
             gpus, source = list_gpus(find_driver().libnvml), "this machine"
         except NoDriver as error:
-            hint = "Give a file with what nvidia-smi topo -m printed, or: aliquot topo --emulate v100x8"
+            hint = "Give a file with what nvidia-smi topo -m printed, or: aliquot topo --emulate h100x8"
             raise NoDriver(f"{str(error).split('. Try ')[0]}. {hint}") from None
     if not gpus:
-        raise NoDriver("the NVIDIA driver shows no GPU. Try an emulated machine: aliquot topo --emulate v100x8")
+        raise NoDriver("the NVIDIA driver shows no GPU. Try an emulated machine: aliquot topo --emulate h100x8")
     return source, gpu_topology(gpus), tuple(gpu.model for gpu in gpus), taken
 
 

@@ -58,7 +58,7 @@ def find_driver() -> DriverLibraries:
     """
     for name in (CUDA, NVML):
         if not candidates(name):
-            raise NoDriver(f"no NVIDIA driver here ({name} not found). An emulated GPU stands in with: --emulate v100")
+            raise NoDriver(f"no NVIDIA driver here ({name} not found). An emulated GPU stands in with: --emulate h100")
     return DriverLibraries(candidates(CUDA)[0], candidates(NVML)[0])
 
 
@@ -73,7 +73,7 @@ def list_gpus(libnvml: Path) -> list[Gpu]:
     )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
-        raise NoDriver(f"{libnvml} does not answer ({reason}). Look with: nvidia-smi; or use --emulate v100")
+        raise NoDriver(f"{libnvml} does not answer ({reason}). Look with: nvidia-smi; or use --emulate h100")
     return msgspec.json.decode(done.stdout, type=list[Gpu])
 
 

@@ -21,7 +21,7 @@ from aliquot.topology import Topology
 DEVICES: Final = Path("/dev")
 CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 FAULTS: Final = "faults"
-WAY_OUT: Final = "Try an emulated GPU: aliquot node --emulate v100x2"
+WAY_OUT: Final = "Try an emulated GPU: aliquot node --emulate h100x2"
 
 
 class UnknownMachine(UserError):

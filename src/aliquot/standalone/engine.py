@@ -3,7 +3,7 @@
 Everything a tenant needs is made here and taken away here: its place in the books, its record at the arbiter, its
 folder. `aliquot up` serves an engine to others, the demonstration and the benchmarks use one in their own process:
 
-    with Engine.start(emulate="v100") as engine:
+    with Engine.start(emulate="h100") as engine:
         tenant = engine.spawn("a", ["python", "train.py"], None, request_milli=300, limit_milli=600, memory_mib=2048)
         tenant.wait()
 """

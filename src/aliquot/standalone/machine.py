@@ -114,5 +114,5 @@ def find_machine(spec: str | None, directory: Path) -> Machine:
     driver = find_driver()
     gpus = list_gpus(driver.libnvml)
     if not gpus:
-        raise NoDriver("the NVIDIA driver shows no GPU. Try an emulated one: aliquot run --emulate v100 -- ...")
+        raise NoDriver("the NVIDIA driver shows no GPU. Try an emulated one: aliquot run --emulate h100 -- ...")
     return Machine(driver.libcuda, driver.libnvml, gpus)

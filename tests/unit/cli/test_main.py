@@ -153,7 +153,7 @@ def test_without_gpu_and_emulation_the_emulation_is_offered(tmp_path):
     """A run on a machine without a driver says so and offers an emulated GPU."""
     done = aliquot("run", "--", "true", ALIQUOT_RUNTIME_DIR=str(tmp_path / "r"))
 
-    assert (1, True) == (done.returncode, "--emulate v100" in done.stderr)
+    assert (1, True) == (done.returncode, "--emulate h100" in done.stderr)
 
 
 @pytest.mark.parametrize(("usage", "limit"), [(0.0, 300), (0.5, 1000), (1.0, 999), (1.2, 1000)])

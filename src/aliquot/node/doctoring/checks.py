@@ -34,7 +34,7 @@ def examine(host: Host) -> list[Finding]:
 
 def _driver(host: Host) -> Iterator[Finding]:
     if host.no_driver:
-        way_out = "install the NVIDIA driver, or name its root with --driver-root; to try without: --emulate v100x2"
+        way_out = "install the NVIDIA driver, or name its root with --driver-root; to try without: --emulate h100x2"
         yield Finding("driver", "fault", host.no_driver, way_out)
     elif host.driver:
         yield Finding("driver", "ok", host.driver)
