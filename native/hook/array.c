@@ -1,91 +1,102 @@
-/* array.c: textures and surfaces. The size is computed from the descriptor and corrected by the driver's own
- * requirements where it tells them. Sparse and deferred arrays bring their memory by cuMemCreate.
+/* array.c: textures and surfaces.
+ *
+ * What an array takes is known only to the driver, which tells it of deferred arrays alone. So an upper bound is charged:
+ * rows are padded, and rows and layers are grouped in blocks of a power of two, no higher than the array needs. Sparse
+ * and deferred arrays bring their memory by cuMemCreate.
  */
 #include "charge.h"
 
-static uint64_t element_bytes(int format)
+#define ROW_BYTES 512
+#define BLOCK_ROWS 8     /* the lowest block of rows */
+#define BLOCKS_MOST 16   /* blocks on top of each other in one group */
+#define LAYERS_MOST 32
+
+enum { BC1 = 0x91, BC1_SRGB, BC4_UNORM = 0x97, BC4_SNORM, BC7_SRGB = 0x9e, PLANAR = 0x9f, PLANAR_END = 0xbf,
+       PACKED8 = 0xc0, PACKED16 = 0xc3, PACKED8_SIGNED = 0xc6, PACKED16_SIGNED = 0xc9, PACKED_END = 0xcb };
+
+/* Bytes of one channel of one element. */
+static uint64_t channel_bytes(int format)
 {
     switch (format) {
+    case 0x01: case 0x08: return 1;
     case 0x02: case 0x09: case 0x10: return 2;
     case 0x03: case 0x0a: case 0x20: return 4;
-    default: return format <= 0x20 ? 1 : 8; /* formats with a block or plane layout: an upper bound */
     }
+    if (format >= PACKED8 && format <= PACKED_END)
+        return format < PACKED16 || (format >= PACKED8_SIGNED && format < PACKED16_SIGNED) ? 1 : 2;
+    return 8; /* more than any that cuda.h has */
+}
+
+static uint64_t times(uint64_t a, uint64_t b)
+{
+    return b && a > UINT64_MAX / b ? UINT64_MAX : a * b;
+}
+
+/* `count` in groups of a power of two, up to `most`, that is no more than twice too large. */
+static uint64_t grouped(uint64_t count, uint64_t most)
+{
+    uint64_t group = 1;
+    while (group < most && group < count)
+        group *= 2;
+    return round_up(count, group);
 }
 
 static uint64_t bytes_of(uint64_t width, uint64_t height, uint64_t depth, int format, unsigned channels)
 {
-    uint64_t bytes = width * (height ? height : 1) * (depth ? depth : 1) * element_bytes(format) * (channels ? channels : 1);
-    return granules(bytes);
+    uint64_t element = times(channel_bytes(format), channels ? channels : 1);
+    if (format >= BC1 && format <= BC7_SRGB) { /* blocks of 4 x 4 elements, whatever the channels */
+        bool half = format == BC1 || format == BC1_SRGB || format == BC4_UNORM || format == BC4_SNORM;
+        element = half ? 8 : 16;
+        width = round_up(width, 4) / 4;
+        height = round_up(height, 4) / 4;
+    } else if (format >= PLANAR && format <= PLANAR_END) {
+        element = 8; /* all planes of an element together, 16 bits each */
+    }
+    uint64_t rows = height > 1 ? times(grouped(round_up(height, BLOCK_ROWS) / BLOCK_ROWS, BLOCKS_MOST), BLOCK_ROWS) : 1;
+    uint64_t layers = depth > 1 ? grouped(depth, LAYERS_MOST) : 1;
+    return times(times(round_up(times(width, element), ROW_BYTES), rows), layers);
 }
 
-static CUresult made(CUresult result, struct slot *slot, void **array, uint64_t charge, int requirements)
-{
-    struct array_requirements need = {0};
-    if (slot && result == CUDA_SUCCESS &&
-        REAL_AT(requirements, struct array_requirements *, void *, int)(&need, *array, slot->device) == CUDA_SUCCESS &&
-        need.bytes > charge && memory_reserve(slot, need.bytes - charge))
-        charge = need.bytes;
-    return charge_done(result, slot, LEDGER_ARRAY, array ? (uintptr_t)*array : 0, charge);
-}
+#define CREATE(name, type, how, deep)                                                                                   \
+    CUresult name(enum aliquot_symbol symbol, void **array, const struct type *desc)                                   \
+    {                                                                                                                  \
+        struct slot *slot = desc && !(how) ? charged_slot() : NULL;                                                    \
+        uint64_t charge = slot ? bytes_of(desc->width, desc->height, deep, desc->format, desc->channels) : 0;          \
+        if (!charge_begin(slot, charge))                                                                               \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
+        CUresult result = REAL_AT(symbol, void **, const struct type *)(array, desc);                                  \
+        return charge_end(result, slot, LEDGER_ARRAY, array ? (uintptr_t)*array : 0, charge);                          \
+    }
+CREATE(on_array_create, array_v2, false, 1)
+CREATE(on_array_create_v1, array_v1, false, 1)
+CREATE(on_array3d_create, array3d_v2, desc->flags & (ARRAY_SPARSE | ARRAY_DEFERRED), desc->depth)
+CREATE(on_array3d_create_v1, array3d_v1, false, desc->depth)
 
-CUresult on_array_create(enum aliquot_symbol symbol, void **array, const struct array_v2 *desc)
+/* The levels one after another. */
+static uint64_t mipmap_bytes(const struct array3d_v2 *desc, unsigned levels)
 {
-    struct slot *slot = desc ? charged_slot() : NULL;
-    uint64_t charge = slot ? bytes_of(desc->width, desc->height, 1, desc->format, desc->channels) : 0;
-    if (slot && !memory_reserve(slot, charge))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL_AT(symbol, void **, const struct array_v2 *)(array, desc);
-    return made(result, slot, array, charge, SYM_cuArrayGetMemoryRequirements);
-}
-
-CUresult on_array_create_v1(enum aliquot_symbol symbol, void **array, const struct array_v1 *desc)
-{
-    struct slot *slot = desc ? charged_slot() : NULL;
-    uint64_t charge = slot ? bytes_of(desc->width, desc->height, 1, desc->format, desc->channels) : 0;
-    if (slot && !memory_reserve(slot, charge))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL_AT(symbol, void **, const struct array_v1 *)(array, desc);
-    return made(result, slot, array, charge, SYM_cuArrayGetMemoryRequirements);
-}
-
-CUresult on_array3d_create(enum aliquot_symbol symbol, void **array, const struct array3d_v2 *desc)
-{
-    struct slot *slot = desc && !(desc->flags & (ARRAY_SPARSE | ARRAY_DEFERRED)) ? charged_slot() : NULL;
-    uint64_t charge = slot ? bytes_of(desc->width, desc->height, desc->depth, desc->format, desc->channels) : 0;
-    if (slot && !memory_reserve(slot, charge))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL_AT(symbol, void **, const struct array3d_v2 *)(array, desc);
-    return made(result, slot, array, charge, SYM_cuArrayGetMemoryRequirements);
-}
-
-CUresult on_array3d_create_v1(enum aliquot_symbol symbol, void **array, const struct array3d_v1 *desc)
-{
-    struct slot *slot = desc ? charged_slot() : NULL;
-    uint64_t charge = slot ? bytes_of(desc->width, desc->height, desc->depth, desc->format, desc->channels) : 0;
-    if (slot && !memory_reserve(slot, charge))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL_AT(symbol, void **, const struct array3d_v1 *)(array, desc);
-    return made(result, slot, array, charge, SYM_cuArrayGetMemoryRequirements);
+    uint64_t charge = 0;
+    for (unsigned level = 0; level < levels && level < 32; level++) {
+        uint64_t width = desc->width >> level, height = desc->height >> level, depth = desc->depth >> level, more;
+        more = bytes_of(width ? width : 1, desc->height && !height ? 1 : height, depth, desc->format, desc->channels);
+        charge = charge > UINT64_MAX - more ? UINT64_MAX : charge + more;
+    }
+    return charge;
 }
 
 CUresult on_mipmap_create(enum aliquot_symbol symbol, void **array, const struct array3d_v2 *desc, unsigned levels)
 {
     struct slot *slot = desc && !(desc->flags & (ARRAY_SPARSE | ARRAY_DEFERRED)) ? charged_slot() : NULL;
-    uint64_t charge = 0;
-    for (unsigned level = 0; slot && level < levels && level < 32; level++) {
-        uint64_t width = desc->width >> level, height = desc->height >> level, depth = desc->depth >> level;
-        charge += bytes_of(width ? width : 1, height, depth, desc->format, desc->channels);
-    }
-    if (slot && !memory_reserve(slot, charge))
+    uint64_t charge = slot ? mipmap_bytes(desc, levels) : 0;
+    if (!charge_begin(slot, charge))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, const struct array3d_v2 *, unsigned)(array, desc, levels);
-    return made(result, slot, array, charge, SYM_cuMipmappedArrayGetMemoryRequirements);
+    return charge_end(result, slot, LEDGER_ARRAY, array ? (uintptr_t)*array : 0, charge);
 }
 
 CUresult on_handle_destroy(enum aliquot_symbol symbol, void *handle)
 {
-    CUresult result = REAL_AT(symbol, void *)(handle);
-    if (result == CUDA_SUCCESS)
-        charge_drop(LEDGER_ARRAY, (uintptr_t)handle);
-    return result;
+    struct ledger_entry entry;
+    bool known = ledger_take(LEDGER_ARRAY, (uintptr_t)handle, &entry);
+    return charge_freed(REAL_AT(symbol, void *)(handle), known, &entry);
 }

@@ -1,23 +1,70 @@
-/* charge.h: what the allocating entry points share. */
+/* charge.h: what the files that charge memory share.
+ *
+ * The rules: reserve before the driver is asked; take an entry out before the driver frees and put it back when it did
+ * not, since the next allocation may have the same address; one locked operation for each change. An allocation holds
+ * the slot's books, shared, from its reservation to its entry. One that was refused holds them alone and has what can be
+ * spared returned first, so nobody is refused for what another thread is about to give back.
+ */
 #ifndef ALIQUOT_CHARGE_H
 #define ALIQUOT_CHARGE_H
 
 #include "hook.h"
 
-/* The driver's smallest unit of linear memory. Saturates: an absurd size stays absurd. */
+#define PAGE_BYTES (2ull << 20) /* the driver's unit of memory */
+
+/* Saturates: an absurd size stays absurd. */
+static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
+{
+    return bytes > UINT64_MAX - (unit - 1) ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
+}
 static inline uint64_t granules(uint64_t bytes)
 {
-    return bytes > UINT64_MAX - 511 ? UINT64_MAX : (bytes + 511) & ~511ull;
+    return round_up(bytes, 512);
 }
 
+/* lease.c: false = over the limit. MEMORY_AT_HAND: only what is leased already. */
+enum memory_how { MEMORY_ASK, MEMORY_AT_HAND };
+bool memory_reserve(struct slot *slot, uint64_t bytes, enum memory_how how);
+uint64_t memory_charged(struct slot *slot, const aliquot_page *page);
+
+/* charge.c */
 /* The slot that pays for the current context's allocations; NULL: nobody (no context, no tenant). */
 struct slot *charged_slot(void);
 /* What the current context's memory ends with: a context of the program's own making is its own key; the primary one,
  * and the green ones that are views of it, stand under their slot. */
 uint64_t whose(struct slot *slot);
-/* Enters a reserved charge when the driver agreed, gives it back when not; returns `result`. */
-CUresult charge_done(CUresult result, struct slot *slot, uint32_t kind, uint64_t key, uint64_t bytes);
-/* The handle is gone: gives back what was charged for it, if anything. */
-void charge_drop(uint32_t kind, uint64_t key);
+/* Tries with the books held, then alone with what can be spared returned. True: done, and the books are still held. */
+bool charge_try(struct slot *slot, bool (*attempt)(struct slot *, bool alone, void *), void *with);
+/* Holds the books and reserves; false: over the limit, nothing is held. Without a slot nothing is to be done. */
+bool charge_begin(struct slot *slot, uint64_t bytes);
+/* Enters a reserved charge when the driver agreed, gives it back when not, lets go of the books; returns `result`. */
+CUresult charge_end(CUresult result, struct slot *slot, uint32_t kind, uint64_t key, uint64_t bytes);
+void charge_enter(struct ledger_entry entry);
+/* Gives back what was charged under an entry that has been taken out. */
+void charge_gone(const struct ledger_entry *entry);
+/* After the driver's answer to a free: `known` when `entry` was taken out before it. */
+CUresult charge_freed(CUresult result, bool known, const struct ledger_entry *entry);
+
+/* page.c: linear memory; small pointers share pages, so that what they cost depends on where they are. */
+uint64_t linear_cost(uint64_t bytes);
+CUresult linear_end(CUresult result, struct slot *slot, uint64_t ptr, uint64_t bytes);
+void page_leave(const struct ledger_entry *entry);
+
+/* pool.c, graph.c, memory.c */
+void pool_lost(const struct ledger_entry *entry);
+/* Has the driver return what it keeps unused; true: more may come once frees under way are done. */
+bool pools_reclaim(struct slot *slot);
+bool graphs_reclaim(struct slot *slot);
+bool later_reclaim(void);
+bool shared_reclaim(void);
+void pools_freed(void);      /* something was freed: the next completion point looks */
+void pools_look_again(void); /* at once, if anything was freed */
+
+/* Own driver calls on a thread of the program: invisible to captures. Takes and returns the mode to be restored. */
+static inline int quietly(int mode)
+{
+    REAL(cuThreadExchangeStreamCaptureMode, int *)(&mode);
+    return mode;
+}
 
 #endif

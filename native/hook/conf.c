@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 
 _Atomic int aliquot_mode;
@@ -43,6 +44,7 @@ static void take(const char *line, size_t length, const char *key, char *value, 
 
 static bool parse(const char *text)
 {
+    char number[24] = "0";
     for (const char *line = text; *line;) {
         size_t length = strcspn(line, "\n");
         take(line, length, "tenant", aliquot_conf.tenant, sizeof aliquot_conf.tenant);
@@ -50,8 +52,10 @@ static bool parse(const char *text)
         take(line, length, "libcuda", aliquot_conf.libcuda, sizeof aliquot_conf.libcuda);
         take(line, length, "libnvml", aliquot_conf.libnvml, sizeof aliquot_conf.libnvml);
         take(line, length, "cpus", aliquot_conf.cpus, sizeof aliquot_conf.cpus);
+        take(line, length, "memory-patience-ms", number, sizeof number);
         line += length + (line[length] == '\n');
     }
+    aliquot_conf.patience_ms = strtoull(number, NULL, 10);
     return aliquot_conf.socket[0] == '/' && aliquot_conf.libcuda[0] == '/';
 }
 

@@ -20,7 +20,8 @@ static CUresult created(CUresult result, struct slot *slot, void **context)
         return result;
     }
     context_of(*context, true); /* now, while it is certain that this call made it */
-    ledger_put((struct ledger_entry){.kind = LEDGER_CONTEXT, .key = (uintptr_t)*context, .slot = slot, .refs = 1});
+    ledger_put((struct ledger_entry){.kind = LEDGER_CONTEXT, .key = (uintptr_t)*context, .slot = slot, .refs = 1},
+               NULL);
     return result;
 }
 
@@ -53,6 +54,8 @@ CUresult on_ctx_create_v4(enum aliquot_symbol symbol, void **context, void *para
 CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *context)
 {
     struct ledger_entry gone;
+    bool charged = conf_load() == MODE_HELD && ledger_take(LEDGER_CONTEXT, (uintptr_t)context, &gone);
+    uint64_t ending = charged ? charges_ending((uintptr_t)context) : 0;
     struct gpu_context *known = context_known(context);
     if (known)
         pthread_mutex_lock(&known->slot->driver_lock);
@@ -62,10 +65,10 @@ CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *context)
     if (known)
         pthread_mutex_unlock(&known->slot->driver_lock);
     thread_forget();
-    if (result == CUDA_SUCCESS && ledger_take(LEDGER_CONTEXT, (uintptr_t)context, &gone)) {
-        memory_release(gone.slot, ledger_take_context((uintptr_t)context));
-        context_release(gone.slot);
-    }
+    if (charged && result != CUDA_SUCCESS)
+        ledger_put(gone, NULL);
+    if (charged)
+        charges_ended(ending, (uintptr_t)context, gone.slot, result == CUDA_SUCCESS);
     return result;
 }
 
@@ -91,12 +94,6 @@ static bool primary_leave(struct slot *slot, bool all)
     slot->primary_refs = all ? 0 : slot->primary_refs ? slot->primary_refs - 1 : 0;
     pthread_mutex_unlock(&slot->lock);
     return last;
-}
-
-static void primary_ended(struct slot *slot)
-{
-    memory_release(slot, ledger_take_context((uintptr_t)slot));
-    context_release(slot);
 }
 
 CUresult on_primary_retain(enum aliquot_symbol symbol, void **context, int device)
@@ -126,6 +123,7 @@ static void primary_forget(struct slot *slot, int device, bool last)
 static CUresult primary_gone(enum aliquot_symbol symbol, int device, bool all)
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
+    uint64_t ending = slot ? charges_ending((uintptr_t)slot) : 0;
     if (slot)
         pthread_mutex_lock(&slot->driver_lock);
     CUresult result = REAL_AT(symbol, int)(device);
@@ -134,8 +132,8 @@ static CUresult primary_gone(enum aliquot_symbol symbol, int device, bool all)
         primary_forget(slot, device, last);
     if (slot)
         pthread_mutex_unlock(&slot->driver_lock);
-    if (last)
-        primary_ended(slot);
+    if (slot)
+        charges_ended(ending, (uintptr_t)slot, slot, last);
     thread_forget();
     return result;
 }
@@ -159,7 +157,7 @@ CUresult on_green_create(enum aliquot_symbol symbol, void **green, void *desc, i
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, void *, int, unsigned)(green, desc, device, flags);
     if (slot && result == CUDA_SUCCESS)
-        ledger_put((struct ledger_entry){.kind = LEDGER_GREEN, .key = (uintptr_t)*green, .slot = slot, .refs = 1});
+        ledger_put((struct ledger_entry){.kind = LEDGER_GREEN, .key = (uintptr_t)*green, .slot = slot, .refs = 1}, NULL);
     else if (slot && primary_leave(slot, false))
         context_release(slot);
     return result;
@@ -184,7 +182,7 @@ CUresult on_green_destroy(enum aliquot_symbol symbol, void *green)
     if (slot)
         pthread_mutex_unlock(&slot->driver_lock);
     if (result == CUDA_SUCCESS && ledger_take(LEDGER_GREEN, (uintptr_t)green, &gone) && primary_leave(gone.slot, false))
-        primary_ended(gone.slot);
+        charges_ended(charges_ending((uintptr_t)gone.slot), (uintptr_t)gone.slot, gone.slot, true);
     thread_forget();
     return result;
 }

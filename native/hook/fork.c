@@ -12,6 +12,7 @@ static void in_child(void)
 {
     link_after_fork();
     ledger_clear();
+    pools_after_fork();
     own_after_fork();
     thread_after_fork();
     captures_after_fork();

@@ -1,41 +1,52 @@
 /* graph.c: memory that lives in graphs. Charged when its node is added or captured, held while the graph or anything
- * instantiated from it lives. The driver keeps it longer, as a cache of the device: that is trimmed at once, and what is
- * still in use stays charged until a later completion point finds it gone (pool.c).
+ * instantiated from it lives. The driver keeps it longer, as a cache of the device: that is trimmed, and what is still
+ * in use stays charged until a later completion point finds it gone (pool.c).
  *
  * A graph with memory has one ledger entry of kind GRAPH under a number of ours; the graph's and the executables'
- * handles lead to it.
+ * handles lead to it. A second executable of the same graph holds as much again.
  */
 #include "charge.h"
 
 static _Atomic uint64_t numbers = 1ull << 63; /* no handle looks like that */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* what a slot is charged for graphs, living and gone */
 
-static void add(void *graph, struct slot *slot, uint64_t bytes)
+static void enter(void *graph, struct slot *slot, uint64_t bytes)
 {
-    atomic_fetch_add(&slot->graph_bytes, bytes);
     struct ledger_entry name, body;
-    if (ledger_get(LEDGER_GRAPH, (uintptr_t)graph, &name) && ledger_get(LEDGER_GRAPH, name.other, &body)) {
-        body.bytes += bytes;
-        ledger_put(body);
-        return;
+    pthread_mutex_lock(&lock);
+    slot->graph_bytes += bytes;
+    bool known = ledger_get(LEDGER_GRAPH, (uintptr_t)graph, &name) &&
+                 ledger_change(LEDGER_GRAPH, name.other, 0, bytes, &body) != LEDGER_NONE;
+    uint64_t number = known ? 0 : atomic_fetch_add(&numbers, 1);
+    if (!known) {
+        ledger_put((struct ledger_entry){.kind = LEDGER_GRAPH, .key = number, .slot = slot, .bytes = bytes, .refs = 1},
+                   NULL);
+        ledger_put((struct ledger_entry){.kind = LEDGER_GRAPH, .key = (uintptr_t)graph, .other = number, .refs = 1},
+                   NULL);
     }
-    uint64_t number = atomic_fetch_add(&numbers, 1);
-    ledger_put((struct ledger_entry){.kind = LEDGER_GRAPH, .key = number, .slot = slot, .bytes = bytes, .refs = 1});
-    ledger_put((struct ledger_entry){.kind = LEDGER_GRAPH, .key = (uintptr_t)graph, .other = number, .refs = 1});
+    pthread_mutex_unlock(&lock);
 }
 
 static struct slot *node_slot(const struct alloc_node *params)
 {
     if (conf_load() != MODE_HELD || !params || params->pool.location.type != LOCATION_DEVICE)
         return NULL;
-    return slot_of_device(params->pool.location.id);
+    struct slot *slot = slot_of_device(params->pool.location.id);
+    if (slot)
+        slot_attach(slot);
+    return slot;
 }
 
+/* After charge_begin: enters what was reserved, or gives it back. */
 static CUresult added(CUresult result, struct slot *slot, void *graph, uint64_t bytes)
 {
-    if (slot && result == CUDA_SUCCESS)
-        add(graph, slot, bytes);
-    else if (slot)
+    if (!slot)
+        return result;
+    if (result == CUDA_SUCCESS)
+        enter(graph, slot, bytes);
+    else
         memory_release(slot, bytes);
+    pthread_rwlock_unlock(&slot->books);
     return result;
 }
 
@@ -44,7 +55,7 @@ CUresult on_graph_add_alloc(enum aliquot_symbol symbol, void **node, void *graph
 {
     struct slot *slot = node_slot(params);
     uint64_t bytes = slot ? granules(params->bytes) : 0;
-    if (slot && (!slot_attach(slot) || !memory_reserve(slot, bytes)))
+    if (!charge_begin(slot, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, void *, const void *, size_t, struct alloc_node *)(node, graph, deps,
                                                                                                   count, params);
@@ -61,7 +72,7 @@ CUresult on_graph_add_node(enum aliquot_symbol symbol, void **node, void *graph,
 {
     struct slot *slot = any_node_slot(params);
     uint64_t bytes = slot ? granules(params->alloc.bytes) : 0;
-    if (slot && (!slot_attach(slot) || !memory_reserve(slot, bytes)))
+    if (!charge_begin(slot, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, void *, const void *, size_t, struct node_params *)(node, graph, deps,
                                                                                                    count, params);
@@ -73,14 +84,14 @@ CUresult on_graph_add_node_v2(enum aliquot_symbol symbol, void **node, void *gra
 {
     struct slot *slot = any_node_slot(params);
     uint64_t bytes = slot ? granules(params->alloc.bytes) : 0;
-    if (slot && (!slot_attach(slot) || !memory_reserve(slot, bytes)))
+    if (!charge_begin(slot, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, void *, const void *, const void *, size_t, struct node_params *)(
         node, graph, deps, edges, count, params);
     return added(result, slot, graph, bytes);
 }
 
-/* An allocation that was captured: the graph being captured into pays. */
+/* An allocation that was captured: the graph being captured into pays. Called with the books held. */
 CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, uint64_t bytes)
 {
     int status = 0;
@@ -91,18 +102,96 @@ CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, 
     if (result == CUDA_SUCCESS)
         REAL(cuStreamGetCaptureInfo_v2, void *, int *, uint64_t *, void **, const void **, size_t *)(
             stream, &status, &id, &graph, &deps, &count);
-    if (result == CUDA_SUCCESS && !graph)
-        return result; /* no graph to tie it to: stays charged, on the safe side */
+    if (result == CUDA_SUCCESS && !graph) { /* no graph to tie it to: stays charged, on the safe side */
+        pthread_rwlock_unlock(&slot->books);
+        return result;
+    }
     return added(result, slot, graph, bytes);
 }
 
-static CUresult instantiated(CUresult result, void **exec, void *graph)
+/* The driver keeps a graph's memory beyond its last executable: trimmed, and charged as far as it is still there. */
+static bool settle_cache(struct slot *slot)
 {
-    struct ledger_entry name, gone;
-    if (result == CUDA_SUCCESS && exec && ledger_get(LEDGER_GRAPH, (uintptr_t)graph, &name)) {
-        ledger_ref(LEDGER_GRAPH, name.other, 1, &gone);
-        name.key = (uintptr_t)*exec;
-        ledger_put(name);
+    uint64_t reserved = 0;
+    REAL(cuDeviceGraphMemTrim, int)(slot->device);
+    if (REAL(cuDeviceGetGraphMemAttribute, int, int, void *)(slot->device, GRAPH_RESERVED_CURRENT, &reserved) !=
+        CUDA_SUCCESS)
+        reserved = 0;
+    uint64_t cache = reserved > slot->graph_bytes ? reserved - slot->graph_bytes : 0;
+    if (cache < slot->graph_cache) {
+        memory_release(slot, slot->graph_cache - cache);
+        slot->graph_cache = cache;
+    }
+    return slot->graph_cache > 0;
+}
+
+/* Of one slot, trimmed whether anything is gone or not; of all (NULL) where something is. */
+bool graphs_reclaim(struct slot *slot)
+{
+    bool more = false;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; slot_at(i); i++)
+        if (slot_at(i) == slot || (!slot && slot_at(i)->graph_cache))
+            more |= settle_cache(slot_at(i));
+    pthread_mutex_unlock(&lock);
+    return more;
+}
+
+/* The memory of a graph, or of a second executable, is the program's no more. */
+static void gone(struct slot *slot, uint64_t bytes)
+{
+    int mode = quietly(CAPTURE_MODE_RELAXED);
+    pthread_mutex_lock(&lock);
+    slot->graph_bytes -= bytes;
+    slot->graph_cache += bytes;
+    if (settle_cache(slot))
+        pools_freed();
+    pthread_mutex_unlock(&lock);
+    quietly(mode);
+}
+
+/* What leads to `number` is gone; its memory is, when it was the last. */
+static void drop(const struct ledger_entry *name)
+{
+    struct ledger_entry body;
+    if (name->bytes)
+        gone(name->slot, name->bytes);
+    else if (name->other && ledger_change(LEDGER_GRAPH, name->other, -1, 0, &body) == LEDGER_GONE)
+        gone(body.slot, body.bytes);
+}
+
+/* Before a graph is instantiated: what leads from the executable to its memory. False: over the limit. */
+static bool instantiating(void *graph, struct ledger_entry *exec)
+{
+    struct ledger_entry name, body;
+    *exec = (struct ledger_entry){.kind = LEDGER_GRAPH, .refs = 1};
+    if (!ledger_get(LEDGER_GRAPH, (uintptr_t)graph, &name) ||
+        ledger_change(LEDGER_GRAPH, name.other, 1, 0, &body) == LEDGER_NONE)
+        return true;
+    exec->other = name.other;
+    if (body.refs <= 2) /* the graph and this */
+        return true;
+    ledger_change(LEDGER_GRAPH, name.other, -1, 0, &body);
+    if (!charge_begin(body.slot, body.bytes))
+        return false;
+    pthread_mutex_lock(&lock);
+    body.slot->graph_bytes += body.bytes;
+    pthread_mutex_unlock(&lock);
+    pthread_rwlock_unlock(&body.slot->books);
+    exec->slot = body.slot;
+    exec->bytes = body.bytes;
+    return true;
+}
+
+static CUresult instantiated(CUresult result, struct ledger_entry *exec, void **handle)
+{
+    if (!exec->other)
+        return result;
+    if (result == CUDA_SUCCESS) {
+        exec->key = (uintptr_t)*handle;
+        ledger_put(*exec, NULL);
+    } else {
+        drop(exec);
     }
     return result;
 }
@@ -110,29 +199,47 @@ static CUresult instantiated(CUresult result, void **exec, void *graph)
 CUresult on_graph_instantiate(enum aliquot_symbol symbol, void **exec, void *graph, void **error, char *log,
                               size_t bytes)
 {
-    return instantiated(REAL_AT(symbol, void **, void *, void **, char *, size_t)(exec, graph, error, log, bytes), exec,
-                        graph);
+    struct ledger_entry entry;
+    if (!instantiating(graph, &entry))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return instantiated(REAL_AT(symbol, void **, void *, void **, char *, size_t)(exec, graph, error, log, bytes),
+                        &entry, exec);
 }
 
 CUresult on_graph_instantiate_flags(enum aliquot_symbol symbol, void **exec, void *graph, unsigned long long flags)
 {
-    return instantiated(REAL_AT(symbol, void **, void *, unsigned long long)(exec, graph, flags), exec, graph);
+    struct ledger_entry entry;
+    if (!instantiating(graph, &entry))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return instantiated(REAL_AT(symbol, void **, void *, unsigned long long)(exec, graph, flags), &entry, exec);
 }
 
 CUresult on_graph_instantiate_params(enum aliquot_symbol symbol, void **exec, void *graph, void *params)
 {
-    return instantiated(REAL_AT(symbol, void **, void *, void *)(exec, graph, params), exec, graph);
+    struct ledger_entry entry;
+    if (!instantiating(graph, &entry))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return instantiated(REAL_AT(symbol, void **, void *, void *)(exec, graph, params), &entry, exec);
 }
 
-/* A graph or an executable ends. */
+/* A graph or an executable ends: its entry is out before the driver may give the handle to another. */
 CUresult on_graph_destroy(enum aliquot_symbol symbol, void *handle)
 {
+    struct ledger_entry name;
+    bool known = ledger_take(LEDGER_GRAPH, (uintptr_t)handle, &name);
     CUresult result = REAL_AT(symbol, void *)(handle);
-    struct ledger_entry name, gone;
-    if (result == CUDA_SUCCESS && ledger_take(LEDGER_GRAPH, (uintptr_t)handle, &name) &&
-        ledger_ref(LEDGER_GRAPH, name.other, -1, &gone)) {
-        atomic_fetch_sub(&gone.slot->graph_bytes, gone.bytes);
-        graph_cache_grown(gone.slot, gone.bytes);
-    }
+    if (known && result == CUDA_SUCCESS)
+        drop(&name);
+    else if (known)
+        ledger_put(name, NULL);
+    return result;
+}
+
+CUresult on_graph_trim(enum aliquot_symbol symbol, int device)
+{
+    CUresult result = REAL_AT(symbol, int)(device);
+    struct slot *slot = result == CUDA_SUCCESS && conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
+    if (slot)
+        graphs_reclaim(slot);
     return result;
 }

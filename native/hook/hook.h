@@ -42,6 +42,7 @@ struct version_row {
 
 struct conf {
     char tenant[128], socket[PATH_BYTES], libcuda[PATH_BYTES], libnvml[PATH_BYTES], cpus[256];
+    uint64_t patience_ms; /* how long an allocation waits for an arbiter that is away; 0: the default */
 };
 
 /* One thread's use of one slot. `seq` is odd while the thread is inside the driver's launch. */
@@ -77,10 +78,15 @@ struct slot {
     uint32_t seen_word;
     uint64_t seen_launches, finished_launches;
     uint64_t burst_start_ns, last_active_ns, idle_from_ns, burst_max_ns, burst_max_at_ns;
-    /* the memory */
+    /* the memory: lease.c, charge.c and graph.c */
+    pthread_rwlock_t books; /* shared by allocations from their reservation to their entry; alone when one was refused */
     uint64_t leased, unused, context_bytes, context_each;
+    uint64_t reserved_ns, released_ns; /* when memory was last reserved, and last given back to the arbiter */
+    bool unheard;                      /* given back since the arbiter's last answer: its figures may lag behind */
+    uint32_t demand_answered;
     unsigned contexts, primary_refs;
-    _Atomic uint64_t graph_bytes; /* charged for living graphs */
+    uint64_t graph_bytes, graph_cache; /* charged for living graphs, and for what the device keeps of others */
+    _Atomic uint64_t pool_step;        /* what pools of this GPU grow by, as far as is known */
 };
 
 enum slot_state { SLOT_EMPTY = 0, SLOT_KNOWN, SLOT_HELD, SLOT_REFUSED, SLOT_AWAY, SLOT_VIEWED };
@@ -89,12 +95,13 @@ enum slot_state { SLOT_EMPTY = 0, SLOT_KNOWN, SLOT_HELD, SLOT_REFUSED, SLOT_AWAY
 struct aliquot_stats {
     uint64_t size, mode, launches, waits, passes, unknown_names, mapped_symbols, names, wants, returns, drains,
         reconnects, reserved_bytes, leased_bytes, unused_bytes, ledger_entries, denied, bounded, captures, disagreed,
-        events, fenced;
+        events, fenced, unbalanced;
 };
 EXPORT int aliquot_stats(struct aliquot_stats *out);
 
 struct counters {
-    _Atomic uint64_t waits, passes, unknown, mapped, wants, returns, drains, reconnects, denied, bounded, disagreed, events;
+    _Atomic uint64_t waits, passes, unknown, mapped, wants, returns, drains, reconnects, denied, bounded, disagreed,
+        events, unbalanced;
 };
 extern HIDDEN struct counters aliquot_counters;
 extern HIDDEN _Atomic int aliquot_mode;
@@ -161,45 +168,60 @@ uint64_t burst_estimate(struct slot *slot, uint64_t now);
 bool capture_running(void);
 bool stream_captures(void *stream, bool own);
 void captures_after_fork(void);
-/* lease.c: bytes of a slot's limit. Both are exact; false = over the limit. */
-bool memory_reserve(struct slot *slot, uint64_t bytes);
-void memory_release(struct slot *slot, uint64_t bytes);
+/* lease.c: bytes of a slot's limit; charge.h has what only the memory's files need. */
 bool context_reserve(struct slot *slot);
 void context_release(struct slot *slot);
 void memory_restore(struct slot *slot);
 uint64_t memory_held(struct slot *slot);
-/* ledger.c: what is charged for which handle. */
+void memory_release(struct slot *slot, uint64_t bytes);
+void memory_tick(struct slot *slot, const aliquot_page *page);
+/* ledger.c: what is charged for which handle. Each call is one locked operation. */
 enum ledger_kind {
     LEDGER_POINTER = 1,
     LEDGER_ARRAY,
-    LEDGER_VMM,
-    LEDGER_MAP,
+    LEDGER_VMM, /* a handle; other: the memory behind it */
+    LEDGER_MAP, /* a mapping; other: the memory behind it */
     LEDGER_GRAPH,
-    LEDGER_POOL,
+    LEDGER_ASYNC, /* a pointer of a pool; other: the pool */
     LEDGER_CONTEXT,
     LEDGER_MODULE,
     LEDGER_LIMIT,
     LEDGER_GREEN,
-    LEDGER_HOME, /* of a pool: the slot whose memory it hands out */
+    LEDGER_SMALL,  /* a pointer that shares pages with others */
+    LEDGER_PAGE,   /* such a page; refs: the pointers in it */
+    LEDGER_OBJECT, /* physical memory; refs: its handles and mappings */
+    LEDGER_LATER,  /* a pointer whose free waits for a stream */
+    LEDGER_LAZY,   /* a module of which nothing is on a device until it is used */
+    LEDGER_CODE,   /* its code on one GPU */
 };
 struct ledger_entry {
     uint64_t key;
     struct slot *slot;
-    uint64_t bytes, other; /* other: of MAP and GRAPH what they lead to, else whose() it ends with, 0: nothing */
+    uint64_t bytes, other; /* other: what it leads to, or whose() it ends with, 0: nothing */
     uint32_t kind, refs;
 };
-bool ledger_put(struct ledger_entry entry);
+/* Enters; what stood under the same key comes back in `stale`, kind 0: nothing. False: no memory for the table. */
+bool ledger_put(struct ledger_entry entry, struct ledger_entry *stale);
 bool ledger_get(uint32_t kind, uint64_t key, struct ledger_entry *out);
 bool ledger_take(uint32_t kind, uint64_t key, struct ledger_entry *out);
-/* Takes out all that ends with a context (see whose()); returns its bytes. */
-uint64_t ledger_take_context(uint64_t whose);
-bool ledger_ref(uint32_t kind, uint64_t key, int change, struct ledger_entry *gone);
+/* Another reference to an entry, which is made when it is not there; true: it was made. */
+bool ledger_join(struct ledger_entry entry);
+/* Adds to the references and bytes of an entry. LEDGER_GONE: it was the last reference, the entry is in `out`. */
+enum ledger_answer { LEDGER_NONE, LEDGER_KEPT, LEDGER_GONE };
+enum ledger_answer ledger_change(uint32_t kind, uint64_t key, int refs, uint64_t bytes, struct ledger_entry *out);
+void ledger_disown(uint32_t kind, uint64_t key); /* it ends with no context */
+/* What ends with a context (see whose()): names its owner anew; takes some out, from `*at` on. */
+void ledger_rename_owner(uint64_t whose, uint64_t to);
+unsigned ledger_take_owned(uint64_t whose, uint64_t *at, struct ledger_entry *out, unsigned room);
 void ledger_each(uint32_t kind, void (*visit)(struct ledger_entry *, void *), void *with);
 uint64_t ledger_count(void);
 void ledger_clear(void);
+/* charge.c: a context ends: before the driver is asked, and with its answer. */
+uint64_t charges_ending(uint64_t whose);
+void charges_ended(uint64_t ending, uint64_t whose, struct slot *slot, bool gone);
 /* pool.c */
 void pools_refresh(void);
-void graph_cache_grown(struct slot *slot, uint64_t bytes);
+void pools_after_fork(void);
 /* fork.c */
 void fork_watch(void);
 /* cpu.c */

@@ -2,69 +2,159 @@
  *
  * The arbiter leases slabs to the process, so that most allocations ask nobody; what is leased and not used is ours to
  * use or give back. Reserve before the driver is called: over the limit the driver never hears of it.
+ *
+ * An arbiter that is being replaced is waited for: only its own word is a reason to say OUT_OF_MEMORY, which ends most
+ * programs. What other processes of the tenant have leased and do not use comes back when the arbiter shows demand in
+ * the page: each helper thread (memory_tick) returns it and says so, and only then a refusal is final.
  */
-#include "hook.h"
+#include "charge.h"
 
-#define PATIENCE_MS 3000
+#define NAP_NS 20000000
+#define SHORT_NAP_NS 1000000
+#define CONTENDED_NS 500000000ull  /* a process that does not answer, a stopped one say, is waited for this long */
+#define IDLE_NS 1000000000ull      /* a slab that nothing was taken of for this long goes back */
+#define RELEASE_EVERY_NS 10000000ull
+#define PATIENCE_NS 60000000000ull
 
-/* Asks for at least `bytes`, likes a slab. Waits a while for an arbiter that is being restarted. */
-static uint64_t lease(struct slot *slot, uint64_t bytes, uint16_t flags)
+enum outcome { GRANTED, OVER, CONTENDED, NOBODY };
+
+/* Asks for at least `bytes`, likes a slab; with slot->lock held. */
+static enum outcome ask(struct slot *slot, uint64_t bytes, uint16_t flags, uint64_t *granted)
 {
-    for (unsigned waited = 0; waited < PATIENCE_MS; waited += 20) {
-        uint64_t liked = flags ? bytes : bytes + SLAB_BYTES;
-        aliquot_message ask = {
-            .type = ALIQUOT_MSG_RESERVE, .flags = flags, .gpu = slot->number, .a = bytes, .b = liked};
-        if (atomic_load(&slot->state) == SLOT_HELD && link_ask(&ask, ALIQUOT_MSG_LEASE, NULL))
-            return ask.type == ALIQUOT_MSG_LEASE ? ask.a : 0;
-        pthread_mutex_unlock(&slot->lock);
-        link_revive();
-        nanosleep(&(struct timespec){0, 20000000}, NULL);
-        pthread_mutex_lock(&slot->lock);
-    }
-    return 0;
+    bool exact = flags || !bytes || bytes > UINT64_MAX - SLAB_BYTES;
+    uint64_t liked = exact ? bytes : bytes + SLAB_BYTES;
+    aliquot_message message = {
+        .type = ALIQUOT_MSG_RESERVE, .flags = flags, .gpu = slot->number, .a = bytes, .b = liked};
+    if (atomic_load(&slot->state) != SLOT_HELD || !link_ask(&message, ALIQUOT_MSG_LEASE, NULL))
+        return NOBODY;
+    slot->unheard = false;
+    *granted = message.type == ALIQUOT_MSG_LEASE ? message.a : 0;
+    return *granted ? GRANTED : message.type == ALIQUOT_MSG_LEASE && message.b ? CONTENDED : OVER;
 }
 
-bool memory_reserve(struct slot *slot, uint64_t bytes)
+static uint64_t patience_ns(void)
 {
+    return aliquot_conf.patience_ms ? aliquot_conf.patience_ms * 1000000ull : PATIENCE_NS;
+}
+
+/* Lets go of slot->lock for a while; false when `outcome` has lasted too long since `start`. */
+static bool wait_for(struct slot *slot, enum outcome outcome, uint64_t start)
+{
+    if (outcome == OVER || now_ns() - start > (outcome == NOBODY ? patience_ns() : CONTENDED_NS))
+        return false;
+    pthread_mutex_unlock(&slot->lock);
+    if (outcome == NOBODY)
+        link_revive();
+    nanosleep(&(struct timespec){0, outcome == NOBODY ? NAP_NS : SHORT_NAP_NS}, NULL);
     pthread_mutex_lock(&slot->lock);
-    if (slot->unused < bytes) {
-        uint64_t granted = lease(slot, bytes - slot->unused, 0);
-        slot->unused += granted;
-        slot->leased += granted;
+    return true;
+}
+
+bool memory_reserve(struct slot *slot, uint64_t bytes, enum memory_how how)
+{
+    uint64_t start = now_ns(), granted = 0;
+    pthread_mutex_lock(&slot->lock);
+    while (slot->unused < bytes && how == MEMORY_ASK) {
+        enum outcome outcome = ask(slot, bytes - slot->unused, 0, &granted);
+        if (outcome == GRANTED) {
+            slot->leased += granted;
+            slot->unused += granted;
+        } else if (!wait_for(slot, outcome, start)) {
+            break;
+        }
     }
     bool fits = slot->unused >= bytes;
-    if (fits)
+    if (fits) {
         slot->unused -= bytes;
-    else
-        COUNT(denied);
+        slot->reserved_ns = start;
+    }
     pthread_mutex_unlock(&slot->lock);
     return fits;
 }
 
+/* Returns all but `keep` of what is not used; with slot->lock held. */
+static void give_back(struct slot *slot, uint64_t keep, uint32_t demand)
+{
+    uint64_t extra = slot->unused > keep ? slot->unused - keep : 0;
+    aliquot_message back = {.type = ALIQUOT_MSG_RELEASE, .gpu = slot->number, .a = extra, .b = demand};
+    if ((!extra && !demand) || atomic_load(&slot->state) != SLOT_HELD || !link_send(&back))
+        return;
+    slot->leased -= extra;
+    slot->unused -= extra;
+    slot->released_ns = now_ns();
+    slot->unheard = true;
+    if (demand)
+        slot->demand_answered = demand;
+}
+
+/* Not at every release: the arbiter bounds the messages of a process, and slabs that come and go would reach it. */
 void memory_release(struct slot *slot, uint64_t bytes)
 {
+    if (!bytes)
+        return;
     pthread_mutex_lock(&slot->lock);
-    slot->unused += bytes;
-    if (slot->unused > 2 * SLAB_BYTES) {
-        aliquot_message back = {
-            .type = ALIQUOT_MSG_RELEASE, .gpu = slot->number, .a = slot->unused - SLAB_BYTES};
-        if (link_send(&back)) {
-            slot->leased -= back.a;
-            slot->unused -= back.a;
-        }
+    uint64_t held = slot->leased - slot->unused;
+    if (bytes > held) {
+        COUNT(unbalanced);
+        bytes = held;
     }
+    slot->unused += bytes;
+    if (slot->unused > 2 * SLAB_BYTES && now_ns() - slot->released_ns > RELEASE_EVERY_NS)
+        give_back(slot, SLAB_BYTES, 0);
     pthread_mutex_unlock(&slot->lock);
+}
+
+/* Reservations that may be larger than what comes of them are settled first, where that takes no time. */
+static bool settled(struct slot *slot)
+{
+    for (int i = 0; i < 10; i++) {
+        if (pthread_rwlock_trywrlock(&slot->books) == 0)
+            return true;
+        nanosleep(&(struct timespec){0, SHORT_NAP_NS / 5}, NULL);
+    }
+    return false;
+}
+
+/* Called by the helper thread every so often: what lies idle here may be wanted by another process of the tenant. */
+void memory_tick(struct slot *slot, const aliquot_page *page)
+{
+    uint32_t demand = __atomic_load_n(&page->memory_demand, __ATOMIC_ACQUIRE);
+    bool wanted = demand && demand != slot->demand_answered;
+    if (!wanted && !__atomic_load_n(&slot->unused, __ATOMIC_RELAXED))
+        return;
+    bool alone = wanted && settled(slot);
+    if (pthread_mutex_trylock(&slot->lock) == 0) {
+        uint64_t now = now_ns();
+        if (wanted)
+            give_back(slot, 0, demand);
+        else if (now - slot->reserved_ns > IDLE_NS)
+            give_back(slot, 0, 0);
+        else if (slot->unused > 2 * SLAB_BYTES && now - slot->released_ns > RELEASE_EVERY_NS)
+            give_back(slot, SLAB_BYTES, 0);
+        pthread_mutex_unlock(&slot->lock);
+    }
+    if (alone)
+        pthread_rwlock_unlock(&slot->books);
 }
 
 /* A context's own memory is measured by the arbiter; the first guess is its allowance. */
 bool context_reserve(struct slot *slot)
 {
+    uint64_t start = now_ns(), granted = 0;
     if (!slot_attach(slot)) {
         COUNT(denied);
         return false;
     }
     pthread_mutex_lock(&slot->lock);
-    uint64_t granted = lease(slot, 0, ALIQUOT_RESERVE_CONTEXT);
+    for (;;) {
+        enum outcome outcome = ask(slot, 0, ALIQUOT_RESERVE_CONTEXT, &granted);
+        if (outcome == GRANTED)
+            break;
+        if (outcome == OVER && slot->unused) /* our own slab may be what is missing */
+            give_back(slot, 0, 0);
+        else if (!wait_for(slot, outcome, start))
+            break;
+    }
     if (granted) {
         slot->contexts++;
         slot->context_each = granted;
@@ -83,12 +173,15 @@ void context_release(struct slot *slot)
     pthread_mutex_lock(&slot->lock);
     if (slot->contexts) {
         slot->contexts--;
-        slot->context_bytes -= slot->context_each;
+        slot->context_bytes -= slot->context_bytes < slot->context_each ? slot->context_bytes : slot->context_each;
         aliquot_message back = {.type = ALIQUOT_MSG_RELEASE,
                                 .flags = ALIQUOT_RESERVE_CONTEXT,
                                 .gpu = slot->number,
                                 .a = slot->context_each};
         link_send(&back);
+        slot->unheard = true;
+    } else {
+        COUNT(unbalanced);
     }
     pthread_mutex_unlock(&slot->lock);
 }
@@ -103,6 +196,7 @@ void memory_restore(struct slot *slot)
                                 .gpu = slot->number};
         link_ask(&ask, ALIQUOT_MSG_LEASE, NULL);
     }
+    slot->demand_answered = 0;
     if (slot->leased == 0)
         return;
     ask = (aliquot_message){.type = ALIQUOT_MSG_RESERVE,
@@ -116,4 +210,19 @@ void memory_restore(struct slot *slot)
 uint64_t memory_held(struct slot *slot)
 {
     return slot->leased - slot->unused;
+}
+
+/* What the tenant is charged on this GPU. The page is the arbiter's and knows of our slabs, not of our use of them; what
+ * was given back and not yet heard of is heard of with its next answer, so a question is asked. */
+uint64_t memory_charged(struct slot *slot, const aliquot_page *page)
+{
+    uint64_t nothing = 0;
+    pthread_mutex_lock(&slot->lock);
+    if (slot->unheard)
+        ask(slot, 0, 0, &nothing);
+    uint64_t leased = __atomic_load_n(&page->memory_leased_bytes, __ATOMIC_RELAXED) +
+                      __atomic_load_n(&page->memory_context_bytes, __ATOMIC_RELAXED);
+    uint64_t charged = leased > slot->unused ? leased - slot->unused : 0;
+    pthread_mutex_unlock(&slot->lock);
+    return charged;
 }

@@ -72,18 +72,36 @@ static void removed(struct ledger_entry *entry)
     used--;
 }
 
-/* Replaces an entry of the same key. False: no memory for the table. */
-bool ledger_put(struct ledger_entry entry)
+static bool room(void)
+{
+    return used * 2 < capacity || grow();
+}
+
+bool ledger_put(struct ledger_entry entry, struct ledger_entry *stale)
 {
     pthread_mutex_lock(&lock);
     struct ledger_entry *old = find(entry.kind, entry.key);
-    bool good = old || used * 2 < capacity || grow();
+    bool good = old || room();
+    if (stale)
+        *stale = old ? *old : (struct ledger_entry){0};
     if (old)
         *old = entry;
     else if (good)
         place(&entry);
     pthread_mutex_unlock(&lock);
     return good;
+}
+
+bool ledger_join(struct ledger_entry entry)
+{
+    pthread_mutex_lock(&lock);
+    struct ledger_entry *old = find(entry.kind, entry.key);
+    if (old)
+        old->refs++;
+    else if (room())
+        place(&entry);
+    pthread_mutex_unlock(&lock);
+    return !old;
 }
 
 bool ledger_get(uint32_t kind, uint64_t key, struct ledger_entry *out)
@@ -110,41 +128,65 @@ bool ledger_take(uint32_t kind, uint64_t key, struct ledger_entry *out)
 
 static bool ends_with_context(uint32_t kind)
 {
-    return kind == LEDGER_POINTER || kind == LEDGER_ARRAY || kind == LEDGER_MODULE || kind == LEDGER_LIMIT;
+    return kind == LEDGER_POINTER || kind == LEDGER_SMALL || kind == LEDGER_ARRAY || kind == LEDGER_MODULE ||
+           kind == LEDGER_LIMIT || kind == LEDGER_LATER;
 }
 
-uint64_t ledger_take_context(uint64_t whose)
+static bool owned(const struct ledger_entry *entry, uint64_t whose)
 {
-    uint64_t bytes = 0;
-    pthread_mutex_lock(&lock);
-    for (uint64_t i = 0; whose && i < capacity;) {
-        if (!ends_with_context(table[i].kind) || table[i].other != whose) {
-            i++;
-            continue;
-        }
-        bytes += table[i].bytes;
-        removed(&table[i]); /* and look again: a later entry may have moved here */
-    }
-    pthread_mutex_unlock(&lock);
-    return bytes;
+    return whose && ends_with_context(entry->kind) && entry->other == whose;
 }
 
-/* Adds `change` to the references; true when the last one went, with the entry in `gone`. */
-bool ledger_ref(uint32_t kind, uint64_t key, int change, struct ledger_entry *gone)
+void ledger_disown(uint32_t kind, uint64_t key)
 {
-    bool last = false;
     pthread_mutex_lock(&lock);
     struct ledger_entry *entry = find(kind, key);
+    if (entry)
+        entry->other = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+void ledger_rename_owner(uint64_t whose, uint64_t to)
+{
+    pthread_mutex_lock(&lock);
+    for (uint64_t i = 0; i < capacity; i++)
+        if (owned(&table[i], whose))
+            table[i].other = to;
+    pthread_mutex_unlock(&lock);
+}
+
+unsigned ledger_take_owned(uint64_t whose, uint64_t *at, struct ledger_entry *out, unsigned room)
+{
+    unsigned count = 0;
+    pthread_mutex_lock(&lock);
+    while (*at < capacity && count < room) {
+        if (!owned(&table[*at], whose)) {
+            ++*at;
+            continue;
+        }
+        out[count++] = table[*at];
+        removed(&table[*at]); /* and look again: a later entry may have moved here */
+    }
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+enum ledger_answer ledger_change(uint32_t kind, uint64_t key, int refs, uint64_t bytes, struct ledger_entry *out)
+{
+    pthread_mutex_lock(&lock);
+    struct ledger_entry *entry = find(kind, key);
+    enum ledger_answer answer = entry ? LEDGER_KEPT : LEDGER_NONE;
     if (entry) {
-        entry->refs += (uint32_t)change;
+        entry->refs += (uint32_t)refs;
+        entry->bytes += bytes;
+        *out = *entry;
         if (entry->refs == 0) {
-            *gone = *entry;
             removed(entry);
-            last = true;
+            answer = LEDGER_GONE;
         }
     }
     pthread_mutex_unlock(&lock);
-    return last;
+    return answer;
 }
 
 /* The visitor runs under the ledger's lock and must not come back here. */

@@ -40,7 +40,7 @@ static void settle(struct ledger_entry *entry, uint64_t had, uint64_t reserved, 
     memory_release(entry->slot, fewer);
     entry->bytes -= fewer;
     if (entry->bytes)
-        ledger_put(*entry);
+        charge_enter(*entry);
 }
 
 CUresult on_ctx_set_limit(enum aliquot_symbol symbol, int limit, size_t value)
@@ -53,16 +53,18 @@ CUresult on_ctx_set_limit(enum aliquot_symbol symbol, int limit, size_t value)
         return REAL_AT(symbol, int, size_t)(limit, value);
     uint64_t by = weight(limit, slot->device), had = times(before, by), wanted = times(value, by);
     uint64_t reserved = wanted > had ? wanted - had : 0;
-    if (!memory_reserve(slot, reserved))
+    if (!charge_begin(slot, reserved))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, int, size_t)(limit, value);
     if (result != CUDA_SUCCESS) {
         memory_release(slot, reserved);
+        pthread_rwlock_unlock(&slot->books);
         return result;
     }
     struct ledger_entry entry = {.kind = LEDGER_LIMIT, .key = (uintptr_t)context + (unsigned)limit, .slot = slot,
                                  .other = whose(slot), .refs = 1};
     ledger_take(LEDGER_LIMIT, entry.key, &entry);
     settle(&entry, had, reserved, by, limit);
+    pthread_rwlock_unlock(&slot->books);
     return result;
 }

@@ -249,6 +249,10 @@ static struct slot *add_slot(const uint8_t uuid[16], int device)
         slot->device = -1;
         pthread_mutex_init(&slot->lock, NULL);
         pthread_mutex_init(&slot->driver_lock, NULL);
+        pthread_rwlockattr_t alone_first;
+        pthread_rwlockattr_init(&alone_first);
+        pthread_rwlockattr_setkind_np(&alone_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+        pthread_rwlock_init(&slot->books, &alone_first);
         atomic_store(&slot->given_back, ~0u);
         atomic_store(&slot->state, SLOT_KNOWN);
         atomic_store_explicit(&slot_count, count + 1, memory_order_release);

@@ -1,87 +1,50 @@
-/* memory.c: linear memory: cuMemAlloc, its pitched and managed kin, and cuMemFree.
+/* memory.c: linear memory: cuMemAlloc, its pitched and managed kin, and the frees of any pointer.
  *
- * Each reserves first, then asks the driver, and gives back what the driver refused. Managed memory is charged by its
- * size: how much of it sits on the GPU changes with every fault.
+ * Managed memory is charged by its size: how much of it sits on the GPU changes with every fault.
  */
 #include "charge.h"
 
-struct slot *charged_slot(void)
-{
-    return conf_load() == MODE_HELD ? thread_slot() : NULL;
-}
-
-uint64_t whose(struct slot *slot)
-{
-    void *context = NULL;
-    struct ledger_entry entry;
-    if (slot->contexts > (slot->primary_refs > 0) && REAL(cuCtxGetCurrent, void **)(&context) == CUDA_SUCCESS &&
-        ledger_get(LEDGER_CONTEXT, (uintptr_t)context, &entry))
-        return (uintptr_t)context;
-    return (uintptr_t)slot;
-}
-
-CUresult charge_done(CUresult result, struct slot *slot, uint32_t kind, uint64_t key, uint64_t bytes)
-{
-    if (!slot)
-        return result;
-    if (result != CUDA_SUCCESS) {
-        memory_release(slot, bytes);
-        return result;
-    }
-    bool ends = kind == LEDGER_POINTER || kind == LEDGER_ARRAY || kind == LEDGER_MODULE;
-    ledger_put((struct ledger_entry){
-        .kind = kind, .key = key, .slot = slot, .bytes = bytes, .other = ends ? whose(slot) : 0, .refs = 1});
-    return result;
-}
-
-void charge_drop(uint32_t kind, uint64_t key)
-{
-    struct ledger_entry entry;
-    if (ledger_take(kind, key, &entry))
-        memory_release(entry.slot, entry.bytes);
-}
+static _Atomic unsigned later; /* frees of linear memory that wait for a stream */
 
 /* Each comes in two widths of pointers and sizes: 64 bits, and the 32 of the first interface (_v1). */
 #define ALLOC(name, pointer, size)                                                                                     \
     CUresult name(enum aliquot_symbol symbol, pointer *ptr, size bytes)                                                \
     {                                                                                                                  \
         struct slot *slot = charged_slot();                                                                            \
-        uint64_t charge = granules(bytes);                                                                             \
-        if (slot && !memory_reserve(slot, charge))                                                                     \
+        if (!charge_begin(slot, linear_cost(bytes)))                                                                   \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
         CUresult result = REAL_AT(symbol, pointer *, size)(ptr, bytes);                                                \
-        return charge_done(result, slot, LEDGER_POINTER, ptr ? *ptr : 0, charge);                                      \
+        return linear_end(result, slot, result == CUDA_SUCCESS ? *ptr : 0, bytes);                                     \
     }
 ALLOC(on_mem_alloc, CUdeviceptr, size_t)
 ALLOC(on_mem_alloc_v1, unsigned, unsigned)
 
-/* The driver chooses the pitch, so a likely one is reserved and the difference settled with the true one. */
-static CUresult settle_pitch(CUresult result, struct slot *slot, uint64_t guess, uint64_t ptr, uint64_t actual)
+/* The driver chooses the pitch: an upper bound is reserved, and what it is above the true one given back. */
+static CUresult pitch_end(CUresult result, struct slot *slot, uint64_t guess, uint64_t ptr, uint64_t actual)
 {
-    if (slot && result == CUDA_SUCCESS && actual > guess) {
-        if (!memory_reserve(slot, actual - guess)) {
-            REAL(cuMemFree_v2, CUdeviceptr)(ptr);
-            memory_release(slot, guess);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-    } else if (slot && result == CUDA_SUCCESS) {
-        memory_release(slot, guess - actual);
-    } else {
-        actual = guess;
+    uint64_t cost = linear_cost(actual);
+    if (!slot || result != CUDA_SUCCESS)
+        return charge_end(result, slot, LEDGER_POINTER, ptr, guess);
+    if (cost > guess && !memory_reserve(slot, cost - guess, MEMORY_ASK)) {
+        REAL(cuMemFree_v2, CUdeviceptr)(ptr);
+        return charge_end(CUDA_ERROR_OUT_OF_MEMORY, slot, LEDGER_POINTER, ptr, guess);
     }
-    return charge_done(result, slot, LEDGER_POINTER, ptr, actual);
+    if (cost < guess)
+        memory_release(slot, guess - cost);
+    return linear_end(result, slot, ptr, actual);
 }
 
 #define ALLOC_PITCH(name, pointer, size)                                                                               \
     CUresult name(enum aliquot_symbol symbol, pointer *ptr, size *pitch, size width, size height, unsigned element)    \
     {                                                                                                                  \
         struct slot *slot = charged_slot();                                                                            \
-        uint64_t guess = granules(granules(width) * height);                                                           \
-        if (slot && !memory_reserve(slot, guess))                                                                      \
+        uint64_t row = granules(width), guess;                                                                         \
+        guess = height && row > UINT64_MAX / height ? UINT64_MAX : linear_cost(row * height);                          \
+        if (!charge_begin(slot, guess))                                                                                \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
         CUresult result = REAL_AT(symbol, pointer *, size *, size, size, unsigned)(ptr, pitch, width, height, element); \
         bool good = result == CUDA_SUCCESS;                                                                            \
-        return settle_pitch(result, slot, guess, good ? *ptr : 0, good ? granules((uint64_t)*pitch * height) : 0);     \
+        return pitch_end(result, slot, guess, good ? *ptr : 0, good ? (uint64_t)*pitch * height : 0);                  \
     }
 ALLOC_PITCH(on_mem_alloc_pitch, CUdeviceptr, size_t)
 ALLOC_PITCH(on_mem_alloc_pitch_v1, unsigned, unsigned)
@@ -89,27 +52,92 @@ ALLOC_PITCH(on_mem_alloc_pitch_v1, unsigned, unsigned)
 CUresult on_mem_alloc_managed(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t bytes, unsigned flags)
 {
     struct slot *slot = charged_slot();
-    uint64_t charge = granules(bytes);
-    if (slot && !memory_reserve(slot, charge))
+    if (!charge_begin(slot, granules(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, unsigned)(ptr, bytes, flags);
-    return charge_done(result, slot, LEDGER_POINTER, ptr ? *ptr : 0, charge);
+    return charge_end(result, slot, LEDGER_POINTER, result == CUDA_SUCCESS ? *ptr : 0, granules(bytes));
+}
+
+/* Takes the entry of a pointer out before the driver frees it: another thread may be given the address at once. */
+static bool take(uint64_t ptr, struct ledger_entry *entry)
+{
+    return ptr && (ledger_take(LEDGER_POINTER, ptr, entry) || ledger_take(LEDGER_SMALL, ptr, entry) ||
+                   ledger_take(LEDGER_ASYNC, ptr, entry));
 }
 
 CUresult on_mem_free(enum aliquot_symbol symbol, CUdeviceptr ptr)
 {
-    CUresult result = REAL_AT(symbol, CUdeviceptr)(ptr);
-    if (result == CUDA_SUCCESS) {
-        charge_drop(LEDGER_POINTER, ptr);
-        pools_refresh();
-    }
-    return result;
+    struct ledger_entry entry;
+    bool known = take(ptr, &entry);
+    return charge_freed(REAL_AT(symbol, CUdeviceptr)(ptr), known, &entry);
 }
 
 CUresult on_mem_free_v1(enum aliquot_symbol symbol, unsigned ptr)
 {
-    CUresult result = REAL_AT(symbol, unsigned)(ptr);
-    if (result == CUDA_SUCCESS)
-        charge_drop(LEDGER_POINTER, ptr);
+    struct ledger_entry entry;
+    bool known = take(ptr, &entry);
+    return charge_freed(REAL_AT(symbol, unsigned)(ptr), known, &entry);
+}
+
+/* Linear memory may be freed in stream order too, and is there until the stream comes to it. */
+static CUresult freed_later(CUresult result, struct ledger_entry *entry)
+{
+    if (result != CUDA_SUCCESS) {
+        charge_enter(*entry);
+        return result;
+    }
+    if (entry->kind == LEDGER_SMALL) { /* its page is charged to this one alone from now on */
+        if (!memory_reserve(entry->slot, PAGE_BYTES, MEMORY_AT_HAND))
+            return charge_freed(result, true, entry);
+        page_leave(entry);
+        entry->bytes = PAGE_BYTES;
+    }
+    entry->kind = LEDGER_LATER;
+    charge_enter(*entry);
+    atomic_fetch_add(&later, 1);
     return result;
+}
+
+CUresult on_mem_free_async(enum aliquot_symbol symbol, CUdeviceptr ptr, void *stream)
+{
+    struct ledger_entry entry;
+    bool known = conf_load() == MODE_HELD && take(ptr, &entry);
+    CUresult result = REAL_AT(symbol, CUdeviceptr, void *)(ptr, stream);
+    if (known && entry.kind != LEDGER_ASYNC)
+        return freed_later(result, &entry);
+    return charge_freed(result, known, &entry);
+}
+
+struct gone {
+    struct ledger_entry entries[32];
+    unsigned count;
+    bool waiting;
+};
+
+static void look(struct ledger_entry *entry, void *with)
+{
+    struct gone *gone = with;
+    CUdeviceptr base;
+    size_t bytes;
+    CUresult result = REAL(cuMemGetAddressRange_v2, CUdeviceptr *, size_t *, CUdeviceptr)(&base, &bytes, entry->key);
+    bool unknown = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_FOUND;
+    if (unknown && gone->count < 32)
+        gone->entries[gone->count++] = *entry;
+    else
+        gone->waiting = true;
+}
+
+/* True: some have not been freed yet. */
+bool later_reclaim(void)
+{
+    struct gone gone = {.count = 0};
+    if (!atomic_load(&later))
+        return false;
+    ledger_each(LEDGER_LATER, look, &gone);
+    for (unsigned i = 0; i < gone.count; i++)
+        if (ledger_take(LEDGER_LATER, gone.entries[i].key, &gone.entries[i])) {
+            atomic_fetch_sub(&later, 1);
+            memory_release(gone.entries[i].slot, gone.entries[i].bytes);
+        }
+    return gone.waiting;
 }

@@ -1,233 +1,312 @@
-/* pool.c: stream-ordered memory. A pool is charged for what it has reserved of the GPU, not for what is handed out.
+/* pool.c: the memory pools of this process, and what they are charged.
  *
- * The size asked is reserved first; after the call the pool says what it truly holds, and the difference is settled.
- * Frees show at completion points, where the driver shrinks pools to their release threshold. Allocations captured into
- * a graph are charged to the graph (graph.c); what the device caches of destroyed graphs is one more pool, under the key
- * of its slot.
+ * A pool is charged for what it has reserved of the GPU, not for what is handed out. Frees show at completion points,
+ * where the driver shrinks pools to their release threshold: then those of which something was freed are settled, at
+ * most once a millisecond. A pool that is destroyed with memory in use keeps it until the last of it is freed; the
+ * driver is told to destroy it only then, so that what it still holds can be asked until the end.
  */
-#include "charge.h"
+#include "pool.h"
 
-static _Atomic int dirty; /* something was freed since the pools were last looked at */
+#include <sys/mman.h>
 
-/* The memory of graphs that the driver still holds after a trim, beyond what living graphs are charged for. */
-static bool cached_of(struct slot *slot, uint64_t *bytes)
+#define REFRESH_NS 1000000ull
+#define SHARED_NS 100000000ull /* descriptors are looked through */
+
+static struct pool *pools;
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int some_freed;
+static _Atomic uint64_t next_refresh_ns, next_shared_ns;
+static _Atomic bool shares_are_kept;
+
+bool pool_holds(const struct pool *pool, uint64_t *reserved, uint64_t *used)
 {
-    uint64_t reserved = 0, living = atomic_load(&slot->graph_bytes);
-    REAL(cuDeviceGraphMemTrim, int)(slot->device);
-    if (REAL(cuDeviceGetGraphMemAttribute, int, int, void *)(slot->device, GRAPH_RESERVED_CURRENT, &reserved) !=
-        CUDA_SUCCESS)
-        reserved = 0;
-    *bytes = reserved > living ? reserved - living : 0;
-    return true;
+    *reserved = *used = 0;
+    return REAL(cuMemPoolGetAttribute, void *, int, void *)(pool->handle, POOL_RESERVED_CURRENT, reserved) ==
+               CUDA_SUCCESS &&
+           REAL(cuMemPoolGetAttribute, void *, int, void *)(pool->handle, POOL_USED_CURRENT, used) == CUDA_SUCCESS;
 }
 
-static bool reserved_of(void *pool, uint64_t *bytes)
+/* With list_lock held. Places are carved of pages that are never given back, and taken again. */
+static struct pool *place(void)
 {
-    return REAL(cuMemPoolGetAttribute, void *, int, void *)(pool, POOL_RESERVED_CURRENT, bytes) == CUDA_SUCCESS;
-}
-
-/* Brings the pool's charge to `held`; up to `paid` more is reserved already. False: over the limit. */
-static bool settle(void *pool, struct slot *slot, uint64_t held, uint64_t paid)
-{
-    struct ledger_entry entry = {.kind = LEDGER_POOL, .key = (uintptr_t)pool, .slot = slot, .refs = 1};
-    ledger_get(LEDGER_POOL, (uintptr_t)pool, &entry);
-    uint64_t have = entry.bytes + paid;
-    if (held > have && !memory_reserve(slot, held - have))
-        return false;
-    if (held < have)
-        memory_release(slot, have - held);
-    entry.bytes = held;
-    if (held)
-        ledger_put(entry);
-    else
-        ledger_take(LEDGER_POOL, (uintptr_t)pool, &entry);
-    return true;
-}
-
-static CUresult allocated(CUresult result, struct slot *slot, void *pool, CUdeviceptr ptr, void *stream, uint64_t paid)
-{
-    uint64_t held = 0;
-    if (result != CUDA_SUCCESS || !reserved_of(pool, &held)) {
-        if (result != CUDA_SUCCESS)
-            memory_release(slot, paid);
-        else
-            charge_done(result, slot, LEDGER_POINTER, ptr, paid);
-        return result;
+    static struct pool *fresh;
+    static unsigned left;
+    for (struct pool *pool = pools; pool; pool = pool->next)
+        if (!pool->handle && !pool->users)
+            return pool;
+    if (!left) {
+        void *pages = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (pages == MAP_FAILED)
+            return NULL;
+        fresh = pages;
+        left = 16384 / sizeof *fresh;
     }
-    if (settle(pool, slot, held, paid)) {
-        atomic_store(&dirty, 1);
-        return result;
-    }
-    /* The driver took more than the limit has: undo, and leave the pool no larger than it was. */
-    REAL(cuMemFreeAsync, CUdeviceptr, void *)(ptr, stream);
-    REAL(cuStreamSynchronize, void *)(stream);
-    REAL(cuMemPoolTrimTo, void *, size_t)(pool, 0);
-    if (reserved_of(pool, &held))
-        settle(pool, slot, held, paid);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    left--;
+    pthread_mutex_init(&fresh->lock, NULL);
+    fresh->next = pools;
+    return pools = fresh++;
 }
 
-CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, uint64_t bytes);
-
-/* The GPU of a stream pays, whatever context is current; of a default stream that is the current context's. */
-static struct slot *stream_slot(void *stream)
+static struct pool *find(void *handle)
 {
-    void *context = NULL, *popped;
-    int device = -1;
-    if (conf_load() != MODE_HELD || !stream || stream == STREAM_LEGACY || stream == STREAM_PER_THREAD ||
-        REAL(cuStreamGetCtx, void *, void **)(stream, &context) != CUDA_SUCCESS ||
-        REAL(cuCtxPushCurrent_v2, void *)(context) != CUDA_SUCCESS)
-        return charged_slot();
-    REAL(cuCtxGetDevice, int *)(&device);
-    REAL(cuCtxPopCurrent_v2, void **)(&popped);
-    return slot_of_device(device);
+    for (struct pool *pool = pools; pool; pool = pool->next)
+        if (pool->handle == handle)
+            return pool;
+    return NULL;
 }
 
-static void pool_is_of(void *pool, struct slot *slot)
+static struct pool *enter(void *handle, struct slot *slot)
 {
-    ledger_put((struct ledger_entry){.kind = LEDGER_HOME, .key = (uintptr_t)pool, .slot = slot, .refs = 1});
+    struct pool *pool = find(handle);
+    if (pool || !(pool = place()))
+        return pool;
+    pool->handle = handle;
+    pool->slot = slot;
+    pool->charge = 0;
+    pool->destroyed = false;
+    atomic_store(&pool->living, 0);
+    atomic_store(&pool->freed, 0);
+    return pool;
 }
 
-/* The GPU whose memory a pool hands out: as it was made for, or the one it is the default pool of. */
-static struct slot *pool_slot(void *pool)
+void pool_made(void *handle, struct slot *slot)
 {
-    struct ledger_entry home;
+    pthread_mutex_lock(&list_lock);
+    enter(handle, slot);
+    pthread_mutex_unlock(&list_lock);
+}
+
+/* The GPU whose memory a pool hands out that was not seen to be made: one it is the default pool of. */
+static struct slot *default_slot(void *handle)
+{
     int count = 0;
-    if (conf_load() != MODE_HELD)
-        return NULL;
-    if (ledger_get(LEDGER_HOME, (uintptr_t)pool, &home))
-        return home.slot;
     REAL(cuDeviceGetCount, int *)(&count);
     for (int device = 0; device < count; device++) {
         void *its = NULL;
-        if (REAL(cuDeviceGetDefaultMemPool, void **, int)(&its, device) == CUDA_SUCCESS && its == pool) {
-            pool_is_of(pool, slot_of_device(device));
+        if (REAL(cuDeviceGetDefaultMemPool, void **, int)(&its, device) == CUDA_SUCCESS && its == handle)
             return slot_of_device(device);
-        }
     }
     return charged_slot();
+}
+
+static struct pool *hold(void *handle)
+{
+    pthread_mutex_lock(&list_lock);
+    struct pool *pool = find(handle);
+    if (pool)
+        pool->users++;
+    pthread_mutex_unlock(&list_lock);
+    return pool;
+}
+
+struct pool *pool_open(void *handle, bool *gone)
+{
+    *gone = false;
+    if (!handle || conf_load() != MODE_HELD)
+        return NULL;
+    struct pool *pool = hold(handle);
+    if (!pool) {
+        struct slot *slot = default_slot(handle);
+        if (!slot)
+            return NULL;
+        pool_made(handle, slot);
+        if (!(pool = hold(handle)))
+            return NULL;
+    }
+    pthread_mutex_lock(&pool->lock);
+    *gone = pool->destroyed || pool->handle != handle;
+    if (!*gone && pool->slot)
+        return pool;
+    pool_close(pool);
+    return NULL;
+}
+
+void pool_close(struct pool *pool)
+{
+    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_lock(&list_lock);
+    pool->users--;
+    pthread_mutex_unlock(&list_lock);
+}
+
+/* Its place is free before the driver may give the handle to another. */
+static CUresult end(struct pool *pool, enum aliquot_symbol symbol)
+{
+    void *handle = pool->handle;
+    pthread_mutex_lock(&list_lock);
+    pool->handle = NULL;
+    pthread_mutex_unlock(&list_lock);
+    if (pool->slot)
+        memory_release(pool->slot, pool->charge);
+    pool->charge = 0;
+    return REAL_AT(symbol, void *)(handle);
+}
+
+bool pool_settle(struct pool *pool, bool trim)
+{
+    uint64_t reserved, used, keep = 0, step = atomic_load(&pool->slot->pool_step);
+    atomic_store(&pool->freed, 0);
+    if (trim || pool->destroyed)
+        REAL(cuMemPoolTrimTo, void *, size_t)(pool->handle, 0);
+    uint64_t living = atomic_load(&pool->living); /* before what the pool says, so that a free between is seen */
+    if (!pool_holds(pool, &reserved, &used))
+        return false;
+    if (reserved < pool->charge) {
+        memory_release(pool->slot, pool->charge - reserved);
+        pool->charge = reserved;
+    }
+    if (pool->destroyed && !reserved && !used && !atomic_load(&pool->living)) {
+        end(pool, SYM_cuMemPoolDestroy);
+        return false;
+    }
+    REAL(cuMemPoolGetAttribute, void *, int, void *)(pool->handle, POOL_RELEASE_THRESHOLD, &keep);
+    if (keep < used)
+        keep = used;
+    bool more = used > living || reserved > round_up(keep, step ? step : POOL_STEP_MOST) || pool->destroyed;
+    if (more) {
+        atomic_store(&pool->freed, 1);
+        atomic_store(&some_freed, 1);
+    }
+    return more;
+}
+
+/* All pools of a slot (NULL: of all), or only those of which something was freed. */
+static bool settle_all(struct slot *slot, bool trim)
+{
+    bool more = false;
+    pthread_mutex_lock(&list_lock);
+    for (struct pool *pool = pools; pool; pool = pool->next) {
+        if (!pool->handle || !pool->slot || (slot && pool->slot != slot) || (!trim && !atomic_load(&pool->freed)))
+            continue;
+        pool->users++;
+        pthread_mutex_unlock(&list_lock);
+        pthread_mutex_lock(&pool->lock);
+        if (pool->handle)
+            more |= pool_settle(pool, trim);
+        pool_close(pool);
+        pthread_mutex_lock(&list_lock);
+    }
+    pthread_mutex_unlock(&list_lock);
+    return more;
+}
+
+bool pools_reclaim(struct slot *slot)
+{
+    return settle_all(slot, true);
+}
+
+/* At a completion point. */
+void pools_refresh(void)
+{
+    if (!atomic_load_explicit(&some_freed, memory_order_relaxed) || capture_running())
+        return;
+    uint64_t now = now_ns(), due = atomic_load(&next_refresh_ns);
+    if (now < due || !atomic_compare_exchange_strong(&next_refresh_ns, &due, now + REFRESH_NS))
+        return;
+    atomic_store(&some_freed, 0);
+    int mode = quietly(CAPTURE_MODE_RELAXED);
+    settle_all(NULL, false);
+    bool more = later_reclaim() | graphs_reclaim(NULL);
+    quietly(mode);
+    if (now >= atomic_load(&next_shared_ns)) {
+        atomic_store(&next_shared_ns, now + SHARED_NS);
+        shares_are_kept = shared_reclaim();
+    }
+    if (more || shares_are_kept)
+        atomic_store(&some_freed, 1);
+}
+
+void pools_look_again(void)
+{
+    if (!atomic_load(&some_freed))
+        return;
+    atomic_store(&next_refresh_ns, 0);
+    atomic_store(&next_shared_ns, 0);
+    pools_refresh();
+}
+
+void pools_freed(void)
+{
+    atomic_store_explicit(&some_freed, 1, memory_order_relaxed);
+}
+
+/* A pointer of a pool has been freed; the pool may hold its memory on. */
+void pool_lost(const struct ledger_entry *entry)
+{
+    struct pool *pool = (struct pool *)(uintptr_t)entry->other;
+    atomic_fetch_sub(&pool->living, entry->bytes);
+    atomic_store(&pool->freed, 1);
+    pools_freed();
 }
 
 CUresult on_pool_create(enum aliquot_symbol symbol, void **pool, const struct pool_props *props)
 {
     CUresult result = REAL_AT(symbol, void **, const struct pool_props *)(pool, props);
-    struct slot *slot = NULL;
-    if (result == CUDA_SUCCESS && conf_load() == MODE_HELD && props->location.type == LOCATION_DEVICE)
-        slot = slot_of_device(props->location.id);
-    if (slot)
-        pool_is_of(*pool, slot);
+    bool device = props && props->location.type == LOCATION_DEVICE;
+    if (result == CUDA_SUCCESS && conf_load() == MODE_HELD)
+        pool_made(*pool, device ? slot_of_device(props->location.id) : NULL);
     return result;
 }
 
-static bool take_from(struct slot *slot, uint64_t bytes)
+/* A destroyed pool is nobody's current one any more. */
+static void leave_device(struct pool *pool)
 {
-    return !slot || (slot_attach(slot) && memory_reserve(slot, bytes));
+    void *current = NULL, *its_default = NULL;
+    int device = pool->slot->device;
+    if (REAL(cuDeviceGetMemPool, void **, int)(&current, device) == CUDA_SUCCESS && current == pool->handle &&
+        REAL(cuDeviceGetDefaultMemPool, void **, int)(&its_default, device) == CUDA_SUCCESS)
+        REAL(cuDeviceSetMemPool, int, void *)(device, its_default);
 }
 
-CUresult on_mem_alloc_async(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t bytes, void *stream)
+static CUresult destroyed(struct pool *pool, enum aliquot_symbol symbol)
 {
-    struct slot *slot = stream_slot(stream);
-    void *pool = NULL;
-    bool own = symbol == SYM_cuMemAllocAsync_ptsz, captured = slot && capture_running() && stream_captures(stream, own);
-    if (!take_from(slot, granules(bytes)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, void *)(ptr, bytes, stream);
-    if (captured)
-        return graph_captured_alloc(result, slot, stream, granules(bytes));
-    if (!slot)
-        return result;
-    if (REAL(cuDeviceGetMemPool, void **, int)(&pool, slot->device) != CUDA_SUCCESS)
-        return charge_done(result, slot, LEDGER_POINTER, ptr ? *ptr : 0, granules(bytes));
-    return allocated(result, slot, pool, ptr ? *ptr : 0, stream, granules(bytes));
+    uint64_t nothing = 0;
+    void *its_default = NULL;
+    if (REAL(cuDeviceGetDefaultMemPool, void **, int)(&its_default, pool->slot->device) == CUDA_SUCCESS &&
+        its_default == pool->handle)
+        return REAL_AT(symbol, void *)(pool->handle); /* which the driver refuses */
+    leave_device(pool);
+    REAL(cuMemPoolSetAttribute, void *, int, void *)(pool->handle, POOL_RELEASE_THRESHOLD, &nothing);
+    pool->destroyed = true;
+    pool_settle(pool, true);
+    return CUDA_SUCCESS;
 }
 
-CUresult on_mem_alloc_from_pool(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t bytes, void *pool, void *stream)
+CUresult on_pool_destroy(enum aliquot_symbol symbol, void *handle)
 {
-    struct slot *slot = pool_slot(pool);
-    bool own = symbol == SYM_cuMemAllocFromPoolAsync_ptsz;
-    bool captured = slot && capture_running() && stream_captures(stream, own);
-    if (!take_from(slot, granules(bytes)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, void *, void *)(ptr, bytes, pool, stream);
-    if (captured)
-        return graph_captured_alloc(result, slot, stream, granules(bytes));
-    return slot ? allocated(result, slot, pool, ptr ? *ptr : 0, stream, granules(bytes)) : result;
+    struct pool *pool = conf_load() == MODE_HELD ? hold(handle) : NULL;
+    if (!pool)
+        return REAL_AT(symbol, void *)(handle);
+    pthread_mutex_lock(&pool->lock);
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    if (pool->handle == handle && !pool->slot)
+        result = end(pool, symbol);
+    else if (pool->handle == handle && !pool->destroyed)
+        result = destroyed(pool, symbol);
+    pool_close(pool);
+    return result;
 }
 
-CUresult on_mem_free_async(enum aliquot_symbol symbol, CUdeviceptr ptr, void *stream)
+CUresult on_pool_trim(enum aliquot_symbol symbol, void *handle, size_t keep)
 {
-    CUresult result = REAL_AT(symbol, CUdeviceptr, void *)(ptr, stream);
-    if (result == CUDA_SUCCESS) {
-        charge_drop(LEDGER_POINTER, ptr);
-        atomic_store(&dirty, 1);
+    bool gone;
+    struct pool *pool = pool_open(handle, &gone);
+    CUresult result = gone ? CUDA_ERROR_INVALID_VALUE : REAL_AT(symbol, void *, size_t)(handle, keep);
+    if (pool) {
+        pool_settle(pool, false);
+        pool_close(pool);
     }
     return result;
 }
 
-struct seen {
-    struct ledger_entry pools[64];
-    unsigned count;
-};
-
-static void collect(struct ledger_entry *entry, void *with)
+/* In the child of a fork CUDA is gone, and so are the pools. */
+void pools_after_fork(void)
 {
-    struct seen *seen = with;
-    if (seen->count < 64)
-        seen->pools[seen->count++] = *entry;
-}
-
-/* At a completion point: pools may have shrunk. */
-void pools_refresh(void)
-{
-    if (!atomic_load_explicit(&dirty, memory_order_relaxed) || capture_running() || !atomic_exchange(&dirty, 0))
-        return;
-    struct seen seen = {.count = 0};
-    ledger_each(LEDGER_POOL, collect, &seen);
-    for (unsigned i = 0; i < seen.count; i++) {
-        uint64_t held = 0;
-        void *pool = (void *)(uintptr_t)seen.pools[i].key;
-        bool cache = pool == (void *)seen.pools[i].slot;
-        if ((cache ? cached_of(pool, &held) : reserved_of(pool, &held)) && held < seen.pools[i].bytes)
-            settle(pool, seen.pools[i].slot, held, 0);
-        if (held)
-            atomic_store(&dirty, 1);
+    pthread_mutex_init(&list_lock, NULL);
+    for (struct pool *pool = pools; pool; pool = pool->next) {
+        pthread_mutex_init(&pool->lock, NULL);
+        pool->handle = NULL;
+        pool->users = 0;
+        pool->charge = 0;
     }
-}
-
-/* A graph of `bytes` is gone: they stay charged as the device's cache, as far as they are still there. */
-void graph_cache_grown(struct slot *slot, uint64_t bytes)
-{
-    struct ledger_entry entry = {.kind = LEDGER_POOL, .key = (uintptr_t)slot, .slot = slot, .refs = 1};
-    ledger_get(LEDGER_POOL, entry.key, &entry);
-    entry.bytes += bytes;
-    ledger_put(entry);
-    atomic_store(&dirty, 1);
-    pools_refresh();
-}
-
-CUresult on_graph_trim(enum aliquot_symbol symbol, int device)
-{
-    CUresult result = REAL_AT(symbol, int)(device);
-    atomic_store(&dirty, 1);
-    pools_refresh();
-    return result;
-}
-
-CUresult on_pool_destroy(enum aliquot_symbol symbol, void *pool)
-{
-    CUresult result = REAL_AT(symbol, void *)(pool);
-    struct ledger_entry home;
-    if (result == CUDA_SUCCESS) {
-        charge_drop(LEDGER_POOL, (uintptr_t)pool);
-        ledger_take(LEDGER_HOME, (uintptr_t)pool, &home);
-    }
-    return result;
-}
-
-CUresult on_pool_trim(enum aliquot_symbol symbol, void *pool, size_t keep)
-{
-    CUresult result = REAL_AT(symbol, void *, size_t)(pool, keep);
-    atomic_store(&dirty, 1);
-    pools_refresh();
-    return result;
 }

@@ -31,6 +31,7 @@ int aliquot_stats(struct aliquot_stats *out)
     stats.events = atomic_load(&aliquot_counters.events);
     stats.fenced = (uint64_t)atomic_load(&gate_shared.fence);
     stats.disagreed = atomic_load(&aliquot_counters.disagreed);
+    stats.unbalanced = atomic_load(&aliquot_counters.unbalanced);
     if (!out)
         return -1;
     *out = stats;

@@ -13,11 +13,8 @@ static void seen(struct slot *slot, uint64_t *free_bytes, uint64_t *total_bytes)
     if (!page)
         return;
     uint64_t limit = least(__atomic_load_n(&page->memory_limit_bytes, __ATOMIC_RELAXED), *total_bytes);
-    uint64_t leased = __atomic_load_n(&page->memory_leased_bytes, __ATOMIC_RELAXED) +
-                      __atomic_load_n(&page->memory_context_bytes, __ATOMIC_RELAXED);
-    pthread_mutex_lock(&slot->lock);
-    uint64_t charged = leased > slot->unused ? leased - slot->unused : 0;
-    pthread_mutex_unlock(&slot->lock);
+    pools_look_again();
+    uint64_t charged = memory_charged(slot, page);
     *free_bytes = least(*free_bytes, limit > charged ? limit - charged : 0);
     *total_bytes = limit;
 }

@@ -1,9 +1,65 @@
-/* vmm.c: physical memory by handle. The GPU named in the properties pays, whatever context is current; the memory is
- * held until the last reference and the last mapping are gone.
+/* vmm.c: physical memory by handle. The GPU named in the properties pays, whatever context is current, and the charge
+ * follows the memory: it is held until the last handle and the last mapping of this process are gone, and as long as a
+ * descriptor of it is open here (share.c). What another process exported is charged to its importer too, from the first
+ * mapping on, when its size is known: the exporter may end before it.
  */
-#include "charge.h"
+#include "vmm.h"
 
 #define MULTICAST_BYTES (2ull << 20)
+
+static _Atomic uint64_t numbers = 1;
+
+uint64_t object_of(uint64_t handle)
+{
+    struct ledger_entry entry;
+    return ledger_get(LEDGER_VMM, handle, &entry) ? entry.other : 0;
+}
+
+bool object_hold(uint64_t object)
+{
+    struct ledger_entry entry;
+    return object && ledger_change(LEDGER_OBJECT, object, 1, 0, &entry) != LEDGER_NONE;
+}
+
+void object_drop(uint64_t object)
+{
+    struct ledger_entry entry;
+    if (!object || ledger_change(LEDGER_OBJECT, object, -1, 0, &entry) != LEDGER_GONE)
+        return;
+    if (shared_keeps(object)) { /* which then has its only reference */
+        entry.refs = 1;
+        ledger_put(entry, NULL);
+        return;
+    }
+    memory_release(entry.slot, entry.bytes);
+}
+
+void handle_enter(uint64_t handle, uint64_t object)
+{
+    if (!ledger_join((struct ledger_entry){.kind = LEDGER_VMM, .key = handle, .other = object, .refs = 1}))
+        return;
+}
+
+static uint64_t object_new(struct slot *slot, uint64_t bytes)
+{
+    uint64_t number = atomic_fetch_add(&numbers, 1);
+    ledger_put((struct ledger_entry){.kind = LEDGER_OBJECT, .key = number, .slot = slot, .bytes = bytes, .refs = 1},
+               NULL);
+    return number;
+}
+
+/* After charge_begin. */
+static CUresult created(CUresult result, struct slot *slot, uint64_t handle, uint64_t bytes)
+{
+    if (!slot)
+        return result;
+    if (result == CUDA_SUCCESS)
+        handle_enter(handle, object_new(slot, bytes));
+    else
+        memory_release(slot, bytes);
+    pthread_rwlock_unlock(&slot->books);
+    return result;
+}
 
 CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t bytes, const struct allocation_prop *prop,
                        unsigned long long flags)
@@ -11,11 +67,11 @@ CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t b
     struct slot *slot = NULL;
     if (conf_load() == MODE_HELD && prop && prop->location.type == LOCATION_DEVICE)
         slot = slot_of_device(prop->location.id);
-    if (slot && (!slot_attach(slot) || !memory_reserve(slot, bytes)))
+    if (slot && (!slot_attach(slot) || !charge_begin(slot, round_up(bytes, PAGE_BYTES))))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, const struct allocation_prop *, unsigned long long)(
         handle, bytes, prop, flags);
-    return charge_done(result, slot, LEDGER_VMM, handle ? *handle : 0, bytes);
+    return created(result, slot, handle ? *handle : 0, round_up(bytes, PAGE_BYTES));
 }
 
 /* A multicast object's own memory is small and of the driver's choosing: a granule is reserved, the measured part of it
@@ -24,64 +80,147 @@ CUresult on_multicast_create(enum aliquot_symbol symbol, CUdeviceptr *handle, co
 {
     struct slot *slot = charged_slot();
     size_t before = 0, after = 0, total;
-    if (slot && !memory_reserve(slot, MULTICAST_BYTES))
+    if (!charge_begin(slot, MULTICAST_BYTES))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (slot)
         REAL(cuMemGetInfo_v2, size_t *, size_t *)(&before, &total);
     CUresult result = REAL_AT(symbol, CUdeviceptr *, const void *)(handle, prop);
     if (!slot || result != CUDA_SUCCESS)
-        return charge_done(result, slot, LEDGER_VMM, 0, MULTICAST_BYTES);
+        return created(result, slot, 0, MULTICAST_BYTES);
     REAL(cuMemGetInfo_v2, size_t *, size_t *)(&after, &total);
     uint64_t taken = before > after ? before - after : 0, charge = taken < MULTICAST_BYTES ? taken : MULTICAST_BYTES;
     memory_release(slot, MULTICAST_BYTES - charge);
-    return charge_done(result, slot, LEDGER_VMM, *handle, charge);
+    return created(result, slot, *handle, charge);
 }
 
-static void unref(uint64_t handle)
-{
-    struct ledger_entry gone;
-    if (ledger_ref(LEDGER_VMM, handle, -1, &gone))
-        memory_release(gone.slot, gone.bytes);
-}
-
+/* The handle's reference is taken out first: the driver may give its value to another thread at once. */
 CUresult on_mem_release(enum aliquot_symbol symbol, CUdeviceptr handle)
 {
+    struct ledger_entry entry;
+    bool known = ledger_change(LEDGER_VMM, handle, -1, 0, &entry) != LEDGER_NONE;
     CUresult result = REAL_AT(symbol, CUdeviceptr)(handle);
-    if (result == CUDA_SUCCESS)
-        unref(handle);
+    if (known && result == CUDA_SUCCESS)
+        object_drop(entry.other);
+    else if (known)
+        handle_enter(handle, entry.other);
     return result;
 }
 
 CUresult on_mem_retain(enum aliquot_symbol symbol, CUdeviceptr *handle, void *addr)
 {
-    struct ledger_entry gone;
+    struct ledger_entry map;
+    uint64_t object = 0;
     CUresult result = REAL_AT(symbol, CUdeviceptr *, void *)(handle, addr);
     if (result == CUDA_SUCCESS)
-        ledger_ref(LEDGER_VMM, *handle, 1, &gone);
+        object = object_of(*handle);
+    if (result == CUDA_SUCCESS && !object && ledger_get(LEDGER_MAP, (uintptr_t)addr, &map))
+        object = map.other; /* every handle was released, and this is a new one */
+    if (object && object_hold(object))
+        handle_enter(*handle, object);
     return result;
+}
+
+/* An imported object is charged by the largest part of it that is mapped; false: over the limit. */
+static bool imported_size(uint64_t object, uint64_t bytes)
+{
+    struct ledger_entry entry;
+    if (!ledger_get(LEDGER_OBJECT, object, &entry) || !entry.other)
+        return true;
+    uint64_t more = bytes > entry.bytes ? bytes - entry.bytes : 0;
+    if (!more || !entry.slot)
+        return true;
+    if (!slot_attach(entry.slot) || !charge_begin(entry.slot, more))
+        return entry.slot && atomic_load(&entry.slot->state) == SLOT_REFUSED; /* memory of a GPU of others */
+    if (ledger_change(LEDGER_OBJECT, object, 0, more, &entry) == LEDGER_NONE)
+        memory_release(entry.slot, more);
+    pthread_rwlock_unlock(&entry.slot->books);
+    return true;
 }
 
 CUresult on_mem_map(enum aliquot_symbol symbol, CUdeviceptr ptr, size_t bytes, size_t offset, CUdeviceptr handle,
                     unsigned long long flags)
 {
-    struct ledger_entry gone;
+    uint64_t object = object_of(handle);
+    bool held = object_hold(object);
+    if (held && !imported_size(object, offset + bytes)) {
+        object_drop(object);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     CUresult result = REAL_AT(symbol, CUdeviceptr, size_t, size_t, CUdeviceptr, unsigned long long)(
         ptr, bytes, offset, handle, flags);
-    if (result == CUDA_SUCCESS && ledger_get(LEDGER_VMM, handle, &gone)) {
-        ledger_ref(LEDGER_VMM, handle, 1, &gone);
-        ledger_put((struct ledger_entry){.kind = LEDGER_MAP, .key = ptr, .bytes = bytes, .other = handle, .refs = 1});
-    }
+    if (held && result == CUDA_SUCCESS)
+        ledger_put((struct ledger_entry){.kind = LEDGER_MAP, .key = ptr, .bytes = bytes, .other = object, .refs = 1},
+                   NULL);
+    else if (held)
+        object_drop(object);
     return result;
 }
 
+#define MAPS 64
+
+/* Takes the next mappings of a range out. */
+static unsigned take_maps(uint64_t *at, uint64_t end, struct ledger_entry *maps)
+{
+    unsigned count = 0;
+    for (; count < MAPS && *at < end && ledger_take(LEDGER_MAP, *at, &maps[count]); count++)
+        *at += maps[count].bytes;
+    return count;
+}
+
+/* One call may undo several neighbouring mappings. */
 CUresult on_mem_unmap(enum aliquot_symbol symbol, CUdeviceptr ptr, size_t bytes)
 {
+    struct ledger_entry maps[MAPS];
+    uint64_t at = ptr, end = ptr + bytes;
+    unsigned count = take_maps(&at, end, maps);
     CUresult result = REAL_AT(symbol, CUdeviceptr, size_t)(ptr, bytes);
-    struct ledger_entry map;
-    /* One call may undo several neighbouring mappings. */
-    for (uint64_t at = ptr; result == CUDA_SUCCESS && at < ptr + bytes && ledger_take(LEDGER_MAP, at, &map);) {
-        unref(map.other);
-        at += map.bytes;
+    for (unsigned i = 0; i < count; i++)
+        if (result == CUDA_SUCCESS)
+            object_drop(maps[i].other);
+        else
+            ledger_put(maps[i], NULL);
+    while (result == CUDA_SUCCESS && (count = take_maps(&at, end, maps)))
+        for (unsigned i = 0; i < count; i++)
+            object_drop(maps[i].other);
+    return result;
+}
+
+CUresult on_mem_export(enum aliquot_symbol symbol, void *shared, CUdeviceptr handle, int type, unsigned long long flags)
+{
+    uint64_t object = object_of(handle);
+    CUresult result = REAL_AT(symbol, void *, CUdeviceptr, int, unsigned long long)(shared, handle, type, flags);
+    if (object && result == CUDA_SUCCESS)
+        shared_note(object, type == SHARE_FD ? (void *)(intptr_t)*(int *)shared : shared, type);
+    return result;
+}
+
+/* The GPU whose memory a handle is; NULL: none of ours, such as a multicast object's. */
+static struct slot *slot_of_handle(uint64_t handle)
+{
+    unsigned char room[128] = {0}; /* what is read and all that may follow it */
+    struct allocation_prop *prop = (void *)room;
+    if (REAL(cuMemGetAllocationPropertiesFromHandle, void *, CUdeviceptr)(prop, handle) != CUDA_SUCCESS ||
+        prop->location.type != LOCATION_DEVICE)
+        return NULL;
+    return slot_of_device(prop->location.id);
+}
+
+CUresult on_mem_import(enum aliquot_symbol symbol, CUdeviceptr *handle, void *shared, int type)
+{
+    uint64_t object = conf_load() == MODE_HELD ? shared_object(shared, type) : 0;
+    CUresult result = REAL_AT(symbol, CUdeviceptr *, void *, int)(handle, shared, type);
+    if (result != CUDA_SUCCESS || conf_load() != MODE_HELD) {
+        object_drop(object);
+        return result;
     }
+    struct slot *slot = object ? NULL : slot_of_handle(*handle);
+    if (slot) {
+        object = atomic_fetch_add(&numbers, 1);
+        ledger_put((struct ledger_entry){.kind = LEDGER_OBJECT, .key = object, .slot = slot, .other = 1, .refs = 1},
+                   NULL);
+        shared_note(object, shared, type);
+    }
+    if (object)
+        handle_enter(*handle, object);
     return result;
 }

@@ -33,11 +33,11 @@ typedef struct aliquot_page {
     uint64_t memory_leased_bytes;
     uint64_t memory_context_bytes;
     uint32_t process_count;
-    uint8_t reserved1[4];
+    uint32_t memory_demand;
     uint64_t beat_ns;
-    uint8_t reserved2[1880];
+    uint8_t reserved1[1880];
     uint32_t processes[256];
-    uint8_t reserved3[1024];
+    uint8_t reserved2[1024];
 } aliquot_page;
 _Static_assert(sizeof(aliquot_page) == 4096, "aliquot_page size");
 _Static_assert(offsetof(aliquot_page, magic) == 0, "aliquot_page.magic");
@@ -60,6 +60,7 @@ _Static_assert(offsetof(aliquot_page, memory_limit_bytes) == 128, "aliquot_page.
 _Static_assert(offsetof(aliquot_page, memory_leased_bytes) == 136, "aliquot_page.memory_leased_bytes");
 _Static_assert(offsetof(aliquot_page, memory_context_bytes) == 144, "aliquot_page.memory_context_bytes");
 _Static_assert(offsetof(aliquot_page, process_count) == 152, "aliquot_page.process_count");
+_Static_assert(offsetof(aliquot_page, memory_demand) == 156, "aliquot_page.memory_demand");
 _Static_assert(offsetof(aliquot_page, beat_ns) == 160, "aliquot_page.beat_ns");
 _Static_assert(offsetof(aliquot_page, processes) == 2048, "aliquot_page.processes");
 

@@ -32,6 +32,9 @@ CUresult on_green_create(enum aliquot_symbol symbol, void **, void *, int, unsig
 CUresult on_green_destroy(enum aliquot_symbol symbol, void *);
 CUresult on_init(enum aliquot_symbol symbol, unsigned);
 CUresult on_launch_multi(enum aliquot_symbol symbol, struct launch_params *, unsigned, unsigned);
+CUresult on_enumerate(enum aliquot_symbol symbol, void **, unsigned, void *);
+CUresult on_get_kernel(enum aliquot_symbol symbol, void **, void *, const char *);
+CUresult on_library_get_module(enum aliquot_symbol symbol, void **, void *);
 CUresult on_library_load(enum aliquot_symbol symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned);
 CUresult on_module_unload(enum aliquot_symbol symbol, void *);
 CUresult on_mem_alloc_v1(enum aliquot_symbol symbol, unsigned *, unsigned);
@@ -42,11 +45,13 @@ CUresult on_mem_alloc_pitch_v1(enum aliquot_symbol symbol, unsigned *, unsigned 
 CUresult on_mem_alloc_pitch(enum aliquot_symbol symbol, CUdeviceptr *, size_t *, size_t, size_t, unsigned);
 CUresult on_mem_alloc(enum aliquot_symbol symbol, CUdeviceptr *, size_t);
 CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *, size_t, const struct allocation_prop *, unsigned long long);
+CUresult on_mem_export(enum aliquot_symbol symbol, void *, CUdeviceptr, int, unsigned long long);
 CUresult on_mem_free_v1(enum aliquot_symbol symbol, unsigned);
 CUresult on_mem_free_async(enum aliquot_symbol symbol, CUdeviceptr, void *);
 CUresult on_mem_free(enum aliquot_symbol symbol, CUdeviceptr);
 CUresult on_mem_get_info_v1(enum aliquot_symbol symbol, unsigned *, unsigned *);
 CUresult on_mem_get_info(enum aliquot_symbol symbol, size_t *, size_t *);
+CUresult on_mem_import(enum aliquot_symbol symbol, CUdeviceptr *, void *, int);
 CUresult on_mem_map(enum aliquot_symbol symbol, CUdeviceptr, size_t, size_t, CUdeviceptr, unsigned long long);
 CUresult on_pool_create(enum aliquot_symbol symbol, void **, const struct pool_props *);
 CUresult on_pool_destroy(enum aliquot_symbol symbol, void *);
@@ -520,6 +525,24 @@ HOOK CUresult hook_cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsign
     return result;
 }
 
+CUresult hook_cuLibraryEnumerateKernels(void **kernels, unsigned count, void *module);
+HOOK CUresult hook_cuLibraryEnumerateKernels(void **kernels, unsigned count, void *module)
+{
+    return on_enumerate(SYM_cuLibraryEnumerateKernels, kernels, count, module);
+}
+
+CUresult hook_cuLibraryGetKernel(void **kernel, void *module, const char *name);
+HOOK CUresult hook_cuLibraryGetKernel(void **kernel, void *module, const char *name)
+{
+    return on_get_kernel(SYM_cuLibraryGetKernel, kernel, module, name);
+}
+
+CUresult hook_cuLibraryGetModule(void **module, void *library);
+HOOK CUresult hook_cuLibraryGetModule(void **module, void *library)
+{
+    return on_library_get_module(SYM_cuLibraryGetModule, module, library);
+}
+
 CUresult hook_cuLibraryLoadData(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count);
 HOOK CUresult hook_cuLibraryLoadData(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count)
 {
@@ -598,6 +621,12 @@ HOOK CUresult hook_cuMemCreate(CUdeviceptr *handle, size_t bytes, const struct a
     return on_mem_create(SYM_cuMemCreate, handle, bytes, prop, flags);
 }
 
+CUresult hook_cuMemExportToShareableHandle(void *shared, CUdeviceptr handle, int type, unsigned long long flags);
+HOOK CUresult hook_cuMemExportToShareableHandle(void *shared, CUdeviceptr handle, int type, unsigned long long flags)
+{
+    return on_mem_export(SYM_cuMemExportToShareableHandle, shared, handle, type, flags);
+}
+
 CUresult hook_cuMemFree(unsigned ptr);
 HOOK CUresult hook_cuMemFree(unsigned ptr)
 {
@@ -632,6 +661,12 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 HOOK CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
     return on_mem_get_info(SYM_cuMemGetInfo_v2, free_bytes, total_bytes);
+}
+
+CUresult hook_cuMemImportFromShareableHandle(CUdeviceptr *handle, void *shared, int type);
+HOOK CUresult hook_cuMemImportFromShareableHandle(CUdeviceptr *handle, void *shared, int type)
+{
+    return on_mem_import(SYM_cuMemImportFromShareableHandle, handle, shared, type);
 }
 
 CUresult hook_cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUdeviceptr handle, unsigned long long flags);
@@ -710,6 +745,18 @@ CUresult hook_cuMipmappedArrayDestroy(void *handle);
 HOOK CUresult hook_cuMipmappedArrayDestroy(void *handle)
 {
     return on_handle_destroy(SYM_cuMipmappedArrayDestroy, handle);
+}
+
+CUresult hook_cuModuleEnumerateFunctions(void **kernels, unsigned count, void *module);
+HOOK CUresult hook_cuModuleEnumerateFunctions(void **kernels, unsigned count, void *module)
+{
+    return on_enumerate(SYM_cuModuleEnumerateFunctions, kernels, count, module);
+}
+
+CUresult hook_cuModuleGetFunction(void **kernel, void *module, const char *name);
+HOOK CUresult hook_cuModuleGetFunction(void **kernel, void *module, const char *name)
+{
+    return on_get_kernel(SYM_cuModuleGetFunction, kernel, module, name);
 }
 
 CUresult hook_cuModuleLoad(void **module, const char *path);

@@ -64,6 +64,9 @@ extern char hook_cuLaunchKernel[];
 extern char hook_cuLaunchKernelEx[];
 extern char hook_cuLaunchKernelEx_ptsz[];
 extern char hook_cuLaunchKernel_ptsz[];
+extern char hook_cuLibraryEnumerateKernels[];
+extern char hook_cuLibraryGetKernel[];
+extern char hook_cuLibraryGetModule[];
 extern char hook_cuLibraryLoadData[];
 extern char hook_cuLibraryLoadFromFile[];
 extern char hook_cuLibraryUnload[];
@@ -77,12 +80,14 @@ extern char hook_cuMemAllocPitch[];
 extern char hook_cuMemAllocPitch_v2[];
 extern char hook_cuMemAlloc_v2[];
 extern char hook_cuMemCreate[];
+extern char hook_cuMemExportToShareableHandle[];
 extern char hook_cuMemFree[];
 extern char hook_cuMemFreeAsync[];
 extern char hook_cuMemFreeAsync_ptsz[];
 extern char hook_cuMemFree_v2[];
 extern char hook_cuMemGetInfo[];
 extern char hook_cuMemGetInfo_v2[];
+extern char hook_cuMemImportFromShareableHandle[];
 extern char hook_cuMemMap[];
 extern char hook_cuMemPoolCreate[];
 extern char hook_cuMemPoolDestroy[];
@@ -95,6 +100,8 @@ extern char hook_cuMemcpyDtoH_v2[];
 extern char hook_cuMemcpyDtoH_v2_ptds[];
 extern char hook_cuMipmappedArrayCreate[];
 extern char hook_cuMipmappedArrayDestroy[];
+extern char hook_cuModuleEnumerateFunctions[];
+extern char hook_cuModuleGetFunction[];
 extern char hook_cuModuleLoad[];
 extern char hook_cuModuleLoadData[];
 extern char hook_cuModuleLoadDataEx[];
@@ -546,12 +553,12 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuLaunchKernelEx", hook_cuLaunchKernelEx},
     {"cuLaunchKernelEx_ptsz", hook_cuLaunchKernelEx_ptsz},
     {"cuLaunchKernel_ptsz", hook_cuLaunchKernel_ptsz},
-    {"cuLibraryEnumerateKernels", 0},
+    {"cuLibraryEnumerateKernels", hook_cuLibraryEnumerateKernels},
     {"cuLibraryGetGlobal", 0},
-    {"cuLibraryGetKernel", 0},
+    {"cuLibraryGetKernel", hook_cuLibraryGetKernel},
     {"cuLibraryGetKernelCount", 0},
     {"cuLibraryGetManaged", 0},
-    {"cuLibraryGetModule", 0},
+    {"cuLibraryGetModule", hook_cuLibraryGetModule},
     {"cuLibraryGetUnifiedFunction", 0},
     {"cuLibraryLoadData", hook_cuLibraryLoadData},
     {"cuLibraryLoadFromFile", hook_cuLibraryLoadFromFile},
@@ -603,7 +610,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemDiscardAndPrefetchBatchAsync_ptsz", 0},
     {"cuMemDiscardBatchAsync", 0},
     {"cuMemDiscardBatchAsync_ptsz", 0},
-    {"cuMemExportToShareableHandle", 0},
+    {"cuMemExportToShareableHandle", hook_cuMemExportToShareableHandle},
     {"cuMemFree", hook_cuMemFree},
     {"cuMemFreeAsync", hook_cuMemFreeAsync},
     {"cuMemFreeAsync_ptsz", hook_cuMemFreeAsync_ptsz},
@@ -627,7 +634,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemHostRegister", 0},
     {"cuMemHostRegister_v2", 0},
     {"cuMemHostUnregister", 0},
-    {"cuMemImportFromShareableHandle", 0},
+    {"cuMemImportFromShareableHandle", hook_cuMemImportFromShareableHandle},
     {"cuMemMap", hook_cuMemMap},
     {"cuMemMapArrayAsync", 0},
     {"cuMemMapArrayAsync_ptsz", 0},
@@ -768,8 +775,8 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMipmappedArrayGetLevel", 0},
     {"cuMipmappedArrayGetMemoryRequirements", 0},
     {"cuMipmappedArrayGetSparseProperties", 0},
-    {"cuModuleEnumerateFunctions", 0},
-    {"cuModuleGetFunction", 0},
+    {"cuModuleEnumerateFunctions", hook_cuModuleEnumerateFunctions},
+    {"cuModuleGetFunction", hook_cuModuleGetFunction},
     {"cuModuleGetFunctionCount", 0},
     {"cuModuleGetGlobal", 0},
     {"cuModuleGetGlobal_v2", 0},
@@ -1452,6 +1459,9 @@ const struct version_row aliquot_versions[] = {
     {"cuLaunchKernel", 7000, 1, 323},
     {"cuLaunchKernelEx", 11060, 0, 321},
     {"cuLaunchKernelEx", 11060, 1, 322},
+    {"cuLibraryEnumerateKernels", 12040, 0, 324},
+    {"cuLibraryGetKernel", 12000, 0, 326},
+    {"cuLibraryGetModule", 12000, 0, 329},
     {"cuLibraryLoadData", 12000, 0, 331},
     {"cuLibraryLoadFromFile", 12000, 0, 332},
     {"cuLibraryUnload", 12000, 0, 333},
@@ -1465,12 +1475,14 @@ const struct version_row aliquot_versions[] = {
     {"cuMemAllocPitch", 2000, 0, 371},
     {"cuMemAllocPitch", 3020, 0, 372},
     {"cuMemCreate", 10020, 0, 376},
+    {"cuMemExportToShareableHandle", 10020, 0, 381},
     {"cuMemFree", 2000, 0, 382},
     {"cuMemFree", 3020, 0, 386},
     {"cuMemFreeAsync", 11020, 0, 383},
     {"cuMemFreeAsync", 11020, 1, 384},
     {"cuMemGetInfo", 2000, 0, 394},
     {"cuMemGetInfo", 3020, 0, 395},
+    {"cuMemImportFromShareableHandle", 10020, 0, 405},
     {"cuMemMap", 10020, 0, 406},
     {"cuMemPoolCreate", 11020, 0, 409},
     {"cuMemPoolDestroy", 11020, 0, 410},
@@ -1483,6 +1495,8 @@ const struct version_row aliquot_versions[] = {
     {"cuMemcpyDtoH", 7000, 1, 491},
     {"cuMipmappedArrayCreate", 5000, 0, 541},
     {"cuMipmappedArrayDestroy", 5000, 0, 542},
+    {"cuModuleEnumerateFunctions", 12040, 0, 546},
+    {"cuModuleGetFunction", 2000, 0, 547},
     {"cuModuleLoad", 2000, 0, 554},
     {"cuModuleLoadData", 2000, 0, 555},
     {"cuModuleLoadDataEx", 2010, 0, 556},

@@ -325,12 +325,12 @@ HOOKED cuLaunchKernel, 320
 HOOKED cuLaunchKernelEx, 321
 HOOKED cuLaunchKernelEx_ptsz, 322
 HOOKED cuLaunchKernel_ptsz, 323
-FORWARD cuLibraryEnumerateKernels, 324
+HOOKED cuLibraryEnumerateKernels, 324
 FORWARD cuLibraryGetGlobal, 325
-FORWARD cuLibraryGetKernel, 326
+HOOKED cuLibraryGetKernel, 326
 FORWARD cuLibraryGetKernelCount, 327
 FORWARD cuLibraryGetManaged, 328
-FORWARD cuLibraryGetModule, 329
+HOOKED cuLibraryGetModule, 329
 FORWARD cuLibraryGetUnifiedFunction, 330
 HOOKED cuLibraryLoadData, 331
 HOOKED cuLibraryLoadFromFile, 332
@@ -382,7 +382,7 @@ FORWARD cuMemDiscardAndPrefetchBatchAsync, 377
 FORWARD cuMemDiscardAndPrefetchBatchAsync_ptsz, 378
 FORWARD cuMemDiscardBatchAsync, 379
 FORWARD cuMemDiscardBatchAsync_ptsz, 380
-FORWARD cuMemExportToShareableHandle, 381
+HOOKED cuMemExportToShareableHandle, 381
 HOOKED cuMemFree, 382
 HOOKED cuMemFreeAsync, 383
 HOOKED cuMemFreeAsync_ptsz, 384
@@ -406,7 +406,7 @@ FORWARD cuMemHostGetFlags, 401
 FORWARD cuMemHostRegister, 402
 FORWARD cuMemHostRegister_v2, 403
 FORWARD cuMemHostUnregister, 404
-FORWARD cuMemImportFromShareableHandle, 405
+HOOKED cuMemImportFromShareableHandle, 405
 HOOKED cuMemMap, 406
 FORWARD cuMemMapArrayAsync, 407
 FORWARD cuMemMapArrayAsync_ptsz, 408
@@ -547,8 +547,8 @@ HOOKED cuMipmappedArrayDestroy, 542
 FORWARD cuMipmappedArrayGetLevel, 543
 FORWARD cuMipmappedArrayGetMemoryRequirements, 544
 FORWARD cuMipmappedArrayGetSparseProperties, 545
-FORWARD cuModuleEnumerateFunctions, 546
-FORWARD cuModuleGetFunction, 547
+HOOKED cuModuleEnumerateFunctions, 546
+HOOKED cuModuleGetFunction, 547
 FORWARD cuModuleGetFunctionCount, 548
 FORWARD cuModuleGetGlobal, 549
 FORWARD cuModuleGetGlobal_v2, 550

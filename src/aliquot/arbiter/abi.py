@@ -53,6 +53,7 @@ GRANT_PAGE: Final[tuple[Field, ...]] = (
     Field("memory_leased_bytes", 136, "Q"),
     Field("memory_context_bytes", 144, "Q"),
     Field("process_count", 152, "I"),
+    Field("memory_demand", 156, "I"),  # raised when a process was refused what another may have leased and not used
     Field("beat_ns", 160, "Q"),  # the arbiter's last sign of life; 0: it gives none
     Field("processes", 2048, "256I"),  # pids of the tenant's attached processes, for its own view of NVML
 )
@@ -101,13 +102,13 @@ class MessageType(IntEnum):
     RETURN = 4  # gpu, a = epoch, b = time the work ended, c = burst ns: idle         (no answer)
     DRAINED = 5  # gpu, a = epoch, b = time the residual work ended, c = burst ns     (no answer)
     RESERVE = 6  # gpu, a = bytes needed, b = bytes liked (>= a), flags               -> LEASE | REFUSED
-    RELEASE = 7  # gpu, a = bytes given back                                          (no answer)
+    RELEASE = 7  # gpu, a = bytes given back, b = the memory_demand this answers      (no answer)
     BYE = 8  # the process ends in order                                              (no answer)
     REPORT = 9  # a = functions handed out unhooked, b = ns launched before any arbiter was reached; sums (no answer)
     WELCOME = 65  # a = boot id, b = features, c = number of GPUs of the tenant
     REFUSED = 66  # a = Refusal
     PAGE = 67  # gpu = the slot to use from now on, uuid; the page's fd in SCM_RIGHTS
-    LEASE = 68  # gpu, a = bytes granted (0 = over the limit)
+    LEASE = 68  # gpu, a = bytes granted (0 = over the limit), b = 1: not for certain, others may give back; ask again
 
 
 class AttachFlag(IntEnum):

@@ -43,13 +43,17 @@ class InjectionError(AliquotError):
 
 @dataclass(frozen=True)
 class TenantConf:
-    """What the hook of one tenant reads at its start; all paths absolute."""
+    """What the hook of one tenant reads at its start; all paths absolute.
+
+    An allocation that needs the arbiter waits `memory_patience_ms` for one that is away; 0 is the hook's default, 60 s.
+    """
 
     tenant: str
     socket: Path
     libcuda: Path
     libnvml: Path
     cpus: str = ""
+    memory_patience_ms: int = 0
 
     def text(self, real: Path) -> str:
         """The file's content, with the driver's libraries as seen in the folder `real`."""
@@ -61,6 +65,8 @@ class TenantConf:
         ]
         if self.cpus:
             lines.append(f"cpus={self.cpus}")
+        if self.memory_patience_ms:
+            lines.append(f"memory-patience-ms={self.memory_patience_ms}")
         return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import subprocess
 import sys
 import textwrap
@@ -30,9 +31,11 @@ class Program:
 
     process: subprocess.Popen[str]
 
-    def read(self) -> dict[str, Any]:
+    def read(self, timeout_s: float = 60.0) -> dict[str, Any]:
         """The next line it says."""
         assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+            raise AssertionError(f"the program said nothing for {timeout_s} s")
         line = self.process.stdout.readline()
         if not line:
             _, errors = self.process.communicate(timeout=10)

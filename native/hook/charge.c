@@ -1,0 +1,135 @@
+/* charge.c: from a reservation to an entry and back; the same for every kind of memory. */
+#include "charge.h"
+
+#define PENDING_PATIENCE_NS 5000000000ull
+
+struct slot *charged_slot(void)
+{
+    return conf_load() == MODE_HELD ? thread_slot() : NULL;
+}
+
+uint64_t whose(struct slot *slot)
+{
+    void *context = NULL;
+    struct ledger_entry entry;
+    if (slot->contexts > (slot->primary_refs > 0) && REAL(cuCtxGetCurrent, void **)(&context) == CUDA_SUCCESS &&
+        ledger_get(LEDGER_CONTEXT, (uintptr_t)context, &entry))
+        return (uintptr_t)context;
+    return (uintptr_t)slot;
+}
+
+/* Has the driver return what pools and graphs keep unused; true: more may come once frees under way are done. */
+static bool reclaim(struct slot *slot)
+{
+    int mode = quietly(CAPTURE_MODE_RELAXED);
+    bool more = pools_reclaim(slot) | later_reclaim() | graphs_reclaim(slot);
+    quietly(mode);
+    shared_reclaim();
+    return more;
+}
+
+/* Frees that streams have yet to come to are waited for, but not during a capture, which must not be waited in. */
+bool charge_try(struct slot *slot, bool (*attempt)(struct slot *, bool, void *), void *with)
+{
+    pthread_rwlock_rdlock(&slot->books);
+    if (attempt(slot, false, with))
+        return true;
+    pthread_rwlock_unlock(&slot->books);
+    uint64_t end = now_ns() + PENDING_PATIENCE_NS;
+    for (bool more = true; more; nanosleep(&(struct timespec){0, 500000}, NULL)) {
+        pthread_rwlock_wrlock(&slot->books);
+        more = reclaim(slot);
+        if (attempt(slot, true, with))
+            return true;
+        pthread_rwlock_unlock(&slot->books);
+        more &= now_ns() < end && !capture_running();
+    }
+    COUNT(denied);
+    return false;
+}
+
+static bool reserve(struct slot *slot, bool alone, void *with)
+{
+    (void)alone;
+    return memory_reserve(slot, *(uint64_t *)with, MEMORY_ASK);
+}
+
+bool charge_begin(struct slot *slot, uint64_t bytes)
+{
+    return !slot || charge_try(slot, reserve, &bytes);
+}
+
+static bool is_pointer(uint32_t kind)
+{
+    return kind == LEDGER_POINTER || kind == LEDGER_SMALL || kind == LEDGER_ASYNC || kind == LEDGER_LATER;
+}
+
+/* The address of memory that ended without our hearing of it may come again: its charge ends here. */
+void charge_enter(struct ledger_entry entry)
+{
+    struct ledger_entry stale;
+    for (uint32_t kind = LEDGER_POINTER; is_pointer(entry.kind) && kind <= LEDGER_LATER; kind++)
+        if (kind != entry.kind && is_pointer(kind) && ledger_take(kind, entry.key, &stale))
+            charge_gone(&stale);
+    if (!ledger_put(entry, &stale))
+        COUNT(unbalanced);
+    if (stale.kind)
+        charge_gone(&stale);
+}
+
+CUresult charge_end(CUresult result, struct slot *slot, uint32_t kind, uint64_t key, uint64_t bytes)
+{
+    if (!slot)
+        return result;
+    bool ends = kind == LEDGER_POINTER || kind == LEDGER_SMALL || kind == LEDGER_ARRAY || kind == LEDGER_MODULE;
+    if (result == CUDA_SUCCESS)
+        charge_enter((struct ledger_entry){
+            .kind = kind, .key = key, .slot = slot, .bytes = bytes, .other = ends ? whose(slot) : 0, .refs = 1});
+    else
+        memory_release(slot, bytes);
+    pthread_rwlock_unlock(&slot->books);
+    return result;
+}
+
+void charge_gone(const struct ledger_entry *entry)
+{
+    if (entry->kind == LEDGER_SMALL)
+        page_leave(entry);
+    else if (entry->kind == LEDGER_ASYNC)
+        pool_lost(entry);
+    else
+        memory_release(entry->slot, entry->bytes);
+}
+
+CUresult charge_freed(CUresult result, bool known, const struct ledger_entry *entry)
+{
+    if (known && result == CUDA_SUCCESS)
+        charge_gone(entry);
+    else if (known)
+        charge_enter(*entry);
+    return result;
+}
+
+/* The context's entries get another owner first: once the driver has freed them, their addresses belong to others. */
+uint64_t charges_ending(uint64_t whose)
+{
+    static _Atomic uint64_t numbers = 1; /* odd, as no context or slot is */
+    uint64_t ending = atomic_fetch_add(&numbers, 2);
+    ledger_rename_owner(whose, ending);
+    return ending;
+}
+
+void charges_ended(uint64_t ending, uint64_t whose, struct slot *slot, bool gone)
+{
+    struct ledger_entry some[32];
+    uint64_t at = 0;
+    unsigned count;
+    if (!gone) {
+        ledger_rename_owner(ending, whose);
+        return;
+    }
+    while ((count = ledger_take_owned(ending, &at, some, 32)))
+        for (unsigned i = 0; i < count; i++)
+            charge_gone(&some[i]);
+    context_release(slot);
+}

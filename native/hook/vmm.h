@@ -1,0 +1,23 @@
+/* vmm.h: physical memory by handle, as the hook keeps it: one object, under a number of ours that is never used again,
+ * with a reference for each handle and each mapping.
+ */
+#ifndef ALIQUOT_VMM_H
+#define ALIQUOT_VMM_H
+
+#include "charge.h"
+
+/* The object that a handle leads to; 0: none that is charged. */
+uint64_t object_of(uint64_t handle);
+bool object_hold(uint64_t object);
+void object_drop(uint64_t object);
+/* Another handle of an object, whose reference the caller already holds. */
+void handle_enter(uint64_t handle, uint64_t object);
+
+/* share.c: what leaves this process and comes back. */
+/* The object behind a file descriptor (type 1) or fabric handle (type 8) seen before, held; 0: it is another's. */
+uint64_t shared_object(const void *shared, int type);
+void shared_note(uint64_t object, const void *shared, int type);
+/* No handle and no mapping is left: true while a descriptor of this process still keeps the memory. */
+bool shared_keeps(uint64_t object);
+
+#endif

@@ -1,0 +1,257 @@
+/* books.c: threads that allocate and free device memory of the named kinds as fast as they can, then free everything.
+ *
+ * books SECONDS THREADS KINDS THRESHOLD SEED; KINDS is a mask of 1 << (enum kind). Says one line of JSON at the end: how
+ * many calls succeeded, were refused for lack of memory, or failed otherwise, and what the hook still counts as reserved.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef uint64_t u64;
+enum kind { LINEAR, PITCH, MANAGED, ASYNC, POOL, VMM, ARRAY, MIPMAP, GRAPH, MODULE, CONTEXT, BRIEF_POOL, SHARED, KINDS };
+enum { ITEMS = 24, OUT_OF_MEMORY = 2, STATS = 64 };
+
+struct location { int type, id; };
+struct prop { int type, handles; struct location where; void *win; unsigned char flags[8]; };
+struct pool_props { int type, handles; struct location where; void *security; size_t max; char rest[56]; };
+struct alloc_node { struct pool_props pool; const void *access; size_t count, bytes; u64 ptr; };
+struct array3 { size_t width, height, depth; int format; unsigned channels, flags; };
+
+static void *lib, *primary, *own_pool;
+static _Atomic int over;
+static _Atomic long done, refused, failed;
+static const char PTX[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns) { ret; }\n";
+static const struct pool_props POOL_OF_GPU = {1, 0, {1, 0}, 0, 0, {0}};
+
+#define F(name, ...) ((int (*)(__VA_ARGS__))find(#name))
+static void *find(const char *name)
+{
+    void *at = dlsym(lib, name);
+    if (!at) {
+        fprintf(stderr, "no %s\n", name);
+        exit(3);
+    }
+    return at;
+}
+
+struct item { int kind; u64 ptr, bytes, handle; void *object, *pool; };
+
+static int make_vmm(struct item *item)
+{
+    struct prop prop = {1, 1, {1, 0}, 0, {0}};
+    item->bytes = (item->bytes + (2 << 20) - 1) >> 21 << 21;
+    int r = F(cuMemCreate, u64 *, size_t, const void *, u64)(&item->handle, item->bytes, &prop, 0);
+    if (r)
+        return r;
+    F(cuMemAddressReserve, u64 *, size_t, size_t, u64, u64)(&item->ptr, item->bytes, 0, 0, 0);
+    r = F(cuMemMap, u64, size_t, size_t, u64, u64)(item->ptr, item->bytes, 0, item->handle, 0);
+    if (r)
+        F(cuMemRelease, u64)(item->handle);
+    return r;
+}
+
+/* Exported and imported again: the second handle alone holds the memory until it is mapped and released. */
+static int share_vmm(struct item *item)
+{
+    int r = make_vmm(item), fd = -1;
+    u64 second = 0;
+    if (r)
+        return r;
+    r = F(cuMemExportToShareableHandle, void *, u64, int, u64)(&fd, item->handle, 1, 0);
+    if (!r)
+        r = F(cuMemImportFromShareableHandle, u64 *, void *, int)(&second, (void *)(intptr_t)fd, 1);
+    close(fd);
+    F(cuMemRelease, u64)(item->handle);
+    item->handle = second;
+    return r;
+}
+
+static int make_graph(struct item *item, void *stream)
+{
+    void *graph, *node, *free_node;
+    struct alloc_node params = {.pool = POOL_OF_GPU, .bytes = item->bytes};
+    F(cuGraphCreate, void **, unsigned)(&graph, 0);
+    int r = F(cuGraphAddMemAllocNode, void **, void *, const void *, size_t, void *)(&node, graph, 0, 0, &params);
+    if (!r)
+        r = F(cuGraphAddMemFreeNode, void **, void *, void **, size_t, u64)(&free_node, graph, &node, 1, params.ptr);
+    if (!r)
+        r = F(cuGraphInstantiateWithFlags, void **, void *, u64)(&item->object, graph, 0);
+    if (!r) {
+        F(cuGraphLaunch, void *, void *)(item->object, stream);
+        F(cuStreamSynchronize, void *)(stream);
+    }
+    F(cuGraphDestroy, void *)(graph);
+    return r;
+}
+
+static int make_brief_pool(struct item *item, void *stream)
+{
+    int r = F(cuMemPoolCreate, void **, const void *)(&item->pool, &POOL_OF_GPU);
+    if (r)
+        return r;
+    r = F(cuMemAllocFromPoolAsync, u64 *, size_t, void *, void *)(&item->ptr, item->bytes, item->pool, stream);
+    F(cuMemPoolDestroy, void *)(item->pool);
+    return r;
+}
+
+static int make_context(struct item *item)
+{
+    void *popped;
+    int r = F(cuCtxCreate_v2, void **, unsigned, int)(&item->object, 0, 0);
+    if (r)
+        return r;
+    F(cuMemAlloc_v2, u64 *, size_t)(&item->ptr, item->bytes);
+    F(cuCtxPopCurrent_v2, void **)(&popped);
+    return 0;
+}
+
+static int make(struct item *item, void *stream, unsigned *seed)
+{
+    size_t pitch;
+    struct array3 shape = {1 + item->bytes / 256 % 8192, 1 + (unsigned)rand_r(seed) % 200, 0, 0x20, 1, 0};
+    switch (item->kind) {
+    case LINEAR: return F(cuMemAlloc_v2, u64 *, size_t)(&item->ptr, item->bytes);
+    case PITCH: return F(cuMemAllocPitch_v2, u64 *, size_t *, size_t, size_t, unsigned)(&item->ptr, &pitch, 1 + item->bytes / 64, 64, 4);
+    case MANAGED: return F(cuMemAllocManaged, u64 *, size_t, unsigned)(&item->ptr, item->bytes, 1);
+    case ASYNC: return F(cuMemAllocAsync, u64 *, size_t, void *)(&item->ptr, item->bytes, stream);
+    case POOL: return F(cuMemAllocFromPoolAsync, u64 *, size_t, void *, void *)(&item->ptr, item->bytes, own_pool, stream);
+    case VMM: return make_vmm(item);
+    case SHARED: return share_vmm(item);
+    case ARRAY: return F(cuArray3DCreate_v2, void **, void *)(&item->object, &shape);
+    case MIPMAP: return F(cuMipmappedArrayCreate, void **, void *, unsigned)(&item->object, &shape, 3);
+    case GRAPH: return make_graph(item, stream);
+    case MODULE: return F(cuModuleLoadData, void **, const void *)(&item->object, PTX);
+    case BRIEF_POOL: return make_brief_pool(item, stream);
+    default: return make_context(item);
+    }
+}
+
+static int end(struct item *item, void *stream, unsigned *seed)
+{
+    int r = 0;
+    switch (item->kind) {
+    case LINEAR: case PITCH: case MANAGED: return F(cuMemFree_v2, u64)(item->ptr);
+    case ASYNC: case POOL: case BRIEF_POOL:
+        r = F(cuMemFreeAsync, u64, void *)(item->ptr, stream);
+        if (rand_r(seed) % 2)
+            F(cuStreamSynchronize, void *)(stream);
+        return r;
+    case VMM: case SHARED:
+        if (rand_r(seed) % 2)
+            r = F(cuMemRelease, u64)(item->handle) | F(cuMemUnmap, u64, size_t)(item->ptr, item->bytes);
+        else
+            r = F(cuMemUnmap, u64, size_t)(item->ptr, item->bytes) | F(cuMemRelease, u64)(item->handle);
+        F(cuMemAddressFree, u64, size_t)(item->ptr, item->bytes);
+        return r;
+    case ARRAY: return F(cuArrayDestroy, void *)(item->object);
+    case MIPMAP: return F(cuMipmappedArrayDestroy, void *)(item->object);
+    case GRAPH: return F(cuGraphExecDestroy, void *)(item->object);
+    case MODULE: return F(cuModuleUnload, void *)(item->object);
+    default: return F(cuCtxDestroy_v2, void *)(item->object);
+    }
+}
+
+struct job { unsigned seed, kinds; };
+
+static int one_kind(unsigned kinds, unsigned *seed)
+{
+    int kind;
+    do
+        kind = rand_r(seed) % KINDS;
+    while (!(kinds >> kind & 1));
+    return kind;
+}
+
+static void *work(void *argument)
+{
+    struct job *job = argument;
+    struct item items[ITEMS] = {0};
+    bool live[ITEMS] = {0};
+    void *stream;
+    F(cuCtxSetCurrent, void *)(primary);
+    F(cuStreamCreate, void **, unsigned)(&stream, 1);
+    while (!atomic_load(&over)) {
+        int i = rand_r(&job->seed) % ITEMS;
+        struct item *item = &items[i];
+        if (live[i]) {
+            failed += end(item, stream, &job->seed) != 0;
+            live[i] = false;
+            continue;
+        }
+        *item = (struct item){.kind = one_kind(job->kinds, &job->seed)};
+        item->bytes = 1 + (u64)rand_r(&job->seed) % (1u << (10 + rand_r(&job->seed) % 17));
+        int r = make(item, stream, &job->seed);
+        live[i] = r == 0;
+        if (r == 0)
+            done++;
+        else if (r == OUT_OF_MEMORY)
+            refused++;
+        else
+            failed++;
+    }
+    for (int i = 0; i < ITEMS; i++)
+        if (live[i])
+            failed += end(&items[i], stream, &job->seed) != 0;
+    F(cuStreamSynchronize, void *)(stream);
+    return NULL;
+}
+
+static void go_on(void)
+{
+    char line[16];
+    if (!fgets(line, sizeof line, stdin))
+        exit(0);
+}
+
+int main(int count, char **word)
+{
+    (void)count;
+    int threads = atoi(word[2]), device = 0;
+    u64 threshold = strtoull(word[4], NULL, 0), stats[STATS] = {0};
+    void *default_pool;
+    pthread_t thread[64];
+    struct job job[64];
+    lib = dlopen("libcuda.so.1", RTLD_NOW);
+    F(cuInit, unsigned)(0);
+    if (F(cuDevicePrimaryCtxRetain, void **, int)(&primary, device))
+        return 4;
+    F(cuCtxSetCurrent, void *)(primary);
+    F(cuMemPoolCreate, void **, const void *)(&own_pool, &POOL_OF_GPU);
+    F(cuDeviceGetDefaultMemPool, void **, int)(&default_pool, device);
+    F(cuMemPoolSetAttribute, void *, int, void *)(own_pool, 4, &threshold);
+    F(cuMemPoolSetAttribute, void *, int, void *)(default_pool, 4, &threshold);
+    puts("{\"ready\": true}");
+    fflush(stdout);
+    go_on();
+    for (int i = 0; i < threads; i++) {
+        job[i] = (struct job){(unsigned)atoi(word[5]) * 100 + (unsigned)i, (unsigned)strtoul(word[3], NULL, 0)};
+        pthread_create(&thread[i], NULL, work, &job[i]);
+    }
+    double seconds = atof(word[1]);
+    nanosleep(&(struct timespec){(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)}, NULL);
+    over = 1;
+    for (int i = 0; i < threads; i++)
+        pthread_join(thread[i], NULL);
+    F(cuCtxSynchronize, void)();
+    F(cuMemPoolTrimTo, void *, size_t)(own_pool, 0);
+    F(cuMemPoolTrimTo, void *, size_t)(default_pool, 0);
+    F(cuDeviceGraphMemTrim, int)(device);
+    size_t free_bytes = 0, total = 0;
+    F(cuMemGetInfo_v2, size_t *, size_t *)(&free_bytes, &total);
+    void *stats_of = dlsym(lib, "aliquot_stats");
+    if (stats_of)
+        ((int (*)(void *))stats_of)(stats);
+    printf("{\"done\": %ld, \"refused\": %ld, \"failed\": %ld, \"free\": %zu, \"total\": %zu, \"reserved\": %lu, "
+           "\"entries\": %lu}\n", done, refused, failed, free_bytes, total, stats[12], stats[15]);
+    fflush(stdout);
+    go_on();
+    return 0;
+}

@@ -1,0 +1,99 @@
+"""The books under threads: whatever is allocated and freed at once, nothing stays charged and nothing goes over."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent / "programs" / "books.c"
+KINDS = (
+    "linear pitch managed async pool vmm array mipmap graph module context brief-pool shared"  # in the order of books.c
+).split()
+MIXED = [kind for kind in KINDS if kind != "context"]
+LIMIT_MIB = 256
+CACHING = (1 << 64) - 1
+
+
+@pytest.fixture(scope="session")
+def books(tmp_path_factory):
+    """The client, built."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    target = tmp_path_factory.mktemp("books") / "books"
+    subprocess.run([compiler, "-O1", "-o", target, SOURCE, "-ldl", "-lpthread"], check=True)
+    return target
+
+
+class Watch:
+    """The most that was in use of the device, by the emulator's own books, while it ran."""
+
+    def __init__(self, scene):
+        self.most, self._scene, self._over = 0, scene, threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def _look(self):
+        while not self._over.wait(0.0005):
+            self.most = max(self.most, self._scene.device_bytes())
+
+    def end(self):
+        """Stop; the most that was seen."""
+        self._over.set()
+        self._thread.join()
+        return self.most
+
+
+def run(scene, books, kinds, *, seconds=2.0, threads=4, threshold=0, seed=1):
+    """What the client says at its end, and the most bytes that the device lent it beyond its context."""
+    mask = sum(1 << KINDS.index(kind) for kind in kinds)
+    program = scene.start([str(books), str(seconds), str(threads), str(mask), str(threshold), str(seed)])
+    program.read()
+    context_bytes, watch = scene.device_bytes(), Watch(scene)
+    program.go()
+    try:
+        facts = program.read(timeout_s=seconds + 30)
+    finally:
+        most = watch.end()
+    return facts, most - context_bytes, scene.device_bytes() - context_bytes
+
+
+def check(facts, most, left, limit_mib=LIMIT_MIB):
+    assert (facts["reserved"], facts["failed"], left) == (0, 0, 0), facts
+    assert most <= limit_mib << 20
+    assert facts["done"] > 40
+
+
+@pytest.mark.parametrize("kind", MIXED)
+def test_threads_of_one_kind_leave_nothing_charged(tenant, books, kind):
+    """Four threads that allocate and free one kind of memory never exceed the limit and leave nothing charged."""
+    scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True, spec="h100")
+    check(*run(scene, books, [kind], seconds=1.0))
+
+
+@pytest.mark.parametrize("threshold", [0, CACHING], ids=["releasing", "caching"])
+def test_threads_of_all_kinds_leave_nothing_charged(tenant, books, threshold):
+    """Eight threads with every kind of memory at once never exceed the limit and leave nothing charged."""
+    scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True, spec="h100")
+    check(*run(scene, books, MIXED, threads=8, threshold=threshold))
+
+
+def test_threads_with_contexts_of_their_own_leave_nothing_charged(tenant, books):
+    """Contexts that come and go with memory in them leave nothing charged."""
+    scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True, spec="h100")
+    facts, _, left = run(scene, books, ["linear", "context"], seconds=1.0)
+
+    assert (facts["reserved"], facts["failed"], left) == (0, 0, 0), facts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_minute_of_all_kinds_leaves_nothing_charged(tenant, books, seed):
+    """A minute of every kind of memory in eight threads ends with empty books."""
+    scene = tenant(memory_mib=1024, auto_grant=True, spec="h100")
+    facts = run(scene, books, MIXED, seconds=15, threads=8, threshold=CACHING if seed % 2 else 0, seed=seed)
+    check(*facts, limit_mib=1024)
