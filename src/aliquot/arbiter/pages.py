@@ -28,6 +28,7 @@ _LIMIT: Final = _OFFSET["memory_limit_bytes"] // 8
 _LEASED: Final = _OFFSET["memory_leased_bytes"] // 8
 _CONTEXT: Final = _OFFSET["memory_context_bytes"] // 8
 _PROCESS_COUNT: Final = _OFFSET["process_count"] // 4
+_DEMAND: Final = _OFFSET["memory_demand"] // 4
 _BEAT: Final = _OFFSET["beat_ns"] // 8
 _PROCESSES: Final = _OFFSET["processes"] // 4
 _PROCESS_ROOM: Final = 256
@@ -102,6 +103,11 @@ class GrantPage:
         """What the tenant is charged, for its own view of memory."""
         self._u64[_LEASED] = leased_bytes
         self._u64[_CONTEXT] = context_bytes
+
+    def demand_memory(self, demand: int) -> None:
+        """Ask every process for what it leased and does not use; wakes whoever sleeps on the page."""
+        self._u32[_DEMAND] = demand & 0xFFFFFFFF
+        futex_wake(self._word_address)
 
     def set_processes(self, pids: list[int]) -> None:
         """The tenant's processes on this GPU; more than the page has room for are left out."""

@@ -86,7 +86,7 @@ class Protocol:
         elif kind == _RESERVE:
             self._reserve(process, self._seat(process, gpu), seq, a, b, flags)
         elif kind == _RELEASE:
-            self._release(process, self._seat(process, gpu), a, flags)
+            self._release(process, self._seat(process, gpu), a, b, flags)
         elif kind == _ATTACH:
             self._attach(process, seq, uuid, flags)
         elif kind == _REPORT:
@@ -133,11 +133,13 @@ class Protocol:
             if needed >= 1 << 50:
                 raise Misbehaved(Refusal.MALFORMED)
             seat.add(lease, needed)
-            given = needed
+            lease.spare, given = True, needed
         else:
             given = seat.reserve(lease, needed, liked)
-        seat.memory_refusals += not given
-        answer(process, MessageType.LEASE, seq, gpu=seat.slot, a=given)
+        asked = bool(needed or flags & _CONTEXT)  # nothing is asked for by who only wants to know that it was heard
+        open_yet = asked and not given and seat.demand_memory(process)
+        seat.memory_refusals += asked and not given and not open_yet
+        answer(process, MessageType.LEASE, seq, gpu=seat.slot, a=given, b=open_yet)
 
     def _reserve_context(self, seat: Seat, lease: Lease, *, restore: bool) -> int:
         """Charge one context's allowance; an allowance of nothing is granted as one byte that is not charged."""
@@ -148,7 +150,7 @@ class Protocol:
         seat.add(lease, context=allowance)
         return max(1, allowance)
 
-    def _release(self, process: Process, seat: Seat, given_back: int, flags: int) -> None:
+    def _release(self, process: Process, seat: Seat, given_back: int, demand: int, flags: int) -> None:
         lease = process.leases[seat.slot]
         if flags & _CONTEXT:
             if not lease.contexts:
@@ -159,3 +161,4 @@ class Protocol:
         if given_back > lease.leased_bytes:
             raise Misbehaved(Refusal.MALFORMED)
         seat.add(lease, -given_back)
+        lease.spare = lease.spare and not (lease.asked and demand >= lease.asked)

@@ -28,11 +28,17 @@ class Seen:
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """What one process holds of one GPU's memory, in bytes."""
+    """What one process holds of one GPU's memory, in bytes.
+
+    `spare`: some of it may be unused, as since the last grant the process has not said that nothing is. `asked` is the
+    demand by which it was asked to return that, 0 when it was not.
+    """
 
     leased_bytes: int = 0
     context_bytes: int = 0
     contexts: int = 0
+    spare: bool = False
+    asked: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +84,7 @@ class Seat:
     waits_ns: deque[int] = field(default_factory=lambda: deque(maxlen=256))
     waited_ns: int = 0
     memory_refusals: int = 0
+    demand: int = 0
     used_ns: int = 0
     measured_at_ns: int = 0
     uses: deque[tuple[int, int]] = field(default_factory=deque)  # (when, nanoseconds used until then since the last)
@@ -117,7 +124,19 @@ class Seat:
             return 0
         given = max(needed, min(liked, free // 4))
         self.add(lease, given)
+        lease.spare, lease.asked = True, 0
         return given
+
+    def demand_memory(self, process: Process) -> bool:
+        """Have the tenant's other processes return what they leased and do not use; True while an answer is open."""
+        others = (other.leases[self.slot] for other in self.attached if other is not process)
+        spare = [lease for lease in others if lease.leased_bytes and lease.spare]
+        if any(not lease.asked for lease in spare):
+            self.demand += 1
+            for lease in spare:
+                lease.asked = self.demand
+            self.page.demand_memory(self.demand)
+        return bool(spare)
 
     def add(self, lease: Lease, leased: int = 0, context: int = 0) -> None:
         """Change what a process holds, and show it in the page."""

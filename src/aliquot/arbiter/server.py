@@ -255,10 +255,10 @@ class Server:
             except OSError:
                 self.drop(process)
                 return
-            if not data or not self._allowed(process, now):
-                if not data:
-                    self.drop(process)
+            if not data:
+                self.drop(process)
                 return
+            self._count(process, now)
             try:
                 if not self._protocol.handle(process, data, now):
                     self.drop(process)
@@ -270,19 +270,21 @@ class Server:
             except OSError:
                 self.drop(process)
 
-    def _allowed(self, process: Process, now_ns: int) -> bool:
-        """Count one message; a connection that sends too many is not read for a second and loses this one."""
+    def _count(self, process: Process, now_ns: int) -> None:
+        """Count one message; a connection that sends too many is not read for a second.
+
+        No message is lost: memory that was given back must not stay charged.
+        """
         rate, burst = self.settings.messages_per_second, self.settings.message_burst
         earned = (now_ns - process.allowance_at_ns) * rate / 1e9
         process.allowance = min(float(burst), process.allowance + earned) - 1.0
         process.allowance_at_ns = now_ns
         if process.allowance >= 0:
-            return True
+            return
         process.paused = True
         self._paused[process] = now_ns + 1_000_000_000
         self.selector.unregister(process.sock)
         self.events.emit("throttled", now_ns, tenant=process.tenant.name, pid=process.pid)
-        return False
 
 
 def listen(path: Path, kind: int, mode: int) -> socket.socket:

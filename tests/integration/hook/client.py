@@ -36,6 +36,7 @@ COUNTERS = [
     "disagreed",
     "events",
     "fenced",
+    "unbalanced",
 ]
 
 
