@@ -73,6 +73,7 @@ static void first_stream(CUcontext c)
 /* A context that has a handle and is on no device yet. */
 static CUcontext handle_new(int dev, unsigned flags)
 {
+    emu_announce();
     CUcontext c = emu_object_new(KIND_CONTEXT, sizeof *c);
     c->dev = dev;
     c->flags = flags;

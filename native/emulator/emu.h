@@ -141,6 +141,8 @@ bool emu_ready(void);
 uint64_t emu_now(void);
 void emu_spend(int64_t ns); /* on the caller's CPU */
 CUresult emu_unsupported(const char *symbol);
+/* announce.c */
+void emu_announce(void);
 /* context.c */
 CUcontext emu_context(void); /* the current one, or NULL where there is none or it has ended */
 CUresult emu_need_context(void);

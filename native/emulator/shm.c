@@ -100,7 +100,7 @@ emu_shm *shm_open_engine(void)
     return shm;
 }
 
-static uint64_t pid_space(void)
+uint64_t shm_pid_space(void)
 {
     struct stat st;
     return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
@@ -122,7 +122,7 @@ int shm_my_slot(void)
         }
         shm_heirs(i);
         shm->slot[i].pid = getpid();
-        shm->slot[i].space = pid_space();
+        shm->slot[i].space = shm_pid_space();
         if (shm->slots < i + 1)
             shm->slots = i + 1;
         my_slot = i;
@@ -141,7 +141,7 @@ void shm_forget(void)
 int shm_pid(int slot)
 {
     /* A process's own lock is no conflict to itself, and both twins may live in one process. */
-    if (slot == my_slot || (shm->slot[slot].pid == getpid() && shm->slot[slot].space == pid_space()))
+    if (slot == my_slot || (shm->slot[slot].pid == getpid() && shm->slot[slot].space == shm_pid_space()))
         return getpid();
     struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
     if (fcntl(shm_fd, F_GETLK, &l) != 0 || l.l_type == F_UNLCK)

@@ -8,6 +8,7 @@
 #include "config.h"
 #define EMU_SLOTS 256
 #define EMU_SHARED 512
+#define EMU_TOLD 16
 #define EMU_SAMPLES 64
 #define EMU_SAMPLE_NS 100000000ull
 
@@ -45,13 +46,16 @@ typedef struct {
     int32_t slots; /* one past the highest slot ever taken */
     emu_gpu gpu[EMU_GPUS];
     emu_slot slot[EMU_SLOTS];
-    pthread_mutex_t shared_lock; /* robust; taken before a GPU's */
+    pthread_mutex_t shared_lock; /* robust; guards what follows; taken before a GPU's */
+    struct { uint64_t space; int32_t group; } told[EMU_TOLD]; /* process groups, the last ones (announce.c) */
+    uint32_t next_told;
     emu_shared shared[EMU_SHARED];
 } emu_shm;
 
 emu_shm *shm_open_engine(void);
 int shm_my_slot(void);
 int shm_pid(int slot);
+uint64_t shm_pid_space(void);
 void shm_forget(void); /* in a forked child */
 void shm_sweep(void);
 void shm_sweep_sometimes(void); /* at most every 10 ms */
