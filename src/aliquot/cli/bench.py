@@ -112,6 +112,32 @@ def slowdown(
 
 @bench.command()
 @_emulate
+@click.option("--seconds", type=float, default=10.0, show_default=True, help="Time per case.")
+@click.option("--rate", "rates", type=float, multiple=True, help="Requests per second. [default: 10 25 50]")
+def inference(emulate: str | None, output: str, seconds: float, rates: tuple[float, ...]) -> None:
+    """Milliseconds of a request, beside nobody, beside training, and beside it with time slices alone."""
+    from aliquot.bench.inference import RATES
+    from aliquot.bench.inference import inference as measure
+
+    _show(measure(emulate, rates or RATES, seconds), output)
+
+
+@bench.command()
+@_emulate
+@click.option("--seconds", type=float, default=10.0, show_default=True, help="Time per rate.")
+@click.option("--rate", "rates", type=float, multiple=True, help="Requests per second. [default: 10 to 100]")
+def fig5(emulate: str | None, output: str, seconds: float, rates: tuple[float, ...]) -> None:
+    """GPU use by requests per second, as in Fig. 5 of KubeShare, and the line through it."""
+    from aliquot.bench.inference import FIG5_RATES
+    from aliquot.bench.inference import fig5 as measure
+
+    if len(set(rates)) == 1:
+        raise click.BadParameter("a line needs two rates at least", param_hint="--rate")
+    _show(measure(emulate, rates or FIG5_RATES, seconds), output)
+
+
+@bench.command()
+@_emulate
 def memory(emulate: str | None, output: str) -> None:
     """Microseconds of an allocation of 1 MiB."""
     from aliquot.bench.driver_calls import memory as measure

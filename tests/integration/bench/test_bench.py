@@ -73,6 +73,28 @@ def test_the_cost_of_short_kernels_is_measured():
     assert case["slowdown_percent"] < 70
 
 
+def test_a_request_is_timed_beside_each_neighbour():
+    """Alone, beside training under Aliquot and with time slices, each rate has its percentiles, and none is below the
+    work itself.
+    """
+    seen = figures("inference", "--rate", "40", "--seconds", "1.5")
+
+    assert ["nobody", "training", "training, time slices"] == [case["neighbour"] for case in seen["cases"]]
+    for case in seen["cases"]:
+        assert 5 <= case["p50_ms"] <= case["p99_ms"]
+        assert case["requests"] > 20
+
+
+def test_use_grows_with_requests():
+    """Three times the requests are about three times the kernel time, and the fitted line rises."""
+    seen = figures("fig5", "--rate", "20", "--rate", "60", "--seconds", "2")
+
+    few, many = seen["cases"]
+    assert few["kernel_time"] == pytest.approx(few["requests_per_s"] * 0.005, rel=0.15)
+    assert many["gpu_use"] > 1.8 * few["gpu_use"]
+    assert seen["ms_per_request"] > 2.5
+
+
 @pytest.mark.timeout(240)
 def test_the_promise_of_figure_six(tmp_path):
     """Fig. 6 of KubeShare with real CUDA clients: every share within 0.02, facts as JSON, two pictures."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -81,6 +82,26 @@ def run_native(machine, tmp_path):
         return progress
 
     return run
+
+
+def test_arrivals_do_not_wait_for_answers(run_native):
+    """Requests of a server that is too slow queue up: each next one waits longer, and arrivals keep their pace."""
+    progress = run_native("inference", "2000000", "200", "10", "1", "7")
+    seen = read_intervals(progress)
+
+    assert read_totals(progress).completed == 1 + 10 * len(seen)
+    assert seen[-1].ended_ns - seen[-1].asked_ns > 10 * (seen[0].ended_ns - seen[0].asked_ns)
+    assert all(late.asked_ns > early.asked_ns for early, late in itertools.pairwise(seen))
+
+
+def test_one_seed_means_the_same_arrivals(run_native):
+    """Two runs see requests at the same distances, and a batch answers those that wait together."""
+    first, second = (read_intervals(run_native("inference", "100000", "300", "2", "8", "3")) for _ in range(2))
+
+    gaps = [[late.asked_ns - early.asked_ns for early, late in itertools.pairwise(seen)] for seen in (first, second)]
+    shared = min(len(gaps[0]), len(gaps[1]))
+    assert shared > 100
+    assert gaps[0][:shared] == gaps[1][:shared]
 
 
 def test_the_native_client_keeps_the_gpu_busy_with_short_kernels(run_native):
