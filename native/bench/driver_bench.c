@@ -10,6 +10,9 @@
  *   aliquot-bench-driver memory PTX ROUNDS OUT     per round: ns of one cuMemAlloc through libcuda.so.1, ns direct
  *   aliquot-bench-driver syscalls PTX ROUNDS OUT   one line: system calls of the launching thread in 100 ROUNDS
  *                                                  launches through libcuda.so.1, and in as many direct ones
+ *   aliquot-bench-driver completions PTX ROUNDS OUT HELD
+ *                                                  per round: ns per cuStreamSynchronize of an idle stream through
+ *                                                  libcuda.so.1, ns direct, with HELD stream-ordered allocations held
  *   aliquot-bench-driver turns PTX SECONDS OUT     per kernel of 1 ms: launch asked, launch returned, end seen (ns)
  *
  * Exit status: 0, or 1 with one line on stderr.
@@ -33,6 +36,8 @@
 #define WARM_ROUNDS 50
 #define STREAMS 8
 #define ALLOCATION_BYTES (1u << 20)
+#define COMPLETIONS 20
+#define HELD_BYTES 512
 #define MARK 0x41515542 /* a prctl option that no kernel knows: brackets what is counted */
 
 typedef int (*alloc_fn)(uint64_t *, size_t);
@@ -40,6 +45,8 @@ typedef int (*free_fn)(uint64_t);
 typedef int (*sync_fn)(void);
 typedef int (*push_fn)(void *);
 typedef int (*pop_fn)(void **);
+typedef int (*wait_fn)(void *);
+typedef int (*alloc_async_fn)(uint64_t *, size_t, void *);
 enum launching { ONE_STREAM, MANY_STREAMS, SWITCHING };
 
 static struct side {
@@ -49,6 +56,8 @@ static struct side {
     sync_fn sync;
     push_fn push;
     pop_fn pop;
+    wait_fn wait;
+    alloc_async_fn alloc_async;
 } hooked, direct;
 
 static void *kernel, *spin, *context, *streams[STREAMS];
@@ -85,7 +94,9 @@ static struct side side_of(void *library) {
                          .release = (free_fn)need(library, "cuMemFree_v2"),
                          .sync = (sync_fn)need(library, "cuCtxSynchronize"),
                          .push = (push_fn)need(library, "cuCtxPushCurrent_v2"),
-                         .pop = (pop_fn)need(library, "cuCtxPopCurrent_v2")};
+                         .pop = (pop_fn)need(library, "cuCtxPopCurrent_v2"),
+                         .wait = (wait_fn)need(library, "cuStreamSynchronize"),
+                         .alloc_async = (alloc_async_fn)need(library, "cuMemAllocAsync")};
 }
 
 static void open_driver(const char *ptx_path) {
@@ -133,6 +144,30 @@ static double timed_allocation(alloc_fn alloc, free_fn release) {
         fail("cuMemAlloc", code);
     release(pointer);
     return (double)(ended - began);
+}
+
+static double timed_completions(wait_fn wait) {
+    uint64_t began = now_ns();
+    for (int i = 0; i < COMPLETIONS; i++) {
+        int code = wait(NULL);
+        if (code)
+            fail("cuStreamSynchronize", code);
+    }
+    return (double)(now_ns() - began) / COMPLETIONS;
+}
+
+static void measure_completions(long held, int rounds, FILE *out) {
+    for (long i = 0; i < held; i++) {
+        uint64_t pointer;
+        int code = hooked.alloc_async(&pointer, HELD_BYTES, NULL);
+        if (code)
+            fail("cuMemAllocAsync", code);
+    }
+    hooked.sync();
+    for (int i = 0; i < rounds; i++) {
+        double through = timed_completions(hooked.wait);
+        fprintf(out, "%.2f %.2f\n", through, timed_completions(direct.wait));
+    }
 }
 
 static void measure(int memory, int rounds, FILE *out) {
@@ -226,8 +261,10 @@ static void count_syscalls(const char *ptx_path, int rounds, FILE *out) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5 || atoi(argv[3]) < 1) {
-        fprintf(stderr, "usage: aliquot-bench-driver launch|streams|switch|memory|syscalls|turns PTX ROUNDS OUT\n");
+    int completions = argc == 6 && !strcmp(argv[1], "completions");
+    if ((argc != 5 && !completions) || atoi(argv[3]) < 1) {
+        fprintf(stderr, "usage: aliquot-bench-driver launch|streams|switch|memory|syscalls|turns PTX ROUNDS OUT\n"
+                        "       aliquot-bench-driver completions PTX ROUNDS OUT HELD\n");
         return 1;
     }
     FILE *out = fopen(argv[4], "w");
@@ -238,6 +275,9 @@ int main(int argc, char **argv) {
     } else if (!strcmp(argv[1], "turns")) {
         open_driver(argv[2]);
         take_turns(atoi(argv[3]), out);
+    } else if (completions) {
+        open_driver(argv[2]);
+        measure_completions(atol(argv[5]), atoi(argv[3]), out);
     } else {
         open_driver(argv[2]);
         launching = !strcmp(argv[1], "streams") ? MANY_STREAMS : !strcmp(argv[1], "switch") ? SWITCHING : ONE_STREAM;

@@ -9,6 +9,9 @@ turn; `gate_ns_p50_switch` makes the context current before each launch and anot
 library. System calls are those of the launching thread, counted by ptrace within the batches: those through the hook
 less those of as many direct launches.
 
+Completion calls (cuStreamSynchronize of an idle stream, batches of 20) are timed the same way, with no stream-ordered
+allocation held and with 100,000: what the hook looks at then must not grow with them.
+
 On the emulated driver the difference is as real as on a GPU, for the hook's code is the same; its caches are not
 disturbed by a real driver's, so expect a few nanoseconds more on one.
 """
@@ -28,17 +31,19 @@ SPIN_PTX: Final = "spin.ptx"
 PROGRAM: Final = "bench/aliquot-bench-driver"
 ROUNDS: Final = 2000
 ALLOCATIONS: Final = 5000
+HELD: Final = 100_000
+COMPLETION_ROUNDS: Final = 200
 SYSCALL_ROUNDS: Final = 50
 BATCH: Final = 100
 _ALONE: Final = Ask(1000, 1000, 4096)
 
 
-def _rows(stage: Scene, mode: str, rounds: int) -> list[tuple[float, float]]:
+def _rows(stage: Scene, mode: str, rounds: int, *more: str) -> list[tuple[float, float]]:
     """Run the program in a mode; its lines as pairs."""
     out = stage.directory / f"{mode}.out"
     with as_file(files("aliquot.bench").joinpath(SPIN_PTX)) as ptx:
-        argv = [str(native_part(PROGRAM)), mode, str(ptx), str(rounds), str(out)]
-        stage.run(Tenant(f"bench-{mode}"), _ALONE, argv, timeout_s=120)
+        argv = [str(native_part(PROGRAM)), mode, str(ptx), str(rounds), str(out), *more]
+        stage.run(Tenant(f"bench-{'-'.join((mode, *more))}"), _ALONE, argv, timeout_s=120)
     return _parse(out)
 
 
@@ -74,15 +79,30 @@ def gate(emulate: str | None, rounds: int = ROUNDS) -> dict[str, Any]:
         }
 
 
-def memory(emulate: str | None, allocations: int = ALLOCATIONS) -> dict[str, Any]:
-    """Time of one cuMemAlloc of 1 MiB through the hook, and straight into the driver for comparison."""
+def _completion_ns(stage: Scene, held: int, rounds: int) -> float:
+    """What the hook adds to waiting for an idle stream while so many stream-ordered allocations are held."""
+    through, direct = zip(*_rows(stage, "completions", rounds, str(held)), strict=True)
+    return percentile(through, 50) - percentile(direct, 50)
+
+
+def memory(
+    emulate: str | None, allocations: int = ALLOCATIONS, held: int = HELD, rounds: int = COMPLETION_ROUNDS
+) -> dict[str, Any]:
+    """Time of one cuMemAlloc of 1 MiB through the hook, and straight into the driver for comparison.
+
+    And what the hook adds to a completion call, with no allocation held and with `held`.
+    """
     with scene(emulate) as stage:
+        none, many = (_completion_ns(stage, count, rounds) for count in (0, held))
         through, direct = zip(*_rows(stage, "memory", allocations), strict=True)
         return {
             "alloc_us_p50": round(percentile(through, 50) / 1e3, 3),
             "alloc_us_p99": round(percentile(through, 99) / 1e3, 3),
             "direct_us_p50": round(percentile(direct, 50) / 1e3, 3),
             "direct_us_p99": round(percentile(direct, 99) / 1e3, 3),
+            "completion_ns_added": round(none, 1),
+            "allocations_held": held,
+            "completion_ns_added_held": round(many, 1),
             "emulated": stage.emulated,
             "gpu": stage.gpu,
         }

@@ -139,7 +139,7 @@ def fig5(emulate: str | None, output: str, seconds: float, rates: tuple[float, .
 @bench.command()
 @_emulate
 def memory(emulate: str | None, output: str) -> None:
-    """Microseconds of an allocation of 1 MiB."""
+    """Microseconds of an allocation of 1 MiB; nanoseconds added to a completion call with 100,000 allocations held."""
     from aliquot.bench.driver_calls import memory as measure
 
     _show(measure(emulate), output)
