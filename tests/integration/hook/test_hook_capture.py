@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +44,13 @@ def test_captures_are_free_and_graph_launches_gated(tenant, mode):
     assert launch["r"] == 0
     assert launch["waited_ns"] > 90_000_000
     assert scene.arbiter.wait_for(MessageType.RETURN).a == epoch
+
+
+def test_every_way_to_begin_a_capture_is_counted():
+    """Each function that begins or ends a capture in any version of the driver has a hook that counts."""
+    symbols = Path(__file__).parents[3] / "native" / "symbols"
+    exported = {line.split("\t")[3] for line in (symbols / "cuda.tsv").read_text().splitlines()[1:] if "\t" in line}
+    hooks = tomllib.loads((symbols / "hooks.toml").read_text())
+    ways = {name for name in exported if name.startswith(("cuStreamBegin", "cuStreamEnd")) and "apture" in name}
+
+    assert {name.removesuffix("_ptsz") for name in ways} == {name for name in hooks if name in ways}

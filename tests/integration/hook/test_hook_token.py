@@ -225,3 +225,16 @@ def test_a_launch_on_two_gpus_needs_the_tokens_of_both(tenant):
         before = len(scene.arbiter.heard)
         scene.arbiter.pages[gpu].close_gate(gpu + 1)
         assert scene.arbiter.wait_for(MessageType.DRAINED, since=before).gpu == gpu
+
+
+def test_a_launch_on_one_gpu_twice_counts_once(tenant):
+    """Two entries of one GPU in one launch go with one token, as one launch, and both are drained."""
+    scene = tenant(auto_grant=True, gap_us=1_000_000)
+    twice = GANG.replace("Cuda(device=1)", "Cuda(device=0)")
+    program = scene.run(twice + "say(result=gang(), launches=gpus[0].stats()['launches']); wait_line()")
+    assert program.read() == {"result": 0, "launches": 1}
+
+    revoked_ns = time.monotonic_ns()
+    scene.arbiter.revoke()
+
+    assert scene.arbiter.wait_for(MessageType.DRAINED).at_ns - revoked_ns > 30_000_000

@@ -2,11 +2,18 @@
  * line of the output is a line of JSON. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,6 +48,14 @@ static uint64_t now(void)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* Waits for the test to say go on. */
+static void wait_line(void)
+{
+    fflush(stdout);
+    for (int read = getchar(); read != '\n' && read != EOF;)
+        read = getchar();
 }
 
 static int spin_of(void *kernel, uint64_t ns, void *stream)
@@ -186,8 +201,7 @@ static void streams(const long *with)
     }
     usleep(300000); /* nothing tells the hook that the work has ended */
     printf("{\"at\": %lu}\n", (unsigned long)now());
-    fflush(stdout);
-    getchar();
+    wait_line();
 }
 
 /* with: kernel ns, launches, milliseconds of GPU time before it stops to launch. Says how far it ran ahead at most. */
@@ -206,8 +220,7 @@ static void ahead(const long *with)
         most = i > 40 && queued > most ? queued : most;
     }
     printf("{\"most_ms\": %.3f}\n", (double)most / 1e6);
-    fflush(stdout);
-    getchar();
+    wait_line();
 }
 
 /* The stream waits for a word that this very thread writes after more launches than the bound allows. */
@@ -263,8 +276,7 @@ static void defaults(const long *with)
     OK(F(cuStreamWriteValue32_v2_ptsz, void *, uint64_t, uint32_t, unsigned)(NULL, shared_word, 1, 0));
     pthread_join(thread, NULL);
     printf("{\"at\": %lu}\n", (unsigned long)now());
-    fflush(stdout);
-    getchar();
+    wait_line();
 }
 
 /* Leaves with work queued, in the middle of what a helper looks at. with: how it leaves its work. */
@@ -287,8 +299,77 @@ static void steady(const long *with)
         OK(spin(100000, stream));
     synchronize(stream);
     printf("{\"at\": %lu}\n", (unsigned long)now());
-    fflush(stdout);
-    getchar();
+    wait_line();
+}
+
+/* A thread ends inside the driver's launch, which reads parameters that are not there. */
+static void end_thread(int signal)
+{
+    (void)signal;
+    pthread_exit(NULL);
+}
+static void *vanish(void *unused)
+{
+    (void)unused;
+    OK(F(cuCtxSetCurrent, void *)(context));
+    OK(spin(1000, NULL));
+    launch_(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void **)8, NULL);
+    exit(93);
+}
+static void *launch_once(void *unused)
+{
+    (void)unused;
+    OK(F(cuCtxSetCurrent, void *)(context));
+    OK(spin(1000, NULL));
+    return NULL;
+}
+static void vanishes(const long *with)
+{
+    pthread_t thread;
+    (void)with;
+    signal(SIGSEGV, end_thread);
+    for (int i = 0; i < 2; i++) {
+        pthread_create(&thread, NULL, i ? launch_once : vanish, NULL);
+        pthread_join(thread, NULL);
+        puts("{\"ended\": true}");
+        wait_line();
+    }
+}
+
+/* Another GPU's stream is launched into while the first one's context is current. */
+static void elsewhere(const long *with)
+{
+    (void)with;
+    void *first = context;
+    primary(1);
+    void *stream = stream_new(1);
+    OK(F(cuCtxSetCurrent, void *)(first));
+    OK(spin(100000000, stream));
+    puts("{\"launched\": true}");
+    wait_line();
+}
+
+static void refuse_membarrier(void)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+        exit(94);
+}
+static void fenced(const long *with)
+{
+    uint64_t stats[64] = {0};
+    (void)with;
+    OK(spin(1000, NULL));
+    OK(F(aliquot_stats, void *)(stats));
+    printf("{\"fenced\": %lu}\n", (unsigned long)stats[21]);
+    wait_line();
 }
 
 static const struct {
@@ -296,13 +377,15 @@ static const struct {
     void (*run)(const long *);
 } programs[] = {{"pending", pending}, {"captures", captures}, {"contexts", contexts}, {"streams", streams},
                 {"ahead", ahead},     {"itself", itself},     {"defaults", defaults}, {"leaves", leaves},
-                {"steady", steady}};
+                {"steady", steady},   {"vanishes", vanishes}, {"elsewhere", elsewhere}, {"fenced", fenced}};
 
 int main(int argc, char **argv)
 {
     long with[4] = {0};
     for (int i = 2; i < argc && i < 6; i++)
         with[i - 2] = atol(argv[i]);
+    if (argc > 1 && !strcmp(argv[1], "fenced"))
+        refuse_membarrier();
     lib = dlopen("libcuda.so.1", RTLD_NOW);
     if (!lib || argc < 2)
         return 92;
