@@ -74,7 +74,8 @@ class Engine:
         self._maybe_idle(process.tenant, burst_ns, now_ns)
 
     def drained(self, process: Process, seat: Seat, epoch: int, burst_ns: int, now_ns: int) -> None:
-        """After a revocation: nothing of this process runs any more."""
+        """After a revocation: nothing of this process runs any more. One that answers late answers for its old work."""
+        self._catch_up(process, seat, now_ns)
         if seat.draining and epoch == seat.epoch:
             seat.pending.discard(process)
             self._maybe_drained(process.tenant, seat, burst_ns, now_ns)
@@ -97,6 +98,7 @@ class Engine:
         tenant.processes.discard(process)
         slots = list(process.leases)
         for slot in slots:
+            self._catch_up(process, tenant.seats[slot], now_ns)
             tenant.seats[slot].forget(process)
         if not any(seat.launching for seat in tenant.seats):
             self._all_gone(tenant, now_ns)
@@ -162,6 +164,8 @@ class Engine:
         tenant.wanted_at_ns = 0
         tenant.stopping = False
         for seat in tenant.seats:
+            if seat.draining:
+                seat.behind |= seat.pending
             seat.valid, seat.draining, seat.deadline_ns = True, False, action.deadline_ns
             seat.returned.clear()
             seat.handovers += 1
@@ -187,6 +191,13 @@ class Engine:
         for seat in tenant.seats:
             self._maybe_drained(tenant, seat, 0, now_ns)
 
+    def _catch_up(self, process: Process, seat: Seat, now_ns: int) -> None:
+        """Work that a process took over from an earlier grant has ended."""
+        if process in seat.behind:
+            seat.behind.discard(process)
+            if not seat.behind:
+                self.policy.caught_up(process.tenant.name, seat.gpu.uuid, now_ns)
+
     def _maybe_drained(self, tenant: Tenant, seat: Seat, burst_ns: int, now_ns: int) -> None:
         if seat.draining and not seat.pending:
             seat.draining = False
@@ -210,6 +221,7 @@ class Engine:
         tenant.stopping = False
         for seat in tenant.seats:
             seat.draining = False
+            seat.behind.clear()
         self.policy.dead(tenant.name, now_ns)
 
     def _close_gates(self, tenant: Tenant) -> None:

@@ -78,6 +78,7 @@ class Seat:
     users: set[Process] = field(default_factory=set)
     returned: set[Process] = field(default_factory=set)
     pending: set[Process] = field(default_factory=set)
+    behind: set[Process] = field(default_factory=set)  # whose work of an earlier grant runs on into this one
     leased_bytes: int = 0
     context_bytes: int = 0
     handovers: int = 0
@@ -150,7 +151,8 @@ class Seat:
         """The process is gone with all it held."""
         lease = process.leases.pop(self.slot)
         self.add(lease, -lease.leased_bytes, -lease.context_bytes)
-        for group in (self.attached, self.launching, self.wanting, self.users, self.returned, self.pending):
+        turns = (self.launching, self.wanting, self.users, self.returned, self.pending, self.behind)
+        for group in (self.attached, *turns):
             group.discard(process)
         self.show_processes()
 

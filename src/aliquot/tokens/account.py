@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from .actions import Share, TokenConfig
 from .promise import PromiseBalance
+from .residual import Residuals
 from .window import ChargeWindow, LimitBucket
 
 Rank = tuple[int, int, int]
@@ -23,7 +24,7 @@ Rank = tuple[int, int, int]
 class Account:
     """The books of one tenant on one GPU."""
 
-    __slots__ = ("bucket", "config", "gpu", "ordinal", "promise", "share", "since_ns", "window")
+    __slots__ = ("bucket", "config", "gpu", "ordinal", "promise", "residuals", "share", "since_ns", "window")
 
     def __init__(self, gpu: str, share: Share, ordinal: int, config: TokenConfig, now_ns: int) -> None:
         self.gpu = gpu
@@ -32,6 +33,7 @@ class Account:
         self.config = config
         self.since_ns: int | None = None
         self.window = ChargeWindow(config.window_ns)
+        self.residuals = Residuals()
         self.promise = PromiseBalance(share.request_milli, config.window_ns, now_ns)
         resume = max(config.min_quota_ns, config.quota_ns // 2)
         self.bucket = LimitBucket(
@@ -61,6 +63,18 @@ class Account:
         self.window.charge(start_ns, end_ns, amount_ns)
         self.promise.charge(end_ns, amount_ns, overrun=overrun)
         self.bucket.advance(end_ns, amount_ns)
+
+    def restore(self, used_ns: int, debt_ns: int, total_ns: int, now_ns: int) -> None:
+        """Take over what was charged in the window before now, spread evenly over it, and what is owed."""
+        start = now_ns - self.config.window_ns
+        if used_ns > 0:
+            self.window.charge(start, now_ns, min(used_ns, self.config.window_ns))
+            self.since_ns = start
+        self.promise.reset(now_ns)
+        if debt_ns > 0:
+            self.promise.owe(debt_ns)
+            self.bucket.pay(debt_ns)
+        self.window.total_ns = total_ns
 
     def missing_ns(self, now_ns: int) -> int:
         """How far the tenant is below its request; negative above."""

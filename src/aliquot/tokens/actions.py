@@ -15,7 +15,7 @@ class Handover(StrEnum):
 
     DRAIN = "drain"  # when the work before is done: exact shares
     OVERLAP = "overlap"  # at once; overlapped time is divided among those who overlap
-    AUTO = "auto"  # drain for as long as work usually takes to end, twice over, then overlap
+    AUTO = "auto"  # drain for a little longer than the tenant's work usually takes to end, then overlap
 
 
 class QuotaMode(StrEnum):

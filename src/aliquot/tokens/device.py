@@ -5,15 +5,23 @@ Time is charged as it passes, divided among the occupants, so the charges of a G
 
 from __future__ import annotations
 
-from collections import deque
-
 from .account import Account
 
 
 class Hold:
     """A grant in force: on which GPUs, since when, until when."""
 
-    __slots__ = ("deadline_ns", "gpus", "gpus_set", "lent", "period_start_ns", "quota_ns", "shortened", "stopped")
+    __slots__ = (
+        "deadline_ns",
+        "ended_ns",
+        "gpus",
+        "gpus_set",
+        "lent",
+        "period_start_ns",
+        "quota_ns",
+        "shortened",
+        "stopped",
+    )
 
     def __init__(self, gpus: tuple[str, ...], quota_ns: int, start_ns: int, deadline_ns: int) -> None:
         self.gpus = gpus
@@ -24,21 +32,20 @@ class Hold:
         self.lent = False  # renewed while nobody waited: nobody's turn, so a waiter may end it early
         self.shortened = False
         self.stopped = False
+        self.ended_ns: int | None = None  # resumed: when the turn ended whose work is to be finished
 
 
 class Device:
-    """The occupants of one GPU in the order they came, and how long residual work has usually taken to end."""
+    """The occupants of one GPU in the order they came."""
 
-    __slots__ = ("_at_ns", "_residuals", "expired_at_ns", "gpu", "holder", "members", "occupants")
+    __slots__ = ("_at_ns", "gpu", "holder", "members", "occupants")
 
     def __init__(self, gpu: str, now_ns: int) -> None:
         self.gpu = gpu
         self.members: dict[str, Account] = {}
-        self.occupants: dict[str, int | None] = {}  # name -> when its grant expired, None while valid
+        self.occupants: dict[str, int | None] = {}  # name -> when its turn ended, None while its grant is valid
         self.holder: str | None = None
-        self.expired_at_ns = 0
         self._at_ns = now_ns
-        self._residuals: deque[int] = deque(maxlen=50)
 
     def active(self, now_ns: int) -> int:
         """How many tenants want the GPU or have used it within the last window."""
@@ -62,23 +69,13 @@ class Device:
         self.occupants[name] = None
         self.holder = name
 
-    def expire(self, name: str, now_ns: int) -> None:
-        """A grant ends while its work may still run."""
-        self.occupants[name] = now_ns
-        self.expired_at_ns = now_ns
+    def expire(self, name: str, ended_ns: int) -> None:
+        """A grant ends while its work may still run; its turn ended at `ended_ns`."""
+        self.occupants[name] = ended_ns
         self.holder = None
 
-    def leave(self, name: str, now_ns: int) -> None:
+    def leave(self, name: str) -> None:
         """Nothing of the tenant runs here any more."""
-        expired = self.occupants.pop(name, None)
-        if expired is not None:
-            self._residuals.append(now_ns - expired)
+        self.occupants.pop(name, None)
         if self.holder == name:
             self.holder = None
-
-    def usual_residual_ns(self) -> int | None:
-        """The 90th percentile of the last residuals; None before the first."""
-        if not self._residuals:
-            return None
-        ordered = sorted(self._residuals)
-        return ordered[(len(ordered) - 1) * 9 // 10]

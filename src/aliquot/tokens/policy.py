@@ -5,6 +5,7 @@ carry out, and calls again at `next_wake_ns()` at the latest. Time is any intege
 
 A tenant is granted all of its GPUs or none, so tenants never hold one and wait for another, and cannot deadlock. A gang
 that could not start for `gang_patience_ns` has its GPUs kept free once its turn has come, so it cannot starve either.
+It gives its GPUs back together too: one that has drained is kept for a moment until the others have.
 
 Source: KubeShare (HPDC'20) 4.5 for the order, Gemini (TCC'21) for the quota. Not promised: that running work stops.
 """
@@ -12,40 +13,17 @@ Source: KubeShare (HPDC'20) 4.5 for the order, Gemini (TCC'21) for the quota. No
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from .account import Account, Rank
-from .actions import SECOND, Action, Grant, Handover, QuotaEstimate, Renew, Revoke, Share, TokenConfig
+from .actions import Action, Grant, Handover, QuotaEstimate, Renew, Revoke, Share, TokenConfig
 from .device import Device, Hold
-
-NO_DATA_DRAIN_NS: Final = 1 * SECOND
+from .gangs import reservations
+from .residual import RESUME_NS
+from .tenant import Tenant
 
 
 class UnknownTenant(KeyError):
     """The tenant or its GPU was never added, or was removed."""
-
-
-class Tenant:
-    """One tenant: its accounts by GPU, and whether it wants or holds."""
-
-    __slots__ = ("accounts", "hold", "name", "quota", "rank", "residual", "wanting_since_ns")
-
-    def __init__(self, name: str, accounts: dict[str, Account], quota: QuotaEstimate) -> None:
-        self.name = name
-        self.accounts = accounts
-        self.quota = quota
-        self.hold: Hold | None = None
-        self.residual: set[str] = set()
-        self.wanting_since_ns: int | None = None
-
-    def open_at_ns(self, now_ns: int) -> int:
-        """When its limits allow the next grant on every GPU of it."""
-        return max(account.open_at_ns(now_ns) for account in self.accounts.values())
-
-    def runway_ns(self, now_ns: int) -> int | None:
-        """How long it may run from now under all of its limits."""
-        runways = [r for a in self.accounts.values() if (r := a.runway_ns(now_ns)) is not None]
-        return min(runways) if runways else None
 
 
 class TokenPolicy:
@@ -118,10 +96,24 @@ class TokenPolicy:
         tenant.quota.learn(burst_ns)
         if gpu not in tenant.residual:
             return
-        device = self._devices[gpu]
-        device.settle(now_ns)
-        device.leave(name, now_ns)
+        tenant.accounts[gpu].residuals.learn(tenant.revoked_ns, now_ns)
+        tenant.outlived.pop(gpu, None)
         tenant.residual.discard(gpu)
+        tenant.drained.add(gpu)
+        self._let_go(tenant, now_ns)
+
+    def caught_up(self, name: str, gpu: str, now_ns: int) -> None:
+        """Work on this GPU that outlived an earlier turn has ended, while the tenant holds or waits again.
+
+        A tenant that was resumed for this work gives the GPUs back: now its parts are at the same step.
+        """
+        tenant = self._tenant(name)
+        ended = tenant.outlived.pop(gpu, None)
+        if ended is None:
+            return
+        tenant.accounts[gpu].residuals.learn(ended, now_ns)
+        if tenant.hold is not None and tenant.hold.ended_ns is not None and not tenant.outlived:
+            self.stop(name, now_ns)
 
     def dead(self, name: str, now_ns: int) -> None:
         """The tenant has no process left: charge to now, free its GPUs, forget what it wanted."""
@@ -136,10 +128,14 @@ class TokenPolicy:
         self._ranks.clear()
         for device in self._devices.values():
             device.settle(now_ns)
+        for tenant in self._tenants.values():
+            self._let_go(tenant, now_ns)
         candidates = self._candidates(now_ns)
-        reserved = self._reservations(now_ns, candidates)
+        ranked = sorted(candidates, key=lambda t: (self._rank(t, now_ns), t.name))
+        reserved = reservations(ranked, self.config.gang_patience_ns, now_ns)
         self._expire(now_ns, candidates, reserved, actions)
-        self._assign(now_ns, candidates, reserved, actions)
+        self._resume(now_ns, actions)
+        self._assign(now_ns, ranked, reserved, actions)
         self._ticked_at_ns = now_ns
         return actions
 
@@ -178,20 +174,8 @@ class TokenPolicy:
         return self._tenant(name).quota.current_ns()
 
     def restore(self, name: str, gpu: str, *, used_ns: int, debt_ns: int, total_ns: int, now_ns: int) -> None:
-        """Take over what a journal says was charged in the window before now, and what is owed.
-
-        The window's charge is spread evenly over the window, for when in it the tenant ran is not journalled.
-        """
-        account = self.account(name, gpu)
-        start = now_ns - self.config.window_ns
-        if used_ns > 0:
-            account.window.charge(start, now_ns, min(used_ns, self.config.window_ns))
-            account.since_ns = start
-        account.promise.reset(now_ns)
-        if debt_ns > 0:
-            account.promise.owe(debt_ns)
-            account.bucket.pay(debt_ns)
-        account.window.total_ns = total_ns
+        """Take over what a journal says was charged in the window before now, and what is owed."""
+        self.account(name, gpu).restore(used_ns, debt_ns, total_ns, now_ns)
 
     def _tenant(self, name: str) -> Tenant:
         try:
@@ -216,19 +200,38 @@ class TokenPolicy:
         for gpu in tenant.hold.gpus:
             device = self._devices[gpu]
             device.settle(now_ns)
-            device.leave(tenant.name, now_ns)
+            device.leave(tenant.name)
         tenant.hold = None
 
+    def _let_go(self, tenant: Tenant, now_ns: int) -> None:
+        """Free the GPUs that have drained: all at once, or those that have when the patience with the others ends."""
+        if tenant.drained and (not tenant.residual or now_ns >= self._kept_until(tenant)):
+            for gpu in tenant.drained:
+                self._devices[gpu].settle(now_ns)
+                self._devices[gpu].leave(tenant.name)
+            tenant.drained.clear()
+
+    def _kept_until(self, tenant: Tenant) -> int:
+        return min(self._drain_until(tenant.name, tenant.ended_ns), tenant.patience_ends_ns())
+
     def _clear_residual(self, tenant: Tenant, now_ns: int) -> None:
+        tenant.outlived.clear()
         for gpu in tuple(tenant.residual):
             self.drained(tenant.name, gpu, now_ns)
 
     def _candidates(self, now_ns: int) -> list[Tenant]:
-        """Everybody who waits and whom neither its limit nor unfinished work keeps out."""
+        """Everybody who waits and whom neither its limit nor unfinished work keeps out.
+
+        Unfinished work does so for as long as others wait for it, and not longer: it may need what its owner has yet
+        to launch.
+        """
         return [
             t
             for t in self._tenants.values()
-            if t.wanting_since_ns is not None and t.hold is None and not t.residual and t.open_at_ns(now_ns) <= now_ns
+            if t.wanting_since_ns is not None
+            and t.hold is None
+            and (not t.residual or t.patience_ends_ns() <= now_ns)
+            and t.open_at_ns(now_ns) <= now_ns
         ]
 
     def _rank(self, tenant: Tenant, now_ns: int) -> Rank:
@@ -260,7 +263,12 @@ class TokenPolicy:
     def _may_go_on(
         self, tenant: Tenant, hold: Hold, rivals: list[Tenant], reserved: Mapping[str, str], now_ns: int
     ) -> bool:
-        """Whether it would be chosen again at once, and no gang has reserved one of its GPUs."""
+        """Whether it would be chosen again at once, no gang has reserved a GPU of it, and nobody is to resume there.
+
+        Who is to resume goes first, for its charges do not end before its work does, whatever its share.
+        """
+        if any(t.is_overdue(now_ns) for g in hold.gpus for n in self._devices[g].occupants if (t := self._tenants[n])):
+            return False
         if not rivals:
             return True
         mine = self._rank(tenant, now_ns)
@@ -288,7 +296,7 @@ class TokenPolicy:
         if hold.stopped or now_ns + quota <= hold.deadline_ns + self.config.min_quota_ns // 2:
             return False
         hold.quota_ns, hold.deadline_ns = quota, now_ns + quota
-        hold.period_start_ns, hold.lent, hold.shortened = now_ns, lent, False
+        hold.period_start_ns, hold.lent, hold.shortened, hold.ended_ns = now_ns, lent, False, None
         self._begin(tenant, now_ns)
         actions.append(Renew(tenant.name, hold.gpus, quota, hold.deadline_ns))
         return True
@@ -305,69 +313,73 @@ class TokenPolicy:
         return quota if runway is None else min(quota, runway)
 
     def _revoke(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
+        tenant.ended_ns = now_ns if hold.ended_ns is None else hold.ended_ns
+        tenant.revoked_ns = now_ns
         for gpu in hold.gpus:
-            self._devices[gpu].expire(tenant.name, now_ns)
+            self._devices[gpu].expire(tenant.name, tenant.ended_ns)
         tenant.residual = set(hold.gpus)
         tenant.hold = None
         actions.append(Revoke(tenant.name, hold.gpus))
 
-    def _assign(
-        self, now_ns: int, candidates: list[Tenant], reserved: Mapping[str, str], actions: list[Action]
-    ) -> None:
-        """Give every free GPU to the first in the order that can start on all of its GPUs."""
-        ranked = sorted((self._rank(t, now_ns), t.name, t) for t in candidates)
-        for _, _, tenant in ranked:
-            if all(
-                self._free(gpu, now_ns) and reserved.get(gpu, tenant.name) == tenant.name for gpu in tenant.accounts
-            ):
-                self._grant(tenant, now_ns, actions)
+    def _resume(self, now_ns: int, actions: list[Action]) -> None:
+        """Let owners of overdue work go on for a moment: it may wait for what they have yet to launch.
 
-    def _reservations(self, now_ns: int, candidates: list[Tenant]) -> dict[str, str]:
-        """GPUs kept for gangs that have waited long enough, each all of its GPUs or none.
-
-        In the order of turns, and never past a tenant that comes before the gang: who is passed over moves up in that
-        order with time, so neither a gang nor its neighbours starve.
+        They go on with the turn that has ended, so nothing of it is forgiven. Each time the work is given twice as long
+        to end by itself, for it may be a long kernel that the next one would follow.
         """
-        reserved: dict[str, str] = {}
-        if not any(len(tenant.accounts) > 1 for tenant in candidates):
-            return reserved
-        claimed: set[str] = set()
-        for tenant in sorted(candidates, key=lambda t: (self._rank(t, now_ns), t.name)):
-            gang = len(tenant.accounts) > 1
-            if gang and now_ns - (tenant.wanting_since_ns or 0) < self.config.gang_patience_ns:
-                continue
-            if gang and claimed.isdisjoint(tenant.accounts):
-                reserved.update(dict.fromkeys(tenant.accounts, tenant.name))
-            if not gang or tenant.name in reserved.values():
-                claimed.update(tenant.accounts)
-        return reserved
+        for tenant in self._tenants.values():
+            if tenant.is_overdue(now_ns) and all(self._free(g, tenant.name, now_ns) for g in tenant.accounts):
+                tenant.resumes += 1
+                self._rest(tenant, now_ns)
+                self._enter(tenant, RESUME_NS, now_ns, actions).ended_ns = tenant.ended_ns
 
-    def _free(self, gpu: str, now_ns: int) -> bool:
-        """No valid grant, and what ran before has drained or is no longer waited for."""
+    def _assign(self, now_ns: int, ranked: list[Tenant], reserved: Mapping[str, str], actions: list[Action]) -> None:
+        """Give every free GPU to the first in the order that can start on all of its GPUs.
+
+        A tenant starts beside work of its own only where nobody before it in the order waits for that work to end.
+        """
+        waited_for: set[str] = set()
+        for tenant in ranked:
+            name, gpus = tenant.name, tenant.accounts
+            free = all(self._free(gpu, name, now_ns) and reserved.get(gpu, name) == name for gpu in gpus)
+            if free and waited_for.isdisjoint(tenant.residual):
+                self._grant(tenant, now_ns, actions)
+            else:
+                waited_for.update(gpus)
+
+    def _free(self, gpu: str, name: str, now_ns: int) -> bool:
+        """No valid grant, and what others ran before has drained or is no longer waited for."""
         device = self._devices[gpu]
         if device.holder is not None:
             return False
-        return not device.occupants or now_ns >= self._drain_until(device)
+        return all(
+            other == name or ended is None or now_ns >= self._drain_until(other, ended)
+            for other, ended in device.occupants.items()
+        )
 
-    def _drain_until(self, device: Device) -> int:
-        """Until when the residual work of the last holder keeps the next one waiting."""
-        config, expired = self.config, device.expired_at_ns
+    def _drain_until(self, name: str, ended_ns: int) -> int:
+        """Until when others wait for what is left of a tenant's turn."""
+        config = self.config
         if config.handover is Handover.OVERLAP:
-            return expired
+            return ended_ns
         if config.handover is Handover.DRAIN:
-            return expired + config.drain_timeout_ns
-        usual = device.usual_residual_ns()
-        patience = NO_DATA_DRAIN_NS if usual is None else max(2 * usual, self.config.min_quota_ns)
-        return expired + min(patience, config.drain_timeout_ns)
+            return ended_ns + config.drain_timeout_ns
+        return ended_ns + min(self._tenants[name].patience_ns(), config.drain_timeout_ns)
 
     def _grant(self, tenant: Tenant, now_ns: int, actions: list[Action]) -> None:
         quota = max(self._bounded_quota(tenant, now_ns), self.config.min_quota_ns)
-        gpus = tuple(tenant.accounts)
-        tenant.hold = Hold(gpus, quota, now_ns, now_ns + quota)
         self._begin(tenant, now_ns)
+        tenant.resumes = 0
+        self._enter(tenant, quota, now_ns, actions)
+
+    def _enter(self, tenant: Tenant, quota_ns: int, now_ns: int, actions: list[Action]) -> Hold:
+        gpus = tuple(tenant.accounts)
+        hold = tenant.hold = Hold(gpus, quota_ns, now_ns, now_ns + quota_ns)
+        tenant.take_over(now_ns)
         for gpu in gpus:
             self._devices[gpu].enter(tenant.name, now_ns)
-        actions.append(Grant(tenant.name, gpus, quota, now_ns + quota))
+        actions.append(Grant(tenant.name, gpus, quota_ns, hold.deadline_ns))
+        return hold
 
     def _next_wake(self, now_ns: int) -> int | None:
         wakes: list[int] = []
@@ -375,11 +387,13 @@ class TokenPolicy:
             if tenant.hold is not None:
                 lead = tenant.hold.deadline_ns - self._lead(tenant.hold)
                 wakes.append(lead if lead > now_ns else tenant.hold.deadline_ns)
-            elif tenant.wanting_since_ns is not None and not tenant.residual:
-                wakes.append(tenant.open_at_ns(now_ns))
+            elif tenant.wanting_since_ns is not None:
+                wakes += tenant.wakes_ns(now_ns)
                 if len(tenant.accounts) > 1:
                     wakes.append(tenant.wanting_since_ns + self.config.gang_patience_ns)
+            if tenant.drained:
+                wakes.append(self._kept_until(tenant))
         for device in self._devices.values():
-            if device.holder is None and device.occupants:
-                wakes.append(self._drain_until(device))
+            if device.holder is None:
+                wakes += [self._drain_until(n, ended) for n, ended in device.occupants.items() if ended is not None]
         return min((wake for wake in wakes if wake > now_ns), default=None)

@@ -88,6 +88,7 @@ class VirtualNode:
         elif kind == "drained":
             for gpu in tenant.shares:
                 self.policy.drained(name, gpu, self.now)
+                self.policy.caught_up(name, gpu, self.now)
         elif kind == "idle" and arg == tenant.hold_id:
             tenant.hold_id += 1
             self.policy.returned(name, self.now)

@@ -124,18 +124,6 @@ def test_overlap_grants_at_once_and_divides_the_time():
     assert policy.account("b", "g0").window.total_ns == 20 * MS
 
 
-def test_auto_stops_waiting_after_twice_the_usual_drain():
-    """Under `auto` a drain far longer than usual no longer keeps the next tenant waiting."""
-    policy = policy_of(TokenConfig(handover=Handover.AUTO), a=(500, 1000), b=(500, 1000))
-    policy.want("a", 0)
-    policy.want("b", 0)
-    policy.tick(0)
-    policy.tick(100 * MS)
-
-    assert policy.tick(600 * MS) == []
-    assert [type(action) for action in policy.tick(policy.next_wake_ns())] == [Grant]
-
-
 def test_whoever_is_at_its_limit_is_out():
     """A tenant at its limit is not granted although the GPU is free, and the policy says when it will be."""
     policy = policy_of(a=(300, 300))

@@ -1,0 +1,89 @@
+"""One tenant of the policy: its accounts by GPU, whether it wants or holds, and what its last turn has left behind."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .account import Account
+from .actions import QuotaEstimate
+from .device import Hold
+from .residual import SLACK_NS
+
+MOST_DOUBLINGS: Final = 10
+
+
+class Tenant:
+    """`residual` are the GPUs on which work of the last turn still runs; `drained` those kept for the rest of a gang.
+
+    `outlived` has the GPUs on which work of an earlier turn ran on into the present one, and when that turn ended.
+    """
+
+    __slots__ = (
+        "accounts",
+        "drained",
+        "ended_ns",
+        "hold",
+        "name",
+        "outlived",
+        "quota",
+        "residual",
+        "resumes",
+        "revoked_ns",
+        "wanting_since_ns",
+    )
+
+    def __init__(self, name: str, accounts: dict[str, Account], quota: QuotaEstimate) -> None:
+        self.name = name
+        self.accounts = accounts
+        self.quota = quota
+        self.hold: Hold | None = None
+        self.residual: set[str] = set()
+        self.drained: set[str] = set()
+        self.outlived: dict[str, int] = {}
+        self.ended_ns = 0
+        self.revoked_ns = 0
+        self.resumes = 0
+        self.wanting_since_ns: int | None = None
+
+    def open_at_ns(self, now_ns: int) -> int:
+        """When its limits allow the next grant on every GPU of it."""
+        return max(account.open_at_ns(now_ns) for account in self.accounts.values())
+
+    def runway_ns(self, now_ns: int) -> int | None:
+        """How long it may run from now under all of its limits."""
+        runways = [r for a in self.accounts.values() if (r := a.runway_ns(now_ns)) is not None]
+        return min(runways) if runways else None
+
+    def patience_ns(self) -> int:
+        """How long after a turn of it its residual work is waited for."""
+        return max(account.residuals.patience_ns() for account in self.accounts.values())
+
+    def patience_ends_ns(self) -> int:
+        """When its residual work no longer keeps it out of the order of turns."""
+        return self.ended_ns + self.patience_ns()
+
+    def resume_at_ns(self) -> int:
+        """When it may finish what it began, if it has more to launch; later each time."""
+        overdue = max(account.residuals.overdue_ns() for account in self.accounts.values())
+        return self.revoked_ns + (overdue << min(self.resumes, MOST_DOUBLINGS))
+
+    def is_overdue(self, now_ns: int) -> bool:
+        """Whether it is to finish what it began: it has more to launch, and what is left has had time to end."""
+        return bool(self.residual) and self.wanting_since_ns is not None and self.resume_at_ns() <= now_ns
+
+    def wakes_ns(self, now_ns: int) -> list[int]:
+        """When its chances may change while it waits."""
+        opens = self.open_at_ns(now_ns)
+        if not self.residual:
+            return [opens]
+        # It is charged for what is left, so its limit opens later than it seems.
+        opens = max(opens, now_ns + SLACK_NS) if opens > now_ns else now_ns
+        return [self.resume_at_ns(), self.patience_ends_ns(), opens]
+
+    def take_over(self, now_ns: int) -> None:
+        """A grant begins: work that is left from before belongs to it now and is settled with it."""
+        for gpu in self.residual:
+            self.outlived.setdefault(gpu, self.ended_ns)
+            self.accounts[gpu].residuals.resumed_at_ns = now_ns
+        self.residual.clear()
+        self.drained.clear()
