@@ -5,16 +5,22 @@
  *   connection lost, grant over                  run r x 100 ms,    launch freely   wait
  *                                                sleep the rest
  *   arbiter back (new boot id)                   attach again, restore the books, wait for a grant (all three)
- *   never reached (no socket at start)           as `pace` with the whole GPU until it is there: launch freely
+ *   connected, but without a sign of life        as connection lost, until the next sign (all three)
+ *   never reached (no socket at start)           no memory; whoever needs none launches freely until it is there, and
+ *                                                the time is reported to it. After a second a line on stderr says so
  *   RESERVE without an arbiter                   only what the lease still holds; then OUT_OF_MEMORY (all three)
  *   REFUSED not-yours                            no memory: contexts fail with OUT_OF_MEMORY
  *   REFUSED anything else                        as connection lost
  *
- * r is the tenant's request. The hook never ends the program and never writes to its streams.
+ * r is the tenant's request. The hook never ends the program, and that line is all it ever writes to its streams:
+ * where no arbiter was ever reached nobody else can tell why the program fails.
  */
 #include "hook.h"
 
+#include <stdio.h>
+
 #define PERIOD_NS 100000000u
+#define SILENT_NS 3000000000u
 
 static bool pace(struct slot *slot, uint32_t request_milli, uint64_t *until_ns)
 {
@@ -35,12 +41,28 @@ static bool pace(struct slot *slot, uint32_t request_milli, uint64_t *until_ns)
     return false;
 }
 
+bool arbiter_silent(const aliquot_page *page)
+{
+    uint64_t beat = page ? __atomic_load_n(&page->beat_ns, __ATOMIC_RELAXED) : 0;
+    return beat && now_ns() > beat + SILENT_NS;
+}
+
+void say_unreached(void)
+{
+    static _Atomic int said;
+    if (!atomic_exchange(&said, 1))
+        dprintf(STDERR_FILENO, "aliquot: no arbiter answers at %s; tenant %s has no share and no memory until one does\n",
+                aliquot_conf.socket, aliquot_conf.tenant);
+}
+
 bool fail_allows(struct slot *slot, uint64_t *until_ns)
 {
     const aliquot_page *page = atomic_load(&slot->page);
     uint32_t policy = page ? page->fail_policy : ALIQUOT_FAIL_OPEN;
     switch (policy) {
     case ALIQUOT_FAIL_OPEN:
+        if (!page)
+            atomic_fetch_add_explicit(&aliquot_counters.ungated_ns, PERIOD_NS, memory_order_relaxed);
         *until_ns = now_ns() + PERIOD_NS;
         atomic_store(&slot->pace_until_ns, *until_ns);
         return true;

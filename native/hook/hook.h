@@ -101,7 +101,7 @@ EXPORT int aliquot_stats(struct aliquot_stats *out);
 
 struct counters {
     _Atomic uint64_t waits, passes, unknown, mapped, wants, returns, drains, reconnects, denied, bounded, disagreed,
-        events, unbalanced;
+        events, unbalanced, ungated_ns;
 };
 extern HIDDEN struct counters aliquot_counters;
 extern HIDDEN _Atomic int aliquot_mode;
@@ -145,6 +145,10 @@ bool wait_for_token(struct slot *slot, uint64_t *until_ns);
 void want_token(struct slot *slot);
 /* fail.c: may this slot launch without an arbiter? Sets the end of the permission, or sleeps and says no. */
 bool fail_allows(struct slot *slot, uint64_t *until_ns);
+/* Has the arbiter given no sign of life for seconds? It is stopped, or the machine is; the connection tells nothing. */
+bool arbiter_silent(const aliquot_page *page);
+/* One line on stderr, once: there is no arbiter. */
+void say_unreached(void);
 /* link.c */
 struct slot *slot_of_device(int device);
 struct slot *slot_of_uuid(const uint8_t uuid[16]);
@@ -155,6 +159,8 @@ bool link_send(const aliquot_message *message);
 bool link_ask(aliquot_message *message, uint16_t expect, int *fd);
 bool link_alive(void);
 bool link_revive(void);
+/* Tells the arbiter what of this process has gone past the hook since it was last told; one comparison if nothing. */
+void link_report(void);
 void link_after_fork(void);
 void slots_after_fork(void);
 /* helper.c, burst.c */

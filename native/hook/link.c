@@ -16,6 +16,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#define UNREACHED_NS 1000000000u
+
 struct counters aliquot_counters;
 static struct slot slots[MAX_SLOTS];
 static _Atomic unsigned slot_count;
@@ -23,7 +25,7 @@ static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER, link_lock = PTHRE
                        revive_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int link_fd = -1;
 static _Atomic int reviver; /* the thread that may speak while the slots are attached again */
-static _Atomic uint64_t next_try_ns, sequence, boot_id;
+static _Atomic uint64_t next_try_ns, sequence, boot_id, reported;
 
 static void link_close(void)
 {
@@ -138,7 +140,19 @@ static bool connect_once(void)
         return false;
     }
     atomic_store(&boot_id, hello.a);
+    atomic_store(&reported, 0);
     return true;
+}
+
+void link_report(void)
+{
+    uint64_t unrouted = atomic_load_explicit(&aliquot_counters.disagreed, memory_order_relaxed);
+    uint64_t ungated_ns = atomic_load_explicit(&aliquot_counters.ungated_ns, memory_order_relaxed);
+    if (unrouted + ungated_ns == atomic_load_explicit(&reported, memory_order_relaxed))
+        return;
+    aliquot_message report = {.type = ALIQUOT_MSG_REPORT, .a = unrouted, .b = ungated_ns};
+    if (link_send(&report))
+        atomic_store(&reported, unrouted + ungated_ns);
 }
 
 /* Maps the slot's page; the caller holds slot->lock. */
@@ -176,6 +190,7 @@ static bool attach_locked(struct slot *slot)
 
 bool link_revive(void)
 {
+    static uint64_t missing_since; /* under revive_lock; ~0: it was there once */
     uint64_t now = now_ns();
     if (may_speak() || now < atomic_load(&next_try_ns) || pthread_mutex_trylock(&revive_lock) != 0)
         return may_speak();
@@ -194,6 +209,12 @@ bool link_revive(void)
         COUNT(reconnects);
     }
     atomic_store(&next_try_ns, up ? 0 : now + 20000000u + (now >> 10) % 80000000u);
+    if (missing_since == 0)
+        missing_since = now;
+    if (up)
+        missing_since = ~0ull; /* a restart is nothing to tell */
+    else if (now > missing_since + UNREACHED_NS && missing_since != ~0ull)
+        say_unreached();
     atomic_store(&reviver, 0);
     pthread_mutex_unlock(&revive_lock);
     return up;
@@ -207,6 +228,7 @@ static int attach_from(struct slot *slot, int from)
         attach_locked(slot);
     int state = atomic_load(&slot->state);
     pthread_mutex_unlock(&slot->lock);
+    link_report();
     return state;
 }
 

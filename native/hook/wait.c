@@ -23,8 +23,9 @@ void want_token(struct slot *slot)
 bool wait_for_token(struct slot *slot, uint64_t *until_ns)
 {
     aliquot_page *page = atomic_load(&slot->page);
-    if (!page || !link_alive()) {
-        if (link_revive() && atomic_load(&slot->page))
+    bool silent = arbiter_silent(page); /* a connection to it may be made, but nothing comes back */
+    if (!page || silent || !link_alive()) {
+        if (!silent && link_revive() && atomic_load(&slot->page))
             return true;
         bool allowed = fail_allows(slot, until_ns);
         if (!allowed && (!page || page->fail_policy == ALIQUOT_FAIL_CLOSED))

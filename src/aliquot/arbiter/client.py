@@ -14,7 +14,7 @@ import msgspec
 from .records import Answer, Request, Status, TenantGpu, TenantRecord
 
 _CREDENTIALS: Final = struct.Struct("3i")
-__all__ = ["ArbiterClient", "ArbiterError", "NoArbiter", "Status", "TenantGpu", "TenantRecord"]
+__all__ = ["ArbiterClient", "ArbiterError", "NoArbiter", "Status", "TenantGpu", "TenantRecord", "Unanswered"]
 
 
 class ArbiterError(RuntimeError):
@@ -23,6 +23,10 @@ class ArbiterError(RuntimeError):
 
 class NoArbiter(ArbiterError):
     """Nobody listens, or whoever did went away: it may be back in a moment."""
+
+
+class Unanswered(NoArbiter):
+    """The arbiter is there and did not answer in time: it is stopped, or the machine is far too busy."""
 
 
 class ArbiterClient:
@@ -105,7 +109,11 @@ class ArbiterClient:
         fresh = lines is None
         if lines is None:
             lines = self._lines[name] = _Lines(self._dir / name, self._timeout_s)
-        answer = lines.ask(request)
+        try:
+            answer = lines.ask(request)
+        except Unanswered:
+            self._lines.pop(name).close()  # the answer may come yet, and must not be taken for that to a later request
+            raise
         if answer is None:
             self._lines.pop(name).close()
             if fresh:
@@ -149,7 +157,7 @@ class _Lines:
         except ConnectionResetError:
             return None
         except TimeoutError as error:
-            raise ArbiterError(f"the arbiter at {self._path} does not answer") from error
+            raise Unanswered(f"the arbiter at {self._path} does not answer") from error
         return msgspec.json.decode(line, type=Answer) if line.endswith(b"\n") else None
 
     def peer(self) -> int:

@@ -32,6 +32,8 @@ from .seats import Process, Seat, Tenant
 from .settings import Settings
 
 _CREDENTIALS: Final = struct.Struct("3i")
+SILENT_NS: Final = 3_000_000_000
+"""The hook's: after so long without a sign of life it goes on without the arbiter."""
 _BACKLOG: Final = 1024
 _KEPT_DESCRIPTORS: Final = 80
 """Never given to tenants: the status and admin sockets' clients, the journal, what housekeeping opens."""
@@ -53,6 +55,7 @@ class Server:
         self._unheard: list[Tenant] = []  # nobody is let in there until a descriptor may be free again
         self._stopping = False
         self._next_round_ns = 0
+        self._ran_ns = time.monotonic_ns()
         self.selector.register(self._timer, selectors.EVENT_READ, self._timer.clear)
 
     def run(self) -> None:
@@ -62,9 +65,19 @@ class Server:
         gc.disable()
         self.turn()  # arms the timer: without it a stop that comes before the first message would not be seen
         while not self._stopping:
-            for key, _ in self.selector.select():
+            ready = self.selector.select()
+            self._notice_stall()
+            for key, _ in ready:
                 key.data()
             self.turn()
+
+    def _notice_stall(self) -> None:
+        """After a stop of seconds charge nobody for it: the tenants went on by the fail policy meanwhile."""
+        now = time.monotonic_ns()
+        if now - self._ran_ns > SILENT_NS:
+            self.engine.policy.skip(now)
+            self.events.emit("stalled", now, ms=(now - self._ran_ns) // 1_000_000)
+        self._ran_ns = now
 
     def stop(self) -> None:
         """End `run` after this turn."""

@@ -1,4 +1,4 @@
-"""The arbiter as a child of the engine: started, watched, started again when it dies.
+"""The arbiter as a child of the engine: started, watched, started again when it dies or no longer answers.
 
 It is a process of its own so that nothing the engine does can delay a grant. Grants outlive it until their deadlines
 and its debts are in its journal, so a restart is invisible to programs.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aliquot.arbiter.client import ArbiterError
+from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.driver.enter import PR_SET_PDEATHSIG
 from aliquot.model.errors import AliquotError
 
@@ -25,6 +25,9 @@ READY_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 5.0
 RESTART_PAUSE_S: Final = 0.2
 RESTARTS_IN_A_ROW: Final = 20
+LOOK_EVERY_S: Final = 2.0
+ANSWER_TIMEOUT_S: Final = 4.0
+MISSES: Final = 2
 
 
 class ArbiterFailed(AliquotError):
@@ -63,8 +66,9 @@ class ArbiterProcess:
     is killed takes its arbiter along.
     """
 
-    def __init__(self, argv: list[str], log: Path, on_restart: Callable[[], None]) -> None:
+    def __init__(self, argv: list[str], runtime: Path, log: Path, on_restart: Callable[[], None]) -> None:
         self._argv = argv
+        self._runtime = runtime
         self._log = log
         self._on_restart = on_restart
         self._stopping = threading.Event()
@@ -133,7 +137,7 @@ class ArbiterProcess:
         failures = 0
         while failures <= RESTARTS_IN_A_ROW:
             if self._process is not None:
-                self._process.wait()
+                self._wait(self._process)
             if self._stopping.wait(RESTART_PAUSE_S * failures):
                 return
             try:
@@ -145,6 +149,25 @@ class ArbiterProcess:
             except (AliquotError, ArbiterError, OSError):
                 self._process = None
                 failures += 1
+
+    def _wait(self, process: subprocess.Popen[str]) -> None:
+        """Until it has ended; one that answers nobody is ended, for its tenants wait for it."""
+        misses = 0
+        while misses < MISSES:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK_EVERY_S)
+                return
+            misses = 0 if self._stopping.is_set() or self._answers() else misses + 1
+        process.kill()
+        process.wait()
+
+    def _answers(self) -> bool:
+        try:
+            with ArbiterClient(self._runtime, timeout_s=ANSWER_TIMEOUT_S) as client:
+                client.status()
+        except (ArbiterError, OSError):
+            return False
+        return True
 
 
 _LIBC: Final = ctypes.CDLL(None)

@@ -46,7 +46,7 @@ from aliquot.standalone.tenant import Tenant, start_program
 T = TypeVar("T")
 REST_US: Final = 5_000
 """Microseconds that placement may learn at a time."""
-ARBITER_BACK_S: Final = 10.0
+ARBITER_BACK_S: Final = 20.0
 """How long a newcomer waits for an arbiter that is just being restarted."""
 
 
@@ -93,7 +93,7 @@ class Engine:
         self._hook = native_part(HOOK)
         self._own_directory = False
         argv = options.argv(runtime.root, machine.libnvml)
-        self._process = ArbiterProcess(argv, runtime.engine_log, self._register_again)
+        self._process = ArbiterProcess(argv, runtime.root, runtime.engine_log, self._register_again)
         self.arbiter: ArbiterClient = ArbiterClient(runtime.root)
         self._admin = ArbiterClient(runtime.root)  # a client is not for several threads; this one is used locked
 

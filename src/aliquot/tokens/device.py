@@ -63,6 +63,12 @@ class Device:
             if amount:
                 self.members[name].charge(start, now_ns, amount, overrun=expired is not None)
 
+    def skip(self, now_ns: int) -> None:
+        """Let time pass without charges."""
+        self._at_ns = now_ns
+        for account in self.members.values():
+            account.promise.skip(now_ns)
+
     def enter(self, name: str, now_ns: int) -> None:
         """A grant begins."""
         self.settle(now_ns)

@@ -122,6 +122,11 @@ class TokenPolicy:
         self._end_hold(tenant, now_ns)
         self._clear_residual(tenant, now_ns)
 
+    def skip(self, now_ns: int) -> None:
+        """Nobody decided anything for a while, so for that time nobody is charged and nothing is owed."""
+        for device in self._devices.values():
+            device.skip(now_ns)
+
     def tick(self, now_ns: int) -> list[Action]:
         """What to do now, in order. Calling again at the same time gives nothing."""
         actions: list[Action] = []
@@ -144,11 +149,7 @@ class TokenPolicy:
         return self._next_wake(self._ticked_at_ns)
 
     def account(self, name: str, gpu: str) -> Account:
-        """The books of one tenant on one GPU, for reading; current as of the last tick.
-
-        Raises:
-            UnknownTenant: there is no such pair.
-        """
+        """The books of one tenant on one GPU, for reading, as of the last tick; raises UnknownTenant."""
         try:
             return self._tenant(name).accounts[gpu]
         except KeyError as error:

@@ -72,6 +72,10 @@ class PromiseBalance:
         self._balance -= debt_ns * 1000
         self._overrun_ns += debt_ns
 
+    def skip(self, now_ns: int) -> None:
+        """Let time pass in which nothing becomes due."""
+        self._at_ns = now_ns
+
     def reset(self, now_ns: int) -> None:
         """The tenant has been away for a whole window: nothing is owed to it; what it owes stays."""
         self._balance = min(self._balance, 0)

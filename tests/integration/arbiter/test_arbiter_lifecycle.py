@@ -1,5 +1,6 @@
 """Starting, restarting, ending, and leaving nothing behind."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -8,7 +9,7 @@ import pytest
 from tenant import until
 
 from aliquot.arbiter.abi import ReserveFlag
-from aliquot.arbiter.client import ArbiterClient, ArbiterError, TenantGpu, TenantRecord
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, TenantGpu, TenantRecord, Unanswered
 
 
 def test_thousand_processes_register_in_five_seconds(arbiter):
@@ -221,3 +222,20 @@ def test_a_tenant_that_can_not_be_written_down_is_not_taken(arbiter):
 
     assert not (arbiter.directory / "a.sock").exists()
     assert arbiter.tenant("a", request=500).name == "a"
+
+
+def test_a_client_goes_on_after_an_arbiter_that_did_not_answer(arbiter):
+    """A request that an arbiter did not answer in time is an error; the next one is answered by its own answer."""
+    arbiter.tenant("a")
+    client = ArbiterClient(arbiter.directory, timeout_s=0.3)
+    assert 1 == len(client.status().gpus)
+    arbiter.child.send_signal(signal.SIGSTOP)
+    with pytest.raises(Unanswered, match="does not answer"):
+        client.add_tenant(TenantRecord("b", str(arbiter.directory / "b.sock"), [TenantGpu(arbiter.gpu, 10, 1000, 10)]))
+    with pytest.raises(Unanswered, match="does not answer"):
+        client.status()
+    arbiter.child.send_signal(signal.SIGCONT)
+
+    assert ["a", "b"] == sorted(tenant.name for tenant in client.status().gpus[0].tenants)
+    client.remove_tenant("b")
+    client.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 
 import pytest
@@ -10,6 +12,7 @@ from stage import WINDOW_S, Client, until
 from aliquot.bench.progress import read_intervals
 
 JOURNAL_NS = 300_000_000  # the books are written down four times a second
+SILENT_S = 3.0  # after which the hook takes an arbiter without a sign of life for gone
 LAST_GRANT_S = 1.3  # a grant of a dead arbiter ends by its deadline
 
 
@@ -107,3 +110,33 @@ def test_the_next_tenant_goes_on_when_a_holder_is_killed(stage):
 
     assert min(gaps_ms) < 50, gaps_ms
     assert waiting.end() == 0
+
+
+def test_an_arbiter_that_hangs_is_as_good_as_none(stage):
+    """Beside an arbiter that is stopped tenants go on at their requests, and share as before once it goes on."""
+    scene = stage()
+    clients = [scene.client(name, 500).wait_ready() for name in ("a", "b")]
+    scene.arbiter.send_signal(signal.SIGSTOP)
+    time.sleep(SILENT_S + LAST_GRANT_S)
+    without = scene.shares(clients, 1.5)
+    scene.arbiter.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    again = scene.shares(clients, 1.5)
+
+    assert min(without) > 0.3, without
+    assert again == pytest.approx([0.5, 0.5], abs=0.1)
+    assert [client.end() for client in clients] == [0, 0]
+    assert [client.said for client in clients] == ["", ""]
+
+
+def test_a_program_that_starts_without_an_arbiter_is_told_why(stage):
+    """A program that finds no arbiter gets no memory, and one line on its error stream says what is missing."""
+    scene = stage()
+    folder = scene.tenant("a", 500)
+    scene.kill_arbiter()
+    argv = [sys.executable, "-m", "aliquot.bench.client", "steady", "--progress", str(scene.directory / "a.progress")]
+    client = scene.program(folder, argv, "a")
+
+    assert client.process.wait(20) != 0
+    assert 1 == client.said.count("aliquot: no arbiter answers at"), client.said
+    assert "OUT_OF_MEMORY" in client.said

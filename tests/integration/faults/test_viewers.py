@@ -55,7 +55,7 @@ def test_a_process_that_only_asks_costs_its_tenant_nothing(stage, mode):
     beside = rate(program)
 
     assert 2 == scene.seen("a").processes
-    assert beside > 0.85 * alone, (alone, beside)
+    assert beside > 0.7 * alone, (alone, beside)
     assert viewer.client.process.poll() is None
     assert program.end() == 0
 
@@ -75,7 +75,7 @@ def test_a_process_that_only_asks_delays_no_neighbour(stage):
 
 
 def test_a_monitor_sees_its_tenant_and_loads_no_driver(stage):
-    """A program of NVML alone sees the tenant's limit and processes; it has one thread and no libcuda."""
+    """A program of NVML alone sees the tenant's limit and processes; it has one thread and loads no CUDA driver."""
     scene = stage()
     folder = scene.tenant("a", 500)
     program = bursty(scene, folder)
@@ -83,7 +83,8 @@ def test_a_monitor_sees_its_tenant_and_loads_no_driver(stage):
     until(lambda: viewer.answers[-1]["processes"] == 1, "the monitor sees the program")
     answer = viewer.answers[-1]
 
-    assert {"total": 2048 << 20, "threads": 1, "drivers": 0} == {k: answer[k] for k in ("total", "threads", "drivers")}
+    assert {"total": 2048 << 20, "threads": 1} == {key: answer[key] for key in ("total", "threads")}
+    assert str(scene.machine.libcuda.resolve()) not in answer["drivers"]
     assert answer["used"] > 0
     assert program.end() == 0
 

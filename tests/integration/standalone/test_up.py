@@ -201,6 +201,19 @@ def test_a_run_that_comes_between_two_arbiters_waits_for_the_next(up: Cluster):
         assert (0, "") == (done.returncode, done.stderr)
 
 
+def test_an_arbiter_that_hangs_is_replaced(up: Cluster):
+    """The engine ends an arbiter that answers nobody; a run that came meanwhile starts, and nothing else has ended."""
+    up.apply(sharepod("a", "sleep 60"))
+    (arbiter,) = eventually_one(up.command)
+    os.kill(arbiter, signal.SIGSTOP)
+
+    done = up.command("run", "--gpu-request", ".2", "--", "true")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert [arbiter] != eventually_one(up.command)
+    assert "default/a" in up.command("top").stdout
+
+
 def eventually_one(command: Aliquot) -> list[int]:
     """The arbiter of an engine, once it is there."""
     arbiters = lambda: children_of(engine_pid(command), "aliquot.arbiter")  # noqa: E731

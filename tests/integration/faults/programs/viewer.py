@@ -24,7 +24,8 @@ def nvml(seconds: float) -> None:
         assert lib.nvmlDeviceGetMemoryInfo(device, memory) == 0
         count.value = 64
         assert lib.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), rows) == 0
-        drivers = Path("/proc/self/maps").read_text().count("libcuda")
+        files = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+        drivers = sorted(file for file in files if "libcuda" in file)
         threads = len(list(Path("/proc/self/task").iterdir()))
         facts = {"total": memory[0], "used": memory[2], "processes": count.value}
         print(json.dumps({**facts, "threads": threads, "drivers": drivers}), flush=True)
