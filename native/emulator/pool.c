@@ -44,6 +44,8 @@ uint64_t emu_pool_steps(uint64_t bytes)
 /* Give back what is reserved but unused, down to `keep` bytes. Called with emu_lock held. */
 static void trim(CUmemoryPool p, uint64_t keep)
 {
+    if (p->reserved <= keep) /* also where `keep` has no next step */
+        return;
     uint64_t floor = emu_pool_steps(p->used > keep ? p->used : keep);
     if (p->reserved > floor) {
         shm_release(p->dev, p->reserved - floor);

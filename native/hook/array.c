@@ -54,7 +54,7 @@ static uint64_t bytes_of(uint64_t width, uint64_t height, uint64_t depth, int fo
     }
     uint64_t rows = height > 1 ? times(grouped(round_up(height, BLOCK_ROWS) / BLOCK_ROWS, BLOCKS_MOST), BLOCK_ROWS) : 1;
     uint64_t layers = depth > 1 ? grouped(depth, LAYERS_MOST) : 1;
-    return times(times(round_up(times(width, element), ROW_BYTES), rows), layers);
+    return pages_cost(times(times(round_up(times(width, element), ROW_BYTES), rows), layers));
 }
 
 #define CREATE(name, type, how, deep)                                                                                   \

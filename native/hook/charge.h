@@ -47,6 +47,7 @@ CUresult charge_freed(CUresult result, bool known, const struct ledger_entry *en
 
 /* page.c: linear memory; small pointers share pages, so that what they cost depends on where they are. */
 uint64_t linear_cost(uint64_t bytes);
+uint64_t pages_cost(uint64_t bytes);
 CUresult linear_end(CUresult result, struct slot *slot, uint64_t ptr, uint64_t bytes);
 void page_leave(const struct ledger_entry *entry);
 

@@ -14,6 +14,12 @@ uint64_t linear_cost(uint64_t bytes)
     return round_up(bytes, PAGE_BYTES);
 }
 
+/* Of memory whose address does not say with what it shares pages. */
+uint64_t pages_cost(uint64_t bytes)
+{
+    return bytes > SMALL_BYTES ? linear_cost(bytes) : granules(bytes);
+}
+
 static bool shares_a_page(uint64_t ptr, uint64_t bytes)
 {
     return bytes && bytes < SMALL_BYTES && ptr / PAGE_BYTES == (ptr + bytes - 1) / PAGE_BYTES;

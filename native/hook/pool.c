@@ -162,10 +162,10 @@ bool pool_settle(struct pool *pool, bool trim)
     REAL(cuMemPoolGetAttribute, void *, int, void *)(pool->handle, POOL_RELEASE_THRESHOLD, &keep);
     if (keep < used)
         keep = used;
-    bool more = used > living || reserved > round_up(keep, step ? step : POOL_STEP_MOST) || pool->destroyed;
-    if (more) {
+    bool more = used > living || (!living && reserved);
+    if (more || reserved > round_up(keep, step ? step : POOL_STEP_MOST)) {
         atomic_store(&pool->freed, 1);
-        atomic_store(&some_freed, 1);
+        pools_freed();
     }
     return more;
 }

@@ -26,7 +26,8 @@ void pool_close(struct pool *pool);
 void pool_made(void *handle, struct slot *slot);
 /* What the pool holds of the GPU, and what of that is in use. */
 bool pool_holds(const struct pool *pool, uint64_t *reserved, uint64_t *used);
-/* With its lock held: trims to nothing if `trim`, brings the charge down to what the pool holds; true: more may come. */
+/* With its lock held: trims to nothing if `trim`, brings the charge down to what the pool holds. True: more comes once frees
+ * under way are done. */
 bool pool_settle(struct pool *pool, bool trim);
 
 #endif

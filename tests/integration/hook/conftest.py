@@ -132,7 +132,7 @@ def tenant(tmp_path: Path) -> Iterator[Callable[..., Tenant]]:
 
     def make(**arbiter: Any) -> Tenant:
         try:
-            one = Tenant(tmp_path, **arbiter)
+            one = Tenant(tmp_path / str(len(made)) if made else tmp_path, **arbiter)
         except NativePartMissing as missing:
             pytest.skip(str(missing))
         made.append(one)

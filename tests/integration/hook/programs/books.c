@@ -1,7 +1,9 @@
 /* books.c: threads that allocate and free device memory of the named kinds as fast as they can, then free everything.
  *
- * books SECONDS THREADS KINDS THRESHOLD SEED; KINDS is a mask of 1 << (enum kind). Says one line of JSON at the end: how
- * many calls succeeded, were refused for lack of memory, or failed otherwise, and what the hook still counts as reserved.
+ * books SECONDS THREADS KINDS THRESHOLD SEED ROUNDS LEAST; LEAST is the smallest size in bytes, KINDS a mask of
+ * 1 << (enum kind). The time is divided into rounds; between them every thread stands still with what it holds, and one
+ * line of JSON says what the hook counts as reserved. The last line says how many calls succeeded, were refused for lack
+ * of memory, or failed otherwise, with everything freed.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,6 +29,8 @@ struct array3 { size_t width, height, depth; int format; unsigned channels, flag
 
 static void *lib, *primary, *own_pool;
 static _Atomic int over;
+static u64 least;
+static pthread_rwlock_t going; /* held by whoever calls the driver; by main while all stand still */
 static _Atomic long done, refused, failed;
 static const char PTX[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns) { ret; }\n";
 static const struct pool_props POOL_OF_GPU = {1, 0, {1, 0}, 0, 0, {0}};
@@ -170,6 +174,34 @@ static int one_kind(unsigned kinds, unsigned *seed)
     return kind;
 }
 
+static void step(struct item *item, bool *live, struct job *job, void *stream)
+{
+    if (*live) {
+        failed += end(item, stream, &job->seed) != 0;
+        *live = false;
+        return;
+    }
+    *item = (struct item){.kind = one_kind(job->kinds, &job->seed)};
+    item->bytes = least + (u64)rand_r(&job->seed) % (1u << (10 + rand_r(&job->seed) % 17));
+    int r = make(item, stream, &job->seed);
+    *live = r == 0;
+    if (r == 0)
+        done++;
+    else if (r == OUT_OF_MEMORY)
+        refused++;
+    else
+        failed++;
+}
+
+static u64 stat_of(int field)
+{
+    u64 stats[STATS] = {0};
+    void *stats_of = dlsym(lib, "aliquot_stats");
+    if (stats_of)
+        ((int (*)(void *))stats_of)(stats);
+    return stats[field];
+}
+
 static void *work(void *argument)
 {
     struct job *job = argument;
@@ -180,22 +212,9 @@ static void *work(void *argument)
     F(cuStreamCreate, void **, unsigned)(&stream, 1);
     while (!atomic_load(&over)) {
         int i = rand_r(&job->seed) % ITEMS;
-        struct item *item = &items[i];
-        if (live[i]) {
-            failed += end(item, stream, &job->seed) != 0;
-            live[i] = false;
-            continue;
-        }
-        *item = (struct item){.kind = one_kind(job->kinds, &job->seed)};
-        item->bytes = 1 + (u64)rand_r(&job->seed) % (1u << (10 + rand_r(&job->seed) % 17));
-        int r = make(item, stream, &job->seed);
-        live[i] = r == 0;
-        if (r == 0)
-            done++;
-        else if (r == OUT_OF_MEMORY)
-            refused++;
-        else
-            failed++;
+        pthread_rwlock_rdlock(&going);
+        step(&items[i], &live[i], job, stream);
+        pthread_rwlock_unlock(&going);
     }
     for (int i = 0; i < ITEMS; i++)
         if (live[i])
@@ -215,7 +234,12 @@ int main(int count, char **word)
 {
     (void)count;
     int threads = atoi(word[2]), device = 0;
-    u64 threshold = strtoull(word[4], NULL, 0), stats[STATS] = {0};
+    u64 threshold = strtoull(word[4], NULL, 0);
+    least = strtoull(word[7], NULL, 0);
+    pthread_rwlockattr_t main_first;
+    pthread_rwlockattr_init(&main_first);
+    pthread_rwlockattr_setkind_np(&main_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    pthread_rwlock_init(&going, &main_first);
     void *default_pool;
     pthread_t thread[64];
     struct job job[64];
@@ -235,8 +259,15 @@ int main(int count, char **word)
         job[i] = (struct job){(unsigned)atoi(word[5]) * 100 + (unsigned)i, (unsigned)strtoul(word[3], NULL, 0)};
         pthread_create(&thread[i], NULL, work, &job[i]);
     }
-    double seconds = atof(word[1]);
-    nanosleep(&(struct timespec){(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)}, NULL);
+    for (int round = 0, rounds = atoi(word[6]); round < rounds; round++) {
+        usleep((unsigned)(atof(word[1]) * 1e6 / rounds));
+        pthread_rwlock_wrlock(&going);
+        F(cuCtxSynchronize, void)();
+        printf("{\"round\": %d, \"reserved\": %lu}\n", round, stat_of(12));
+        fflush(stdout);
+        go_on();
+        pthread_rwlock_unlock(&going);
+    }
     over = 1;
     for (int i = 0; i < threads; i++)
         pthread_join(thread[i], NULL);
@@ -246,11 +277,8 @@ int main(int count, char **word)
     F(cuDeviceGraphMemTrim, int)(device);
     size_t free_bytes = 0, total = 0;
     F(cuMemGetInfo_v2, size_t *, size_t *)(&free_bytes, &total);
-    void *stats_of = dlsym(lib, "aliquot_stats");
-    if (stats_of)
-        ((int (*)(void *))stats_of)(stats);
     printf("{\"done\": %ld, \"refused\": %ld, \"failed\": %ld, \"free\": %zu, \"total\": %zu, \"reserved\": %lu, "
-           "\"entries\": %lu}\n", done, refused, failed, free_bytes, total, stats[12], stats[15]);
+           "\"unbalanced\": %lu}\n", done, refused, failed, free_bytes, total, stat_of(12), stat_of(22));
     fflush(stdout);
     go_on();
     return 0;
