@@ -304,8 +304,10 @@ API CUresult cuStreamIsCapturing(CUstream handle, int *status)
         return s ? CU_INVALID : CU_INVALID_HANDLE;
     if (s->legacy && through_legacy(s->ctx, false))
         return CU_CAPTURE_IMPLICIT;
+    pthread_mutex_lock(&graph_lock);
     capture *c = s->capture;
     *status = c ? (c->invalid ? 2 : 1) : 0;
+    pthread_mutex_unlock(&graph_lock);
     return CU_OK;
 }
 

@@ -86,6 +86,11 @@ static CUcontext handle_new(int dev, unsigned flags)
     return c;
 }
 
+static void count_context(int dev, int change)
+{
+    __atomic_fetch_add(&shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].contexts, change, __ATOMIC_RELAXED);
+}
+
 CUresult emu_context_new(CUcontext *out, int dev, unsigned flags, uint64_t overhead)
 {
     if (shm_charge(dev, overhead) != 0)
@@ -94,7 +99,7 @@ CUresult emu_context_new(CUcontext *out, int dev, unsigned flags, uint64_t overh
     c->overhead = overhead;
     first_stream(c);
     c->alive = true;
-    shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].contexts++;
+    count_context(dev, 1);
     *out = c;
     return CU_OK;
 }
@@ -125,7 +130,7 @@ void emu_context_end(CUcontext c)
     pthread_mutex_unlock(&emu_lock);
     emu_modules_end(c);
     emu_mem_drop_context(c);
-    shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[c->dev]].contexts--;
+    count_context(c->dev, -1);
     shm_release(c->dev, c->overhead);
     if (!c->primary)
         emu_object_free(c);
@@ -140,7 +145,7 @@ static CUresult revive(CUcontext c)
         return CU_OOM;
     first_stream(c);
     c->alive = true;
-    shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[c->dev]].contexts++;
+    count_context(c->dev, 1);
     return CU_OK;
 }
 

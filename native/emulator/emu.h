@@ -67,7 +67,8 @@ struct emu_ctx {
     struct emu_ctx *next;
     int dev, refs;
     unsigned flags;
-    bool primary, alive;
+    bool primary;
+    _Atomic bool alive;
     uint64_t id, op_seq, overhead;
     struct emu_stream *streams, *legacy;
     struct emu_event *events;

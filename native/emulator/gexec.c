@@ -11,7 +11,7 @@
 
 /* Memory of graphs: in use by executables, and reserved from the device; the difference is a cache until it is trimmed. */
 static uint64_t used[EMU_GPUS], used_high[EMU_GPUS], reserved[EMU_GPUS], reserved_high[EMU_GPUS];
-static unsigned next_id;
+static _Atomic unsigned next_id;
 
 static CUresult flatten(CUgraphExec e, CUgraph g)
 {
@@ -267,10 +267,12 @@ API CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, uint64_t 
     NEED_INIT();
     if (dev < 0 || dev >= emu_conf()->count)
         return CU_INVALID_DEVICE;
-    const uint64_t values[] = {used[dev], used_high[dev], reserved[dev], reserved_high[dev]};
     if (attribute < 0 || attribute > 3)
         return CU_INVALID;
+    pthread_mutex_lock(&graph_lock);
+    const uint64_t values[] = {used[dev], used_high[dev], reserved[dev], reserved_high[dev]};
     *value = values[attribute];
+    pthread_mutex_unlock(&graph_lock);
     return CU_OK;
 }
 
@@ -281,7 +283,9 @@ API CUresult cuDeviceSetGraphMemAttribute(CUdevice dev, int attribute, uint64_t 
         return CU_INVALID_DEVICE;
     if (*value || !(attribute & 1) || attribute > 3)
         return CU_INVALID; /* only the high marks, and only to nothing */
+    pthread_mutex_lock(&graph_lock);
     *(attribute == 1 ? &used_high[dev] : &reserved_high[dev]) = attribute == 1 ? used[dev] : reserved[dev];
+    pthread_mutex_unlock(&graph_lock);
     return CU_OK;
 }
 

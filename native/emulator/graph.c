@@ -4,7 +4,7 @@
 #include "graph.h"
 
 pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned next_graph, next_node;
+static _Atomic unsigned next_graph, next_node;
 
 CUgraph graph_new(void)
 {

@@ -65,8 +65,8 @@ void emu_object_free(void *object)
 {
     head *h = object;
     unsigned kind = atomic_load(&h->word) & 0xff;
-    memset(h + 1, POISON, heap[kind].size - sizeof *h);
     pthread_mutex_lock(&lock);
+    memset(h + 1, POISON, heap[kind].size - sizeof *h);
     h->next = NULL;
     if (heap[kind].waiting)
         heap[kind].last->next = h;

@@ -202,6 +202,8 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool p, int attribute, void *value)
     NEED_POOL(p);
     if (!value)
         return CU_INVALID;
+    CUresult result = CU_OK;
+    pthread_mutex_lock(&emu_lock);
     switch (attribute) {
     case 1: case 2: case 3: *(int *)value = (int)p->attrs[attribute]; break;
     case ATTR_THRESHOLD: *(uint64_t *)value = p->threshold; break;
@@ -209,9 +211,10 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool p, int attribute, void *value)
     case ATTR_RESERVED_HIGH: *(uint64_t *)value = p->reserved_high; break;
     case ATTR_USED: *(uint64_t *)value = p->used; break;
     case ATTR_USED_HIGH: *(uint64_t *)value = p->used_high; break;
-    default: return CU_INVALID;
+    default: result = CU_INVALID;
     }
-    return CU_OK;
+    pthread_mutex_unlock(&emu_lock);
+    return result;
 }
 
 API CUresult cuMemPoolSetAccess(CUmemoryPool p, const CUmemAccessDesc *d, size_t n) { NEED_POOL(p); return CU_OK; }

@@ -60,7 +60,7 @@ struct slot {
     _Atomic int launches; /* 1: takes part in turns; 0: so far this process has only asked */
     int device;        /* CUDA ordinal, -1: known by uuid only (NVML) */
     uint8_t uuid[16];
-    uint32_t number; /* the arbiter's slot number */
+    _Atomic uint32_t number; /* the arbiter's slot number */
     _Atomic(aliquot_page *) page;
     _Atomic uint64_t boot_id;
     pthread_mutex_t lock;
@@ -77,7 +77,7 @@ struct slot {
     _Atomic unsigned stream_epoch; /* raised whenever a noted stream is forgotten */
     uint32_t seen_word;
     uint64_t seen_launches, finished_launches;
-    uint64_t burst_start_ns, last_active_ns, idle_from_ns, burst_max_ns, burst_max_at_ns;
+    _Atomic uint64_t burst_start_ns, last_active_ns, idle_from_ns, burst_max_ns, burst_max_at_ns;
     /* the memory: lease.c, charge.c and graph.c */
     pthread_rwlock_t books; /* shared by allocations from their reservation to their entry; alone when one was refused */
     uint64_t leased, unused, context_bytes, context_each;
