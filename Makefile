@@ -6,13 +6,14 @@ UV := .venv/bin/uv
 BIN := .venv/bin
 SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -not -name '*.md')
 
-.PHONY: help setup dev demo demo-cluster test test-slow lint conformance bench bench-cluster bench-node cluster wheel image release clean
+.PHONY: help setup dev demo demo-cluster test test-slow test-sanitizers lint conformance bench bench-cluster bench-node cluster wheel image release clean
 help:
 	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot"
 	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
 	@echo "make test    lint and all tests"
 	@echo "make conformance   the published FGD benchmark, every run, every column"
 	@echo "make test-slow  the long forms of some tests"
+	@echo "make test-sanitizers  hook and emulated driver under ThreadSanitizer and AddressSanitizer"
 	@echo "make lint    ruff, mypy --strict, the layers"
 	@echo "make cluster real Kubernetes on this machine, kubectl ready (root; ARGS='--nodes 8 --profile h100', --help)"
 	@echo "make demo-cluster   Fig. 6 as SharePods in containers of a real node (root; under two minutes)"
@@ -62,6 +63,10 @@ test: lint
 test-slow: dev
 	HYPOTHESIS_PROFILE=explore $(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS)
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+# Two builds of the native parts, kept in build/sanitize-*; the second run compiles only what has changed.
+test-sanitizers: dev
+	$(BIN)/pytest -m slow tests/integration/faults/test_sanitizers.py $(PYTEST_ARGS)
 
 # Every published run of the deterministic policies, all columns, no tolerance; then the mean of Random over its seeds.
 OPENB := tests/data/openb

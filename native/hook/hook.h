@@ -80,11 +80,13 @@ struct slot {
     _Atomic uint64_t burst_start_ns, last_active_ns, idle_from_ns, burst_max_ns, burst_max_at_ns;
     /* the memory: lease.c, charge.c and graph.c */
     pthread_rwlock_t books; /* shared by allocations from their reservation to their entry; alone when one was refused */
-    uint64_t leased, unused, context_bytes, context_each;
+    uint64_t leased, context_bytes, context_each;
+    _Atomic uint64_t unused; /* changed under the lock, looked at without */
     uint64_t reserved_ns, released_ns; /* when memory was last reserved, and last given back to the arbiter */
     bool unheard;                      /* given back since the arbiter's last answer: its figures may lag behind */
     uint32_t demand_answered;
-    unsigned contexts, primary_refs;
+    _Atomic unsigned contexts; /* likewise */
+    unsigned primary_refs;
     uint64_t graph_bytes, graph_cache; /* charged for living graphs, and for what the device keeps of others */
     _Atomic uint64_t pool_step;        /* what pools of this GPU grow by, as far as is known */
 };

@@ -29,7 +29,7 @@ struct gpu_context {
     struct gpu_context *next; /* never unlinked; reused once the context has ended */
     struct slot *slot;
     void *handle; /* NULL: ended */
-    uint64_t life;
+    _Atomic uint64_t life;
     bool created; /* by cuCtxCreate; else the primary context or a view of it */
     /* with the slot's driver_lock held: */
     struct used_stream *streams; /* open addressing, `room` is a power of two */
