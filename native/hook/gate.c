@@ -16,30 +16,38 @@ struct slot *thread_slot(void)
     return slot && slot_attach(slot) ? slot : NULL;
 }
 
-/* Until when the slot may be launched into, with this thread inside; 0: not now. */
-static uint64_t allowed_until(struct slot *slot, const aliquot_page *page)
+/* What a launch was let in by: good while the page's word is this one and until this time. */
+struct pass {
+    const aliquot_page *page;
+    uint32_t word;
+    uint64_t until_ns;
+};
+
+/* May the slot be launched into, with this thread inside? */
+static bool allowed(struct slot *slot, struct pass *pass)
 {
-    uint32_t word = page ? page_word(page) : 0;
-    uint64_t now = now_ns(), until = page ? page_deadline(page) : 0;
-    if ((word & 3) == ALIQUOT_WORD_VALID && word != atomic_load(&slot->given_back) && now < until)
-        return until;
-    until = atomic_load(&slot->pace_until_ns);
-    return now < until ? until : 0;
+    const aliquot_page *page = pass->page = atomic_load(&slot->page);
+    uint64_t now = now_ns();
+    pass->word = page ? page_word(page) : 0;
+    pass->until_ns = page ? page_deadline(page) : 0;
+    if ((pass->word & 3) == ALIQUOT_WORD_VALID && pass->word != atomic_load(&slot->given_back) && now < pass->until_ns)
+        return true;
+    pass->until_ns = atomic_load(&slot->pace_until_ns);
+    return now < pass->until_ns;
 }
 
 /* Returns inside the launch, with a token or permitted to go without one. */
-static uint64_t enter(struct slot *slot, struct record *record)
+static struct pass enter(struct slot *slot, struct record *record)
 {
-    for (;;) {
+    for (struct pass pass;;) {
         record_step(record);
         atomic_thread_fence(memory_order_seq_cst);
-        uint64_t until = allowed_until(slot, atomic_load(&slot->page));
-        if (until)
-            return until;
+        if (allowed(slot, &pass))
+            return pass;
         atomic_store_explicit(&record->seq, record->seq - 1, memory_order_relaxed);
-        if (!wait_for_token(slot, &until)) {
+        if (!wait_for_token(slot, &pass.until_ns)) {
             record_step(record);
-            return until;
+            return pass;
         }
     }
 }
@@ -54,15 +62,14 @@ static void note(struct gate_entry *entry)
 }
 
 /* The fast path looks up again at the deadline, and in time to see whether earlier work has ended. */
-static void remember(struct gate_entry *entry, uint64_t until)
+static void remember(struct gate_entry *entry, const struct pass *pass)
 {
-    const aliquot_page *page = atomic_load(&entry->record->slot->page);
-    uint32_t contended = page && page_waiters(page) != 0;
-    uint64_t bound = backlog_bound(entry), now = now_ns();
-    if (!page)
+    uint32_t contended = pass->page && page_waiters(pass->page) != 0;
+    uint64_t bound = backlog_bound(entry), now = now_ns(), until = pass->until_ns;
+    if (!pass->page)
         return;
-    entry->page = page;
-    entry->word = page_word(page);
+    entry->page = pass->page;
+    entry->word = pass->word;
     if (entry->contended != contended) {
         if (entry->contended == 0)
             entry->record->lifted_until_ns = entry->record->strikes = 0; /* found out while it mattered less */
@@ -95,9 +102,9 @@ struct gate_entry *gate_slow(void *stream, bool own)
     if (now_ns() >= entry->look_ns)
         entry->credit_ns = 0; /* an event after this launch says how far behind the GPU is */
     backlog_wait(entry);
-    uint64_t until = enter(record->slot, record);
+    struct pass pass = enter(record->slot, record);
     note(entry);
-    remember(entry, until);
+    remember(entry, &pass);
     return entry;
 }
 

@@ -87,16 +87,26 @@ static bool link_looks_alive(uint64_t *looked_ns)
     return alive;
 }
 
-/* Waits for all work launched so far: longer naps for longer work, but none that adds much to it. */
-static void wait_for_work(struct slot *slot, uint64_t launches)
+static bool granted_again(struct slot *slot, uint32_t word)
+{
+    const aliquot_page *page = atomic_load(&slot->page);
+    return !page || page_word(page) != word;
+}
+
+/* Waits for all work launched so far: longer naps for longer work, but none that adds much to it. False: it has not
+ * ended, and a new grant makes that nobody's concern; the work may even wait for what is launched under it. */
+static bool wait_for_work(struct slot *slot, uint32_t word, uint64_t launches)
 {
     uint64_t start = now_ns();
     streams_mark(slot);
     while (!streams_idle(slot, launches)) {
+        if (granted_again(slot, word))
+            return false;
         uint64_t nap = (now_ns() - start) / 16;
         nap = nap < 10000 ? 10000 : nap > 1000000 ? 1000000 : nap;
         nanosleep(&(struct timespec){0, (long)nap}, NULL);
     }
+    return true;
 }
 
 static void drain(struct slot *slot, uint32_t word)
@@ -104,12 +114,14 @@ static void drain(struct slot *slot, uint32_t word)
     bool inside;
     see_all_threads();
     uint64_t launches = slot_launches(slot, &inside);
-    while (inside) {
+    while (inside && !granted_again(slot, word)) {
         nanosleep(&(struct timespec){0, 50000}, NULL);
         launches = slot_launches(slot, &inside);
     }
-    if (launches != slot->finished_launches)
-        wait_for_work(slot, launches);
+    if (inside || (launches != slot->finished_launches && !wait_for_work(slot, word, launches))) {
+        atomic_store(&slot->answered, word);
+        return;
+    }
     slot->finished_launches = launches;
     uint64_t now = now_ns();
     aliquot_message message = {.type = ALIQUOT_MSG_DRAINED,
