@@ -20,7 +20,7 @@ from .seats import Seat, Seen
 _PERIOD_S: Final = 1.0
 _WORTH_TELLING_BYTES: Final = 32 << 20
 
-Used = dict[tuple[str, int], int]
+Used = dict[tuple[str, int], int | None]
 Busy = dict[str, float]
 """The part of the time in which each GPU, by UUID, ran anything."""
 
@@ -59,7 +59,7 @@ class MemoryMeasure:
                 if seat.ungated and seat.gpu.uuid in busy:
                     seat.note_use(busy[seat.gpu.uuid], now_ns, engine.policy.config.window_ns)
                 before = seat.context_bytes
-                _correct(seat, used)
+                correct(seat, used)
                 if abs(seat.context_bytes - before) >= _WORTH_TELLING_BYTES:
                     events.emit(
                         "context-measured", now_ns, tenant=tenant.name, gpu=seat.gpu.uuid, mib=seat.context_bytes >> 20
@@ -75,13 +75,19 @@ class MemoryMeasure:
                 self._latest = None
 
 
-def _correct(seat: Seat, used: Used) -> None:
+def correct(seat: Seat, used: Used) -> None:
+    """Take one sample into a seat's books; what NVML does not tell changes nothing.
+
+    A process without a context that we saw being made, and with memory on the GPU, got its context past the hook: it is
+    charged what is measured for as long as it is there.
+    """
     for process in seat.attached:
-        lease, total = process.leases[seat.slot], used.get((seat.gpu.uuid, process.pid))
-        if total is None or not lease.contexts:
+        lease, key = process.leases[seat.slot], (seat.gpu.uuid, process.pid)
+        total = used.get(key)
+        if total is None and (lease.contexts or key in used):
             continue
-        measured = max(0, total - lease.leased_bytes)
-        if measured > lease.context_bytes or not lease.leased_bytes:
+        measured = max(0, (total or 0) - lease.leased_bytes)
+        if measured > lease.context_bytes or not lease.leased_bytes or not lease.contexts:
             seat.add(lease, context=measured - lease.context_bytes)
 
 
@@ -102,7 +108,8 @@ def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid: Any = pynvml.nvmlDeviceGetUUID(handle)
             for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                used[str(uuid), int(process.pid)] = int(process.usedGpuMemory or 0)
+                memory = process.usedGpuMemory  # None where the driver does not tell, as under WSL and on some vGPUs
+                used[str(uuid), int(process.pid)] = None if memory is None else int(memory)
             with contextlib.suppress(pynvml.NVMLError):  # not every GPU measures it, such as MIG devices
                 busy[str(uuid)] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
         return used, busy

@@ -66,7 +66,7 @@ def _compare(engine: Engine, gpus: dict[str, GpuStatus], now_ns: int) -> bool:
         return False
     if seen.used and computing and not any(key in seen.used for key in computing):
         return False
-    rest = sorted((-used, uuid, pid) for (uuid, pid), used in seen.used.items() if (uuid, pid) not in attached)
+    rest = sorted((-(used or 0), uuid, pid) for (uuid, pid), used in seen.used.items() if (uuid, pid) not in attached)
     for used, uuid, pid in rest:
         if uuid not in gpus:
             continue
@@ -87,7 +87,7 @@ def _tenant_status(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int, wind
     if seat.gpu.enforce == "memory" or seen is None or now_ns - seen.at_ns > SEEN_FOR_NS:
         return status
     # No program of it is attached; the GPU is its own, so what NVML sees there is its.
-    held = [used for (uuid, _), used in seen.used.items() if uuid == seat.gpu.uuid]
+    held = [used or 0 for (uuid, _), used in seen.used.items() if uuid == seat.gpu.uuid]
     return msgspec.structs.replace(status, memory_used_mib=sum(held) >> 20, processes=len(held))
 
 

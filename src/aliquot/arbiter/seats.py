@@ -20,9 +20,9 @@ _MEASURE_GAP_NS: Final = 5_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What NVML told last: bytes by (GPU's UUID, pid), at this time of CLOCK_MONOTONIC."""
+    """What NVML told last: bytes by (GPU's UUID, pid), None where it does not tell, at this time of CLOCK_MONOTONIC."""
 
-    used: dict[tuple[str, int], int]
+    used: dict[tuple[str, int], int | None]
     at_ns: int
 
 

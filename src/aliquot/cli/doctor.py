@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from aliquot.arbiter.records import Status
 from aliquot.cli.options import output_option
 from aliquot.model.findings import Finding
 
@@ -185,9 +186,24 @@ def _unregistered(runtime: Path) -> list[Finding]:
             status = client.status()
     except (ArbiterError, OSError):
         return []
+    findings = unhooked(status)
     pids = sorted({seen.pid for gpu in status.gpus for seen in gpu.unregistered})
     if not status.compared or not pids:
-        return []
+        return findings
     named = ", ".join(map(str, pids[:8])) + (f" and {len(pids) - 8} more" if len(pids) > 8 else "")
     found = f"processes on shared GPUs that have no share: {named}"
-    return [Finding("unregistered", "note", found, "start them with aliquot run, or end them")]
+    return [*findings, Finding("unregistered", "note", found, "start them with aliquot run, or end them")]
+
+
+def unhooked(status: Status) -> list[Finding]:
+    """Tenants whose programs got functions of the driver that the hook could not stand before, or ran unasked."""
+    found: dict[str, str] = {}
+    for tenant in (tenant for gpu in status.gpus for tenant in gpu.tenants):
+        if tenant.unrouted:
+            found[tenant.name] = f"{tenant.name}: {tenant.unrouted} driver functions not intercepted"
+        elif tenant.ungated_ms:
+            found[tenant.name] = f"{tenant.name}: {tenant.ungated_ms / 1e3:.1f} s without an arbiter"
+    if not found:
+        return []
+    way_out = "their share or memory limit may not hold; report the driver's version with this line"
+    return [Finding("hook", "fault", "; ".join(sorted(found.values())), way_out)]

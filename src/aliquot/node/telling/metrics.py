@@ -53,6 +53,8 @@ CONTAINER_COUNTERS: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]
     "aliquot_container_gpu_throttled_seconds_total": ("Time spent waiting for grants", lambda t: t.waited_ns / 1e9),
     "aliquot_container_gpu_handovers_total": ("Grants", lambda t: t.handovers),
     "aliquot_container_gpu_oom_total": ("Allocations refused for its memory limit", lambda t: t.memory_refusals),
+    "aliquot_container_gpu_unrouted_functions_total": ("Driver functions it got unhooked", lambda t: t.unrouted),
+    "aliquot_container_gpu_ungated_seconds_total": ("Time it ran with no arbiter to ask", lambda t: t.ungated_ms / 1e3),
 }
 ALWAYS: Final = (
     "aliquot_node_arbiter_up",

@@ -1,0 +1,74 @@
+"""What a process is charged for its contexts, once NVML has told what it uses."""
+
+import socket
+import uuid
+
+import pytest
+
+from aliquot.arbiter.abi import FailPolicy
+from aliquot.arbiter.measure import correct
+from aliquot.arbiter.pages import GrantPage
+from aliquot.arbiter.records import TenantGpu, TenantRecord
+from aliquot.arbiter.seats import Lease, Process, Seat, Tenant
+
+MIB = 1 << 20
+GPU = f"GPU-{uuid.uuid4()}"
+PID = 4711
+
+
+@pytest.fixture
+def scene():
+    """A seat and a process at it."""
+    gpu = TenantGpu(GPU, 500, 1000, 1000, 300)
+    page = GrantPage(gpu, boot_id=1, fail_policy=FailPolicy.PACE, window_ms=1000, gap_us=2000, in_flight_us=16000)
+    seat = Seat(0, gpu, page)
+    ours, theirs = socket.socketpair()
+    process = Process(ours, Tenant(TenantRecord("a", "", [gpu]), theirs, [seat]), PID, -1, 0.0, 0, leases={0: Lease()})
+    seat.attached.add(process)
+    yield seat, process.leases[0]
+    page.close()
+    ours.close()
+    theirs.close()
+
+
+def test_the_allowance_is_corrected_by_what_is_measured(scene):
+    """A context that costs 450 MiB instead of its allowance of 300 is charged 450."""
+    seat, lease = scene
+    lease.contexts = 1
+    seat.add(lease, leased=100 * MIB, context=300 * MIB)
+
+    correct(seat, {(GPU, PID): 550 * MIB})
+
+    assert 450 * MIB == seat.context_bytes
+
+
+def test_an_allowance_stays_where_nvml_does_not_tell(scene):
+    """Where NVML knows the process but not its memory, the context keeps its allowance."""
+    seat, lease = scene
+    lease.contexts = 1
+    seat.add(lease, context=300 * MIB)
+
+    correct(seat, {(GPU, PID): None})
+    correct(seat, {})
+
+    assert 300 * MIB == seat.context_bytes
+
+
+def test_a_context_that_was_made_past_the_hook_is_charged_as_measured(scene):
+    """A process that uses memory without a context of the hook's books is charged it, until it is gone."""
+    seat, lease = scene
+    seat.add(lease, leased=64 * MIB)
+    charged = []
+    for used in ({(GPU, PID): 400 * MIB}, {(GPU, PID): None}, {(GPU, PID): 350 * MIB}, {}):
+        correct(seat, used)
+        charged.append(seat.context_bytes // MIB)
+
+    assert [336, 336, 286, 0] == charged
+
+
+def test_a_process_that_only_asks_is_charged_nothing(scene):
+    """A process that is not on the GPU has no context to pay for."""
+    seat, _ = scene
+    correct(seat, {("GPU-of-others", PID): 400 * MIB})
+
+    assert 0 == seat.context_bytes
