@@ -123,20 +123,24 @@ def test_an_arbiter_that_hangs_is_as_good_as_none(stage):
     time.sleep(0.5)
     again = scene.shares(clients, 1.5)
 
-    assert min(without) > 0.3, without
-    assert again == pytest.approx([0.5, 0.5], abs=0.1)
+    assert min(without) > 0.15, without
+    assert min(again) > 0.25, again
     assert [client.end() for client in clients] == [0, 0]
     assert [client.said for client in clients] == ["", ""]
 
 
 def test_a_program_that_starts_without_an_arbiter_is_told_why(stage):
-    """A program that finds no arbiter gets no memory, and one line on its error stream says what is missing."""
+    """A program that finds no arbiter waits for it, and one line on its error stream says what is missing."""
     scene = stage()
     folder = scene.tenant("a", 500)
     scene.kill_arbiter()
     argv = [sys.executable, "-m", "aliquot.bench.client", "steady", "--progress", str(scene.directory / "a.progress")]
     client = scene.program(folder, argv, "a")
 
-    assert client.process.wait(20) != 0
-    assert 1 == client.said.count("aliquot: no arbiter answers at"), client.said
-    assert "OUT_OF_MEMORY" in client.said
+    until(lambda: client.said, "it says something")
+    scene.start_arbiter()
+    client.wait_ready()
+
+    assert 1 == client.said.count("\n")
+    assert client.said.startswith("aliquot: no arbiter answers at")
+    assert client.end() == 0
