@@ -42,7 +42,7 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned l
     CUgraphExec e = calloc(1, sizeof *e);
     e->dev = emu_context()->dev;
     e->flags = flags;
-    e->id = ++next_id;
+    e->id = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
     pthread_mutex_lock(&graph_lock);
     CUresult r = flatten(e, g);
     pthread_mutex_unlock(&graph_lock);

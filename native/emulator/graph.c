@@ -9,7 +9,7 @@ static _Atomic unsigned next_graph, next_node;
 CUgraph graph_new(void)
 {
     CUgraph g = calloc(1, sizeof *g);
-    g->id = ++next_graph;
+    g->id = __atomic_add_fetch(&next_graph, 1, __ATOMIC_RELAXED);
     return g;
 }
 
