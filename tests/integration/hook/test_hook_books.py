@@ -110,7 +110,7 @@ def test_threads_with_contexts_of_their_own_leave_nothing_charged(tenant, books)
 mixtures = st.lists(st.sampled_from(MIXED), min_size=1, max_size=5, unique=True)
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mixtures, st.integers(1, 6), st.sampled_from([0, 64 << 20, CACHING]), st.integers(0, 1000), st.booleans())
 def test_any_mixture_is_charged_at_least_what_the_device_lends(tenant, books, kinds, threads, threshold, seed, strict):
     """Random kinds, threads and thresholds: never below the device's own books, never over the limit, nothing left.

@@ -99,7 +99,7 @@ def test_arrays_of_packed_formats_are_charged_by_their_blocks(tenant, format_, c
 
 
 def test_a_completion_call_does_not_depend_on_what_is_held(tenant):
-    """cuEventQuery with 30,000 allocations held adds less than a microsecond to what it costs with none."""
+    """cuEventQuery with 10,000 allocations held adds less than a microsecond to what it costs with none."""
     scene = tenant(memory_mib=2048, auto_grant=True)
     program = scene.run(
         POOLS + "event = c.c_void_p(); L.cuEventCreate(c.byref(event), 2); query = L.cuEventQuery\n"
@@ -110,7 +110,7 @@ def test_a_completion_call_does_not_depend_on_what_is_held(tenant):
         "        best = min(best, (time.perf_counter_ns() - t) / 1000)\n"
         "    return best\n"
         "before = cost(); pool = new_pool(); keep(pool); size = c.c_size_t(512); out = c.c_uint64(); o = c.byref(out)\n"
-        "for _ in range(30_000): L.cuMemAllocFromPoolAsync(o, size, pool, stream)\n"
+        "for _ in range(10_000): L.cuMemAllocFromPoolAsync(o, size, pool, stream)\n"
         "L.cuMemFreeAsync(out, stream); say(before=before, after=cost())"
     )
     facts = program.read()
