@@ -6,7 +6,7 @@ UV := .venv/bin/uv
 BIN := .venv/bin
 SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -not -name '*.md')
 
-.PHONY: help setup dev demo demo-cluster test test-slow test-sanitizers lint conformance bench bench-cluster bench-node cluster wheel image release clean
+.PHONY: help setup dev demo demo-cluster test test-slow test-frameworks test-sanitizers lint conformance bench bench-cluster bench-node cluster wheel image release clean
 help:
 	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot"
 	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
@@ -14,6 +14,7 @@ help:
 	@echo "make conformance   the published FGD benchmark, every run, every column"
 	@echo "make test-slow  the long forms of some tests"
 	@echo "make test-sanitizers  hook and emulated driver under ThreadSanitizer and AddressSanitizer"
+	@echo "make test-frameworks  PyTorch, CuPy and JAX as tenants (15 GB from the package registry, once)"
 	@echo "make lint    ruff, mypy --strict, the layers"
 	@echo "make cluster real Kubernetes on this machine, kubectl ready (root; ARGS='--nodes 8 --profile h100', --help)"
 	@echo "make demo-cluster   Fig. 6 as SharePods in containers of a real node (root; under two minutes)"
@@ -67,6 +68,11 @@ test-slow: dev
 # Two builds of the native parts, kept in build/sanitize-*; the second run compiles only what has changed.
 test-sanitizers: dev
 	$(BIN)/pytest -m slow tests/integration/faults/test_sanitizers.py $(PYTEST_ARGS)
+
+# Unmodified frameworks alone and as tenants, in environments of their own (~/.cache/aliquot/frameworks). What was seen
+# goes to build/frameworks/results.json; tools/gen_compatibility.py puts it into docs/compatibility.md.
+test-frameworks: dev
+	$(BIN)/pytest tests/frameworks $(PYTEST_ARGS)
 
 # Every published run of the deterministic policies, all columns, no tolerance; then the mean of Random over its seeds.
 OPENB := tests/data/openb

@@ -92,7 +92,8 @@ class Room:
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SOURCES), env.get("PYTHONPATH")]))
         sink = self.folder / f"{len(self.runs)}.err"
         with sink.open("wb") as errors:
-            process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True, env=env)
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=env)
         run = Run(process, sink)
         self.runs.append(run)
         return run

@@ -37,18 +37,36 @@ static bool in_bounds(CUdeviceptr p, size_t size)
     return m && p + size <= m->base + m->size;
 }
 
+/* Host memory that the driver knows nothing of. */
+static bool pageable(int type, const void *host, CUdeviceptr dev)
+{
+    return type == HOST ? !emu_mem_find((CUdeviceptr)host) : type == UNIFIED && !emu_mem_find(dev);
+}
+
+static bool flat_box(const CUmemcpy3d *c)
+{
+    return c->height == 1 && c->depth == 1 && !c->src_x && !c->src_y && !c->src_z;
+}
+
 /* Pageable sources are read when the call is made, as the real driver stages them. */
 static void *stage(CUmemcpy3d *c)
 {
-    bool flat = c->height == 1 && c->depth == 1 && !c->src_x && !c->src_y && !c->src_z;
-    if (c->src_type != HOST || !flat || emu_mem_find((CUdeviceptr)c->src_host))
+    if (!flat_box(c) || !pageable(c->src_type, c->src_host, c->src_dev))
         return NULL;
     void *copy = malloc(c->width);
     if (copy) {
-        memcpy(copy, c->src_host, c->width);
+        memcpy(copy, place(c->src_type, c->src_host, c->src_dev, NULL, NULL, NULL), c->width);
+        c->src_type = HOST;
         c->src_host = copy;
     }
     return copy;
+}
+
+/* A copy to pageable memory has ended when the call returns, however it was asked for: the memory may be on the stack. So
+ * has one from pageable memory that was not staged. */
+static bool ends_at_once(const CUmemcpy3d *c)
+{
+    return pageable(c->dst_type, c->dst_host, c->dst_dev) || (!flat_box(c) && pageable(c->src_type, c->src_host, c->src_dev));
 }
 
 CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
@@ -69,6 +87,7 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
         return r;
     if (!c->width || !c->height || !c->depth)
         return CU_OK;
+    wait = wait || ends_at_once(c);
     pthread_mutex_lock(&emu_lock);
     emu_op *op = emu_op_new(OP_COPY);
     op->u.copy = *c;

@@ -8,6 +8,7 @@
 #include "export.h"
 
 CUresult cuModuleLoadData(CUmodule *m, const void *image);
+CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name);
 CUresult cuCtxGetId(CUcontext c, unsigned long long *id);
 CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice dev);
 
@@ -91,6 +92,24 @@ static const emu_entry thread_entries[] = {{2, current_context}, {0}};
 static const emu_entry check_entries[] = {{2, context_check}, {3, ready}, {0}};
 static const emu_entry bypass_entries[] = {{1, cuCtxCreate_v2}, {0}};
 static const emu_entry tools_entries[] = {{4, cuCtxGetId}, {0}};
+/* cuFFT takes the kernels of its modules like this, one in each. Where the image is compressed and its names are not known
+ * here, that one is a function without a name. Answers with their number. */
+static uint64_t each_function(CUcontext c, CUmodule m, void (*visit)(void *data, CUfunction f, CUmodule owner), void *data)
+{
+    CUfunction f;
+    uint64_t count = 0;
+    if (!m || !visit || (!m->funcs && cuModuleGetFunction(&f, m, "") != CU_OK))
+        return 0;
+    for (f = m->funcs; f; f = f->next, count++)
+        visit(data, f, m);
+    return count;
+}
+
+static const emu_entry function_entries[] = {{7, each_function}, {0}};
+
+/* CUPTI cannot trace here. CUPTI 12 says so where the table is absent; CUPTI 13.2 then asks for it until its stack is full.
+ * With this entry it takes its place for taken by another tool, and its client goes on without it. */
+static const emu_entry cupti_entries[] = {{67, ready}, {0}};
 static const emu_entry no_entries[] = {{0}};
 
 static emu_table tables[] = {
@@ -102,6 +121,8 @@ static emu_table tables[] = {
     {"0ca50b8c-1004-929a-89a7-d0df10e77286", 2, bypass_entries, {0}},
     {"21318c60-9714-3248-8ca6-41ff7324c8f2", 93, tools_entries, {0}},
     {"f8cff951-2146-8b4e-b9e2-fb469e7c0dd9", 3, emu_library_entries, {0}},
+    {"7cb63f9b-9ca4-8e42-a484-beb66e6aed7f", 80, cupti_entries, {0}},
+    {"6e163fbe-b958-444d-835c-e182aff1991e", 80, function_entries, {0}},
     {"b10541e1-f7c7-c74a-9f64-f223be99f1e2", 26, no_entries, {0}},
     {"195bcbf4-d67d-024a-acc5-1d29cea631ae", 3, no_entries, {0}},
     /* cuBLAS 13 calls entry 4 of it without looking whether it was found. */

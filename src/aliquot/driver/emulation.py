@@ -121,6 +121,9 @@ def prepare(directory: Path, spec: str, *, extra: tuple[str, ...] = ()) -> Emula
         shutil.copyfile(native_part(part), fresh)
         fresh.chmod(0o755)
         fresh.replace(target)
+    link = libraries[0].with_suffix("")  # compilers link with this name (Triton's launchers)
+    if not link.is_symlink():
+        link.symlink_to(libraries[0].name)
     uuids = tuple(str(uuid.uuid5(_NAMESPACE, f"{directory}/{profile.name}/{i}")) for i in range(count))
     conf = directory / "emulator.conf.new"
     conf.write_text("\n".join([*_conf_lines(profile, count, uuids), *extra]) + "\n", "utf-8")

@@ -1,0 +1,54 @@
+"""An ordinary training loop in PyTorch; and filling the memory, as a job does whose batch is too large."""
+
+import json
+import sys
+import time
+
+import torch
+from counters import launches
+from torch import nn
+
+DEVICE = "cuda"
+
+
+def loop(seconds: float, warm_s: float) -> None:
+    """Train for so long after warming up, then say how many kernels ran in which time."""
+    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8)).to(DEVICE)
+    optimizer, inputs = torch.optim.SGD(net.parameters(), 0.01), torch.randn(32, 64, device=DEVICE)
+
+    def until(end_s: float) -> int:
+        steps = 0
+        while time.monotonic() < end_s:
+            optimizer.zero_grad(set_to_none=True)
+            loss = net(inputs).square().mean()
+            loss.backward()
+            optimizer.step()
+            torch.cuda.synchronize()
+            steps += 1
+        return steps
+
+    until(time.monotonic() + warm_s)
+    start_s, before = time.monotonic(), launches()["emulator"]
+    steps = until(start_s + seconds)
+    facts = {"kernels": launches()["emulator"] - before, "seconds": time.monotonic() - start_s, "steps": steps}
+    print(json.dumps(facts), flush=True)
+
+
+def fill(block_mib: int) -> None:
+    """Take memory until there is no more, wait for a line, go on with less."""
+    blocks = []
+    try:
+        while True:
+            blocks.append(torch.empty(block_mib << 20, dtype=torch.uint8, device=DEVICE))
+    except torch.OutOfMemoryError as error:
+        facts = {"blocks": len(blocks), "error": str(error)[:60]}
+    free, total = torch.cuda.mem_get_info()
+    print(json.dumps(facts | {"free_mib": free / 2**20, "total_mib": total / 2**20}), flush=True)
+    sys.stdin.readline()
+    blocks.clear()
+    torch.cuda.empty_cache()
+    loop(0.5, 0)
+
+
+if __name__ == "__main__":
+    fill(int(sys.argv[2])) if sys.argv[1] == "fill" else loop(float(sys.argv[2]), float(sys.argv[3]))
