@@ -14,11 +14,13 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import NamedTuple
 
 from generated import ROOT, parser, settle
 
+WHEEL = "nvidia-cuda-runtime"
 SYMBOLS = ROOT / "native" / "symbols"
 TYPEDEF_FILES = (
     "cudaTypedefs.h",
@@ -46,12 +48,12 @@ class Row(NamedTuple):
 
 
 def include_dir() -> Path:
-    """The folder of the CUDA headers inside the installed wheel; exits with a sentence when it is not installed."""
-    spec = importlib.util.find_spec("nvidia")
-    for root in (spec.submodule_search_locations or []) if spec else []:
-        for path in sorted(Path(root).glob("*/include/cudaTypedefs.h"), reverse=True):
-            return path.parent
-    sys.exit("gen_symbols: cudaTypedefs.h not found; install the wheel nvidia-cuda-runtime")
+    """The folder of the CUDA headers of the newest wheel, not of an older CUDA's wheel that may be installed too."""
+    try:
+        (typedefs,) = [f for f in distribution(WHEEL).files or () if f.name == TYPEDEF_FILES[0]]
+    except (PackageNotFoundError, ValueError):
+        sys.exit(f"gen_symbols: {TYPEDEF_FILES[0]} not found; install the wheel {WHEEL}")
+    return Path(str(typedefs.locate())).parent
 
 
 def texts(include: Path, names: tuple[str, ...]) -> str:
