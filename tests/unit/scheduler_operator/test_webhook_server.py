@@ -41,6 +41,18 @@ def test_the_certificate_is_for_the_names_of_the_service():
     assert ("hook.gpu.svc", "hook.gpu.svc.cluster.local", "10.0.0.1") == names
 
 
+def test_pods_of_the_stock_plugin_are_not_sent_where_it_has_the_gpus():
+    """Beside the stock plugin a plain nvidia.com/gpu is not Aliquot's; HAMi's words beside it are."""
+    beside = configurations("gpu", whole=False, failure_policy="Ignore")[0]["webhooks"][0]
+    own = configurations("gpu")[0]["webhooks"][0]
+    condition = beside["matchConditions"][0]["expression"]
+
+    assert ("Ignore", "Fail") == (beside["failurePolicy"], own["failurePolicy"])
+    assert condition.count("key != 'nvidia.com/gpu'") == 4
+    assert "key.startsWith('nvidia.com/use-gpu')" in condition
+    assert "key != " not in own["matchConditions"][0]["expression"]
+
+
 def test_the_configuration_spares_the_rest_of_the_cluster():
     """Every webhook has conditions or kinds of its own, fails closed, and leaves the system's namespaces alone."""
     hooks = [hook for made in configurations("gpu", "hook", port=8443) for hook in made["webhooks"]]

@@ -1,7 +1,8 @@
 """What the API server is told about the webhook: which objects it asks about, where, and what if nobody answers.
 
-Only pods that speak of GPUs are asked about (CEL), so that an outage can not stop the rest of the cluster; those are
-refused while nobody answers, for a pod in other words than Aliquot's would wait for ever without being rewritten.
+Only pods that Aliquot serves are sent to the webhook (CEL), so that an outage cannot stop the rest of the cluster. By
+default they are refused during an outage, because a pod in another project's words would wait for ever without being
+rewritten; `Ignore` lets them in unread.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from aliquot.kube import names
 
 NAME: Final = "aliquot"
 _RESOURCES: Final = ("aliquot.dev/", "tencent.com/vcuda", "aliyun.com/gpu", "nvidia.com/gpu")
+_STOCK: Final = "nvidia.com/gpu"
 _NOTES: Final = ("aliquot.dev/", "sharedgpu/", "kubeshare/")
+_NOTES_BESIDE_STOCK: Final = ("nvidia.com/use-gpu", "nvidia.com/nouse-gpu", "hami.io/")
+"""What makes a plain nvidia.com/gpu HAMi's, where those of the stock plugin are left alone."""
 _SYSTEM: Final = ("kube-system", "kube-node-lease", "kube-public")
 
 
@@ -25,9 +29,21 @@ def where(namespace: str, service: str, port: int, path: str, url: str = "") -> 
 
 
 def configurations(
-    namespace: str, service: str = "aliquot-webhook", *, port: int = 443, url: str = "", bundle: bytes = b""
+    namespace: str,
+    service: str = "aliquot-webhook",
+    *,
+    port: int = 443,
+    url: str = "",
+    bundle: bytes = b"",
+    whole: bool = True,
+    failure_policy: str = "Fail",
 ) -> list[dict[str, Any]]:
-    """The MutatingWebhookConfiguration and the ValidatingWebhookConfiguration; `bundle` is added by the program."""
+    """The MutatingWebhookConfiguration and the ValidatingWebhookConfiguration; `bundle` is added by the program.
+
+    Args:
+        whole: Plain nvidia.com/gpu pods are Aliquot's too; False where the stock plugin has them.
+        failure_policy: What the API server does with a pod that asks for a share while nobody answers.
+    """
 
     def hook(name: str, path: str, rule: dict[str, Any], **more: Any) -> dict[str, Any]:
         client = where(namespace, service, port, path, url)
@@ -50,13 +66,19 @@ def configurations(
     }
     pods = {"resources": ["pods"]}
     ours = {"apiGroups": [names.GROUP], "apiVersions": [names.VERSION]}
-    asks = [{"name": "speaks-of-gpus", "expression": asks_for_gpus()}]
+    asks = [{"name": "speaks-of-gpus", "expression": asks_for_gpus(whole=whole)}]
     plans = [{"name": "plan-changes", "expression": plan_changes()}]
     both = ["CREATE", "UPDATE"]
     return [
         _whole(
             "Mutating",
-            hook("pods", "/mutate", pods | {"operations": ["CREATE"]}, matchConditions=asks, **ignored),
+            hook(
+                "pods",
+                "/mutate",
+                pods | {"operations": ["CREATE"]},
+                matchConditions=asks,
+                **ignored | {"failurePolicy": failure_policy},
+            ),
         ),
         _whole(
             "Validating",
@@ -70,12 +92,19 @@ def configurations(
 _HOST: Final = "kubernetes.io/metadata.name"
 
 
-def asks_for_gpus() -> str:
-    """CEL: does a pod name a resource, an annotation or a label of one of the dialects?"""
+def asks_for_gpus(*, whole: bool = True) -> str:
+    """CEL: does a pod name a resource, an annotation or a label of one of the dialects?
+
+    Without `whole`, nvidia.com/gpu alone is the stock plugin's word.
+    """
     starts = " || ".join(f"key.startsWith('{prefix}')" for prefix in _RESOURCES)
+    names_of_notes = _NOTES
+    if not whole:
+        starts = f"(key != '{_STOCK}' && ({starts}))"
+        names_of_notes = _NOTES + _NOTES_BESIDE_STOCK
     limits = f"(has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(key, {starts}))"
     asked = f"(has(c.resources) && has(c.resources.requests) && c.resources.requests.exists(key, {starts}))"
-    notes = " || ".join(f"key.startsWith('{prefix}')" for prefix in _NOTES)
+    notes = " || ".join(f"key.startsWith('{prefix}')" for prefix in names_of_notes)
     one = f"({limits} || {asked})"
     return (
         f"object.spec.containers.exists(c, {one}) "
