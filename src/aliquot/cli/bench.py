@@ -11,11 +11,12 @@ import click
 
 from aliquot.cli.bench_filter import filter_
 from aliquot.cli.bench_topology import topology
+from aliquot.cli.lazy import WholeSentences
 
 Measurement = Callable[..., dict[str, Any]]
 
 
-@click.group()
+@click.group(cls=WholeSentences)
 def bench() -> None:
     """Measure what sharing costs and how exact it is. The method of each is in bench/README.md."""
 

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aliquot.cli.lazy import WholeSentences
+
 if TYPE_CHECKING:
     from aliquot.bench.fig6 import Phase, Report
     from aliquot.bench.fig6_run import Watch
 
 
-@click.group()
+@click.group(cls=WholeSentences)
 def demo() -> None:
     """Show what Aliquot does, with real CUDA programs."""
 

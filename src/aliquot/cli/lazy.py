@@ -1,4 +1,4 @@
-"""A group of commands that imports each of them only when it is called for."""
+"""Groups of commands: one that imports each of them only when it is called for, and how --help lists them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ import click
 from click.shell_completion import CompletionItem
 
 from aliquot.cli.examples import with_example
+
+
+class WholeSentences(click.Group):
+    """A group whose --help lists each command with the first line of its help, whole.
+
+    click ends a short help at the first full stop, which may be that of an abbreviation, and cuts it to one line.
+    """
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list for --help."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, " ".join((c.help or "").split("\n\n")[0].split())) for name, c in found if c and not c.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class LazyGroup(click.Group):

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from aliquot.cli.lazy import WholeSentences
 from aliquot.cli.options import output_option
 from aliquot.cli.sim_churn import churn
 from aliquot.model.errors import AliquotError
@@ -16,7 +17,7 @@ INTERRUPTED = 130
 _FILE = click.Path(path_type=Path)
 
 
-@click.group()
+@click.group(cls=WholeSentences)
 def paper() -> None:
     """Repeat a paper's experiments."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from aliquot.cli.lazy import WholeSentences
 from aliquot.cli.options import output_option
 from aliquot.cli.papers import paper
 from aliquot.model.errors import AliquotError, UserError
@@ -46,7 +47,7 @@ class Amount(click.ParamType):  # type: ignore[type-arg]
 _TIME = Amount(1e9)
 
 
-@click.group()
+@click.group(cls=WholeSentences)
 def sim() -> None:
     """Try placement policies on a trace, in virtual time."""
 

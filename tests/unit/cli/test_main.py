@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,15 @@ def test_every_command_in_the_table_has_help(command):
     done = aliquot(command, "--help")
 
     assert (0, True) == (done.returncode, done.stdout.startswith(f"Usage: aliquot {command}"))
+
+
+@pytest.mark.parametrize("group", ["demo", "sim", "bench"])
+def test_a_group_lists_its_commands_with_whole_sentences(group):
+    """No line of the list ends at an abbreviation or in the middle of a sentence."""
+    listed = aliquot(group, "--help").stdout.partition("Commands:\n")[2].partition("\n\n")[0]
+
+    assert "..." not in listed
+    assert all(re.search(r"[^g]\.$", " ".join(text.split())) for text in re.split(r"\n  (?=\S)", listed))
 
 
 @pytest.mark.parametrize(
