@@ -98,7 +98,7 @@ def asks_for_gpus(*, whole: bool = True) -> str:
     Without `whole`, nvidia.com/gpu alone is the stock plugin's word.
     """
     starts = " || ".join(f"key.startsWith('{prefix}')" for prefix in _RESOURCES)
-    names_of_notes = _NOTES
+    names_of_notes: tuple[str, ...] = _NOTES
     if not whole:
         starts = f"(key != '{_STOCK}' && ({starts}))"
         names_of_notes = _NOTES + _NOTES_BESIDE_STOCK
