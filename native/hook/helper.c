@@ -93,8 +93,15 @@ static bool granted_again(struct slot *slot, uint32_t word)
     return !page || page_word(page) != word;
 }
 
-/* Waits for all work launched so far: longer naps for longer work, but none that adds much to it. False: it has not
- * ended, and a new grant makes that nobody's concern; the work may even wait for what is launched under it. */
+/* Longer for longer work, but never by much of what the work took. */
+static uint64_t nap_since(uint64_t start_ns)
+{
+    uint64_t nap = (now_ns() - start_ns) / 16;
+    return nap < 10000 ? 10000 : nap > 1000000 ? 1000000 : nap;
+}
+
+/* Waits for all work launched so far. False: it has not ended and the tenant is granted again, for the work may wait for
+ * what is launched under that grant. */
 static bool wait_for_work(struct slot *slot, uint32_t word, uint64_t launches)
 {
     uint64_t start = now_ns();
@@ -102,14 +109,38 @@ static bool wait_for_work(struct slot *slot, uint32_t word, uint64_t launches)
     while (!streams_idle(slot, launches)) {
         if (granted_again(slot, word))
             return false;
-        uint64_t nap = (now_ns() - start) / 16;
-        nap = nap < 10000 ? 10000 : nap > 1000000 ? 1000000 : nap;
-        nanosleep(&(struct timespec){0, (long)nap}, NULL);
+        nanosleep(&(struct timespec){0, (long)nap_since(start)}, NULL);
     }
     return true;
 }
 
-static void drain(struct slot *slot, uint32_t word)
+static void send_drained(struct slot *slot, uint32_t word)
+{
+    uint64_t now = now_ns();
+    aliquot_message message = {.type = ALIQUOT_MSG_DRAINED,
+                               .gpu = slot->number,
+                               .a = word >> 2,
+                               .b = now,
+                               .c = burst_estimate(slot, now)};
+    if (link_send(&message))
+        COUNT(drains);
+}
+
+/* A grant that began before the work of an earlier one had ended: the arbiter hears when it has, even so. */
+struct behind {
+    uint32_t word;
+    uint64_t since_ns; /* 0: nothing is behind */
+};
+
+static void catch_up(struct slot *slot, struct behind *behind)
+{
+    if (!behind->since_ns || !streams_marked_idle(slot))
+        return;
+    behind->since_ns = 0;
+    send_drained(slot, behind->word);
+}
+
+static void drain(struct slot *slot, uint32_t word, struct behind *behind)
 {
     bool inside;
     see_all_threads();
@@ -119,25 +150,21 @@ static void drain(struct slot *slot, uint32_t word)
         launches = slot_launches(slot, &inside);
     }
     if (inside || (launches != slot->finished_launches && !wait_for_work(slot, word, launches))) {
+        *behind = (struct behind){word, now_ns()};
         atomic_store(&slot->answered, word);
         return;
     }
     slot->finished_launches = launches;
-    uint64_t now = now_ns();
-    aliquot_message message = {.type = ALIQUOT_MSG_DRAINED,
-                               .gpu = slot->number,
-                               .a = word >> 2,
-                               .b = now,
-                               .c = burst_estimate(slot, now)};
+    behind->since_ns = 0;
     atomic_store(&slot->answered, word);
-    if (link_send(&message))
-        COUNT(drains);
+    send_drained(slot, word);
 }
 
 static void *help(void *argument)
 {
     struct slot *slot = argument;
     uint64_t looked_ns = 0;
+    struct behind behind = {0, 0};
     prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
     for (;;) {
         const aliquot_page *page = atomic_load(&slot->page);
@@ -152,10 +179,11 @@ static void *help(void *argument)
         if ((page->features & ALIQUOT_FEATURE_UNGATED) && (word & 3) == ALIQUOT_WORD_VALID) {
             futex_wait_ms(&page->word, word, 100); /* the GPU is ours for good: nothing to give back */
         } else if ((word & 3) == ALIQUOT_WORD_VALID && word != atomic_load(&slot->given_back)) {
+            catch_up(slot, &behind);
             look_for_pause(slot, page, word);
-            futex_wait_ns(&page->word, word, next_look_ns(slot, page));
+            futex_wait_ns(&page->word, word, behind.since_ns ? nap_since(behind.since_ns) : next_look_ns(slot, page));
         } else if ((word & 3) != ALIQUOT_WORD_VALID && word != atomic_load(&slot->answered)) {
-            drain(slot, word);
+            drain(slot, word, &behind);
         } else {
             futex_wait_ms(&page->word, word, 100);
         }

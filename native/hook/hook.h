@@ -169,6 +169,7 @@ void slots_after_fork(void);
 void helper_start(struct slot *slot);
 bool streams_idle(struct slot *slot, uint64_t launches);
 void streams_mark(struct slot *slot);
+bool streams_marked_idle(struct slot *slot);
 void streams_forget(struct slot *slot);
 void burst_tick(struct slot *slot, bool active, uint64_t now);
 uint64_t burst_estimate(struct slot *slot, uint64_t now);

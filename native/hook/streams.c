@@ -234,6 +234,26 @@ void streams_mark(struct slot *slot)
     }
 }
 
+/* Has the work that streams_mark() put events behind ended, whatever was launched since? Never waits. */
+bool streams_marked_idle(struct slot *slot)
+{
+    for (struct gpu_context *context = context_at(NULL); context; context = context->next) {
+        struct own_call call;
+        if (context->slot != slot || !__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE))
+            continue;
+        enum own_answer answer = own_begin(&call, context, context->life, false);
+        if (answer == OWN_BUSY)
+            return false;
+        if (answer == OWN_GONE)
+            continue;
+        bool idle = tails_idle(context);
+        own_end(&call);
+        if (!idle)
+            return false;
+    }
+    return true;
+}
+
 /* All of it is idle: the next launches note their streams again. */
 void streams_forget(struct slot *slot)
 {
