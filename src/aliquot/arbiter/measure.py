@@ -1,7 +1,9 @@
 """What contexts and modules really cost, read from NVML by a slow thread beside the loop.
 
 A process's use that its leases do not explain is context and module memory. A larger measurement always corrects the
-allowance; a smaller one only while nothing is leased, for a lease may be partly unused and would hide in the sum.
+allowance; a smaller one only while nothing is leased, for a lease may be partly unused and would hide in the sum. What
+was there when NVML was asked may have been returned since: a sample is compared with the most leased meanwhile,
+and is not used after a context has ended meanwhile.
 """
 
 from __future__ import annotations
@@ -83,11 +85,14 @@ def correct(seat: Seat, used: Used) -> None:
     """
     for process in seat.attached:
         lease, key = process.leases[seat.slot], (seat.gpu.uuid, process.pid)
-        total = used.get(key)
+        total, leased = used.get(key), lease.most_since_measured()
+        if lease.unsettled:
+            lease.unsettled -= 1
+            continue
         if total is None and (lease.contexts or key in used):
             continue
-        measured = max(0, (total or 0) - lease.leased_bytes)
-        if measured > lease.context_bytes or not lease.leased_bytes or not lease.contexts:
+        measured = max(0, (total or 0) - leased)
+        if measured > lease.context_bytes or not leased or not lease.contexts:
             seat.add(lease, context=measured - lease.context_bytes)
 
 

@@ -117,7 +117,7 @@ class Protocol:
             answer(process, MessageType.REFUSED, seq, a=Refusal.NOT_YOURS)
             return
         if seat.slot not in process.leases:
-            process.leases[seat.slot] = Lease()
+            process.leases[seat.slot] = Lease(unsettled=1)  # what it held under an earlier arbiter comes next
             seat.attached.add(process)
             seat.show_processes()
         if not flags & _VIEW:
@@ -157,6 +157,7 @@ class Protocol:
                 raise Misbehaved(Refusal.MALFORMED)
             seat.add(lease, context=-(lease.context_bytes // lease.contexts))
             lease.contexts -= 1
+            lease.unsettled = 2
             return
         if given_back > lease.leased_bytes:
             raise Misbehaved(Refusal.MALFORMED)

@@ -31,7 +31,9 @@ class Lease:
     """What one process holds of one GPU's memory, in bytes.
 
     `spare`: some of it may be unused, as since the last grant the process has not said that nothing is. `asked` is the
-    demand by which it was asked to return that, 0 when it was not.
+    demand by which it was asked to return that, 0 when it was not. `most_bytes` is the most that was leased since the
+    last measurement was used, and before it since the one before. `unsettled`: so many measurements may still show what
+    is not in these books any more, or not yet.
     """
 
     leased_bytes: int = 0
@@ -39,6 +41,17 @@ class Lease:
     contexts: int = 0
     spare: bool = False
     asked: int = 0
+    most_bytes: tuple[int, int] = (0, 0)
+    unsettled: int = 0
+
+    def most_since_measured(self) -> int:
+        """The most that was leased while the measurement at hand was taken and since; the next one's time begins.
+
+        It may have begun before the one before was used, but not before the use of the one before that.
+        """
+        most = max(self.most_bytes)
+        self.most_bytes = (self.leased_bytes, self.most_bytes[0])
+        return most
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +156,7 @@ class Seat:
         """Change what a process holds, and show it in the page."""
         lease.leased_bytes += leased
         lease.context_bytes += context
+        lease.most_bytes = (max(lease.leased_bytes, lease.most_bytes[0]), lease.most_bytes[1])
         self.leased_bytes += leased
         self.context_bytes += context
         self.page.set_memory(self.leased_bytes, self.context_bytes)

@@ -2,12 +2,14 @@
 
 import socket
 import uuid
+from types import SimpleNamespace
 
 import pytest
 
-from aliquot.arbiter.abi import FailPolicy
+from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType, ReserveFlag
 from aliquot.arbiter.measure import correct
 from aliquot.arbiter.pages import GrantPage
+from aliquot.arbiter.protocol import Protocol
 from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.arbiter.seats import Lease, Process, Seat, Tenant
 
@@ -40,6 +42,65 @@ def test_the_allowance_is_corrected_by_what_is_measured(scene):
     correct(seat, {(GPU, PID): 550 * MIB})
 
     assert 450 * MIB == seat.context_bytes
+
+
+def test_memory_that_was_returned_after_it_was_measured_is_no_context(scene):
+    """Memory that a process gave back between NVML's answer and its use here is not taken for that of its context."""
+    seat, lease = scene
+    lease.contexts = 1
+    seat.add(lease, leased=164 * MIB, context=300 * MIB)
+    measured = {(GPU, PID): 464 * MIB}
+    charged = []
+    for returned in (100 * MIB, 0, 64 * MIB):
+        seat.add(lease, leased=-returned)
+        correct(seat, measured)
+        charged.append(seat.context_bytes // MIB)
+        measured = {(GPU, PID): 300 * MIB + lease.leased_bytes}
+
+    assert [300, 300, 300] == charged
+
+
+def test_a_sample_may_begin_before_the_last_one_was_used(scene):
+    """Memory that was measured, returned, and followed by the use of an earlier sample is no context either."""
+    seat, lease = scene
+    lease.contexts = 1
+    seat.add(lease, leased=164 * MIB, context=300 * MIB)
+    earlier = later = {(GPU, PID): 464 * MIB}
+    seat.add(lease, leased=-100 * MIB)
+    correct(seat, earlier)
+    correct(seat, later)
+
+    assert 300 * MIB == seat.context_bytes
+
+
+def test_an_excess_that_stays_is_charged_two_samples_later(scene):
+    """Memory without a lease is told from a lease just returned once it is in a sample that began after the return."""
+    seat, lease = scene
+    lease.contexts = 1
+    seat.add(lease, leased=164 * MIB, context=300 * MIB)
+    seat.add(lease, leased=-100 * MIB)
+    charged = []
+    for _ in range(3):
+        correct(seat, {(GPU, PID): 464 * MIB})
+        charged.append(seat.context_bytes // MIB)
+
+    assert [300, 300, 400] == charged
+
+
+def test_a_context_that_ended_after_it_was_measured_is_not_charged_to_the_other(scene):
+    """A sample with a context that has ended since does not raise what is charged for the one that is left."""
+    seat, lease = scene
+    process = next(iter(seat.attached))
+    lease.contexts = 2
+    seat.add(lease, leased=64 * MIB, context=600 * MIB)
+    protocol = Protocol(SimpleNamespace(), 1)  # this message needs no engine
+    process.greeted = True
+    release = MESSAGE_STRUCT.pack(MessageType.RELEASE, ReserveFlag.CONTEXT, 0, 1, 0, 0, 0, 0, bytes(16))
+    protocol.handle(process, release, 0)
+    for measured in (664, 664, 364):
+        correct(seat, {(GPU, PID): measured * MIB})
+
+    assert 300 * MIB == seat.context_bytes
 
 
 def test_an_allowance_stays_where_nvml_does_not_tell(scene):
