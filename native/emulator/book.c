@@ -1,8 +1,11 @@
 /* book.c: what allocations take from the device. In strict mode it is pages of 2 MiB, as on hardware: a larger allocation
- * takes whole pages, smaller ones of one context share a page by its granules of 512 bytes. Otherwise it is granules.
+ * takes whole pages, smaller ones of one context share a page by its granules of 512 bytes, which shows in their
+ * addresses. Otherwise, and for managed memory, which moves as it is touched, it is granules.
  */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "emu.h"
 #include "shm.h"
 
@@ -12,7 +15,10 @@
 typedef struct page {
     struct page *next;
     uint64_t owner; /* id of its context */
+    CUdeviceptr base;
+    uint64_t id;
     int dev;
+    bool low; /* below 4 GiB */
     unsigned left, longest; /* granules: free, and no longer run than this is free */
     uint64_t taken[GRANULES / 64];
 } page;
@@ -49,36 +55,66 @@ static unsigned room(page *p, unsigned count)
     return GRANULES;
 }
 
-static CUresult share(int dev, uint64_t owner, unsigned count, emu_booking *out)
+/* A page of the address space, on a boundary of its size; 0: none is left. */
+static CUdeviceptr map_page(bool low)
+{
+    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (low ? MAP_32BIT : 0);
+    char *p = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, how, -1, 0);
+    if (p == MAP_FAILED)
+        return 0;
+    char *at = (char *)(((uintptr_t)p + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+    if (at > p)
+        munmap(p, (size_t)(at - p));
+    munmap(at + PAGE, (size_t)(p + PAGE - at));
+    return (CUdeviceptr)at;
+}
+
+static page *new_page(int dev, uint64_t owner, bool low)
+{
+    static uint64_t serial;
+    CUdeviceptr base = map_page(low);
+    page *p = base ? malloc(sizeof *p) : NULL;
+    if (!p || shm_charge(dev, PAGE) != 0) {
+        if (base)
+            munmap((void *)base, PAGE);
+        free(p);
+        return NULL;
+    }
+    *p = (page){.next = pages, .owner = owner, .base = base, .id = ++serial, .dev = dev, .low = low, .left = GRANULES,
+        .longest = GRANULES};
+    return pages = p;
+}
+
+static CUresult share(int dev, uint64_t owner, bool low, unsigned count, emu_booking *out)
 {
     unsigned at = GRANULES;
     page *p = pages;
     for (; p; p = p->next)
-        if (p->dev == dev && p->owner == owner && p->left >= count && (at = room(p, count)) < GRANULES)
+        if (p->dev == dev && p->owner == owner && p->low == low && p->left >= count && (at = room(p, count)) < GRANULES)
             break;
     if (!p) {
-        if (shm_charge(dev, PAGE) != 0)
+        p = new_page(dev, owner, low);
+        if (!p)
             return CU_OOM;
-        p = calloc(1, sizeof *p);
-        *p = (page){.next = pages, .owner = owner, .dev = dev, .left = GRANULES, .longest = GRANULES};
-        pages = p;
         at = 0;
     }
     mark(p, at, count, true);
-    *out = (emu_booking){.dev = dev, .page = p, .at = at, .count = count};
+    *out = (emu_booking){.dev = dev, .page = p, .at = at, .count = count, .address = p->base + at * GRANULE};
     return CU_OK;
 }
 
-CUresult emu_book(int dev, CUcontext owner, size_t size, emu_booking *out)
+CUresult emu_book(int dev, CUcontext owner, enum mem_kind kind, size_t size, emu_booking *out)
 {
-    uint64_t grain = emu_conf()->strict ? PAGE : GRANULE;
+    bool in_pages = emu_conf()->strict && kind != MEM_MANAGED;
+    uint64_t grain = in_pages ? PAGE : GRANULE;
     *out = (emu_booking){.dev = dev};
-    if (!emu_conf()->strict || size > PAGE - GRANULE) {
+    if (!in_pages || size > PAGE - GRANULE) {
         out->bytes = (size + grain - 1) & ~(grain - 1);
         return shm_charge(dev, out->bytes) == 0 ? CU_OK : CU_OOM;
     }
+    unsigned count = (unsigned)((size + GRANULE - 1) / GRANULE);
     pthread_mutex_lock(&lock);
-    CUresult r = share(dev, owner ? owner->id : 0, (unsigned)((size + GRANULE - 1) / GRANULE), out);
+    CUresult r = share(dev, owner ? owner->id : 0, kind == MEM_LOW, count, out);
     pthread_mutex_unlock(&lock);
     return r;
 }
@@ -99,8 +135,19 @@ void emu_unbook(const emu_booking *b)
                 *at = p->next;
                 break;
             }
+        munmap((void *)p->base, PAGE);
         free(p);
         shm_release(b->dev, PAGE);
     }
     pthread_mutex_unlock(&lock);
+}
+
+void emu_book_block(emu_mem *m)
+{
+    page *p = m->booked.page;
+    if (!p)
+        return;
+    m->base = p->base;
+    m->size = PAGE;
+    m->id = 1ull << 63 | p->id;
 }

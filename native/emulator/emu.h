@@ -109,7 +109,7 @@ struct emu_array { CUdeviceptr ptr; size_t pitch, element, bytes; CUarray3d desc
 /* MEM_LOW: device memory below 4 GiB, for the interface of 32-bit pointers. */
 enum mem_kind { MEM_LOW, MEM_DEVICE, MEM_MANAGED, MEM_HOST, MEM_REGISTERED, MEM_POOL, MEM_VMM, MEM_MODULE };
 /* What an allocation takes: bytes of its own, or granules of a page that others share (book.c). */
-typedef struct { int dev; uint64_t bytes; void *page; unsigned at, count; } emu_booking;
+typedef struct { int dev; uint64_t bytes; void *page; unsigned at, count; CUdeviceptr address; } emu_booking;
 typedef struct emu_mem {
     CUdeviceptr base;
     size_t size;
@@ -201,8 +201,9 @@ CUresult emu_mem_drop(CUdeviceptr base);
 void emu_mem_drop_context(CUcontext c);
 void emu_mem_set_pool(CUdeviceptr base, CUmemoryPool pool);
 /* book.c */
-CUresult emu_book(int dev, CUcontext owner, size_t size, emu_booking *out);
+CUresult emu_book(int dev, CUcontext owner, enum mem_kind kind, size_t size, emu_booking *out);
 void emu_unbook(const emu_booking *b);
+void emu_book_block(emu_mem *m); /* widens it to the page that it shares with others */
 /* copy.c */
 void emu_copy(const CUmemcpy3d *c);
 void emu_fill(const CUmemsetNode *f);

@@ -1,8 +1,8 @@
 /* ipc.c: device memory shown to another process.
  *
  * On export the allocation's pages move into a memfd mapped at the same address; the handle names the exporter's file
- * descriptor, which the importer opens through /proc. The exporter alone pays for the memory. An event is shown by a
- * page with its marks, which both sides map.
+ * descriptor, which the importer opens through /proc. A small allocation is shown with the page that it shares, as on
+ * hardware. The exporter alone pays for the memory. An event is shown by a page with its marks, which both sides map.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -49,6 +49,7 @@ API CUresult cuIpcGetMemHandle(ipc_handle *out, CUdeviceptr p)
     if (!out || !found || found->kind != MEM_DEVICE)
         return CU_INVALID;
     emu_mem m = *found;
+    emu_book_block(&m);
     emu_ctx_sync(emu_context());
     pthread_mutex_lock(&lock);
     int fd = share(&m);

@@ -85,7 +85,7 @@ CUresult emu_mem_drop(CUdeviceptr base)
     emu_mem m;
     if (!take_out(base, &m))
         return CU_INVALID;
-    if (m.kind != MEM_REGISTERED)
+    if (m.kind != MEM_REGISTERED && !m.booked.page)
         munmap((void *)m.base, page_round(m.size));
     emu_unbook(&m.booked);
     return CU_OK;
@@ -126,15 +126,21 @@ static bool oom_fault(void)
     return nth >= 0 && __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED) >= nth;
 }
 
+static void *map_bytes(size_t size, bool low)
+{
+    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (low ? MAP_32BIT : 0);
+    return mmap(NULL, page_round(size), PROT_READ | PROT_WRITE, how, -1, 0);
+}
+
 CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdeviceptr *out)
 {
     CUcontext owner = kind == MEM_POOL || !emu_context() ? NULL : emu_root(emu_context()); /* a pool has no context */
     emu_booking booked = {0};
-    if (oom_fault() || (book && emu_book(dev, owner, size, &booked) != CU_OK))
+    bool low = kind == MEM_LOW;
+    if (oom_fault() || (book && emu_book(dev, owner, kind, size, &booked) != CU_OK))
         return CU_OOM;
-    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (kind == MEM_LOW ? MAP_32BIT : 0);
-    void *p = mmap(NULL, page_round(size), PROT_READ | PROT_WRITE, how, -1, 0);
-    kind = kind == MEM_LOW ? MEM_DEVICE : kind;
+    void *p = booked.page ? (void *)booked.address : map_bytes(size, low);
+    kind = low ? MEM_DEVICE : kind;
     emu_mem m = {.base = (CUdeviceptr)p, .size = size, .booked = booked, .kind = kind, .dev = dev, .ctx = owner};
     if (p == MAP_FAILED || emu_mem_insert(m) != CU_OK) {
         emu_unbook(&booked);

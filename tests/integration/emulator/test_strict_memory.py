@@ -29,6 +29,27 @@ def test_allocations_take_pages_of_two_mebibytes(clients, size, lost_mib):
     assert (lost, left) == (lost_mib << 20, 0)
 
 
+def test_allocations_that_share_a_page_have_addresses_in_it(clients):
+    """Four allocations of 512 KiB fill one page of the address space without overlap, the fifth starts another."""
+    addresses = clients("a100", "strict=1").run(
+        "open_gpu(); answer([int(ck(d.cuMemAlloc(512 << 10))) for _ in range(5)])"
+    )
+
+    page = addresses[0] >> 21
+    assert [page] * 4 == [at >> 21 for at in addresses[:4]]
+    assert page != addresses[4] >> 21
+    assert [i << 19 for i in range(4)] == sorted(at % (2 << 20) for at in addresses[:4])
+
+
+def test_managed_memory_takes_no_pages(clients):
+    """Managed memory moves as it is touched: a hundred allocations of 64 KiB take what they hold."""
+    lost = clients("a100", "strict=1").run(
+        FREE + "for _ in range(100): ck(d.cuMemAllocManaged(64 << 10, 1))\nanswer(before - free())"
+    )
+
+    assert lost == 100 * 64 << 10
+
+
 def test_contexts_share_no_page(clients):
     """Small allocations of two contexts take a page each."""
     lost = clients("a100", "strict=1").run("""
