@@ -1,4 +1,5 @@
 /* context.c: primary and own contexts, the thread's stack of them, and their settings. */
+#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include "emu.h"
@@ -10,7 +11,7 @@ typedef struct { CUcontext ctx; uint64_t id; } entry; /* id: another context may
 static __thread entry stack[STACK];
 static __thread int depth;
 static CUcontext primary[EMU_GPUS];
-static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t primary_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP; /* the end of a context calls back */
 CUcontext emu_all_contexts;
 static uint64_t next_id;
 
@@ -194,11 +195,12 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
     NEED_INIT();
     if (!valid_dev(dev))
         return CU_INVALID_DEVICE;
-    if (!primary[dev] || !primary[dev]->refs)
-        return CU_INVALID_CONTEXT;
-    if (--primary[dev]->refs == 0)
+    pthread_mutex_lock(&primary_lock);
+    CUresult r = primary[dev] && primary[dev]->refs ? CU_OK : CU_INVALID_CONTEXT;
+    if (!r && --primary[dev]->refs == 0)
         emu_context_end(primary[dev]);
-    return CU_OK;
+    pthread_mutex_unlock(&primary_lock);
+    return r;
 }
 
 API CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(dev); }
@@ -211,8 +213,10 @@ API CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
     CUresult r = emu_forbid_in_capture();
     if (r)
         return r;
+    pthread_mutex_lock(&primary_lock);
     if (primary[dev])
         emu_context_end(primary[dev]);
+    pthread_mutex_unlock(&primary_lock);
     emu_sticky = CU_OK;
     return CU_OK;
 }

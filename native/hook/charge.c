@@ -12,7 +12,7 @@ uint64_t whose(struct slot *slot)
 {
     void *context = NULL;
     struct ledger_entry entry;
-    if (slot->contexts > (slot->primary_refs > 0) && REAL(cuCtxGetCurrent, void **)(&context) == CUDA_SUCCESS &&
+    if (slot->contexts > (slot->primary_charged) && REAL(cuCtxGetCurrent, void **)(&context) == CUDA_SUCCESS &&
         ledger_get(LEDGER_CONTEXT, (uintptr_t)context, &entry))
         return (uintptr_t)context;
     return (uintptr_t)slot;
@@ -119,7 +119,7 @@ uint64_t charges_ending(uint64_t whose)
     return ending;
 }
 
-void charges_ended(uint64_t ending, uint64_t whose, struct slot *slot, bool gone)
+void charges_ended(uint64_t ending, uint64_t whose, bool gone)
 {
     struct ledger_entry some[32];
     uint64_t at = 0;
@@ -131,5 +131,4 @@ void charges_ended(uint64_t ending, uint64_t whose, struct slot *slot, bool gone
     while ((count = ledger_take_owned(ending, &at, some, 32)))
         for (unsigned i = 0; i < count; i++)
             charge_gone(&some[i]);
-    context_release(slot);
 }

@@ -68,72 +68,73 @@ CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *context)
     if (charged && result != CUDA_SUCCESS)
         ledger_put(gone, NULL);
     if (charged)
-        charges_ended(ending, (uintptr_t)context, gone.slot, result == CUDA_SUCCESS);
+        charges_ended(ending, (uintptr_t)context, result == CUDA_SUCCESS);
+    if (charged && result == CUDA_SUCCESS)
+        context_release(gone.slot);
     return result;
 }
 
-/* The primary context costs its allowance from its first reference to its last. False: no room for it. */
-static bool primary_enter(struct slot *slot)
+static bool primary_active(int device)
 {
-    pthread_mutex_lock(&slot->lock);
-    bool first = slot->primary_refs++ == 0;
-    pthread_mutex_unlock(&slot->lock);
-    if (!first || context_reserve(slot))
-        return true;
-    pthread_mutex_lock(&slot->lock);
-    slot->primary_refs--;
-    pthread_mutex_unlock(&slot->lock);
-    return false;
+    unsigned flags;
+    int active = 0;
+    return REAL(cuDevicePrimaryCtxGetState, int, unsigned *, int *)(device, &flags, &active) == CUDA_SUCCESS && active;
 }
 
-/* One reference is gone, or `all`; true when it was the last. */
-static bool primary_leave(struct slot *slot, bool all)
+/* The primary context costs its allowance while the driver says it is active: references are taken and dropped past us
+ * too. Between primary_enter() and primary_leave() the slot's primary_lock is held, so that no thread releases what
+ * another is about to reserve. False: no room for it. */
+static bool primary_enter(struct slot *slot)
 {
-    pthread_mutex_lock(&slot->lock);
-    bool last = slot->primary_refs && (all || slot->primary_refs == 1);
-    slot->primary_refs = all ? 0 : slot->primary_refs ? slot->primary_refs - 1 : 0;
-    pthread_mutex_unlock(&slot->lock);
-    return last;
+    pthread_mutex_lock(&slot->primary_lock);
+    if (!slot->primary_charged)
+        slot->primary_charged = context_reserve(slot);
+    return slot->primary_charged;
+}
+
+static void primary_leave(struct slot *slot)
+{
+    if (slot->primary_charged && !primary_active(slot->device)) {
+        slot->primary_charged = false;
+        context_release(slot);
+    }
+    pthread_mutex_unlock(&slot->primary_lock);
 }
 
 CUresult on_primary_retain(enum aliquot_symbol symbol, void **context, int device)
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
-    if (slot && !primary_enter(slot))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL_AT(symbol, void **, int)(context, device);
-    if (slot && result != CUDA_SUCCESS && primary_leave(slot, false))
-        context_release(slot);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!slot || primary_enter(slot))
+        result = REAL_AT(symbol, void **, int)(context, device);
+    if (slot)
+        primary_leave(slot);
     return result;
 }
 
-/* With the driver_lock held. References may be held that nobody saw taken, so the driver says whether it is gone; the
- * views of green contexts go with it. */
-static void primary_forget(struct slot *slot, int device, bool last)
+/* With the driver_lock held: the primary context is gone, and the views of green ones with it. */
+static void primary_forget(struct slot *slot)
 {
-    unsigned flags;
-    int active = !last;
-    if (REAL(cuDevicePrimaryCtxGetState, int, unsigned *, int *)(device, &flags, &active) != CUDA_SUCCESS)
-        active = !last;
-    for (struct gpu_context *context = context_at(NULL); context && !active; context = context->next)
+    for (struct gpu_context *context = context_at(NULL); context; context = context->next)
         if (context->slot == slot && context->handle && !context->created)
             context_ended(context);
 }
 
-static CUresult primary_gone(enum aliquot_symbol symbol, int device, bool all)
+static CUresult primary_gone(enum aliquot_symbol symbol, int device, bool emptied)
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
-    uint64_t ending = slot ? charges_ending((uintptr_t)slot) : 0;
-    if (slot)
-        pthread_mutex_lock(&slot->driver_lock);
+    if (!slot)
+        return REAL_AT(symbol, int)(device);
+    pthread_mutex_lock(&slot->primary_lock);
+    uint64_t ending = charges_ending((uintptr_t)slot);
+    pthread_mutex_lock(&slot->driver_lock);
     CUresult result = REAL_AT(symbol, int)(device);
-    bool last = slot && result == CUDA_SUCCESS && primary_leave(slot, all);
-    if (slot && result == CUDA_SUCCESS)
-        primary_forget(slot, device, last);
-    if (slot)
-        pthread_mutex_unlock(&slot->driver_lock);
-    if (slot)
-        charges_ended(ending, (uintptr_t)slot, slot, last);
+    bool active = primary_active(device);
+    if (result == CUDA_SUCCESS && !active)
+        primary_forget(slot);
+    pthread_mutex_unlock(&slot->driver_lock);
+    charges_ended(ending, (uintptr_t)slot, result == CUDA_SUCCESS && (emptied || !active));
+    primary_leave(slot);
     thread_forget();
     return result;
 }
@@ -153,36 +154,36 @@ CUresult on_primary_reset(enum aliquot_symbol symbol, int device)
 CUresult on_green_create(enum aliquot_symbol symbol, void **green, void *desc, int device, unsigned flags)
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
-    if (slot && !primary_enter(slot))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL_AT(symbol, void **, void *, int, unsigned)(green, desc, device, flags);
-    if (slot && result == CUDA_SUCCESS)
-        ledger_put((struct ledger_entry){.kind = LEDGER_GREEN, .key = (uintptr_t)*green, .slot = slot, .refs = 1}, NULL);
-    else if (slot && primary_leave(slot, false))
-        context_release(slot);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!slot || primary_enter(slot))
+        result = REAL_AT(symbol, void **, void *, int, unsigned)(green, desc, device, flags);
+    if (slot)
+        primary_leave(slot);
     return result;
 }
 
 /* Its work is noted under the plain context that it is seen through. */
 CUresult on_green_destroy(enum aliquot_symbol symbol, void *green)
 {
-    struct ledger_entry gone;
     void *plain = NULL;
     if (conf_load() == MODE_HELD)
         REAL(cuCtxFromGreenCtx, void **, void *)(&plain, green);
-    struct gpu_context *known = context_known(plain);
+    struct gpu_context *known = context_of(plain, false);
     struct slot *slot = known ? known->slot : NULL;
-    if (slot)
-        pthread_mutex_lock(&slot->driver_lock);
+    if (!slot)
+        return REAL_AT(symbol, void *)(green);
+    pthread_mutex_lock(&slot->primary_lock);
+    uint64_t ending = charges_ending((uintptr_t)slot);
+    pthread_mutex_lock(&slot->driver_lock);
     CUresult result = REAL_AT(symbol, void *)(green);
-    if (slot && result == CUDA_SUCCESS) {
+    bool active = primary_active(slot->device);
+    if (result == CUDA_SUCCESS)
         context_ended(known);
-        primary_forget(slot, slot->device, false);
-    }
-    if (slot)
-        pthread_mutex_unlock(&slot->driver_lock);
-    if (result == CUDA_SUCCESS && ledger_take(LEDGER_GREEN, (uintptr_t)green, &gone) && primary_leave(gone.slot, false))
-        charges_ended(charges_ending((uintptr_t)gone.slot), (uintptr_t)gone.slot, gone.slot, true);
+    if (!active)
+        primary_forget(slot);
+    pthread_mutex_unlock(&slot->driver_lock);
+    charges_ended(ending, (uintptr_t)slot, !active);
+    primary_leave(slot);
     thread_forget();
     return result;
 }

@@ -86,7 +86,8 @@ struct slot {
     bool unheard;                      /* given back since the arbiter's last answer: its figures may lag behind */
     uint32_t demand_answered;
     _Atomic unsigned contexts; /* likewise */
-    unsigned primary_refs;
+    _Atomic bool primary_charged;
+    pthread_mutex_t primary_lock; /* taken before driver_lock and lock */
     uint64_t graph_bytes, graph_cache; /* charged for living graphs, and for what the device keeps of others */
     _Atomic uint64_t pool_step;        /* what pools of this GPU grow by, as far as is known */
 };
@@ -195,7 +196,6 @@ enum ledger_kind {
     LEDGER_CONTEXT,
     LEDGER_MODULE,
     LEDGER_LIMIT,
-    LEDGER_GREEN,
     LEDGER_SMALL,  /* a pointer that shares pages with others */
     LEDGER_PAGE,   /* such a page; refs: the pointers in it */
     LEDGER_OBJECT, /* physical memory; refs: its handles and mappings */
@@ -227,7 +227,7 @@ uint64_t ledger_count(void);
 void ledger_clear(void);
 /* charge.c: a context ends: before the driver is asked, and with its answer. */
 uint64_t charges_ending(uint64_t whose);
-void charges_ended(uint64_t ending, uint64_t whose, struct slot *slot, bool gone);
+void charges_ended(uint64_t ending, uint64_t whose, bool gone);
 /* pool.c */
 void pools_refresh(void);
 void pools_after_fork(void);

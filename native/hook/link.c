@@ -271,6 +271,10 @@ static struct slot *add_slot(const uint8_t uuid[16], int device)
         slot->device = -1;
         pthread_mutex_init(&slot->lock, NULL);
         pthread_mutex_init(&slot->driver_lock, NULL);
+        pthread_mutexattr_t again; /* the driver may call back into the program when a context ends */
+        pthread_mutexattr_init(&again);
+        pthread_mutexattr_settype(&again, PTHREAD_MUTEX_RECURSIVE);
+        pthread_mutex_init(&slot->primary_lock, &again);
         pthread_rwlockattr_t alone_first;
         pthread_rwlockattr_init(&alone_first);
         pthread_rwlockattr_setkind_np(&alone_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);

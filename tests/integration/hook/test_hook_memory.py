@@ -119,6 +119,43 @@ def test_over_the_limit_is_out_of_memory_and_frees_are_exact(tenant, allocate, r
     assert facts["end"]["leased_bytes"] == facts["end"]["unused_bytes"] <= 128 << 20
 
 
+RETAIN_AND_RESET = """
+import threading
+cuda = Cuda(context=False)
+lib, end = cuda.lib, time.monotonic() + 1.5
+def retain():
+    context = ctypes.c_void_p()
+    while time.monotonic() < end:
+        if lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0:
+            lib.cuDevicePrimaryCtxRelease_v2(0)
+def reset():
+    while time.monotonic() < end:
+        lib.cuDevicePrimaryCtxReset_v2(0)
+threads = [threading.Thread(target=work) for work in (retain, retain, retain, reset)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+lib.cuDevicePrimaryCtxReset_v2(0)
+say(done=True); wait_line()
+context = ctypes.c_void_p()
+say(retained=lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)); wait_line()
+"""
+
+
+def test_a_context_is_charged_once_however_threads_retain_and_reset_it(tenant):
+    """Threads that retain, release and reset the primary context at the same time leave nothing charged."""
+    scene = tenant(memory_mib=4096, context_mib=300)
+    program = scene.run(RETAIN_AND_RESET)
+    program.read()
+    deadline_s = time.monotonic() + 5
+    while scene.arbiter.contexts[0] and time.monotonic() < deadline_s:
+        time.sleep(0.01)  # RELEASE has no answer
+    after = scene.arbiter.contexts[0]
+    program.go()
+    program.read()
+
+    assert (0, 1) == (after, scene.arbiter.contexts[0])
+
+
 def test_a_context_over_the_limit_is_out_of_memory(tenant):
     """A context whose allowance does not fit is refused as OUT_OF_MEMORY."""
     scene = tenant(memory_mib=64, context_mib=300)
