@@ -1,6 +1,7 @@
 """An ordinary training loop in PyTorch; and filling the memory, as a job does whose batch is too large."""
 
 import json
+import select
 import sys
 import time
 
@@ -12,36 +13,42 @@ DEVICE = "cuda"
 
 
 def loop(seconds: float, warm_s: float) -> None:
-    """Train for so long after warming up, then say how many kernels ran in which time."""
+    """Train for so long after warming up, say how many steps that were, go on until a line or the end comes."""
     net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8)).to(DEVICE)
     optimizer, inputs = torch.optim.SGD(net.parameters(), 0.01), torch.randn(32, 64, device=DEVICE)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss = net(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
 
     def until(end_s: float) -> int:
         steps = 0
         while time.monotonic() < end_s:
-            optimizer.zero_grad(set_to_none=True)
-            loss = net(inputs).square().mean()
-            loss.backward()
-            optimizer.step()
-            torch.cuda.synchronize()
+            step()
             steps += 1
         return steps
 
     until(time.monotonic() + warm_s)
     start_s, before = time.monotonic(), launches()["emulator"]
     steps = until(start_s + seconds)
-    facts = {"kernels": launches()["emulator"] - before, "seconds": time.monotonic() - start_s, "steps": steps}
+    facts = {"seconds": time.monotonic() - start_s, "steps": steps, "kernels": launches()["emulator"] - before}
     print(json.dumps(facts), flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        step()
 
 
 def fill(block_mib: int) -> None:
     """Take memory until there is no more, wait for a line, go on with less."""
-    blocks = []
+    blocks, asked_s = [], 0.0
     try:
         while True:
+            asked_s = time.monotonic()
             blocks.append(torch.empty(block_mib << 20, dtype=torch.uint8, device=DEVICE))
     except torch.OutOfMemoryError as error:
-        facts = {"blocks": len(blocks), "error": str(error)[:60]}
+        facts = {"blocks": len(blocks), "error": str(error)[:60], "refused_s": time.monotonic() - asked_s}
     free, total = torch.cuda.mem_get_info()
     print(json.dumps(facts | {"free_mib": free / 2**20, "total_mib": total / 2**20}), flush=True)
     sys.stdin.readline()
