@@ -263,6 +263,8 @@ API CUresult cuMemImportFromShareableHandle(handle **out, void *fd, int type)
         p = from_outside(mine, &st);
     if (p)
         *out = handle_of(p);
+    if (p && !known)
+        p->first = *out; /* what cuMemRetainAllocationHandle answers: NCCL uses that number after it has released it */
     pthread_mutex_unlock(&lock);
     if (known || !p)
         close(mine);

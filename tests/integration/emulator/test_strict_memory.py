@@ -159,6 +159,28 @@ def test_memory_in_another_process_outlives_its_exporter(clients, tmp_path: Path
     assert machine.answer(importer) == 512
 
 
+def test_imported_memory_answers_with_its_own_handle(clients):
+    """cuMemRetainAllocationHandle of an imported mapping is the handle of the import, which one more release ends."""
+    machine = clients("a100")
+    owner = machine.start(
+        FREE
+        + VMM
+        + "h = ck(d.cuMemCreate(2 << 20, prop, 0)); print(int(ck(d.cuMemExportToShareableHandle(h, FD, 0))),\n"
+        "    flush=True); sys.stdin.readline()"
+    )
+    path = f"/proc/{owner.pid}/fd/{int(owner.stdout.readline())}"
+    same, codes = machine.run(
+        FREE + VMM + f"fd = os.open({path!r}, os.O_RDWR); g = ck(d.cuMemImportFromShareableHandle(fd, FD))\n"
+        "at = ck(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); ck(d.cuMemMap(at, 2 << 20, 0, g, 0))\n"
+        "kept = ck(d.cuMemRetainAllocationHandle(int(at))); codes = [code(d.cuMemRelease(kept))]\n"
+        "ck(d.cuMemUnmap(at, 2 << 20)); codes += [code(d.cuMemRelease(kept)), code(d.cuMemRelease(g))]\n"
+        "answer([int(kept) == int(g), codes])"
+    )
+
+    assert same
+    assert codes == [0, 0, 1]
+
+
 def test_a_handle_is_released_once(clients):
     """cuMemRelease, cuMemMap and cuMemExportToShareableHandle of a handle that is gone answer INVALID_VALUE."""
     codes = clients("a100").run(
