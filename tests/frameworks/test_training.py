@@ -16,7 +16,7 @@ from environments import python
 from gpuruns import Room, Run
 
 SHARE = ("--gpu-request", ".3", "--gpu-limit", ".6", "--gpu-mem", "4Gi")
-SLOW = 300  # kernels of 3 ms: the GPU is what a step waits for, however busy the machine is
+SLOW = 1000  # kernels of 10 ms: the GPU is what a step waits for, however busy the machine is
 WINDOW_S = 10.0  # of the arbiter
 START_S = 300  # a busy machine takes that long to import PyTorch and what its optimizers import with the first one
 
