@@ -112,7 +112,6 @@ static CUresult from_pool(struct request *ask, struct slot *slot)
     return ask->result;
 }
 
-CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, uint64_t bytes);
 
 /* The GPU of a stream pays, whatever context is current; of a default stream that is the current context's. */
 static struct slot *stream_slot(void *stream)
@@ -142,7 +141,7 @@ CUresult on_mem_alloc_async(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t
     if (slot && ptr && bytes && !into_graph &&
         REAL(cuDeviceGetMemPool, void **, int)(&ask.pool, slot->device) == CUDA_SUCCESS)
         return from_pool(&ask, slot);
-    if (into_graph && (!slot_attach(slot) || !charge_begin(slot, granules(bytes))))
+    if (into_graph && (!slot_attach(slot) || !graph_begin(slot, granules(bytes))))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, void *)(ptr, bytes, stream);
     return into_graph ? graph_captured_alloc(result, slot, stream, granules(bytes)) : result;
@@ -162,7 +161,7 @@ CUresult on_mem_alloc_from_pool(enum aliquot_symbol symbol, CUdeviceptr *ptr, si
         return forward(&ask);
     if (!captured(stream, own))
         return from_pool(&ask, slot);
-    if (!slot_attach(slot) || !charge_begin(slot, granules(bytes)))
+    if (!slot_attach(slot) || !graph_begin(slot, granules(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return graph_captured_alloc(forward(&ask), slot, stream, granules(bytes));
 }

@@ -3,18 +3,105 @@
  * in use stays charged until a later completion point finds it gone (pool.c).
  *
  * A graph with memory has one ledger entry of kind GRAPH under a number of ours; the graph's and the executables'
- * handles lead to it. A second executable of the same graph holds as much again.
+ * handles lead to it. A second executable of the same graph holds as much again. What the slot is charged for all of
+ * them is in whole steps of the driver's, since it takes memory for graphs in those, and never below what it has taken.
  */
 #include "charge.h"
 
+#define GRAPH_STEP_MOST (32ull << 20) /* until the driver shows a smaller one */
+#define LINGERING_NS 500000000ull     /* memory of graphs that are gone is waited for this long; the rest is in use */
+
 static _Atomic uint64_t numbers = 1ull << 63; /* no handle looks like that */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* what a slot is charged for graphs, living and gone */
+
+/* What living graphs may make the device reserve, with `more` bytes of them; with the lock held. */
+static uint64_t graphs_cost(const struct slot *slot, uint64_t more)
+{
+    uint64_t bytes = more > UINT64_MAX - slot->graph_bytes ? UINT64_MAX : slot->graph_bytes + more;
+    return round_up(bytes, slot->graph_step ? slot->graph_step : GRAPH_STEP_MOST);
+}
+
+static uint64_t graphs_reserved(struct slot *slot)
+{
+    uint64_t reserved = 0;
+    if (REAL(cuDeviceGetGraphMemAttribute, int, int, void *)(slot->device, GRAPH_RESERVED_CURRENT, &reserved) !=
+        CUDA_SUCCESS)
+        return 0;
+    uint64_t unit = reserved & -reserved, known = slot->graph_step ? slot->graph_step : GRAPH_STEP_MOST;
+    if (unit && unit < known)
+        known = unit;
+    if (reserved)
+        slot->graph_step = known;
+    return reserved;
+}
+
+/* Brings the charge to what the device has reserved and the living may make it reserve. True: more may come soon. */
+static bool settle(struct slot *slot, bool trim)
+{
+    if (trim)
+        REAL(cuDeviceGraphMemTrim, int)(slot->device);
+    uint64_t reserved = graphs_reserved(slot), cost = graphs_cost(slot, 0), charge = reserved > cost ? reserved : cost;
+    if (charge < slot->graph_charge)
+        memory_release(slot, slot->graph_charge - charge);
+    else if (!memory_reserve(slot, charge - slot->graph_charge, MEMORY_ASK))
+        charge = slot->graph_charge;
+    slot->graph_charge = charge;
+    return reserved > cost;
+}
+
+/* Of one slot, trimmed; of all (NULL) where what is charged may be too much. */
+bool graphs_reclaim(struct slot *slot)
+{
+    bool more = false;
+    if (slot ? pthread_mutex_lock(&lock) != 0 : pthread_mutex_trylock(&lock) != 0)
+        return true;
+    for (unsigned i = 0; slot_at(i); i++) {
+        struct slot *one = slot_at(i);
+        bool too_much = one->graph_charge > graphs_cost(one, 0);
+        if (one->graph_charge && (one == slot || (!slot && (too_much || !one->graph_step))))
+            more |= settle(one, slot || too_much) && (!slot || now_ns() - one->graph_gone_ns < LINGERING_NS);
+    }
+    pthread_mutex_unlock(&lock);
+    return more;
+}
+
+static bool take_more(struct slot *slot, bool alone, void *with)
+{
+    uint64_t bytes = *(uint64_t *)with;
+    (void)alone;
+    pthread_mutex_lock(&lock);
+    uint64_t cost = graphs_cost(slot, bytes), charge = cost > slot->graph_charge ? cost : slot->graph_charge;
+    bool good = memory_reserve(slot, charge - slot->graph_charge, MEMORY_ASK);
+    if (good) {
+        slot->graph_charge = charge;
+        slot->graph_bytes += bytes;
+    }
+    pthread_mutex_unlock(&lock);
+    return good;
+}
+
+bool graph_begin(struct slot *slot, uint64_t bytes)
+{
+    return !slot || charge_try(slot, take_more, &bytes);
+}
+
+/* The memory of a graph, or of a second executable, is the program's no more. */
+static void gone(struct slot *slot, uint64_t bytes)
+{
+    int mode = quietly(CAPTURE_MODE_RELAXED);
+    pthread_mutex_lock(&lock);
+    slot->graph_bytes -= bytes;
+    slot->graph_gone_ns = now_ns();
+    if (settle(slot, true))
+        pools_freed();
+    pthread_mutex_unlock(&lock);
+    quietly(mode);
+}
 
 static void enter(void *graph, struct slot *slot, uint64_t bytes)
 {
     struct ledger_entry name, body;
     pthread_mutex_lock(&lock);
-    slot->graph_bytes += bytes;
     bool known = ledger_get(LEDGER_GRAPH, (uintptr_t)graph, &name) &&
                  ledger_change(LEDGER_GRAPH, name.other, 0, bytes, &body) != LEDGER_NONE;
     uint64_t number = known ? 0 : atomic_fetch_add(&numbers, 1);
@@ -25,6 +112,7 @@ static void enter(void *graph, struct slot *slot, uint64_t bytes)
                    NULL);
     }
     pthread_mutex_unlock(&lock);
+    pools_freed(); /* the next completion point sees what the device makes of it */
 }
 
 static struct slot *node_slot(const struct alloc_node *params)
@@ -37,7 +125,7 @@ static struct slot *node_slot(const struct alloc_node *params)
     return slot;
 }
 
-/* After charge_begin: enters what was reserved, or gives it back. */
+/* After graph_begin: enters what was reserved, or gives it back. */
 static CUresult added(CUresult result, struct slot *slot, void *graph, uint64_t bytes)
 {
     if (!slot)
@@ -45,7 +133,7 @@ static CUresult added(CUresult result, struct slot *slot, void *graph, uint64_t 
     if (result == CUDA_SUCCESS)
         enter(graph, slot, bytes);
     else
-        memory_release(slot, bytes);
+        gone(slot, bytes);
     pthread_rwlock_unlock(&slot->books);
     return result;
 }
@@ -55,7 +143,7 @@ CUresult on_graph_add_alloc(enum aliquot_symbol symbol, void **node, void *graph
 {
     struct slot *slot = node_slot(params);
     uint64_t bytes = slot ? granules(params->bytes) : 0;
-    if (!charge_begin(slot, bytes))
+    if (!graph_begin(slot, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, void *, const void *, size_t, struct alloc_node *)(node, graph, deps,
                                                                                                   count, params);
@@ -72,7 +160,7 @@ CUresult on_graph_add_node(enum aliquot_symbol symbol, void **node, void *graph,
 {
     struct slot *slot = any_node_slot(params);
     uint64_t bytes = slot ? granules(params->alloc.bytes) : 0;
-    if (!charge_begin(slot, bytes))
+    if (!graph_begin(slot, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, void *, const void *, size_t, struct node_params *)(node, graph, deps,
                                                                                                    count, params);
@@ -84,7 +172,7 @@ CUresult on_graph_add_node_v2(enum aliquot_symbol symbol, void **node, void *gra
 {
     struct slot *slot = any_node_slot(params);
     uint64_t bytes = slot ? granules(params->alloc.bytes) : 0;
-    if (!charge_begin(slot, bytes))
+    if (!graph_begin(slot, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, void *, const void *, const void *, size_t, struct node_params *)(
         node, graph, deps, edges, count, params);
@@ -109,47 +197,6 @@ CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, 
     return added(result, slot, graph, bytes);
 }
 
-/* The driver keeps a graph's memory beyond its last executable: trimmed, and charged as far as it is still there. */
-static bool settle_cache(struct slot *slot)
-{
-    uint64_t reserved = 0;
-    REAL(cuDeviceGraphMemTrim, int)(slot->device);
-    if (REAL(cuDeviceGetGraphMemAttribute, int, int, void *)(slot->device, GRAPH_RESERVED_CURRENT, &reserved) !=
-        CUDA_SUCCESS)
-        reserved = 0;
-    uint64_t cache = reserved > slot->graph_bytes ? reserved - slot->graph_bytes : 0;
-    if (cache < slot->graph_cache) {
-        memory_release(slot, slot->graph_cache - cache);
-        slot->graph_cache = cache;
-    }
-    return slot->graph_cache > 0;
-}
-
-/* Of one slot, trimmed whether anything is gone or not; of all (NULL) where something is. */
-bool graphs_reclaim(struct slot *slot)
-{
-    bool more = false;
-    pthread_mutex_lock(&lock);
-    for (unsigned i = 0; slot_at(i); i++)
-        if (slot_at(i) == slot || (!slot && slot_at(i)->graph_cache))
-            more |= settle_cache(slot_at(i));
-    pthread_mutex_unlock(&lock);
-    return more;
-}
-
-/* The memory of a graph, or of a second executable, is the program's no more. */
-static void gone(struct slot *slot, uint64_t bytes)
-{
-    int mode = quietly(CAPTURE_MODE_RELAXED);
-    pthread_mutex_lock(&lock);
-    slot->graph_bytes -= bytes;
-    slot->graph_cache += bytes;
-    if (settle_cache(slot))
-        pools_freed();
-    pthread_mutex_unlock(&lock);
-    quietly(mode);
-}
-
 /* What leads to `number` is gone; its memory is, when it was the last. */
 static void drop(const struct ledger_entry *name)
 {
@@ -172,11 +219,8 @@ static bool instantiating(void *graph, struct ledger_entry *exec)
     if (body.refs <= 2) /* the graph and this */
         return true;
     ledger_change(LEDGER_GRAPH, name.other, -1, 0, &body);
-    if (!charge_begin(body.slot, body.bytes))
+    if (!graph_begin(body.slot, body.bytes))
         return false;
-    pthread_mutex_lock(&lock);
-    body.slot->graph_bytes += body.bytes;
-    pthread_mutex_unlock(&lock);
     pthread_rwlock_unlock(&body.slot->books);
     exec->slot = body.slot;
     exec->bytes = body.bytes;

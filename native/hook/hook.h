@@ -88,7 +88,8 @@ struct slot {
     _Atomic unsigned contexts; /* likewise */
     _Atomic bool primary_charged;
     pthread_mutex_t primary_lock; /* taken before driver_lock and lock */
-    uint64_t graph_bytes, graph_cache; /* charged for living graphs, and for what the device keeps of others */
+    uint64_t graph_bytes, graph_charge; /* of living graphs; charged for them and for what the device keeps of others */
+    uint64_t graph_step, graph_gone_ns; /* what the device takes at a time, as far as is known; when a graph last ended */
     _Atomic uint64_t pool_step;        /* what pools of this GPU grow by, as far as is known */
 };
 

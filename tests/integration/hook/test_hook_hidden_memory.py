@@ -138,17 +138,21 @@ def test_a_multicast_object_is_charged_for_its_own_memory(tenant):
     assert program.read() == {"first": 0, "cost": 64 << 10, "freed": 0, "end": 0, "over": 2}
 
 
+GRAPHS = (
+    "class Pool(c.Structure):\n"
+    "    _fields_ = [('type', c.c_int), ('handles', c.c_int), ('where', c.c_int), ('id', c.c_int),\n"
+    "                ('win', c.c_void_p), ('max', c.c_size_t), ('rest', c.c_ubyte * 56)]\n"
+    "class Alloc(c.Structure):\n"
+    "    _fields_ = [('pool', Pool), ('access', c.c_void_p), ('n', c.c_size_t), ('bytes', c.c_size_t),\n"
+    "                ('p', c.c_uint64)]\n"
+)
+
+
 def test_memory_of_destroyed_graphs_is_not_held_beside_the_limit(tenant):
     """A graph's memory that the driver would keep as a cache is trimmed, so what replaces it stays under the limit."""
     scene = tenant(memory_mib=256, auto_grant=True)
     program = scene.run(
-        LOADERS + "class Pool(c.Structure):\n"
-        "    _fields_ = [('type', c.c_int), ('handles', c.c_int), ('where', c.c_int), ('id', c.c_int),\n"
-        "                ('win', c.c_void_p), ('max', c.c_size_t), ('rest', c.c_ubyte * 56)]\n"
-        "class Alloc(c.Structure):\n"
-        "    _fields_ = [('pool', Pool), ('access', c.c_void_p), ('n', c.c_size_t), ('bytes', c.c_size_t),\n"
-        "                ('p', c.c_uint64)]\n"
-        "say(); wait_line()\n"
+        LOADERS + GRAPHS + "say(); wait_line()\n"
         "graph, node, run, p = c.c_void_p(), c.c_void_p(), c.c_void_p(), c.c_uint64()\n"
         "L.cuGraphCreate(c.byref(graph), 0)\n"
         "alloc = Alloc(Pool(1, 0, 1, 0), None, 0, 200 * MIB, 0)\n"
@@ -164,3 +168,40 @@ def test_memory_of_destroyed_graphs_is_not_held_beside_the_limit(tenant):
 
     assert program.read() == {"lived": 200 * MIB, "gone": 0, "again": 0}
     assert scene.device_bytes() - context_bytes == 250 * MIB
+
+
+def test_memory_of_graphs_is_charged_in_steps_of_the_driver_and_refused_at_once(tenant):
+    """Graphs are charged all that the driver reserves for them, one too many is refused at once, and nothing stays."""
+    scene = tenant(memory_mib=512, auto_grant=True, extra=("strict=1",))
+    program = scene.run(
+        LOADERS + GRAPHS + "import time\n"
+        "def add():\n"
+        "    graph, node, run = c.c_void_p(), c.c_void_p(), c.c_void_p()\n"
+        "    L.cuGraphCreate(c.byref(graph), 0)\n"
+        "    alloc = Alloc(Pool(1, 0, 1, 0), None, 0, 35 * MIB, 0)\n"
+        "    result = L.cuGraphAddMemAllocNode(c.byref(node), graph, None, c.c_size_t(0), c.byref(alloc))\n"
+        "    if not result:\n"
+        "        L.cuGraphInstantiateWithFlags(c.byref(run), graph, c.c_uint64(0)); L.cuGraphLaunch(run, None)\n"
+        "    L.cuGraphDestroy(graph)\n"
+        "    return result, run\n"
+        "say(); wait_line()\n"
+        "runs = [add() for _ in range(14)]; cuda.sync(); cost = held(); say(); wait_line()\n"
+        "L.cuGraphExecDestroy(runs.pop()[1]); L.cuGraphExecDestroy(runs.pop()[1]); runs.append(add())\n"
+        "start = time.monotonic(); runs += [add() for _ in range(3)]; took = time.monotonic() - start\n"
+        "made = [result for result, _ in runs]\n"
+        "for _, run in runs: run and L.cuGraphExecDestroy(run)\n"
+        "cuda.sync()\n"
+        "say(made=made, cost=cost, took=took, end=held()); wait_line()"
+    )
+    program.read()
+    context_bytes = scene.device_bytes()
+    program.go()
+    program.read()
+    lent = scene.device_bytes() - context_bytes
+    program.go()
+    facts = program.read()
+
+    assert ([0] * 14 + [2, 2], 0) == (facts["made"], facts["end"])
+    assert 512 * MIB >= facts["cost"] >= lent >= 14 * 35 * MIB
+    assert facts["took"] < 1
+    assert scene.device_bytes() == context_bytes
