@@ -78,7 +78,7 @@ def lone_steps_per_s() -> float:
 def test_training_gets_the_share_that_it_is_due(
     room: Room, lone_steps_per_s: float, neighbour: str | None, low: float, high: float
 ):
-    """Training gets its request beside a busy neighbour, else more but not past its limit, in steps and in `aliquot top`."""
+    """Training gets its request beside a busy neighbour, else more up to its limit, in steps and in `aliquot top`."""
     if neighbour:
         beside = [sys.executable, "-m", "aliquot.bench.client", "steady", "--progress", room.folder / "beside"]
         room.start("library-path", beside, share=("--gpu-request", neighbour, "--gpu-mem", "1Gi"))
