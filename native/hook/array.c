@@ -54,18 +54,57 @@ static uint64_t bytes_of(uint64_t width, uint64_t height, uint64_t depth, int fo
     }
     uint64_t rows = height > 1 ? times(grouped(round_up(height, BLOCK_ROWS) / BLOCK_ROWS, BLOCKS_MOST), BLOCK_ROWS) : 1;
     uint64_t layers = depth > 1 ? grouped(depth, LAYERS_MOST) : 1;
-    return pages_cost(times(times(round_up(times(width, element), ROW_BYTES), rows), layers));
+    return times(times(round_up(times(width, element), ROW_BYTES), rows), layers);
+}
+
+struct cost {
+    uint64_t whole, shared; /* pages of its own, and bytes of a page that it shares */
+};
+
+static uint64_t sum(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+static void add(struct cost *cost, uint64_t bytes)
+{
+    if (bytes < SMALL_BYTES)
+        cost->shared += bytes;
+    else
+        cost->whole = sum(cost->whole, linear_cost(bytes));
+}
+
+/* Small levels of one array may be more than a page together. */
+static bool begin(struct slot *slot, struct cost *cost)
+{
+    if (cost->shared > PAGE_BYTES) {
+        cost->whole = sum(cost->whole, linear_cost(cost->shared));
+        cost->shared = 0;
+    }
+    return charge_begin(slot, sum(cost->whole, cost->shared ? PAGE_BYTES : 0));
+}
+
+static CUresult end(CUresult result, struct slot *slot, void **array, const struct cost *cost)
+{
+    if (!slot || result != CUDA_SUCCESS)
+        return charge_end(result, slot, LEDGER_ARRAY, 0, cost->whole + (cost->shared ? PAGE_BYTES : 0));
+    charge_enter((struct ledger_entry){.kind = LEDGER_ARRAY, .key = (uintptr_t)*array, .slot = slot,
+                                       .bytes = cost->whole, .other = whose(slot), .refs = 1,
+                                       .page = cost->shared ? block_join(slot, cost->shared) : 0});
+    pthread_rwlock_unlock(&slot->books);
+    return result;
 }
 
 #define CREATE(name, type, how, deep)                                                                                   \
     CUresult name(enum aliquot_symbol symbol, void **array, const struct type *desc)                                   \
     {                                                                                                                  \
         struct slot *slot = desc && !(how) ? charged_slot() : NULL;                                                    \
-        uint64_t charge = slot ? bytes_of(desc->width, desc->height, deep, desc->format, desc->channels) : 0;          \
-        if (!charge_begin(slot, charge))                                                                               \
+        struct cost cost = {0};                                                                                        \
+        if (slot)                                                                                                      \
+            add(&cost, bytes_of(desc->width, desc->height, deep, desc->format, desc->channels));                       \
+        if (!begin(slot, &cost))                                                                                       \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
-        CUresult result = REAL_AT(symbol, void **, const struct type *)(array, desc);                                  \
-        return charge_end(result, slot, LEDGER_ARRAY, array ? (uintptr_t)*array : 0, charge);                          \
+        return end(REAL_AT(symbol, void **, const struct type *)(array, desc), slot, array, &cost);                    \
     }
 CREATE(on_array_create, array_v2, false, 1)
 CREATE(on_array_create_v1, array_v1, false, 1)
@@ -73,25 +112,25 @@ CREATE(on_array3d_create, array3d_v2, desc->flags & (ARRAY_SPARSE | ARRAY_DEFERR
 CREATE(on_array3d_create_v1, array3d_v1, false, desc->depth)
 
 /* The levels one after another. */
-static uint64_t mipmap_bytes(const struct array3d_v2 *desc, unsigned levels)
+static void add_levels(struct cost *cost, const struct array3d_v2 *desc, unsigned levels)
 {
-    uint64_t charge = 0;
     for (unsigned level = 0; level < levels && level < 32; level++) {
-        uint64_t width = desc->width >> level, height = desc->height >> level, depth = desc->depth >> level, more;
-        more = bytes_of(width ? width : 1, desc->height && !height ? 1 : height, depth, desc->format, desc->channels);
-        charge = charge > UINT64_MAX - more ? UINT64_MAX : charge + more;
+        uint64_t width = desc->width >> level, height = desc->height >> level, depth = desc->depth >> level;
+        add(cost, bytes_of(width ? width : 1, desc->height && !height ? 1 : height, depth, desc->format,
+                           desc->channels));
     }
-    return charge;
 }
 
 CUresult on_mipmap_create(enum aliquot_symbol symbol, void **array, const struct array3d_v2 *desc, unsigned levels)
 {
     struct slot *slot = desc && !(desc->flags & (ARRAY_SPARSE | ARRAY_DEFERRED)) ? charged_slot() : NULL;
-    uint64_t charge = slot ? mipmap_bytes(desc, levels) : 0;
-    if (!charge_begin(slot, charge))
+    struct cost cost = {0};
+    if (slot)
+        add_levels(&cost, desc, levels);
+    if (!begin(slot, &cost))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, const struct array3d_v2 *, unsigned)(array, desc, levels);
-    return charge_end(result, slot, LEDGER_ARRAY, array ? (uintptr_t)*array : 0, charge);
+    return end(result, slot, array, &cost);
 }
 
 CUresult on_handle_destroy(enum aliquot_symbol symbol, void *handle)

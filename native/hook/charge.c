@@ -93,11 +93,11 @@ CUresult charge_end(CUresult result, struct slot *slot, uint32_t kind, uint64_t 
 
 void charge_gone(const struct ledger_entry *entry)
 {
-    if (entry->kind == LEDGER_SMALL)
+    if (entry->page)
         page_leave(entry);
-    else if (entry->kind == LEDGER_ASYNC)
+    if (entry->kind == LEDGER_ASYNC)
         pool_lost(entry);
-    else
+    else if (entry->kind != LEDGER_SMALL)
         memory_release(entry->slot, entry->bytes);
 }
 

@@ -10,7 +10,8 @@
 
 #include "hook.h"
 
-#define PAGE_BYTES (2ull << 20) /* the driver's unit of memory */
+#define PAGE_BYTES (2ull << 20)  /* the driver's unit of memory */
+#define SMALL_BYTES (1ull << 20) /* smaller allocations share pages */
 
 /* Saturates: an absurd size stays absurd. */
 static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
@@ -47,8 +48,9 @@ CUresult charge_freed(CUresult result, bool known, const struct ledger_entry *en
 
 /* page.c: linear memory; small pointers share pages, so that what they cost depends on where they are. */
 uint64_t linear_cost(uint64_t bytes);
-uint64_t pages_cost(uint64_t bytes);
 CUresult linear_end(CUresult result, struct slot *slot, uint64_t ptr, uint64_t bytes);
+/* The page of something small without an address; a page was reserved for it, which goes back when another pays. */
+uint64_t block_join(struct slot *slot, uint64_t bytes);
 void page_leave(const struct ledger_entry *entry);
 
 /* pool.c, graph.c, memory.c */

@@ -90,6 +90,7 @@ struct slot {
     pthread_mutex_t primary_lock; /* taken before driver_lock and lock */
     uint64_t graph_bytes, graph_charge; /* of living graphs; charged for them and for what the device keeps of others */
     uint64_t graph_step, graph_gone_ns; /* what the device takes at a time, as far as is known; when a graph last ended */
+    uint64_t block, block_left; /* the page that arrays share now, and how much of it is left (page.c) */
     _Atomic uint64_t pool_step;        /* what pools of this GPU grow by, as far as is known */
 };
 
@@ -208,6 +209,7 @@ struct ledger_entry {
     uint64_t key;
     struct slot *slot;
     uint64_t bytes, other; /* other: what it leads to, or whose() it ends with, 0: nothing */
+    uint64_t page;         /* the page that it shares with others, 0: none */
     uint32_t kind, refs;
 };
 /* Enters; what stood under the same key comes back in `stale`, kind 0: nothing. False: no memory for the table. */

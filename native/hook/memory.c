@@ -52,10 +52,10 @@ ALLOC_PITCH(on_mem_alloc_pitch_v1, unsigned, unsigned)
 CUresult on_mem_alloc_managed(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t bytes, unsigned flags)
 {
     struct slot *slot = charged_slot();
-    if (!charge_begin(slot, pages_cost(bytes)))
+    if (!charge_begin(slot, linear_cost(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, unsigned)(ptr, bytes, flags);
-    return charge_end(result, slot, LEDGER_POINTER, result == CUDA_SUCCESS ? *ptr : 0, pages_cost(bytes));
+    return linear_end(result, slot, result == CUDA_SUCCESS ? *ptr : 0, bytes);
 }
 
 /* Takes the entry of a pointer out before the driver frees it: another thread may be given the address at once. */
@@ -91,6 +91,7 @@ static CUresult freed_later(CUresult result, struct ledger_entry *entry)
             return charge_freed(result, true, entry);
         page_leave(entry);
         entry->bytes = PAGE_BYTES;
+        entry->page = 0;
     }
     entry->kind = LEDGER_LATER;
     charge_enter(*entry);

@@ -1,23 +1,16 @@
-/* page.c: what linear memory costs the device.
+/* page.c: what linear and managed memory and arrays cost the device.
  *
  * The driver takes memory in pages of 2 MiB. A large allocation has pages of its own; small ones share pages, and which
  * ones do shows in their addresses, since a page is as large and as aligned in the address space. So a page is charged
- * from the first small allocation in it to the last.
+ * from the first small allocation in it to the last. Arrays have no address: small ones are taken to share pages in the
+ * order in which they come, and the room of one that has gone not to be used again while its page is there.
  */
 #include "charge.h"
-
-#define SMALL_BYTES (1ull << 20)
 
 /* What is to be reserved before the address is known. */
 uint64_t linear_cost(uint64_t bytes)
 {
     return round_up(bytes, PAGE_BYTES);
-}
-
-/* Of memory whose address does not say with what it shares pages. */
-uint64_t pages_cost(uint64_t bytes)
-{
-    return bytes > SMALL_BYTES ? linear_cost(bytes) : granules(bytes);
 }
 
 static bool shares_a_page(uint64_t ptr, uint64_t bytes)
@@ -32,12 +25,34 @@ CUresult linear_end(CUresult result, struct slot *slot, uint64_t ptr, uint64_t b
     struct ledger_entry page = {.kind = LEDGER_PAGE, .key = ptr / PAGE_BYTES, .slot = slot, .refs = 1};
     if (!ledger_join(page))
         memory_release(slot, PAGE_BYTES); /* another pays for it */
-    return charge_end(result, slot, LEDGER_SMALL, ptr, bytes);
+    charge_enter((struct ledger_entry){.kind = LEDGER_SMALL, .key = ptr, .slot = slot, .bytes = bytes,
+                                       .other = whose(slot), .page = page.key, .refs = 1});
+    pthread_rwlock_unlock(&slot->books);
+    return result;
+}
+
+uint64_t block_join(struct slot *slot, uint64_t bytes)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static uint64_t numbers = 1ull << 63; /* no address is in such a page */
+    struct ledger_entry page;
+    pthread_mutex_lock(&lock);
+    if (slot->block_left >= bytes && ledger_change(LEDGER_PAGE, slot->block, 1, 0, &page) == LEDGER_KEPT) {
+        memory_release(slot, PAGE_BYTES); /* another pays for it */
+    } else {
+        slot->block = ++numbers;
+        slot->block_left = PAGE_BYTES;
+        ledger_put((struct ledger_entry){.kind = LEDGER_PAGE, .key = slot->block, .slot = slot, .refs = 1}, NULL);
+    }
+    slot->block_left -= bytes;
+    uint64_t number = slot->block;
+    pthread_mutex_unlock(&lock);
+    return number;
 }
 
 void page_leave(const struct ledger_entry *entry)
 {
     struct ledger_entry gone;
-    if (ledger_change(LEDGER_PAGE, entry->key / PAGE_BYTES, -1, 0, &gone) == LEDGER_GONE)
+    if (ledger_change(LEDGER_PAGE, entry->page, -1, 0, &gone) == LEDGER_GONE)
         memory_release(entry->slot, PAGE_BYTES);
 }

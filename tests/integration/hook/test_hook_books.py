@@ -85,6 +85,13 @@ def test_threads_of_one_kind_leave_nothing_charged(tenant, books, kind):
     check(*run(scene, books, [kind], seconds=0.6))
 
 
+@pytest.mark.parametrize("kind", ["managed", "array", "mipmap", "graph"])
+def test_whole_pages_and_steps_are_charged(tenant, books, kind):
+    """On a driver that takes memory in pages of 2 MiB, and for graphs in steps of 32, sizes of any kind are held."""
+    scene = tenant(memory_mib=LIMIT_MIB, auto_grant=True, spec="h100", extra=("strict=1",))
+    check(*run(scene, books, [kind], seconds=0.6))
+
+
 @pytest.mark.parametrize("threshold", [0, CACHING], ids=["releasing", "caching"])
 def test_threads_of_all_kinds_leave_nothing_charged(tenant, books, threshold):
     """Eight threads with every kind of memory at once never exceed the limit and leave nothing charged."""

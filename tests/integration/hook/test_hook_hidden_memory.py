@@ -116,7 +116,7 @@ def test_a_context_takes_its_memory_along(tenant):
 
     assert program.read() == {
         "first": 10 * MIB,
-        "inner": (10 + 20 + 8 + 1) * MIB + (64 << 10),
+        "inner": (10 + 20 + 8 + 2) * MIB + (64 << 10),  # managed memory takes a page
         "after": 10 * MIB,
         "end": 0,
     }
