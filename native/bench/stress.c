@@ -257,7 +257,7 @@ static void *work(void *argument)
 /* What the hook has charged now: field 12 of aliquot_stats (see hook.h). */
 static long long charged(void)
 {
-    uint64_t out[64] = {0};
+    uint64_t out[64] = {sizeof out};
     int (*stats)(void *) = (int (*)(void *))dlsym(library, "aliquot_stats");
     return stats && stats(out) == 0 ? (long long)out[12] : -1;
 }

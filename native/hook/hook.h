@@ -96,7 +96,8 @@ struct slot {
 
 enum slot_state { SLOT_EMPTY = 0, SLOT_KNOWN, SLOT_HELD, SLOT_REFUSED, SLOT_AWAY, SLOT_VIEWED };
 
-/* What tests and benches read; fields are only ever added at the end. */
+/* What tests and benches read; fields are only ever added at the end. The caller says in `size` how many bytes it has room
+ * for and gets no more; `size` is then how many there are. */
 struct aliquot_stats {
     uint64_t size, mode, launches, waits, passes, unknown_names, mapped_symbols, names, wants, returns, drains,
         reconnects, reserved_bytes, leased_bytes, unused_bytes, ledger_entries, denied, bounded, captures, disagreed,

@@ -1,6 +1,6 @@
 /* memory.c: linear memory: cuMemAlloc, its pitched and managed kin, and the frees of any pointer.
  *
- * Managed memory is charged by its size: how much of it sits on the GPU changes with every fault.
+ * Managed memory is charged as if all of it sat on the GPU: how much of it does changes with every fault.
  */
 #include "charge.h"
 

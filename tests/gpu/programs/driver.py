@@ -64,7 +64,7 @@ class Driver:
 def counters() -> dict[str, int]:
     """What the hook of this process has counted; empty without one. Preloaded, it answers for the whole program."""
     for library in (ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(None)):
-        out = (ctypes.c_uint64 * 64)()
+        out = (ctypes.c_uint64 * 64)(64 * 8)
         if hasattr(library, "aliquot_stats") and library.aliquot_stats(out) == 0:
             return {name: out[at] for name, at in COUNTERS.items()}
     return {}

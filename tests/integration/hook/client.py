@@ -82,7 +82,7 @@ class Cuda:
 
     def stats(self):
         """The hook's own counters."""
-        out = (ctypes.c_uint64 * len(COUNTERS))()
+        out = (ctypes.c_uint64 * len(COUNTERS))(len(COUNTERS) * 8)
         hook = self.lib if hasattr(self.lib, "aliquot_stats") else ctypes.CDLL(None)
         assert hook.aliquot_stats(out) == 0
         return dict(zip(COUNTERS, out, strict=True))

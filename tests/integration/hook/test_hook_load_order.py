@@ -119,7 +119,7 @@ def test_both_libraries_are_one_hook(tenant, order):
         nvml.nvmlInit_v2(); nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
         nvml.nvmlDeviceGetMemoryInfo(device, memory)
         cuda.launch(cuda.spin(), 1000)
-        both = [(ctypes.c_uint64 * 64)() for _ in range(2)]
+        both = [(ctypes.c_uint64 * 64)(64 * 8) for _ in range(2)]
         for library, out in zip((first, second), both):
             library.aliquot_stats(out)
         say(total=memory[0] >> 20, launches=[out[2] for out in both])

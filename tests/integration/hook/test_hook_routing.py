@@ -157,7 +157,7 @@ for name, version in QUESTIONS:
     hook.cuGetProcAddress_v2(name.encode(), ctypes.byref(out), version, flags, ctypes.byref(status))
     ctypes.CDLL(None).dladdr(out, ctypes.byref(info))
     seen[f"{name} {version}"] = out.value - info.base if b"/tenant/" in info.file else "the driver's"
-out = (ctypes.c_uint64 * 64)()
+out = (ctypes.c_uint64 * 64)(64 * 8)
 hook.aliquot_stats(out)
 say(seen=seen, disagreed=out[19])
 """
@@ -206,3 +206,17 @@ def test_an_intercepted_name_that_stays_without_a_hook_is_counted(tenant, tmp_pa
     exported, disagreed = ask_renaming_driver(tenant(), tmp_path)
 
     assert (exported["cuMemAlloc 14000"], disagreed) == ("the driver's", 1)
+
+
+def test_counters_fill_no_more_than_the_room_that_the_caller_has(tenant):
+    """aliquot_stats takes the size of the caller's buffer from its first word, and refuses one without a size."""
+    program = tenant().run(
+        "hook = Cuda().lib; room = (ctypes.c_uint64 * 8)(4 * 8, *[77] * 7); none = (ctypes.c_uint64 * 8)()\n"
+        "say(answers=[hook.aliquot_stats(room), hook.aliquot_stats(none)], room=list(room), none=list(none))"
+    )
+    facts = program.read()
+
+    assert [0, -1] == facts["answers"]
+    assert [77] * 4 == facts["room"][4:]
+    assert 8 * 8 < facts["room"][0]
+    assert [0] * 8 == facts["none"]

@@ -195,7 +195,7 @@ static void step(struct item *item, bool *live, struct job *job, void *stream)
 
 static u64 stat_of(int field)
 {
-    u64 stats[STATS] = {0};
+    u64 stats[STATS] = {sizeof stats};
     void *stats_of = dlsym(lib, "aliquot_stats");
     if (stats_of)
         ((int (*)(void *))stats_of)(stats);

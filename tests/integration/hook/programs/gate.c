@@ -364,7 +364,7 @@ static void refuse_membarrier(void)
 }
 static void fenced(const long *with)
 {
-    uint64_t stats[64] = {0};
+    uint64_t stats[64] = {sizeof stats};
     (void)with;
     OK(spin(1000, NULL));
     OK(F(aliquot_stats, void *)(stats));

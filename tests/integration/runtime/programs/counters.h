@@ -18,7 +18,7 @@ static int look(struct dl_phdr_info *object, size_t size, void *found)
 static void count_launches(long *emulator, long *gate)
 {
     void *functions[2] = {0, 0};
-    unsigned long long stats[64] = {0};
+    unsigned long long stats[64] = {sizeof stats};
     dl_iterate_phdr(look, functions);
     *emulator = functions[0] ? ((long (*)(void))functions[0])() : -1;
     *gate = functions[1] && ((int (*)(void *))functions[1])(stats) == 0 ? (long)stats[2] : -1;

@@ -17,7 +17,7 @@ def launches():
             library.emuLaunches.restype = ctypes.c_long
             found["emulator"] = library.emuLaunches()
         if hasattr(library, "aliquot_stats"):
-            stats = (ctypes.c_uint64 * 64)()
+            stats = (ctypes.c_uint64 * 64)(64 * 8)
             assert library.aliquot_stats(stats) == 0
             found["gate"] = stats[2]
     return found
