@@ -25,6 +25,7 @@ class Entry(ctypes.Structure):
         ("slot", ctypes.c_void_p),
         ("bytes", ctypes.c_uint64),
         ("other", ctypes.c_uint64),
+        ("page", ctypes.c_uint64),
         ("kind", ctypes.c_uint32),
         ("refs", ctypes.c_uint32),
     )
