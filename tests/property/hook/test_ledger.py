@@ -82,7 +82,7 @@ def test_table_holds_what_a_dictionary_would(ledger, seed, size, step):
         if what < 0.6:
             bytes_, context = dice.randrange(1 << 40), dice.randrange(1, 5)
             stale = Entry()
-            assert ledger.ledger_put(Entry(key, None, bytes_, context, kind, 1), ctypes.byref(stale))
+            assert ledger.ledger_put(Entry(key, None, bytes_, context, 0, kind, 1), ctypes.byref(stale))
             assert (stale.bytes, stale.other) == plain.get((kind, key), (0, 0))
             plain[kind, key] = (bytes_, context)
         elif what < 0.99:
