@@ -45,6 +45,8 @@ bool charge_try(struct slot *slot, bool (*attempt)(struct slot *, bool, void *),
         more &= now_ns() < end && !capture_running();
     }
     COUNT(denied);
+    aliquot_message denied = {.type = ALIQUOT_MSG_DENIED, .gpu = slot->number};
+    link_send(&denied);
     return false;
 }
 

@@ -105,6 +105,7 @@ class MessageType(IntEnum):
     RELEASE = 7  # gpu, a = bytes given back, b = the memory_demand this answers      (no answer)
     BYE = 8  # the process ends in order                                              (no answer)
     REPORT = 9  # a = functions handed out unhooked, b = ns launched before any arbiter was reached; sums (no answer)
+    DENIED = 10  # gpu; an allocation was refused for the limit, after every try to make room     (no answer)
     WELCOME = 65  # a = boot id, b = features, c = number of GPUs of the tenant
     REFUSED = 66  # a = Refusal
     PAGE = 67  # gpu = the slot to use from now on, uuid; the page's fd in SCM_RIGHTS

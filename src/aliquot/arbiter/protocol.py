@@ -34,6 +34,7 @@ _DRAINED, _RESERVE, _RELEASE, _BYE = (
     int(MessageType.BYE),
 )
 _REPORT: Final = int(MessageType.REPORT)
+_DENIED: Final = int(MessageType.DENIED)
 _VIEW: Final = int(AttachFlag.VIEW)
 _CONTEXT, _RESTORE = int(ReserveFlag.CONTEXT), int(ReserveFlag.RESTORE)
 
@@ -89,6 +90,8 @@ class Protocol:
             self._release(process, self._seat(process, gpu), a, b, flags)
         elif kind == _ATTACH:
             self._attach(process, seq, uuid, flags)
+        elif kind == _DENIED:
+            self._seat(process, gpu).memory_refusals += 1
         elif kind == _REPORT:
             self._engine.report(process, a, b, now_ns)
         elif kind == _HELLO:
@@ -138,7 +141,8 @@ class Protocol:
             given = seat.reserve(lease, needed, liked)
         asked = bool(needed or flags & _CONTEXT)  # nothing is asked for by who only wants to know that it was heard
         open_yet = asked and not given and seat.demand_memory(process)
-        seat.memory_refusals += asked and not given and not open_yet
+        # Of memory only the process knows which refusal was its last try: it sends DENIED.
+        seat.memory_refusals += bool(flags & _CONTEXT) and not given and not open_yet
         answer(process, MessageType.LEASE, seq, gpu=seat.slot, a=given, b=open_yet)
 
     def _reserve_context(self, seat: Seat, lease: Lease, *, restore: bool) -> int:
