@@ -144,11 +144,11 @@ def test_try_it_says_what_apply_would_do(visit: Open, up: Up):
     up.apply("tried", ["sleep", "60"], request=0.2, memory="1Gi")
     try:
         pods = subprocess.run(up._command("get", "-o", "json"), check=True, env=up.env, capture_output=True, text=True)
-        placed = {pod["name"]: pod["gpu"] for pod in json.loads(pods.stdout)}
+        placed = {pod["name"]: pod["gpus"] for pod in json.loads(pods.stdout)}
     finally:
         subprocess.run(up._command("delete", "tried"), check=True, env=up.env, capture_output=True)
 
-    assert int(said[1]) == placed["default/tried"]
+    assert [int(said[1])] == placed["default/tried"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
