@@ -14,7 +14,7 @@ import click
 
 from aliquot.cli.examples import EXAMPLES
 from aliquot.cli.lazy import LazyGroup
-from aliquot.model.errors import AliquotError
+from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.extras import missing_extra
 
 # name -> (module, what --help says), in the order of --help: what is used most comes first.
@@ -97,8 +97,7 @@ def _expected(error: Exception) -> str | None:
     if isinstance(error, ArbiterError | NativePartMissing):
         return _one_line(str(error))
     if isinstance(error, OSError) and error.errno is not None:
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{os.strerror(error.errno).lower()}"
+        return in_words(error)
     return None
 
 

@@ -6,6 +6,7 @@ status 2) and `AliquotError` (something failed, exit status 1). Everything else 
 
 from __future__ import annotations
 
+import os
 from typing import ClassVar
 
 
@@ -19,3 +20,9 @@ class UserError(AliquotError):
     """What was asked can not be right, whatever the state of the machine."""
 
     exit_code: ClassVar[int] = 2
+
+
+def in_words(error: OSError) -> str:
+    """What the system refused, as a sentence ends: `/var/lib/x: no space left on device`."""
+    where = f"{error.filename}: " if error.filename else ""
+    return where + (str(error) if error.errno is None else os.strerror(error.errno).lower())

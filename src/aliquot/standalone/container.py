@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from aliquot.driver.injection import Mode
+from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.sharepod import Container, RestartPolicy
 from aliquot.standalone.engine import Seat
 from aliquot.standalone.logs import ContainerLog
@@ -125,6 +126,26 @@ class ContainerRun:
         return self._policy == "Always" or self.exit_status != 0
 
     def _run_once(self) -> int:
+        try:
+            process, copying = self._start_program()
+        except (OSError, AliquotError) as error:
+            reason = in_words(error) if isinstance(error, OSError) else str(error)
+            self._note(f"container {self.spec.name} cannot be started: {reason}")
+            self.log.append(f"aliquot: {reason}\n".encode())
+            return 126
+        self._process = process
+        if self._ending.is_set():
+            self._signal(signal.SIGTERM)
+        try:
+            return process.wait()
+        finally:
+            self._process = None
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            copying.join(1.0)
+
+    def _start_program(self) -> tuple[subprocess.Popen[bytes], threading.Thread]:
+        """The program, and the thread that copies what it prints."""
         reader, writer = os.pipe()
         copying = self.log.copy_from(reader)
         try:
@@ -139,21 +160,9 @@ class ContainerRun:
                 output=writer,
                 new_session=True,
             )
-        except OSError as error:
-            self.log.append(f"aliquot: {error}\n".encode())
-            return 126
         finally:
             os.close(writer)
-        self._process = process
-        if self._ending.is_set():
-            self._signal(signal.SIGTERM)
-        try:
-            return process.wait()
-        finally:
-            self._process = None
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            copying.join(1.0)
+        return process, copying
 
 
 def _in_words(status: int) -> str:

@@ -32,7 +32,7 @@ from aliquot.driver.cores import nearest_cores
 from aliquot.driver.discovery import Gpu
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, NativePartMissing, native_part
-from aliquot.model.errors import AliquotError
+from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import Enforce, GpuRequest, Plan
@@ -177,6 +177,7 @@ class Engine:
         Raises:
             NoRoom, NeverFits: see `MachineBooks.plan`.
             LedgerError: the name is taken.
+            EngineError: its folder cannot be made, or the arbiter does not take it.
         """
         with self._lock:
             enforce = request.enforced(library=cpu_bind > 0)
@@ -185,9 +186,11 @@ class Engine:
             directory = self.runtime.tenants / str(next(self._numbers))
             try:
                 seat = self._provide(name, plan, directory, cpu_bind, enforce)
-            except BaseException:
+            except BaseException as error:
                 self.books.release(name)
                 shutil.rmtree(directory, ignore_errors=True)
+                if isinstance(error, OSError):
+                    raise EngineError(f'the files of tenant "{name}" cannot be made: {in_words(error)}') from None
                 raise
             self._seats[name] = seat
             return seat
@@ -206,10 +209,10 @@ class Engine:
             if seat is None:
                 return
             # An arbiter that is just being restarted learns the tenants from us, and this one is not among them.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(ArbiterError, OSError):
                 self._admin.remove_tenant(name)
-            seat.folder.remove()
             self.books.release(name)
+            seat.folder.remove()
 
     def spawn(
         self,

@@ -1,17 +1,21 @@
 """What a container prints, kept in a file that never grows past a bound.
 
 The program writes into a pipe and a thread copies: a program can then print for months, and its log holds the last
-megabytes. Two files take turns, the newer one continues the older.
+megabytes. Two files take turns, the newer one continues the older. What a disk does not take is lost, and the log says
+so as soon as it can: a full disk never stops a program.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from aliquot.model.errors import in_words
 
 HALF_BYTES: Final = 4 << 20
 FOLLOW_POLL_S: Final = 0.2
@@ -26,15 +30,21 @@ class ContainerLog:
         self.older = path.with_name(path.name + ".1")
         self._half_bytes = half_bytes
         self._lock = threading.Lock()
+        self._lost_bytes, self._why = 0, ""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def append(self, data: bytes) -> None:
         """Add to the end; the oldest goes when there is too much."""
         with self._lock:
-            if self.path.exists() and self.path.stat().st_size + len(data) > self._half_bytes:
-                self.path.replace(self.older)
-            with self.path.open("ab") as log:
-                log.write(data)
+            lost = (
+                f"aliquot: {self._lost_bytes} bytes were not kept: {self._why}\n".encode() if self._lost_bytes else b""
+            )
+            try:
+                self._write(lost + data)
+                self._lost_bytes = 0
+            except OSError as error:
+                self._lost_bytes += len(data)
+                self._why = in_words(error)
 
     def copy_from(self, descriptor: int) -> threading.Thread:
         """Copy a pipe into the log until its last writer is gone; closes the descriptor."""
@@ -77,6 +87,17 @@ class ContainerLog:
                 yield piece
             else:
                 yield b""
+
+    def _write(self, data: bytes) -> None:
+        """All of it or nothing."""
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size and size + len(data) > self._half_bytes:
+            self.path.replace(self.older)
+            size = 0
+        with self.path.open("ab", buffering=0) as log:
+            if log.write(data) != len(data):
+                log.truncate(size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _text_and_position(self) -> tuple[bytes, tuple[int, int]]:
         """Both of one moment, so that what comes next is neither missed nor told twice."""

@@ -5,6 +5,7 @@ One SharePod is one tenant: its containers share one grant, as the processes of 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aliquot.kube.manifest import BadYaml, read_yaml
-from aliquot.model.errors import AliquotError, UserError
+from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
 from aliquot.model.sharepod import SharePod, parse_sharepod
@@ -22,6 +23,7 @@ from aliquot.standalone.logs import ContainerLog
 from aliquot.standalone.wire import PodFacts
 
 EVENTS_KEPT = 50
+log = logging.getLogger(__name__)
 
 
 class UnknownPod(UserError):
@@ -218,17 +220,30 @@ class Pods:
         try:
             pod.seat = self._engine.admit(name, pod.spec.request, again=bool(pod.message))
         except AliquotError as error:
-            if pod.message != str(error):
-                pod.note(f"waits: {error}")
-            pod.message = str(error)
+            self._waits(pod, str(error))
+            return
+        except Exception as error:  # a defect that one SharePod brings out does not end those of the others
+            log.exception("aliquot: sharepod %s cannot be placed", name)
+            self._waits(pod, f"internal error, {type(error).__name__}: {error}")
+            return
+        try:
+            pod.containers = self._containers(pod, pod.seat)
+        except OSError as error:
+            self._engine.release(pod.seat.name)
+            pod.seat = None
+            self._waits(pod, in_words(error))
             return
         pod.message = ""
         pod.note(f"placed on GPU {', '.join(map(str, self._indices(pod.seat)))}")
+        for run in pod.containers:
+            run.start()
+
+    def _containers(self, pod: Pod, seat: Seat) -> list[ContainerRun]:
         folder = self._engine.runtime.logs / pod.spec.metadata.namespace / pod.spec.metadata.name
-        pod.containers = [
+        return [
             ContainerRun(
                 container,
-                pod.seat,
+                seat,
                 ContainerLog(folder / f"{container.name}.log"),
                 policy=pod.spec.spec.template.spec.restart_policy,
                 grace_s=pod.spec.spec.template.spec.termination_grace_period_seconds,
@@ -239,8 +254,12 @@ class Pods:
             )
             for container in pod.spec.spec.template.spec.containers
         ]
-        for run in pod.containers:
-            run.start()
+
+    @staticmethod
+    def _waits(pod: Pod, reason: str) -> None:
+        if pod.message != reason:
+            pod.note(f"waits: {reason}")
+        pod.message = reason
 
     def _container_done(self, pod: Pod) -> None:
         """A pod whose containers have all ended for good gives its part of the GPU back."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aliquot.model.errors import AliquotError
+from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import tenant_name
 from aliquot.standalone.engine import Engine, Seat
 from aliquot.standalone.explaining import explanations, gpu_facts, gpu_request
@@ -87,6 +87,8 @@ class EngineServer:
                 _send(connection, Reply(error=f"the call is not understood: {error}", code=1))
             except AliquotError as error:
                 _send(connection, Reply(error=str(error), code=error.exit_code))
+            except OSError as error:  # a file that cannot be written; a caller who hung up does not read this either
+                _send(connection, Reply(error=in_words(error), code=1))
 
     def _answers(self, call: Call, connection: socket.socket) -> Iterator[Reply]:
         match call.verb:

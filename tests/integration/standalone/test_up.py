@@ -14,44 +14,9 @@ import pytest
 
 from aliquot.standalone.engine import Engine
 
-from .conftest import Aliquot, eventually
+from .conftest import Aliquot, Cluster, eventually, sharepod
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-
-
-def sharepod(name: str, script: str, *, policy: str = "Never", **gpu: object) -> str:
-    """A SharePod that runs a shell script."""
-    spec = {
-        "gpu": {"request": 0.2} | gpu,
-        "template": {
-            "spec": {"restartPolicy": policy, "containers": [{"name": "main", "command": ["sh", "-c", script]}]}
-        },
-    }
-    return json.dumps(
-        {"apiVersion": "aliquot.dev/v1alpha1", "kind": "SharePod", "metadata": {"name": name}, "spec": spec}
-    )
-
-
-class Cluster:
-    """Short ways to use an engine."""
-
-    def __init__(self, command: Aliquot, folder: Path) -> None:
-        self.command = command
-        self._file = folder / "pod.yaml"
-
-    def apply(self, text: str, *flags: str):
-        """Apply a text."""
-        self._file.write_text(text)
-        return self.command("apply", "-f", str(self._file), *flags)
-
-    def pod(self, name: str) -> dict:
-        """What `describe` says."""
-        return json.loads(self.command("describe", name, "-o", "json").stdout)
-
-    def wait_phase(self, name: str, phase: str) -> dict:
-        """Wait until a SharePod is in a phase."""
-        eventually(lambda: self.pod(name)["phase"] == phase, f"{name} is {phase}")
-        return self.pod(name)
 
 
 @pytest.fixture

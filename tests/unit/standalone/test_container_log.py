@@ -40,3 +40,17 @@ def test_a_log_that_was_cleared_is_empty(tmp_path: Path):
     log.clear()
 
     assert (b"", []) == (log.text(), list(tmp_path.iterdir()))
+
+
+def test_a_log_says_how_much_could_not_be_written(tmp_path: Path):
+    """What could not be written is lost, never raised, and counted in front of what comes next."""
+    log = ContainerLog(tmp_path / "a" / "main.log")
+    log.append(b"one\n")
+    (tmp_path / "a").rename(tmp_path / "b")
+    log.append(b"two\n")
+    log.append(b"three\n")
+    (tmp_path / "b").rename(tmp_path / "a")
+    log.append(b"four\n")
+    why = f"{log.path}: no such file or directory"
+
+    assert f"one\naliquot: 10 bytes were not kept: {why}\nfour\n" == log.text().decode()

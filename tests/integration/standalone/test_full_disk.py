@@ -1,0 +1,132 @@
+"""A disk without room under the engine: what cannot be done waits with the reason, all else runs on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rights import rooms
+
+from .conftest import Aliquot, Cluster, engine_of, eventually, sharepod
+
+pytestmark = rooms
+
+PRINTS = "while true; do printf 'line %0500d\\n' 0; sleep 0.02; done"
+FULL = "no space left on device"
+
+
+class Disk:
+    """A small file system, to be filled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ballast = folder / "ballast"
+
+    def fill(self) -> None:
+        """Take what is left, to the last byte."""
+        with self._ballast.open("wb", buffering=0) as file:
+            try:
+                while file.write(b"0" * 4096):
+                    pass
+            except OSError:
+                return
+
+    def free(self) -> None:
+        """Give it back."""
+        self._ballast.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A file system of 16 MiB."""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", folder], check=True)
+    yield Disk(folder)
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.fixture
+def up(disk: Disk, tmp_path: Path) -> Iterator[Cluster]:
+    """An engine with all its files on that disk, and one SharePod that prints without end."""
+    command = Aliquot(disk.folder)
+    with engine_of(command, "v100", "--no-web", "--state-dir", str(disk.folder / "state")) as command:
+        cluster = Cluster(command, tmp_path)
+        cluster.apply(sharepod("early", PRINTS))
+        eventually(lambda: "line" in command("logs", "early").stdout, "it has printed")
+        yield cluster
+
+
+def running(up: Cluster, name: str) -> int:
+    """The process of a SharePod that runs."""
+    facts = up.pod(name)
+    assert ("Running", 0) == (facts["phase"], facts["restarts"])
+    return facts["containers"][0]["pid"]
+
+
+def test_a_sharepod_without_room_on_the_disk_waits_and_the_others_run_on(up: Cluster, disk: Disk):
+    """A SharePod whose files cannot be written waits with the reason and starts when there is room; others run on."""
+    early = running(up, "early")
+    disk.fill()
+    answer = up.apply(sharepod("late", PRINTS))
+    assert (0, "") == (answer.returncode, answer.stderr)
+    assert "created, waits: " in answer.stdout and FULL in answer.stdout
+    assert "Pending" == up.pod("late")["phase"]
+    disk.free()
+    up.wait_phase("late", "Running")
+    assert early == running(up, "early")
+
+
+def test_a_run_on_a_full_disk_ends_with_one_sentence_and_takes_no_share(up: Cluster, disk: Disk):
+    """A run that finds no room on the disk says so in one sentence and leaves its share free."""
+    disk.fill()
+    answer = up.command("run", "--gpu-request", "0.8", "--", "true")
+    assert (1, 1) == (answer.returncode, answer.stderr.count("\n")), answer.stderr
+    assert FULL in answer.stderr
+    disk.free()
+    assert 0 == up.command("run", "--gpu-request", "0.8", "--", "true").returncode
+
+
+def test_a_program_runs_on_when_its_output_cannot_be_kept(up: Cluster, disk: Disk):
+    """A log on a full disk loses lines, says how much when it can be written again, and stops no program."""
+    early = running(up, "early")
+    disk.fill()
+    eventually(lambda: f"not kept: {FULL}" in _log_after(up, disk), "the log says what is missing")
+    assert early == running(up, "early")
+
+
+def _log_after(up: Cluster, disk: Disk) -> str:
+    """The log, after room was there for a moment."""
+    disk.free()
+    text = up.command("logs", "early").stdout
+    disk.fill()
+    return text
+
+
+def test_an_arbiter_that_dies_on_a_full_disk_comes_back(up: Cluster, disk: Disk):
+    """An arbiter killed on a full disk is there again once there is room, with its tenants."""
+    early = running(up, "early")
+    disk.fill()
+    for pid in _arbiters(disk.folder):
+        os.kill(pid, signal.SIGKILL)
+    assert early == running(up, "early")
+    disk.free()
+    eventually(lambda: "default/early" in up.command("top", "--once").stdout, "the arbiter knows its tenants")
+    assert early == running(up, "early")
+
+
+def _arbiters(runtime: Path) -> list[int]:
+    found = subprocess.run(["pgrep", "-f", f"aliquot.arbiter --runtime-dir {runtime}"], capture_output=True, text=True)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def test_an_engine_without_room_on_the_disk_does_not_start(disk: Disk):
+    """An engine that finds no room for its files says so in one sentence."""
+    disk.fill()
+    answer = Aliquot(disk.folder)("up", "--emulate", "v100", "--no-web")
+    assert (1, 1) == (answer.returncode, answer.stderr.count("\n")), answer.stderr
+    assert FULL in answer.stderr
