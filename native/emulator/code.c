@@ -1,8 +1,8 @@
 /* code.c: the memory that code takes, once for each context that a module or library is loaded in.
  *
- * With lazy loading, which is the default in strict mode as on hardware (CUDA_MODULE_LOADING), that is when a kernel of it
- * is first used there: cuModuleGetFunction, cuKernelGetFunction, a launch. Otherwise it is when it is loaded; a library
- * that is loaded without a context waits for the first one.
+ * With lazy loading, which is the default in strict mode as on hardware (CUDA_MODULE_LOADING), that is when a kernel of
+ * it is first used there: cuModuleGetFunction, cuKernelGetFunction, a launch. Otherwise it is when it is loaded; a
+ * library that is loaded without a context waits for the first one.
  */
 #include <stdlib.h>
 #include "emu.h"

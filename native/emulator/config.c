@@ -1,8 +1,8 @@
 /* config.c: reads emulator.conf beside the library once per process.
  *
  * Unknown keys are ignored, so that a newer file works with an older library. Faults come from `fault=` lines and, after
- * them, from the environment variable ALIQUOT_EMULATOR_FAULTS (the same words, separated by commas). `strict` is set by
- * the file and, before it, by ALIQUOT_EMULATOR_STRICT.
+ * them, from the environment variable ALIQUOT_EMULATOR_FAULTS (the same words, separated by commas). `strict` is 1 unless
+ * ALIQUOT_EMULATOR_STRICT or, after it, the file says otherwise.
  */
 #define _GNU_SOURCE
 #include "config.h"
@@ -171,7 +171,7 @@ static void set_defaults(void)
         .major = 7, .sms = 80, .clock_khz = 1530000, .mem_clock_khz = 877000, .bus_bits = 4096, .l2_bytes = 6 << 20,
         .shared_sm = 96 << 10, .power_w = 300, .threads_sm = 2048, .pcie_gen = 3, .pcie_width = 16,
         .memory = 16384ull << 20, .context = 300ull << 20, .module = 64 << 10, .default_kernel_ns = 10000,
-        .slice_ns = 1500000, .event_gpu_ns = 500};
+        .slice_ns = 1500000, .event_gpu_ns = 500, .strict = 1};
     conf.fault.oom_after = conf.fault.sticky_after = conf.fault.hang_after = -1;
     conf.fault.slow = 1.0;
     for (int i = 0; i < EMU_GPUS; i++) {

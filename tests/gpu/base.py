@@ -89,7 +89,7 @@ def bare() -> Iterator[dict[str, str]]:
     from facts import emulated
 
     with tempfile.TemporaryDirectory(prefix="aliquot-bare-") as folder:
-        yield emulated(EMULATE, Path(folder), strict=False)
+        yield emulated(EMULATE, Path(folder), "emulated")
 
 
 def stress(folder: Path) -> str:

@@ -9,8 +9,8 @@ k, p = Spinner(), ck(d.cuMemAlloc(64))
 ck(d.cuMemsetD8(p, 7, 64))
 times, back = [], bytearray(64)
 for to in (back, ck(d.cuMemAllocHost(64))):
-    k.launch(100_000_000)
     t = time.monotonic()
+    k.launch(100_000_000)
     ck(d.cuMemcpyDtoHAsync(to, p, 64, k.stream))
     times.append(time.monotonic() - t)
     first = back[0]
