@@ -63,6 +63,10 @@ static void parse_fault(const char *text)
         conf.fault.nvml_processes_unsupported = true;
     else if (!strcmp(word, "nvml-no-utilization"))
         conf.fault.nvml_utilization_unsupported = true;
+    else if (!strcmp(word, "nvml-no-minor"))
+        conf.fault.nvml_minor_unsupported = true;
+    else if (!strcmp(word, "nvml-no-recovery-action"))
+        conf.fault.nvml_recovery_unsupported = true;
 }
 
 static void parse_unsafe(const char *value)
@@ -122,6 +126,12 @@ static void parse_per_gpu(const char *key, const char *value)
         copy_text(conf.gpu[a].cpus, sizeof conf.gpu[a].cpus, value + at);
     else if (!strcmp(key, "numa"))
         conf.gpu[a].numa = (int)strtol(value + at, NULL, 10);
+    else if (!strcmp(key, "minor"))
+        conf.gpu[a].minor = (int)strtol(value + at, NULL, 10);
+    else if (!strcmp(key, "mig"))
+        conf.gpu[a].mig = strtol(value + at, NULL, 10) != 0;
+    else if (!strcmp(key, "name"))
+        copy_text(conf.gpu[a].model, sizeof conf.gpu[a].model, value + at);
 }
 
 static void parse_line(char *line)
@@ -177,6 +187,7 @@ static void set_defaults(void)
     for (int i = 0; i < EMU_GPUS; i++) {
         memcpy(conf.gpu[i].uuid, "aliquot-emulat", 14);
         conf.gpu[i].uuid[15] = (unsigned char)i;
+        conf.gpu[i].minor = i;
         snprintf(conf.gpu[i].pci, sizeof conf.gpu[i].pci, "0000:%02x:00.0", 0x10 + i);
     }
 }

@@ -17,7 +17,7 @@ typedef struct {
     uint64_t memory, context, module;
     int64_t default_kernel_ns, slice_ns;
     int64_t launch_ns, event_ns, query_ns, event_gpu_ns; /* what calls cost the host, and an event the stream */
-    struct { unsigned char uuid[16]; char pci[24]; char cpus[64]; int numa; } gpu[EMU_GPUS];
+    struct { unsigned char uuid[16]; char pci[24]; char cpus[64]; int numa, minor; bool mig; char model[96]; } gpu[EMU_GPUS];
     int place[EMU_GPUS]; /* which GPU of engine.shm device i is: the same one, but for CUDA_VISIBLE_DEVICES */
     char link[EMU_GPUS][EMU_GPUS][8]; /* PIX, PXB, PHB, NODE, SYS or NV<n> as nvidia-smi prints them */
     struct { char name[96]; int64_t ns; } kernel[EMU_KERNELS];
@@ -26,7 +26,7 @@ typedef struct {
         long oom_after, sticky_after, hang_after; /* nth call of its kind, -1: never */
         double slow;
         int nvml_pid_shift;
-        bool nvml_processes_unsupported, nvml_utilization_unsupported;
+        bool nvml_processes_unsupported, nvml_utilization_unsupported, nvml_minor_unsupported, nvml_recovery_unsupported;
         char missing[8][64];
         int missing_count;
     } fault;

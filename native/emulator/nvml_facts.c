@@ -23,7 +23,7 @@ API int nvmlDeviceGetMigMode(nv_device d, unsigned *current, unsigned *pending)
     NEED_DEVICE(d);
     if (emu_conf()->major < 8)
         return NV_NOT_SUPPORTED;
-    *current = *pending = 0;
+    *current = *pending = emu_conf()->gpu[at].mig;
     return NV_OK;
 }
 

@@ -14,7 +14,7 @@ int nv_index(nv_device d)
         return -2;
     for (int i = 0; i < c->count; i++)
         if (d == &c->gpu[i])
-            return i;
+            return nv_lost(i) ? -3 : i;
     return -1;
 }
 
@@ -80,6 +80,8 @@ API const char *nvmlErrorString(int code)
     static const char *const names[] = {"Success", "Uninitialized", "Invalid Argument", "Not Supported",
         "Insufficient Permissions", "Already Initialized", "Not Found", "Insufficient Size",
         "Insufficient External Power", "Driver Not Loaded", "Timeout"};
+    if (code == NV_LOST)
+        return "GPU is lost";
     return code >= 0 && code < (int)(sizeof names / sizeof *names) ? names[code] : "Unknown Error";
 }
 
@@ -99,6 +101,8 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned index, nv_device *out)
         return NV_UNINITIALIZED;
     if (index >= (unsigned)emu_conf()->count)
         return NV_INVALID;
+    if (nv_lost((int)index))
+        return NV_LOST;
     *out = &emu_conf()->gpu[index];
     return NV_OK;
 }
@@ -112,7 +116,14 @@ API int nvmlDeviceGetIndex(nv_device d, unsigned *index)
     return NV_OK;
 }
 
-API int nvmlDeviceGetMinorNumber(nv_device d, unsigned *index) { return nvmlDeviceGetIndex(d, index); }
+API int nvmlDeviceGetMinorNumber(nv_device d, unsigned *minor)
+{
+    NEED_DEVICE(d);
+    if (emu_conf()->fault.nvml_minor_unsupported)
+        return NV_NOT_SUPPORTED;
+    *minor = (unsigned)emu_conf()->gpu[at].minor;
+    return NV_OK;
+}
 
 API int nvmlDeviceGetUUID(nv_device d, char *to, unsigned size)
 {
@@ -172,5 +183,5 @@ API int nvmlDeviceGetPciInfo_v2(nv_device d, nv_pci *out) { return nvmlDeviceGet
 API int nvmlDeviceGetName(nv_device d, char *to, unsigned size)
 {
     NEED_DEVICE(d);
-    return text(to, size, emu_conf()->model);
+    return text(to, size, *emu_conf()->gpu[at].model ? emu_conf()->gpu[at].model : emu_conf()->model);
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from aliquot.cli.options import emulate_option
+from aliquot.cli.options import emulate_option, not_gpus_option, only_gpus_option
 
 
 @click.command()
@@ -20,6 +20,8 @@ from aliquot.cli.options import emulate_option
 @click.option("--gpus", metavar="own|coexist",
               help="Who has the GPUs: this agent, or a stock plugin that lends some to holder pods. [default: own]",
 )  # fmt: skip
+@only_gpus_option
+@not_gpus_option
 @click.option("--holder-namespace", metavar="NAME", help="Where holder pods are (coexist). [default: kube-system]")
 @click.option("--runtime-dir", metavar="DIR", help="Tenants, and the arbiter's sockets. [default: /run/aliquot]")
 @click.option("--state-dir", metavar="DIR", help="The checkpoint. [default: /var/lib/aliquot]")

@@ -76,6 +76,20 @@ def emulate_option(command: Command) -> Command:
     )(command)
 
 
+def only_gpus_option(command: Command) -> Command:
+    """`--only-gpus NAMES`."""
+    return click.option(
+        "--only-gpus",
+        metavar="NAMES",
+        help="Share only these GPUs: indices, UUIDs or models, with commas between them. [default: all]",
+    )(command)
+
+
+def not_gpus_option(command: Command) -> Command:
+    """`--not-gpus NAMES`."""
+    return click.option("--not-gpus", metavar="NAMES", help="Leave these GPUs alone; named in the same way.")(command)
+
+
 def device_options(command: Command) -> Command:
     """`--gpu-model`, `--gpu-id` and the labels that a tenant puts on its device."""
     options = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from aliquot.cli.options import emulate_option
+from aliquot.cli.options import emulate_option, not_gpus_option, only_gpus_option
 from aliquot.model.errors import AliquotError
 from aliquot.model.quantities import format_mib
 
@@ -30,6 +30,8 @@ class PortTaken(AliquotError):
 
 @click.command()
 @emulate_option
+@only_gpus_option
+@not_gpus_option
 @click.option("--port", type=click.IntRange(0, 65535), metavar="PORT",
               help="Serve the dashboard here; 0 is any free port.  [default: 8765, or the next free one]")  # fmt: skip
 @click.option("--web/--no-web", default=True, show_default=True, help="Whether to serve the dashboard.")
@@ -51,6 +53,8 @@ class PortTaken(AliquotError):
 @click.option("-f", "--filename", "file", type=click.Path(), help="SharePods to apply at the start.")
 def up(
     emulate: str | None,
+    only_gpus: str | None,
+    not_gpus: str | None,
     port: int | None,
     web: bool,
     metrics_port: int | None,
@@ -92,6 +96,7 @@ def up(
             emulate, runtime_dir=runtime.root, state_dir=state_dir or default_state_dir(),
             policy=policy or DEFAULT_POLICY, window_ms=int(window_s * 1000), quota=quota, quota_ms=quota_ms,
             handover=handover, fail_policy=fail_policy, metrics_port=metrics_port,
+            only_gpus=only_gpus or "", not_gpus=not_gpus or "",
         )  # fmt: skip
         with engine:
             pods = Pods(engine)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
@@ -22,6 +24,8 @@ from aliquot.driver.mounts import CUDA, NVML, candidates
 from aliquot.driver.nvml_links import nvml_places, topology_of
 from aliquot.model.errors import AliquotError
 from aliquot.topology import Topology
+
+PROC: Final = Path("/proc/driver/nvidia/gpus")
 
 
 class NoDriver(AliquotError):
@@ -48,6 +52,17 @@ class Gpu(msgspec.Struct, frozen=True):
     links: list[str] = []
     """Its link to each GPU by index, as `nvidia-smi topo -m` labels them; empty when nobody asked."""
     numa: int | None = None
+    minor: int | None = None
+    """The number of its device node, `/dev/nvidia<minor>`; it need not be the index. None where nothing says it."""
+    mig: bool = False
+    """Whether it is in MIG mode, in which no program can use the GPU as a whole."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a driver shows: the GPUs that answer, and the others with what they said (`GPU 3: GPU is lost`)."""
+
+    gpus: list[Gpu]
+    silent: list[str] = []
 
 
 def find_driver() -> DriverLibraries:
@@ -63,7 +78,16 @@ def find_driver() -> DriverLibraries:
 
 
 def list_gpus(libnvml: Path) -> list[Gpu]:
-    """All GPUs that a driver shows, by index.
+    """All GPUs that a driver shows and that answer, by index.
+
+    Raises:
+        NoDriver: the library is there but does not answer, as when the kernel module is not loaded.
+    """
+    return find_gpus(libnvml).gpus
+
+
+def find_gpus(libnvml: Path) -> Found:
+    """The GPUs that a driver shows, by index; one that does not answer is named, and takes no other along.
 
     Raises:
         NoDriver: the library is there but does not answer, as when the kernel module is not loaded.
@@ -74,7 +98,7 @@ def list_gpus(libnvml: Path) -> list[Gpu]:
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
         raise NoDriver(f"{libnvml} does not answer ({reason}). Look with: nvidia-smi; or use --emulate h100")
-    return msgspec.json.decode(done.stdout, type=list[Gpu])
+    return msgspec.json.decode(done.stdout, type=Found)
 
 
 def gpu_topology(gpus: Sequence[Gpu]) -> Topology:
@@ -97,7 +121,50 @@ def _near_cores(bus_id: str) -> list[int]:
     return read_core_list(listed.read_text()) if listed.exists() else []
 
 
-def _ask(libnvml: str) -> list[dict[str, object]]:
+def _minor(nvml: Any, handle: Any, bus_id: str) -> int | None:
+    """The number of the GPU's device node: by NVML, else by what the kernel module says of the GPU at that address.
+
+    Source: NVIDIA driver README, "Using the /proc file system interface".
+    """
+    try:
+        return int(nvml.nvmlDeviceGetMinorNumber(handle))
+    except nvml.NVMLError:
+        pass
+    domain, _, rest = bus_id.lower().partition(":")
+    try:
+        told = (PROC / f"{domain[-4:]}:{rest}" / "information").read_text()
+    except OSError:
+        return None
+    found = re.search(r"^Device Minor:\s*(\d+)", told, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def _mig(nvml: Any, handle: Any) -> bool:
+    """Whether MIG is on; GPUs that know no MIG do not answer."""
+    try:
+        return int(nvml.nvmlDeviceGetMigMode(handle)[0]) == int(nvml.NVML_DEVICE_MIG_ENABLE)
+    except nvml.NVMLError:
+        return False
+
+
+def _facts(nvml: Any, handle: Any) -> dict[str, object]:
+    """What one GPU says of itself.
+
+    Raises:
+        NVMLError: it does not answer.
+    """
+    bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+    return {
+        "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
+        "model": _text(nvml.nvmlDeviceGetName(handle)),
+        "memory_mib": int(nvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20,
+        "near_cores": _near_cores(bus_id),
+        "minor": _minor(nvml, handle, bus_id),
+        "mig": _mig(nvml, handle),
+    }
+
+
+def _ask(libnvml: str) -> dict[str, object]:
     # Loaded by path first: pynvml then asks for the bare name, and the loader answers with the one already here.
     ctypes.CDLL(libnvml, mode=ctypes.RTLD_GLOBAL)
     import pynvml
@@ -105,22 +172,20 @@ def _ask(libnvml: str) -> list[dict[str, object]]:
     pynvml.nvmlInit()
     version = _text(pynvml.nvmlSystemGetDriverVersion())
     gpus: list[dict[str, object]] = []
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    for index, (handle, place) in enumerate(zip(handles, nvml_places(handles), strict=True)):
-        gpus.append(
-            {
-                "index": index,
-                "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
-                "model": _text(pynvml.nvmlDeviceGetName(handle)),
-                "memory_mib": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20,
-                "driver": version,
-                "near_cores": place.cores or _near_cores(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId)),
-                "links": place.links,
-                "numa": place.numa,
-            }
-        )
+    handles, silent = [], []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            gpus.append({"index": index, "driver": version} | _facts(pynvml, handle))
+        except pynvml.NVMLError as error:
+            silent.append(f"GPU {index}: {error}")
+        else:
+            handles.append(handle)
+    for gpu, place in zip(gpus, nvml_places(handles), strict=True):
+        gpu |= {"links": place.links, "numa": place.numa}
+        gpu["near_cores"] = place.cores or gpu["near_cores"]
     pynvml.nvmlShutdown()
-    return gpus
+    return {"gpus": gpus, "silent": silent}
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, native_part
 from aliquot.topology import Topology, parse_topo
 
 MAX_GPUS: Final = 16
+NODES: Final = "dev"
+"""Where device nodes of an emulated machine lie in its directory; most have none."""
 _NAMESPACE: Final = uuid.UUID("8f1d9a4e-6c1b-5a0e-9b1f-2d6b2f6d7a10")
 
 
@@ -54,6 +56,8 @@ class Profile:
     cuda_version: int
     topology: str
     topology_16: str = ""
+    minors: tuple[int, ...] = ()
+    """The numbers of the device nodes by index where they differ from it, for a machine of so many GPUs."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ def _load() -> Iterator[tuple[str, Profile]]:
     for entry in sorted(_folder().iterdir(), key=lambda e: e.name):
         if entry.name.endswith(".yaml"):
             name = entry.name.removesuffix(".yaml")
-            yield name, Profile(name=name, **yaml.safe_load(entry.read_text("utf-8")))
+            read = yaml.safe_load(entry.read_text("utf-8"))
+            yield name, Profile(name=name, **read | {"minors": tuple(read.get("minors", ()))})
 
 
 PROFILES: Final[Mapping[str, Profile]] = dict(_load())
@@ -147,7 +152,7 @@ def _conf_lines(profile: Profile, count: int, uuids: tuple[str, ...]) -> Iterato
     yield f"cc_major={major}"
     yield f"cc_minor={minor}"
     for field, value in vars(profile).items():
-        if field not in ("name", "compute_capability", "topology", "topology_16"):
+        if field not in ("name", "compute_capability", "topology", "topology_16", "minors"):
             yield f"{field}={value}"
     topology = profile_topology(profile, count)
     for i in range(count):
@@ -155,7 +160,28 @@ def _conf_lines(profile: Profile, count: int, uuids: tuple[str, ...]) -> Iterato
         yield f"pci={i} 0000:{0x10 + 4 * i:02x}:00.0"
         yield f"cpus={i} {core_list(list(topology.cores[i]))}"
         yield f"numa={i} {topology.numa[i]}"
+        yield f"minor={i} {profile_minors(profile, count)[i]}"
         yield from (f"link={i} {j} {topology.links[i][j]}" for j in range(i + 1, count))
+
+
+def profile_minors(profile: Profile, count: int) -> tuple[int, ...]:
+    """The minor numbers of a machine of `count` GPUs, by index."""
+    return profile.minors if len(profile.minors) == count else tuple(range(count))
+
+
+def make_nodes(directory: Path, spec: str) -> Path:
+    """Give an emulated machine a folder of device nodes as `/dev` has them, and return it; empty files stand for them.
+
+    A test that starts containers puts real device nodes there.
+
+    Raises:
+        UnknownProfile: the specification is wrong.
+    """
+    nodes = directory / NODES
+    nodes.mkdir(parents=True, exist_ok=True)
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{minor}" for minor in profile_minors(*parse_spec(spec)))):
+        (nodes / name).touch()
+    return nodes
 
 
 def profile_topology(profile: Profile, count: int) -> Topology:

@@ -1,7 +1,13 @@
-"""Is every GPU well? Asked of NVML in a process of its own, which prints a line of JSON for each change.
+"""Is every GPU well? Asked of NVML in a process of its own, which prints a line of JSON whenever that changes.
 
-A GPU is sick when it is lost, or after a critical XID. XIDs that only say that an application erred do not count.
-Source of these: NVIDIA's XID catalogue and the list that NVIDIA's own device plugin passes over.
+A GPU is sick when it does not answer, when the driver asks for a recovery action, or after an XID that is not a mere
+error of a program. Each ends in its own way: a lost GPU answers again, a recovery action is done, and an XID ends with
+the programs that it hit or with a reset of the GPU (`ends_with`). A reset is seen by the driver's recovery action,
+where the driver knows that, or by a GPU that did not answer and answers again. What cannot be seen is said by whoever
+reads the lines: `{"well": ["GPU-..."]}` on stdin forgets a GPU's XIDs, `{"known": {"GPU-...": "XID 79"}}` tells what an
+earlier watcher saw. The process ends when stdin is closed.
+
+Sources: NVIDIA, XID errors (immediate action of each); NVIDIA's device plugin for Kubernetes (XIDs it passes over).
 """
 
 from __future__ import annotations
@@ -9,18 +15,214 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import os
+import select
 import sys
 import time
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Graphics engine exception, page fault, stopped processing, preemptive cleanup, video processor, switch time-out."""
-WAIT_MS: Final = 2000
+CONTAINED_XIDS: Final = frozenset({94})
+"""A memory error that hit nobody but the programs that were on the GPU."""
+WAIT_MS: Final = 1000
+REOPEN_S: Final = 5.0
+SETTLED_S: Final = 10.0
+"""How long after an XID a driver that asks for no recovery action is believed."""
+ACTIONS: Final = {1: "a reset of the GPU", 2: "a reboot of the node", 3: "peer-to-peer traffic to end",
+                  4: "a reset of the GPU when it is empty", 7: "a reboot of the system"}  # fmt: skip
+
+Ending = Literal["nothing", "program", "reset"]
 
 
-def xid_reason(xid: int) -> str:
-    """Why a GPU with that XID is sick; empty when it is not."""
-    return "" if xid in APPLICATION_XIDS else f"XID {xid}"
+def ends_with(xid: int) -> Ending:
+    """What ends the trouble that an XID tells of; `nothing` where the GPU has none."""
+    if xid in APPLICATION_XIDS:
+        return "nothing"
+    return "program" if xid in CONTAINED_XIDS else "reset"
+
+
+@dataclass
+class _Trouble:
+    """An XID that a GPU suffers from: since when, and the programs whose end ends it (None: a reset does)."""
+
+    since_s: float
+    pids: set[int] | None = None
+
+
+@dataclass
+class _Gpu:
+    handle: Any
+    lost: str = ""
+    action: int | None = None
+    xids: dict[str, _Trouble] = field(default_factory=dict)
+
+    @property
+    def why(self) -> str:
+        """Why it is sick; empty when it is well."""
+        if self.lost:
+            return f"does not answer ({self.lost})"
+        if self.xids:
+            return ", ".join(self.xids)
+        return f"the driver asks for {ACTIONS.get(self.action, 'recovery')}" if self.action else ""
+
+
+class Watch:
+    """The health of all GPUs, brought up to date by `look`. `nvml` is pynvml; its calls may block for a second."""
+
+    def __init__(self, nvml: Any, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._nvml = nvml
+        self._note = note
+        self._clock = clock
+        self._gpus: dict[str, _Gpu] = {}
+        self._silent: dict[int, str] = {}
+        self._events: Any = None
+        self._open()
+        note(f"watching {len(self._gpus)} GPUs")
+
+    @property
+    def gpus(self) -> list[str]:
+        """All GPUs that answer."""
+        return sorted(uuid for uuid, gpu in self._gpus.items() if not gpu.lost)
+
+    @property
+    def sick(self) -> dict[str, str]:
+        """The GPUs that are not well, by UUID, and why."""
+        return {uuid: gpu.why for uuid, gpu in sorted(self._gpus.items()) if gpu.why}
+
+    def know(self, sick: Mapping[str, str]) -> None:
+        """Take over what an earlier watcher saw and this one cannot: GPUs that wait for a reset."""
+        for uuid, why in sick.items():
+            if uuid in self._gpus and why.startswith("XID"):
+                self._gpus[uuid].xids |= {xid: _Trouble(self._clock()) for xid in why.split(", ")}
+
+    def well(self, uuids: Iterable[str]) -> None:
+        """Forget the XIDs of these GPUs; what the driver reports still stays."""
+        for uuid in uuids:
+            if uuid in self._gpus:
+                self._gpus[uuid].xids.clear()
+
+    def wait(self) -> None:
+        """Wait for the next XID, a second at most."""
+        if self._events is None:
+            time.sleep(WAIT_MS / 1000)
+            return
+        try:
+            event = self._nvml.nvmlEventSetWait_v2(self._events, WAIT_MS)
+            uuid = _text(self._nvml.nvmlDeviceGetUUID(event.device))
+        except self._nvml.NVMLError_Timeout:
+            return
+        except self._nvml.NVMLError as error:
+            # As when a GPU falls off the bus: it is found by `look`, and the set is made anew with the others.
+            self._note(f"no XIDs can be waited for: {error}")
+            time.sleep(WAIT_MS / 1000)
+            self._open()
+            return
+        xid = int(event.eventData)
+        ending = ends_with(xid)
+        if ending != "nothing" and uuid in self._gpus:
+            gpu = self._gpus[uuid]
+            pids = self._pids(gpu) if ending == "program" else None
+            gpu.xids[f"XID {xid}"] = _Trouble(self._clock(), pids)
+
+    def look(self) -> None:
+        """Ask every GPU how it is."""
+        for gpu in self._gpus.values():
+            self._ask(gpu)
+
+    def reopen(self) -> None:
+        """Ask for new handles where a GPU is silent: those of before a reset never answer again."""
+        if self._silent or any(gpu.lost for gpu in self._gpus.values()):
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._nvml.nvmlShutdown()
+            self._open()
+
+    def _open(self) -> None:
+        self._nvml.nvmlInit()
+        silent: dict[int, str] = {}
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
+            except self._nvml.NVMLError as error:
+                silent[index] = str(error)
+                if index not in self._silent:
+                    self._note(f"GPU {index} does not answer: {error}")
+            else:
+                self._gpus.setdefault(uuid, _Gpu(handle)).handle = handle
+        self._silent = silent
+        self._events = self._listen()
+
+    def _listen(self) -> Any:
+        """The set of events that tells of XIDs; None where the driver has none, so that only loss is seen."""
+        nvml = self._nvml
+        try:
+            events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as error:
+            self._note(f"no XIDs are told here: {error}")
+            return None
+        for uuid, gpu in self._gpus.items():
+            try:
+                nvml.nvmlDeviceRegisterEvents(gpu.handle, nvml.nvmlEventTypeXidCriticalError, events)
+            except nvml.NVMLError as error:
+                self._note(f"{uuid} does not tell of XIDs: {error}")
+        return events
+
+    def _ask(self, gpu: _Gpu) -> None:
+        try:
+            self._nvml.nvmlDeviceGetMemoryInfo(gpu.handle)
+        except self._nvml.NVMLError as error:
+            gpu.lost = str(error)
+            return
+        before, gpu.action = gpu.action, self._action(gpu)
+        reset = bool(gpu.lost) or (bool(before) and gpu.action == 0)
+        gpu.lost = ""
+        running = self._pids(gpu) if any(trouble.pids is not None for trouble in gpu.xids.values()) else set()
+        for xid, trouble in list(gpu.xids.items()):
+            settled = gpu.action == 0 and self._clock() - trouble.since_s > SETTLED_S
+            ended = trouble.pids is not None and not (trouble.pids & running)
+            if reset or settled or ended:
+                del gpu.xids[xid]
+
+    def _action(self, gpu: _Gpu) -> int | None:
+        """What the driver says is needed, 0 for nothing; None where it does not know."""
+        nvml = self._nvml
+        try:
+            (value,) = nvml.nvmlDeviceGetFieldValues(gpu.handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+        except nvml.NVMLError:
+            return None
+        return int(value.value.uiVal) if value.nvmlReturn == nvml.NVML_SUCCESS else None
+
+    def _pids(self, gpu: _Gpu) -> set[int]:
+        """The programs on a GPU; none where the driver does not say."""
+        try:
+            return {process.pid for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)}
+        except self._nvml.NVMLError:
+            return set()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _print(**facts: object) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def _obey(watch: Watch) -> bool:
+    """Do what stdin says, if anything; False when it is closed."""
+    while select.select([0], [], [], 0)[0]:
+        said = os.read(0, 1 << 16)
+        if not said:
+            return False
+        for line in said.splitlines():
+            order = json.loads(line)
+            watch.know(order.get("known", {}))
+            watch.well(order.get("well", ()))
+    return True
 
 
 def _watch(libnvml: str) -> None:
@@ -28,59 +230,17 @@ def _watch(libnvml: str) -> None:
     ctypes.CDLL(libnvml, mode=ctypes.RTLD_GLOBAL)
     import pynvml
 
-    pynvml.nvmlInit()
-    handles: dict[str, Any] = {}
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = pynvml.nvmlDeviceGetUUID(handle)
-        handles[uuid.decode() if isinstance(uuid, bytes) else uuid] = handle
-    events = _listen(pynvml, handles)
-    _tell(note=f"watching {len(handles)} GPUs")
-    lost: set[str] = set()
-    while True:
-        if events is None:
-            time.sleep(WAIT_MS / 1000)
-        else:
-            with contextlib.suppress(pynvml.NVMLError_Timeout):
-                _tell_xid(pynvml, pynvml.nvmlEventSetWait_v2(events, WAIT_MS))
-        for uuid, handle in handles.items():
-            _tell_presence(pynvml, uuid, handle, lost)
-
-
-def _listen(nvml: Any, handles: dict[str, Any]) -> Any:
-    """The set of events that tells of XIDs; None where the driver has none, so that only loss is seen."""
-    try:
-        events = nvml.nvmlEventSetCreate()
-    except nvml.NVMLError as error:
-        _tell(note=f"no XIDs are told here: {error}")
-        return None
-    for uuid, handle in handles.items():
-        try:
-            nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-        except nvml.NVMLError as error:
-            _tell(note=f"{uuid} does not tell of XIDs: {error}")
-    return events
-
-
-def _tell_xid(nvml: Any, event: Any) -> None:
-    reason = xid_reason(int(event.eventData))
-    if reason:
-        uuid = nvml.nvmlDeviceGetUUID(event.device)
-        _tell(uuid=uuid.decode() if isinstance(uuid, bytes) else uuid, why=reason)
-
-
-def _tell_presence(nvml: Any, uuid: str, handle: Any, lost: set[str]) -> None:
-    try:
-        nvml.nvmlDeviceGetMemoryInfo(handle)
-    except nvml.NVMLError as error:
-        if uuid not in lost:
-            lost.add(uuid)
-            _tell(uuid=uuid, why=f"does not answer ({error})")
-
-
-def _tell(**facts: str) -> None:
-    sys.stdout.write(json.dumps(facts) + "\n")
-    sys.stdout.flush()
+    watch = Watch(pynvml, lambda note: _print(note=note))
+    told: object = None
+    reopened_s = time.monotonic()
+    while _obey(watch):
+        watch.look()
+        if told != (told := (watch.sick, watch.gpus)):
+            _print(sick=watch.sick, gpus=watch.gpus)
+        watch.wait()
+        if time.monotonic() - reopened_s > REOPEN_S:
+            watch.reopen()
+            reopened_s = time.monotonic()
 
 
 if __name__ == "__main__":

@@ -37,11 +37,11 @@ class NvmlPlace:
 
 
 def nvml_places(handles: Sequence[Any]) -> list[NvmlPlace]:
-    """The place of every GPU; pynvml is initialised and `handles` are all its devices by index."""
+    """The place of every GPU; pynvml is initialised and `handles` are the devices that answer, by index."""
     import pynvml
 
     peers = [_peers(pynvml, handle) for handle in handles]
-    addresses = [_address(pynvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
+    addresses = [_address(_tried(pynvml, pynvml.nvmlDeviceGetPciInfo, handle)) for handle in handles]
     places = []
     for i, handle in enumerate(handles):
         links = [
@@ -75,8 +75,9 @@ def _tried(pynvml: Any, question: Callable[..., Any], *about: Any) -> Any:
         return None
 
 
-def _address(pci: Any) -> tuple[int, int, int]:
-    return pci.domain, pci.bus, pci.device
+def _address(pci: Any) -> tuple[int, int, int] | None:
+    """Where the GPU is on the bus; None for one that was lost a moment ago."""
+    return None if pci is None else (pci.domain, pci.bus, pci.device)
 
 
 def _peers(pynvml: Any, handle: Any) -> Counter[object]:

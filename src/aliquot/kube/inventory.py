@@ -6,13 +6,13 @@ The node's agent writes it, the scheduler reads it. Compact JSON:
      "links":[["X"]],"numa":[0],"cores":["0-19"]}
 
 `links` are labels as `nvidia-smi topo -m` prints them, `numa` and `cores` one entry for each device; the three may be
-left out. A device with `"healthy":false` is there and takes nobody new.
+left out. A device with `"sick":"XID 79"` is there and takes nobody new.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -37,7 +37,8 @@ class Inventory:
 
     devices: tuple[Device, ...]
     topology: Topology | None = None
-    unhealthy: frozenset[str] = frozenset()
+    unhealthy: Mapping[str, str] = field(default_factory=dict)
+    """The devices that are not well, by UUID, and why."""
 
 
 class _Device(msgspec.Struct, omit_defaults=True):
@@ -45,7 +46,7 @@ class _Device(msgspec.Struct, omit_defaults=True):
     uuid: str
     model: str
     memory_mib: int
-    healthy: bool = True
+    sick: str = ""
 
 
 class _Inventory(msgspec.Struct, omit_defaults=True):
@@ -59,7 +60,7 @@ class _Inventory(msgspec.Struct, omit_defaults=True):
 def write_inventory(inventory: Inventory) -> str:
     """The annotation's text."""
     devices = [
-        _Device(d.index, d.uuid, d.model, d.memory_mib, d.uuid not in inventory.unhealthy) for d in inventory.devices
+        _Device(d.index, d.uuid, d.model, d.memory_mib, inventory.unhealthy.get(d.uuid, "")) for d in inventory.devices
     ]
     made = _Inventory(devices)
     if (topology := inventory.topology) is not None:
@@ -88,7 +89,7 @@ def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
     devices = tuple(Device(GpuUuid(d.uuid), d.index, d.model, d.memory_mib) for d in raw.devices)
     if len({d.uuid for d in devices}) != len(devices) or any(d.memory_mib <= 0 or not d.uuid for d in devices):
         raise BadInventory(f"{where} has two devices of one UUID, or one without memory")
-    return Inventory(devices, _topology(raw, where), frozenset(d.uuid for d in raw.devices if not d.healthy))
+    return Inventory(devices, _topology(raw, where), {d.uuid: d.sick for d in raw.devices if d.sick})
 
 
 def _topology(raw: _Inventory, where: str) -> Topology | None:

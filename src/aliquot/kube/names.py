@@ -69,6 +69,9 @@ PLAN_STATUS: Final = f"{GROUP}/plan-status"
 GPUS: Final = f"{GROUP}/gpus"
 """Annotation on nodes: the devices the node has, written by its agent."""
 
+GPU_WELL: Final = f"{GROUP}/gpu-well"
+"""Annotation on nodes: these GPUs (UUIDs, or `all`) are well again; the node's agent takes it away."""
+
 DIALECT: Final = f"{GROUP}/dialect"
 """Annotation on pods: the peer in whose words the pod was written, so that its tools are answered in kind."""
 

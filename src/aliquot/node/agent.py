@@ -17,6 +17,7 @@ import structlog
 from aliquot.kube.api import Api
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT
+from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
 from aliquot.node.checking import AllocationCheck
@@ -24,7 +25,7 @@ from aliquot.node.checkpoint import CheckpointError, PodKey
 from aliquot.node.desk import Outcome, ShareDesk
 from aliquot.node.driver import follow, open_driver
 from aliquot.node.events import Events
-from aliquot.node.health import watch
+from aliquot.node.health import Health, HealthWatch
 from aliquot.node.holders import Holders, tell_taken
 from aliquot.node.kubelet import PodResources
 from aliquot.node.leaving import Leaving
@@ -47,11 +48,16 @@ MISSES: Final = 2
 HOLDERS_S: Final = 1.0
 
 
+class GpuReturned(AliquotError):
+    """A GPU that was lost when the agent started is back: an agent that starts anew has it."""
+
+
 class Agent:
     """One node's agent. `run` is its life; `steps` are the names of its start-up in order."""
 
     machine: Machine
     driver: NodeDriver
+    health: HealthWatch
     seating: Seating
     pods: Pods
     check: AllocationCheck
@@ -103,6 +109,11 @@ class Agent:
 
     async def _find_driver(self) -> str:
         self.machine, self.driver = await asyncio.to_thread(open_driver, self.settings)
+        for silent in self.machine.silent:
+            _LOG.warning("gpu-silent", why=silent)
+        for uuid, why in self.machine.left_out.items():
+            _LOG.info("gpu-left-out", gpu=uuid, why=why)
+        self.health = HealthWatch(self.machine)
         first = self.machine.gpus[0]
         return f"{len(self.machine.gpus)} x {first.model}, driver {first.driver or '?'}, {self.driver.current.name}"
 
@@ -200,6 +211,7 @@ class Agent:
         if hasattr(self, "plugin"):
             with contextlib.suppress(KubeError):  # told again at the next look
                 await self._describe()
+                await self._hear_administrator()
 
     async def _unfit(self) -> str:
         why = await asyncio.to_thread(self.seating.look_at_arbiter)
@@ -213,17 +225,31 @@ class Agent:
         return self.allotments.failure
 
     async def _watch_health(self) -> None:
-        async for sick in watch(self.machine):
-            before, self.sick = self.sick, dict(sick)
-            if before == self.sick:
-                continue
-            await self.plugin.tell()  # before all that an API server which hangs could hold up
-            with contextlib.suppress(KubeError):
-                await self._describe()
-            for uuid in sick.keys() - before.keys():
-                await self.events.about_node("GpuSick", f"{uuid} {sick[uuid]}; it is withdrawn")
-            for uuid in before.keys() - sick.keys():
-                await self.events.about_node("GpuWell", f"{uuid} is well again", "Normal")
+        async for found in self.health.run():
+            await self._note_health(found)
+            if found.others - self.machine.left_out.keys():
+                raise GpuReturned(f"{', '.join(sorted(found.others))} answers and did not when the agent started")
+
+    async def _note_health(self, found: Health) -> None:
+        before, self.sick = self.sick, dict(found.sick)
+        if before == self.sick:
+            return
+        await self.plugin.tell()  # before all that an API server which hangs could hold up
+        with contextlib.suppress(KubeError):
+            await self._describe()
+        for uuid in self.sick.keys() - before.keys():
+            await self.events.about_node("GpuSick", f"{uuid} {self.sick[uuid]}; it is withdrawn")
+        for uuid in before.keys() - self.sick.keys():
+            await self.events.about_node("GpuWell", f"{uuid} is well again", "Normal")
+
+    async def _hear_administrator(self) -> None:
+        """GPUs that the node's annotation says are well: their XIDs are forgotten, and the annotation goes."""
+        said = self.status.said_well
+        if said:
+            ours = {gpu.uuid for gpu in self.machine.gpus}
+            await self.health.well(ours if said == {"all"} else ours & said)
+            await self.status.heard_well()
+            _LOG.info("gpu-said-well", gpus=sorted(said))
 
     async def _redriven(self, version: str) -> None:
         self.machine = self.seating.machine = self.machine.redriven(version)

@@ -36,11 +36,12 @@ def open_driver(settings: Settings) -> tuple[Machine, NodeDriver]:
 
     Raises:
         UnknownMachine: there is no emulated machine of that name.
-        NoDriver: there is no driver, it does not answer, or it shows no GPU.
+        NoDriver: there is no driver, it does not answer, it shows no GPU, or a device node is missing.
+        NoGpuLeft: all GPUs are left out.
         VolumeError: its files can not be mirrored.
     """
     volume = DriverVolume(settings.driver_volume, native_part(HOOK))
-    return _emulated(settings, volume) if settings.emulate else _real(Path(settings.driver_root), volume)
+    return _emulated(settings, volume) if settings.emulate else _real(settings, volume)
 
 
 def emulated_driver(machine: Machine, folder: Path) -> NodeDriver:
@@ -75,7 +76,7 @@ async def follow(
 
 
 def _emulated(settings: Settings, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
-    machine = emulated_machine(settings.emulate, settings.emulated)
+    machine = emulated_machine(settings.emulate, settings.emulated, only=settings.only_gpus, excluded=settings.not_gpus)
     return machine, _behind(machine, volume)
 
 
@@ -86,7 +87,8 @@ def _behind(machine: Machine, volume: DriverVolume) -> NodeDriver:
     return NodeDriver(volume, find)
 
 
-def _real(root: Path, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
+def _real(settings: Settings, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
+    root = Path(settings.driver_root)
     container = root / DRIVER_CONTAINER.relative_to("/")
     try:
         driver = NodeDriver(volume, lambda: find_source(root, container), loaded_version)
@@ -96,4 +98,5 @@ def _real(root: Path, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
     libcuda, libnvml = (volume.link / _LIBRARIES / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
     own = driver.source.root / "dev"
     devices = own if (own / "nvidiactl").exists() else root / "dev"
-    return real_machine(libcuda, libnvml, devices, root), driver
+    made = real_machine(libcuda, libnvml, devices, root, only=settings.only_gpus, excluded=settings.not_gpus)
+    return made, driver

@@ -1,8 +1,7 @@
-"""Which GPUs are sick: told by a child that watches NVML, or by the file of faults of an emulated machine.
+"""Which GPUs are sick, told by a child that watches NVML (`driver.health`), the real one's or an emulated machine's.
 
-The file `faults` in the emulated machine's folder has a line for each fault: `lost 1` (GPU 1 is gone) or `xid 0 79`.
-A GPU is well again when its line goes. On real hardware a sick GPU stays withdrawn until the agent is started anew,
-since what caused an XID is seldom gone by itself.
+The file `faults` in an emulated machine's folder has a line for each fault: `lost 1` (GPU 1 is gone) or `xid 0 79`. A
+GPU is well again when its line goes, as a real one is after a reset.
 """
 
 from __future__ import annotations
@@ -10,82 +9,77 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import structlog
 
-from aliquot.driver.health import xid_reason
 from aliquot.model.ids import GpuUuid
-from aliquot.node.machine import FAULTS, Machine
+from aliquot.node.machine import Machine
 
 _LOG: Final = structlog.get_logger("aliquot.node")
-LOOK_S: Final = 0.2
 AGAIN_S: Final = 5.0
 
 
 class _Line(msgspec.Struct):
-    uuid: str = ""
-    why: str = ""
+    sick: dict[str, str] | None = None
+    gpus: list[str] = []
     note: str = ""
 
 
-def emulated_faults(text: str, machine: Machine) -> dict[GpuUuid, str]:
-    """The sick GPUs of a file of faults; lines that are no fault are passed over."""
-    sick: dict[GpuUuid, str] = {}
-    for line in text.splitlines():
-        match line.split():
-            case ["lost", index] if index.isdigit() and int(index) < len(machine.gpus):
-                sick[GpuUuid(machine.gpus[int(index)].uuid)] = "is lost"
-            case ["xid", index, number] if index.isdigit() and number.isdigit() and int(index) < len(machine.gpus):
-                if reason := xid_reason(int(number)):
-                    sick[GpuUuid(machine.gpus[int(index)].uuid)] = reason
-    return sick
+@dataclass(frozen=True)
+class Health:
+    """All sick GPUs of the machine with the reason; `others` answer and are none of the machine's."""
+
+    sick: Mapping[GpuUuid, str]
+    others: frozenset[str] = frozenset()
 
 
-async def watch(machine: Machine) -> AsyncIterator[Mapping[GpuUuid, str]]:
-    """All sick GPUs with the reason, at once and again at each change; goes on for ever."""
-    source = _emulated(machine, machine.folder / FAULTS) if machine.folder is not None else _real(machine)
-    async for sick in source:
-        yield sick
+class HealthWatch:
+    """Watches a machine's GPUs; `run` goes on for ever."""
 
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._child: asyncio.subprocess.Process | None = None
 
-async def _emulated(machine: Machine, file: Path) -> AsyncIterator[Mapping[GpuUuid, str]]:
-    told: dict[GpuUuid, str] | None = None
-    while True:
-        text = ""
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            text = file.read_text()
-        sick = emulated_faults(text, machine)
-        if sick != told:
-            told = sick
-            yield sick
-        await asyncio.sleep(LOOK_S)
+    async def run(self) -> AsyncIterator[Health]:
+        """The health of the GPUs, soon and again at each change."""
+        known: dict[str, str] = {}
+        while True:
+            child = self._child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "aliquot.driver.health", str(self._machine.libnvml),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            try:
+                await self._say({"known": known})
+                assert child.stdout is not None
+                async for raw in child.stdout:
+                    line = msgspec.json.decode(raw, type=_Line)
+                    if line.note:
+                        _LOG.info("health", note=line.note)
+                    if line.sick is not None:
+                        known = line.sick
+                        yield self._health(line.sick, line.gpus)
+            finally:
+                if child.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        child.kill()
+                    await child.wait()
+            _LOG.warning("health-watch-ended", status=child.returncode)
+            await asyncio.sleep(AGAIN_S)
 
+    async def well(self, uuids: Collection[str]) -> None:
+        """The administrator says that these GPUs are well: what happened to them is forgotten."""
+        await self._say({"well": list(uuids)})
 
-async def _real(machine: Machine) -> AsyncIterator[Mapping[GpuUuid, str]]:
-    sick: dict[GpuUuid, str] = {}
-    yield dict(sick)
-    while True:
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "aliquot.driver.health", str(machine.libnvml),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            assert child.stdout is not None
-            async for raw in child.stdout:
-                line = msgspec.json.decode(raw, type=_Line)
-                if line.note:
-                    _LOG.info("health", note=line.note)
-                elif machine.by_uuid(line.uuid) is not None:
-                    sick[GpuUuid(line.uuid)] = line.why
-                    yield dict(sick)
-        finally:
-            if child.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    child.kill()
-                await child.wait()
-        _LOG.warning("health-watch-ended", status=child.returncode)
-        await asyncio.sleep(AGAIN_S)
+    async def _say(self, order: object) -> None:
+        with contextlib.suppress(ConnectionError):  # it has ended; the next one starts without that memory
+            if self._child is not None and self._child.stdin is not None:
+                self._child.stdin.write(msgspec.json.encode(order) + b"\n")
+                await self._child.stdin.drain()
+
+    def _health(self, sick: Mapping[str, str], gpus: Collection[str]) -> Health:
+        ours = {gpu.uuid for gpu in self._machine.gpus}
+        return Health({GpuUuid(uuid): why for uuid, why in sick.items() if uuid in ours}, frozenset(gpus) - ours)

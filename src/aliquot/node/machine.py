@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from aliquot.driver import emulation
-from aliquot.driver.discovery import Gpu, NoDriver, gpu_topology, list_gpus
+from aliquot.driver.choice import choose, some
+from aliquot.driver.discovery import Gpu, NoDriver, find_gpus, gpu_topology
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
@@ -19,8 +20,9 @@ from aliquot.placement.books import NodeSpec
 from aliquot.topology import Topology
 
 DEVICES: Final = Path("/dev")
-CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
-FAULTS: Final = "faults"
+NEEDED_NODES: Final = ("nvidiactl", "nvidia-uvm")
+CONTROL_NODES: Final = (*NEEDED_NODES, "nvidia-uvm-tools")
+MAKE_NODES: Final = "nvidia-modprobe -u -c=0"
 WAY_OUT: Final = "Try an emulated GPU: aliquot node --emulate h100x2"
 
 
@@ -32,15 +34,20 @@ class UnknownMachine(UserError):
 class Machine:
     """GPUs by index and the two libraries behind them; `folder` is the emulated machine's, None for a real driver.
 
-    `devices` is where the driver's device nodes lie, as this process sees it; `root` is the node's root, likewise.
+    `devices` is where the driver's device nodes lie, as this process sees it, None where there are none, as on most
+    emulated machines; `root` is the node's root, likewise.
     """
 
     gpus: tuple[Gpu, ...]
     libcuda: Path
     libnvml: Path
     folder: Path | None = None
-    devices: Path = DEVICES
+    devices: Path | None = DEVICES
     root: Path = Path("/")
+    silent: tuple[str, ...] = ()
+    """The GPUs that the driver shows and that do not answer, as `GPU 3: GPU is lost`."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The GPUs that answer and are not shared, by UUID, and why."""
 
     def redriven(self, version: str) -> Machine:
         """The same GPUs with another version of the driver."""
@@ -57,9 +64,7 @@ class Machine:
 
     def only(self, uuids: Collection[str]) -> Machine:
         """The machine with some of its GPUs, which keep their numbers and the links among them."""
-        kept = [place for place, gpu in enumerate(self.gpus) if gpu.uuid in uuids]
-        gpus = [self.gpus[place] for place in kept]
-        return replace(self, gpus=tuple(msgspec.structs.replace(gpu, links=_among(gpu.links, kept)) for gpu in gpus))
+        return replace(self, gpus=tuple(some(self.gpus, uuids)))
 
     def spec(self, node: str) -> NodeSpec:
         """The node as the books know it."""
@@ -68,13 +73,24 @@ class Machine:
 
     def edits(self, gpus: list[Gpu], *, bare: bool = False) -> Edits:
         """What a container with those GPUs needs besides the driver's files; `bare` without our library before them."""
-        if self.folder is not None:
-            # Every process on an emulated machine shares its clock and books by a file in this folder, which an
-            # emulated driver finds only where it was loaded from there.
-            env = (f"LD_LIBRARY_PATH={self.folder}",) if bare else ()
-            return Edits(env, (Mount(self.folder, self.folder, writable=True),))
+        shown = self._nodes(gpus)
+        if self.folder is None:
+            return shown
+        # Every process on an emulated machine shares its clock and books by a file in this folder, which an
+        # emulated driver finds only where it was loaded from there.
+        env = (f"LD_LIBRARY_PATH={self.folder}",) if bare else ()
+        return Edits(env, (Mount(self.folder, self.folder, writable=True),)) + shown
+
+    def missing_nodes(self) -> list[Path]:
+        """The device nodes that programs on these GPUs need and that are not there."""
+        names = [*NEEDED_NODES, *(node_name(gpu) for gpu in self.gpus)] if self.devices is not None else []
+        return [self.devices / name for name in names if not (self.devices / name).exists()] if self.devices else []
+
+    def _nodes(self, gpus: Sequence[Gpu]) -> Edits:
+        if self.devices is None:
+            return Edits()
         names = [name for name in CONTROL_NODES if (self.devices / name).exists()]
-        names += [f"nvidia{gpu.index}" for gpu in gpus]
+        names += [node_name(gpu) for gpu in gpus]
         on_node = Path("/") / self.devices.relative_to(self.root)
         elsewhere = on_node != DEVICES
         return Edits(
@@ -82,39 +98,53 @@ class Machine:
         )
 
 
-def emulated_machine(spec: str, folder: Path) -> Machine:
-    """The emulated machine of a specification such as `v100x2`, made in `folder`.
+def node_name(gpu: Gpu) -> str:
+    """The name of a GPU's device node, which counts by minor number and not by index."""
+    return f"nvidia{gpu.index if gpu.minor is None else gpu.minor}"
+
+
+def emulated_machine(spec: str, folder: Path, *, only: str = "", excluded: str = "") -> Machine:
+    """The emulated machine of a specification such as `v100x2`, made in `folder`; see `real_machine`.
 
     Raises:
         UnknownMachine: no such profile.
+        NoDriver, NoGpuLeft: as for a real one.
     """
     try:
         made = emulation.prepare(folder, spec)
     except emulation.UnknownProfile as error:
         raise UnknownMachine(str(error)) from None
-    profile = made.profile
-    wired = emulation.profile_topology(profile, len(made.uuids))
-    gpus = [
-        Gpu(index, uuid, profile.model, profile.memory_mib, profile.driver, list(near), list(links), numa)
-        for index, (uuid, near, links, numa) in enumerate(
-            zip(made.uuids, wired.cores, wired.links, wired.numa, strict=True)
-        )
-    ]
-    return Machine(tuple(gpus), made.libcuda, made.libnvml, folder)
+    nodes = folder / emulation.NODES
+    machine = Machine((), made.libcuda, made.libnvml, folder, nodes if nodes.is_dir() else None)
+    return _with_gpus(machine, only, excluded)
 
 
-def real_machine(libcuda: Path, libnvml: Path, devices: Path = DEVICES, root: Path = Path("/")) -> Machine:
-    """This node's own GPUs.
+def real_machine(
+    libcuda: Path,
+    libnvml: Path,
+    devices: Path = DEVICES,
+    root: Path = Path("/"),
+    *,
+    only: str = "",
+    excluded: str = "",
+) -> Machine:
+    """This node's own GPUs that answer: those that `only` names, all where it is empty, but for those `excluded`.
 
     Raises:
-        NoDriver: the driver does not answer, or there is no GPU behind it.
+        NoDriver: the driver does not answer, there is no GPU behind it, or a device node is missing.
+        NoGpuLeft: no GPU is left.
     """
-    gpus = list_gpus(libnvml)
-    if not gpus:
-        raise NoDriver(f"the NVIDIA driver shows no GPU. {WAY_OUT}")
-    return Machine(tuple(gpus), libcuda, libnvml, devices=devices, root=root)
+    return _with_gpus(Machine((), libcuda, libnvml, devices=devices, root=root), only, excluded)
 
 
-def _among(links: Sequence[str], kept: Sequence[int]) -> list[str]:
-    """A row of links cut to some GPUs; nothing where nobody asked for links."""
-    return [links[place] for place in kept] if links else []
+def _with_gpus(machine: Machine, only: str, excluded: str) -> Machine:
+    found = find_gpus(machine.libnvml)
+    if not found.gpus:
+        silent = f" ({'; '.join(found.silent)})" if found.silent else ""
+        raise NoDriver(f"the NVIDIA driver shows no GPU that answers{silent}. {WAY_OUT}")
+    choice = choose(found.gpus, only=only, excluded=excluded)
+    machine = replace(machine, gpus=choice.gpus, silent=tuple(found.silent), left_out=choice.left_out)
+    if missing := machine.missing_nodes():
+        named = ", ".join(str(path) for path in missing)
+        raise NoDriver(f"{named}: no such device node. Make it on the node: {MAKE_NODES}; see: aliquot doctor --node")
+    return machine

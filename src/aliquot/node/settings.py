@@ -29,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     emulate: str = ""
     driver_root: str = "/"
     gpus: str = "own"
+    only_gpus: str = ""
+    not_gpus: str = ""
     holder_namespace: str = "kube-system"
     runtime_dir: str = "/run/aliquot"
     state_dir: str = "/var/lib/aliquot"

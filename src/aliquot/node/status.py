@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
-from aliquot.driver.cores import core_list
 from aliquot.kube import names
 from aliquot.kube.api import Api
+from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.objects import Node
 from aliquot.kube.quantities import parse_quantity
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import NODES
 from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Device
 from aliquot.node.machine import Machine
 
 _LOG: Final = structlog.get_logger("aliquot.node")
@@ -46,20 +46,10 @@ def labels_of(machine: Machine) -> dict[str, str]:
 
 def described(machine: Machine, sick: Mapping[GpuUuid, str]) -> str:
     """The annotation that the scheduler reads: devices, links, memory nodes, near cores; and which are not well."""
-    devices = [
-        {"index": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "memory_mib": gpu.memory_mib}
-        | ({"sick": sick[GpuUuid(gpu.uuid)]} if GpuUuid(gpu.uuid) in sick else {})
-        for gpu in machine.gpus
-    ]
-    told: dict[str, Any] = {"devices": devices}
-    if devices:
-        topology = machine.topology
-        told |= {
-            "links": [list(row) for row in topology.links],
-            "numa": list(topology.numa),
-            "cores": [core_list(list(cores)) for cores in topology.cores],
-        }
-    return json.dumps(told, separators=(",", ":"))
+    devices = tuple(Device(GpuUuid(g.uuid), g.index, g.model, g.memory_mib) for g in machine.gpus)
+    here = {gpu.uuid for gpu in machine.gpus}
+    unhealthy = {str(uuid): why for uuid, why in sick.items() if uuid in here}
+    return write_inventory(Inventory(devices, machine.topology if devices else None, unhealthy))
 
 
 class NodeStatus:
@@ -105,6 +95,20 @@ class NodeStatus:
         )
         _LOG.info("gpu-memory", mib=memory_mib)
         return True
+
+    @property
+    def said_well(self) -> frozenset[str]:
+        """The GPUs (UUIDs, or `all`) that the administrator says are well, by the node's annotation."""
+        said = self._now.metadata.annotations.get(names.GPU_WELL, "") if self._now is not None else ""
+        return frozenset(word.strip() for word in said.split(",") if word.strip())
+
+    async def heard_well(self) -> None:
+        """Take that annotation away.
+
+        Raises:
+            KubeError: the API server refuses or is not there.
+        """
+        self._now = await self._api.patch(NODES, self._node, {"metadata": {"annotations": {names.GPU_WELL: None}}})
 
     def _changed(self, change: Change[Node]) -> None:
         self._now = None if change.kind == "deleted" else change.object

@@ -22,7 +22,10 @@ class LedgerError(AliquotError):
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A machine as placement sees it; `rank` orders nodes of equal score, smallest first."""
+    """A machine as placement sees it; `rank` orders nodes of equal score, smallest first.
+
+    Devices in `unhealthy` (UUIDs) keep those who are there and take nobody new.
+    """
 
     name: str
     gpus: tuple[Device, ...] = ()
@@ -30,6 +33,7 @@ class NodeSpec:
     memory_mib: int = 0
     topology: Topology | None = None
     rank: int = 0
+    unhealthy: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

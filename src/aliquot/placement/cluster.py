@@ -77,6 +77,7 @@ class Cluster:
         self.model_mib: list[int] = []  # the least memory a device of each model has
         self.layout = 0
         self.labels = LabelIndex()
+        self.unhealthy: set[tuple[int, int]] = set()
         self.index: dict[str, int] = {}
         self.uuids: dict[str, tuple[int, int]] = {}
         self.tenants: dict[str, Holding] = {}
@@ -110,6 +111,7 @@ class Cluster:
         self.rows[number] = NodeRow(spec, column, [{} for _ in spec.gpus])
         self.index[spec.name] = number
         self.uuids.update({uuid: (number, g) for uuid, g in column.items()})
+        self.unhealthy.update((number, g) for uuid, g in column.items() if uuid in spec.unhealthy)
         for g, device in enumerate(spec.gpus):
             self.free_milli[number, g] = MILLI
             self.free_mib[number, g] = self.size_mib[number, g] = device.memory_mib
@@ -135,7 +137,7 @@ class Cluster:
         for tenant in gone:
             self.release(tenant)
         for uuid in node.column:
-            del self.uuids[uuid]
+            self.unhealthy.discard(self.uuids.pop(uuid))
         del self.index[name]
         self.rows[number] = None
         self._spare.append(number)

@@ -33,6 +33,7 @@ class Code(StrEnum):
     GPU_UUID = "gpu-uuid"
     GPU_MODEL = "gpu-model"
     GPU_SIZE = "gpu-size"
+    GPU_UNHEALTHY = "gpu-unhealthy"
     QUOTA = "quota"
     GPU_AFFINITY = "gpu-affinity"
     GPU_NAMED_ELSEWHERE = "gpu-named-elsewhere"
@@ -73,6 +74,7 @@ class Reason:
             Code.GPU_UUID: "is not the one that was named",
             Code.GPU_MODEL: f'is "{label}", another model was asked',
             Code.GPU_SIZE: f"has {format_mib(have)} in all, {format_mib(asked)} were asked",
+            Code.GPU_UNHEALTHY: "is not well",
             Code.QUOTA: label,
             Code.GPU_AFFINITY: f'is not where affinity "{label}" is',
             Code.GPU_NAMED_ELSEWHERE: f'is not the one that is called "{label}"',
@@ -178,6 +180,8 @@ def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, s
     # Of several devices one that is too small for the rest can still be given whole.
     if memory_mib > device.memory_mib and not (ask.devices > 1 and cluster.free_milli.item(number, g) == MILLI):
         return Reason(Code.GPU_SIZE, spec.name, device.index, memory_mib, device.memory_mib, lasting=ask.devices == 1)
+    if (number, g) in cluster.unhealthy:
+        return Reason(Code.GPU_UNHEALTHY, spec.name, device.index)
     if device.model in closed:
         return Reason(Code.QUOTA, spec.name, device.index, label=closed[device.model])
     return _labels(cluster, ask, number, g) or _room(cluster, ask, number, g)

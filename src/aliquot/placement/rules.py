@@ -42,7 +42,7 @@ class Rules:
 
 def rules_for(cluster: Cluster, ask: Ask, closed_models: Sequence[str] = ()) -> Rules | None:
     """The rules for an ask now; None when nothing is ruled out anywhere."""
-    if not ask.devices or (ask.plain and not cluster.labels.exclusive and not closed_models):
+    if not ask.devices or (ask.plain and not cluster.labels.exclusive and not cluster.unhealthy and not closed_models):
         return None
     pins: list[Mapping[Cell, int]] = list(cluster.labels.pins(ask))
     if ask.gpu_uuid:
@@ -65,9 +65,9 @@ def rules_for(cluster: Cluster, ask: Ask, closed_models: Sequence[str] = ()) -> 
 
 
 def _barred_cells(cluster: Cluster, ask: Ask) -> set[Cell]:
-    """Devices that labels forbid, where those that carry the labels are all there is to look at."""
+    """Devices that are not well, and those that labels forbid where the carriers are all there is to look at."""
     labels, index = ask.labels, cluster.labels
-    cells: set[Cell] = set() if labels.exclusion else {*index.any_exclusive}
+    cells: set[Cell] = {*cluster.unhealthy} if labels.exclusion else {*cluster.unhealthy, *index.any_exclusive}
     if labels.anti_affinity:
         cells.update(index.anti_affinity.get(labels.anti_affinity, ()))
     if ask.gpu_id:

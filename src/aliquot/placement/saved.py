@@ -126,7 +126,7 @@ def _node(spec: NodeSpec) -> dict[str, Any]:
         }
     return {
         "name": spec.name, "gpus": gpus, "cpu_milli": spec.cpu_milli, "memory_mib": spec.memory_mib,
-        "topology": topology, "rank": spec.rank,
+        "topology": topology, "rank": spec.rank, "unhealthy": sorted(spec.unhealthy),
     }  # fmt: skip
 
 
@@ -134,7 +134,8 @@ def _spec(saved: Mapping[str, Any]) -> NodeSpec:
     gpus = tuple(Device(GpuUuid(uuid), index, model, mib, extra) for uuid, index, model, mib, extra in saved["gpus"])
     wired = saved["topology"]
     topology = None if wired is None else Topology.of(wired["links"], numa=wired["numa"], cores=wired["cores"])
-    return NodeSpec(saved["name"], gpus, saved["cpu_milli"], saved["memory_mib"], topology, saved["rank"])
+    unhealthy = frozenset(saved.get("unhealthy", ()))
+    return NodeSpec(saved["name"], gpus, saved["cpu_milli"], saved["memory_mib"], topology, saved["rank"], unhealthy)
 
 
 def _ask(ask: Ask) -> dict[str, Any]:

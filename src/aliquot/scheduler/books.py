@@ -128,11 +128,10 @@ class Books:
             self._bound(pod)
 
     def _spec(self, name: str, inventory: Inventory) -> NodeSpec:
-        """Devices that are not healthy are left out, with the topology then, for it counts them."""
+        """Devices that are not healthy stay, since pods may hold parts of them, and take nobody new."""
         self._ranks += 1
-        gpus = tuple(d for d in inventory.devices if d.uuid not in inventory.unhealthy)
-        topology = inventory.topology if len(gpus) == len(inventory.devices) else None
-        return NodeSpec(name, gpus, topology=topology, rank=self._ranks)
+        unhealthy = frozenset(inventory.unhealthy)
+        return NodeSpec(name, inventory.devices, topology=inventory.topology, rank=self._ranks, unhealthy=unhealthy)
 
     def _strike_out(self, name: str) -> list[Hold]:
         """Take a node out of the books; the holds that were on it."""

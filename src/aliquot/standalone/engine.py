@@ -106,13 +106,16 @@ class Engine:
         state_dir: Path | None = None,
         injection: Mode = "auto",
         policy: str = DEFAULT_POLICY,
+        only_gpus: str = "",
+        not_gpus: str = "",
         **options: Any,
     ) -> Engine:
         """An engine that is ready for tenants.
 
         `emulate` is a spec such as `v100x4`; None drives this machine's GPUs. Without `runtime_dir` the engine has a
         folder of its own, gone with it. In `state_dir` it keeps what placement has learned; None keeps nothing.
-        `policy` is the name of a placement policy, `options` are the fields of `ArbiterOptions`.
+        `only_gpus` and `not_gpus` name the GPUs that are shared and those that are not (`driver.choice`). `policy` is
+        the name of a placement policy, `options` are the fields of `ArbiterOptions`.
 
         Raises:
             AliquotError: no GPU, unknown profile, or a part of the engine did not come up.
@@ -123,7 +126,7 @@ class Engine:
             runtime.create()
             shutil.rmtree(runtime.tenants, ignore_errors=True)  # of an engine that was killed
             runtime.tenants.mkdir(mode=0o700)
-            machine = find_machine(emulate, runtime.emulated)
+            machine = find_machine(emulate, runtime.emulated, only=only_gpus, excluded=not_gpus)
             arbiter = ArbiterOptions(**options)
             engine = cls(runtime, machine, arbiter, injection=injection, policy=policy, state_dir=state_dir)
         except BaseException as error:

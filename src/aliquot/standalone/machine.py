@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,30 +89,41 @@ def imagined_books(spec: str, policy: str = "") -> MachineBooks:
     return MachineBooks(devices, topology=wired, by=maker(policy or DEFAULT_POLICY), node=spec)
 
 
-def find_machine(spec: str | None, directory: Path) -> Machine:
+def find_machine(spec: str | None, directory: Path, *, only: str = "", excluded: str = "") -> Machine:
     """The emulated machine of a spec, made in `directory`, or this machine's own GPUs.
+
+    They are those that `only` names, all where it is empty, but for those `excluded` (see `driver.choice`).
 
     Raises:
         UnknownMachine: no such profile.
         NoDriver: no spec, and no driver that answers or no GPU behind it.
+        NoGpuLeft: no GPU is left.
     """
+    from aliquot.driver.choice import choose
+
     if spec:
         check_spec(spec)
-        from aliquot.driver import emulation
+        found = _emulated(spec, directory)
+    else:
+        driver = find_driver()
+        gpus = list_gpus(driver.libnvml)
+        if not gpus:
+            raise NoDriver("the NVIDIA driver shows no GPU. Try an emulated one: aliquot run --emulate h100 -- ...")
+        found = Machine(driver.libcuda, driver.libnvml, gpus)
+    return replace(found, gpus=list(choose(found.gpus, only=only, excluded=excluded).gpus))
 
-        shutil.rmtree(directory, ignore_errors=True)
-        emulated = emulation.prepare(directory, spec)
-        profile = emulated.profile
-        wired = emulation.profile_topology(profile, len(emulated.uuids))
-        gpus = [
-            Gpu(index, uuid, profile.model, profile.memory_mib, profile.driver, list(near), list(links), numa)
-            for index, (uuid, near, links, numa) in enumerate(
-                zip(emulated.uuids, wired.cores, wired.links, wired.numa, strict=True)
-            )
-        ]
-        return Machine(emulated.libcuda, emulated.libnvml, gpus, spec)
-    driver = find_driver()
-    gpus = list_gpus(driver.libnvml)
-    if not gpus:
-        raise NoDriver("the NVIDIA driver shows no GPU. Try an emulated one: aliquot run --emulate h100 -- ...")
-    return Machine(driver.libcuda, driver.libnvml, gpus)
+
+def _emulated(spec: str, directory: Path) -> Machine:
+    from aliquot.driver import emulation
+
+    shutil.rmtree(directory, ignore_errors=True)
+    emulated = emulation.prepare(directory, spec)
+    profile = emulated.profile
+    wired = emulation.profile_topology(profile, len(emulated.uuids))
+    gpus = [
+        Gpu(index, uuid, profile.model, profile.memory_mib, profile.driver, list(near), list(links), numa)
+        for index, (uuid, near, links, numa) in enumerate(
+            zip(emulated.uuids, wired.cores, wired.links, wired.numa, strict=True)
+        )
+    ]
+    return Machine(emulated.libcuda, emulated.libnvml, gpus, spec)

@@ -129,7 +129,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class TreeNode(msgspec.Struct, frozen=True):
-    """A place in the access-cost tree: a link class such as PIX, and what hangs below it; a leaf names its GPU."""
+    """A place in the access-cost tree: a link class such as PIX and what is below it; of a leaf the row of `links`."""
 
     label: str
     cost: int

@@ -43,7 +43,7 @@ from aliquot.web.facts import node_sums
 from aliquot.web.gather import gpu_state, quota_of
 from aliquot.web.history import HistoryRing
 from aliquot.web.trial import YOURS, asked
-from aliquot.web.wiring import topology_facts
+from aliquot.web.wiring import topology_of_gpus
 
 WINDOW_S: Final = 10.0
 """Until a node has said its own."""
@@ -180,7 +180,7 @@ class ClusterFacts:
         if known is None:
             return None
         _, gpus = self._read.get(node, (0, []))  # it may leave while this is asked
-        return topology_facts(node, known, {gpu.index for gpu in gpus if gpu.state == "idle"})
+        return topology_of_gpus(node, known, gpus)
 
     def pool(self) -> Pool:
         """See `Facts`."""

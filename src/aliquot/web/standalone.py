@@ -40,7 +40,7 @@ from aliquot.web.gather import Seated, gpus_of, pool_of, quota_of, workloads_of
 from aliquot.web.history import HistoryRing
 from aliquot.web.log import defect
 from aliquot.web.promise import PromiseBook
-from aliquot.web.wiring import topology_facts
+from aliquot.web.wiring import topology_of_gpus
 
 LOOK_S: Final = 1.0
 UNSEEN_LOOK_S: Final = 5.0
@@ -133,7 +133,7 @@ class StandaloneFacts:
         """See `Facts`."""
         if node != self._node:
             return None
-        return topology_facts(node, self._topology, {gpu.index for gpu in self._picture.gpus if gpu.state == "idle"})
+        return topology_of_gpus(node, self._topology, self._picture.gpus)
 
     def pool(self) -> Pool:
         """See `Facts`."""

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 from aliquot.driver.cores import core_list
 from aliquot.topology import Topology
 from aliquot.topology import TreeNode as Branch
-from aliquot.web.api import TopologyFacts, TreeNode
+from aliquot.web.api import Gpu, TopologyFacts, TreeNode
 
 
-def topology_facts(node: str, topology: Topology, idle: Collection[int]) -> TopologyFacts:
-    """What is near what; `idle` are the indices of the GPUs that are wholly free."""
+def topology_of_gpus(node: str, topology: Topology, gpus: Iterable[Gpu]) -> TopologyFacts:
+    """What is near what among these GPUs of a node, which need not have been counted without a gap."""
+    placed = sorted(gpus, key=lambda gpu: gpu.index)
+    idle = {place for place, gpu in enumerate(placed) if gpu.state == "idle"}
+    return topology_facts(node, topology, idle, [gpu.index for gpu in placed])
+
+
+def topology_facts(node: str, topology: Topology, idle: Collection[int], indices: Sequence[int] = ()) -> TopologyFacts:
+    """What is near what; `idle` are the places of the GPUs that are wholly free, `indices` what each is called."""
+    if len(indices) != topology.count:
+        indices = range(topology.count)
     return TopologyFacts(
         node=node,
         links=[list(row) for row in topology.links],
         costs=[list(row) for row in topology.cost],
         numa=list(topology.numa),
         cores=[core_list(list(cores)) for cores in topology.cores],
-        tree=_tree(topology.tree, frozenset(idle)),
+        tree=_tree(topology.tree, frozenset(idle), indices),
     )
 
 
-def _tree(branch: Branch, idle: frozenset[int]) -> TreeNode:
+def _tree(branch: Branch, idle: frozenset[int], indices: Sequence[int]) -> TreeNode:
     free = len(idle.intersection(branch.gpus))
     if branch.gpu is not None:
-        return TreeNode(f"GPU {branch.gpu}", branch.access_cost, free, branch.gpu)
-    return TreeNode(branch.mode, branch.level_cost, free, children=[_tree(child, idle) for child in branch.children])
+        return TreeNode(f"GPU {indices[branch.gpu]}", branch.access_cost, free, branch.gpu)
+    below = [_tree(child, idle, indices) for child in branch.children]
+    return TreeNode(branch.mode, branch.level_cost, free, children=below)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from aliquot.arbiter.client import ArbiterClient
+from aliquot.driver import emulation
 from aliquot.kube.names import GPU_PERCENT, PLAN
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.requests import Slice
@@ -60,7 +61,8 @@ class FakePods:
 class Room:
     """Everything of a node agent but the API server; `close` ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: str = "v100x2", *, nodes: bool = False) -> None:
+        """An emulated machine; `nodes` gives it a folder of device nodes."""
         self.folder = Path(tempfile.mkdtemp(prefix="aq-"))
         self.kubelet = KubeletStandIn(self.folder / "kubelet")
         self.pods = FakePods()
@@ -70,7 +72,9 @@ class Room:
             cdi_dir=str(self.folder / "cdi"), kubelet_dir=str(self.folder / "kubelet"), pre_start_wait_s=1.0,
         )  # fmt: skip
         self.arbiter = self.start_arbiter()
-        self.machine = emulated_machine("v100x2", self.settings.emulated)
+        if nodes:
+            emulation.make_nodes(self.settings.emulated, gpus)
+        self.machine = emulated_machine(gpus, self.settings.emulated)
         self.settings.tenants.mkdir()
         driver = emulated_driver(self.machine, self.settings.driver_volume)
         self.seating = Seating(NODE, self.machine, self.settings.tenants, self.folder, driver)

@@ -17,7 +17,7 @@ PAIR = Topology.of([["X", "NV1"], ["NV1", "X"]], numa=[0, 1], cores=[[0, 1, 2], 
 @pytest.mark.parametrize("topology", [None, PAIR])
 def test_what_is_written_is_read_back(topology: Topology | None):
     """Devices, health, links, NUMA nodes and cores survive the annotation."""
-    inventory = Inventory(DEVICES, topology, frozenset({"GPU-1"}))
+    inventory = Inventory(DEVICES, topology, {"GPU-1": "XID 79"})
 
     assert inventory == read_inventory({GPUS: write_inventory(inventory)})
 

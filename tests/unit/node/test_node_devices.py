@@ -6,14 +6,16 @@ import base64
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aliquot.driver.discovery import Gpu
+from aliquot.kube.inventory import read_inventory
+from aliquot.kube.names import GPUS as GPUS_ANNOTATION
 from aliquot.node.cdi import DeviceNode, Edits, Mount, remove_spec, write_spec, written_names
 from aliquot.node.devices import device_ids, gpu_of, id_of, preferred
-from aliquot.node.health import emulated_faults
 from aliquot.node.identity import Noted
 from aliquot.node.kubelet import CHECKPOINT, noted
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
@@ -61,13 +63,6 @@ def test_foreign_ids_belong_to_no_gpu():
     assert [3, None, None, None] == [gpu_of(d) for d in ("g3-042", "GPU-8f1d", "g-1", "x3-042")]
 
 
-def test_emulated_faults_follow_their_file():
-    """A lost GPU and a critical XID are faults; an application's XID, other GPUs and other words are none."""
-    text = "lost 1\nxid 0 79\nxid 2 13\nxid 9 79\nlost x\nnothing\n\n"
-
-    assert {"GPU-1": "is lost", "GPU-0": "XID 79"} == emulated_faults(text, MACHINE)
-
-
 def test_the_node_tells_its_devices_as_the_scheduler_reads_them():
     """The annotation has devices, links, memory nodes and cores by index; labels are such as Kubernetes takes."""
     told = json.loads(described(MACHINE, {"GPU-3": "is lost"}))
@@ -78,6 +73,14 @@ def test_the_node_tells_its_devices_as_the_scheduler_reads_them():
     assert 4 == len(told["links"]) == len(told["cores"])
     assert "Tesla-V100-SXM2-16GB" == labels_of(MACHINE)["aliquot.dev/gpu-model"]
     assert "NVIDIA-H100-80GB-HBM3" == label_value("NVIDIA H100 80GB HBM3 (")
+
+
+def test_the_scheduler_hears_of_a_sick_gpu():
+    """A GPU that is sick on the node is unhealthy in the inventory that the scheduler reads."""
+    told = read_inventory({GPUS_ANNOTATION: described(MACHINE, {"GPU-3": "is lost"})})
+
+    assert {"GPU-3": "is lost"} == told.unhealthy
+    assert 4 == len(told.devices) == told.topology.count
 
 
 def test_a_cdi_file_is_written_whole_and_taken_away(tmp_path: Path):
@@ -130,10 +133,11 @@ def test_only_the_devices_of_the_given_gpus_are_shown(tmp_path: Path, inside: st
     devices = tmp_path / inside / "dev"
     devices.mkdir(parents=True)
     (devices / "nvidiactl").touch()
-    machine = Machine(GPUS, Path("a"), Path("b"), devices=devices, root=tmp_path)
+    gpus = [msgspec.structs.replace(gpu, minor=(gpu.index + 1) % 4) for gpu in GPUS]
+    machine = Machine(tuple(gpus), Path("a"), Path("b"), devices=devices, root=tmp_path)
 
-    nodes = [node.body() for node in machine.edits([GPUS[2]]).device_nodes]
+    nodes = [node.body() for node in machine.edits([gpus[2]]).device_nodes]
 
-    assert ["/dev/nvidiactl", "/dev/nvidia2"] == [node["path"] for node in nodes]
-    hosts = [f"/{inside}/dev/nvidiactl", f"/{inside}/dev/nvidia2"] if inside else [None, None]
+    assert ["/dev/nvidiactl", "/dev/nvidia3"] == [node["path"] for node in nodes]
+    hosts = [f"/{inside}/dev/nvidiactl", f"/{inside}/dev/nvidia3"] if inside else [None, None]
     assert hosts == [node.get("hostPath") for node in nodes]

@@ -16,8 +16,8 @@ from aliquot.kube.api import Api
 from aliquot.kube.errors import Unreachable
 from aliquot.kube.names import GPU_MEMORY, GPUS
 from aliquot.kube.objects import Node
-from aliquot.node import agent as agents
 from aliquot.node.agent import Agent
+from aliquot.node.health import Health, HealthWatch
 from aliquot.node.machine import Machine
 from aliquot.node.settings import Settings
 
@@ -134,13 +134,14 @@ def test_a_node_that_shows_it_is_left_alone_and_one_made_anew_is_told(agent: Age
 def test_a_sick_gpu_is_withdrawn_before_anybody_is_told_why(agent: Agent, monkeypatch: pytest.MonkeyPatch):
     """An API server that hangs holds no GPU on offer."""
 
-    async def one_sick(_: Machine) -> AsyncIterator[dict[str, str]]:
-        yield {"GPU-0": "is lost"}
+    class OneSick:
+        async def run(self) -> AsyncIterator[Health]:
+            yield Health({"GPU-0": "is lost"})
 
     async def hangs(*_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(agents, "watch", one_sick)
+    agent.health = cast("HealthWatch", OneSick())
     monkeypatch.setattr(agent.events, "about_node", hangs)
 
     async def watched() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 
 import httpx
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 from telling_scenes import UUIDS, facts, machine, sources
@@ -40,6 +42,16 @@ def test_the_graph_says_what_it_does_not_know():
 
     assert "The arbiter does not answer: what is used is not known." in text
     assert "GPU 0  Tesla V100  sick: XID 79" in text
+
+
+def test_a_gpu_that_is_left_out_leaves_no_gap_in_the_graph():
+    """The tree counts places, GPUs are called by their indices."""
+    first, second = machine().gpus
+    gapped = replace(machine(), gpus=(first, msgspec.structs.replace(second, index=5)))
+
+    text = graph(facts(machine=gapped), gapped.topology)
+
+    assert ["GPU 0", "GPU 5"] == [line[3:8] for line in text.splitlines()[2:] if "GPU " in line[:8]]
 
 
 def test_usage_has_a_line_for_each_container_and_gpu():

@@ -20,6 +20,8 @@ from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
+from aliquot.placement.asks import Ask
+from aliquot.placement.reasons import judge
 from aliquot.scheduler.look import numbers_of, scores, verdicts
 from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.wire import MetaPod, MetaVictims
@@ -113,14 +115,15 @@ def test_a_node_whose_inventory_is_garbage_says_so():
 
 
 def test_an_unhealthy_device_takes_nobody_new():
-    """A device that its node calls unhealthy is left out."""
+    """A device that its node calls sick has no room for now, and is said not to be well."""
     s = scene()
     devices = (Device(GpuUuid("GPU-u"), 0, "Tesla T4", 15360),)
-    text = write_inventory(Inventory(devices, unhealthy=frozenset({"GPU-u"})))
+    text = write_inventory(Inventory(devices, unhealthy={"GPU-u": "XID 79"}))
     sick = msgspec.convert({"metadata": {"name": "sick", "annotations": {GPUS: text}}}, Node)
     s.books.node_changed(Change("added", sick))
 
-    assert {"sick": "has no GPU"} == verdicts(s.books, ask(pod(percent(30))), ["sick"]).never
+    assert {"sick": "has not a GPU with 0.30 unreserved"} == verdicts(s.books, ask(pod(percent(30))), ["sick"]).failed
+    assert ["GPU 0 is not well"] == [str(why) for why in judge(s.books.cluster, Ask(rest_milli=300), "sick").devices]
 
 
 def test_the_best_node_alone_has_the_highest_score():

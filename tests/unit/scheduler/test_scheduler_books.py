@@ -14,6 +14,9 @@ from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.kube.reflector import Change
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
+from aliquot.placement.asks import Ask
+from aliquot.placement.cluster import Placement
+from aliquot.topology import Topology
 
 
 def planned(name: str, milli: int, *, phase: str = "Running", gpu: str = "GPU-n-0") -> Pod:
@@ -25,6 +28,11 @@ def planned(name: str, milli: int, *, phase: str = "Running", gpu: str = "GPU-n-
         "status": {"phase": phase},
     }
     return msgspec.convert(document, Pod)
+
+
+def node_showing(inventory: str) -> Node:
+    """The node `n` with that annotation."""
+    return msgspec.convert({"metadata": {"name": "n", "annotations": {GPUS: inventory}}}, Node)
 
 
 def scene(gpus: int = 1) -> Scene:
@@ -40,6 +48,23 @@ def test_a_pod_that_is_shown_before_the_end_of_the_one_before_has_its_share():
     s.tell(Change("modified", planned("z", 1000, phase="Succeeded")))
 
     assert ({}, {"GPU-n-0": (600, 1024)}) == (s.books.strays, s.booked())
+
+
+def test_a_gpu_that_falls_sick_keeps_its_pods_and_takes_no_other_along():
+    """Who is on it stays in the books with all that it has, the topology stays known, and newcomers go elsewhere."""
+    s = scene(3)
+    devices = tuple(Device(GpuUuid(f"GPU-n-{g}"), g, "Tesla V100-SXM2-16GB", 16384) for g in range(3))
+    wired = Topology.of([["X", "NV1", "SYS"], ["NV1", "X", "SYS"], ["SYS", "SYS", "X"]])
+    s.tell(Change("added", planned("a", 600)))
+
+    text = write_inventory(Inventory(devices, wired, {"GPU-n-0": "XID 79"}))
+    s.books.node_changed(Change("modified", node_showing(text)))
+
+    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.books.strays, s.booked())
+    assert wired == s.books.cluster.spec(0).topology
+    for _ in range(8):
+        placed = s.books.decider.place_on(Ask(rest_milli=100), "n")
+        assert isinstance(placed, Placement) and placed.slices[0].gpu != "GPU-n-0"
 
 
 def test_who_waits_for_a_closed_device_has_it_when_it_is_open_again():

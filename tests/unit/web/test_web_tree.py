@@ -78,3 +78,13 @@ def test_the_tree_is_told_in_words():
     words = drawn("dgx1v_8xv100_sxm2.txt").words
 
     assert all(f"GPU {index}" in words for index in range(8)) and words.startswith("SYS (NV1 (NV2 (")
+
+
+def test_gpus_are_called_by_their_indices():
+    """Where a GPU of the node is left out, those behind it keep their numbers and their links."""
+    facts = topology_facts("here", Topology.of([["X", "NV2"], ["NV2", "X"]]), {1}, [0, 5])
+
+    assert facts.tree is not None
+    assert ["GPU 0", "GPU 5"] == [child.label for child in facts.tree.children]
+    assert [0, 1] == [child.free for child in facts.tree.children]
+    assert ["NV2"] == [arc.label for arc in drawing(facts, {}).arcs]

@@ -44,6 +44,6 @@ def picture_of(scene: Scene, node: str) -> Picture:
     number = cluster.index[node]
     spec = cluster.spec(number)
     if spec.topology is None:
-        raise UserError(f'node "{node}" does not say how its GPUs are connected, or one of them is not healthy')
+        raise UserError(f'node "{node}" does not say how its GPUs are connected')
     free = tuple(max(0, cluster.free_milli.item(number, g)) for g in range(len(spec.gpus)))
     return Picture(f"node {node}", spec.topology, free, tuple(d.model for d in spec.gpus))

@@ -12,7 +12,7 @@ from aliquot.topology import Topology, TreeNode
 
 def graph(facts: NodeFacts, topology: Topology) -> str:
     """Topology and use as text: one line for each topology node, GPU and container."""
-    gpus = {gpu.index: gpu for gpu in facts.gpus}
+    gpus = dict(enumerate(facts.gpus))  # the tree counts places, which are not indices where a GPU is left out
     lines = [f"{facts.node}: {len(facts.gpus)} GPU{'s' if len(facts.gpus) != 1 else ''}, driver {facts.driver or '?'}"]
     if not facts.answers:
         lines.append("The arbiter does not answer: what is used is not known.")

@@ -32,4 +32,4 @@ def draw(facts: Facts, query: Query) -> Drawn:
 
 
 def _picture(topology: TopologyFacts, gpus: list[Gpu]) -> Drawing | None:
-    return drawing(topology, {gpu.index: gpu for gpu in gpus}) if topology.tree else None
+    return drawing(topology, dict(enumerate(sorted(gpus, key=lambda gpu: gpu.index)))) if topology.tree else None

@@ -133,5 +133,5 @@ def _arcs(topology: TopologyFacts, leaves: Mapping[int, float], y: float) -> Ite
 
 def _words(node: TreeNode) -> str:
     if node.gpu >= 0:
-        return f"GPU {node.gpu}"
+        return node.label
     return f"{node.label} ({', '.join(_words(child) for child in node.children)})"

@@ -1,0 +1,66 @@
+"""Which of a machine's GPUs are shared: those that were named, but for those that were excluded or are in MIG mode.
+
+A GPU is named by its index, its UUID, or its model as pods name models (`V100`, `a100-80gb`); several with commas
+between them. A name that no GPU answers to names nothing, since one list serves many nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from aliquot.driver.discovery import Gpu
+from aliquot.model.errors import UserError
+from aliquot.placement.asks import model_matches
+
+
+class NoGpuLeft(UserError):
+    """All GPUs of a machine are left out."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The GPUs that are shared, and why each other one (by UUID) is not."""
+
+    gpus: tuple[Gpu, ...]
+    left_out: dict[str, str]
+
+
+def choose(gpus: Sequence[Gpu], *, only: str = "", excluded: str = "") -> Choice:
+    """The GPUs that `only` names, all where it is empty, without those that `excluded` names and those in MIG mode.
+
+    Raises:
+        NoGpuLeft: there are GPUs, and none of them is left.
+    """
+    reasons = {gpu.uuid: _reason(gpu, only, excluded) for gpu in gpus}
+    left_out = {uuid: why for uuid, why in reasons.items() if why}
+    if gpus and len(left_out) == len(gpus):
+        told = "; ".join(f"GPU {gpu.index} ({gpu.model}) {left_out[gpu.uuid]}" for gpu in gpus)
+        raise NoGpuLeft(f"no GPU is left to share: {told}; name others, by index, UUID or model")
+    return Choice(tuple(some(gpus, reasons.keys() - left_out.keys())), left_out)
+
+
+def some(gpus: Sequence[Gpu], uuids: Collection[str]) -> list[Gpu]:
+    """Some of a machine's GPUs, which keep their indices and the links among them."""
+    kept = [place for place, gpu in enumerate(gpus) if gpu.uuid in uuids]
+    rows = ([gpus[i].links[j] for j in kept] if gpus[i].links else [] for i in kept)
+    return [msgspec.structs.replace(gpus[i], links=row) for i, row in zip(kept, rows, strict=True)]
+
+
+def _reason(gpu: Gpu, only: str, excluded: str) -> str:
+    if only and not _named(gpu, only):
+        return f"is not among --only-gpus {only}"
+    if _named(gpu, excluded):
+        return f"is among --not-gpus {excluded}"
+    return "is in MIG mode (nvidia-smi -mig 0 ends that)" if gpu.mig else ""
+
+
+def _named(gpu: Gpu, names: str) -> bool:
+    words = [word.strip() for word in names.split(",") if word.strip()]
+    return any(
+        word == str(gpu.index) or word.lower() == gpu.uuid.lower()
+        or (not word.isdigit() and model_matches(word, gpu.model))
+        for word in words
+    )  # fmt: skip
