@@ -71,7 +71,7 @@ class Channel:
     def _line(self, line: bytes) -> None:
         try:
             request = msgspec.json.decode(line, type=Request)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             self._say(Answer(error=f"not a request: {error}"))
             return
         try:

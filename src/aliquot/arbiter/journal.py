@@ -7,7 +7,9 @@ itself and renamed. It is not fsynced: it guards against the arbiter's death, an
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import os
 import zlib
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from aliquot.driver.files import open_plain, read_plain
 from aliquot.tokens import TokenPolicy
 
 from .engine import Engine
@@ -51,7 +54,7 @@ class Journal:
         self._boot = machine_boot()
         self._last: dict[tuple[str, str], int] = {}
         self._torn = False
-        self._file = path.open("ab", buffering=0)
+        self._file = self._open()
 
     def forget(self) -> None:
         """Start empty."""
@@ -74,10 +77,13 @@ class Journal:
             fresh.write_bytes(b"".join(lines))
             fresh.replace(self._path)
             self._file.close()
-            self._file = self._path.open("ab", buffering=0)
+            self._file = self._open()
         elif lines:
             self._append(b"".join(lines))
         self._last = seen
+
+    def _open(self) -> io.FileIO:
+        return io.FileIO(open_plain(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
     def _append(self, text: bytes) -> None:
         text = b"\n" + text if self._torn else text  # so that what was cut off spoils no line but its own
@@ -112,14 +118,19 @@ class Journal:
         return taken
 
     def read(self) -> dict[tuple[str, str], Entry]:
-        """The last good record of every (tenant, GPU)."""
+        """The last good record of every (tenant, GPU).
+
+        Raises:
+            OSError: the file cannot be read.
+        """
         entries: dict[tuple[str, str], Entry] = {}
-        for line in self._path.read_bytes().split(b"\n"):
+        for line in read_plain(self._path).split(b"\n"):
             checksum, _, body = line.partition(b" ")
             if not body or checksum != b"%08x" % zlib.crc32(body):
                 continue
-            entry = msgspec.json.decode(body, type=Entry)
-            entries[entry.tenant, entry.gpu] = entry
+            with contextlib.suppress(msgspec.DecodeError):  # of another version of this program
+                entry = msgspec.json.decode(body, type=Entry)
+                entries[entry.tenant, entry.gpu] = entry
         return entries
 
     def _lines(

@@ -8,6 +8,8 @@ from typing import IO, Protocol
 
 import msgspec
 
+from aliquot.driver.files import read_plain
+
 from .channels import Channels
 from .journal import Journal
 from .records import TenantRecord
@@ -86,8 +88,8 @@ class Program:
             return
         now = time.monotonic_ns()
         try:
-            records = msgspec.json.decode(self._tenants_file.read_bytes(), type=list[TenantRecord])
-        except msgspec.DecodeError:
+            records = msgspec.json.decode(read_plain(self._tenants_file), type=list[TenantRecord])
+        except (msgspec.DecodeError, RecursionError):
             self.server.events.emit("tenants-file-unreadable", now)
             return
         for record in records:

@@ -14,7 +14,7 @@ import click
 
 from aliquot.cli.examples import EXAMPLES
 from aliquot.cli.lazy import LazyGroup
-from aliquot.model.errors import AliquotError, in_words
+from aliquot.model.errors import AliquotError, in_words, one_line
 from aliquot.model.extras import missing_extra
 
 # name -> (module, what --help says), in the order of --help: what is used most comes first.
@@ -67,13 +67,13 @@ def run_group(group: click.Group, name: str) -> None:
         sys.exit(2)
     except click.UsageError as error:
         hint = f" See: {error.ctx.command_path} --help" if error.ctx else ""
-        _fail(f"{_one_line(error.format_message())}{hint}", 2)
+        _fail(f"{one_line(error.format_message())}{hint}", 2)
     except click.ClickException as error:
-        _fail(_one_line(error.format_message()), error.exit_code)
+        _fail(one_line(error.format_message()), error.exit_code)
     except click.exceptions.Abort:
         sys.exit(130)
     except AliquotError as error:
-        _fail(_one_line(str(error)), error.exit_code)
+        _fail(str(error), error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
@@ -95,7 +95,7 @@ def _expected(error: Exception) -> str | None:
     from aliquot.driver.native import NativePartMissing
 
     if isinstance(error, ArbiterError | NativePartMissing):
-        return _one_line(str(error))
+        return one_line(str(error))
     if isinstance(error, OSError) and error.errno is not None:
         return in_words(error)
     return None
@@ -107,10 +107,6 @@ def _drop_unwritable_output() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _fail(text: str, code: int) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, Final
 
 from aliquot.driver.cores import core_list
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity, parse_milli
 from aliquot.topology import NotEnoughGpus, Topology, TreeNode, best_set, nearest, set_cost
+
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
 class BadUse(UserError):
@@ -41,7 +44,7 @@ def read_used(text: str, count: int) -> dict[int, int]:
     used: dict[int, int] = {}
     for part in (piece.strip() for piece in text.split(",")):
         index, equals, amount = part.partition("=")
-        if not (index.isascii() and index.isdecimal()) or int(index) >= count:
+        if not _NUMBER.fullmatch(index) or int(index) >= count:
             raise BadUse(
                 f'--used: "{part}" names no GPU of this machine, which has 0 to {count - 1}; write --used 0,3=500'
             )
@@ -53,7 +56,7 @@ def read_used(text: str, count: int) -> dict[int, int]:
 
 def _taken(part: str, amount: str) -> int:
     try:
-        milli = int(amount) if amount.isdecimal() and amount.isascii() else parse_milli(amount)
+        milli = int(amount) if _NUMBER.fullmatch(amount) else parse_milli(amount)
     except BadQuantity as error:
         raise BadUse(f"--used: {error}") from None
     if not 1 <= milli <= MILLI:

@@ -8,6 +8,7 @@ protocol, accounting, timing and the binary interface, not arithmetic and not co
 from __future__ import annotations
 
 import filecmp
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ import yaml
 
 from aliquot.driver.cores import core_list
 from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, native_part
+from aliquot.model.errors import UserError
 from aliquot.topology import Topology, parse_topo
 
 MAX_GPUS: Final = 16
@@ -29,7 +31,7 @@ NODES: Final = "dev"
 _NAMESPACE: Final = uuid.UUID("8f1d9a4e-6c1b-5a0e-9b1f-2d6b2f6d7a10")
 
 
-class UnknownProfile(ValueError):
+class UnknownProfile(UserError):
     """A specification names no profile, or a number of GPUs that is not between 1 and 16."""
 
 
@@ -83,6 +85,7 @@ def _load() -> Iterator[tuple[str, Profile]]:
             yield name, Profile(name=name, **read | {"minors": tuple(read.get("minors", ()))})
 
 
+_COUNT: Final = re.compile(r"[0-9]{1,9}")
 PROFILES: Final[Mapping[str, Profile]] = dict(_load())
 """Every profile by its short name, such as `v100`."""
 
@@ -97,7 +100,7 @@ def parse_spec(spec: str) -> tuple[Profile, int]:
     if text in PROFILES:
         return PROFILES[text], 1
     name, times, number = text.rpartition("x")
-    if not times or name not in PROFILES or not number.isdigit():
+    if not times or name not in PROFILES or not _COUNT.fullmatch(number):
         raise UnknownProfile(f"no emulated GPU {spec!r}; known are {', '.join(PROFILES)}, as in v100 or v100x4")
     if not 1 <= int(number) <= MAX_GPUS:
         raise UnknownProfile(f"{spec!r} asks for {number} GPUs; a machine has 1 to {MAX_GPUS}")

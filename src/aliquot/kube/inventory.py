@@ -82,7 +82,7 @@ def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
     where = f'metadata.annotations["{GPUS}"]'
     try:
         raw = msgspec.json.decode(text, type=_Inventory)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadInventory(f"{where} can not be read: {error}") from None
     if raw.v != INVENTORY_VERSION:
         raise BadInventory(f"{where} is of version {raw.v}, this program reads version {INVENTORY_VERSION}; upgrade it")

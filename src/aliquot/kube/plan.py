@@ -122,7 +122,7 @@ def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
                 "upgrade it or let the pod end"
             )
         raw = msgspec.json.decode(text, type=_Plan)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadPlan(f'metadata.annotations["{PLAN}"] can not be read: {error}') from None
     return PodPlan(raw.n, {name: _container(name, given) for name, given in raw.c.items()})
 

@@ -6,14 +6,21 @@ status 2) and `AliquotError` (something failed, exit status 1). Everything else 
 
 from __future__ import annotations
 
-import os
-from typing import ClassVar
+from typing import ClassVar, Final
+
+WORD: Final = 300
+"""Characters of a message's longest word, which may be what a user gave."""
+SENTENCE: Final = 2000
+"""Characters of the longest message."""
 
 
 class AliquotError(Exception):
     """A failure that a person can read and act upon; its text is the whole message."""
 
     exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
 
 
 class UserError(AliquotError):
@@ -22,7 +29,21 @@ class UserError(AliquotError):
     exit_code: ClassVar[int] = 2
 
 
+def one_line(text: str) -> str:
+    """The text in one line: what is long is cut, and escaped what a terminal would obey instead of showing."""
+    words = _cut(" ".join(_cut(word, WORD) for word in text.split()), SENTENCE)
+    return words if words.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in words)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 3 :]}"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
 def in_words(error: OSError) -> str:
     """What the system refused, as a sentence ends: `/var/lib/x: no space left on device`."""
     where = f"{error.filename}: " if error.filename else ""
-    return where + (str(error) if error.errno is None else os.strerror(error.errno).lower())
+    return where + (error.strerror.lower() if error.strerror else str(error))

@@ -7,14 +7,13 @@ new one. A file that is damaged, or of a newer version, is set aside and said so
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from aliquot.driver.files import read_plain, write_whole
 from aliquot.model.errors import AliquotError
 
 VERSION: Final = 2
@@ -79,20 +78,10 @@ def write_checkpoint(path: Path, content: Content) -> None:
     """
     body = msgspec.json.encode(content)
     header = msgspec.json.encode(_Header(VERSION, hashlib.sha256(body).hexdigest()))
-    fresh = path.with_name(path.name + ".new")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with fresh.open("wb") as file:
-            file.write(header + b"\n" + body + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        _sync_folder(path.parent)
+        write_whole(path, header + b"\n" + body + b"\n")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        reason = error.strerror or str(error)
-        raise CheckpointError(f"{path} could not be written ({reason}); make room or mend the disk") from None
+        raise CheckpointError(f"{path} could not be written ({error.strerror}); make room or mend the disk") from None
 
 
 def read_checkpoint(path: Path) -> tuple[Content, str]:
@@ -101,7 +90,7 @@ def read_checkpoint(path: Path) -> tuple[Content, str]:
     A damaged file is renamed to end in `.damaged`, so that it can be looked at.
     """
     try:
-        raw = path.read_bytes()
+        raw = read_plain(path)
     except FileNotFoundError:
         return Content(), ""
     except OSError as error:
@@ -115,7 +104,7 @@ def read_checkpoint(path: Path) -> tuple[Content, str]:
         if hashlib.sha256(body).hexdigest() != header.sha256:
             return Content(), _aside(path, "does not have the checksum it was written with")
         return msgspec.json.decode(body, type=Content), ""
-    except (ValueError, msgspec.DecodeError) as error:
+    except (ValueError, RecursionError, msgspec.DecodeError) as error:
         return Content(), _aside(path, f"is no checkpoint ({error})")
 
 
@@ -126,11 +115,3 @@ def _aside(path: Path, why: str) -> str:
     except OSError as error:
         return f"{path} {why}, and could not be set aside ({error.strerror})"
     return f"{path} {why}; it was set aside as {kept.name}"
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

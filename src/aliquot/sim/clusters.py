@@ -23,7 +23,7 @@ from aliquot.sim.tables import read_text
 MOST_NODES: Final = 20_000
 CPU_MILLI_PER_GPU: Final = 12_000
 MEMORY_MIB_PER_GPU: Final = 96 * 1024
-_PROFILES: Final = re.compile(r"[a-z0-9-]+(\*\d+)?(,[a-z0-9-]+(\*\d+)?)*")
+_PROFILES: Final = re.compile(r"[a-z0-9-]+(\*[0-9]{1,9})?(,[a-z0-9-]+(\*[0-9]{1,9})?)*")
 
 
 def read_cluster(text: str) -> list[NodeSpec]:
@@ -33,11 +33,18 @@ def read_cluster(text: str) -> list[NodeSpec]:
         UserError: none of the three, a broken file, or no GPU at all.
     """
     path = Path(text)
-    if path.name.endswith((".csv", ".csv.gz")) or path.is_file():
+    if path.name.endswith((".csv", ".csv.gz")) or _is_file(path):
         return _books(path) if path.suffix == ".json" else node_specs(read_nodes(path))
     if _PROFILES.fullmatch(text):
         return [node for part in text.split(",") for node in _machines(part)]
     raise UserError(f"--nodes {text}: is no file and no list of profiles; write nodes.csv or v100x4*8")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _machines(part: str) -> list[NodeSpec]:
@@ -72,7 +79,7 @@ def _books(path: Path) -> list[NodeSpec]:
     try:
         books: Any = json.loads(read_text(path))
         nodes = Cluster.load(books).nodes
-    except (ValueError, KeyError, TypeError, AttributeError, AliquotError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, AliquotError) as error:
         raise UserError(f"{path}: is no dump of a cluster ({error})") from None
     if not any(node.gpus for node in nodes):
         raise UserError(f"{path}: no node has a GPU")

@@ -46,7 +46,7 @@ def _summary(folder: Path) -> dict[str, Any]:
             raise ValueError("it has no runs")
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a folder that sim run wrote") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: is no summary of sim run ({error})") from None
     return facts
 

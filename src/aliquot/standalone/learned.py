@@ -7,16 +7,15 @@ and a cold start, never a reason not to serve; it is written over at the next oc
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import re
-import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.files import read_plain, write_whole
+from aliquot.model.errors import in_words
 from aliquot.placement.learned import MOST_BYTES, BadMemory, pack, unpack
 from aliquot.placement.policy import Policy
 
@@ -52,7 +51,7 @@ class Learned:
         if self.path is None:
             return
         try:
-            text = _read(self.path)
+            text = read_plain(self.path, MOST_BYTES).decode()
             unpack(self._policy, text)
             self._there = text
         except FileNotFoundError:
@@ -77,7 +76,7 @@ class Learned:
         if not text or self.path is None:
             return
         try:
-            _write(self.path, text)
+            write_whole(self.path, text.encode())
             self._there, self._told = text, ""
         except OSError as error:
             self._warn(f"{self.path} can not be written ({_reason(error)}); what placement learns is lost at the end")
@@ -88,41 +87,5 @@ class Learned:
         self._told = text
 
 
-def _read(path: Path) -> str:
-    """The text of a plain file that is not too long.
-
-    Raises:
-        OSError, ValueError: it can not be read, is no plain file, too long or no text.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not hold the start up
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no plain file")
-        raw = file.read(MOST_BYTES + 1)
-    if len(raw) > MOST_BYTES:
-        raise ValueError(f"it is longer than {MOST_BYTES} bytes")
-    return raw.decode()
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".new")
-    try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    return in_words(error).removeprefix(f"{error.filename}: ") if isinstance(error, OSError) else str(error)

@@ -83,7 +83,7 @@ class EngineServer:
                     return
                 for reply in self._answers(call, connection):
                     _send(connection, reply)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, RecursionError) as error:
                 _send(connection, Reply(error=f"the call is not understood: {error}", code=1))
             except AliquotError as error:
                 _send(connection, Reply(error=str(error), code=error.exit_code))

@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.files import on_disk
 from aliquot.driver.native import STANDS_FOR
 from aliquot.node.volume.names import SUBSTITUTED, stem
 from aliquot.node.volume.source import DriverSource, Found
@@ -73,19 +74,6 @@ def clone(file: Path, target: Path) -> None:
             raise
         shutil.copy2(file, target)
         on_disk(target)
-
-
-def on_disk(path: Path) -> None:
-    """Wait until a file's or folder's content survives a power cut.
-
-    Raises:
-        OSError: it can not be written.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _with_names(library: Found, folder: Path) -> None:

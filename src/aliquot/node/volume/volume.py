@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.files import on_disk
 from aliquot.model.errors import AliquotError
 from aliquot.node.cdi import Edits, Mount
-from aliquot.node.volume.mirror import ORIGIN, SHARED, mirror, on_disk
+from aliquot.node.volume.mirror import ORIGIN, SHARED, mirror
 from aliquot.node.volume.names import SUBSTITUTED, stem
 from aliquot.node.volume.source import DriverSource
 

@@ -1,0 +1,72 @@
+"""Files that programs keep their state in: read without waiting on what is no file, and written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+MOST_BYTES: Final = 64 << 20
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """A descriptor of a plain file; a FIFO or device under its name is refused and never waited for.
+
+    Raises:
+        OSError: it cannot be opened, or is no plain file.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return descriptor
+
+
+def read_plain(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """All of a plain file.
+
+    Raises:
+        OSError: it cannot be read, is no plain file, or is longer than `most_bytes`.
+    """
+    with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"longer than {most_bytes} bytes", str(path))
+    return data
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Put data in place of what is there, for its owner alone; when this returns it survives a power cut.
+
+    Raises:
+        OSError: it cannot be written; what was there is there still.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    try:
+        with os.fdopen(open_plain(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
+    on_disk(path.parent)
+
+
+def on_disk(path: Path) -> None:
+    """Wait until a file's or folder's content survives a power cut.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
