@@ -19,7 +19,7 @@ API CUresult cuArray3DCreate_v2(CUarray *out, const CUarray3d *d)
         return CU_INVALID;
     CUarray a = calloc(1, sizeof *a);
     a->desc = *d;
-    a->dev = emu_context()->dev;
+    a->dev = emu_current()->dev;
     a->element = format_bytes(d->format) * d->channels;
     a->pitch = (d->width * a->element + 511) & ~(size_t)511;
     a->bytes = a->pitch * (d->height ? d->height : 1) * (d->depth ? d->depth : 1);

@@ -26,7 +26,7 @@ static void take_out(capture *c)
         }
     atomic_fetch_sub(&running, 1);
     emu_object_end(c, END_DESTROYED);
-    emu_object_free(c);
+    emu_object_free(c, NULL);
 }
 
 static void set_deps(CUstream s, const CUgraphNode *deps, size_t count)
@@ -50,8 +50,9 @@ static void add_dep(CUstream s, CUgraphNode n)
 
 void emu_capture_invalidate(CUstream s)
 {
-    if (s->capture)
-        s->capture->invalid = true;
+    capture *c = s->capture; /* another thread may end it just now */
+    if (c)
+        c->invalid = true;
 }
 
 /* The captures that a blocking stream of `c` takes part in depend on its legacy stream, and this on them. */
@@ -170,9 +171,10 @@ void emu_capture_forget(CUstream s)
 CUresult emu_capture_add(CUstream s, int type, const void *params, size_t size, CUgraphNode *out)
 {
     CUgraphNode node;
-    if (s->capture->invalid)
+    capture *c = s->capture;
+    if (!c || c->invalid)
         return CU_CAPTURE_INVALIDATED;
-    CUresult r = graph_add(&node, s->capture->graph, s->deps, s->dep_count, type, params);
+    CUresult r = graph_add(&node, c->graph, s->deps, s->dep_count, type, params);
     if (r)
         return r;
     set_deps(s, &node, 1);
@@ -183,15 +185,16 @@ CUresult emu_capture_add(CUstream s, int type, const void *params, size_t size, 
 
 CUresult emu_capture_event(CUstream s, CUevent e)
 {
-    if (s->capture->invalid)
+    capture *c = s->capture;
+    if (!c || c->invalid)
         return CU_CAPTURE_INVALIDATED;
     free(e->deps);
     e->deps = s->dep_count ? malloc(s->dep_count * sizeof *e->deps) : NULL;
     if (s->dep_count)
         memcpy(e->deps, s->deps, s->dep_count * sizeof *e->deps);
     e->dep_count = s->dep_count;
-    e->capture = s->capture;
-    e->capture_id = s->capture->id;
+    e->capture = c;
+    e->capture_id = c->id;
     return CU_OK;
 }
 
@@ -296,9 +299,11 @@ API CUresult cuStreamEndCapture(CUstream handle, CUgraph *out)
 /* No context is needed for a stream that is named, unless the configuration says so; none is spoiled by the question. */
 API CUresult cuStreamIsCapturing(CUstream handle, int *status)
 {
-    if (handle == NULL || handle == (CUstream)1 || handle == (CUstream)2 || emu_conf()->capture_status_needs_context)
-        NEED_CTX();
     NEED_INIT();
+    bool by_context = handle == NULL || handle == (CUstream)1 || handle == (CUstream)2;
+    CUresult r = by_context || emu_conf()->capture_status_needs_context ? emu_need_context() : CU_OK;
+    if (r)
+        return r;
     CUstream s = emu_stream(handle);
     if (!s || !status)
         return s ? CU_INVALID : CU_INVALID_HANDLE;

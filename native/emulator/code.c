@@ -10,7 +10,6 @@
 
 typedef struct code { struct code *next; CUmodule module; CUcontext ctx; int dev; uint64_t bytes; } code;
 static code *all;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool has(const CUmodule m, const CUcontext c)
 {
@@ -22,44 +21,38 @@ static bool has(const CUmodule m, const CUcontext c)
 
 bool emu_code_loaded(CUmodule m, CUcontext c)
 {
-    pthread_mutex_lock(&lock);
-    bool loaded = has(m, c ? emu_root(c) : NULL);
-    pthread_mutex_unlock(&lock);
-    return loaded;
+    return has(m, c ? emu_root(c) : NULL);
 }
 
 CUresult emu_code_load(CUmodule m, CUcontext c)
 {
-    CUresult r = CU_OK;
     CUcontext root = c ? emu_root(c) : NULL;
-    pthread_mutex_lock(&lock);
-    if (!has(m, root)) {
-        code fresh = {.next = all, .module = m, .ctx = root, .dev = c ? c->dev : 0, .bytes = emu_conf()->module};
-        code *at = shm_charge(fresh.dev, fresh.bytes) == 0 ? malloc(sizeof *at) : NULL;
-        r = at ? CU_OK : CU_OOM;
-        if (at) {
-            *at = fresh;
-            all = at;
-        }
-    }
-    pthread_mutex_unlock(&lock);
-    return r;
+    if ((c && !c->alive) || !emu_object_alive(m, KIND_MODULE))
+        return CU_CONTEXT_DESTROYED; /* by another thread, just now */
+    if (has(m, root))
+        return CU_OK;
+    code fresh = {.next = all, .module = m, .ctx = root, .dev = c ? c->dev : 0, .bytes = emu_conf()->module};
+    code *at = shm_charge(fresh.dev, fresh.bytes) == 0 ? malloc(sizeof *at) : NULL;
+    if (!at)
+        return CU_OOM;
+    *at = fresh;
+    all = at;
+    return CU_OK;
 }
 
-/* Asked on every launch of a library's kernel: the last context that it ran in is remembered. */
+/* Asked on every launch of a library's kernel: the last life of a context that it ran in is remembered. */
 CUresult emu_code_use(CUfunction f, CUcontext c)
 {
-    if (!emu_conf()->strict || !c || __atomic_load_n(&f->loaded_in, __ATOMIC_RELAXED) == c->id)
+    if (!emu_conf()->strict || !c || f->loaded_in == c->life)
         return CU_OK;
     CUresult r = emu_code_load(f->module, c);
     if (!r)
-        __atomic_store_n(&f->loaded_in, c->id, __ATOMIC_RELAXED);
+        f->loaded_in = c->life;
     return r;
 }
 
 void emu_code_end(CUmodule m, CUcontext c)
 {
-    pthread_mutex_lock(&lock);
     for (code **at = &all; *at;) {
         code *one = *at;
         if (one->module != m && one->ctx != c) {
@@ -70,5 +63,4 @@ void emu_code_end(CUmodule m, CUcontext c)
         shm_release(one->dev, one->bytes);
         free(one);
     }
-    pthread_mutex_unlock(&lock);
 }

@@ -25,6 +25,8 @@ CUcontext emu_context(void)
     return depth && usable(&stack[depth - 1]) ? stack[depth - 1].ctx : NULL;
 }
 
+CUcontext emu_current(void) { return stack[depth - 1].ctx; }
+
 CUresult emu_need_context(void)
 {
     NEED_INIT();
@@ -67,8 +69,7 @@ static void first_limits(CUcontext c)
 
 static void first_stream(CUcontext c)
 {
-    c->legacy = emu_stream_new(c, 0, 0);
-    c->legacy->legacy = true;
+    c->legacy = emu_stream_first(c);
 }
 
 /* A context that has a handle and is on no device yet. */
@@ -78,7 +79,7 @@ static CUcontext handle_new(int dev, unsigned flags)
     CUcontext c = emu_object_new(KIND_CONTEXT, sizeof *c);
     c->dev = dev;
     c->flags = flags;
-    c->id = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
+    c->id = c->life = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
     first_limits(c);
     pthread_mutex_lock(&emu_lock);
     c->next = emu_all_contexts;
@@ -126,21 +127,22 @@ void emu_context_end(CUcontext c)
         }
     emu_streams_end(c);
     emu_events_end(c);
+    emu_modules_end(c);
     if (!c->primary)
         emu_object_end(c, END_DESTROYED);
     pthread_mutex_unlock(&emu_lock);
-    emu_modules_end(c);
     emu_mem_drop_context(c);
     count_context(c->dev, -1);
     shm_release(c->dev, c->overhead);
     if (!c->primary)
-        emu_object_free(c);
+        emu_object_free(c, NULL);
 }
 
 /* The primary context keeps its handle for the life of the process. */
 static CUresult revive(CUcontext c)
 {
     c->overhead = emu_conf()->context;
+    c->life = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
     first_limits(c);
     if (shm_charge(c->dev, c->overhead) != 0)
         return CU_OOM;
@@ -290,7 +292,7 @@ API CUresult cuCtxDetach(CUcontext c) { return cuCtxDestroy_v2(c); }
 API CUresult cuCtxAttach(CUcontext *c, unsigned flags)
 {
     NEED_CTX();
-    *c = emu_context();
+    *c = emu_current();
     return CU_OK;
 }
 

@@ -5,14 +5,14 @@
 API CUresult cuCtxGetFlags(unsigned *flags)
 {
     NEED_CTX();
-    *flags = emu_context()->flags;
+    *flags = emu_current()->flags;
     return CU_OK;
 }
 
 API CUresult cuCtxSetFlags(unsigned flags)
 {
     NEED_CTX();
-    emu_context()->flags = flags;
+    emu_current()->flags = flags;
     return CU_OK;
 }
 
@@ -36,7 +36,7 @@ API CUresult cuCtxGetLimit(size_t *value, int limit)
     NEED_CTX();
     if (limit < 0 || limit > 10)
         return CU_INVALID;
-    *value = emu_context()->limits[limit];
+    *value = emu_current()->limits[limit];
     return CU_OK;
 }
 
@@ -52,7 +52,7 @@ static uint64_t limit_bytes(CUcontext c, int limit)
 API CUresult cuCtxSetLimit(int limit, size_t value)
 {
     NEED_CTX();
-    CUcontext c = emu_context();
+    CUcontext c = emu_current();
     if (limit < 0 || limit > 10 || value >> 48)
         return CU_INVALID;
     size_t old = c->limits[limit];
@@ -90,7 +90,7 @@ API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     NEED_CTX();
-    CUcontext c = emu_context();
+    CUcontext c = emu_current();
     if (emu_use(peer, KIND_CONTEXT, __func__))
         return CU_INVALID_CONTEXT;
     if (peer->dev == c->dev || flags)
@@ -104,7 +104,7 @@ API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 API CUresult cuCtxDisablePeerAccess(CUcontext peer)
 {
     NEED_CTX();
-    CUcontext c = emu_context();
+    CUcontext c = emu_current();
     if (emu_use(peer, KIND_CONTEXT, __func__))
         return CU_INVALID_CONTEXT;
     if (!(c->peers & 1u << peer->dev))

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "emu.h"
 
-#define NEED_DEV(d) do { NEED_INIT(); if ((d) < 0 || (d) >= emu_conf()->count) return CU_INVALID_DEVICE; } while (0)
+#define NEED_DEV(d) NEED_INIT(); if ((d) < 0 || (d) >= emu_conf()->count) return CU_INVALID_DEVICE
 
 API CUresult cuDeviceGetCount(int *count)
 {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include "abi.h"
+#include "call.h"
 #include "config.h"
 #include "object.h"
 
@@ -30,8 +31,6 @@ typedef struct emu_op {
     } u;
 } emu_op;
 
-/* Every object that a handle names begins with this (object.h). */
-typedef struct { uint32_t word; void *next; } emu_head;
 struct emu_stream {
     emu_head object;
     CUcontext ctx;
@@ -39,7 +38,7 @@ struct emu_stream {
     emu_op *head, *tail;
     unsigned depth, flags, waiters; /* waiters: threads that wait for it, so that it stays until they have seen its end */
     int priority;
-    bool legacy, per_thread, dead;
+    bool legacy, per_thread, dead, left; /* left: its context ended before it */
     uint64_t id, end_ns, submitted, completed;
     struct emu_capture *capture;
     struct emu_stream *next_captured; /* in the same capture */
@@ -69,7 +68,7 @@ struct emu_ctx {
     unsigned flags;
     bool primary;
     _Atomic bool alive;
-    uint64_t id, op_seq, overhead;
+    uint64_t id, life, op_seq, overhead; /* life: another one after each reset */
     struct emu_stream *streams, *legacy;
     struct emu_event *events;
     struct emu_module *modules;
@@ -84,7 +83,7 @@ struct emu_func {
     char *name;
     int64_t ns; /* duration, or -1: the first launch parameter says it */
     int attrs[32];
-    uint64_t loaded_in; /* id of the context that its code was last loaded in */
+    uint64_t loaded_in; /* life of the context that its code was last loaded in */
     struct emu_legacy *legacy; /* block shape and parameters, of the launch interface before CUDA 4 */
 };
 struct emu_module {
@@ -134,8 +133,9 @@ extern CUresult emu_sticky;
 
 /* init.c */
 bool emu_ready(void);
-#define NEED_INIT() do { if (!emu_ready()) return emu_torn_down ? CU_DEINITIALIZED : CU_NOT_INITIALIZED; } while (0)
-#define NEED_CTX() do { CUresult ctx_ = emu_need_context(); if (ctx_) return ctx_; } while (0)
+/* What nearly every call begins with, each a declaration that holds to the end of the block (call.h). */
+#define NEED_INIT() EMU_CALL(); if (!emu_ready()) return emu_torn_down ? CU_DEINITIALIZED : CU_NOT_INITIALIZED
+#define NEED_CTX() EMU_CALL(); do { CUresult ctx_ = emu_need_context(); if (ctx_) return ctx_; } while (0)
 #define NEED_LIVE(handle, kind) do { CUresult live_ = emu_use(handle, kind, __func__); if (live_) return live_; } while (0)
 #define NEED_LIVE_LAST(handle, kind) \
     do { CUresult live_ = emu_use_last(handle, kind, __func__); if (live_) return live_; } while (0)
@@ -146,6 +146,7 @@ CUresult emu_unsupported(const char *symbol);
 void emu_announce(void);
 /* context.c */
 CUcontext emu_context(void); /* the current one, or NULL where there is none or it has ended */
+CUcontext emu_current(void); /* after NEED_CTX: the current one to the end of the call, ended or not */
 CUresult emu_need_context(void);
 CUcontext emu_primary(int dev);
 CUcontext emu_primary_handle(int dev); /* made, but not on the device, where there was none */
@@ -157,7 +158,8 @@ void emu_context_end(CUcontext c);
 /* stream.c */
 CUstream emu_stream_named(CUstream handle, const char *call);
 #define emu_stream(handle) emu_stream_named(handle, __func__)
-CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority);
+CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority); /* NULL: the context has ended */
+CUstream emu_stream_first(CUcontext ctx); /* the legacy stream of a context that is being made */
 void emu_stream_ended(CUstream s); /* with emu_lock: nothing is left in a destroyed stream */
 void emu_streams_end(CUcontext c);
 void emu_stream_sync(CUstream s);
@@ -212,7 +214,7 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait);
 CUmemoryPool emu_pool_default(int dev);
 void emu_pool_free(emu_mem *m);
 uint64_t emu_pool_steps(uint64_t bytes); /* what a pool reserves for that much */
-/* code.c */
+/* code.c: with emu_lock, as all of these */
 CUresult emu_code_load(CUmodule m, CUcontext c);
 bool emu_code_loaded(CUmodule m, CUcontext c);
 CUresult emu_code_use(CUfunction f, CUcontext c);

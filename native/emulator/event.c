@@ -7,35 +7,43 @@
 
 enum { DISABLE_TIMING = 2 };
 
+/* With emu_lock. */
+static CUevent add(CUcontext c, unsigned flags)
+{
+    CUevent e = emu_object_new(KIND_EVENT, sizeof *e);
+    e->flags = flags;
+    e->at = &e->own;
+    e->ctx = c;
+    e->next = c->events;
+    e->at_prev = &c->events;
+    if (e->next)
+        e->next->at_prev = &e->next;
+    return c->events = e;
+}
+
 API CUresult cuEventCreate(CUevent *out, unsigned flags)
 {
     NEED_CTX();
     CUresult r = !out || flags & ~7u ? CU_INVALID : emu_unsafe_call(UNSAFE_EVENT_CREATE);
     if (r)
         return r;
-    CUevent e = emu_object_new(KIND_EVENT, sizeof *e);
-    e->flags = flags;
-    e->at = &e->own;
+    CUcontext root = emu_root(emu_current());
     pthread_mutex_lock(&emu_lock);
-    e->ctx = emu_root(emu_context());
-    e->next = e->ctx->events;
-    e->at_prev = &e->ctx->events;
-    if (e->next)
-        e->next->at_prev = &e->next;
-    e->ctx->events = e;
+    r = root->alive ? CU_OK : CU_CONTEXT_DESTROYED;
+    if (!r)
+        *out = add(root, flags);
     pthread_mutex_unlock(&emu_lock);
-    *out = e;
-    return CU_OK;
+    return r;
 }
 
-static void free_event(CUevent e)
+static void release(void *event)
 {
+    CUevent e = event;
     if (emu_event_shared(e)) {
         munmap(e->at, 4096);
         close(e->fd);
     }
     free(e->deps);
-    emu_object_free(e);
 }
 
 /* Work in a stream that still names it keeps its contents, not the handle. */
@@ -47,13 +55,13 @@ static void end(CUevent e, enum emu_end how)
     e->dead = true;
     emu_object_end(e, how);
     if (!e->pending)
-        free_event(e);
+        emu_object_free(e, release);
 }
 
 void emu_event_unref(CUevent e)
 {
     if (!--e->pending && e->dead)
-        free_event(e);
+        emu_object_free(e, release);
 }
 
 void emu_events_end(CUcontext c)
@@ -65,11 +73,12 @@ void emu_events_end(CUcontext c)
 API CUresult cuEventDestroy_v2(CUevent e)
 {
     NEED_INIT();
-    NEED_LIVE_LAST(e, KIND_EVENT);
     pthread_mutex_lock(&emu_lock);
-    end(e, END_DESTROYED);
+    CUresult r = emu_use_last(e, KIND_EVENT, __func__);
+    if (!r)
+        end(e, END_DESTROYED);
     pthread_mutex_unlock(&emu_lock);
-    return CU_OK;
+    return r;
 }
 
 API CUresult cuEventDestroy(CUevent e) { return cuEventDestroy_v2(e); }
@@ -109,7 +118,6 @@ API CUresult cuEventRecordWithFlags(CUevent e, CUstream s, unsigned flags) { ret
 /* Asking for an event is unsafe during a capture, and never possible for one that was recorded in a capture. */
 static CUresult waitable(CUevent e, const char *call)
 {
-    NEED_INIT();
     CUresult r = emu_use(e, KIND_EVENT, call);
     if (!r && e->capture) {
         emu_capture_spoiled_by(e);
@@ -120,6 +128,7 @@ static CUresult waitable(CUevent e, const char *call)
 
 API CUresult cuEventQuery(CUevent e)
 {
+    NEED_INIT();
     CUresult r = waitable(e, __func__);
     if (r)
         return r;
@@ -137,6 +146,7 @@ API CUresult cuEventQuery(CUevent e)
 
 API CUresult cuEventSynchronize(CUevent e)
 {
+    NEED_INIT();
     CUresult r = waitable(e, __func__);
     if (r)
         return r;
@@ -151,8 +161,10 @@ API CUresult cuEventSynchronize(CUevent e)
     while (e->at->completed < target && !emu_event_shared(e) && !emu_torn_down)
         emu_sched_wait();
     pthread_mutex_unlock(&emu_lock);
+    emu_call_pause();
     while (__atomic_load_n(&e->at->completed, __ATOMIC_ACQUIRE) < target && !emu_torn_down)
         nanosleep(&(struct timespec){0, EMU_POLL_NS}, NULL); /* another process will not wake us */
+    emu_call_resume();
     pthread_mutex_lock(&emu_lock);
     emu_event_unref(e);
     pthread_mutex_unlock(&emu_lock);

@@ -40,7 +40,7 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned l
     if (!out || !g)
         return CU_INVALID;
     CUgraphExec e = calloc(1, sizeof *e);
-    e->dev = emu_context()->dev;
+    e->dev = emu_current()->dev;
     e->flags = flags;
     e->id = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
     pthread_mutex_lock(&graph_lock);
@@ -98,7 +98,9 @@ API CUresult cuGraphExecDestroy(CUgraphExec e)
 static emu_op *node_op(const exec_node *n)
 {
     static const enum op_kind kinds[] = {OP_KERNEL, OP_COPY, OP_FILL, OP_HOST, OP_NOP, OP_NOP, OP_WAIT, OP_EVENT};
-    emu_op *op = emu_op_new(n->enabled && n->type <= N_RECORD ? kinds[n->type] : OP_NOP);
+    bool marks = n->type == N_WAIT || n->type == N_RECORD;
+    bool runs = n->enabled && n->type <= N_RECORD && (!marks || emu_object_alive(n->p.event, KIND_EVENT));
+    emu_op *op = emu_op_new(runs ? kinds[n->type] : OP_NOP);
     if (op->kind == OP_KERNEL) {
         op->left_ns = n->p.ns;
         if (n->p.until.at)

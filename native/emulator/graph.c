@@ -75,7 +75,11 @@ CUresult graph_add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t 
     return CU_OK;
 }
 
-CUresult graph_set(CUgraphNode n, const void *params) { return n ? set_params(n, params) : CU_INVALID; }
+CUresult graph_set(CUgraphNode n, const void *params)
+{
+    NEED_INIT();
+    return n ? set_params(n, params) : CU_INVALID;
+}
 
 CUdeviceptr emu_node_ptr(CUgraphNode n) { return n->p.alloc.dptr; }
 

@@ -121,12 +121,16 @@ API CUresult cuGreenCtxCreate(green **out, const description *desc, CUdevice dev
 API CUresult cuGreenCtxDestroy(green *g)
 {
     NEED_INIT();
-    if (emu_use_last(g, KIND_GREEN, __func__))
+    pthread_mutex_lock(&emu_lock);
+    bool gone = emu_use_last(g, KIND_GREEN, __func__);
+    if (!gone)
+        emu_object_end(g, END_DESTROYED);
+    pthread_mutex_unlock(&emu_lock);
+    if (gone)
         return CU_INVALID_CONTEXT;
     int dev = g->ctx->dev;
     emu_context_end(g->ctx);
-    emu_object_end(g, END_DESTROYED);
-    emu_object_free(g);
+    emu_object_free(g, NULL);
     return cuDevicePrimaryCtxRelease_v2(dev);
 }
 
@@ -154,7 +158,7 @@ API CUresult cuGreenCtxStreamCreate(CUstream *out, green *g, unsigned flags, int
     if (!out || flags != NON_BLOCKING)
         return CU_INVALID;
     *out = emu_stream_new(g->ctx, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority);
-    return CU_OK;
+    return *out ? CU_OK : CU_CONTEXT_DESTROYED;
 }
 
 API CUresult cuStreamGetGreenCtx(CUstream s, green **out)

@@ -67,6 +67,7 @@ API long emuUnsupportedCalls(void)
 
 API CUresult cuInit(unsigned flags)
 {
+    EMU_CALL();
     if (flags)
         return CU_INVALID;
     if (init_pid < 0)

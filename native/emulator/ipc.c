@@ -50,7 +50,7 @@ API CUresult cuIpcGetMemHandle(ipc_handle *out, CUdeviceptr p)
         return CU_INVALID;
     emu_mem m = *found;
     emu_book_block(&m);
-    emu_ctx_sync(emu_context());
+    emu_ctx_sync(emu_current());
     pthread_mutex_lock(&lock);
     int fd = share(&m);
     pthread_mutex_unlock(&lock);
@@ -76,7 +76,7 @@ API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, ipc_handle h, unsigned flag
     if (p == MAP_FAILED)
         return CU_OOM;
     CUresult r = emu_mem_insert((emu_mem){.base = (CUdeviceptr)p, .size = h.size, .kind = MEM_VMM,
-        .dev = emu_context()->dev, .ctx = emu_context()});
+        .dev = emu_current()->dev, .ctx = emu_current()});
     *out = (CUdeviceptr)p + h.offset;
     return r;
 }

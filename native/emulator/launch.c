@@ -22,6 +22,20 @@ static CUresult fault(int64_t *ns)
     return CU_OK;
 }
 
+static CUresult submit(CUstream st, CUfunction f, int64_t ns, const emu_until *until)
+{
+    if (!emu_object_alive(st, KIND_STREAM) || !emu_object_alive(f, KIND_FUNCTION))
+        return CU_CONTEXT_DESTROYED; /* by another thread, just now */
+    CUresult r = emu_code_use(f, st->ctx);
+    if (r)
+        return r;
+    emu_op *op = emu_op_new(OP_KERNEL);
+    op->left_ns = ns;
+    if (until)
+        emu_op_spin(op, until);
+    return emu_submit(st, op);
+}
+
 static CUresult launch(const CUkernelNode *k, CUstream s)
 {
     NEED_CTX();
@@ -44,8 +58,6 @@ static CUresult launch(const CUkernelNode *k, CUstream s)
     emu_count_launch();
     int64_t ns = emu_kernel_ns(f->name, k->params, k->extra, 0);
     r = fault(&ns);
-    if (!r)
-        r = emu_code_use(f, st->ctx);
     if (r)
         return r;
     emu_until until;
@@ -54,11 +66,7 @@ static CUresult launch(const CUkernelNode *k, CUstream s)
         return emu_sticky = CU_ILLEGAL_ADDRESS;
     emu_spend(emu_conf()->launch_ns);
     pthread_mutex_lock(&emu_lock);
-    emu_op *op = emu_op_new(OP_KERNEL);
-    op->left_ns = ns;
-    if (spins)
-        emu_op_spin(op, &until);
-    r = emu_submit(st, op);
+    r = submit(st, f, ns, spins ? &until : NULL);
     pthread_mutex_unlock(&emu_lock);
     return r;
 }

@@ -22,7 +22,7 @@ API CUresult cuMemAlloc(unsigned *out, unsigned size)
     CUdeviceptr p;
     CUresult r = out && size ? emu_forbid_in_capture() : CU_INVALID;
     if (!r)
-        r = emu_mem_new(size, MEM_LOW, emu_context()->dev, true, &p);
+        r = emu_mem_new(size, MEM_LOW, emu_current()->dev, true, &p);
     if (!r)
         *out = (unsigned)p;
     return r;
@@ -48,7 +48,7 @@ API CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total)
 {
     NEED_CTX();
     uint64_t t, f;
-    shm_memory(emu_context()->dev, &t, &f);
+    shm_memory(emu_current()->dev, &t, &f);
     *free_bytes = f > UINT32_MAX ? UINT32_MAX : (unsigned)f;
     *total = t > UINT32_MAX ? UINT32_MAX : (unsigned)t;
     return CU_OK;

@@ -134,7 +134,8 @@ static void *map_bytes(size_t size, bool low)
 
 CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdeviceptr *out)
 {
-    CUcontext owner = kind == MEM_POOL || !emu_context() ? NULL : emu_root(emu_context()); /* a pool has no context */
+    CUcontext owner = kind == MEM_POOL ? NULL : emu_context(); /* a pool has no context */
+    owner = owner ? emu_root(owner) : NULL;
     emu_booking booked = {0};
     bool low = kind == MEM_LOW;
     if (oom_fault() || (book && emu_book(dev, owner, kind, size, &booked) != CU_OK))
@@ -147,7 +148,10 @@ CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdevi
         return CU_OOM;
     }
     *out = m.base;
-    return CU_OK;
+    if (!owner || owner->alive)
+        return CU_OK;
+    emu_mem_drop(m.base); /* another thread has just destroyed the context, and may not have seen this */
+    return CU_CONTEXT_DESTROYED;
 }
 
 static CUresult allocate(CUdeviceptr *out, size_t size, enum mem_kind kind)
@@ -158,7 +162,7 @@ static CUresult allocate(CUdeviceptr *out, size_t size, enum mem_kind kind)
     CUresult r = emu_forbid_in_capture();
     if (r)
         return r;
-    return emu_mem_new(size, kind, emu_context()->dev, kind != MEM_HOST, out);
+    return emu_mem_new(size, kind, emu_current()->dev, kind != MEM_HOST, out);
 }
 
 API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size) { return allocate(out, size, MEM_DEVICE); }
@@ -236,7 +240,7 @@ API CUresult cuMemHostRegister_v2(void *p, size_t size, unsigned flags)
     if (emu_mem_find((CUdeviceptr)p))
         return 712; /* already registered */
     return emu_mem_insert((emu_mem){.base = (CUdeviceptr)p, .size = size, .kind = MEM_REGISTERED,
-        .dev = emu_context()->dev, .flags = flags, .ctx = emu_context()});
+        .dev = emu_current()->dev, .flags = flags, .ctx = emu_current()});
 }
 
 API CUresult cuMemHostUnregister(void *p)
@@ -252,7 +256,7 @@ API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     if (r)
         return r;
     uint64_t t, f;
-    shm_memory(emu_context()->dev, &t, &f);
+    shm_memory(emu_current()->dev, &t, &f);
     if (free_bytes)
         *free_bytes = f;
     if (total)

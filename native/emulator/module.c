@@ -24,58 +24,70 @@ static CUfunction add_function(CUmodule m, const char *name)
     return f;
 }
 
+/* With emu_lock, as the next one. */
 static void belong(CUmodule m, CUcontext c)
 {
-    pthread_mutex_lock(&emu_lock);
     m->ctx = c;
     m->next = c->modules;
     m->at_prev = &c->modules;
     if (m->next)
         m->next->at_prev = &m->next;
     c->modules = m;
-    pthread_mutex_unlock(&emu_lock);
 }
 
-static void leave(CUmodule m)
+static void release_function(void *function)
 {
-    pthread_mutex_lock(&emu_lock);
+    free(((CUfunction)function)->name);
+    free(((CUfunction)function)->legacy);
+}
+
+static void release(void *module)
+{
+    for (struct emu_global *g = ((CUmodule)module)->globals, *next; g; g = next) {
+        next = g->next;
+        free(g->name);
+        free(g);
+    }
+}
+
+/* A launch keeps only the kernel's time, so that no work in a stream outlives the module. */
+static void end(CUmodule m, enum emu_end how)
+{
     if (m->at_prev)
         *m->at_prev = m->next;
     if (m->next)
         m->next->at_prev = m->at_prev;
-    pthread_mutex_unlock(&emu_lock);
-}
-
-/* A launch keeps only the kernel's time, so that nothing here outlives the module. */
-static void finish(CUmodule m, enum emu_end how)
-{
+    emu_object_end(m, how);
     for (CUfunction f = m->funcs, next; f; f = next) {
         next = f->next;
-        free(f->name);
-        free(f->legacy);
         emu_object_end(f, how);
-        emu_object_free(f);
+        emu_object_free(f, release_function);
     }
-    for (struct emu_global *g = m->globals, *next; g; g = next) {
-        next = g->next;
-        if (how == END_DESTROYED)
-            emu_mem_drop(g->ptr);
-        free(g->name);
-        free(g);
-    }
+    for (struct emu_global *g = m->globals; how == END_DESTROYED && g; g = g->next)
+        emu_mem_drop(g->ptr);
     emu_code_end(m, (CUcontext)-1);
-    emu_object_end(m, how);
-    emu_object_free(m);
+    emu_object_free(m, release);
 }
 
 void emu_modules_end(CUcontext c)
 {
-    while (c->modules) {
-        CUmodule m = c->modules;
-        leave(m);
-        finish(m, END_WITH_CONTEXT);
-    }
+    while (c->modules)
+        end(c->modules, END_WITH_CONTEXT);
     emu_code_end((CUmodule)-1, c);
+}
+
+/* With emu_lock: the module is on the device, if it goes there at once, and in its context. */
+static CUresult place(CUmodule m)
+{
+    CUcontext c = emu_context();
+    if (!c && !m->library)
+        return CU_CONTEXT_DESTROYED;
+    bool now = !emu_conf()->lazy && (c || !emu_conf()->strict);
+    CUresult r = now ? emu_code_load(m, c) : CU_OK;
+    m->dev = c ? c->dev : 0;
+    if (!r && !m->library)
+        belong(m, c);
+    return r;
 }
 
 static CUresult load(CUmodule *out, const void *image, size_t size, bool library)
@@ -85,26 +97,21 @@ static CUresult load(CUmodule *out, const void *image, size_t size, bool library
     size_t count;
     char **names = emu_entry_names(image, size, &count);
     CUmodule m = emu_object_new(KIND_MODULE, sizeof *m);
-    m->dev = emu_context() ? emu_context()->dev : 0;
     m->library = library;
-    bool now = !emu_conf()->lazy && (emu_context() || !emu_conf()->strict);
-    if (now && emu_code_load(m, emu_context()) != CU_OK) {
-        for (size_t i = 0; i < count; i++)
-            free(names[i]);
-        free(names);
-        finish(m, END_DESTROYED);
-        return CU_OOM;
-    }
-    if (!library)
-        belong(m, emu_context());
+    m->known = count > 0;
     for (size_t i = 0; i < count; i++) {
         add_function(m, names[i]);
         free(names[i]);
     }
     free(names);
-    m->known = count > 0;
-    *out = m;
-    return CU_OK;
+    pthread_mutex_lock(&emu_lock);
+    CUresult r = place(m);
+    if (r)
+        end(m, END_DESTROYED);
+    else
+        *out = m;
+    pthread_mutex_unlock(&emu_lock);
+    return r;
 }
 
 static CUresult load_file(CUmodule *out, const char *path, bool library)
@@ -125,7 +132,7 @@ static CUresult load_file(CUmodule *out, const char *path, bool library)
     return r;
 }
 
-#define LOADABLE() do { NEED_CTX(); CUresult c_ = emu_forbid_in_capture(); if (c_) return c_; } while (0)
+#define LOADABLE() NEED_CTX(); do { CUresult c_ = emu_forbid_in_capture(); if (c_) return c_; } while (0)
 API CUresult cuModuleLoad(CUmodule *m, const char *path) { LOADABLE(); return load_file(m, path, false); }
 API CUresult cuModuleLoadData(CUmodule *m, const void *image) { LOADABLE(); return load(m, image, 0, false); }
 API CUresult cuModuleLoadFatBinary(CUmodule *m, const void *image) { LOADABLE(); return load(m, image, 0, false); }
@@ -158,9 +165,12 @@ static CUresult unload(CUmodule m, const char *call)
     r = emu_forbid_in_capture();
     if (r)
         return r;
-    leave(m);
-    finish(m, END_DESTROYED);
-    return CU_OK;
+    pthread_mutex_lock(&emu_lock);
+    r = emu_use_last(m, KIND_MODULE, call);
+    if (!r)
+        end(m, END_DESTROYED);
+    pthread_mutex_unlock(&emu_lock);
+    return r;
 }
 
 API CUresult cuModuleUnload(CUmodule m) { NEED_INIT(); return unload(m, __func__); }
@@ -173,14 +183,16 @@ API CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name)
     if (!out || !name)
         return CU_INVALID;
     pthread_mutex_lock(&emu_lock);
-    CUfunction f = m->funcs;
+    bool alive = emu_object_alive(m, KIND_MODULE); /* another thread may destroy it just now */
+    CUfunction f = alive ? m->funcs : NULL;
     while (f && strcmp(f->name, name))
         f = f->next;
-    if (!f && !m->known)
+    if (alive && !f && !m->known)
         f = add_function(m, name);
+    CUresult r = !alive ? CU_CONTEXT_DESTROYED : !f ? CU_NOT_FOUND : m->ctx ? emu_code_use(f, m->ctx) : CU_OK;
     pthread_mutex_unlock(&emu_lock);
     *out = f;
-    return !f ? CU_NOT_FOUND : m->ctx ? emu_code_use(f, m->ctx) : CU_OK;
+    return r;
 }
 
 API CUresult cuLibraryGetKernel(CUfunction *out, CUmodule m, const char *name)
@@ -188,16 +200,38 @@ API CUresult cuLibraryGetKernel(CUfunction *out, CUmodule m, const char *name)
     return cuModuleGetFunction(out, m, name);
 }
 
-static CUresult use(CUmodule m) { return emu_conf()->strict ? emu_code_load(m, emu_context()) : CU_OK; }
+static CUresult use(CUmodule m)
+{
+    pthread_mutex_lock(&emu_lock);
+    CUresult r = emu_conf()->strict ? emu_code_load(m, emu_current()) : CU_OK;
+    pthread_mutex_unlock(&emu_lock);
+    return r;
+}
+
+static CUresult use_function(CUfunction f)
+{
+    pthread_mutex_lock(&emu_lock);
+    CUresult r = emu_code_use(f, emu_current());
+    pthread_mutex_unlock(&emu_lock);
+    return r;
+}
+
+static bool is_loaded(CUmodule m)
+{
+    pthread_mutex_lock(&emu_lock);
+    bool loaded = !emu_conf()->strict || emu_code_loaded(m, emu_context());
+    pthread_mutex_unlock(&emu_lock);
+    return loaded;
+}
 
 API CUresult cuLibraryGetModule(CUmodule *out, CUmodule m) { NEED_CTX(); NEED_LIVE(m, KIND_MODULE); *out = m; return use(m); }
-API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) { NEED_CTX(); NEED_LIVE(k, KIND_FUNCTION); *out = k; return emu_code_use(k, emu_context()); }
+API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) { NEED_CTX(); NEED_LIVE(k, KIND_FUNCTION); *out = k; return use_function(k); }
 API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) { NEED_INIT(); NEED_LIVE(k, KIND_FUNCTION); *out = k->module; return CU_OK; }
 API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *out = f->module; return CU_OK; }
 API CUresult cuFuncGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *name = f->name; return CU_OK; }
 API CUresult cuKernelGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *name = f->name; return CU_OK; }
-API CUresult cuFuncIsLoaded(int *state, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *state = !emu_conf()->strict || emu_code_loaded(f->module, emu_context()); return CU_OK; }
-API CUresult cuFuncLoad(CUfunction f) { NEED_CTX(); NEED_LIVE(f, KIND_FUNCTION); return emu_code_use(f, emu_context()); }
+API CUresult cuFuncIsLoaded(int *state, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *state = is_loaded(f->module); return CU_OK; }
+API CUresult cuFuncLoad(CUfunction f) { NEED_CTX(); NEED_LIVE(f, KIND_FUNCTION); return use_function(f); }
 API CUresult cuModuleGetLoadingMode(int *mode) { NEED_INIT(); *mode = emu_conf()->lazy ? 2 : 1; return CU_OK; }
 
 API CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule m)
@@ -226,36 +260,40 @@ API CUresult cuLibraryEnumerateKernels(CUfunction *out, unsigned count, CUmodule
     return cuModuleEnumerateFunctions(out, count, m);
 }
 
-/* A global exists once it is asked for: 4 KiB of zeros under its name. */
+/* With emu_lock. A global exists once it is asked for: 4 KiB of zeros under its name. */
+static CUresult global(struct emu_global **out, CUmodule m, const char *name)
+{
+    CUresult r = emu_object_alive(m, KIND_MODULE) ? CU_OK : CU_CONTEXT_DESTROYED;
+    if (!r && emu_conf()->strict)
+        r = emu_code_load(m, emu_current());
+    struct emu_global *g = r ? NULL : m->globals;
+    while (g && strcmp(g->name, name))
+        g = g->next;
+    if (!g && !r) {
+        g = calloc(1, sizeof *g);
+        *g = (struct emu_global){.next = m->globals, .name = strdup(name), .size = 4096};
+        r = emu_mem_new(g->size, MEM_MODULE, m->dev, false, &g->ptr); /* a library's goes with the first context */
+        m->globals = g;
+    }
+    *out = g;
+    return r;
+}
+
 API CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *size, CUmodule m, const char *name)
 {
     NEED_CTX();
     NEED_LIVE(m, KIND_MODULE);
     if (!name)
         return CU_INVALID;
-    CUresult r = use(m);
-    if (r)
-        return r;
-    struct emu_global *g = m->globals;
-    while (g && strcmp(g->name, name))
-        g = g->next;
-    if (!g) {
-        g = calloc(1, sizeof *g);
-        g->size = 4096;
-        r = emu_mem_new(g->size, MEM_MODULE, m->dev, false, &g->ptr); /* a library's goes with the first context */
-        if (r) {
-            free(g);
-            return r;
-        }
-        g->name = strdup(name);
-        g->next = m->globals;
-        m->globals = g;
-    }
-    if (ptr)
+    struct emu_global *g;
+    pthread_mutex_lock(&emu_lock);
+    CUresult r = global(&g, m, name);
+    pthread_mutex_unlock(&emu_lock);
+    if (!r && ptr)
         *ptr = g->ptr;
-    if (size)
+    if (!r && size)
         *size = g->size;
-    return CU_OK;
+    return r;
 }
 
 API CUresult cuLibraryGetGlobal(CUdeviceptr *ptr, size_t *size, CUmodule m, const char *name)

@@ -1,24 +1,22 @@
 /* object.c: slabs of objects whose end is remembered, see object.h. */
-#include "object.h"
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "abi.h"
-#include "config.h"
+#include "emu.h"
 
 #define LIVE 0xa110c000u
 #define DESTROYED 0xdead0000u
 #define WITHOUT_CONTEXT 0xdeadc000u
 #define POISON 0xdb
 #define SLAB 32
-typedef struct head { _Atomic uint32_t word; struct head *next; } head;
+typedef emu_head head;
 
 static const char *const names[KINDS] = {
     "context", "stream", "event", "module", "function", "memory pool", "memory handle", "array", "green context", "capture",
 };
 static struct { size_t size, left, waiting; char *slab; head *first, *last; } heap[KINDS];
+static head *ended, *ended_before; /* whose contents calls may still read: of this phase, and of the one before */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static head *from_slab(enum emu_kind kind)
@@ -33,6 +31,33 @@ static head *from_slab(enum emu_kind kind)
     heap[kind].slab += heap[kind].size;
     heap[kind].left--;
     return h;
+}
+
+/* With lock: the contents go, and the place waits for its turn. */
+static void retire(head *h)
+{
+    unsigned kind = atomic_load(&h->word) & 0xff;
+    if (h->release)
+        h->release(h);
+    memset(h + 1, POISON, heap[kind].size - sizeof *h);
+    h->next = NULL;
+    if (heap[kind].waiting++)
+        heap[kind].last->next = h;
+    else
+        heap[kind].first = h;
+    heap[kind].last = h;
+}
+
+static void retire_unread(void)
+{
+    if (!emu_call_phase())
+        return;
+    for (head *h = ended_before, *next; h; h = next) {
+        next = h->next;
+        retire(h);
+    }
+    ended_before = ended;
+    ended = NULL;
 }
 
 void *emu_object_new(enum emu_kind kind, size_t size)
@@ -61,19 +86,14 @@ void emu_object_end(void *object, enum emu_end how)
     atomic_store(&h->word, (how == END_DESTROYED ? DESTROYED : WITHOUT_CONTEXT) | kind);
 }
 
-void emu_object_free(void *object)
+void emu_object_free(void *object, void (*release)(void *))
 {
     head *h = object;
-    unsigned kind = atomic_load(&h->word) & 0xff;
     pthread_mutex_lock(&lock);
-    memset(h + 1, POISON, heap[kind].size - sizeof *h);
-    h->next = NULL;
-    if (heap[kind].waiting)
-        heap[kind].last->next = h;
-    else
-        heap[kind].first = h;
-    heap[kind].last = h;
-    heap[kind].waiting++;
+    h->release = release;
+    h->next = ended;
+    ended = h;
+    retire_unread();
     pthread_mutex_unlock(&lock);
 }
 
@@ -98,7 +118,7 @@ static int judge(const void *object, enum emu_kind which, const char *call, bool
     uint32_t word = atomic_load(&((const head *)object)->word);
     if (word == (LIVE | kind))
         return CU_OK;
-    if (last && word == (WITHOUT_CONTEXT | kind))
+    if (word == (WITHOUT_CONTEXT | kind) && (last || emu_need_context() == CU_CONTEXT_DESTROYED))
         return CU_CONTEXT_DESTROYED;
     if (emu_conf()->strict && (word == (DESTROYED | kind) || word == (WITHOUT_CONTEXT | kind)))
         stop(object, word, call);

@@ -2,8 +2,9 @@
  * whether its object still exists.
  *
  * Objects lie in slabs that are never unmapped, and begin with a word that says what they are. An object that ends gets
- * the poison word of its kind and is taken again only after EMU_QUARANTINE others of its kind have ended: memory stays
- * bounded, and a handle used too late is noticed.
+ * the poison word of its kind at once; its contents stay for the calls that are under way (call.c), and its place is taken
+ * again only after EMU_QUARANTINE others of its kind have ended: memory stays bounded, and a handle used too late is
+ * noticed.
  */
 #ifndef EMU_OBJECT_H
 #define EMU_OBJECT_H
@@ -18,14 +19,16 @@ enum emu_kind {
 };
 /* How it ended: by its own call, or with its context. */
 enum emu_end { END_DESTROYED, END_WITH_CONTEXT };
+/* What every object begins with. release: frees what the object points at, once nobody reads it any more. */
+typedef struct emu_head { _Atomic uint32_t word; struct emu_head *next; void (*release)(void *object); } emu_head;
 
 void *emu_object_new(enum emu_kind kind, size_t size); /* zeroed but for the first word */
 void emu_object_end(void *object, enum emu_end how);   /* from now on the handle is invalid; the contents stay */
-void emu_object_free(void *object);                    /* the contents go as well */
+void emu_object_free(void *object, void (*release)(void *)); /* the contents go as well, after the calls under way */
 bool emu_object_alive(const void *object, enum emu_kind kind);
 
 /* CU_OK, or what the use of this handle answers. In strict mode the use of one whose object has ended does not return:
- * a real driver would read memory that it has freed. */
+ * a real driver would read memory that it has freed. But where the thread's context ended meanwhile, that is the answer. */
 int emu_use(const void *object, enum emu_kind kind, const char *call);
 /* The same for the call that destroys it: a real driver answers 709 for what went with its context. */
 int emu_use_last(const void *object, enum emu_kind kind, const char *call);

@@ -12,7 +12,7 @@
 
 enum { ATTR_THRESHOLD = 4, ATTR_RESERVED = 5, ATTR_RESERVED_HIGH = 6, ATTR_USED = 7, ATTR_USED_HIGH = 8 };
 #define GRAIN 512
-#define NEED_POOL(p) do { NEED_INIT(); if (emu_use(p, KIND_POOL, __func__)) return CU_INVALID; } while (0)
+#define NEED_POOL(p) NEED_INIT(); if (emu_use(p, KIND_POOL, __func__)) return CU_INVALID
 static CUmemoryPool defaults[EMU_GPUS], current[EMU_GPUS];
 
 static CUmemoryPool pool_new(int dev)
@@ -64,7 +64,7 @@ void emu_pool_free(emu_mem *m)
     p->used -= size;
     trim(p, p->threshold);
     if (!p->used && !emu_object_alive(p, KIND_POOL))
-        emu_object_free(p);
+        emu_object_free(p, NULL);
 }
 
 static CUresult pool_alloc(CUdeviceptr *out, size_t size, CUmemoryPool p)
@@ -120,7 +120,7 @@ API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool
 API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream s)
 {
     NEED_CTX();
-    return cuMemAllocFromPoolAsync(out, size, pool_of(emu_context()->dev), s);
+    return cuMemAllocFromPoolAsync(out, size, pool_of(emu_current()->dev), s);
 }
 
 API CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream s)
@@ -165,7 +165,7 @@ API CUresult cuMemPoolDestroy(CUmemoryPool p)
         current[p->dev] = NULL;
     emu_object_end(p, END_DESTROYED);
     if (!p->used)
-        emu_object_free(p);
+        emu_object_free(p, NULL);
     pthread_mutex_unlock(&emu_lock);
     return CU_OK;
 }

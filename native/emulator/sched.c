@@ -44,7 +44,9 @@ void emu_op_spin(emu_op *op, const emu_until *until)
 void emu_sched_wait(void)
 {
     waiting++;
+    emu_call_pause();
     pthread_cond_wait(&done, &emu_lock);
+    emu_call_resume();
     waiting--;
 }
 

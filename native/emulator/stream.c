@@ -10,10 +10,10 @@ static __thread thread_default mine[8];
 static pthread_key_t at_thread_end;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority)
+/* With emu_lock. */
+static CUstream add(CUcontext ctx, unsigned flags, int priority)
 {
     CUstream s = emu_object_new(KIND_STREAM, sizeof *s);
-    pthread_mutex_lock(&emu_lock);
     s->ctx = ctx;
     s->flags = flags;
     s->priority = priority;
@@ -21,22 +21,38 @@ CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority)
     s->next = ctx->streams;
     ctx->streams = s;
     emu_lists++;
+    return s;
+}
+
+CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority)
+{
+    pthread_mutex_lock(&emu_lock);
+    CUstream s = ctx->alive ? add(ctx, flags, priority) : NULL;
     pthread_mutex_unlock(&emu_lock);
     return s;
 }
 
+CUstream emu_stream_first(CUcontext ctx)
+{
+    pthread_mutex_lock(&emu_lock);
+    CUstream s = add(ctx, 0, 0);
+    s->legacy = true;
+    pthread_mutex_unlock(&emu_lock);
+    return s;
+}
+
+static void release(void *stream) { free(((CUstream)stream)->deps); }
+
 static void unlink_free(CUstream s)
 {
-    CUstream none = NULL;
-    for (CUstream *at = s->ctx ? &s->ctx->streams : &none; *at; at = &(*at)->next)
+    for (CUstream *at = &s->ctx->streams; !s->left && *at; at = &(*at)->next)
         if (*at == s) {
             *at = s->next;
             break;
         }
     emu_lists++;
     emu_sched_forget(s);
-    free(s->deps);
-    emu_object_free(s);
+    emu_object_free(s, release);
 }
 
 void emu_stream_ended(CUstream s)
@@ -58,7 +74,7 @@ void emu_streams_end(CUcontext c)
 {
     for (CUstream s = c->streams, next; s; s = next) {
         next = s->next;
-        s->ctx = NULL; /* a thread that still waits for it frees it later than the context */
+        s->left = true; /* a thread that still waits for it frees it later than the context */
         if (s->dead)
             emu_stream_ended(s);
         else
@@ -100,8 +116,11 @@ static CUstream per_thread_stream(CUcontext ctx)
     }
     if (!place)
         return ctx->legacy;
-    *place = (thread_default){ctx, ctx->id, emu_stream_new(ctx, 0, 0)};
-    place->stream->per_thread = true;
+    CUstream s = emu_stream_new(ctx, 0, 0);
+    if (!s)
+        return NULL;
+    s->per_thread = true;
+    *place = (thread_default){ctx, ctx->id, s};
     pthread_once(&once, make_key);
     pthread_setspecific(at_thread_end, mine);
     return place->stream;
@@ -166,8 +185,10 @@ static CUresult create(CUstream *out, unsigned flags, int priority)
     if (!out || flags & ~1u)
         return CU_INVALID;
     priority = priority < -5 ? -5 : priority > 0 ? 0 : priority;
-    *out = emu_stream_new(emu_context(), flags, priority);
-    return CU_OK;
+    CUstream s = emu_stream_new(emu_current(), flags, priority);
+    if (s)
+        *out = s;
+    return s ? CU_OK : CU_CONTEXT_DESTROYED;
 }
 
 API CUresult cuStreamCreate(CUstream *out, unsigned flags) { return create(out, flags, 0); }
@@ -182,16 +203,17 @@ API CUresult cuStreamDestroy_v2(CUstream s)
     NEED_INIT();
     if (s == (CUstream)1 || s == (CUstream)2)
         return CU_INVALID_HANDLE;
-    NEED_LIVE_LAST(s, KIND_STREAM);
     pthread_mutex_lock(&emu_lock);
-    end(s, END_DESTROYED);
+    CUresult r = emu_use_last(s, KIND_STREAM, __func__);
+    if (!r)
+        end(s, END_DESTROYED);
     pthread_mutex_unlock(&emu_lock);
-    return CU_OK;
+    return r;
 }
 
 API CUresult cuStreamDestroy(CUstream s) { return cuStreamDestroy_v2(s); }
 
-#define NEED_STREAM(s) CUstream st; do { NEED_CTX(); st = emu_stream(s); if (!st) return CU_INVALID_HANDLE; } while (0)
+#define NEED_STREAM(s) NEED_CTX(); CUstream st = emu_stream(s); if (!st) return CU_INVALID_HANDLE
 
 API CUresult cuStreamSynchronize(CUstream s)
 {
@@ -243,7 +265,9 @@ API CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
     if (r)
         return r;
     pthread_mutex_lock(&emu_lock);
-    if (!emu_event_done(e)) {
+    if (!emu_object_alive(e, KIND_EVENT)) {
+        r = CU_CONTEXT_DESTROYED;
+    } else if (!emu_event_done(e)) {
         emu_op *op = emu_op_new(OP_WAIT);
         op->u.ev.event = e;
         e->pending++;

@@ -125,7 +125,7 @@ API CUresult cuMemRelease(handle *h)
     physical *p = emu_physical(h);
     if (p && !--h->refs) {
         emu_object_end(h, END_DESTROYED);
-        emu_object_free(h);
+        emu_object_free(h, NULL);
         unref(p);
     }
     pthread_mutex_unlock(&lock);

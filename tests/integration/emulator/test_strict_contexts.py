@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -155,3 +158,18 @@ answer([early, time.monotonic() - t])
 
     assert early == 600
     assert late > 0.02
+
+
+@pytest.mark.parametrize("strict", [0, 1])
+@pytest.mark.parametrize("how", ["destroy", "reset"])
+def test_threads_whose_context_another_one_ends_get_an_error(clients, tmp_path: Path, how, strict):
+    """Calls that are under way while another thread ends their context answer with an error, and nothing crashes."""
+    machine, program = clients("a100", f"strict={strict}").machine, tmp_path / "vanishing"
+    source = Path(__file__).with_name("vanishing.c")
+    subprocess.run(["gcc", "-w", "-O1", "-pthread", "-o", program, source, "-ldl"], check=True)
+    env = {**os.environ, "LD_LIBRARY_PATH": str(machine.directory)}
+
+    done = subprocess.run([program, how, "400"], env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert {0, 709} <= {int(answer) for answer in done.stdout.split()} <= {0, 1, 400, 600, 709}

@@ -38,7 +38,7 @@ LOADER_NAMES = [
 
 @pytest.mark.parametrize("kind", LOADER_NAMES)
 def test_code_is_charged_what_the_device_lost(tenant, kind):
-    """Modules of 2 MiB loaded at once fill a limit of 8 MiB after four; the fifth is refused and leaves nothing behind."""
+    """Modules of 2 MiB, loaded at once, fill a limit of 8 MiB after four; the fifth leaves nothing behind."""
     scene = tenant(memory_mib=4 * MODULE_MIB, auto_grant=True, extra=(f"module_kib={MODULE_MIB << 10}",))
     program = scene.run(
         EAGER + LOADERS + f"kind = {kind!r}; empty = held(); say(); wait_line()\n"
