@@ -13,13 +13,14 @@ MOST_BYTES: Final = 64 << 20
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """A descriptor of a plain file; a FIFO or device under its name is refused and never waited for.
+    """A descriptor of a plain file or character device; a FIFO under its name is refused and never waited for.
 
     Raises:
         OSError: it cannot be opened, or is no plain file.
     """
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a plain file", str(path))
     return descriptor
