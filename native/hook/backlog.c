@@ -11,7 +11,7 @@
 
 #define ALONE_NS 100000000u
 #define UNKNOWN_NS 50000000u /* a first launch may be long: the second waits for it, unless the bound is wide */
-#define SEGMENT_LAUNCHES 64u /* a driver queues about a thousand launches of a stream before it blocks */
+#define SEGMENT_LAUNCHES 112u /* a driver queues about a thousand launches of a stream before it blocks */
 #define PATIENCE_NS 500000000u
 #define ALONE_PATIENCE_NS 100000000u
 #define STRIKES 3

@@ -18,9 +18,17 @@ static struct origin {
 } origins[MAX_ORIGINS];
 static pthread_mutex_t origins_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static _Atomic int beginning; /* calls of the driver that may begin a capture */
+
 bool capture_running(void)
 {
     return atomic_load_explicit(&gate_shared.captures, memory_order_relaxed) > 0;
+}
+
+/* Also "yes" while one begins, which a GPU that became known meanwhile does not hold up. */
+bool capture_possible(void)
+{
+    return capture_running() || atomic_load(&beginning) != 0;
 }
 
 /* Also "yes" when the driver cannot say: then the stream is left alone. */
@@ -49,6 +57,7 @@ static void turn_everywhere(void *stream)
 
 static unsigned begins(void *stream)
 {
+    atomic_fetch_add(&beginning, 1);
     if (conf_load() != MODE_HELD)
         return 0;
     unsigned locks = own_lock_all();
@@ -72,6 +81,7 @@ static CUresult began(CUresult result, unsigned locks, void *origin)
         atomic_fetch_add(&gate_shared.captures, 1);
         pthread_mutex_unlock(&origins_lock);
     }
+    atomic_fetch_sub(&beginning, 1);
     own_unlock_all(locks);
     return result;
 }
@@ -183,4 +193,5 @@ void captures_after_fork(void)
     for (unsigned i = 0; i < MAX_ORIGINS; i++)
         origins[i] = (struct origin){NULL, NULL};
     atomic_store(&gate_shared.captures, 0);
+    atomic_store(&beginning, 0);
 }

@@ -179,6 +179,7 @@ void burst_tick(struct slot *slot, bool active, uint64_t now);
 uint64_t burst_estimate(struct slot *slot, uint64_t now);
 /* capture.c */
 bool capture_running(void);
+bool capture_possible(void);
 bool stream_captures(void *stream, bool own);
 void captures_after_fork(void);
 /* lease.c: bytes of a slot's limit; charge.h has what only the memory's files need. */

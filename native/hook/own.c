@@ -1,4 +1,5 @@
 /* own.c: contexts as own calls know them, their events, and the lock; see own.h for who owns what. */
+#include "gate.h"
 #include "own.h"
 
 #include <stdlib.h>
@@ -83,21 +84,25 @@ void context_ended(struct gpu_context *context)
     __atomic_store_n(&context->handle, NULL, __ATOMIC_RELEASE);
 }
 
-/* With the lock held: makes the context current and this thread's calls permitted beside captures. */
+/* With the lock held, so that no capture begins meanwhile: makes the context current, if it is not, and this thread's
+ * calls permitted beside captures, if there may be any. */
 bool own_enter(struct own_call *call, struct gpu_context *context)
 {
-    *call = (struct own_call){context->slot, CAPTURE_MODE_RELAXED};
-    if (!context->handle || REAL(cuCtxPushCurrent_v2, void *)(context->handle) != CUDA_SUCCESS)
+    *call = (struct own_call){context->slot, CAPTURE_MODE_RELAXED, gate_context != context->handle, capture_possible()};
+    if (!context->handle || (call->pushed && REAL(cuCtxPushCurrent_v2, void *)(context->handle) != CUDA_SUCCESS))
         return false;
-    REAL(cuThreadExchangeStreamCaptureMode, int *)(&call->mode);
+    if (call->relaxed)
+        REAL(cuThreadExchangeStreamCaptureMode, int *)(&call->mode);
     return true;
 }
 
 void own_leave(struct own_call *call)
 {
     void *popped;
-    REAL(cuThreadExchangeStreamCaptureMode, int *)(&call->mode);
-    REAL(cuCtxPopCurrent_v2, void **)(&popped);
+    if (call->relaxed)
+        REAL(cuThreadExchangeStreamCaptureMode, int *)(&call->mode);
+    if (call->pushed)
+        REAL(cuCtxPopCurrent_v2, void **)(&popped);
 }
 
 /* Everything between begin (YES) and end finds the context alive. BUSY is only answered to the impatient, and to all

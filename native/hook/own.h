@@ -45,6 +45,7 @@ enum own_answer { OWN_YES, OWN_BUSY, OWN_GONE };
 struct own_call {
     struct slot *slot;
     int mode;
+    bool pushed, relaxed;
 };
 
 /* own.c */
