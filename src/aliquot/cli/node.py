@@ -47,6 +47,10 @@ from aliquot.cli.options import emulate_option, not_gpus_option, only_gpus_optio
 @click.option("--display-address", metavar="IP", help="Where pages and metrics are served. [default: 127.0.0.1]")
 @click.option("--display-port", type=int, metavar="N", help="The port for it; 0 serves none. [default: 5678]")
 @click.option("--metric-aliases", metavar="NAMES", help="Other names told too: gpu-manager, hami, hami-legacy.")
+@click.option("--aliyun-unit", metavar="GiB|MiB", help="What aliyun.com/gpu-mem counts. [default: GiB]")
+@click.option("--gpushare-inspect/--no-gpushare-inspect", default=None,
+              help="Whether the node offers aliyun.com/gpu-mem and gpu-count, for kubectl inspect gpushare. [default: no]",
+)  # fmt: skip
 @click.option("--log-format", metavar="text|json", help="How to log, on stderr. [default: text]")
 def node(config: Path | None, print_config: bool, **flags: Any) -> None:
     """Serve this node's GPUs to the pods that were planned on it."""

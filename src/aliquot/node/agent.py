@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from aliquot.kube.api import Api
+from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT
 from aliquot.model.errors import AliquotError
@@ -31,6 +32,7 @@ from aliquot.node.kubelet import PodResources
 from aliquot.node.leaving import Leaving
 from aliquot.node.machine import Machine
 from aliquot.node.outcomes import Outcomes
+from aliquot.node.peers import started
 from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod, Pods
 from aliquot.node.recovering import Recovering
@@ -139,7 +141,10 @@ class Agent:
             self._opened.push_async_callback(holders.close)
             self.holders = holders
             self.seating.offered = lambda: self.machine.only(holders.held)
-        self.outcomes = Outcomes(self.api, self.events)
+        dialects = foreign(aliyun_unit=self.settings.aliyun_unit)
+        self.outcomes = Outcomes(
+            self.api, self.events, started=lambda owner: started(self.pods.get(owner.uid), dialects)
+        )
         self._tasks.last("outcomes", self.outcomes.run())
         self.desk = ShareDesk(self.settings, self.seating, self.pods, self.allotments, self.resources, self._on_outcome)
         held = (self.pods, self.resources, self.allotments, self.seating)

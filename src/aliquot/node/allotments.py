@@ -51,8 +51,8 @@ class Allotments:
         await self._change(lambda: self._by_name | {made.name: made})
         return made.name
 
-    async def settle(self, claim: Claim, ids: Sequence[str], plan: str, driver: str) -> None:
-        """Write down whose a name is, by which plan, and which generation of the driver its container is shown.
+    async def settle(self, claim: Claim, ids: Sequence[str], plan: str, driver: str, env: tuple[str, ...] = ()) -> None:
+        """Write down whose a name is, by which plan, and which driver and variables its container is shown.
 
         Raises:
             CheckpointError: it could not be written.
@@ -61,7 +61,7 @@ class Allotments:
         owner = claim.owner
         after = replace(
             before, uid=owner.uid, namespace=owner.namespace, pod=owner.pod, container=claim.container,
-            plan=plan, driver=driver,
+            plan=plan, driver=driver, env=env,
         )  # fmt: skip
         if after != self._by_name.get(claim.name):
             await self._change(lambda: self._by_name | {after.name: after})

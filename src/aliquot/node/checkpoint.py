@@ -28,8 +28,8 @@ class CheckpointError(AliquotError):
 class Allotment(msgspec.Struct, frozen=True, omit_defaults=True):
     """One answer to Allocate: the CDI device `name` for these ids.
 
-    The owner, the text of the plan that was followed, and the generation of the driver volume that the container is
-    shown (see `volume`), are known once its container has been announced.
+    The owner, the text of the plan that was followed, the generation of the driver volume that the container is shown
+    (see `volume`), and the variables of its pod's dialect are known once its container has been announced.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Allotment(msgspec.Struct, frozen=True, omit_defaults=True):
     container: str = ""
     plan: str = ""
     driver: str = ""
+    env: tuple[str, ...] = ()
 
     @property
     def owner(self) -> PodKey | None:

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import structlog
 
+from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT, PLAN
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
@@ -21,11 +22,12 @@ from aliquot.kube.quantities import parse_count
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
-from aliquot.node.cdi import qualified, write_spec
+from aliquot.node.cdi import Edits, qualified, write_spec
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.devices import DeviceId, device_ids, preferred
 from aliquot.node.identity import Claim, UnknownOwner, identify
 from aliquot.node.kubelet import PodResources, noted
+from aliquot.node.peers import environment
 from aliquot.node.pods import NodePod, Pods
 from aliquot.node.seating import NoSeat, NotYet, Seat, Seating
 from aliquot.node.settings import Settings
@@ -61,6 +63,7 @@ class ShareDesk:
         self._settings = settings
         self._on_outcome = on_outcome
         self._cdi = Path(settings.cdi_dir)
+        self._dialects = foreign(aliyun_unit=settings.aliyun_unit)
 
     def devices(self) -> list[DeviceId]:
         """See `plugin.Desk`; while the agent is not fit to serve, none is healthy."""
@@ -120,8 +123,9 @@ class ShareDesk:
         """
         try:
             plan, text = self._plan(claim)
-            seat = await asyncio.to_thread(self._seat, claim, plan)
-            await self.allotments.settle(claim, ids, text, seat.driver)
+            env = self._environment(claim, plan)
+            seat = await asyncio.to_thread(self._seat, claim, plan, env)
+            await self.allotments.settle(claim, ids, text, seat.driver, env)
         except NotYet as error:
             await self._on_outcome(claim.owner, claim.container, "waits", str(error))
             raise
@@ -149,10 +153,17 @@ class ShareDesk:
             )
         return plan, text
 
-    def _seat(self, claim: Claim, plan: PodPlan) -> Seat:
+    def _environment(self, claim: Claim, plan: PodPlan) -> tuple[str, ...]:
+        """The variables of the pod's dialect: those that the container had at its first start."""
+        settled = self.allotments.get(claim.name)
+        if settled is not None and settled.plan:
+            return settled.env
+        return environment(self.pods.get(claim.owner.uid), claim.container, plan, self.seating.machine, self._dialects)
+
+    def _seat(self, claim: Claim, plan: PodPlan, env: tuple[str, ...]) -> Seat:
         settled = self.allotments.get(claim.name)
         seat = self.seating.take(claim.owner, claim.container, plan, driver=settled.driver if settled else "")
-        write_spec(self._cdi, claim.name, seat.edits)
+        write_spec(self._cdi, claim.name, seat.edits + Edits(env))
         return seat
 
     def _planned(self, pod: NodePod, container: str) -> list[int]:

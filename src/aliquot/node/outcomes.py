@@ -2,12 +2,13 @@
 
 Bad news is written at once, and so is its end; good news when things have calmed down. Every write to a pod is told to
 everybody who watches pods, and when many pods start together that work would come in the way of their start. An outcome
-that is told again, as while a container waits for its share, is written once.
+that is told again, as while a container waits for its share, is written once. With the good news go the annotations by
+which the tools of another project know that a pod of theirs has its devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from aliquot.kube.clock import Clock, RealClock
@@ -37,10 +38,18 @@ class Patches(Protocol):
 class Outcomes:
     """Tells outcomes for as long as `run` runs; what it has not written at its end is not written."""
 
-    def __init__(self, api: Patches, events: Events, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        api: Patches,
+        events: Events,
+        clock: Clock | None = None,
+        started: Callable[[PodKey], Mapping[str, str]] = lambda owner: {},
+    ) -> None:
         self._api = api
         self._events = events
         self._clock = clock or RealClock()
+        self._started = started
+        self._seated: set[PodKey] = set()
         self._told: dict[PodKey, dict[str, str]] = {}
         self._written: dict[PodKey, str] = {}
         self._due_s: dict[PodKey, float] = {}
@@ -48,6 +57,8 @@ class Outcomes:
     async def tell(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
         """What became of a container that was announced."""
         self._told.setdefault(owner, {})[container] = f"{container}: {outcome}" + (f" ({why})" if why else "")
+        if outcome == "seated":
+            self._seated.add(owner)
         wait_s = GOOD_NEWS_S if outcome == "seated" and owner not in self._written else 0.0
         due_s = self._clock.monotonic_s() + wait_s
         self._due_s[owner] = min(due_s, self._due_s.get(owner, due_s))
@@ -58,6 +69,7 @@ class Outcomes:
 
     def forget(self, owner: PodKey) -> None:
         """The pod is over."""
+        self._seated.discard(owner)
         for known in (self._told, self._written, self._due_s):
             known.pop(owner, None)
 
@@ -78,7 +90,8 @@ class Outcomes:
         text = "; ".join(self._told.get(owner, {}).values())[:STATUS_BYTES]
         if text == self._written.get(owner, ""):
             return
-        body = {"metadata": {"uid": owner.uid, "annotations": {PLAN_STATUS: text}}}
+        theirs = self._started(owner) if owner in self._seated else {}
+        body = {"metadata": {"uid": owner.uid, "annotations": {PLAN_STATUS: text, **theirs}}}
         try:
             await self._api.patch(PODS, owner.pod, body, namespace=owner.namespace)
         except (NotFound, Conflict):

@@ -12,7 +12,7 @@ from aliquot.kube.names import PLAN
 from aliquot.kube.plan import read_plan
 from aliquot.model.errors import AliquotError
 from aliquot.node.allotments import Allotments
-from aliquot.node.cdi import write_spec
+from aliquot.node.cdi import Edits, write_spec
 from aliquot.node.checkpoint import Allotment, read_checkpoint
 from aliquot.node.events import Events
 from aliquot.node.kubelet import PodResources, noted
@@ -85,7 +85,7 @@ class Recovering:
             assert plan is not None
             had = allotment.driver
             seat = await asyncio.to_thread(self._seating.take, owner, allotment.container, plan, driver=had, again=True)
-            write_spec(self._cdi, allotment.name, seat.edits)
+            write_spec(self._cdi, allotment.name, seat.edits + Edits(allotment.env))
         except (AliquotError, OSError) as error:
             _LOG.warning("not-seated-again", pod=str(owner), container=allotment.container, why=str(error))
             text = f"container {allotment.container}: {error}"

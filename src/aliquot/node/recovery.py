@@ -81,7 +81,7 @@ def _by_kubelet(
                 told.append(
                     f"{name} is {entry.container}'s of pod uid {entry.uid} with kubelet, {made.owner}'s with us"
                 )
-                made = replace(made, uid="", namespace="", pod="", container="", plan="", driver="")
+                made = replace(made, uid="", namespace="", pod="", container="", plan="", driver="", env=())
             known = pods.get(entry.uid) if pods is not None else None
             if not made.uid and known is not None:
                 key = known.key

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from aliquot.kube.dialects.aliyun import Unit
 from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.model.errors import UserError
 
@@ -31,6 +32,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gpus: str = "own"
     only_gpus: str = ""
     not_gpus: str = ""
+    aliyun_unit: Unit = "GiB"
+    gpushare_inspect: bool = False
     holder_namespace: str = "kube-system"
     runtime_dir: str = "/run/aliquot"
     state_dir: str = "/var/lib/aliquot"

@@ -23,10 +23,10 @@ import msgspec
 
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
-from aliquot.kube.dialects import FOREIGN, read
+from aliquot.kube.dialects import FOREIGN, of_origin, read
 from aliquot.kube.dialects.base import DeviceFacts, Dialect
 from aliquot.kube.errors import Busy, KubeError, NotFound, Unreachable
-from aliquot.kube.names import DIALECT, PLAN
+from aliquot.kube.names import PLAN
 from aliquot.kube.objects import Binding, Meta, ObjectReference, Pod
 from aliquot.kube.plan import write_plan
 from aliquot.kube.reflector import Change
@@ -171,8 +171,7 @@ class Binder:
 
     def _annotations(self, pod: Pod, hold: Hold) -> dict[str, str]:
         """The plan, and what the tools of the pod's dialect look for."""
-        name = pod.metadata.annotations.get(DIALECT, "")
-        dialect = self.dialects.get(name) or next((d for d in self.dialects.values() if d.speaks(pod)), None)
+        dialect = of_origin(pod, self.dialects)
         theirs: dict[str, str] = {}
         if dialect is not None:
             now_ns = int(self.clock.wall().timestamp() * 10**9)

@@ -16,7 +16,7 @@ import msgspec
 
 from aliquot.arbiter.client import ArbiterClient
 from aliquot.driver import emulation
-from aliquot.kube.names import GPU_PERCENT, PLAN
+from aliquot.kube.names import GPU_PERCENT, PLAN, PREFIX
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.requests import Slice
 from aliquot.node.allotments import Allotments
@@ -133,8 +133,8 @@ class Room:
         assert self.arbiter.stdout
         self.arbiter.stdout.close()
 
-    def pod(self, name: str, gpu: int, milli: int, mib: int, *, late: bool = False) -> PodPlan:
-        """A pod of one container with a plan."""
+    def pod(self, name: str, gpu: int, milli: int, mib: int, *, late: bool = False, **notes: str) -> PodPlan:
+        """A pod of one container with a plan; `notes` are further annotations, `aliquot.dev/` being left out."""
         piece = Slice(self.machine.gpus[gpu].uuid, milli, 1000, mib)  # type: ignore[arg-type]
         plan = PodPlan(NODE, {"main": ContainerPlan((piece,))})
         limits = {GPU_PERCENT: str(milli // 10)}
@@ -143,7 +143,7 @@ class Room:
                 "name": name,
                 "namespace": "ns",
                 "uid": f"uid-{name}",
-                "annotations": {PLAN: write_plan(plan)},
+                "annotations": {PLAN: write_plan(plan)} | {f"{PREFIX}{key}": text for key, text in notes.items()},
             },
             "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
         }

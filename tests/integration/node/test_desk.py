@@ -57,6 +57,24 @@ def test_a_container_gets_the_device_node_of_its_plans_gpu():
     assert str(room.settings.emulated / "dev/nvidia6") == nodes[-1]["hostPath"]
 
 
+def test_a_container_has_the_variables_of_its_pods_own_dialect(room: Room):
+    """gpushare's programs compute their part of the memory from two variables; other pods do not have them."""
+    room.pod("gpushare", 1, 10, 3072, dialect="aliyun")
+    room.pod("plain", 1, 100, 1024)
+    devices = {name: room.admit(name, size) for name, size in (("gpushare", 1), ("plain", 10))}
+    for name in devices:
+        room.start(name)
+    theirs = [line for line in room.edits(devices["gpushare"])["env"] if line.startswith("ALIYUN")]
+
+    assert ["_IDX=1", "_POD=3", "_CONTAINER=3", "_DEV=16"] == [
+        line.removeprefix("ALIYUN_COM_GPU_MEM") for line in theirs
+    ]
+    assert not [line for line in room.edits(devices["plain"])["env"] if line.startswith("ALIYUN")]
+    assert [("ns/plain", ()), ("ns/gpushare", tuple(theirs))] == sorted(
+        ((str(a.owner), a.env) for a in read_checkpoint(room.settings.checkpoint)[0].allotments), key=lambda one: one[1]
+    )
+
+
 def test_nothing_is_told_before_it_is_on_disk(room: Room):
     """The name that Allocate answers with is in the checkpoint, and so is its owner once the container starts."""
     room.pod("a", 1, 300, 1024)

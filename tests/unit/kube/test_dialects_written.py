@@ -77,6 +77,19 @@ def test_hamis_annotations_are_written():
     } == FOREIGN["hami"].environment(made, "main", plan, DEVICES)
 
 
+def test_pods_whose_containers_have_their_devices_are_marked_as_their_project_marks_them():
+    """gpushare and gpu-manager turn a flag from false to true when the device plugin has allocated; HAMi has none."""
+    made = pod(limits("main", {"aliyun.com/gpu-mem": 3}))
+    plan = planned(main=[("GPU-b", 10, 3072)])
+    before = {name: FOREIGN[name].planned(made, plan, DEVICES, NOW) for name in FOREIGN}
+    after = {name: FOREIGN[name].started(made) for name in FOREIGN}
+
+    assert {"aliyun": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}, "tencent": {"tencent.com/gpu-assigned": "true"}} == {
+        name: notes for name, notes in after.items() if notes
+    }
+    assert {"false"} == {before[name][key] for name, notes in after.items() for key in notes}
+
+
 def test_inspect_is_gpushares_byte_for_byte():
     """Order of fields, empty lists and the absence of spaces are those of Go's encoder on gpushare's structs."""
     nodes = [

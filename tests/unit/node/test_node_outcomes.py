@@ -21,7 +21,8 @@ class Scene:
         self.fails: KubeError | None = None
         self.written: list[tuple[str, str]] = []
         self.warned: list[str] = []
-        self.outcomes = Outcomes(self, self, self)  # type: ignore[arg-type]
+        self.theirs: list[dict[str, str]] = []
+        self.outcomes = Outcomes(self, self, self, started=lambda owner: {"theirs/assigned": "true"})  # type: ignore[arg-type]
 
     def monotonic_s(self) -> float:
         return self.now_s
@@ -30,7 +31,9 @@ class Scene:
         if self.fails is not None:
             raise self.fails
         assert body["metadata"]["uid"]
-        self.written.append((f"{namespace}/{name}", body["metadata"]["annotations"][PLAN_STATUS]))
+        notes = dict(body["metadata"]["annotations"])
+        self.written.append((f"{namespace}/{name}", notes.pop(PLAN_STATUS)))
+        self.theirs.append(notes)
         return None
 
     async def about_pod(self, namespace: str, name: str, uid: str, reason: str, message: str, kind: str) -> None:
@@ -55,6 +58,17 @@ def test_good_news_waits_until_a_crowd_has_started_and_is_one_write_for_a_pod():
 
     assert [("default/a", "main: seated; side: seated")] == scene.after(1)
     assert [] == scene.warned
+
+
+def test_tools_of_other_projects_are_told_that_a_pod_has_its_devices_once_it_has():
+    """A pod that waits for its share does not carry the annotations by which its project marks those that have it."""
+    scene = Scene()
+    scene.tell("main", "waits", "the arbiter is away")
+    scene.after()
+    scene.tell("main", "seated")
+    scene.after(GOOD_NEWS_S)
+
+    assert [{}, {"theirs/assigned": "true"}] == scene.theirs
 
 
 def test_bad_news_is_told_at_once_and_so_is_its_end():

@@ -34,6 +34,12 @@ def foreign(*, aliyun_unit: Unit = "GiB") -> Mapping[str, Dialect]:
 FOREIGN: Final = foreign()
 
 
+def of_origin(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
+    """The project in whose words the pod was created, also after it was rewritten; None for Aliquot's own."""
+    named = others.get(pod.metadata.annotations.get(names.DIALECT, ""))
+    return named or next((dialect for dialect in others.values() if dialect.speaks(pod)), None)
+
+
 def spoken(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
     """Whose words the pod is written in; None when it asks for no GPU.
 

@@ -112,7 +112,8 @@ class Aliyun(Foreign):
     ) -> dict[str, str]:
         """What gpushare's device plugin sets."""
         device = _first_device(plan, devices)
-        own = next((c for c in pod.spec.containers if c.name == container), None)
+        everyone = [*pod.spec.init_containers, *pod.spec.containers]
+        own = next((c for c in everyone if c.name == container), None)
         if device is None or own is None:
             return {}
         return {
@@ -121,6 +122,10 @@ class Aliyun(Foreign):
             CONTAINER: str(asked(own, MEMORY) or self._planned(plan, container)),
             DEV: str(device.memory_mib // self.unit_mib),
         }
+
+    def started(self, pod: Pod) -> dict[str, str]:
+        """What gpushare's device plugin writes when it allocates."""
+        return {ASSIGNED: "true"}
 
     def _pod_total(self, pod: Pod, plan: PodPlan) -> int:
         """What the pod asks for; from the plan where admission has put our words in the place of these."""

@@ -90,9 +90,17 @@ class Dialect(Protocol):
         """Variables that programs written for the project look for in that container."""
         ...
 
+    def started(self, pod: Pod) -> dict[str, str]:
+        """Annotations that the project's device plugin writes when it has given a container of the pod its devices."""
+        ...
+
 
 class Foreign:
     """What most dialects have in common: nothing is expected on a placed pod or in its containers."""
+
+    def started(self, pod: Pod) -> dict[str, str]:
+        """Nothing."""
+        return {}
 
     def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, DeviceFacts], now_ns: int) -> dict[str, str]:
         """Nothing."""

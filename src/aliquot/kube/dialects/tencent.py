@@ -21,6 +21,7 @@ from aliquot.model.requests import GpuRequest
 
 CORE: Final = "tencent.com/vcuda-core"
 MEMORY: Final = "tencent.com/vcuda-memory"
+ASSIGNED: Final = "tencent.com/gpu-assigned"
 LIMIT: Final = "tencent.com/vcuda-core-limit"
 MODEL: Final = "gaia.tencent.com/gpu-model"
 BLOCK_MIB: Final = 256
@@ -76,13 +77,17 @@ class Tencent(Foreign):
         found = {
             "tencent.com/predicate-time": str(now_ns),
             "tencent.com/predicate-node": plan.node,
-            "tencent.com/gpu-assigned": "false",
+            ASSIGNED: "false",
         }
         for place, container in enumerate(pod.spec.containers):
             if given := plan.containers.get(container.name):
                 numbers = ",".join(str(devices[s.gpu].index) for s in given.slices)
                 found[f"tencent.com/predicate-gpu-idx-{place}"] = numbers
         return found
+
+    def started(self, pod: Pod) -> dict[str, str]:
+        """What gpu-manager writes when it has allocated."""
+        return {ASSIGNED: "true"}
 
 
 def _limit(pod: Pod, faults: list[str]) -> int | None:
