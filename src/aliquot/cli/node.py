@@ -49,7 +49,7 @@ from aliquot.cli.options import emulate_option, not_gpus_option, only_gpus_optio
 @click.option("--metric-aliases", metavar="NAMES", help="Other names told too: gpu-manager, hami, hami-legacy.")
 @click.option("--aliyun-unit", metavar="GiB|MiB", help="What aliyun.com/gpu-mem counts. [default: GiB]")
 @click.option("--gpushare-inspect/--no-gpushare-inspect", default=None,
-              help="Whether the node offers aliyun.com/gpu-mem and gpu-count, for kubectl inspect gpushare. [default: no]",
+              help="Offer aliyun.com/gpu-mem and gpu-count, which kubectl inspect gpushare reads. [default: no]",
 )  # fmt: skip
 @click.option("--log-format", metavar="text|json", help="How to log, on stderr. [default: text]")
 def node(config: Path | None, print_config: bool, **flags: Any) -> None:

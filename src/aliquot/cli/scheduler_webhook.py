@@ -26,13 +26,21 @@ class Hook:
     names: tuple[str, ...]
     default_limit_milli: int | None
     pod_scheduler: str
+    gpushare_inspect: bool
 
     def settings(self, namespace: str) -> WebhookSettings:
         """For a webhook whose certificate is kept in `namespace`."""
         from aliquot.scheduler.webhook.server import WebhookSettings
 
         return WebhookSettings(
-            self.host, self.port, namespace, self.service, self.names, self.default_limit_milli, self.pod_scheduler
+            self.host,
+            self.port,
+            namespace,
+            self.service,
+            self.names,
+            self.default_limit_milli,
+            self.pod_scheduler,
+            self.gpushare_inspect,
         )
 
 
@@ -48,13 +56,14 @@ def webhook_options(address: Address) -> Decorator:
             webhook_name: tuple[str, ...],
             default_gpu_limit: str,
             pod_scheduler: str,
+            gpushare_inspect: bool,
             **given: Any,
         ) -> Any:
             from aliquot.model.quantities import parse_milli
 
             host, port = address(webhook, "--webhook") if webhook else ("", -1)
             limit = parse_milli(default_gpu_limit) if default_gpu_limit else None
-            hook = Hook(host, port, webhook_service, webhook_name, limit, pod_scheduler)
+            hook = Hook(host, port, webhook_service, webhook_name, limit, pod_scheduler, gpushare_inspect)
             return command(*args, hook=hook, **given)
 
         made: Any = wrapped
@@ -74,5 +83,10 @@ _OPTIONS: Final[tuple[Decorator, ...]] = (
         "--pod-scheduler",
         default="",
         help="schedulerName of pods that ask for a GPU and name no scheduler; they keep the default one without it.",
+    ),
+    click.option(
+        "--gpushare-inspect",
+        is_flag=True,
+        help="Keep aliyun.com/gpu-mem on pods for kubectl inspect gpushare; nodes must offer it (aliquot node).",
     ),
 )

@@ -38,7 +38,7 @@ from aliquot.node.pods import NodePod, Pods
 from aliquot.node.recovering import Recovering
 from aliquot.node.seating import Seating
 from aliquot.node.settings import Settings
-from aliquot.node.status import NodeStatus
+from aliquot.node.status import OF_GPUSHARE, OWN, NodeStatus, resources_of
 from aliquot.node.tasks import Tasks, every
 from aliquot.node.telling.server import PortTaken, application, serving
 from aliquot.node.telling.wiring import tell_pods, telling_of
@@ -72,7 +72,7 @@ class Agent:
         self.api = api
         self.node = settings.name
         self.events = Events(api, self.node)
-        self.status = NodeStatus(api, self.node)
+        self.status = NodeStatus(api, self.node, (*OWN, *OF_GPUSHARE) if settings.gpushare_inspect else OWN)
         self.allotments = Allotments(settings.checkpoint, self.node)
         self.resources = PodResources(settings.pod_resources)
         self.sick: dict[GpuUuid, str] = {}
@@ -264,7 +264,7 @@ class Agent:
     async def _describe(self) -> None:
         offered, labels = self.seating.offered(), self.settings.node_labels
         await self.status.describe(self.machine, self.sick, offered=offered, labels=labels)
-        await self.status.advertise(self._memory_mib())
+        await self.status.advertise(self._resources())
 
     async def _look_at_holders(self) -> None:
         """GPUs come from the stock plugin and go back to it."""
@@ -276,11 +276,12 @@ class Agent:
         if lost:
             await tell_taken(self.seating.seats.values(), lost, self.events)
 
-    def _memory_mib(self) -> int | None:
-        """What the node has to give; None while nothing may be given, or kubelet would refuse who comes for it."""
+    def _resources(self) -> dict[str, int]:
+        """What the node has to give; nothing while kubelet would refuse who comes for it."""
         if self.desk.unfit or not self.plugin.listed:
-            return None
-        return sum(gpu.memory_mib for gpu in self.seating.offered().gpus if GpuUuid(gpu.uuid) not in self.sick)
+            return {}
+        well = [gpu for gpu in self.seating.offered().gpus if GpuUuid(gpu.uuid) not in self.sick]
+        return resources_of(well, self.settings.aliyun_unit if self.settings.gpushare_inspect else None)
 
     def _gone(self, pod: NodePod) -> None:
         """A pod has ended or was deleted: its seats, names and files go."""
@@ -300,7 +301,7 @@ class Agent:
         """End every part, and withdraw what only the agent can withdraw; tenants keep what they have."""
         await self._tasks.end()  # first, or one of them would advertise again
         with contextlib.suppress(KubeError, TimeoutError):
-            await asyncio.wait_for(self.status.advertise(None), 3)
+            await asyncio.wait_for(self.status.advertise({}), 3)
         await self._opened.aclose()
         await self.resources.close()
         _LOG.info("ended", node=self.node)

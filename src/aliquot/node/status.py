@@ -1,15 +1,24 @@
-"""What the node says of its GPUs: the resource `aliquot.dev/gpu-memory`, labels, the annotation with the devices."""
+"""What the node says of its GPUs: resources that no device plugin counts, labels, the annotation with the devices.
+
+Besides `aliquot.dev/gpu-memory` these are, on request, the two that `kubectl inspect gpushare` reads of a node:
+`aliyun.com/gpu-mem`, in units of each GPU, and `aliyun.com/gpu-count`.
+
+Source: gpushare-device-plugin cmd/inspect/nodeinfo.go.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import structlog
 
+from aliquot.driver.discovery import Gpu
 from aliquot.kube import names
 from aliquot.kube.api import Api
+from aliquot.kube.dialects import aliyun
+from aliquot.kube.dialects.aliyun import UNIT_MIB, Unit
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.objects import Node
 from aliquot.kube.quantities import parse_quantity
@@ -21,6 +30,8 @@ from aliquot.node.machine import Machine
 
 _LOG: Final = structlog.get_logger("aliquot.node")
 MIB: Final = 1 << 20
+OWN: Final = (names.GPU_MEMORY,)
+OF_GPUSHARE: Final = (aliyun.MEMORY, aliyun.COUNT)
 _NO_LABEL: Final = re.compile(r"[^A-Za-z0-9._-]+")
 LABEL_LENGTH: Final = 63
 
@@ -52,13 +63,22 @@ def described(machine: Machine, sick: Mapping[GpuUuid, str]) -> str:
     return write_inventory(Inventory(devices, machine.topology if devices else None, unhealthy))
 
 
-class NodeStatus:
-    """Keeps the node's own words up to date; `memory_mib` None withdraws the resource."""
+def resources_of(gpus: Sequence[Gpu], aliyun_unit: Unit | None = None) -> dict[str, int]:
+    """The resources that these GPUs make up; with a unit also those of gpushare."""
+    found = {names.GPU_MEMORY: sum(gpu.memory_mib for gpu in gpus) * MIB}
+    if aliyun_unit is not None:
+        unit_mib = UNIT_MIB[aliyun_unit]
+        found |= {aliyun.MEMORY: sum(gpu.memory_mib // unit_mib for gpu in gpus), aliyun.COUNT: len(gpus)}
+    return found
 
-    def __init__(self, api: Api, node: str) -> None:
+
+class NodeStatus:
+    """Keeps what the node says of itself up to date; of its resources only those named in `managed`."""
+
+    def __init__(self, api: Api, node: str, managed: Sequence[str] = OWN) -> None:
         self._api = api
         self._node = node
-        self._memory_mib: int | None = None
+        self._managed = managed
         self._now: Node | None = None
         self.reflector = Reflector(api, NODES, self._changed, selectors={"fieldSelector": f"metadata.name={node}"})
 
@@ -80,20 +100,19 @@ class NodeStatus:
         self._now = await self._api.patch(NODES, self._node, {"metadata": wanted})
         return True
 
-    async def advertise(self, memory_mib: int | None) -> bool:
-        """Say how much GPU memory the node has; whether anything had to be written.
+    async def advertise(self, resources: Mapping[str, int]) -> bool:
+        """Offer these of the managed resources and withdraw the others; whether anything had to be written.
 
         Raises:
             KubeError: the API server refuses or is not there.
         """
-        self._memory_mib = memory_mib
-        if self._now is not None and self._shown(self._now) == memory_mib:
+        shown = None if self._now is None else self._shown(self._now)
+        wanted = dict(resources)
+        if shown == wanted:
             return False
-        value = None if memory_mib is None else str(memory_mib * MIB)
-        self._now = await self._api.patch(
-            NODES, self._node, {"status": {"capacity": {names.GPU_MEMORY: value}}}, sub="status"
-        )
-        _LOG.info("gpu-memory", mib=memory_mib)
+        capacity = {name: str(wanted[name]) if name in wanted else None for name in self._managed}
+        self._now = await self._api.patch(NODES, self._node, {"status": {"capacity": capacity}}, sub="status")
+        _LOG.info("capacity", **wanted)
         return True
 
     @property
@@ -113,7 +132,6 @@ class NodeStatus:
     def _changed(self, change: Change[Node]) -> None:
         self._now = None if change.kind == "deleted" else change.object
 
-    @staticmethod
-    def _shown(node: Node) -> int | None:
-        value = node.status.capacity.get(names.GPU_MEMORY)
-        return None if value is None else int(parse_quantity(value)) // MIB
+    def _shown(self, node: Node) -> dict[str, int]:
+        capacity = node.status.capacity
+        return {name: int(parse_quantity(capacity[name])) for name in self._managed if name in capacity}

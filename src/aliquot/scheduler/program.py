@@ -17,7 +17,7 @@ import uvicorn
 from aliquot.driver.kernels import use_kernels
 from aliquot.kube.api import Api
 from aliquot.kube.custom import GPUQUOTAS, GPUQuota
-from aliquot.kube.dialects import foreign
+from aliquot.kube.dialects import aliyun, foreign
 from aliquot.kube.dialects.aliyun import Unit
 from aliquot.kube.errors import KubeError
 from aliquot.kube.leases import Elector
@@ -114,6 +114,7 @@ class Scheduler:
             lambda namespace: self.books.cluster.usage(namespace),
             settings.operator.mode == "own",
             settings.webhook.default_limit_milli,
+            frozenset({aliyun.MEMORY} if settings.webhook.gpushare_inspect else ()),
             settings.webhook.pod_scheduler,
         )
         self.webhook = Webhook(self.api, settings.webhook, admission, self.leads)

@@ -239,7 +239,7 @@ class Extender:
         ]
 
     async def _gpushare(self, request: Request) -> Response:
-        """gpushare's own inspect, for its kubectl plugin."""
+        """The inspect of gpushare's own extender."""
         wanted = request.path_params.get("node", "")
         known = sorted(self.books.cluster.index)
         error = f"node {wanted} is not known" if wanted and wanted not in known else ""

@@ -116,6 +116,19 @@ def test_memory_is_offered_only_while_kubelet_has_the_devices(agent: Agent, serv
     assert str(16384 << 20) == server.node["status"]["capacity"][GPU_MEMORY]
 
 
+def test_gpushares_resources_are_offered_on_request_and_otherwise_left_to_others(server: Server):
+    """A node counts whole units of each GPU; without the request another plugin's resource of that name stays."""
+    for wanted in (False, True):
+        agent = Agent(Settings(node_name="node-1", gpushare_inspect=wanted), cast("Api", server))
+        agent.machine, agent.seating, agent.desk, agent.plugin = MACHINE, Seats(), Desk(), Plugin()  # type: ignore[assignment]
+        server.node["status"]["capacity"] = {"aliyun.com/gpu-mem": "7"}
+        asyncio.run(agent._look())
+        capacity = {name: value for name, value in server.node["status"]["capacity"].items() if "aliyun" in name}
+        assert (
+            {"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"} if wanted else {"aliyun.com/gpu-mem": "7"}
+        ) == capacity
+
+
 def test_a_node_that_shows_it_is_left_alone_and_one_made_anew_is_told(agent: Agent, server: Server):
     """Each look compares with what the watch brought last."""
     asyncio.run(agent._look())

@@ -43,6 +43,7 @@ CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 Unit = Literal["GiB", "MiB"]
+UNIT_MIB: Final[Mapping[Unit, int]] = {"GiB": 1024, "MiB": 1}
 
 
 class Aliyun(Foreign):
@@ -52,7 +53,7 @@ class Aliyun(Foreign):
     owned = Owned(frozenset({MEMORY}), ("ALIYUN_COM_GPU_MEM_",), (), ())
 
     def __init__(self, unit: Unit = "GiB") -> None:
-        self.unit_mib = 1024 if unit == "GiB" else 1
+        self.unit_mib = UNIT_MIB[unit]
 
     def speaks(self, pod: Pod) -> bool:
         """A container names the resource."""
@@ -179,7 +180,7 @@ def inspect(
 
     `nodes` are (name, devices, pods on them), listed by name; what pods of other dialects hold is rounded up to units.
     """
-    unit_mib = 1024 if unit == "GiB" else 1
+    unit_mib = UNIT_MIB[unit]
     found = []
     for name, devices, used in sorted(nodes, key=lambda node: node[0]):
         everyone = list(used)

@@ -55,6 +55,8 @@ class Admission:
     usage: Callable[[str], Usage] = lambda namespace: {}
     whole: bool = True
     default_limit_milli: int | None = None
+    kept: frozenset[str] = frozenset()
+    """Resources of other projects that stay on a pod beside ours, for tools that read them there."""
     pod_scheduler: str = ""
     """Name of the scheduler for pods that leave it open; empty where the cluster's default one asks Aliquot."""
 
@@ -102,7 +104,7 @@ class Admission:
             words.resources = {c.container: dict(resources_for(c)) for c in ask.containers}
         else:
             owned = dialect.owned
-            strip(document, Owned(owned.resources, (), (), owned.node_selector, owned.schedulers))
+            strip(document, Owned(owned.resources - self.kept, (), (), owned.node_selector, owned.schedulers))
             words = NATIVE.write(ask)
             words.annotations[names.DIALECT] = dialect.name
         words.annotations |= self._default_limits(pod, ask)

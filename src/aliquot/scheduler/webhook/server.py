@@ -45,6 +45,8 @@ class WebhookSettings:
     also_named: tuple[str, ...] = ()
     default_limit_milli: int | None = None
     pod_scheduler: str = ""
+    gpushare_inspect: bool = False
+    """Keep `aliyun.com/gpu-mem` on pods, as `kubectl inspect gpushare` reads it there."""
 
     @property
     def names(self) -> tuple[str, ...]:
