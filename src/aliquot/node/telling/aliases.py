@@ -1,13 +1,15 @@
 """The same facts under the names that dashboards made for other programs read.
 
 Sources: gpu-manager, its metrics service (utilization in hundredths of a card, requests in cards, memory in MiB; one
-line for each card and one with the value `total`); HAMi, vGPUmonitor (`hami_*` since 2.9, the older names before it).
+line for each card and one with the value `total`); HAMi, cmd/vGPUmonitor/metrics.go and cmd/scheduler/metrics.go
+(`hami_*` since 2.9, with the label `node` on a GPU's metrics since 2.10; the older names before that). What HAMi's
+scheduler tells of a GPU is told by the node here, which knows the same.
 A name whose fact does not exist here, such as HAMi's module memory, is left out rather than told as 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -16,8 +18,10 @@ from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 
 _MIB: Final = 1 << 20
 _POD: Final = ("pod_name", "namespace", "node", "container_name")
-_HAMI_CONTAINER: Final = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
-_HAMI_HOST: Final = ("deviceidx", "deviceuuid", "devicetype")
+_HAMI_CONTAINER: Final = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
+_HAMI_HOST: Final = ("node", "device_index", "device_uuid", "device_type")
+_LEGACY_CONTAINER: Final = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
+_LEGACY_HOST: Final = ("deviceidx", "deviceuuid", "devicetype")
 
 
 def gpu_manager(facts: NodeFacts) -> Iterable[Metric]:
@@ -44,7 +48,7 @@ def gpu_manager(facts: NodeFacts) -> Iterable[Metric]:
 
 
 def hami(facts: NodeFacts) -> Iterable[Metric]:
-    """HAMi's monitor since 2.9."""
+    """HAMi's monitor and scheduler since 2.9."""
     names = (
         "hami_vgpu_memory_used_bytes",
         "hami_vgpu_memory_limit_bytes",
@@ -52,12 +56,13 @@ def hami(facts: NodeFacts) -> Iterable[Metric]:
         "hami_host_gpu_memory_used_bytes",
         "hami_host_gpu_utilization_ratio",
     )
-    yield from _hami(facts, names)
+    yield from _hami(facts, names, _HAMI_CONTAINER, lambda gpu: _hami_host(facts, gpu), _HAMI_HOST)
     context = GaugeMetricFamily("hami_vgpu_memory_context_bytes", "Memory of contexts", labels=_HAMI_CONTAINER)
     for gpu in facts.gpus:
         for use in gpu.uses:
             context.add_metric(_hami_labels(gpu, use), use.status.memory_context_mib * _MIB)
     yield context
+    yield from _hami_allocated(facts)
 
 
 def hami_legacy(facts: NodeFacts) -> Iterable[Metric]:
@@ -69,23 +74,58 @@ def hami_legacy(facts: NodeFacts) -> Iterable[Metric]:
         "HostGPUMemoryUsage",
         "HostCoreUtilization",
     )
-    yield from _hami(facts, names)
+    yield from _hami(facts, names, _LEGACY_CONTAINER, lambda gpu: [str(gpu.index), gpu.uuid, gpu.model], _LEGACY_HOST)
 
 
-def _hami(facts: NodeFacts, names: tuple[str, str, str, str, str]) -> Iterable[Metric]:
+def _hami(
+    facts: NodeFacts,
+    names: tuple[str, str, str, str, str],
+    of_container: Sequence[str],
+    host: Callable[[GpuUse], list[str]],
+    of_host: Sequence[str],
+) -> Iterable[Metric]:
     """Utilization is told in hundredths under all of HAMi's names, those that end in `ratio` too, as HAMi does."""
-    used, limit, util = (GaugeMetricFamily(name, "As HAMi tells it", labels=_HAMI_CONTAINER) for name in names[:3])
-    host_used, host_util = (GaugeMetricFamily(name, "As HAMi tells it", labels=_HAMI_HOST) for name in names[3:])
+    used, limit, util = (GaugeMetricFamily(name, "As HAMi tells it", labels=of_container) for name in names[:3])
+    host_used, host_util = (GaugeMetricFamily(name, "As HAMi tells it", labels=of_host) for name in names[3:])
     for gpu in facts.gpus:
-        host = [str(gpu.index), gpu.uuid, gpu.model]
-        host_used.add_metric(host, gpu.memory_used_mib * _MIB)
-        host_util.add_metric(host, 100 * gpu.busy)
+        host_used.add_metric(host(gpu), gpu.memory_used_mib * _MIB)
+        host_util.add_metric(host(gpu), 100 * gpu.busy)
         for use in gpu.uses:
             labels = _hami_labels(gpu, use)
             used.add_metric(labels, use.status.memory_used_mib * _MIB)
             limit.add_metric(labels, use.status.memory_limit_mib * _MIB)
             util.add_metric(labels, 100 * use.status.usage)
     yield from (used, limit, util, host_used, host_util)
+
+
+def _hami_allocated(facts: NodeFacts) -> Iterable[Metric]:
+    """What is promised of each GPU; the memory's ratio is a fraction, the cores' in hundredths, as HAMi tells them."""
+    where = ("node", "device_uuid", "device_index")
+    kinds = {
+        "hami_gpu_memory_limit_bytes": ("Memory of a GPU", (*where, "device_type")),
+        "hami_gpu_memory_allocated_bytes": ("Memory promised", (*where, "device_cores", "device_type")),
+        "hami_gpu_shared_count": ("Containers that share a GPU", (*where, "device_type")),
+        "hami_gpu_core_allocated_ratio": ("Compute promised, of 100", (*where, "device_type")),
+        "hami_node_gpu_memory_allocated_ratio": ("Part of the memory that is promised", where),
+    }
+    found = [GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in kinds.items()]
+    for gpu in facts.gpus:
+        node, index, uuid, kind = _hami_host(facts, gpu)
+        promised_mib = sum(use.status.memory_limit_mib for use in gpu.uses)
+        values: tuple[tuple[float, list[str]], ...] = (
+            (gpu.memory_mib * _MIB, [kind]),
+            (promised_mib * _MIB, ["100", kind]),
+            (len(gpu.uses), [kind]),
+            (sum(use.status.request_milli for use in gpu.uses) / 10, [kind]),
+            (promised_mib / gpu.memory_mib, []),
+        )
+        for family, (value, more) in zip(found, values, strict=True):
+            family.add_metric([node, uuid, index, *more], value)
+    yield from found
+
+
+def _hami_host(facts: NodeFacts, gpu: GpuUse) -> list[str]:
+    return [facts.node, str(gpu.index), gpu.uuid, f"NVIDIA-{gpu.model}"]
 
 
 def _hami_labels(gpu: GpuUse, use: Use) -> list[str]:
