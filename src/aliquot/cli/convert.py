@@ -29,8 +29,8 @@ TARGETS = ("aliquot", "tencent", "aliyun", "hami", "kubeshare1", "kubeshare2", "
 def convert(files: tuple[str, ...], target: str, aliyun_unit: str, output: str) -> None:
     """Show manifests of gpu-manager, gpushare, HAMi, KubeShare and the stock plugin in Aliquot's words.
 
-    What asks for no GPU comes out as it went in. Comments of the file are not kept. What has no counterpart is told on
-    stderr, one line each.
+    What asks for no GPU comes out as it went in. Comments of the file are not kept. What has no counterpart or is not
+    understood is told on stderr, one line each, and makes the exit status 1.
     """
     from aliquot.cli.pods import read_text
     from aliquot.kube.convert import convert as convert_document
@@ -48,6 +48,8 @@ def convert(files: tuple[str, ...], target: str, aliyun_unit: str, output: str) 
         for note in one.notes:
             click.echo(f"{who(one.document)}: {note}", err=True)
     click.echo(_text([one.document for one in made], output), nl=False)
+    if any(one.notes for one in made):
+        click.get_current_context().exit(1)
 
 
 def _text(documents: list[dict[str, Any]], output: str) -> str:

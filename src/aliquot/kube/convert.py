@@ -1,6 +1,7 @@
 """A manifest in other words: what a pod, or whatever makes pods, asks for is rewritten, and nothing else is touched.
 
-Used by `aliquot convert` on whole files and by the webhook on pods as they are admitted.
+Used by `aliquot convert` on whole files and by the webhook on pods as they are admitted. What asks for GPUs and is left
+as it was, because its kind or its name is not known, is told with its path.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+import yaml
 
 from aliquot.kube.dialects import FOREIGN, NATIVE, spoken
 from aliquot.kube.dialects.base import Dialect, put, strip
@@ -35,6 +37,12 @@ WHERE_PODS_ARE: Final[Mapping[str, tuple[str, ...]]] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
     "PodTemplate": ("template",),
 }
+_UNREAD: Final = re.compile(
+    r"nvidia\.com/(gpu|mig-|vgpu)|alpha\.kubernetes\.io/nvidia-gpu|tencent\.com/vcuda|aliyun\.com/gpu"
+    r"|sharedgpu/|kubeshare/"
+)
+"""Names that ask for GPUs in some project's words."""
+
 _PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
 
 
@@ -68,8 +76,27 @@ def convert(document: object, target: Dialect = NATIVE, others: Mapping[str, Dia
     path = WHERE_PODS_ARE.get(document["kind"])
     inner = _inside(whole, path) if path is not None else None
     if path is None or inner is None:
-        return [Converted(whole)]
+        why = f"no pods are looked for in the kind {document['kind']}" if path is None else "it has no pod template"
+        return [Converted(whole, notes=tuple(f"{place} is left as it is: {why}" for place in _unread(whole)))]
     return [_with_pod(whole, inner, path, target, others)]
+
+
+def _unread(value: Any, path: str = "") -> list[str]:
+    """The paths of keys that ask for GPUs, once each for the requests that repeat limits."""
+    if isinstance(value, list):
+        return [found for i, inner in enumerate(value) for found in _unread(inner, f"{path}[{i}]")]
+    if not isinstance(value, dict):
+        return []
+    limits = value.get("limits")
+    found = []
+    for key, inner in value.items():
+        if _UNREAD.match(str(key)):
+            found.append(f'{path}["{key}"]')
+        elif key == "requests" and isinstance(inner, dict) and isinstance(limits, dict):
+            found += _unread({k: v for k, v in inner.items() if k not in limits}, f"{path}.requests")
+        else:
+            found += _unread(inner, f"{path}.{key}" if path else str(key))
+    return found
 
 
 def _inside(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
@@ -89,19 +116,40 @@ def _with_pod(
     pod = _pod(whole, inner, path)
     try:
         dialect = spoken(pod, others)
-        if dialect is None or dialect.name == target.name:
-            return Converted(whole, dialect.name if dialect else "")
+        if dialect is not None and dialect.name == target.name:
+            return Converted(whole, dialect.name)
+        if dialect is None:
+            return Converted(whole, notes=_left(inner, path))
         ask = dialect.read(pod)
     except BadPod as error:
         raise BadManifest(f"{who(whole)}: {_placed('; '.join(error.faults), path)}") from None
+    left: tuple[str, ...] = ()
     if ask.containers:
         strip(inner, dialect.owned)
+        left = _left(inner, path)
         put(inner, target.write(ask))
-    return Converted(whole, dialect.name, ask.notes)
+    return Converted(whole, dialect.name, (*ask.notes, *left))
+
+
+def _left(pod: dict[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
+    """What of a pod asks for GPUs in words that no dialect here reads."""
+    prefix = "".join(f"{key}." for key in path)
+    return tuple(
+        f"{prefix}{place} is left as it is: "
+        + ("Aliquot gives no MIG instances" if "nvidia.com/mig-" in place else "it is not known here")
+        for place in _unread(pod)
+    )
 
 
 def _pod(whole: dict[str, Any], inner: dict[str, Any], path: tuple[str, ...]) -> Pod:
     """The pod of a manifest; fields that are null or of no interest are passed over."""
+    for place, key in (("metadata", "annotations"), ("metadata", "labels"), ("spec", "nodeSelector")):
+        values = (inner.get(place) or {}).get(key) if isinstance(inner.get(place) or {}, dict) else None
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if isinstance(value, bool | int | float):
+                where = ".".join((*path, place, key))
+                written = yaml.safe_dump(value).split("\n")[0]
+                raise BadManifest(f'{who(whole)}: {where}["{name}"] is {written}, which is not text; put it in quotes')
     try:
         return msgspec.convert(_without_nulls(inner), Pod)
     except msgspec.ValidationError as error:

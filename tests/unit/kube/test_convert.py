@@ -154,7 +154,7 @@ def test_lists_are_converted_item_by_item():
         ),
         (
             {"kind": "Pod", "metadata": {"name": "a", "annotations": {"tencent.com/vcuda-core-limit": 50}}},
-            'pod "a": metadata.annotations[...]: expected `str`, got `int`',
+            'pod "a": metadata.annotations["tencent.com/vcuda-core-limit"] is 50, which is not text; put it in quotes',
         ),
     ],
 )
@@ -166,12 +166,82 @@ def test_what_can_not_be_read_is_named_by_its_path(document: object, sentence: s
     assert sentence in str(caught.value)
 
 
+def container(**limits: Any) -> dict[str, Any]:
+    """A container with these limits, as the API server completes them."""
+    return {"name": "m", "resources": {"limits": limits, "requests": dict(limits)}}
+
+
+@pytest.mark.parametrize(
+    ("document", "notes"),
+    [
+        (
+            {
+                "kind": "ElasticJob",
+                "metadata": {"name": "e"},
+                "spec": {
+                    "replicaSpecs": {"Worker": {"template": {"metadata": {"labels": {"sharedgpu/gpu_request": "0.5"}}}}}
+                },
+            },
+            [
+                'spec.replicaSpecs.Worker.template.metadata.labels["sharedgpu/gpu_request"] is left as it is: '
+                "no pods are looked for in the kind ElasticJob"
+            ],
+        ),
+        (
+            {
+                "kind": "Pod",
+                "metadata": {"name": "p"},
+                "spec": {"containers": [container(**{"nvidia.com/mig-3g.20gb": 1})]},
+            },
+            [
+                'spec.containers[0].resources.limits["nvidia.com/mig-3g.20gb"] is left as it is: '
+                "Aliquot gives no MIG instances"
+            ],
+        ),
+        (
+            {
+                "kind": "Deployment",
+                "metadata": {"name": "d"},
+                "spec": {"template": {"spec": {"containers": [container(**{"alpha.kubernetes.io/nvidia-gpu": 1})]}}},
+            },
+            [
+                'spec.template.spec.containers[0].resources.limits["alpha.kubernetes.io/nvidia-gpu"] is left as it is: '
+                "it is not known here"
+            ],
+        ),
+        (
+            {
+                "kind": "Pod",
+                "metadata": {
+                    "name": "p",
+                    "labels": {
+                        "sharedgpu/gpu_request": "0.5",
+                        "sharedgpu/min_available": "2",
+                        "sharedgpu/colour": "red",
+                    },
+                },
+                "spec": {"containers": [container()]},
+            },
+            [
+                "sharedgpu/colour is not kept: it is not known here",
+                "sharedgpu/min_available is not kept: pods are placed one by one",
+            ],
+        ),
+        ({"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container(**{"nvidia.com/gpu": 1})]}}, []),
+        ({"kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"name": "gpu"}]}}, []),
+    ],
+)
+def test_what_asks_for_gpus_and_is_not_understood_is_told_with_its_path(document: dict[str, Any], notes: list[str]):
+    """Unknown kinds, resources and labels are left and named; a manifest that is wholly read has no notes."""
+    assert notes == list(convert(document)[0].notes)
+
+
 def test_the_command_writes_yaml_and_tells_what_is_lost():
-    """`aliquot convert -f` prints manifests on stdout and notes on stderr."""
+    """`aliquot convert -f` prints manifests on stdout and notes on stderr; status 1 says that there are some."""
     done = CliRunner().invoke(command, ["-f", str(EXAMPLES / "kubeshare2.yaml")])
 
     (document,) = yaml.safe_load_all(done.stdout)
-    assert 0 == done.exit_code
+    assert 1 == done.exit_code
     assert {"aliquot.dev/gpu-percent": 50} == document["spec"]["template"]["spec"]["containers"][0]["resources"][
         "limits"
     ]

@@ -19,7 +19,9 @@ from aliquot.model.requests import Labels
 
 PREFIX: Final = "sharedgpu/"
 SCHEDULER: Final = "kubeshare-scheduler"
-_GROUP: Final = ("group_name", "pod_group_name", "group_headcount", "group_threshold")
+_READ: Final = frozenset(f"{PREFIX}{name}" for name in ("gpu_request", "gpu_limit", "gpu_mem", "gpu_model", "priority"))
+_GROUP: Final = ("group_", "pod_group_", "min_available")
+"""How names about pods that start together begin."""
 
 
 class KubeShare2(Foreign):
@@ -40,7 +42,12 @@ class KubeShare2(Foreign):
         if ask is None or fields.faults:
             raise BadPod(pod.metadata.key, fields.faults)
         notes = notes_on_containers(pod)
-        notes += [f"{PREFIX}{name} is not kept: pods are placed one by one" for name in _GROUP if fields.text(name)]
+        for label in sorted(pod.metadata.labels):
+            if label.startswith(PREFIX) and label not in _READ:
+                group = label.removeprefix(PREFIX).startswith(_GROUP)
+                notes.append(
+                    f"{label} is not kept: {'pods are placed one by one' if group else 'it is not known here'}"
+                )
         ask = type(ask)(ask.container, ask.request, priority=priority)
         return pod_ask(pod, [ask], self.name, notes)
 
