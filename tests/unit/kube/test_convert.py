@@ -223,8 +223,8 @@ def container(**limits: Any) -> dict[str, Any]:
                 "spec": {"containers": [container()]},
             },
             [
-                "sharedgpu/colour is not kept: it is not known here",
                 "sharedgpu/min_available is not kept: pods are placed one by one",
+                "sharedgpu/colour is not kept: it is not known here",
             ],
         ),
         ({"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container(**{"nvidia.com/gpu": 1})]}}, []),

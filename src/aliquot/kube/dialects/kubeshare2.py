@@ -42,7 +42,7 @@ class KubeShare2(Foreign):
         if ask is None or fields.faults:
             raise BadPod(pod.metadata.key, fields.faults)
         notes = notes_on_containers(pod)
-        for label in sorted(pod.metadata.labels):
+        for label in pod.metadata.labels:
             if label.startswith(PREFIX) and label not in _READ:
                 group = label.removeprefix(PREFIX).startswith(_GROUP)
                 notes.append(
