@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import yaml
-from agent_pods import agent, at
+from agent_pods import agent
 from cluster.control_plane import ControlPlane
 from cluster.fake import gpu_uuid
-from cluster.namespaces import NODE_ADDRESS
+from cluster.ours import serve_pages
 from scheduling import PORT, ROOT, OurScheduler, eventually, gpu_pod, percent, wait_bound
 from tmux import Tmux
 
@@ -40,27 +40,12 @@ def nodes(control_plane: ControlPlane) -> Iterator[list[str]]:
     ours = OurScheduler(control_plane, PORT, "--bind", f"0.0.0.0:{PORT}")
     ours.part.start()
     ours.configure()
-    serve(control_plane)
+    serve_pages(control_plane, PORT, HOME)
     yield made
     ours.part.stop()
     control_plane.remove_namespace(HOME)
     control_plane.schedule_with({})
     control_plane.remove_nodes(made)
-
-
-def serve(plane: ControlPlane) -> None:
-    """The service by which the API server reaches our scheduler, as the chart makes it."""
-    plane.make_namespace(HOME)
-    ports = [{"name": "http", "port": PORT, "protocol": "TCP"}]
-    metadata = {"name": "aliquot-scheduler"}
-    plane.api.create(f"/api/v1/namespaces/{HOME}/services", {"metadata": metadata, "spec": {"ports": ports}})
-    # The proxy goes to pods only, so one stands in, on no node, with the address at which ours listens.
-    body = {"metadata": metadata, "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}}
-    plane.api.create(f"/api/v1/namespaces/{HOME}/pods", body)
-    at(plane, HOME, "aliquot-scheduler")
-    reference = {"kind": "Pod", "namespace": HOME, "name": "aliquot-scheduler"}
-    subsets = [{"addresses": [{"ip": NODE_ADDRESS, "targetRef": reference}], "ports": ports}]
-    plane.api.create(f"/api/v1/namespaces/{HOME}/endpoints", {"metadata": metadata, "subsets": subsets})
 
 
 def environment(plane: ControlPlane) -> dict[str, str]:

@@ -49,6 +49,17 @@ def test_an_example_runs_on_the_real_node_of_make_cluster(cluster_parts: Parts):
     assert done.stderr.endswith("everything is gone\n")
 
 
+def test_the_plugin_of_kubectl_finds_no_fault_in_make_cluster(cluster_parts: Parts):
+    """`kubectl aliquot doctor` and `inspect` reach the scheduler through its Service, as with the chart."""
+    script = "kubectl aliquot doctor && kubectl aliquot inspect"
+    command = [sys.executable, "-m", "cluster", "--nodes", "1", "--", "sh", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment())
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "ok     scheduler" in done.stdout and "fault" not in done.stdout
+    assert "the scheduler and the pods agree about 12 GPUs" in done.stdout
+
+
 def test_ctrl_c_ends_make_cluster_and_leaves_nothing(cluster_parts: Parts):
     """The interrupt of a terminal ends every part, and the cluster's folder is gone."""
     command = [sys.executable, "-m", "cluster", "--nodes", "1"]

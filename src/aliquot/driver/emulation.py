@@ -136,6 +136,11 @@ def prepare(directory: Path, spec: str, *, extra: tuple[str, ...] = ()) -> Emula
     conf = directory / "emulator.conf.new"
     conf.write_text("\n".join([*_conf_lines(profile, count, uuids), *extra]) + "\n", "utf-8")
     conf.replace(directory / "emulator.conf")
+    engine = directory / "engine.shm"
+    if not engine.exists():
+        # The first program may be of a user who cannot make files here; the emulated driver fills it in.
+        engine.touch()
+        engine.chmod(0o666)
     return EmulatedMachine(directory, libraries[0], libraries[1], profile, tuple(f"GPU-{u}" for u in uuids))
 
 

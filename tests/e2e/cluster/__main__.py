@@ -16,6 +16,7 @@ from .control_plane import ControlPlane
 from .fake import BOARD, PROFILES, TAINT
 from .images import EXAMPLE
 from .kubelet_node import KubeletNode
+from .ours import PORT, serve_pages
 from .prepare import Parts, prepare
 from .whole import whole
 
@@ -54,7 +55,8 @@ def bring_up(plane: ControlPlane, wanted: argparse.Namespace, stack: ExitStack) 
         return
     node = KubeletNode(plane)
     node.start()
-    stack.enter_context(whole(node, wanted.real))
+    stack.enter_context(whole(node, wanted.real, scheduler_flags=("--bind", f"0.0.0.0:{PORT}")))
+    serve_pages(plane)
     say(f"  {node.name}: a real node with {wanted.real}; its images: {', '.join(node.images())}")
     say(f"  only pods that tolerate {TAINT['key']} go to the fake nodes, where nothing runs")
     say(f"try: kubectl apply -f examples/cluster/half.yaml && kubectl logs -f half   (image {EXAMPLE})")

@@ -13,6 +13,7 @@ from typing import Any
 from aliquot.scheduler.webhook.configuration import configurations
 
 from .control_plane import ControlPlane
+from .namespaces import NODE_ADDRESS
 from .parts import Part, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -81,6 +82,23 @@ class OurScheduler:
         text = answer.read()
         connection.close()
         return answer.status, json.loads(text)
+
+
+def serve_pages(plane: ControlPlane, port: int = PORT, namespace: str = "aliquot-system") -> None:
+    """The Service by which the API server reaches our scheduler's pages, as the chart makes it; it binds 0.0.0.0."""
+    plane.make_namespace(namespace)
+    root, metadata = f"/api/v1/namespaces/{namespace}", {"name": "aliquot-scheduler"}
+    ports = [{"name": "http", "port": port, "protocol": "TCP"}]
+    plane.api.create(f"{root}/services", {"metadata": metadata, "spec": {"ports": ports}})
+    # The proxy goes to pods only, so one stands in, on no node, with the address at which ours listens.
+    body = {"metadata": metadata, "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}}
+    plane.api.create(f"{root}/pods", body)
+    status = {"status": {"podIP": NODE_ADDRESS, "podIPs": [{"ip": NODE_ADDRESS}]}}
+    patch = ("patch", "pod", "aliquot-scheduler", "-n", namespace, "--subresource=status", "--type=merge")
+    plane.kubectl(*patch, "-p", json.dumps(status))
+    reference = {"kind": "Pod", "namespace": namespace, "name": "aliquot-scheduler"}
+    subsets = [{"addresses": [{"ip": NODE_ADDRESS, "targetRef": reference}], "ports": ports}]
+    plane.api.create(f"{root}/endpoints", {"metadata": metadata, "subsets": subsets})
 
 
 class OurWebhook:

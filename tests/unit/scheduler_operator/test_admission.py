@@ -55,6 +55,17 @@ def test_other_words_become_resources_that_the_scheduler_sees(limits: dict[str, 
     assert found is not None and milli == found.containers[0].total_milli
 
 
+@pytest.mark.parametrize(("percent", "privileged", "warnings"), [(30, True, 1), (30, False, 0), (200, True, 0)])
+def test_a_privileged_container_with_a_share_is_let_in_with_a_warning(percent: int, privileged: bool, warnings: int):
+    """It reaches every GPU of its node past its share; whole GPUs have no share to pass by."""
+    document = pod({"aliquot.dev/gpu-percent": percent})
+    document["spec"]["containers"][0]["securityContext"] = {"privileged": privileged}
+    said = Admission().mutate(ask(document))
+
+    assert () == said.faults
+    assert warnings == sum("spec.containers[main].securityContext.privileged" in text for text in said.warnings)
+
+
 def test_what_is_nested_too_deeply_is_refused():
     """A SharePod whose template no program of ours could read gets a sentence, and is not let in unread."""
     inner: dict[str, Any] = {}

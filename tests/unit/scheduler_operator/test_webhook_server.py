@@ -48,9 +48,9 @@ def test_pods_of_the_stock_plugin_are_not_sent_where_it_has_the_gpus():
     condition = beside["matchConditions"][0]["expression"]
 
     assert ("Ignore", "Fail") == (beside["failurePolicy"], own["failurePolicy"])
-    assert condition.count("key != 'nvidia.com/gpu'") == 4
-    assert "key.startsWith('nvidia.com/use-gpu')" in condition
-    assert "key != " not in own["matchConditions"][0]["expression"]
+    assert "'nvidia.com/gpu', 'nvidia.com/gpucores'" not in condition
+    assert "'nvidia.com/use-gputype'" in condition
+    assert "'nvidia.com/gpu', 'nvidia.com/gpucores'" in own["matchConditions"][0]["expression"]
 
 
 def test_the_configuration_spares_the_rest_of_the_cluster():

@@ -40,6 +40,8 @@ _NOT_KEPT: Final = {
     "hami.io/gpu-scheduler-policy": "the policy is the scheduler's (--policy)",
     "hami.io/node-scheduler-policy": "the policy is the scheduler's (--policy)",
 }
+NOTED: Final = (*_OWN_ANNOTATIONS, *_NOT_KEPT)
+"""Annotations that make a plain `nvidia.com/gpu` HAMi's."""
 
 
 class Hami(Foreign):
@@ -55,7 +57,7 @@ class Hami(Foreign):
         containers = [c for c, _, _ in containers_of(pod)]
         if any(names_any(c, _OWN_RESOURCES) for c in containers):
             return True
-        noted = any(key in pod.metadata.annotations for key in (*_OWN_ANNOTATIONS, *_NOT_KEPT))
+        noted = any(key in pod.metadata.annotations for key in NOTED)
         return noted and any(names_any(c, frozenset({GPU})) for c in containers)
 
     def read(self, pod: Pod) -> PodAsk:

@@ -16,6 +16,9 @@ from aliquot.kube.requests import BadPod, PodAsk, pod_ask
 from aliquot.model.requests import Labels
 
 PREFIX: Final = "kubeshare/"
+ASKING: Final = (f"{PREFIX}gpu_request", f"{PREFIX}gpu_limit")
+"""Annotations one of which makes a pod KubeShare's."""
+
 API_VERSION: Final = "kubeshare.nthu/v1"
 
 
@@ -27,7 +30,7 @@ class KubeShare1(Foreign):
 
     def speaks(self, pod: Pod) -> bool:
         """It has the annotation for the request or the limit."""
-        return any(f"{PREFIX}{name}" in pod.metadata.annotations for name in ("gpu_request", "gpu_limit"))
+        return any(key in pod.metadata.annotations for key in ASKING)
 
     def read(self, pod: Pod) -> PodAsk:
         """The ask of the pod's first container; KubeShare 1 knows one GPU at most."""

@@ -18,6 +18,9 @@ from aliquot.model.quantities import BadQuantity
 from aliquot.model.requests import Labels
 
 PREFIX: Final = "sharedgpu/"
+ASKING: Final = (f"{PREFIX}gpu_request", f"{PREFIX}gpu_limit")
+"""Labels one of which makes a pod KubeShare's."""
+
 SCHEDULER: Final = "kubeshare-scheduler"
 _READ: Final = frozenset(f"{PREFIX}{name}" for name in ("gpu_request", "gpu_limit", "gpu_mem", "gpu_model", "priority"))
 _GROUP: Final = ("group_", "pod_group_", "min_available")
@@ -32,7 +35,7 @@ class KubeShare2(Foreign):
 
     def speaks(self, pod: Pod) -> bool:
         """It has the label for the request or the limit."""
-        return any(f"{PREFIX}{name}" in pod.metadata.labels for name in ("gpu_request", "gpu_limit"))
+        return any(key in pod.metadata.labels for key in ASKING)
 
     def read(self, pod: Pod) -> PodAsk:
         """The ask of the pod's first container."""

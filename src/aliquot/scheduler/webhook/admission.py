@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -116,7 +116,7 @@ class Admission:
             read(_decoded(document, Pod), self.dialects)
         except BadPod as error:
             return Answer(error.faults)
-        warnings = list(ask.notes)
+        warnings = [*ask.notes, *_privileged(document, ask)]
         if pod.spec.node_name:
             warnings.append("spec.nodeName passes the scheduler by: without a plan the pod gets no GPU")
         return Answer(changed=document, warnings=tuple(warnings))
@@ -142,6 +142,19 @@ class Admission:
         except BadTemplate as error:
             return Answer(error.faults)
         return Answer()
+
+
+def _privileged(document: Document, ask: PodAsk) -> Iterator[str]:
+    """Containers that can reach every GPU of their node, whatever their share says."""
+    for place in ("initContainers", "containers"):
+        for c in document["spec"].get(place) or []:
+            context = c.get("securityContext") or {}
+            asking = ask.container(c.get("name", ""))
+            if context.get("privileged") and asking is not None and asking.request.rest_milli:
+                yield (
+                    f"spec.{place}[{asking.container}].securityContext.privileged: the container reaches every GPU of "
+                    "its node past its share; leave it out where neighbours count on theirs"
+                )
 
 
 def answer(body: bytes, say: Callable[[Document], Answer]) -> Document:

@@ -8,16 +8,15 @@ rewritten; `Ignore` lets them in unread.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from typing import Any, Final
 
 from aliquot.kube import names
+from aliquot.kube.dialects import FOREIGN, hami, kubeshare1, kubeshare2
+from aliquot.kube.dialects.nvidia import GPU
 
 NAME: Final = "aliquot"
-_RESOURCES: Final = ("aliquot.dev/", "tencent.com/vcuda", "aliyun.com/gpu", "nvidia.com/gpu")
-_STOCK: Final = "nvidia.com/gpu"
-_NOTES: Final = ("aliquot.dev/", "sharedgpu/", "kubeshare/")
-_NOTES_BESIDE_STOCK: Final = ("nvidia.com/use-gpu", "nvidia.com/nouse-gpu", "hami.io/")
-"""What makes a plain nvidia.com/gpu HAMi's, where those of the stock plugin are left alone."""
+_SERVED: Final = sorted(name for dialect in FOREIGN.values() for name in dialect.owned.resources)
 _SYSTEM: Final = ("kube-system", "kube-node-lease", "kube-public")
 
 
@@ -93,25 +92,44 @@ _HOST: Final = "kubernetes.io/metadata.name"
 
 
 def asks_for_gpus(*, whole: bool = True) -> str:
-    """CEL: does a pod name a resource, an annotation or a label of one of the dialects?
+    """CEL: does a pod name a resource, an annotation or a label by which one of the dialects asks for a GPU?
 
-    Without `whole`, nvidia.com/gpu alone is the stock plugin's word.
+    Names that begin alike, as of another plugin or of MIG instances, are not Aliquot's. Without `whole`, nvidia.com/gpu
+    alone is the stock plugin's.
     """
-    starts = " || ".join(f"key.startsWith('{prefix}')" for prefix in _RESOURCES)
-    names_of_notes: tuple[str, ...] = _NOTES
+    ours = f"key.startsWith('{names.PREFIX}')"
+    served = [name for name in _SERVED if whole or name != GPU]
+    found = [
+        _resource(f"{ours} || key in {_listed(served)}"),
+        _noted("annotations", f"{ours} || key in {_listed(kubeshare1.ASKING)}"),
+        _noted("labels", f"key in {_listed(kubeshare2.ASKING)}"),
+    ]
     if not whole:
-        starts = f"(key != '{_STOCK}' && ({starts}))"
-        names_of_notes = _NOTES + _NOTES_BESIDE_STOCK
-    limits = f"(has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(key, {starts}))"
-    asked = f"(has(c.resources) && has(c.resources.requests) && c.resources.requests.exists(key, {starts}))"
-    notes = " || ".join(f"key.startsWith('{prefix}')" for prefix in names_of_notes)
-    one = f"({limits} || {asked})"
-    return (
-        f"object.spec.containers.exists(c, {one}) "
-        f"|| (has(object.spec.initContainers) && object.spec.initContainers.exists(c, {one})) "
-        f"|| (has(object.metadata.annotations) && object.metadata.annotations.exists(key, {notes})) "
-        f"|| (has(object.metadata.labels) && object.metadata.labels.exists(key, {notes}))"
+        found.append(
+            f"({_resource(f'key in {_listed([GPU])}')} && {_noted('annotations', f'key in {_listed(hami.NOTED)}')})"
+        )
+    return " || ".join(found)
+
+
+def _resource(matches: str) -> str:
+    """CEL: has a container a limit or request whose `key` matches?"""
+    one = " || ".join(
+        f"(has(c.resources) && has(c.resources.{side}) && c.resources.{side}.exists(key, {matches}))"
+        for side in ("limits", "requests")
     )
+    return (
+        f"(object.spec.containers.exists(c, {one}) "
+        f"|| (has(object.spec.initContainers) && object.spec.initContainers.exists(c, {one})))"
+    )
+
+
+def _noted(kind: str, matches: str) -> str:
+    """CEL: has the pod an annotation or label whose `key` matches?"""
+    return f"(has(object.metadata.{kind}) && object.metadata.{kind}.exists(key, {matches}))"
+
+
+def _listed(keys: Iterable[str]) -> str:
+    return f"[{', '.join(repr(key) for key in keys)}]"
 
 
 def plan_changes() -> str:
