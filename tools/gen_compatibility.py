@@ -20,18 +20,17 @@ BEGIN, END = "<!-- tools/gen_compatibility.py writes from here -->", "<!-- to he
 WAYS = ("alone", "substitute", "library-path", "preload", "neighbour")
 
 
-def merged(paths: Sequence[Path]) -> tuple[str, dict[str, Any]]:
-    """The newest date, and every client with all that any file has of it."""
-    date, clients = "", {}
+def merged(paths: Sequence[Path]) -> dict[str, Any]:
+    """Every client with the ways that any file has of it; a way that two files have is that of the last run."""
+    clients: dict[str, Any] = {}
     for path in paths:
-        results = json.loads(path.read_text())
-        date = max(date, results["date"])
-        for name, seen in results["clients"].items():
+        for name, seen in json.loads(path.read_text())["clients"].items():
             client = clients.setdefault(name, {"versions": {}, "ways": {}})
             client["versions"] |= seen["versions"]
-            for way, features in seen["ways"].items():
-                client["ways"].setdefault(way, {}).update(features)
-    return date, clients
+            for way, run in seen["ways"].items():
+                if run["date"] >= client["ways"].get(way, run)["date"]:
+                    client["ways"][way] = run
+    return clients
 
 
 def cell(line: Mapping[str, Any] | None, way: str, notes: list[str]) -> str:
@@ -56,13 +55,14 @@ def table(name: str, client: Mapping[str, Any]) -> Iterator[str]:
     yield f"{versions}; emulated {client['versions'].get('GPU', 'h100')}."
     yield ""
     ways = [way for way in WAYS if way in client["ways"]]
+    runs = {way: client["ways"][way]["features"] for way in ways}
     yield "| feature | " + " | ".join(ways) + " |"
     yield "|---" * (len(ways) + 1) + "|"
-    features = dict.fromkeys(feature for way in ways for feature in client["ways"][way])
     notes: list[str] = []
-    for feature in sorted(features):
-        cells = [cell(client["ways"][way].get(feature), way, notes) for way in ways]
+    for feature in sorted(dict.fromkeys(feature for run in runs.values() for feature in run)):
+        cells = [cell(runs[way].get(feature), way, notes) for way in ways]
         yield f"| {feature.replace('_', ' ')} | " + " | ".join(cells) + " |"
+    yield "| seen on | " + " | ".join(client["ways"][way]["date"] for way in ways) + " |"
     yield ""
     for number, note in enumerate(notes, 1):
         yield f"({number}) `{note[:300]}`"
@@ -75,8 +75,8 @@ def main() -> int:
     if not paths:
         print("gen_compatibility: nothing was seen yet; run make test-frameworks", file=sys.stderr)
         return 1
-    date, clients = merged(paths)
-    lines = [f"As seen on {date}:", ""]
+    clients = merged(paths)
+    lines: list[str] = []
     for name in sorted(clients):
         lines += table(name, clients[name])
     page = PAGE.read_text()

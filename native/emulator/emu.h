@@ -209,6 +209,7 @@ void emu_book_block(emu_mem *m); /* widens it to the page that it shares with ot
 /* copy.c */
 void emu_copy(const CUmemcpy3d *c);
 void emu_fill(const CUmemsetNode *f);
+bool emu_fill_fits(const CUmemsetNode *f); /* the memory is there */
 CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait);
 /* pool.c */
 CUmemoryPool emu_pool_default(int dev);

@@ -91,7 +91,26 @@ static CUresult context_check(CUcontext c, uint32_t *flags, const void **detail)
 static const emu_entry thread_entries[] = {{2, current_context}, {0}};
 static const emu_entry check_entries[] = {{2, context_check}, {3, ready}, {0}};
 static const emu_entry bypass_entries[] = {{1, cuCtxCreate_v2}, {0}};
-static const emu_entry tools_entries[] = {{4, cuCtxGetId}, {0}};
+
+/* cuBLAS 12 asks for a stream's object and a word of it before it launches kernels of half precision; it takes zero. */
+static CUresult stream_object(CUcontext c, CUstream s, CUstream *out)
+{
+    if (!out)
+        return CU_INVALID;
+    *out = emu_stream(s);
+    return *out ? CU_OK : CU_INVALID_HANDLE;
+}
+
+static CUresult stream_word(CUcontext c, CUstream object, uint64_t *out)
+{
+    if (!object || !out)
+        return CU_INVALID;
+    *out = 0;
+    return CU_OK;
+}
+
+static const emu_entry tools_entries[] = {{4, cuCtxGetId}, {39, stream_word}, {51, stream_object}, {0}};
+
 /* cuFFT takes the kernels of its modules like this, one in each. Where the image is compressed and its names are not known
  * here, that one is a function without a name. Answers with their number. */
 static uint64_t each_function(CUcontext c, CUmodule m, void (*visit)(void *data, CUfunction f, CUmodule owner), void *data)

@@ -15,6 +15,14 @@ void emu_fill(const CUmemsetNode *f)
     }
 }
 
+bool emu_fill_fits(const CUmemsetNode *f)
+{
+    size_t size = f->height ? (f->height - 1) * f->pitch + f->width * f->element : 0;
+    emu_mem *m = emu_mem_find(f->dst);
+    return !size || (m && f->dst + size <= m->base + m->size);
+}
+
+/* A capture takes any address: cuDNN captures its plans with addresses of nothing to see what graph they make. */
 static CUresult fill(CUdeviceptr dst, size_t pitch, unsigned value, unsigned element, size_t w, size_t h, CUstream s,
                      bool wait)
 {
@@ -22,10 +30,6 @@ static CUresult fill(CUdeviceptr dst, size_t pitch, unsigned value, unsigned ele
     CUstream st = emu_stream(s);
     if (!st)
         return CU_INVALID_HANDLE;
-    size_t size = h ? (h - 1) * pitch + w * element : 0;
-    emu_mem *m = emu_mem_find(dst);
-    if (size && (!m || dst + size > m->base + m->size))
-        return CU_INVALID;
     CUmemsetNode f = {dst, pitch, value, element, w, h};
     if (st->capture) {
         if (!wait)
@@ -33,6 +37,8 @@ static CUresult fill(CUdeviceptr dst, size_t pitch, unsigned value, unsigned ele
         emu_capture_invalidate(st);
         return CU_CAPTURE_UNSUPPORTED;
     }
+    if (!emu_fill_fits(&f))
+        return CU_INVALID;
     CUresult r = emu_legacy_use(st);
     if (!r && wait && emu_conf()->strict)
         r = emu_forbid_in_capture();

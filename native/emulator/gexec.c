@@ -120,11 +120,14 @@ static emu_op *node_op(const exec_node *n)
     return op;
 }
 
-static CUresult events_alive(CUgraphExec e)
+static CUresult nodes_usable(CUgraphExec e)
 {
-    for (size_t i = 0; i < e->count; i++)
+    for (size_t i = 0; i < e->count; i++) {
         if (e->nodes[i].type == N_WAIT || e->nodes[i].type == N_RECORD)
             NEED_LIVE(e->nodes[i].p.event, KIND_EVENT);
+        if (e->nodes[i].type == N_FILL && !emu_fill_fits(&e->nodes[i].p.fill))
+            return emu_sticky = CU_ILLEGAL_ADDRESS;
+    }
     return CU_OK;
 }
 
@@ -156,7 +159,7 @@ API CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
         return CU_CAPTURE_UNSUPPORTED;
     CUresult r = emu_legacy_use(st);
     if (!r)
-        r = events_alive(e);
+        r = nodes_usable(e);
     if (!r)
         r = reserve(e);
     if (!r)

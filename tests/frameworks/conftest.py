@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from environments import python
 from gpuruns import WAYS, Room, Run
+from watching import Watched
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE.parent / "integration" / "runtime" / "programs"
@@ -26,14 +27,23 @@ RESULTS = Path(os.environ.get("ALIQUOT_FRAMEWORKS_RESULTS", HERE.parents[1] / "b
 # Two NCCL ranks on one GPU are charged twice for what they show each other: 5.3 GiB, of which the device holds 4.
 SHARE = ("--gpu-request", ".3", "--gpu-limit", ".6", "--gpu-mem", "8Gi")
 EQUAL = ("--gpu-request", ".4", "--gpu-mem", "8Gi")
-LONGEST_S = 400
+SILENT_S = 240.0
+"""How long a client may say nothing: the longest feature takes 20 s on a quiet machine."""
+END_S = 60.0
+"""How long a client may take to end after its last feature: 2 s on a quiet machine."""
+THE_END = "end of the program"
 """Ways to run a client: alone on the emulated machine, the three ways in, and beside a tenant of equal request."""
 ALL_WAYS = (*WAYS, "neighbour")
+
+Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Client:
-    """A program of `clients/`, its environment, the GPU for it, and features that want a process of their own."""
+    """A program of `clients/`, its environment, the GPU for it, and features that want a process of their own.
+
+    `fails` has the features that cannot work on the emulated driver, each with a part of the error that it ends in.
+    """
 
     name: str
     program: str
@@ -41,6 +51,7 @@ class Client:
     gpu: str
     own: dict[str, dict[str, str]] = field(default_factory=dict, hash=False)
     left_out: tuple[str, ...] = ()
+    fails: dict[str, str] = field(default_factory=dict, hash=False)
 
 
 def start(
@@ -54,93 +65,101 @@ def start(
     return room.start(way, ["env", f"PYTHONPATH={path}", *argv], share=share, **environment)
 
 
-def lines(run: Run, count: int) -> Iterator[dict[str, Any]]:
-    """What it says of its features, until it ends, says nothing for too long, or has said so much."""
-    assert run.process.stdout is not None
-    with selectors.DefaultSelector() as selector:
-        selector.register(run.process.stdout, selectors.EVENT_READ)
-        for _ in range(count):
-            if not selector.select(LONGEST_S):
-                run.process.terminate()
-                return
-            while line := run.process.stdout.readline():
-                if line.startswith('{"feature"'):
-                    yield json.loads(line)
-                    break
-            else:
-                return
+def failed(feature: str, error: str, stacks: str = "") -> Line:
+    """The line of a feature that could not write one itself."""
+    return {"feature": feature, "error": error, "stacks": stacks, "emulator": 0, "gate": 0}
 
 
-def run_all(
-    room: Room, client: Client, way: str, features: Sequence[str], **environment: str
-) -> Iterator[dict[str, Any]]:
-    """Every feature's line; one that ends the process is noted, and the others follow in a new one."""
-    left = list(features)
-    while left:
-        run = start(room, client, way, left, **environment)
-        for line in lines(run, len(left)):
+def run_all(room: Room, client: Client, way: str, words: Sequence[str], **environment: str) -> Iterator[Line]:
+    """The client's list, then every feature's line; one that ends the process is noted, the others follow in a new one.
+
+    The last line is how the program ended.
+    """
+    while words:
+        watched = Watched(start(room, client, way, words, **environment))
+        facts = watched.facts(SILENT_S)
+        listed = next(facts, None)
+        if listed is None:
+            yield failed(THE_END, watched.ended(END_S) or "it said nothing", watched.hung)
+            return
+        yield listed
+        left = [n for n in listed["features"] if n not in words] if words[0] == "--but" else list(words)
+        for line in facts:
             left.remove(line["feature"])
             yield line
-        run.process.wait(timeout=120)
-        if left:
-            tail = run.errors.strip().splitlines()[-1:] or [""]
-            error = f"the process ended with {run.process.returncode}: {tail[0][:300]}"
-            yield {"feature": left.pop(0), "error": error, "emulator": 0, "gate": 0}
+        ended = watched.ended(END_S)
+        if not left:
+            yield failed(THE_END, ended, watched.hung)
+        else:
+            silent = f"nothing for {SILENT_S:.0f} s" if watched.hung else ended
+            yield failed(left.pop(0), silent or "the process ended", watched.hung)
+        words = left
 
 
 class Seen:
     """What each client showed in each way; a client runs once for a way, when first asked."""
 
-    def __init__(self) -> None:
-        self.by: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.by: dict[tuple[str, str], dict[str, Line]] = {}
         self.versions: dict[str, dict[str, str]] = {}
 
-    def of(self, client: Client, way: str) -> dict[str, dict[str, Any]]:
+    def of(self, client: Client, way: str) -> dict[str, Line]:
         """Feature by feature."""
         if (client.name, way) not in self.by:
             self.by[client.name, way] = {}
-            for line in self._run(client, way):
-                self.note(client.name, way, **line)
+            with contextlib.closing(self._run(client, way)) as lines:
+                for line in lines:
+                    self.note(client, way, line)
         return self.by[client.name, way]
 
-    def _run(self, client: Client, way: str) -> Iterator[dict[str, Any]]:
+    def _run(self, client: Client, way: str) -> Iterator[Line]:
         room = Room(client.gpu)
         try:
-            listed = start(room, client, "alone", ()).facts(timeout_s=120)
-            self.versions[client.name] = listed["versions"] | {"GPU": client.gpu}
             if way == "neighbour":
                 beside = [sys.executable, "-m", "aliquot.bench.client", "steady"]
                 room.start("library-path", [*beside, "--progress", room.folder / "beside"], share=EQUAL)
-            own = [name for name in listed["features"] if name not in client.own and name not in client.left_out]
-            yield from run_all(room, client, way, own)
-            for name, environment in client.own.items():
-                yield from run_all(room, client, way, [name], **environment)
+            runs = [(["--but", *client.own, *client.left_out], {})]
+            runs += [([name], environment) for name, environment in client.own.items()]
+            for words, environment in runs:
+                yield from run_all(room, client, way, words, **environment)
         finally:
             room.close()
 
-    def note(self, client: str, way: str, feature: str, **facts: Any) -> None:
+    def note(self, client: Client, way: str, line: Line) -> None:
         """Something seen, kept at once."""
-        self.by.setdefault((client, way), {})[feature] = {"feature": feature, **facts}
+        if "versions" in line:
+            self.versions[client.name] = line["versions"] | {"GPU": client.gpu}
+            return
+        features, name = self.by.setdefault((client.name, way), {}), line["feature"]
+        if not features.get(name, {}).get("error"):  # a program that ended badly once has ended badly
+            features[name] = line | {"expected": client.fails.get(name, "")}
+        self.say(f"{client.name}, {way}: {name}: {line['error'] or 'yes'} ({line['gate']} of {line['emulator']})")
+        if line.get("stacks"):
+            self.say(line["stacks"])
         self.write()
 
     def write(self) -> None:
-        """Everything so far, beside what an earlier run saw of other clients and ways."""
-        old = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"clients": {}}
-        clients = old["clients"]
+        """Everything so far; what an earlier run saw stays for the clients and ways that this one did not run."""
+        clients = json.loads(RESULTS.read_text())["clients"] if RESULTS.exists() else {}
         for (name, way), features in self.by.items():
             entry = clients.setdefault(name, {"versions": {}, "ways": {}})
             entry["versions"] = self.versions.get(name, entry["versions"])
-            entry["ways"].setdefault(way, {}).update(features)
+            entry["ways"][way] = {"date": time.strftime("%Y-%m-%d"), "features": features}
         RESULTS.parent.mkdir(parents=True, exist_ok=True)
-        RESULTS.write_text(
-            json.dumps({"date": time.strftime("%Y-%m-%d"), "clients": clients}, indent=1, sort_keys=True)
-        )
+        RESULTS.write_text(json.dumps({"clients": clients}, indent=1, sort_keys=True))
 
 
 @pytest.fixture(scope="session")
-def seen() -> Seen:
-    """What the clients showed."""
-    return Seen()
+def seen(pytestconfig: pytest.Config) -> Seen:
+    """What the clients showed; each line of it is shown while it comes."""
+    capture, start_s = pytestconfig.pluginmanager.get_plugin("capturemanager"), time.monotonic()
+
+    def say(text: str) -> None:
+        with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+            print(f"\n{time.monotonic() - start_s:6.0f} s  {text}", end="", flush=True)
+
+    return Seen(say)
 
 
 @pytest.fixture(scope="session", autouse=True)

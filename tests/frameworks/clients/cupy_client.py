@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 import cupy
 import cupyx
 import numpy
@@ -19,6 +21,39 @@ def arrays():
     (x * 2 + 1).sum(), cupy.sort(x), x.mean(axis=0)
     cupy.cuda.Device().synchronize()
     return {"total_mib": cupy.cuda.runtime.memGetInfo()[1] >> 20}
+
+
+@feature
+def memory_statistics():
+    """What the memory pool takes is what the driver sees go."""
+    pool, info = cupy.get_default_memory_pool(), cupy.cuda.runtime.memGetInfo
+    pool.free_all_blocks()
+    free = info()[0]
+    block = cupy.empty(BLOCK, dtype=cupy.uint8)
+    assert BLOCK == free - info()[0] and pool.total_bytes() >= BLOCK
+    del block
+    pool.free_all_blocks()
+    assert free == info()[0]
+
+
+def _receive(handle: bytes, queue: multiprocessing.Queue) -> None:
+    at = cupy.cuda.runtime.ipcOpenMemHandle(handle)
+    memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(at, 32, None), 0)
+    queue.put(cupy.asnumpy(cupy.ndarray(8, cupy.int32, memory)).tolist())
+    cupy.cuda.runtime.ipcCloseMemHandle(at)
+
+
+@feature
+def ipc():
+    """An array is shown to another process without a copy."""
+    context = multiprocessing.get_context("spawn")
+    shown = cupy.asarray(numpy.arange(8, dtype=numpy.int32))
+    queue = context.Queue()
+    child = context.Process(target=_receive, args=(cupy.cuda.runtime.ipcGetMemHandle(shown.data.ptr), queue))
+    child.start()
+    got = queue.get(timeout=120)
+    child.join(60)
+    assert list(range(8)) == got and 0 == child.exitcode, (got, child.exitcode)
 
 
 @feature
@@ -86,9 +121,8 @@ def linear_algebra():
     """cuSOLVER and cuSPARSE."""
     from cupyx.scipy import sparse
 
-    x, numbers = cupy.eye(16), cupy.asarray(numpy.arange(17, dtype=numpy.int32))
-    # Not from a dense matrix: how many elements are not zero is what a kernel would compute.
-    cupy.linalg.qr(x), sparse.csr_matrix((cupy.ones(16), numbers[:16], numbers), shape=(16, 16)) @ x
+    # Empty, for CuPy looks at what it makes of the indices with a kernel, and a kernel computes nothing here.
+    cupy.linalg.qr(cupy.eye(16)), sparse.csr_matrix((16, 16)) @ cupy.ones((16, 4))
     cupy.cuda.Device().synchronize()
 
 
@@ -119,8 +153,11 @@ def out_of_memory():
 
 @feature
 def fft():
-    """A Fourier transform by cuFFT."""
-    cupy.fft.fft(cupy.ones(64, dtype=cupy.complex64))
+    """Fourier transforms by cuFFT: of complex and of real numbers, of sizes with and without small factors."""
+    for shape in ((64,), (97,), (1 << 16,), (33, 65), (16, 16, 16)):
+        for dtype in (cupy.complex64, cupy.complex128):
+            x = cupy.fft.fftn(cupy.ones(shape, dtype=dtype))
+            cupy.fft.irfftn(x), cupy.fft.rfftn(x.real)
     cupy.cuda.Device().synchronize()
 
 

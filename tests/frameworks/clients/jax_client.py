@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import numpy
 from jax._src import hardware_utils
 from running import feature, main, sys
 
@@ -75,16 +76,70 @@ def linear_algebra():
     jnp.linalg.qr(jnp.eye(16))[0].block_until_ready()
 
 
-@feature
-def out_of_memory():
-    """An array larger than the memory is refused by an error that is caught; after it everything goes on."""
+def fill() -> int:
+    """Blocks of 256 MiB until there is no memory for another; that many."""
+    blocks = []
     try:
-        jnp.zeros((96 << 30,), jnp.uint8).block_until_ready()
+        while len(blocks) < 1000:
+            blocks.append(jnp.zeros((BLOCK,), jnp.uint8).block_until_ready())
     except jax.errors.JaxRuntimeError as error:
         assert "RESOURCE_EXHAUSTED" in str(error), error
-    else:
-        raise AssertionError("96 GiB were given")
-    jnp.ones(64).sum().block_until_ready()
+    return len(blocks)
+
+
+@feature
+def out_of_memory():
+    """Filling the memory ends in RESOURCE_EXHAUSTED, which is caught; after it everything goes on."""
+    blocks = fill()
+    training_step()
+    assert 8 < blocks < 1000
+    return {"blocks": blocks}
+
+
+@feature
+def memory_statistics():
+    """What JAX reports of its memory follows an array that comes and goes."""
+    before = jax.devices()[0].memory_stats()["bytes_in_use"]
+    block = jnp.zeros((BLOCK,), jnp.uint8).block_until_ready()
+    assert BLOCK <= jax.devices()[0].memory_stats()["bytes_in_use"] - before
+    block.delete()
+    assert before == jax.devices()[0].memory_stats()["bytes_in_use"]
+
+
+@feature
+def pinned_memory():
+    """An array goes to pinned memory of the host and back, unchanged."""
+    device = jax.devices()[0]
+    pinned = jax.device_put(numpy.arange(1024), jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host"))
+    back = jax.device_put(pinned, jax.sharding.SingleDeviceSharding(device, memory_kind="device"))
+    assert (numpy.asarray(back) == numpy.arange(1024)).all()
+
+
+@feature
+def mixed_precision():
+    """A network of half precision with its gradients in single precision."""
+
+    def loss(weights, inputs):
+        return (inputs.astype(jnp.float16) @ weights.astype(jnp.float16)).astype(jnp.float32).mean()
+
+    jax.jit(jax.value_and_grad(loss))(jnp.ones((64, 8)), jnp.ones((32, 64)))[1].block_until_ready()
+
+
+@feature
+def preallocated():
+    """JAX's default: three quarters of the memory are taken at the start."""
+    assert "true" == os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"]
+    training_step()
+    return {"limit_mib": jax.devices()[0].memory_stats()["bytes_limit"] >> 20}
+
+
+@feature
+def cuda_malloc_async():
+    """The driver's pools behind the allocator; started with XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async."""
+    assert "cuda_async" == os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"]
+    training_step()
+    assert 8 < fill() < 1000
+    training_step()
 
 
 if __name__ == "__main__":

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import warnings
+from pathlib import Path
 
 import torch
-from running import feature, main, sys
+from running import counted, feature, main, sys
 from torch import nn
 
+# torch.compile else starts a worker that imports PyTorch, and the program's end waits for that, by itself as well.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 DEVICE = "cuda"
 BLOCK = 256 << 20
 
@@ -243,6 +247,7 @@ def rank_of(rank: int, world: int, store: str, device: int) -> None:
 
 def _rank(rank: int, world: int, store: str) -> None:
     rank_of(rank, world, store, rank % torch.cuda.device_count())
+    Path(f"{store}.{rank}").write_text(json.dumps(counted()))
 
 
 @feature
@@ -252,7 +257,9 @@ def ddp_two_ranks():
         os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(_rank, args=(2, f"{folder}/store"), nprocs=2)
-    return {"gpus": min(2, torch.cuda.device_count())}
+        counts = [json.loads(Path(f"{folder}/store.{rank}").read_text()) for rank in range(2)]
+    launches = {who: sum(each[who] for each in counts) for who in counts[0]}
+    return {"gpus": min(2, torch.cuda.device_count()), "launches": launches}
 
 
 @feature
@@ -321,8 +328,11 @@ def profiler():
 
 @feature
 def fft():
-    """A Fourier transform by cuFFT."""
-    torch.fft.fft(torch.ones(64, 64, device=DEVICE))
+    """Fourier transforms by cuFFT: of complex and of real numbers, of sizes with and without small factors."""
+    for shape in ((64,), (97,), (1 << 16,), (33, 65), (16, 16, 16)):
+        for dtype in (torch.float32, torch.float64):
+            x = torch.ones(shape, device=DEVICE, dtype=dtype)
+            torch.fft.fftn(x.to(torch.complex64)), torch.fft.irfftn(torch.fft.rfftn(x))
     torch.cuda.synchronize()
 
 

@@ -145,3 +145,31 @@ answer([[s[0] for s in steps], [s[1] for s in steps], before - ck(d.cuMemGetInfo
     assert used == [64, 0, 0]
     assert reserved == [64, 64, 0]
     assert free == 0
+
+
+def test_a_tensor_map_is_encoded_where_the_gpu_has_the_copy_unit(clients):
+    """cuTensorMapEncodeTiled takes aligned arguments on compute capability 9, and answers NOT_SUPPORTED below it."""
+    program = """
+open_gpu(); p = int(ck(d.cuMemAlloc(1 << 16))); lib = ctypes.CDLL("libcuda.so.1"); room = (ctypes.c_char * 256)()
+dims, steps = (ctypes.c_uint64 * 5)(*[64] * 5), (ctypes.c_uint32 * 5)(*[8] * 5)
+aligned = -ctypes.addressof(room) % 64
+def encode(rank=2, at=p, off=0):
+    to = ctypes.c_void_p(ctypes.addressof(room) + aligned + off)
+    return lib.cuTensorMapEncodeTiled(to, 0, rank, ctypes.c_void_p(at), dims, dims, steps, steps, 0, 0, 0, 0)
+answer([encode(), encode(rank=6), encode(at=p + 8), encode(at=None), encode(off=16)])
+"""
+
+    assert clients("h100").run(program) == [0, 1, 1, 1, 1]
+    assert clients("a100").run(program) == [801] * 5
+
+
+def test_a_capture_takes_a_fill_of_any_address(clients):
+    """A fill of memory that is not there is captured; launching its graph ends in CUDA_ERROR_ILLEGAL_ADDRESS."""
+    captured, direct, launched = clients().run("""
+open_gpu(); s = ck(d.cuStreamCreate(1)); ck(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode(2)))
+captured = code(d.cuMemsetD8Async(128, 0, 4096, s)); graph = ck(d.cuStreamEndCapture(s))
+direct = code(d.cuMemsetD8Async(128, 0, 4096, s))
+answer([captured, direct, code(d.cuGraphLaunch(ck(d.cuGraphInstantiate(graph, 0)), s))])
+""")
+
+    assert (captured, direct, launched) == (0, 1, 700)
