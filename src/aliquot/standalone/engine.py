@@ -205,16 +205,16 @@ class Engine:
             text = self._learned.due()
         self._learned.write(text)
 
-    def release(self, name: TenantName) -> None:
-        """Take a tenant's place away; one that has none is no error. Its programs must have ended."""
+    def release(self, seat: Seat) -> None:
+        """Take a place away; one that is gone is no error, even if its name has a new one. Its programs have ended."""
         with self._lock:
-            seat = self._seats.pop(name, None)
-            if seat is None:
+            if self._seats.get(seat.name) is not seat:
                 return
+            del self._seats[seat.name]
             # An arbiter that is just being restarted learns the tenants from us, and this one is not among them.
             with contextlib.suppress(ArbiterError, OSError):
-                self._admin.remove_tenant(name)
-            self.books.release(name)
+                self._admin.remove_tenant(seat.name)
+            self.books.release(seat.name)
             seat.folder.remove()
 
     def spawn(
@@ -247,9 +247,9 @@ class Engine:
                 start_program, seat.folder, argv, environment, mode=way, death_signal=signal.SIGKILL
             ).result()
         except BaseException:
-            self.release(seat.name)
+            self.release(seat)
             raise
-        tenant = Tenant(seat.name, process, seat.folder, lambda: self.release(seat.name))
+        tenant = Tenant(seat.name, process, seat.folder, lambda: self.release(seat))
         with self._lock:
             self._started = [other for other in self._started if other.poll() is None]
             self._started.append(tenant)
@@ -260,8 +260,8 @@ class Engine:
         for tenant in self._started:
             tenant.end()
         self._starter.shutdown()
-        for name in list(self.seats):
-            self.release(name)
+        for seat in self.seats.values():
+            self.release(seat)
         for client in (self.arbiter, self._admin):
             with contextlib.suppress(Exception):
                 client.close()

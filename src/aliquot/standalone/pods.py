@@ -229,7 +229,7 @@ class Pods:
         try:
             pod.containers = self._containers(pod, pod.seat)
         except OSError as error:
-            self._engine.release(pod.seat.name)
+            self._engine.release(pod.seat)
             pod.seat = None
             self._waits(pod, in_words(error))
             return
@@ -266,7 +266,7 @@ class Pods:
         with self._lock:
             if pod.seat is None or any(not container.done for container in pod.containers):
                 return
-            self._engine.release(pod.seat.name)
+            self._engine.release(pod.seat)
             pod.note("all containers have ended; the GPU is given back")
         self.place_waiting()
 
@@ -276,7 +276,7 @@ class Pods:
         for container in pod.containers:
             container.join()
         if pod.seat is not None:
-            self._engine.release(pod.seat.name)
+            self._engine.release(pod.seat)
 
     def _find(self, name: str) -> Pod:
         full = name if "/" in name else f"default/{name}"

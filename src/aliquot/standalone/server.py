@@ -140,7 +140,7 @@ class EngineServer:
                 _send(connection, Reply(lease=place))
                 _wait_for_end(connection)
             finally:
-                self._engine.release(name)
+                self._engine.release(seat)
         finally:
             with self._lock:
                 self._leases -= 1

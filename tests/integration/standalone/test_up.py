@@ -245,6 +245,20 @@ def test_an_engine_in_this_process_spawns_and_cleans_up():
     assert not root.exists()
 
 
+def test_a_tenant_may_have_the_name_of_one_that_has_just_ended():
+    """A name is free once its program was seen to end; that end takes nothing away from the next of that name."""
+    with Engine.start(emulate="v100", window_ms=2000) as engine:
+        statuses = []
+        for round_number in range(5):
+            tenant = engine.spawn("a", ["sh", "-c", f"exit {round_number}"], request_milli=500, memory_mib=64)
+            statuses.append(tenant.wait(20))
+        last = engine.spawn("a", ["sleep", "60"], request_milli=500, memory_mib=64)
+        seated = list(engine.seats)
+        last.end()
+
+    assert ([0, 1, 2, 3, 4], ["a"]) == (statuses, seated)
+
+
 def test_a_change_that_would_end_a_running_program_is_refused(up: Cluster):
     """The refusal names the change, the program and the flag; no SharePod of the file is touched."""
     up.apply(sharepod("a", "sleep 300"))
