@@ -101,7 +101,9 @@ def as_text(facts: list[Fact]) -> str:
         for fact in facts:
             if fact.group == group:
                 mark = "!" if fact.differs else " "
-                lines.append(f"{mark} {fact.question:<86} {fact.answer:<44} {fact.emulated:<34} {fact.lenient}".rstrip())
+                lines.append(
+                    f"{mark} {fact.question:<86} {fact.answer:<44} {fact.emulated:<34} {fact.lenient}".rstrip()
+                )
     return "\n".join(lines)
 
 

@@ -12,9 +12,10 @@ from aliquot.node.status import labels_of
 from reference.markdown import code, page, table
 
 WRITTEN = {
-    "gpu-model": "model of its GPUs, in the letters that a label allows",
+    "gpu-model": "model of its GPUs, in the letters that a label allows; `mixed` where there are several",
+    "gpu-model.m": "how many GPUs of that model it has",
     "gpu-count": "how many GPUs it has",
-    "gpu-memory-mib": "memory of its first GPU in MiB",
+    "gpu-memory-mib": "memory in MiB of its GPU that has least",
     "driver": "version of the NVIDIA driver",
     "topology": "how its GPUs are wired: `nvlink`, `pcie`, or `single` where there is one",
 }
@@ -69,4 +70,4 @@ def _node_labels() -> list[tuple[str, str]]:
     gpu = SimpleNamespace(model="m", memory_mib=1, driver="1")
     machine: Any = SimpleNamespace(gpus=[gpu], topology=SimpleNamespace(links=[["X"]]))
     found = [label.removeprefix(names.PREFIX) for label in labels_of(machine)]
-    return [(code(names.PREFIX + name), WRITTEN[name]) for name in found]
+    return [(code(names.PREFIX + name.replace("gpu-model.m", "gpu-model.MODEL")), WRITTEN[name]) for name in found]

@@ -28,7 +28,10 @@ from aliquot.cli.options import emulate_option, not_gpus_option, only_gpus_optio
 @click.option("--cdi-dir", metavar="DIR", help="Where the runtime reads CDI files. [default: /run/cdi]")
 @click.option("--kubelet-dir", metavar="DIR", help="Kubelet's root folder. [default: /var/lib/kubelet]")
 @click.option("--ids-per-gpu", type=int, metavar="N", help="Device ids of each GPU. [default: 100]")
-@click.option("--node-labels/--no-node-labels", default=None, help="Whether to label the node. [default: yes]")
+@click.option(
+    "--node-labels/--no-node-labels", default=None, help="Whether to label the node by its GPUs. [default: yes]"
+)
+@click.option("--labels", metavar="KEY=VALUE,...", help="Further labels of your own for the node.")
 @click.option("--health-period-s", type=float, metavar="S", help="Between two looks at everything. [default: 5]")
 @click.option("--allocation-check-period-s", type=float, metavar="S", help="Between two checks. [default: 30]")
 @click.option("--pre-start-wait-s", type=float, metavar="S", help="How long a start may be waited for. [default: 20]")

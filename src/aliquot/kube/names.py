@@ -36,6 +36,9 @@ GPU_MODEL: Final = f"{GROUP}/gpu-model"
 GPU_MODEL_NOT: Final = f"{GROUP}/gpu-model-not"
 """Annotation: no GPUs of these models."""
 
+GPU_MODELS_MIXED: Final = f"{GROUP}/gpu-models-mixed"
+"""Annotation: `true` where the GPUs of one container may be of different models; `false` without it."""
+
 GPU_UUID: Final = f"{GROUP}/gpu-uuid"
 """Annotation: this GPU, as NVML names it, or one of these; `!GPU-...` for one that it may not have."""
 
@@ -94,6 +97,7 @@ ASK_ANNOTATIONS: Final = (
     GPU_PARTS,
     GPU_MODEL,
     GPU_MODEL_NOT,
+    GPU_MODELS_MIXED,
     GPU_UUID,
     GPU_ID,
     AFFINITY,

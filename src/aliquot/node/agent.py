@@ -38,7 +38,7 @@ from aliquot.node.pods import NodePod, Pods
 from aliquot.node.recovering import Recovering
 from aliquot.node.seating import Seating
 from aliquot.node.settings import Settings
-from aliquot.node.status import OF_GPUSHARE, OWN, NodeStatus, resources_of
+from aliquot.node.status import OF_GPUSHARE, OWN, NodeStatus, labels_of, resources_of
 from aliquot.node.tasks import Tasks, every
 from aliquot.node.telling.server import PortTaken, application, serving
 from aliquot.node.telling.wiring import tell_pods, telling_of
@@ -262,8 +262,10 @@ class Agent:
             await self._describe()
 
     async def _describe(self) -> None:
-        offered, labels = self.seating.offered(), self.settings.node_labels
-        await self.status.describe(self.machine, self.sick, offered=offered, labels=labels)
+        offered, labels = self.seating.offered(), dict(self.settings.own_labels)
+        if self.settings.node_labels:
+            labels |= labels_of(self.machine)
+        await self.status.describe(self.sick, offered=offered, labels=labels)
         await self.status.advertise(self._resources())
 
     async def _look_at_holders(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,11 +13,17 @@ import yaml
 
 from aliquot.kube.dialects.aliyun import Unit
 from aliquot.kube.manifest import BadYaml, read_yaml_file
+from aliquot.kube.names import GROUP
 from aliquot.model.errors import UserError
 
 MOST_IDS: Final = 1000
 GPUS: Final = ("own", "coexist")
 METRIC_ALIASES: Final = ("gpu-manager", "hami", "hami-legacy")
+
+
+_NAME: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_KEY: Final = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}")
+_VALUE: Final = re.compile(rf"({_NAME})?")
 
 
 class BadSettings(UserError):
@@ -41,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kubelet_dir: str = "/var/lib/kubelet"
     ids_per_gpu: int = 100
     node_labels: bool = True
+    labels: str = ""
     health_period_s: float = 5.0
     allocation_check_period_s: float = 30.0
     pre_start_wait_s: float = 20.0
@@ -92,6 +101,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """The other programs under whose names metrics are told too."""
         return tuple(part.strip() for part in self.metric_aliases.split(",") if part.strip())
 
+    @property
+    def own_labels(self) -> Mapping[str, str]:
+        """The administrator's labels for the node; raises BadSettings for one that Kubernetes would not take."""
+        return dict(_label(word) for word in _words(self.labels))
+
     def checked(self) -> Settings:
         """The settings themselves, if they make sense.
 
@@ -114,9 +128,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for alias in self.aliases:
             if alias not in METRIC_ALIASES:
                 raise BadSettings(f"metric-aliases {alias!r} is not known; take {', '.join(METRIC_ALIASES)}")
+        _ = self.own_labels
         if self.log_format not in ("text", "json"):
             raise BadSettings(f"log-format {self.log_format!r} is not known; take text or json")
         return self
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _label(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    prefix, slash, _ = key.rpartition("/")
+    if not equals or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
+        raise BadSettings(f"labels {word!r} is no label; write KEY=VALUE as Kubernetes takes it, as team=vision")
+    if slash and prefix.endswith(("kubernetes.io", "k8s.io", GROUP)):
+        raise BadSettings(f"labels {word!r}: labels of {prefix} are not yours to give; take a prefix of your own")
+    return key, value
 
 
 def read_settings(file: Path | None, flags: dict[str, Any]) -> Settings:

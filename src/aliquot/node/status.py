@@ -9,6 +9,7 @@ Source: gpushare-device-plugin cmd/inspect/nodeinfo.go.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -34,6 +35,10 @@ OWN: Final = (names.GPU_MEMORY,)
 OF_GPUSHARE: Final = (aliyun.MEMORY, aliyun.COUNT)
 _NO_LABEL: Final = re.compile(r"[^A-Za-z0-9._-]+")
 LABEL_LENGTH: Final = 63
+MIXED: Final = "mixed"
+OF_MODEL: Final = f"{names.PREFIX}gpu-model."
+"""Labels that begin so end with a model, and count the node's GPUs of that model."""
+MODEL_LENGTH: Final = LABEL_LENGTH - len("gpu-model.")
 
 
 def label_value(text: str) -> str:
@@ -42,17 +47,17 @@ def label_value(text: str) -> str:
 
 
 def labels_of(machine: Machine) -> dict[str, str]:
-    """The node's labels: model, count, memory, driver, CUDA, and how its GPUs are wired."""
-    first = machine.gpus[0]
+    """The node's labels: model, how many there are of each, memory, driver, and how its GPUs are wired."""
+    models = Counter(label_value(gpu.model) for gpu in machine.gpus)
     links = {link for row in machine.topology.links for link in row if link != "X"}
     wired = "nvlink" if any(link.startswith("NV") for link in links) else "pcie" if links else "single"
     return {
-        names.GPU_MODEL: label_value(first.model),
+        names.GPU_MODEL: next(iter(models)) if len(models) == 1 else MIXED,
         f"{names.PREFIX}gpu-count": str(len(machine.gpus)),
-        f"{names.PREFIX}gpu-memory-mib": str(first.memory_mib),
-        f"{names.PREFIX}driver": label_value(first.driver),
+        f"{names.PREFIX}gpu-memory-mib": str(min(gpu.memory_mib for gpu in machine.gpus)),
+        f"{names.PREFIX}driver": label_value(machine.gpus[0].driver),
         f"{names.PREFIX}topology": wired,
-    }
+    } | {f"{OF_MODEL}{model[:MODEL_LENGTH].rstrip('-._')}": str(count) for model, count in models.items()}
 
 
 def described(machine: Machine, sick: Mapping[GpuUuid, str]) -> str:
@@ -82,23 +87,28 @@ class NodeStatus:
         self._now: Node | None = None
         self.reflector = Reflector(api, NODES, self._changed, selectors={"fieldSelector": f"metadata.name={node}"})
 
-    async def describe(self, machine: Machine, sick: Mapping[GpuUuid, str], *, offered: Machine, labels: bool) -> bool:
-        """Say labels, which are about the machine, and the annotation, which is about the GPUs that are offered.
+    async def describe(self, sick: Mapping[GpuUuid, str], *, offered: Machine, labels: Mapping[str, str]) -> bool:
+        """Say the labels, and the annotation, which is about the GPUs that are offered.
 
         Whether anything had to be written: a node that shows them is left alone, one that was made anew is told again.
 
         Raises:
             KubeError: the API server refuses or is not there.
         """
-        wanted: dict[str, dict[str, str]] = {"annotations": {names.GPUS: described(offered, sick)}}
+        wanted: dict[str, dict[str, str | None]] = {"annotations": {names.GPUS: described(offered, sick)}}
         if labels:
-            wanted["labels"] = labels_of(machine)
+            wanted["labels"] = {**self._stale(labels), **labels}
         if self._now is not None:
             shown = {"annotations": self._now.metadata.annotations, "labels": self._now.metadata.labels}
-            if all(wanted[part].items() <= shown[part].items() for part in wanted):
+            if all(shown[part].get(key) == value for part in wanted for key, value in wanted[part].items()):
                 return False
         self._now = await self._api.patch(NODES, self._node, {"metadata": wanted})
         return True
+
+    def _stale(self, labels: Mapping[str, str]) -> dict[str, None]:
+        """Labels of models that the node had before, to be taken away."""
+        shown = self._now.metadata.labels if self._now is not None else {}
+        return {key: None for key in shown if key.startswith(OF_MODEL) and key not in labels}
 
     async def advertise(self, resources: Mapping[str, int]) -> bool:
         """Offer these of the managed resources and withdraw the others; whether anything had to be written.

@@ -59,7 +59,8 @@ class Ask:
     0 for the whole of each. `gpu_mib` is memory of the shared device (the rest's, or the only whole one's); 0 means
     `gpu_mem_ppm` parts per million of that device, and 0 there the same part as of its compute. `models` are the
     models allowed, sorted, none for any; `gpu_uuid` names devices by UUID, several with commas between them; `gpu_id`
-    is a named vGPU, equal names share a device. `near_cores` CPU cores near the first GPU travel with the plan.
+    is a named vGPU, equal names share a device. `near_cores` CPU cores near the first GPU travel with the plan. Several
+    GPUs are of one model unless `mixed`.
 
     Raises:
         BadRequest: a negative number, a rest of a whole GPU or more, or a label that would have to split.
@@ -78,6 +79,7 @@ class Ask:
     labels: Labels = field(default=_NO_LABELS)
     priority: int = 0
     near_cores: int = 0
+    mixed: bool = False
     shape: Shape = field(init=False, repr=False, compare=False)
     plain: bool = field(init=False, repr=False, compare=False)
     """Whether neither label nor name of a device is given."""

@@ -78,6 +78,8 @@ class Cluster:
         self.layout = 0
         self.labels = LabelIndex()
         self.unhealthy: set[tuple[int, int]] = set()
+        self.mixed: set[int] = set()
+        """Nodes with GPUs of more than one model."""
         self.index: dict[str, int] = {}
         self.uuids: dict[str, tuple[int, int]] = {}
         self.tenants: dict[str, Holding] = {}
@@ -116,6 +118,8 @@ class Cluster:
             self.free_milli[number, g] = MILLI
             self.free_mib[number, g] = self.size_mib[number, g] = device.memory_mib
             self.model[number, g] = self._model_id(device)
+        if len({device.model for device in spec.gpus}) > 1:
+            self.mixed.add(number)
         self.cpu_free[number], self.memory_free[number] = spec.cpu_milli, spec.memory_mib
         self.rank[number] = spec.rank
         self.gpu_count[number] = self.idle_count[number] = len(spec.gpus)
@@ -138,6 +142,7 @@ class Cluster:
             self.release(tenant)
         for uuid in node.column:
             self.unhealthy.discard(self.uuids.pop(uuid))
+        self.mixed.discard(number)
         del self.index[name]
         self.rows[number] = None
         self._spare.append(number)

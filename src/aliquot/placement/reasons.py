@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.placement.asks import Ask, model_matches
+from aliquot.placement.books import NodeSpec
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.devices import hold_rest, hold_whole
 
@@ -30,6 +31,7 @@ class Code(StrEnum):
     NODE_FEW_GPUS = "node-few-gpus"
     NODE_GPU_SIZE = "node-gpu-size"
     NODE_GPUS = "node-gpus"
+    NODE_ONE_MODEL = "node-one-model"
     GPU_UUID = "gpu-uuid"
     GPU_MODEL = "gpu-model"
     GPU_SIZE = "gpu-size"
@@ -71,6 +73,7 @@ class Reason:
             Code.NODE_FEW_GPUS: f"has {have} such GPU{'s' * (have != 1)}, {asked} were asked",
             Code.NODE_GPU_SIZE: f"has no GPU with {format_mib(asked)} of memory, its largest has {format_mib(have)}",
             Code.NODE_GPUS: f"has {have} GPU{'s' * (have != 1)} with room, {asked} were asked",
+            Code.NODE_ONE_MODEL: f"has {have} GPU{'s' * (have != 1)} of one model with room, {asked} were asked",
             Code.GPU_UUID: "is not the one that was named",
             Code.GPU_MODEL: f'is "{label}", another model was asked',
             Code.GPU_SIZE: f"has {format_mib(have)} in all, {format_mib(asked)} were asked",
@@ -144,7 +147,7 @@ def usable(devices: Sequence[Reason | None]) -> list[int]:
 def _node(cluster: Cluster, ask: Ask, number: int, devices: Sequence[Reason | None]) -> Reason | None:
     spec = cluster.spec(number)
     name, cpu, memory = spec.name, cluster.cpu_free.item(number), cluster.memory_free.item(number)
-    suited = [g for g, reason in enumerate(devices) if reason is None or not reason.lasting]
+    suited = _most([g for g, reason in enumerate(devices) if reason is None or not reason.lasting], ask, spec)
     if ask.devices and not devices:
         return Reason(Code.NODE_NO_GPU, name, lasting=True)
     if ask.devices > len(suited):
@@ -161,12 +164,34 @@ def _node(cluster: Cluster, ask: Ask, number: int, devices: Sequence[Reason | No
     if not cluster.open[number]:
         return Reason(Code.NODE_CORDONED, name)
     left = usable(devices)
-    idle = hold_whole(cluster, ask.shape, number, left)
-    rest = hold_rest(cluster, ask.shape, number, left)
-    if len(idle) >= ask.whole and (not ask.rest_milli or any(len({*idle} - {g}) >= ask.whole for g in rest)):
+    kinds = [left, *_by_model(left, ask, spec)]
+    idle = [hold_whole(cluster, ask.shape, number, gpus) for gpus in kinds]
+    rest = [hold_rest(cluster, ask.shape, number, gpus) for gpus in kinds]
+    enough = [_suffice(ask, *each) for each in zip(idle, rest, strict=True)]
+    if any(enough[1:] or enough):
         return None
-    have = min(len({*idle, *rest}), ask.devices - 1)
-    return Reason(Code.NODE_GPUS, name, asked=ask.devices, have=have)
+    room = [len({*a, *b}) for a, b in zip(idle, rest, strict=True)]
+    if enough[0]:
+        return Reason(Code.NODE_ONE_MODEL, name, asked=ask.devices, have=min(max(room[1:]), ask.devices - 1))
+    return Reason(Code.NODE_GPUS, name, asked=ask.devices, have=min(room[0], ask.devices - 1))
+
+
+def _suffice(ask: Ask, idle: Sequence[int], rest: Sequence[int]) -> bool:
+    """Whether so many idle devices, and one more for the rest where one is asked, are enough."""
+    return len(idle) >= ask.whole and (not ask.rest_milli or any(len({*idle} - {g}) >= ask.whole for g in rest))
+
+
+def _by_model(gpus: Sequence[int], ask: Ask, spec: NodeSpec) -> list[list[int]]:
+    """These devices by model, where all that the ask gets must be of one model and the node has several."""
+    models = {device.model for device in spec.gpus}
+    if ask.devices < 2 or ask.mixed or len(models) < 2:
+        return []
+    return [[g for g in gpus if spec.gpus[g].model == model] for model in sorted(models)]
+
+
+def _most(gpus: list[int], ask: Ask, spec: NodeSpec) -> list[int]:
+    """The devices that one ask could get at most: all, or those of the model of which there are most."""
+    return max(_by_model(gpus, ask, spec), key=len, default=gpus)
 
 
 def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, str]) -> Reason | None:

@@ -10,6 +10,7 @@ import numpy as np
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
+from aliquot.placement.fits import fitting_nodes
 from aliquot.placement.labels import Cell
 from aliquot.placement.policy import BoolArray, IntArray
 
@@ -42,6 +43,39 @@ class Rules:
 
 def rules_for(cluster: Cluster, ask: Ask, closed_models: Sequence[str] = ()) -> Rules | None:
     """The rules for an ask now; None when nothing is ruled out anywhere."""
+    one_model = ask.devices > 1 and not ask.mixed and bool(cluster.mixed)
+    if not one_model:
+        return _ruled(cluster, ask, closed_models)
+    return _of_one_model(cluster, ask, _ruled(cluster, ask, closed_models))
+
+
+def models_apart(cluster: Cluster, node: int, gpus: Sequence[int]) -> list[list[int]]:
+    """These devices of a node by model, models with less memory first."""
+    spec = cluster.spec(node)
+    found: dict[str, list[int]] = {}
+    for g in sorted(gpus, key=lambda g: (spec.gpus[g].memory_mib, spec.gpus[g].model)):
+        found.setdefault(spec.gpus[g].model, []).append(g)
+    return [sorted(each) for each in found.values()]
+
+
+def _of_one_model(cluster: Cluster, ask: Ask, rules: Rules | None) -> Rules:
+    """The same rules, with the devices of one model only on each node that has several: the first that fits."""
+    total, gpus = cluster.free_milli.shape
+    mixed = np.array(sorted(cluster.mixed), dtype=np.int64)
+    nodes = mixed if rules is None else np.union1d(rules.nodes, mixed)
+    left = np.ones((len(nodes), gpus), dtype=np.bool_) if rules is None else rules.mask_for(nodes, total, gpus)
+    for row, node in enumerate(nodes.tolist()):
+        if node not in cluster.mixed:
+            continue
+        here = np.flatnonzero(left[row, : cluster.gpu_count.item(node)]).tolist()
+        masks = [np.isin(np.arange(gpus), each) for each in models_apart(cluster, node, here)]
+        one = np.array([node], dtype=np.int64)
+        left[row] = next((mask for mask in masks if fitting_nodes(cluster, ask.shape, one, mask[None]).any()), False)
+    return Rules(nodes, left, only=rules is not None and rules.only)
+
+
+def _ruled(cluster: Cluster, ask: Ask, closed_models: Sequence[str]) -> Rules | None:
+    """What labels, names, quota and health rule out."""
     if not ask.devices or (ask.plain and not cluster.labels.exclusive and not cluster.unhealthy and not closed_models):
         return None
     pins: list[Mapping[Cell, int]] = list(cluster.labels.pins(ask))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 _ASK_FIELDS: Final = (
     "whole", "rest_milli", "limit_milli", "gpu_mib", "gpu_mem_ppm", "cpu_milli", "memory_mib", "gpu_uuid", "gpu_id",
-    "priority", "near_cores",
+    "priority", "near_cores", "mixed",
 )  # fmt: skip
 
 

@@ -10,7 +10,9 @@ Nothing here waits or talks to anyone; every method leaves the books whole.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, product
 from typing import Final
 
 from aliquot.kube.inventory import BadInventory, Inventory, read_inventory
@@ -29,9 +31,11 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.reasons import Refusal, judge
+from aliquot.placement.rules import models_apart
 from aliquot.scheduler.holds import Hold, tenancies
 
 log = logging.getLogger(__name__)
+_CHOICES_MOST: Final = 64
 _SEEN_MOST: Final = 100_000
 CLOSED: Final = "~closed/"
 """Tenants of this prefix are no pods: they keep devices that are about to leave the pool."""
@@ -274,23 +278,38 @@ class Books:
                 return known
         if node not in self.cluster.index:
             raise NoRoom(self.faulty.get(node, f'node "{node}" has no GPUs that Aliquot knows of'))
-        namespace = ask.key.partition("/")[0]
-        held: list[tuple[Seat, str, Placement]] = []
-        try:
-            for seat in ask.seats(self.known):
-                placed = self.decider.place_on(gpu_only(seat.ask), node, namespace)
-                if isinstance(placed, Refusal):
-                    raise NoRoom(self._why(node, seat, namespace))
-                name = self._free_name(seat.tenant, ask.uid)
-                self.decider.commit(name, placed, gpu_only(seat.ask))
-                held.append((seat, name, placed))
-        except (NoRoom, LedgerError, QuotaExceeded) as error:
-            for _, name, _ in held:
-                self.cluster.release(name)
-            raise NoRoom(str(error)) from None
+        held = self._place(ask, node)
         made = Hold(ask.uid, ask.key, node, self._plan(ask, node, held), tuple(name for _, name, _ in held), now_s)
         self._add(made)
         return made
+
+    def _place(self, ask: PodAsk, node: str) -> list[tuple[Seat, str, Placement]]:
+        """Write all asks of a pod into the books of a node: each with its tenant's name and its place.
+
+        Raises:
+            NoRoom: they do not all fit, or the namespace may have no more; nothing is written.
+        """
+        refused = NoRoom(f'node "{node}" has no GPU')
+        for seats in one_model_each(self.cluster, ask.seats(self.known), node):
+            held: list[tuple[Seat, str, Placement]] = []
+            try:
+                for seat in seats:
+                    held.append(self._place_one(ask, seat, node))
+                return held
+            except (NoRoom, LedgerError, QuotaExceeded) as error:
+                for _, name, _ in held:
+                    self.cluster.release(name)
+                refused = NoRoom(str(error))
+        raise refused
+
+    def _place_one(self, ask: PodAsk, seat: Seat, node: str) -> tuple[Seat, str, Placement]:
+        namespace = ask.key.partition("/")[0]
+        placed = self.decider.place_on(gpu_only(seat.ask), node, namespace)
+        if isinstance(placed, Refusal):
+            raise NoRoom(self._why(node, seat, namespace))
+        name = self._free_name(seat.tenant, ask.uid)
+        self.decider.commit(name, placed, gpu_only(seat.ask))
+        return seat, name, placed
 
     def let_go(self, hold: Hold) -> None:
         """Take a promise back that came to nothing, or ended."""
@@ -366,6 +385,28 @@ class Books:
         number, g = self.cluster.uuids[gpu]
         topology = self.cluster.spec(number).topology
         return topology.cores[g][:count] if topology is not None and count else ()
+
+
+def one_model_each(cluster: Cluster, seats: Sequence[Seat], node: str) -> Iterator[Sequence[Seat]]:
+    """The asks as they are, or where equal parts of one container would be on different models of the node, once for
+    each choice of the models that these containers' parts are on."""
+    number = cluster.index[node]
+    apart = sorted({seat.container for seat in seats if seat.part and not seat.ask.mixed})
+    if number not in cluster.mixed or not apart:
+        yield seats
+        return
+    spec = cluster.spec(number)
+    kinds = [[spec.gpus[g].uuid for g in gpus] for gpus in models_apart(cluster, number, range(len(spec.gpus)))]
+    for choice in islice(product(kinds, repeat=len(apart)), _CHOICES_MOST):
+        on = dict(zip(apart, choice, strict=True))
+        yield [_among(seat, on[seat.container]) if seat.container in on else seat for seat in seats]
+
+
+def _among(seat: Seat, uuids: Sequence[str]) -> Seat:
+    """The same ask on some of the devices that it may have."""
+    named = [uuid.strip() for uuid in seat.ask.gpu_uuid.split(",")] if seat.ask.gpu_uuid else uuids
+    left = [uuid for uuid in named if uuid in uuids]
+    return replace(seat, ask=replace(seat.ask, gpu_uuid=",".join(left) or "none"))
 
 
 def gpu_only(ask: Ask) -> Ask:

@@ -20,7 +20,7 @@ from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.placement.asks import Ask
 from aliquot.placement.decide import NEVER
 from aliquot.placement.reasons import Refusal
-from aliquot.scheduler.books import Books, gpu_only
+from aliquot.scheduler.books import Books, gpu_only, one_model_each
 
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -138,6 +138,7 @@ def _together(books: Books, seats: Sequence[Seat], fits: BoolArray, namespace: s
     devices = sum(seat.ask.devices for seat in seats)
     free = all(seat.ask.plain and not seat.ask.models for seat in seats) and not cluster.labels.exclusive
     roomy = fits & (cluster.idle_count >= devices) & free & _all_hold(books, seats)
+    roomy[sorted(cluster.mixed)] = False
     known = numbers[numbers >= 0]
     for number in known[fits[known] & ~roomy[known]].tolist():
         fits[number] = tried(books, seats, cluster.spec(number).name, namespace)
@@ -153,6 +154,10 @@ def _all_hold(books: Books, seats: Sequence[Seat]) -> BoolArray:
 
 def tried(books: Books, seats: Sequence[Seat], node: str, namespace: str) -> bool:
     """Whether the asks fit on the node one after another; the books are as before afterwards."""
+    return any(_fit(books, choice, node, namespace) for choice in one_model_each(books.cluster, seats, node))
+
+
+def _fit(books: Books, seats: Sequence[Seat], node: str, namespace: str) -> bool:
     done: list[str] = []
     try:
         for number, seat in enumerate(seats):
@@ -223,7 +228,10 @@ def _suited(books: Books, ask: Ask, but: Sequence[int] = ()) -> NDArray[np.int64
             if (cell := cluster.uuids.get(uuid.strip())) is not None:
                 named[cell] = True
         good = good & named
-    return np.asarray(good.sum(axis=1))
+    if ask.devices < 2 or ask.mixed or not cluster.mixed:
+        return np.asarray(good.sum(axis=1))
+    kinds = [(good & (cluster.model == number)).sum(axis=1) for number in range(len(cluster.models))]
+    return np.asarray(np.max(kinds, axis=0))
 
 
 def _sentence(ask: Ask, *, lasting: bool, open_: bool) -> str:

@@ -60,6 +60,7 @@ def asks(draw) -> Ask:
         cpu_milli=draw(st.sampled_from((0, 500, 500, 2000, 9000))),
         memory_mib=draw(rarely(1024, 4096, 20000)),
         gpu_uuid=draw(rarely("GPU-0-0", "GPU-0-1,GPU-1-0", times=20)),
+        mixed=draw(rarely(True)),
         gpu_id=draw(rarely("one")) if one else "",
         labels=Labels(draw(rarely("red", "blue")) if one else "", draw(rarely("red", "blue")), draw(rarely("red"))),
     )

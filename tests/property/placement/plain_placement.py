@@ -60,7 +60,17 @@ class Books:
 
 
 def allowed(books: Books, ask: Ask, node: str) -> list[int]:
-    """Devices that model, name and labels leave."""
+    """Devices that model, name and labels leave; of several models the first one, by memory, that is enough."""
+    found, gpus = _allowed(books, ask, node), books.nodes[node].gpus
+    ordered = sorted(found, key=lambda g: (gpus[g].memory_mib, gpus[g].model))
+    models = list(dict.fromkeys(gpus[g].model for g in ordered))
+    if ask.whole + (ask.rest_milli > 0) < 2 or ask.mixed or len({gpu.model for gpu in gpus}) < 2:
+        return found
+    kinds = [[g for g in found if gpus[g].model == model] for model in models]
+    return next((kind for kind in kinds if enough(books, ask, node, kind)), [])
+
+
+def _allowed(books: Books, ask: Ask, node: str) -> list[int]:
     labels = ask.labels
     pinned = books.where(lambda a: labels.affinity and a.labels.affinity == labels.affinity)
     named = books.where(lambda a: ask.gpu_id and a.gpu_id == ask.gpu_id)
@@ -108,7 +118,12 @@ def fits(books: Books, ask: Ask, node: str) -> bool:
         return False
     if not ask.milli:
         return True
-    whole, rest = holds(books, ask, node, allowed(books, ask, node))
+    return enough(books, ask, node, allowed(books, ask, node))
+
+
+def enough(books: Books, ask: Ask, node: str, gpus: list[int]) -> bool:
+    """Whether these devices have room for the ask."""
+    whole, rest = holds(books, ask, node, gpus)
     if not ask.rest_milli:
         return len(whole) >= ask.whole
     return any(len([w for w in whole if w != g]) >= ask.whole for g in rest)

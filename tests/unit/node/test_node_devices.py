@@ -75,6 +75,17 @@ def test_the_node_tells_its_devices_as_the_scheduler_reads_them():
     assert "NVIDIA-H100-80GB-HBM3" == label_value("NVIDIA H100 80GB HBM3 (")
 
 
+def test_each_model_of_a_node_has_a_label():
+    """A node of several models is `mixed`, and counts each of them; one of one model is called by it."""
+    more = Gpu(4, "GPU-4", "NVIDIA A100-SXM4-40GB", 40960, numa=0)
+    mixed = labels_of(Machine((*GPUS, more), Path("a"), Path("b")))
+
+    assert "mixed" == mixed["aliquot.dev/gpu-model"]
+    assert "4" == mixed["aliquot.dev/gpu-model.Tesla-V100-SXM2-16GB"]
+    assert "1" == mixed["aliquot.dev/gpu-model.NVIDIA-A100-SXM4-40GB"]
+    assert "4" == labels_of(MACHINE)["aliquot.dev/gpu-model.Tesla-V100-SXM2-16GB"]
+
+
 def test_the_scheduler_hears_of_a_sick_gpu():
     """A GPU that is sick on the node is unhealthy in the inventory that the scheduler reads."""
     told = read_inventory({GPUS_ANNOTATION: described(MACHINE, {"GPU-3": "is lost"})})

@@ -144,6 +144,20 @@ def test_a_node_that_shows_it_is_left_alone_and_one_made_anew_is_told(agent: Age
     assert "aliquot.dev/gpu-model" in server.node["metadata"]["labels"]
 
 
+def test_labels_of_models_that_left_go_and_the_administrators_own_stay(agent: Agent, server: Server):
+    """A node whose GPUs were replaced is not found by the old model; labels of the settings are kept on it."""
+    server.node["metadata"]["labels"] = {"aliquot.dev/gpu-model.K80": "2", "other": "x"}
+    agent.status._now = server.seen()
+    agent.settings = Settings(node_name="node-1", labels="team=vision, example.com/rack=r1")
+
+    asyncio.run(agent._look())
+
+    labels = server.node["metadata"]["labels"]
+    assert "1" == labels["aliquot.dev/gpu-model.V100"]
+    assert ("vision", "r1", "x") == (labels["team"], labels["example.com/rack"], labels["other"])
+    assert "aliquot.dev/gpu-model.K80" not in labels
+
+
 def test_a_sick_gpu_is_withdrawn_before_anybody_is_told_why(agent: Agent, monkeypatch: pytest.MonkeyPatch):
     """An API server that hangs holds no GPU on offer."""
 

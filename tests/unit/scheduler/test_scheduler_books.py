@@ -5,17 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from control_scene import Scene, Truth, node
 
+from aliquot.kube.dialects import read
 from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPUS, PLAN
+from aliquot.kube.names import GPU_MODELS_MIXED, GPU_PARTS, GPU_PERCENT, GPUS, PLAN
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.kube.reflector import Change
+from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Placement
+from aliquot.scheduler.look import verdicts
 from aliquot.topology import Topology
 
 
@@ -28,6 +32,17 @@ def planned(name: str, milli: int, *, phase: str = "Running", gpu: str = "GPU-n-
         "status": {"phase": phase},
     }
     return msgspec.convert(document, Pod)
+
+
+def ask_of(annotations: dict[str, str], percent: int) -> PodAsk:
+    """A pod of one container with these annotations."""
+    document = {
+        "metadata": {"name": "new", "namespace": "default", "uid": "new", "annotations": annotations},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {GPU_PERCENT: percent}}}]},
+    }
+    found = read(msgspec.convert(document, Pod))
+    assert found is not None
+    return found
 
 
 def node_showing(inventory: str) -> Node:
@@ -103,3 +118,19 @@ def test_the_holds_of_a_node_are_those_of_its_pods():
 
     assert ["a", "c"] == [hold.uid for hold in s.books.on_node("n")]
     assert [] == s.books.on_node("m")
+
+
+@pytest.mark.parametrize(("mixed", "models"), [("false", {"V100"}), ("true", {"V100", "A100"})])
+def test_equal_parts_of_one_container_are_on_one_model(mixed: str, models: set[str]):
+    """Parts go together onto the model that has room for all of them, unless they may be mixed."""
+    s = scene(0)
+    names = {"GPU-n-0": "A100", "GPU-n-1": "V100", "GPU-n-2": "V100"}
+    devices = tuple(Device(GpuUuid(uuid), g, model, 16384) for g, (uuid, model) in enumerate(names.items()))
+    s.books.node_changed(Change("modified", node_showing(write_inventory(Inventory(devices)))))
+    s.tell(Change("added", planned("a", 300)))  # the fullest GPU, which packing would like, is the only A100
+    ask = ask_of({GPU_PARTS: "2", GPU_MODELS_MIXED: mixed}, percent=100)
+
+    assert ["n"] == verdicts(s.books, ask, ["n"]).fitting
+    plan = s.books.hold(ask, "n", 0.0).plan
+
+    assert models == {names[piece.gpu] for piece in plan.containers["main"].slices}

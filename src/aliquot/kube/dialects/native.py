@@ -96,6 +96,7 @@ def _annotations(c: ContainerAsk) -> dict[str, str]:
         names.AFFINITY: labels.affinity,
         names.ANTI_AFFINITY: labels.anti_affinity,
         names.EXCLUSION: labels.exclusion,
+        names.GPU_MODELS_MIXED: "true" if c.mixed else "",
         names.PRIORITY: str(c.priority) if c.priority else "",
         names.CPU_BIND: str(c.near_cores) if c.near_cores else "",
         names.ENFORCE: request.enforce or "",
@@ -225,6 +226,7 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
     priority = notes.read(names.PRIORITY, lambda text: _integer(text, -(2**31), 2**31 - 1))
     cores = notes.read(names.CPU_BIND, lambda text: _integer(text, 1, _CORES_MOST)) or 0
     enforce = notes.read(names.ENFORCE, parse_enforce)
+    mixed = notes.read(names.GPU_MODELS_MIXED, _truth) or False
     models, models_not = notes.read(names.GPU_MODEL, _words) or (), notes.read(names.GPU_MODEL_NOT, _words) or ()
     if len(faults) > before or not total:
         return None
@@ -259,6 +261,7 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
         tuple(uuid[1:] for uuid in uuids if uuid.startswith("!")),
         pod.spec.priority if priority is None else priority,
         cores,
+        mixed=mixed,
     )
 
 
@@ -364,6 +367,12 @@ def _integer(text: str, least: int, most: int) -> int:
     if not re.fullmatch(r"-?\d{1,12}", text.strip()) or not least <= int(text) <= most:
         raise BadQuantity(f'"{text}" is no whole number between {least} and {most}')
     return int(text)
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadQuantity(f'"{text}" is neither true nor false')
+    return text == "true"
 
 
 def _label(text: str) -> str:
