@@ -82,6 +82,11 @@ def explain(
     return explain_with(Decider(cluster, policy, quotas=quotas), ask, namespace)
 
 
+def elsewhere_now(where: str) -> str:
+    """Why something is not where it would be placed now; `where` names that place."""
+    return f"asked now, it would go to {where}: who is here, or what was learned of requests to come, has changed since"
+
+
 def explain_with(decider: Decider, ask: Ask, namespace: str = "") -> Explanation:
     """Explain an ask with a decider as it is; nothing is changed, nothing is learned."""
     found = explain_fitting(decider, ask, namespace)

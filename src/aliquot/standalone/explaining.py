@@ -20,7 +20,7 @@ from aliquot.model.requests import GpuRequest, Labels
 from aliquot.placement.asks import Ask as PlacementAsk
 from aliquot.placement.cluster import Cluster, LedgerError
 from aliquot.placement.decide import Decider
-from aliquot.placement.explain import Explanation, explain_with
+from aliquot.placement.explain import Explanation, elsewhere_now, explain_with
 from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks, NeverFits
 from aliquot.placement.saved import BadBooks
 from aliquot.standalone.wire import Ask, Call, ExplanationFacts, GpuFacts
@@ -138,7 +138,7 @@ def _placed(books: MachineBooks, tenant: TenantName) -> ExplanationFacts | None:
         lines += facts.lines[1:]
     elif now.placement is not None:
         other = " and ".join(f"GPU {index[piece.gpu]}" for piece in now.placement.slices)
-        lines.append(f"  it came when others were here; asked now, it would go to {other}")
+        lines.append(f"  {elsewhere_now(other)}")
     return ExplanationFacts(tenant, True, lines, facts.facts | {"placed_on": [index[uuid] for uuid in plan.uuids]})
 
 

@@ -9,6 +9,7 @@ import msgspec
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import parse_memory, parse_milli
 from aliquot.model.requests import GpuRequest, Labels, Slice, checked
+from aliquot.placement.explain import elsewhere_now
 from aliquot.placement.machine import MachineBooks, NeverFits
 from aliquot.placement.reasons import Verdict
 from aliquot.web.api import AskFor, Explanation, Gpu, Piece, Reason, Share, Trial
@@ -85,7 +86,7 @@ def explain_tenant(books: MachineBooks, name: TenantName) -> Explanation:
         return Explanation(name, sentence, why=list(again.why))
     index = {device.uuid: device.index for device in books.devices}
     other = " and ".join(f"GPU {index[uuid]}" for uuid in now)
-    return Explanation(name, sentence, why=[f"it came when others were here; asked now, it would go to {other}"])
+    return Explanation(name, sentence, why=[elsewhere_now(other)])
 
 
 def _reasons(verdict: Verdict) -> list[Reason]:

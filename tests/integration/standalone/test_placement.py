@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .conftest import Aliquot, engine_of
-from .test_up import Cluster, sharepod
+from .conftest import Aliquot, Cluster, engine_of, sharepod
 
 
 @pytest.fixture
@@ -121,3 +120,22 @@ def test_explain_needs_no_engine_for_an_imagined_machine(aliquot_cli: Aliquot):
     assert "links between them: 1 x NV2" in fits.stdout
     assert (2, True) == (nothing.returncode, "is an empty machine; give a request" in nothing.stderr)
     assert not aliquot_cli.engine_is_up
+
+
+@pytest.fixture
+def pair(aliquot_cli: Aliquot, tmp_path) -> Iterator[Cluster]:
+    """An engine with two emulated V100, the default policy, and nothing learned."""
+    with engine_of(aliquot_cli, "v100x2", "--state-dir", str(tmp_path / "state"), "--no-web"):
+        yield Cluster(aliquot_cli, tmp_path)
+
+
+def test_an_engine_that_has_learned_nothing_packs(pair: Cluster):
+    """The first SharePods share a GPU as long as they fit and leave the next whole; explain gives the true reason."""
+    pair.apply(sharepod("notebook", "sleep 60", request=0.3, memory="4Gi"))
+    pair.apply(sharepod("service", "sleep 60", request=0.4, memory="4Gi"))
+    assert {"default/notebook": [0], "default/service": [0]} == held(pair)
+    (large,) = facts(pair, "explain", "--gpu-request", "0.9")
+    uuids = [gpu["uuid"] for gpu in facts(pair, "get", "gpus")]
+    assert (True, uuids[1:]) == (large["fits"], [piece["gpu"] for piece in large["placement"]["slices"]])
+    assert "the fullest GPU that holds the request" in pair.command("explain", "service").stdout
+    assert 0 != pair.command("run", "--gpu-request", ".5", "--gpu", "0", "--", "true").returncode

@@ -5,7 +5,8 @@ learned from what came: sequences drawn from the last arrivals are placed one by
 fits is the node's value. Two prices look beyond the node: slots for pods of several GPUs, and scarce GPU models.
 
 A pod that fits somewhere is placed, nothing is moved, and no arrival is known before it comes. Learning happens between
-arrivals as long as somebody calls `idle`; else at the learning points, on the way of one decision.
+arrivals as long as `idle` is called; else at the learning points, on the way of one decision. The first arrivals of a
+cluster say too little of those to come: they are packed as `binpack` does.
 
 Source: this project, docs/policy-aliquot.md; it continues Weng et al., USENIX ATC'23 (FGD), which looks one arrival
 ahead.
@@ -30,6 +31,7 @@ from aliquot.placement.future.history import WINDOW, History
 from aliquot.placement.future.prices import Demand, Pricing
 from aliquot.placement.kernels import Future, kernels
 from aliquot.placement.learned import BadMemory
+from aliquot.placement.policies.binpack import Binpack
 from aliquot.placement.policy import BasePolicy
 from aliquot.topology import singular
 
@@ -44,6 +46,8 @@ PATIENCE: Final = 128
 PATIENCE_PART: Final = 8
 """Arrivals in a row, at most and as a part of those seen, for which what is due waits for the next idle time."""
 NEVER_IDLE: Final = 1 << 62
+COLD_ARRIVALS: Final = 16
+"""So many arrivals are packed before what was learned decides."""
 SEED: Final = 20231107
 MEMORY_VERSION: Final = 1
 VALUE_US: Final = 2.5
@@ -96,6 +100,7 @@ class Aliquot(BasePolicy):
 
     def __init__(self, constants: Constants = Constants()) -> None:
         self.constants = constants
+        self._cold = Binpack()
         self._history = History(constants.window)
         self._records: dict[Shape, ShapeRecord] = {}
         self._next: Preparation | None = None
@@ -107,6 +112,7 @@ class Aliquot(BasePolicy):
     def start(self, cluster: Cluster, seed: int) -> None:
         """Forget everything and look at this cluster; chance is the same for every seed."""
         super().start(cluster, seed)
+        self._cold.start(cluster, seed)
         self._history = History(self.constants.window)
         self._unrested = NEVER_IDLE
         self._begin()
@@ -114,6 +120,9 @@ class Aliquot(BasePolicy):
     def arrived(self, shape: Shape) -> None:
         """Count it; learn at the learning points unless there was idle time of late, and keep prices fresh."""
         self._history.arrive(shape)
+        if self._history.arrivals == COLD_ARRIVALS + 1:
+            self.because = type(self).because
+            self.epoch += 1
         self._look()
         self._known(shape)
         self._moved += shape.milli
@@ -157,6 +166,8 @@ class Aliquot(BasePolicy):
     def scores(self, shape: Shape, nodes: IntArray) -> IntArray:
         """What a placement leaves of the future, in quanta of 20 milli-GPU; [n]."""
         self._look()
+        if self._is_cold:
+            return self._cold.scores(shape, nodes)
         return self._future.scores(self._columns, self._known(shape), np.ascontiguousarray(nodes), QUANTUM_MILLI)
 
     def choose(self, ask: Ask, node: int, fitting: Sequence[int]) -> tuple[int, ...]:
@@ -167,6 +178,8 @@ class Aliquot(BasePolicy):
         shape, cluster = ask.shape, self.cluster
         if shape.whole or not shape.rest_milli:
             return super().choose(ask, node, fitting)
+        if self._is_cold:
+            return self._cold.choose(ask, node, fitting)
         self._look()
         record = self._known(shape)
         equal: dict[tuple[int, int, int], list[int]] = {}
@@ -207,6 +220,7 @@ class Aliquot(BasePolicy):
 
     def _begin(self) -> None:
         cluster, constants = self.cluster, self.constants
+        self.because = self._cold.because if self._is_cold else type(self).because
         self._layout = cluster.layout
         self._kernels = kernels()
         self._columns = Columns(cluster)
@@ -267,6 +281,10 @@ class Aliquot(BasePolicy):
     @property
     def _chi(self) -> float:
         return self._history.chi if self.constants.chi is None else self.constants.chi
+
+    @property
+    def _is_cold(self) -> bool:
+        return self._history.arrivals <= COLD_ARRIVALS
 
     def _stale(self) -> bool:
         """Whether idle has moved enough for new prices; looked at only when it may have."""
