@@ -132,3 +132,14 @@ class Answer(msgspec.Struct, omit_defaults=True):
     status: Status | None = None
     event: dict[str, Any] | None = None
     end: bool = False
+
+
+def unhooked(status: Status) -> list[str]:
+    """The tenants whose programs got functions of the driver that the hook could not stand before, or ran unasked."""
+    found: dict[str, str] = {}
+    for tenant in (tenant for gpu in status.gpus for tenant in gpu.tenants):
+        if tenant.unrouted:
+            found[tenant.name] = f"{tenant.name}: {tenant.unrouted} driver functions not intercepted"
+        elif tenant.ungated_ms:
+            found[tenant.name] = f"{tenant.name}: {tenant.ungated_ms / 1e3:.1f} s without an arbiter"
+    return sorted(found.values())

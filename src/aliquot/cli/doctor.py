@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from aliquot.arbiter import records
 from aliquot.arbiter.records import Status
 from aliquot.cli.options import output_option
 from aliquot.model.findings import Finding
@@ -197,13 +198,6 @@ def _unregistered(runtime: Path) -> list[Finding]:
 
 def unhooked(status: Status) -> list[Finding]:
     """Tenants whose programs got functions of the driver that the hook could not stand before, or ran unasked."""
-    found: dict[str, str] = {}
-    for tenant in (tenant for gpu in status.gpus for tenant in gpu.tenants):
-        if tenant.unrouted:
-            found[tenant.name] = f"{tenant.name}: {tenant.unrouted} driver functions not intercepted"
-        elif tenant.ungated_ms:
-            found[tenant.name] = f"{tenant.name}: {tenant.ungated_ms / 1e3:.1f} s without an arbiter"
-    if not found:
-        return []
+    told = records.unhooked(status)
     way_out = "their share or memory limit may not hold; report the driver's version with this line"
-    return [Finding("hook", "fault", "; ".join(sorted(found.values())), way_out)]
+    return [Finding("hook", "fault", "; ".join(told), way_out)] if told else []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,12 +19,13 @@ from typing import Any, Final
 import msgspec
 
 from aliquot.driver.cores import read_core_list
+from aliquot.driver.modules import GPUS, minors
 from aliquot.driver.mounts import CUDA, NVML, candidates
 from aliquot.driver.nvml_links import nvml_places, topology_of
 from aliquot.model.errors import AliquotError
 from aliquot.topology import Topology
 
-PROC: Final = Path("/proc/driver/nvidia/gpus")
+PROC: Final = GPUS
 
 
 class NoDriver(AliquotError):
@@ -122,21 +122,13 @@ def _near_cores(bus_id: str) -> list[int]:
 
 
 def _minor(nvml: Any, handle: Any, bus_id: str) -> int | None:
-    """The number of the GPU's device node: by NVML, else by what the kernel module says of the GPU at that address.
-
-    Source: NVIDIA driver README, "Using the /proc file system interface".
-    """
+    """The number of the GPU's device node: by NVML, else by what the kernel module says of the GPU at that address."""
     try:
         return int(nvml.nvmlDeviceGetMinorNumber(handle))
     except nvml.NVMLError:
         pass
     domain, _, rest = bus_id.lower().partition(":")
-    try:
-        told = (PROC / f"{domain[-4:]}:{rest}" / "information").read_text()
-    except OSError:
-        return None
-    found = re.search(r"^Device Minor:\s*(\d+)", told, re.MULTILINE)
-    return int(found.group(1)) if found else None
+    return minors(PROC).get(f"{domain[-4:]}:{rest}")
 
 
 def _mig(nvml: Any, handle: Any) -> bool:

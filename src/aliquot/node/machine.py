@@ -12,6 +12,7 @@ import msgspec
 from aliquot.driver import emulation
 from aliquot.driver.choice import choose, some
 from aliquot.driver.discovery import Gpu, NoDriver, find_gpus, gpu_topology
+from aliquot.driver.modules import CONTROL_NODES, MAKE_NODES, make_nodes, missing_nodes, node_name
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
@@ -20,9 +21,6 @@ from aliquot.placement.books import NodeSpec
 from aliquot.topology import Topology
 
 DEVICES: Final = Path("/dev")
-NEEDED_NODES: Final = ("nvidiactl", "nvidia-uvm")
-CONTROL_NODES: Final = (*NEEDED_NODES, "nvidia-uvm-tools")
-MAKE_NODES: Final = "nvidia-modprobe -u -c=0"
 WAY_OUT: Final = "Try an emulated GPU: aliquot node --emulate h100x2"
 
 
@@ -81,16 +79,11 @@ class Machine:
         env = (f"LD_LIBRARY_PATH={self.folder}",) if bare else ()
         return Edits(env, (Mount(self.folder, self.folder, writable=True),)) + shown
 
-    def missing_nodes(self) -> list[Path]:
-        """The device nodes that programs on these GPUs need and that are not there."""
-        names = [*NEEDED_NODES, *(node_name(gpu) for gpu in self.gpus)] if self.devices is not None else []
-        return [self.devices / name for name in names if not (self.devices / name).exists()] if self.devices else []
-
     def _nodes(self, gpus: Sequence[Gpu]) -> Edits:
         if self.devices is None:
             return Edits()
         names = [name for name in CONTROL_NODES if (self.devices / name).exists()]
-        names += [node_name(gpu) for gpu in gpus]
+        names += [node_name(minor_of(gpu)) for gpu in gpus]
         on_node = Path("/") / self.devices.relative_to(self.root)
         elsewhere = on_node != DEVICES
         return Edits(
@@ -98,9 +91,9 @@ class Machine:
         )
 
 
-def node_name(gpu: Gpu) -> str:
-    """The name of a GPU's device node, which counts by minor number and not by index."""
-    return f"nvidia{gpu.index if gpu.minor is None else gpu.minor}"
+def minor_of(gpu: Gpu) -> int:
+    """The number of a GPU's device node; its index where nothing says another."""
+    return gpu.index if gpu.minor is None else gpu.minor
 
 
 def emulated_machine(spec: str, folder: Path, *, only: str = "", excluded: str = "") -> Machine:
@@ -138,13 +131,21 @@ def real_machine(
 
 
 def _with_gpus(machine: Machine, only: str, excluded: str) -> Machine:
+    if machine.devices is not None and machine.folder is None:
+        make_nodes(machine.devices)  # without them NVML itself does not answer
     found = find_gpus(machine.libnvml)
     if not found.gpus:
         silent = f" ({'; '.join(found.silent)})" if found.silent else ""
         raise NoDriver(f"the NVIDIA driver shows no GPU that answers{silent}. {WAY_OUT}")
     choice = choose(found.gpus, only=only, excluded=excluded)
     machine = replace(machine, gpus=choice.gpus, silent=tuple(found.silent), left_out=choice.left_out)
-    if missing := machine.missing_nodes():
+    if machine.devices is not None and (missing := _missing(machine)):
         named = ", ".join(str(path) for path in missing)
         raise NoDriver(f"{named}: no such device node. Make it on the node: {MAKE_NODES}; see: aliquot doctor --node")
     return machine
+
+
+def _missing(machine: Machine) -> list[Path]:
+    assert machine.devices is not None
+    numbers = [minor_of(gpu) for gpu in machine.gpus]
+    return missing_nodes(machine.devices, numbers) if machine.folder else make_nodes(machine.devices, numbers)

@@ -22,8 +22,11 @@ import pytest
 from rights import rooms
 
 from aliquot.cli.main import cli
+from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, native_part
 from aliquot.node.checkpoint import Content, write_checkpoint
-from aliquot.node.doctoring.reading import folder_state, read_cgroups, socket_state
+from aliquot.node.doctoring.reading import folder_state, read_cgroups, read_host, socket_state
+from aliquot.node.driver import open_driver
+from aliquot.node.settings import Settings
 from aliquot.node.testing import KubeletStandIn
 
 CONFIG = "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = {}\ncdi_spec_dirs = ['/etc/cdi', '{}']\n"
@@ -357,3 +360,36 @@ def test_an_arbiter_that_died_is_told(made: Node):
     status, (fault, *_) = doctor(made)
 
     assert (1, "arbiter", True) == (status, fault["what"], "does not answer" in fault["found"])
+
+
+def test_what_the_kernel_lacks_is_read_of_a_real_drivers_root(tmp_path: Path):
+    """Device nodes that are missing below the driver's root are named as the node names them."""
+    libraries = tmp_path / "usr/lib64"
+    libraries.mkdir(parents=True)
+    for part in (EMULATED_CUDA, EMULATED_NVML):
+        name = Path(part).name.removesuffix("1")
+        shutil.copy(native_part(part), libraries / f"{name}610.43.02")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+
+    host = read_host(Settings(driver_root=str(tmp_path)))
+
+    assert host.kernel is not None
+    assert ("610.43.02", (f"{tmp_path}/dev/nvidia-uvm",)) == (host.kernel.made_for, host.kernel.missing)
+    assert "" == host.hook.trouble
+
+
+def test_the_hook_is_compared_with_the_one_that_containers_are_shown(tmp_path: Path):
+    """A volume that an agent made with this hook is current, one with another file in its place is not."""
+    settings = Settings(runtime_dir=str(tmp_path / "run"), state_dir=str(tmp_path / "state"), emulate="v100")
+    (tmp_path / "run").mkdir()
+    assert "" == read_host(settings).hook.shown
+    _, driver = open_driver(settings)
+
+    made = read_host(settings).hook
+    assert (driver.current.name, True) == (made.shown, made.current)
+
+    shown = driver.current.shared / "lib64/libcuda.so.1"
+    shown.unlink()
+    shown.write_bytes(b"another")
+    assert not read_host(settings).hook.current

@@ -8,12 +8,15 @@ import pytest
 
 from aliquot.model.findings import Finding
 from aliquot.node.doctoring.checks import OURS, examine
-from aliquot.node.doctoring.host import Arbiter, Cgroups, Folders, Host, Kubelet
+from aliquot.node.doctoring.host import Arbiter, Cgroups, Folders, Hook, Host, KernelSide, Kubelet
 from aliquot.node.doctoring.runtime import Runtime
 
 CONTAINERD = Runtime("containerd", "/etc/containerd/config.toml", True)
 KUBELET = Kubelet(plugins={OURS: "answers"}, offered={"aliquot.dev/gpu-percent": 200})
-SOUND = Host(kubelet=KUBELET, arbiter=Arbiter(tenants=3, compared=True), driver="/usr/lib/libcuda.so.570 (version 570)")
+SOUND = Host(
+    kubelet=KUBELET, arbiter=Arbiter(tenants=3, compared=True), driver="/usr/lib/libcuda.so.570 (version 570)",
+    kernel=KernelSide(version="570.1", made_for="570.1"), hook=Hook(shown="570.1-ab"),
+)  # fmt: skip
 STOCK = {OURS: "answers", "nvidia-gpu.sock": "answers"}
 OFFERS = {"aliquot.dev/gpu-percent": 200, "nvidia.com/gpu": 2}
 
@@ -34,7 +37,8 @@ def test_a_sound_node_has_nothing_to_mend():
 
     assert {"ok"} == {finding.state for finding in told}
     assert {
-        "driver", "container runtime", "kubelet", "agent", "arbiter", "folders", "cgroups", "protection",
+        "driver", "kernel module", "device nodes", "hook",
+        "container runtime", "kubelet", "agent", "arbiter", "folders", "cgroups", "protection",
     } == {finding.what for finding in told}  # fmt: skip
 
 
@@ -42,6 +46,19 @@ def test_a_sound_node_has_nothing_to_mend():
     ("changes", "what", "found", "way_out"),
     [
         ({"no_driver": "no NVIDIA driver below /"}, "driver", "no NVIDIA driver", "--driver-root"),
+        (
+            {"kernel": KernelSide(modules=frozenset({"nvidia"}))},
+            "kernel module", "nvidia_uvm is not loaded: programs in containers fail", "nvidia-modprobe -u -c=0",
+        ),
+        ({"kernel": KernelSide(frozenset({"nvidia_uvm"}))}, "kernel module", "nvidia is not", "modprobe nvidia"),
+        (
+            {"kernel": KernelSide(version="615.1", made_for="610.2")},
+            "kernel module", "615.1 and the libraries are 610.2", "boot the node",
+        ),
+        ({"kernel": KernelSide(missing=("/dev/nvidia3",))}, "device node", "/dev/nvidia3 is", "nvidia-modprobe -c=3"),
+        ({"kernel": KernelSide(missing=("/dev/nvidia-uvm",))}, "device node", "nvidia-uvm is", "nvidia-modprobe -u"),
+        ({"hook": Hook("libaliquot.so is not installed")}, "hook", "is not installed", "wheel"),
+        ({"hook": Hook(shown="x", unhooked=("ns/a/main: 2 functions not intercepted",))}, "hook", "ns/a", "limit"),
         ({"runtime": replace(CONTAINERD, cdi=False)}, "container runtime", "has CDI off", "set enable_cdi = true in"),
         (
             {"runtime": replace(CONTAINERD, folders=("/etc/cdi",))},
@@ -135,3 +152,24 @@ def test_the_level_of_protection_is_told_by_what_runs():
     ]
 
     assert ["audited", "cooperative", "cooperative"] == levels
+
+
+@pytest.mark.parametrize(
+    ("hook", "found"),
+    [
+        (Hook(), "no container is shown it yet"),
+        (Hook(shown="570.1-ab", current=False), "another one than is installed"),
+    ],
+)
+def test_a_hook_that_containers_do_not_have_yet_is_noted(hook: Hook, found: str):
+    """Before the agent's first start, and after an upgrade until its next one."""
+    told = [finding for finding in examine(replace(SOUND, hook=hook)) if finding.what == "hook"]
+
+    assert [("note", True)] == [(finding.state, found in finding.found) for finding in told]
+
+
+def test_an_emulated_driver_has_no_kernel_side():
+    """Nothing is said of modules and device nodes where there are none."""
+    told = {finding.what for finding in examine(replace(SOUND, kernel=None))}
+
+    assert not {"kernel module", "device nodes"} & told

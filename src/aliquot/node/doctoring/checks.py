@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from aliquot.driver.modules import MAKE_NODES, MODULES
 from aliquot.kube.names import GPU_PERCENT
 from aliquot.model.findings import Finding
-from aliquot.node.doctoring.host import Arbiter, Cgroups, FolderState, Host, Kubelet
+from aliquot.node.doctoring.host import Arbiter, Cgroups, FolderState, Hook, Host, KernelSide, Kubelet
 from aliquot.node.doctoring.runtime import Runtime
 
 OURS: Final = GPU_PERCENT.replace("/", "-") + ".sock"
@@ -21,6 +22,8 @@ def examine(host: Host) -> list[Finding]:
     """Everything, in the order in which a container's start needs it."""
     return [
         *_driver(host),
+        *_kernel(host.kernel),
+        *_hook(host.hook),
         *_runtime(host.runtime, host.cdi_dir, kubelet_runs=host.kubelet.registration == "answers"),
         *_kubelet(host.kubelet, host.kubelet_dir),
         *_stock(host.kubelet, host.gpus),
@@ -38,6 +41,43 @@ def _driver(host: Host) -> Iterator[Finding]:
         yield Finding("driver", "fault", host.no_driver, way_out)
     elif host.driver:
         yield Finding("driver", "ok", host.driver)
+
+
+def _kernel(kernel: KernelSide | None) -> Iterator[Finding]:
+    if kernel is None:
+        return
+    absent = [name for name in MODULES if name not in kernel.modules]
+    for name in absent:
+        found = f"the kernel module {name} is not loaded"
+        if name != "nvidia":
+            found += ": programs in containers fail at cuInit with 999"
+        yield Finding("kernel module", "fault", found, f"{MAKE_NODES} on the node, at each boot; or modprobe {name}")
+    if kernel.version and kernel.made_for and kernel.version != kernel.made_for:
+        found = f"the kernel module is {kernel.version} and the libraries are {kernel.made_for}: neither works so"
+        yield Finding("kernel module", "fault", found, "load the new module: boot the node, or unload and load nvidia")
+    elif not absent:
+        yield Finding("kernel module", "ok", f"nvidia and nvidia_uvm, {kernel.version or 'version unknown'}")
+    for path in kernel.missing:
+        number = path.rpartition("/nvidia")[2]
+        way_out = f"nvidia-modprobe -c={number}" if number.isdigit() else MAKE_NODES
+        yield Finding("device node", "fault", f"{path} is missing", f"{way_out} on the node")
+    if not kernel.missing:
+        yield Finding("device nodes", "ok", "the GPUs' and the driver's own")
+
+
+def _hook(hook: Hook) -> Iterator[Finding]:
+    if hook.trouble:
+        yield Finding("hook", "fault", hook.trouble, "install the wheel again, or use an image that is whole")
+    elif not hook.shown:
+        yield Finding("hook", "note", "no container is shown it yet", "the agent does that when it starts")
+    elif not hook.current:
+        found = f"containers are shown another one than is installed here, with driver {hook.shown}"
+        yield Finding("hook", "note", found, f"{_RESTART}; running containers keep theirs")
+    else:
+        yield Finding("hook", "ok", f"stands before driver {hook.shown} in new containers")
+    for told in hook.unhooked:
+        way_out = "its share or memory limit may not hold; report the driver's version with this line"
+        yield Finding("hook", "fault", told, way_out)
 
 
 def _runtime(runtime: Runtime | None, cdi_dir: str, *, kubelet_runs: bool) -> Iterator[Finding]:

@@ -63,6 +63,33 @@ class Folders:
 
 
 @dataclass(frozen=True)
+class KernelSide:
+    """The driver in the kernel: its modules, its version, and the device nodes (paths) that programs need and lack.
+
+    `made_for` is the version of the driver's libraries. None for all of it where the GPUs are emulated.
+    """
+
+    modules: frozenset[str] = frozenset({"nvidia", "nvidia_uvm"})
+    version: str = ""
+    made_for: str = ""
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hook:
+    """Our library on the node. `trouble` is empty, or why there is none; `shown` is the driver volume's generation that
+    containers are shown, empty before the agent made one; `current` is whether the hook in it is the installed one.
+
+    `unhooked` are the tenants that got functions past it, or ran without an arbiter, and how.
+    """
+
+    trouble: str = ""
+    shown: str = ""
+    current: bool = True
+    unhooked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Host:
     """One node. `checkpoint` is empty, or what is wrong with the agent's; `driver` the version found, `no_driver` why
     none was; `gpus` is whose the node's GPUs are, as in the agent's settings."""
@@ -72,6 +99,8 @@ class Host:
     arbiter: Arbiter = field(default_factory=Arbiter)
     cgroups: Cgroups = field(default_factory=Cgroups)
     folders: Folders = field(default_factory=Folders)
+    kernel: KernelSide | None = None
+    hook: Hook = field(default_factory=Hook)
     checkpoint: str = ""
     driver: str = ""
     no_driver: str = ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import filecmp
 import os
 import re
 import shutil
@@ -21,13 +22,28 @@ from typing import Any, Final
 import msgspec
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
+from aliquot.arbiter.records import unhooked
+from aliquot.driver import modules
+from aliquot.driver.native import STANDS_FOR, NativePartMissing, native_part
 from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.node.checkpoint import read_checkpoint
-from aliquot.node.doctoring.host import Arbiter, Cgroups, Folders, FolderState, Host, Kubelet, SocketState
+from aliquot.node.doctoring.host import (
+    Arbiter,
+    Cgroups,
+    Folders,
+    FolderState,
+    Hook,
+    Host,
+    KernelSide,
+    Kubelet,
+    SocketState,
+)
 from aliquot.node.doctoring.runtime import Runtime, containerd, crio, imports_of
 from aliquot.node.kubelet import offered
 from aliquot.node.settings import Settings
-from aliquot.node.volume.source import DRIVER_CONTAINER, NoDriverFiles, find_source
+from aliquot.node.volume.mirror import SHARED
+from aliquot.node.volume.source import DRIVER_CONTAINER, NoDriverFiles, find_source, loaded_version
+from aliquot.node.volume.volume import CURRENT
 
 CONTAINERD_PLACES: Final = (
     ("/run/k3s/containerd/containerd.sock", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"),
@@ -46,10 +62,13 @@ _PODS: Final = ("kubepods.slice", "kubepods")
 def read_host(settings: Settings, root: Path = Path("/")) -> Host:
     """The node by the settings of its agent."""
     driver, no_driver = _driver(settings, root)
+    arbiter, unhooked = _arbiter(below(root, settings.runtime_dir))
     return Host(
         runtime=_runtime(root, Path(settings.kubelet_dir)),
         kubelet=_kubelet(root, Path(settings.kubelet_dir)),
-        arbiter=_arbiter(below(root, settings.runtime_dir)),
+        arbiter=arbiter,
+        kernel=None if settings.emulate or no_driver else _kernel(settings, root),
+        hook=replace(_hook(below(root, settings.driver_volume)), unhooked=unhooked),
         cgroups=read_cgroups(below(root, "/sys/fs/cgroup"), contained=root == Path("/") and _contained()),
         folders=_folders(settings, root),
         checkpoint=_checkpoint(below(root, str(settings.checkpoint))),
@@ -241,21 +260,49 @@ def _kubelet(root: Path, folder: Path) -> Kubelet:
     )
 
 
-def _arbiter(folder: Path) -> Arbiter:
+def _kernel(settings: Settings, root: Path) -> KernelSide:
+    """What the kernel has; /proc is the same for all roots."""
+    source = find_source(below(root, settings.driver_root), below(root, DRIVER_CONTAINER))
+    own = source.root / "dev"
+    devices = own if (own / "nvidiactl").exists() else below(root, settings.driver_root) / "dev"
+    missing = [f"/{path.relative_to(root)}" for path in modules.missing_nodes(devices, modules.minors().values())]
+    return KernelSide(modules.loaded(), loaded_version(), source.version, tuple(missing))
+
+
+def _hook(volume: Path) -> Hook:
+    """The installed library, and the one that new containers are shown by the driver volume."""
+    name = "libcuda.so.1"
+    try:
+        installed = native_part(STANDS_FOR[name])
+    except NativePartMissing as error:
+        return Hook(str(error))
+    shown = volume / CURRENT / SHARED / "lib64" / name
+    if not _there(shown):
+        return Hook()
+    generation = (volume / CURRENT).readlink().name
+    try:
+        return Hook(shown=generation, current=filecmp.cmp(installed, shown, shallow=False))
+    except OSError as error:
+        return Hook(f"{shown} can not be read ({error.strerror})", generation)
+
+
+def _arbiter(folder: Path) -> tuple[Arbiter, tuple[str, ...]]:
+    """The arbiter, and the tenants that the hook does not hold wholly."""
     state = socket_state(folder / "status.sock")
     if state == "missing":
-        return Arbiter(f"no arbiter: {folder}/status.sock is missing")
+        return Arbiter(f"no arbiter: {folder}/status.sock is missing"), ()
     if state == "barred":
-        return Arbiter(f"{folder}/status.sock may not be used by you; run as root")
+        return Arbiter(f"{folder}/status.sock may not be used by you; run as root"), ()
     try:
         with ArbiterClient(folder, timeout_s=5.0) as client:
             status = client.status()
             same = client.process() == status.pid
     except (ArbiterError, msgspec.MsgspecError, OSError) as error:
-        return Arbiter(f"the arbiter does not answer: {error}")
+        return Arbiter(f"the arbiter does not answer: {error}"), ()
     names = {tenant.name for gpu in status.gpus for tenant in gpu.tenants}
     programs = {seen.pid for gpu in status.gpus for seen in gpu.unregistered}
-    return Arbiter("", len(names), status.compared and same, len(programs) if status.compared else 0)
+    found = Arbiter("", len(names), status.compared and same, len(programs) if status.compared else 0)
+    return found, tuple(unhooked(status))
 
 
 def _folders(settings: Settings, root: Path) -> Folders:

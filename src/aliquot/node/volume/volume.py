@@ -29,7 +29,7 @@ CUDA_IMAGE_FOLDER: Final = Path("/usr/local/nvidia")
 PROGRAM_FOLDER: Final = Path("/usr/bin")
 _FACTS: Final = "driver.json"
 _MAKING: Final = ".making-"
-_CURRENT: Final = "current"
+CURRENT: Final = "current"
 
 
 class VolumeError(AliquotError):
@@ -97,7 +97,7 @@ class DriverVolume:
     @property
     def link(self) -> Path:
         """Always leads to the current generation, for programs that outlive it."""
-        return self._folder / _CURRENT
+        return self._folder / CURRENT
 
     def refresh(self, source: DriverSource) -> Generation:
         """The generation of this driver, made now if there is none; it becomes the current one.
@@ -122,7 +122,7 @@ class DriverVolume:
         Raises:
             OSError: the link could not be made anew; the current one stays.
         """
-        fresh = self._folder / f"{_MAKING}{_CURRENT}"
+        fresh = self._folder / f"{_MAKING}{CURRENT}"
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(generation.name)
         fresh.replace(self.link)
@@ -148,7 +148,7 @@ class DriverVolume:
 
     def prune(self, used: Collection[str]) -> list[str]:
         """Remove generations that are neither current nor used, and what a crash left; the names removed."""
-        kept = {*used, self.current.name if self.current else "", _CURRENT}
+        kept = {*used, self.current.name if self.current else "", CURRENT}
         gone = [path for path in self._folder.iterdir() if path.name not in kept] if self._folder.is_dir() else []
         for path in gone:
             _remove(path)
