@@ -17,6 +17,11 @@ from aliquot.cli.options import emulate_option, not_gpus_option, only_gpus_optio
 @click.option("--kubeconfig", metavar="FILE", help="How to reach the API server. [default: the pod's service account]")
 @emulate_option
 @click.option("--driver-root", metavar="DIR", help="Below which the NVIDIA driver lies. [default: /]")
+@click.option("--extra-libraries", metavar="NAMES",
+              help="Further driver libraries for containers: graphics, or names as libnvidia-fbc.so.",
+)  # fmt: skip
+@click.option("--extra-devices", metavar="PATHS", help="Further devices for every container, as /dev/infiniband/*.")
+@click.option("--host-root", metavar="DIR", help="Where the node's root is seen, for those devices. [default: /]")
 @click.option("--gpus", metavar="own|coexist",
               help="Who has the GPUs: this agent, or a stock plugin that lends some to holder pods. [default: own]",
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from aliquot.node.machine import WAY_OUT, Machine, emulated_machine, real_machin
 from aliquot.node.seating import Seating
 from aliquot.node.settings import Settings
 from aliquot.node.volume.following import NodeDriver
+from aliquot.node.volume.names import wanted
 from aliquot.node.volume.source import (
     DRIVER_CONTAINER,
     DriverSource,
@@ -41,7 +43,9 @@ def open_driver(settings: Settings) -> tuple[Machine, NodeDriver]:
         VolumeError: its files can not be mirrored.
     """
     volume = DriverVolume(settings.driver_volume, native_part(HOOK))
-    return _emulated(settings, volume) if settings.emulate else _real(settings, volume)
+    machine, driver = _emulated(settings, volume) if settings.emulate else _real(settings, volume)
+    extra = tuple(word.strip() for word in settings.extra_devices.split(",") if word.strip())
+    return replace(machine, extra=extra, host=Path(settings.host_root)), driver
 
 
 def emulated_driver(machine: Machine, folder: Path) -> NodeDriver:
@@ -91,7 +95,8 @@ def _real(settings: Settings, volume: DriverVolume) -> tuple[Machine, NodeDriver
     root = Path(settings.driver_root)
     container = root / DRIVER_CONTAINER.relative_to("/")
     try:
-        driver = NodeDriver(volume, lambda: find_source(root, container), loaded_version)
+        libraries = wanted(settings.extra_libraries)
+        driver = NodeDriver(volume, lambda: find_source(root, container, libraries), loaded_version)
     except NoDriverFiles as error:
         raise NoDriver(f"{error}. {WAY_OUT}") from None
     # By the link, so that whoever opens a library again after an upgrade opens the new one.

@@ -47,6 +47,11 @@ class Machine:
     left_out: Mapping[str, str] = field(default_factory=dict)
     """The GPUs that answer and are not shared, by UUID, and why."""
 
+    extra: tuple[str, ...] = ()
+    """Further devices for every container: paths of the node below `/dev`, or patterns of such."""
+    host: Path = Path("/")
+    """Where the node's root is seen, for those."""
+
     def redriven(self, version: str) -> Machine:
         """The same GPUs with another version of the driver."""
         return replace(self, gpus=tuple(msgspec.structs.replace(gpu, driver=version) for gpu in self.gpus))
@@ -71,13 +76,19 @@ class Machine:
 
     def edits(self, gpus: list[Gpu], *, bare: bool = False) -> Edits:
         """What a container with those GPUs needs besides the driver's files; `bare` without our library before them."""
-        shown = self._nodes(gpus)
+        shown = self._nodes(gpus) + Edits(device_nodes=tuple(DeviceNode(path) for path in self.extra_nodes()))
         if self.folder is None:
             return shown
         # Every process on an emulated machine shares its clock and books by a file in this folder, which an
         # emulated driver finds only where it was loaded from there.
         env = (f"LD_LIBRARY_PATH={self.folder}",) if bare else ()
         return Edits(env, (Mount(self.folder, self.folder, writable=True),)) + shown
+
+    def extra_nodes(self) -> list[Path]:
+        """The further devices of the node that every container gets, by their paths there."""
+        found = [path for pattern in self.extra for path in sorted(self.host.glob(pattern.lstrip("/")))]
+        seen = [path for path in dict.fromkeys(found) if path.is_char_device() or path.is_block_device()]
+        return [Path("/") / path.relative_to(self.host) for path in seen]
 
     def _nodes(self, gpus: Sequence[Gpu]) -> Edits:
         if self.devices is None:

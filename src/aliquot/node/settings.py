@@ -15,6 +15,7 @@ from aliquot.kube.dialects.aliyun import Unit
 from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.kube.names import GROUP
 from aliquot.model.errors import UserError
+from aliquot.node.volume.names import wanted
 
 MOST_IDS: Final = 1000
 GPUS: Final = ("own", "coexist")
@@ -37,6 +38,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kubeconfig: str = ""
     emulate: str = ""
     driver_root: str = "/"
+    extra_libraries: str = ""
+    extra_devices: str = ""
+    host_root: str = "/"
     gpus: str = "own"
     only_gpus: str = ""
     not_gpus: str = ""
@@ -128,7 +132,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for alias in self.aliases:
             if alias not in METRIC_ALIASES:
                 raise BadSettings(f"metric-aliases {alias!r} is not known; take {', '.join(METRIC_ALIASES)}")
-        _ = self.own_labels
+        _ = self.own_labels, wanted(self.extra_libraries)
+        for path in _words(self.extra_devices):
+            if not path.startswith("/dev/"):
+                raise BadSettings(f"extra-devices {path!r} is no device; write paths below /dev, as /dev/infiniband/*")
         if self.log_format not in ("text", "json"):
             raise BadSettings(f"log-format {self.log_format!r} is not known; take text or json")
         return self

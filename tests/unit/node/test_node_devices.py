@@ -86,6 +86,13 @@ def test_each_model_of_a_node_has_a_label():
     assert "4" == labels_of(MACHINE)["aliquot.dev/gpu-model.Tesla-V100-SXM2-16GB"]
 
 
+def test_further_devices_are_given_to_every_container(tmp_path: Path):
+    """Those of the node that match, by their paths there; what is no device, or is not there, is passed over."""
+    machine = Machine(GPUS, Path("a"), Path("b"), devices=None, extra=("/dev/nul[l]", "/dev/none", "/dev/shm"))
+
+    assert ["/dev/null"] == [str(node.inside) for node in machine.edits([GPUS[0]]).device_nodes]
+
+
 def test_the_scheduler_hears_of_a_sick_gpu():
     """A GPU that is sick on the node is unhealthy in the inventory that the scheduler reads."""
     told = read_inventory({GPUS_ANNOTATION: described(MACHINE, {"GPU-3": "is lost"})})

@@ -68,6 +68,7 @@ def test_a_flag_comes_before_the_file(tmp_path: Path):
         ("metric-aliases: hami,dcgm", "'dcgm' is not known; take gpu-manager, hami"),
         ("labels: team", "labels 'team' is no label; write KEY=VALUE"),
         ("labels: a=b,node.kubernetes.io/x=y", "labels of node.kubernetes.io are not yours"),
+        ("extra-devices: /etc/passwd", "extra-devices '/etc/passwd' is no device; write paths below /dev"),
         ("[1]", "no mapping"),
         ("a: [", "--config"),
     ],

@@ -15,7 +15,7 @@ from volume_scenes import install, library, new_cache
 from aliquot.driver.native import STANDS_FOR
 from aliquot.node.volume.elf import NotElf, read_library
 from aliquot.node.volume.ldcache import Cached
-from aliquot.node.volume.names import SUBSTITUTED, stem
+from aliquot.node.volume.names import SUBSTITUTED, BadLibrary, stem, wanted
 from aliquot.node.volume.source import NoDriverFiles, find_source, from_libraries, from_root, within
 from aliquot.node.volume.volume import DriverVolume, Generation, VolumeError
 
@@ -357,3 +357,55 @@ def test_what_an_older_driver_left_does_not_count(tmp_path: Path, volume: Driver
     found = volume.refresh(from_root(root))
 
     assert ("570.124.06", b"570.124.06") == (found.version, (found.origin / "lib64/libcuda.so.1").read_bytes()[-10:])
+
+
+@pytest.fixture
+def graphics(root: Path) -> Path:
+    """The same driver with libraries of graphics, and the file by which EGL finds them."""
+    folder = root / "usr/lib/x86_64-linux-gnu"
+    for name in ("libGLX_nvidia.so.570.124.06", "libEGL_nvidia.so.570.124.06", "libnvidia-fbc.so.570.124.06"):
+        (folder / name).write_bytes(library(f"{stem(name)}.0"))
+    told = root / "usr/share/glvnd/egl_vendor.d/10_nvidia.json"
+    told.parent.mkdir(parents=True)
+    told.write_text("{}")
+    return root
+
+
+def test_graphics_is_mirrored_where_it_is_asked_for(graphics: Path, volume: DriverVolume, tmp_path: Path):
+    """With the name by which libGL asks where it knows of no vendor, and the files that name the libraries."""
+    shown = targets(volume.refresh(from_root(graphics, wanted("graphics"))), tmp_path / "tenant")
+
+    assert "libGLX_nvidia.so.570.124.06" == shown["/usr/lib64/libGLX_indirect.so.0"].name
+    assert "libEGL_nvidia.so.570.124.06" == shown["/usr/lib64/libEGL_nvidia.so.0"].name
+    assert "{}" == shown["/usr/share/glvnd/egl_vendor.d/10_nvidia.json"].read_text()
+    plain = targets(volume.refresh(from_root(graphics)), tmp_path / "tenant")
+    assert not [path for path in plain if "GL" in path or "json" in path]
+
+
+def test_single_libraries_are_asked_for_by_name(graphics: Path, volume: DriverVolume):
+    """One library that nothing else brings along."""
+    found = volume.refresh(from_root(graphics, wanted("libnvidia-fbc.so"))).shared / "lib64"
+
+    assert (found / "libnvidia-fbc.so.0").exists()
+    assert not (found / "libEGL_nvidia.so.0").exists()
+
+
+def test_a_word_that_is_no_library_is_refused():
+    """Paths and other words are told what is allowed."""
+    with pytest.raises(BadLibrary, match=r"'/usr/lib/libx\.so' is no library; write graphics, or names"):
+        wanted("graphics, /usr/lib/libx.so")
+
+
+def test_programs_stand_where_images_for_cuda_look(root: Path, volume: DriverVolume, tmp_path: Path):
+    """The driver's own programs, MPS among them, are in /usr/local/nvidia/bin and in /usr/bin."""
+    for name in ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "not-nvidias"):
+        (root / "usr/bin" / name).write_text("#!/bin/sh\n")
+        (root / "usr/bin" / name).chmod(0o755)
+
+    made = volume.refresh(from_root(root))
+
+    names = ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-smi"]
+    assert names == sorted(path.name for path in (made.shared / "bin").iterdir())
+    shown = targets(made, tmp_path / "tenant")
+    assert made.shared == shown["/usr/local/nvidia"]
+    assert set(names) <= {path.rpartition("/")[2] for path in shown if path.startswith("/usr/bin/")}

@@ -15,11 +15,13 @@ from typing import Final
 
 from aliquot.driver.files import on_disk
 from aliquot.driver.native import STANDS_FOR
-from aliquot.node.volume.names import SUBSTITUTED, stem
+from aliquot.node.volume.names import GLX, SUBSTITUTED, stem
 from aliquot.node.volume.source import DriverSource, Found
 
 ORIGIN: Final = "origin"
 SHARED: Final = "shared"
+FILES: Final = "files"
+"""Beside the trees: files that are shown where they lie in the driver's root."""
 _NO_LINK: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
 
 
@@ -44,10 +46,23 @@ def mirror(source: DriverSource, folder: Path, hook: Path) -> None:
         _with_names(library, folder / ORIGIN / place)
         if stem(library.file.name) not in SUBSTITUTED:
             _with_names(library, folder / SHARED / place)
+    for tree in (ORIGIN, SHARED):
+        _glx_indirect(folder / tree)
+    for path, file in source.files:
+        target = folder / FILES / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        clone(file, target)
     shared = folder / SHARED / "lib64"
     for name in SUBSTITUTED:
         for each in substitute_names(source, name):
             clone(hook.with_name(STANDS_FOR[f"{name}.1"]), shared / each)
+
+
+def _glx_indirect(tree: Path) -> None:
+    """The name by which a libGL that knows of no vendor finds the driver's GLX."""
+    for folder in (tree / "lib64", tree / "lib"):
+        for found in sorted(folder.glob(f"{GLX[0]}.[0-9]*.*"))[:1]:
+            (folder / GLX[1]).symlink_to(found.name)
 
 
 def substitute_names(source: DriverSource, name: str) -> tuple[str, ...]:

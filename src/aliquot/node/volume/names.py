@@ -1,15 +1,20 @@
 """Which files are the driver's: libraries by the start of their names, and programs.
 
-Those that compute, video and management need; graphics is left to NVIDIA's own container toolkit. libOpenCL.so.1 is no
-file of the driver's: images bring their own loader for it.
+Those that compute, video and management need; those of graphics, and others by name, where the administrator asks for
+them. libOpenCL.so.1 is no file of the driver's: images bring their own loader for it, and so they do for libGL.so.1.
 
-Sources: libnvidia-container, src/nvc_info.c (utility, compute and video libraries; utility and compute binaries);
+Sources: libnvidia-container, src/nvc_info.c (utility, compute, video and graphics libraries; utility and compute
+binaries); NVIDIA Container Toolkit, discovery of graphics (files that name the libraries to EGL and Vulkan);
 NVIDIA's CUDA compatibility package 13.4 (nvvm70, tileiras: compilers that newer drivers load when they are needed).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from typing import Final
+
+from aliquot.model.errors import UserError
 
 LIBRARIES: Final = (
     "libcuda.so",
@@ -40,13 +45,71 @@ BINARIES: Final = (
     "nvidia-persistenced",
     "nvidia-smi",
 )
+GRAPHICS: Final = (
+    "libEGL_nvidia.so",
+    "libGLESv1_CM_nvidia.so",
+    "libGLESv2_nvidia.so",
+    "libGLX_nvidia.so",
+    "libnvidia-api.so",
+    "libnvidia-egl-gbm.so",
+    "libnvidia-egl-wayland.so",
+    "libnvidia-eglcore.so",
+    "libnvidia-fbc.so",
+    "libnvidia-glcore.so",
+    "libnvidia-glsi.so",
+    "libnvidia-glvkspirv.so",
+    "libnvidia-ngx.so",
+    "libnvidia-present.so",
+    "libnvidia-rtcore.so",
+    "libnvidia-tls.so",
+    "libnvidia-vksc-core.so",
+    "libnvidia-vulkan-producer.so",
+    "libnvoptix.so",
+)
+GRAPHICS_FILES: Final = tuple(
+    f"{top}/{name}"
+    for name in (
+        "glvnd/egl_vendor.d/10_nvidia.json",
+        "vulkan/icd.d/nvidia_icd.json",
+        "vulkan/icd.d/nvidia_layers.json",
+        "vulkan/implicit_layer.d/nvidia_layers.json",
+        "egl/egl_external_platform.d/10_nvidia_wayland.json",
+        "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    )
+    for top in ("usr/share", "etc")
+)
+GLX: Final = ("libGLX_nvidia.so", "libGLX_indirect.so.0")
+"""A library and the name by which libGL asks for it where it knows of no vendor."""
+ASKED_BY_NAME: Final = "graphics"
+"""The word for all libraries of graphics."""
 # What the hook stands for in the shared tree.
 SUBSTITUTED: Final = ("libcuda.so", "libnvidia-ml.so")
 
 
-def is_drivers(name: str) -> bool:
-    """Whether a library of that name, such as `libcuda.so.1`, belongs to the driver."""
-    return stem(name) in LIBRARIES
+class BadLibrary(UserError):
+    """A word that names no library."""
+
+
+def wanted(words: str) -> frozenset[str]:
+    """The libraries that are mirrored: the usual ones, and those of `graphics` or by name, as `libnvidia-fbc.so`.
+
+    Raises:
+        BadLibrary: a word is neither.
+    """
+    found = {*LIBRARIES}
+    for word in filter(None, (word.strip() for word in words.split(","))):
+        if word == ASKED_BY_NAME:
+            found.update(GRAPHICS)
+        elif re.fullmatch(r"lib[A-Za-z0-9_+.-]+\.so", word):
+            found.add(word)
+        else:
+            raise BadLibrary(f"extra-libraries {word!r} is no library; write graphics, or names as libnvidia-fbc.so")
+    return frozenset(found)
+
+
+def is_drivers(name: str, libraries: Collection[str] = LIBRARIES) -> bool:
+    """Whether a library of that name, such as `libcuda.so.1`, is one of these."""
+    return stem(name) in libraries
 
 
 def stem(name: str) -> str:

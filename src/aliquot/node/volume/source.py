@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ from typing import Final
 from aliquot.model.errors import AliquotError
 from aliquot.node.volume.elf import NotElf, read_library
 from aliquot.node.volume.ldcache import BadCache, read_cache
-from aliquot.node.volume.names import BINARIES, LIBRARIES, SUBSTITUTED, is_drivers, stem
+from aliquot.node.volume.names import BINARIES, GLX, GRAPHICS_FILES, LIBRARIES, SUBSTITUTED, is_drivers, stem
 
 # Where NVIDIA's driver container shows its root on the node. Source: NVIDIA GPU Operator, "driver root".
 DRIVER_CONTAINER: Final = Path("/run/nvidia/driver")
@@ -68,6 +68,8 @@ class DriverSource:
     version: str
     in_place: bool = False
     root: Path = Path("/")
+    files: tuple[tuple[Path, Path], ...] = ()
+    """Further files: where they lie below the root, and so in containers, and the real file."""
 
     @property
     def fingerprint(self) -> str:
@@ -77,7 +79,8 @@ class DriverSource:
             OSError: a file has just gone.
         """
         facts = [self.version]
-        for file in (*(each.file for each in self.libraries), *self.programs):
+        libraries, files = (each.file for each in self.libraries), (real for _, real in self.files)
+        for file in (*libraries, *self.programs, *files):
             seen = file.stat()
             facts.append(f"{file}:{seen.st_size}:{seen.st_ino}:{seen.st_mtime_ns}")
         return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()[:12]
@@ -94,15 +97,15 @@ class DriverSource:
         raise NoDriverFiles(f"the driver has no 64-bit {name}; is it installed whole?")
 
 
-def from_root(root: Path = Path("/")) -> DriverSource:
-    """The driver of a root: libraries that its loader's cache knows, or that lie where drivers put them.
+def from_root(root: Path = Path("/"), libraries: Collection[str] = LIBRARIES) -> DriverSource:
+    """The driver of a root: of these libraries those that its loader's cache knows, or that lie where drivers put them.
 
     Raises:
         NoDriverFiles: no libcuda, or no libnvidia-ml; the two are what a share needs.
     """
     found: dict[Path, Found] = {}
     names: set[tuple[int, str]] = set()
-    for path in (*_cached(root), *_lying(root)):
+    for path in (*_cached(root, libraries), *_lying(root, libraries)):
         real = within(root, path)
         if real is None or real in found:
             continue
@@ -113,7 +116,9 @@ def from_root(root: Path = Path("/")) -> DriverSource:
         if (library.bits, real.name) not in names:  # one of that name in a later folder is never loaded
             names.add((library.bits, real.name))
             found[real] = Found(real, library.bits, library.soname or path.name)
-    source = DriverSource(tuple(found.values()), tuple(_programs(root)), _version(found), root=root)
+    shown = [(Path(each), within(root, each)) for each in GRAPHICS_FILES if GLX[0] in libraries]
+    files = tuple((path, real) for path, real in shown if real is not None)
+    source = DriverSource(tuple(found.values()), tuple(_programs(root)), _version(found), root=root, files=files)
     try:
         for name in SUBSTITUTED:
             source.library(name)
@@ -135,7 +140,9 @@ def from_libraries(libcuda: Path, libnvml: Path, version: str) -> DriverSource:
     return DriverSource(tuple(found), (), version, in_place=True)
 
 
-def find_source(root: Path = Path("/"), container: Path = DRIVER_CONTAINER) -> DriverSource:
+def find_source(
+    root: Path = Path("/"), container: Path = DRIVER_CONTAINER, libraries: Collection[str] = LIBRARIES
+) -> DriverSource:
     """The driver container's driver where there is one, else that of the root.
 
     Raises:
@@ -143,10 +150,10 @@ def find_source(root: Path = Path("/"), container: Path = DRIVER_CONTAINER) -> D
     """
     if (container / "usr").is_dir():
         try:
-            return from_root(container)
+            return from_root(container, libraries)
         except NoDriverFiles:
             pass  # the container is about to come or to go
-    return from_root(root)
+    return from_root(root, libraries)
 
 
 def loaded_version(told: Path = LOADED) -> str:
@@ -194,7 +201,7 @@ def _resolved(root: Path, path: Path) -> Path | None:
     return at
 
 
-def _cached(root: Path) -> Iterator[Path]:
+def _cached(root: Path, libraries: Collection[str]) -> Iterator[Path]:
     file = within(root, "etc/ld.so.cache")
     try:
         if file is None or file.stat().st_size > _CACHE_MOST:
@@ -202,17 +209,17 @@ def _cached(root: Path) -> Iterator[Path]:
         entries = read_cache(file.read_bytes())
     except (OSError, BadCache):
         return  # the folders are looked at in any case
-    yield from (Path(entry.path) for entry in entries if is_drivers(entry.name) and not entry.special)
+    yield from (Path(entry.path) for entry in entries if is_drivers(entry.name, libraries) and not entry.special)
 
 
-def _lying(root: Path) -> Iterator[Path]:
+def _lying(root: Path, libraries: Collection[str]) -> Iterator[Path]:
     for folder in _LIBRARY_FOLDERS:
         try:
             real = _resolved(root, Path(folder))
             names = sorted(each.name for each in real.iterdir()) if real is not None else []
         except OSError:
             continue
-        yield from (Path(folder) / name for name in names if is_drivers(name))
+        yield from (Path(folder) / name for name in names if is_drivers(name, libraries))
 
 
 def _programs(root: Path) -> Iterator[Path]:

@@ -18,7 +18,7 @@ from typing import Final
 from aliquot.driver.files import on_disk
 from aliquot.model.errors import AliquotError
 from aliquot.node.cdi import Edits, Mount
-from aliquot.node.volume.mirror import ORIGIN, SHARED, mirror
+from aliquot.node.volume.mirror import FILES, ORIGIN, SHARED, mirror
 from aliquot.node.volume.names import SUBSTITUTED, stem
 from aliquot.node.volume.source import DriverSource
 
@@ -77,6 +77,8 @@ class Generation:
             mounts += [Mount(host, folder / file.name) for folder in LOADER_FOLDERS]
         programs = sorted((self.shared / "bin").iterdir())
         mounts += [Mount(program, PROGRAM_FOLDER / program.name) for program in programs]
+        files = self.folder / FILES
+        mounts += [Mount(each, Path("/") / each.relative_to(files)) for each in sorted(files.rglob("*.json"))]
         return Edits(mounts=tuple(mounts))
 
     def _in_place_of(self, name: str, ours: Path | None) -> Path:
