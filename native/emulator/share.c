@@ -3,12 +3,16 @@
  * At most one process (slot) owns a GPU. A process with runnable work marks `wants` and sleeps; the owner hands over at
  * its slice's end, or at once when it has nothing left, to the next waiting slot in round-robin order. `clock_ns` is the
  * time up to which the GPU is used and is handed on with the GPU, so that nobody's late waking loses GPU time. An owner
- * that has not moved STOPPED_NS after its slice's end (SIGSTOP, a debugger) loses the GPU and goes on when it has it again.
+ * that is stopped (SIGSTOP, a debugger) loses the GPU at its slice's end and goes on when it has it again, and so does one
+ * that has not moved STUCK_NS after it.
  */
 #include "shm.h"
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
-#define STOPPED_NS 500000000ull
+#define STUCK_NS 500000000ull
+#define STOPPED_NS 5000000ull /* before that its state is not asked */
 
 static emu_shm *shm(void)
 {
@@ -35,10 +39,23 @@ static void take(emu_gpu *g, int slot, int gpu)
     atomic_store(&shm()->slot[slot].gpu[gpu].wants, 0);
 }
 
+static bool stopped(int slot)
+{
+    char path[32], line[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", shm_pid(slot));
+    FILE *stat = fopen(path, "re");
+    if (stat) {
+        line[fread(line, 1, sizeof line - 1, stat)] = 0;
+        fclose(stat);
+    }
+    const char *name_end = strrchr(line, ')');
+    return name_end && (!strncmp(name_end, ") T", 3) || !strncmp(name_end, ") t", 3));
+}
+
 static bool late(const emu_gpu *g)
 {
-    uint64_t end = g->slice_end_ns > g->want_ns ? g->slice_end_ns : g->want_ns;
-    return g->want_ns && shm_now() > end + STOPPED_NS;
+    uint64_t end = g->slice_end_ns > g->want_ns ? g->slice_end_ns : g->want_ns, now = shm_now();
+    return g->want_ns && (now > end + STUCK_NS || (now > end + STOPPED_NS && stopped(g->owner)));
 }
 
 bool shm_acquire(int device)

@@ -1,6 +1,7 @@
 """Between the policy and the pages: turns what processes say into policy events, and actions into stored words.
 
-No I/O but stores to pages, no logging, no clock: the loop hands in the time. Everything a process says about another
+No I/O but stores to pages, no logging, no clock: the loop hands in the time. One thing is read: whether a process that
+others no longer wait for is stopped. Everything a process says about another
 grant than the current one is old and ignored; what it says may shorten its own time only.
 """
 
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 from aliquot.tokens import Grant, Renew, Revoke, Share, TokenPolicy
 
+from .linux import is_stopped
 from .records import TenantRecord
 from .seats import Process, Seat, Seen, Tenant
 
@@ -173,6 +175,14 @@ class Engine:
             seat.waited_ns += waited
             seat.users = set(seat.wanting)
             seat.wanting.clear()
+        self._note_stopped({seat.gpu.uuid for seat in tenant.seats})
+
+    def _note_stopped(self, gpus: set[str]) -> None:
+        """Others go on without waiting for these seats; what a stopped process takes says nothing about kernels."""
+        for other in self.tenants.values():
+            for seat in other.seats:
+                if seat.draining and not seat.stopped and seat.gpu.uuid in gpus:
+                    seat.stopped = any(is_stopped(process.pid) for process in seat.pending)
 
     def _reopen(self, process: Process, seat: Seat, now_ns: int) -> None:
         """The process gave its part back while others of the tenant go on: a new epoch lets it in again."""
@@ -196,12 +206,14 @@ class Engine:
         if process in seat.behind:
             seat.behind.discard(process)
             if not seat.behind:
-                self.policy.caught_up(process.tenant.name, seat.gpu.uuid, now_ns)
+                self.policy.caught_up(process.tenant.name, seat.gpu.uuid, now_ns, usual=not seat.stopped)
+                seat.stopped &= seat.draining
 
     def _maybe_drained(self, tenant: Tenant, seat: Seat, burst_ns: int, now_ns: int) -> None:
         if seat.draining and not seat.pending:
             seat.draining = False
-            self.policy.drained(tenant.name, seat.gpu.uuid, now_ns, burst_ns)
+            self.policy.drained(tenant.name, seat.gpu.uuid, now_ns, burst_ns, usual=not seat.stopped)
+            seat.stopped &= bool(seat.behind)
 
     def _maybe_idle(self, tenant: Tenant, burst_ns: int, now_ns: int) -> None:
         """When every user of every GPU has returned, the tenant has; a gang returns as a whole or not at all."""

@@ -1,7 +1,7 @@
-"""The Linux calls that Python 3.11 has no name for: timerfd and futex, by their numbers.
+"""The Linux calls that Python 3.11 has no name for: timerfd and futex, by their numbers; and the state of a process.
 
-Bound through PyDLL: none of them blocks here, and giving up the interpreter lock for a call of a microsecond would let
-a metrics thread in between a token's return and the next grant.
+The calls are bound through PyDLL: none of them blocks here, and giving up the interpreter lock for a call of a
+microsecond would let a metrics thread in between a token's return and the next grant.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from pathlib import Path
 from typing import Final
 
 _libc: Final = ctypes.PyDLL(None, use_errno=True)
@@ -36,6 +37,15 @@ class _Itimerspec(ctypes.Structure):
 def futex_wake(address: int) -> None:
     """Wake everybody who sleeps on the 32-bit word at this address, in any process."""
     _syscall(_SYS_FUTEX, address, _FUTEX_WAKE, _EVERYBODY)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal or a debugger; False where it is not to be seen."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in (b"T", b"t")
 
 
 class Timer:

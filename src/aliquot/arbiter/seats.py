@@ -83,6 +83,7 @@ class Seat:
     first_epoch: int = 0
     valid: bool = False
     draining: bool = False
+    stopped: bool = False  # a process that has yet to answer was stopped when its answer was no longer waited for
     revoked_at_ns: int = 0
     deadline_ns: int = 0
     attached: set[Process] = field(default_factory=set)

@@ -90,19 +90,19 @@ class TokenPolicy:
             hold.stopped = True
             hold.deadline_ns = min(hold.deadline_ns, now_ns)
 
-    def drained(self, name: str, gpu: str, now_ns: int, burst_ns: int = 0) -> None:
-        """After a revocation: the tenant's work on this GPU has ended, so its debt is known."""
+    def drained(self, name: str, gpu: str, now_ns: int, burst_ns: int = 0, *, usual: bool = True) -> None:
+        """After a revocation: its work here has ended; if not `usual` (stopped), nothing is learned from its length."""
         tenant = self._tenant(name)
         tenant.quota.learn(burst_ns)
         if gpu not in tenant.residual:
             return
-        tenant.accounts[gpu].residuals.learn(tenant.revoked_ns, now_ns)
+        tenant.accounts[gpu].residuals.learn(tenant.revoked_ns, now_ns, usual=usual)
         tenant.outlived.pop(gpu, None)
         tenant.residual.discard(gpu)
         tenant.drained.add(gpu)
         self._let_go(tenant, now_ns)
 
-    def caught_up(self, name: str, gpu: str, now_ns: int) -> None:
+    def caught_up(self, name: str, gpu: str, now_ns: int, *, usual: bool = True) -> None:
         """Work on this GPU that outlived an earlier turn has ended, while the tenant holds or waits again.
 
         A tenant that was resumed for this work gives the GPUs back: now its parts are at the same step.
@@ -111,7 +111,7 @@ class TokenPolicy:
         ended = tenant.outlived.pop(gpu, None)
         if ended is None:
             return
-        tenant.accounts[gpu].residuals.learn(ended, now_ns)
+        tenant.accounts[gpu].residuals.learn(ended, now_ns, usual=usual)
         if tenant.hold is not None and tenant.hold.ended_ns is not None and not tenant.outlived:
             self.stop(name, now_ns)
 

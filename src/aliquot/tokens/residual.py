@@ -42,8 +42,8 @@ class Residuals:
         """After how long an owner that wants to launch is resumed: work of the usual length would have ended."""
         return self.usual_ns + self.usual_ns // 2 + RESUME_LEAD_NS
 
-    def learn(self, expired_ns: int, now_ns: int) -> None:
-        """What was left when a turn ended at `expired_ns` has ended now."""
-        if now_ns - self.resumed_at_ns >= SLACK_NS:
+    def learn(self, expired_ns: int, now_ns: int, *, usual: bool = True) -> None:
+        """What was left when a turn ended at `expired_ns` has ended now; not `usual`: its process was stopped."""
+        if usual and now_ns - self.resumed_at_ns >= SLACK_NS:
             self._past.append(min(now_ns - expired_ns, GROWTH * self.patience_ns()))
             self.usual_ns = sorted(self._past)[(len(self._past) - 1) * 9 // 10]

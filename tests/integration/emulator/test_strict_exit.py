@@ -61,7 +61,7 @@ def test_a_program_leaves_while_its_threads_are_in_the_driver(clients, tmp_path:
 
 
 def test_a_stopped_process_loses_the_gpu_after_its_slice(clients):
-    """A process stopped in the middle of a kernel keeps others waiting for half a second, once, and goes on later."""
+    """A process stopped in the middle of a kernel keeps others waiting for its slice, once, and goes on later."""
     machine = clients("a100")
     held = machine.start("open_gpu(); k = Spinner(); k.launch(3_000_000_000); answer(1); k.sync(); answer(2)")
     held.stdout.readline()
@@ -75,6 +75,5 @@ answer(took)
 """)
     held.send_signal(signal.SIGCONT)
 
-    assert 0.4 < took[0] < 1.5
-    assert max(took[1:]) < 0.3
+    assert max(took) < 0.3
     assert machine.answer(held) == 2

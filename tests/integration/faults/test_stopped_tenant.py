@@ -1,0 +1,55 @@
+"""A tenant whose process is stopped while it holds the GPU with kernels in flight, beside one that wants it."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from stage import Client, Stage, until
+
+BEYOND_S = 0.05
+READ_S = 0.03
+"""The arbiter is asked every other millisecond; this much later it may answer on a busy machine."""
+
+
+def holds(scene: Stage) -> str | None:
+    """Whose grant is valid, by the arbiter's word."""
+    return scene.admin.status().gpus[0].holder
+
+
+def stop_as_holder(scene: Stage, client: Client) -> None:
+    """Stop it in a turn of its own, in which kernels have completed and more are in flight."""
+    until(lambda: holds(scene) not in (client.name, None), "the other has its turn")
+    before = client.totals.completed
+    until(lambda: client.totals.completed > before and holds(scene) == client.name, "kernels of its next turn")
+    client.process.send_signal(signal.SIGSTOP)
+
+
+def delay_s(scene: Stage, holder: Client, waiter: Client) -> tuple[float, float]:
+    """From the end of the holder's turn to the grant of the other, and to the first kernel of that."""
+    completed = waiter.totals.completed
+    until(lambda: holds(scene) != holder.name, "the turn ends")
+    ended_s = time.monotonic()
+    until(lambda: holds(scene) == waiter.name, "the other is granted")
+    granted_s = time.monotonic()
+    until(lambda: waiter.totals.completed > completed, "the other's kernels complete")
+    return granted_s - ended_s, time.monotonic() - ended_s
+
+
+def test_a_stopped_holder_delays_its_neighbour_by_fifty_milliseconds_however_often_it_is_stopped(stage):
+    """The turn of a stopped process ends in time; its work is waited for 50 ms, and no longer the next times."""
+    scene = stage()
+    held = scene.client("a", 500).wait_ready()
+    neighbour = scene.client("b", 500).wait_ready()
+    time.sleep(0.5)
+    delays = []
+    for _ in range(4):
+        stop_as_holder(scene, held)
+        delays.append(delay_s(scene, held, neighbour))
+        time.sleep(0.3)
+        held.process.send_signal(signal.SIGCONT)
+        time.sleep(0.3)
+
+    assert max(granted for granted, _ in delays) < BEYOND_S + READ_S, delays
+    assert sorted(first for _, first in delays)[2] < BEYOND_S + READ_S, delays
+    assert [held.end(), neighbour.end()] == [0, 0]
