@@ -7,7 +7,8 @@ window for nothing, at its neighbours' cost. The balance forgets nothing that wa
 - while the tenant wants or uses the GPU it is owed `request` of the time, and every charge is paid from that, work
   that ran past its grant included, however long it ran;
 - a turn that begins on a balance below zero was lent by somebody who had enough, so what was lent before is forgiven;
-- a pause is owed only half a window's request, so that nobody saves up turns by staying away.
+- a pause is owed nothing: a tenant that could save up turns by staying away would take them from its neighbours when
+  it comes back, as long as it had saved.
 
 So among tenants that always want the GPU, whose requests add up to it, each gets its request to within one lump of its
 work at any time, and exactly in the long run. Held in thousandths of a nanosecond, so that nothing is rounded away.
@@ -17,18 +18,16 @@ from __future__ import annotations
 
 from typing import Final
 
-IDLE_WINDOWS: Final = 0.5
 WAITING_WINDOWS: Final = 10
 
 
 class PromiseBalance:
     """Nanoseconds owed to one tenant; negative when it had more than was promised."""
 
-    __slots__ = ("_at_ns", "_balance", "_idle_cap", "_overrun_ns", "_request_milli", "_waiting_cap", "waiting")
+    __slots__ = ("_at_ns", "_balance", "_overrun_ns", "_request_milli", "_waiting_cap", "waiting")
 
     def __init__(self, request_milli: int, window_ns: int, now_ns: int) -> None:
         self._request_milli = request_milli
-        self._idle_cap = int(request_milli * window_ns * IDLE_WINDOWS)
         self._waiting_cap = request_milli * window_ns * WAITING_WINDOWS
         self._balance = 0
         self._at_ns = now_ns
@@ -83,6 +82,6 @@ class PromiseBalance:
 
     def _accrue(self, now_ns: int, *, busy: bool, paid_ns: int = 0) -> None:
         grown = self._balance + (now_ns - self._at_ns) * self._request_milli - paid_ns * 1000
-        cap = self._waiting_cap if busy else self._idle_cap
+        cap = self._waiting_cap if busy else 0
         self._balance = min(grown, max(self._balance, cap))
         self._at_ns = now_ns

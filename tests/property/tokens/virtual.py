@@ -10,7 +10,10 @@ from aliquot.tokens import MS, Grant, Renew, Revoke, Share, TokenConfig, TokenPo
 
 @dataclass
 class VirtualTenant:
-    """A workload: `residual_ns` of work outlives each grant; `busy_ns`/`idle_ns` make it bursty (0 = greedy)."""
+    """A workload: `residual_ns` of work outlives each grant; `busy_ns`/`idle_ns` make it bursty (0 = greedy).
+
+    With `phases` it is greedy within them, by start and end, and rests between them.
+    """
 
     name: str
     shares: dict[str, Share]
@@ -19,7 +22,8 @@ class VirtualTenant:
     idle_ns: int = 0
     present: bool = True
     hold_id: int = 0
-    busy_left_ns: int = 0
+    phases: list[tuple[int, int]] = field(default_factory=list)
+    on: bool = True
 
 
 @dataclass
@@ -47,6 +51,10 @@ class VirtualNode:
         made = VirtualTenant(name, {gpu: Share(request, limit) for gpu in gpus}, **more)
         self.tenants[name] = made
         self.at(start_ns, "start", name)
+        made.on = not made.phases
+        for begin, end in made.phases:
+            self.at(begin, "on", name)
+            self.at(end, "off", name)
         if end_ns is not None:
             self.at(end_ns, "stop", name)
         return made
@@ -77,13 +85,16 @@ class VirtualNode:
         tenant = self.tenants[name]
         if kind == "start":
             self.policy.add_tenant(name, tenant.shares, self.now)
-            self.policy.want(name, self.now)
+            if tenant.on:
+                self.policy.want(name, self.now)
         elif kind == "stop":
             tenant.present = False
             self.policy.remove_tenant(name, self.now)
         elif not tenant.present:
             return
-        elif kind == "want":
+        elif kind in ("on", "off"):
+            self._turn(tenant, on=kind == "on")
+        elif kind == "want" and tenant.on:
             self.policy.want(name, self.now)
         elif kind == "drained":
             for gpu in tenant.shares:
@@ -93,6 +104,15 @@ class VirtualNode:
             tenant.hold_id += 1
             self.policy.returned(name, self.now)
             self.at(self.now + tenant.idle_ns, "want", name)
+
+    def _turn(self, tenant: VirtualTenant, *, on: bool) -> None:
+        tenant.on = on
+        if on:
+            self.policy.want(tenant.name, self.now)
+        elif any(self.policy.holder(gpu) == tenant.name for gpu in tenant.shares):
+            self.policy.returned(tenant.name, self.now)
+        else:
+            self.policy.unwant(tenant.name, self.now)
 
     def _act(self, action: object) -> None:
         tenant = self.tenants[action.tenant]

@@ -17,9 +17,9 @@ def test_waiting_is_owed_the_request():
     assert balance_of(300).owed_ns(4 * SECOND) == 1200 * MS
 
 
-def test_pauses_are_owed_half_a_window_at_most():
-    """Staying away saves up the request of half a window, however long it lasts."""
-    assert balance_of(300, waiting=False).owed_ns(3600 * SECOND) == 1500 * MS
+def test_pauses_are_owed_nothing():
+    """Staying away saves up no turns, however long it lasts."""
+    assert balance_of(300, waiting=False).owed_ns(3600 * SECOND) == 0
 
 
 def test_an_overrun_is_a_debt_until_it_is_made_up_for():

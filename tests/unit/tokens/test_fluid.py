@@ -1,0 +1,57 @@
+"""The fluid: requests first, then the rest levelled up to the limits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aliquot.tokens import Share
+from aliquot.tokens.fluid import WHOLE, rates
+
+
+@pytest.mark.parametrize(
+    ("shares", "milli"),
+    [
+        ([(300, 1000)], [1000]),
+        ([(300, 600)], [600]),
+        ([(200, 500), (300, 1000), (500, 500)], [200, 300, 500]),
+        ([(200, 500), (300, 1000)], [500, 500]),
+        ([(200, 500), (500, 500)], [500, 500]),
+        ([(0, 1000), (0, 1000), (700, 1000)], [150, 150, 700]),
+        ([(800, 1000), (800, 1000)], [500, 500]),
+        ([], []),
+    ],
+)
+def test_rates_are_requests_and_the_rest_levelled_up(shares, milli):
+    """The lowest are raised together, never beyond a limit, and nobody below its request while requests fit."""
+    assert [m * WHOLE // 1000 for m in milli] == rates([Share(*share) for share in shares])
+
+
+def by_halving(shares: list[Share]) -> list[float]:
+    """The same by trying levels."""
+    low, high = 0.0, 1000.0
+    for _ in range(60):
+        level = (low + high) / 2
+        full = sum(min(max(level, s.request_milli), s.limit_milli) for s in shares)
+        low, high = (level, high) if full < 1000 else (low, level)
+    return [min(max(high, s.request_milli), s.limit_milli) / 1000 for s in shares]
+
+
+@st.composite
+def fitting(draw: st.DrawFn) -> list[Share]:
+    """Shares whose requests fit one GPU."""
+    left, shares = 1000, []
+    for _ in range(draw(st.integers(1, 8))):
+        request = draw(st.integers(0, left))
+        shares.append(Share(request, draw(st.integers(max(request, 1), 1000))))
+        left -= request
+    return shares
+
+
+@given(fitting())
+def test_rates_are_those_of_the_level_found_by_trying(shares: list[Share]):
+    """Every rate is within two millionths of the plain oracle's, and together they are never more than the GPU."""
+    assert sum(rates(shares)) <= WHOLE
+    for rate, oracle in zip(rates(shares), by_halving(shares), strict=True):
+        assert abs(rate / WHOLE - oracle) < 3e-6
