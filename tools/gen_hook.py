@@ -166,7 +166,7 @@ def write_hook(hook: Hook) -> str:
     elif hook.kind == "thread":
         body = f"    CUresult result = {call};\n    thread_forget();\n    return result;\n"
     elif hook.kind == "body":
-        body = f"    return {hook.extra}(SYM_{hook.symbol}{names});\n"
+        body = f"    UNCANCELLED();\n    return {hook.extra}(SYM_{hook.symbol}{names});\n"
     else:
         raise ValueError(f"hooks.toml: {hook.symbol}: unknown kind {hook.kind!r}")
     return head + body + "}\n"

@@ -167,6 +167,9 @@ void emu_ctx_sync(CUcontext c);
 void emu_ctx_drain(CUcontext c); /* with emu_lock: until nothing is left in its streams */
 /* event.c */
 void emu_event_unref(CUevent e); /* with emu_lock */
+void emu_event_complete(CUevent e, uint64_t seq, uint64_t at_ns);
+bool emu_event_done(CUevent e);
+bool emu_event_shared(CUevent e);
 void emu_events_end(CUcontext c);
 /* capture.c */
 CUresult emu_forbid_in_capture(void);
@@ -184,8 +187,6 @@ void emu_sched_notice_event(CUevent e);
 void emu_sched_look(int dev); /* books what is past by now */
 void emu_sched_host(bool begins);
 void emu_sched_release(void); /* everybody who waits looks again */
-bool emu_event_done(CUevent e);
-bool emu_event_shared(CUevent e);
 /* launch.c */
 void emu_count_launch(void);
 /* memop.c */

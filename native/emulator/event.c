@@ -46,6 +46,18 @@ static void release(void *event)
     free(e->deps);
 }
 
+bool emu_event_shared(CUevent e) { return e->at != &e->own; }
+bool emu_event_done(CUevent e) { return e->at->completed >= e->at->submitted; }
+
+/* Records in several streams end in any order; the one made last counts. */
+void emu_event_complete(CUevent e, uint64_t seq, uint64_t at_ns)
+{
+    if (seq <= e->at->completed)
+        return;
+    e->at->time_ns = at_ns;
+    e->at->completed = seq;
+}
+
 /* Work in a stream that still names it keeps its contents, not the handle. */
 static void end(CUevent e, enum emu_end how)
 {

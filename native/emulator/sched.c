@@ -349,11 +349,12 @@ static void start(int dev)
 static CUresult drop(emu_op *op)
 {
     if (op->kind == OP_EVENT)
-        op->u.ev.event->at->submitted--;
+        emu_event_complete(op->u.ev.event, op->u.ev.seq, emu_now());
     if (op->kind == OP_EVENT || op->kind == OP_WAIT)
         emu_event_unref(op->u.ev.event);
     free(op->stage);
     free(op);
+    pthread_cond_broadcast(&done);
     return CU_CONTEXT_DESTROYED;
 }
 
@@ -400,14 +401,4 @@ CUresult emu_submit(CUstream s, emu_op *op)
     if (first || op->precise)
         emu_sched_wake(s->ctx->dev);
     return CU_OK;
-}
-
-bool emu_event_shared(CUevent e)
-{
-    return e->at != &e->own;
-}
-
-bool emu_event_done(CUevent e)
-{
-    return e->at->completed >= e->at->submitted;
 }

@@ -87,6 +87,7 @@ static void remember(struct gate_entry *entry, const struct pass *pass)
 
 struct gate_entry *gate_slow(void *stream, bool own)
 {
+    UNCANCELLED();
     if (conf_load() != MODE_HELD || (capture_running() && stream_captures(stream, own)))
         return NULL;
     struct gate_entry *entry = entry_of(stream, own);
@@ -111,6 +112,7 @@ struct gate_entry *gate_slow(void *stream, bool own)
 /* After a launch and still inside it: an event behind it, and credit for those to come. */
 void gate_checkpoint(struct gate_entry *entry)
 {
+    UNCANCELLED();
     struct own_call call;
     if (entry->own)
         own_stream_record(entry->context, entry->life, own_stream_key(entry->record));

@@ -248,6 +248,20 @@ uint64_t tsc_at(uint64_t deadline_ns);
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+/* From here to the end of the block this thread is not cancelled: it would take a lock along, or what it has charged. */
+#define UNCANCELLED() __attribute__((cleanup(cancel_as_before), unused)) const int cancel_before = cancel_not_now()
+static inline int cancel_not_now(void)
+{
+    int before = PTHREAD_CANCEL_ENABLE;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    return before;
+}
+
+static inline void cancel_as_before(const int *before)
+{
+    pthread_setcancelstate(*before, NULL);
+}
+
 static inline int futex_wait_ns(const void *word, uint32_t value, uint64_t ns)
 {
     struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};

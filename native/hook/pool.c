@@ -203,6 +203,7 @@ void pools_refresh(void)
     uint64_t now = now_ns(), due = atomic_load(&next_refresh_ns);
     if (now < due || !atomic_compare_exchange_strong(&next_refresh_ns, &due, now + REFRESH_NS))
         return;
+    UNCANCELLED();
     atomic_store(&some_freed, 0);
     int mode = quietly(CAPTURE_MODE_RELAXED);
     settle_all(NULL, false);

@@ -158,6 +158,7 @@ void *real_symbol(int symbol)
 
 void *aliquot_resolve(long symbol)
 {
+    UNCANCELLED();
     bool nvml = real_is_nvml(aliquot_symbols[symbol].name);
     void *found = real_symbol((int)symbol);
     if (!found && !real_library(nvml))

@@ -91,30 +91,35 @@ CUresult on_nvml_process_name(enum aliquot_symbol symbol, unsigned, char *, unsi
 CUresult hook_cuArray3DCreate(void **array, const struct array3d_v1 *desc);
 HOOK CUresult hook_cuArray3DCreate(void **array, const struct array3d_v1 *desc)
 {
+    UNCANCELLED();
     return on_array3d_create_v1(SYM_cuArray3DCreate, array, desc);
 }
 
 CUresult hook_cuArray3DCreate_v2(void **array, const struct array3d_v2 *desc);
 HOOK CUresult hook_cuArray3DCreate_v2(void **array, const struct array3d_v2 *desc)
 {
+    UNCANCELLED();
     return on_array3d_create(SYM_cuArray3DCreate_v2, array, desc);
 }
 
 CUresult hook_cuArrayCreate(void **array, const struct array_v1 *desc);
 HOOK CUresult hook_cuArrayCreate(void **array, const struct array_v1 *desc)
 {
+    UNCANCELLED();
     return on_array_create_v1(SYM_cuArrayCreate, array, desc);
 }
 
 CUresult hook_cuArrayCreate_v2(void **array, const struct array_v2 *desc);
 HOOK CUresult hook_cuArrayCreate_v2(void **array, const struct array_v2 *desc)
 {
+    UNCANCELLED();
     return on_array_create(SYM_cuArrayCreate_v2, array, desc);
 }
 
 CUresult hook_cuArrayDestroy(void *handle);
 HOOK CUresult hook_cuArrayDestroy(void *handle)
 {
+    UNCANCELLED();
     return on_handle_destroy(SYM_cuArrayDestroy, handle);
 }
 
@@ -129,42 +134,49 @@ HOOK CUresult hook_cuCtxAttach(void **ctx, unsigned flags)
 CUresult hook_cuCtxCreate(void **ctx, unsigned flags, int dev);
 HOOK CUresult hook_cuCtxCreate(void **ctx, unsigned flags, int dev)
 {
+    UNCANCELLED();
     return on_ctx_create(SYM_cuCtxCreate, ctx, flags, dev);
 }
 
 CUresult hook_cuCtxCreate_v2(void **ctx, unsigned flags, int dev);
 HOOK CUresult hook_cuCtxCreate_v2(void **ctx, unsigned flags, int dev)
 {
+    UNCANCELLED();
     return on_ctx_create(SYM_cuCtxCreate_v2, ctx, flags, dev);
 }
 
 CUresult hook_cuCtxCreate_v3(void **ctx, void *affinity, int count, unsigned flags, int dev);
 HOOK CUresult hook_cuCtxCreate_v3(void **ctx, void *affinity, int count, unsigned flags, int dev)
 {
+    UNCANCELLED();
     return on_ctx_create_v3(SYM_cuCtxCreate_v3, ctx, affinity, count, flags, dev);
 }
 
 CUresult hook_cuCtxCreate_v4(void **ctx, void *params, unsigned flags, int dev);
 HOOK CUresult hook_cuCtxCreate_v4(void **ctx, void *params, unsigned flags, int dev)
 {
+    UNCANCELLED();
     return on_ctx_create_v4(SYM_cuCtxCreate_v4, ctx, params, flags, dev);
 }
 
 CUresult hook_cuCtxDestroy(void *ctx);
 HOOK CUresult hook_cuCtxDestroy(void *ctx)
 {
+    UNCANCELLED();
     return on_ctx_destroy(SYM_cuCtxDestroy, ctx);
 }
 
 CUresult hook_cuCtxDestroy_v2(void *ctx);
 HOOK CUresult hook_cuCtxDestroy_v2(void *ctx)
 {
+    UNCANCELLED();
     return on_ctx_destroy(SYM_cuCtxDestroy_v2, ctx);
 }
 
 CUresult hook_cuCtxDetach(void *ctx);
 HOOK CUresult hook_cuCtxDetach(void *ctx)
 {
+    UNCANCELLED();
     return on_ctx_destroy(SYM_cuCtxDetach, ctx);
 }
 
@@ -211,6 +223,7 @@ HOOK CUresult hook_cuCtxSetCurrent(void *ctx)
 CUresult hook_cuCtxSetLimit(int limit, size_t value);
 HOOK CUresult hook_cuCtxSetLimit(int limit, size_t value)
 {
+    UNCANCELLED();
     return on_ctx_set_limit(SYM_cuCtxSetLimit, limit, value);
 }
 
@@ -233,48 +246,56 @@ HOOK CUresult hook_cuCtxSynchronize_v2(void *ctx)
 CUresult hook_cuDeviceGraphMemTrim(int dev);
 HOOK CUresult hook_cuDeviceGraphMemTrim(int dev)
 {
+    UNCANCELLED();
     return on_graph_trim(SYM_cuDeviceGraphMemTrim, dev);
 }
 
 CUresult hook_cuDevicePrimaryCtxRelease(int dev);
 HOOK CUresult hook_cuDevicePrimaryCtxRelease(int dev)
 {
+    UNCANCELLED();
     return on_primary_release(SYM_cuDevicePrimaryCtxRelease, dev);
 }
 
 CUresult hook_cuDevicePrimaryCtxRelease_v2(int dev);
 HOOK CUresult hook_cuDevicePrimaryCtxRelease_v2(int dev)
 {
+    UNCANCELLED();
     return on_primary_release(SYM_cuDevicePrimaryCtxRelease_v2, dev);
 }
 
 CUresult hook_cuDevicePrimaryCtxReset(int dev);
 HOOK CUresult hook_cuDevicePrimaryCtxReset(int dev)
 {
+    UNCANCELLED();
     return on_primary_reset(SYM_cuDevicePrimaryCtxReset, dev);
 }
 
 CUresult hook_cuDevicePrimaryCtxReset_v2(int dev);
 HOOK CUresult hook_cuDevicePrimaryCtxReset_v2(int dev)
 {
+    UNCANCELLED();
     return on_primary_reset(SYM_cuDevicePrimaryCtxReset_v2, dev);
 }
 
 CUresult hook_cuDevicePrimaryCtxRetain(void **ctx, int dev);
 HOOK CUresult hook_cuDevicePrimaryCtxRetain(void **ctx, int dev)
 {
+    UNCANCELLED();
     return on_primary_retain(SYM_cuDevicePrimaryCtxRetain, ctx, dev);
 }
 
 CUresult hook_cuDeviceTotalMem(unsigned *bytes, int dev);
 HOOK CUresult hook_cuDeviceTotalMem(unsigned *bytes, int dev)
 {
+    UNCANCELLED();
     return on_total_mem_v1(SYM_cuDeviceTotalMem, bytes, dev);
 }
 
 CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, int dev);
 HOOK CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, int dev)
 {
+    UNCANCELLED();
     return on_total_mem(SYM_cuDeviceTotalMem_v2, bytes, dev);
 }
 
@@ -297,90 +318,105 @@ HOOK CUresult hook_cuEventSynchronize(void *event)
 CUresult hook_cuGLCtxCreate(void **ctx, unsigned flags, int dev);
 HOOK CUresult hook_cuGLCtxCreate(void **ctx, unsigned flags, int dev)
 {
+    UNCANCELLED();
     return on_ctx_create(SYM_cuGLCtxCreate, ctx, flags, dev);
 }
 
 CUresult hook_cuGLCtxCreate_v2(void **ctx, unsigned flags, int dev);
 HOOK CUresult hook_cuGLCtxCreate_v2(void **ctx, unsigned flags, int dev)
 {
+    UNCANCELLED();
     return on_ctx_create(SYM_cuGLCtxCreate_v2, ctx, flags, dev);
 }
 
 CUresult hook_cuGetProcAddress(const char *name, void **fn, int version, unsigned long long flags);
 HOOK CUresult hook_cuGetProcAddress(const char *name, void **fn, int version, unsigned long long flags)
 {
+    UNCANCELLED();
     return on_get_proc_address(SYM_cuGetProcAddress, name, fn, version, flags);
 }
 
 CUresult hook_cuGetProcAddress_v2(const char *name, void **fn, int version, unsigned long long flags, int *status);
 HOOK CUresult hook_cuGetProcAddress_v2(const char *name, void **fn, int version, unsigned long long flags, int *status)
 {
+    UNCANCELLED();
     return on_get_proc_address_v2(SYM_cuGetProcAddress_v2, name, fn, version, flags, status);
 }
 
 CUresult hook_cuGraphAddMemAllocNode(void **node, void *graph, const void *deps, size_t count, struct alloc_node *params);
 HOOK CUresult hook_cuGraphAddMemAllocNode(void **node, void *graph, const void *deps, size_t count, struct alloc_node *params)
 {
+    UNCANCELLED();
     return on_graph_add_alloc(SYM_cuGraphAddMemAllocNode, node, graph, deps, count, params);
 }
 
 CUresult hook_cuGraphAddNode(void **node, void *graph, const void *deps, size_t count, struct node_params *params);
 HOOK CUresult hook_cuGraphAddNode(void **node, void *graph, const void *deps, size_t count, struct node_params *params)
 {
+    UNCANCELLED();
     return on_graph_add_node(SYM_cuGraphAddNode, node, graph, deps, count, params);
 }
 
 CUresult hook_cuGraphAddNode_v2(void **node, void *graph, const void *deps, const void *edges, size_t count, struct node_params *params);
 HOOK CUresult hook_cuGraphAddNode_v2(void **node, void *graph, const void *deps, const void *edges, size_t count, struct node_params *params)
 {
+    UNCANCELLED();
     return on_graph_add_node_v2(SYM_cuGraphAddNode_v2, node, graph, deps, edges, count, params);
 }
 
 CUresult hook_cuGraphAddNode_v3(void **node, void *graph, const void *deps, const void *edges, size_t count, struct node_params *params);
 HOOK CUresult hook_cuGraphAddNode_v3(void **node, void *graph, const void *deps, const void *edges, size_t count, struct node_params *params)
 {
+    UNCANCELLED();
     return on_graph_add_node_v2(SYM_cuGraphAddNode_v3, node, graph, deps, edges, count, params);
 }
 
 CUresult hook_cuGraphDestroy(void *graph);
 HOOK CUresult hook_cuGraphDestroy(void *graph)
 {
+    UNCANCELLED();
     return on_graph_destroy(SYM_cuGraphDestroy, graph);
 }
 
 CUresult hook_cuGraphExecDestroy(void *graph);
 HOOK CUresult hook_cuGraphExecDestroy(void *graph)
 {
+    UNCANCELLED();
     return on_graph_destroy(SYM_cuGraphExecDestroy, graph);
 }
 
 CUresult hook_cuGraphInstantiate(void **exec, void *graph, void **error, char *log, size_t bytes);
 HOOK CUresult hook_cuGraphInstantiate(void **exec, void *graph, void **error, char *log, size_t bytes)
 {
+    UNCANCELLED();
     return on_graph_instantiate(SYM_cuGraphInstantiate, exec, graph, error, log, bytes);
 }
 
 CUresult hook_cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags);
 HOOK CUresult hook_cuGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags)
 {
+    UNCANCELLED();
     return on_graph_instantiate_flags(SYM_cuGraphInstantiateWithFlags, exec, graph, flags);
 }
 
 CUresult hook_cuGraphInstantiateWithParams(void **exec, void *graph, void *params);
 HOOK CUresult hook_cuGraphInstantiateWithParams(void **exec, void *graph, void *params)
 {
+    UNCANCELLED();
     return on_graph_instantiate_params(SYM_cuGraphInstantiateWithParams, exec, graph, params);
 }
 
 CUresult hook_cuGraphInstantiateWithParams_ptsz(void **exec, void *graph, void *params);
 HOOK CUresult hook_cuGraphInstantiateWithParams_ptsz(void **exec, void *graph, void *params)
 {
+    UNCANCELLED();
     return on_graph_instantiate_params(SYM_cuGraphInstantiateWithParams_ptsz, exec, graph, params);
 }
 
 CUresult hook_cuGraphInstantiate_v2(void **exec, void *graph, void **error, char *log, size_t bytes);
 HOOK CUresult hook_cuGraphInstantiate_v2(void **exec, void *graph, void **error, char *log, size_t bytes)
 {
+    UNCANCELLED();
     return on_graph_instantiate(SYM_cuGraphInstantiate_v2, exec, graph, error, log, bytes);
 }
 
@@ -423,18 +459,21 @@ HOOK CUresult hook_cuGraphUpload_ptsz(void *exec, void *hStream)
 CUresult hook_cuGreenCtxCreate(void **ctx, void *desc, int dev, unsigned flags);
 HOOK CUresult hook_cuGreenCtxCreate(void **ctx, void *desc, int dev, unsigned flags)
 {
+    UNCANCELLED();
     return on_green_create(SYM_cuGreenCtxCreate, ctx, desc, dev, flags);
 }
 
 CUresult hook_cuGreenCtxDestroy(void *ctx);
 HOOK CUresult hook_cuGreenCtxDestroy(void *ctx)
 {
+    UNCANCELLED();
     return on_green_destroy(SYM_cuGreenCtxDestroy, ctx);
 }
 
 CUresult hook_cuInit(unsigned flags);
 HOOK CUresult hook_cuInit(unsigned flags)
 {
+    UNCANCELLED();
     return on_init(SYM_cuInit, flags);
 }
 
@@ -459,6 +498,7 @@ HOOK CUresult hook_cuLaunchCooperativeKernel(void *f, unsigned gx, unsigned gy, 
 CUresult hook_cuLaunchCooperativeKernelMultiDevice(struct launch_params *list, unsigned count, unsigned flags);
 HOOK CUresult hook_cuLaunchCooperativeKernelMultiDevice(struct launch_params *list, unsigned count, unsigned flags)
 {
+    UNCANCELLED();
     return on_launch_multi(SYM_cuLaunchCooperativeKernelMultiDevice, list, count, flags);
 }
 
@@ -528,186 +568,217 @@ HOOK CUresult hook_cuLaunchKernel_ptsz(void *f, unsigned gx, unsigned gy, unsign
 CUresult hook_cuLibraryEnumerateKernels(void **kernels, unsigned count, void *module);
 HOOK CUresult hook_cuLibraryEnumerateKernels(void **kernels, unsigned count, void *module)
 {
+    UNCANCELLED();
     return on_enumerate(SYM_cuLibraryEnumerateKernels, kernels, count, module);
 }
 
 CUresult hook_cuLibraryGetKernel(void **kernel, void *module, const char *name);
 HOOK CUresult hook_cuLibraryGetKernel(void **kernel, void *module, const char *name)
 {
+    UNCANCELLED();
     return on_get_kernel(SYM_cuLibraryGetKernel, kernel, module, name);
 }
 
 CUresult hook_cuLibraryGetModule(void **module, void *library);
 HOOK CUresult hook_cuLibraryGetModule(void **module, void *library)
 {
+    UNCANCELLED();
     return on_library_get_module(SYM_cuLibraryGetModule, module, library);
 }
 
 CUresult hook_cuLibraryLoadData(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count);
 HOOK CUresult hook_cuLibraryLoadData(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count)
 {
+    UNCANCELLED();
     return on_library_load(SYM_cuLibraryLoadData, library, source, jit, jit_values, jit_count, options, values, count);
 }
 
 CUresult hook_cuLibraryLoadFromFile(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count);
 HOOK CUresult hook_cuLibraryLoadFromFile(void **library, const void *source, int *jit, void **jit_values, unsigned jit_count, int *options, void **values, unsigned count)
 {
+    UNCANCELLED();
     return on_library_load(SYM_cuLibraryLoadFromFile, library, source, jit, jit_values, jit_count, options, values, count);
 }
 
 CUresult hook_cuLibraryUnload(void *module);
 HOOK CUresult hook_cuLibraryUnload(void *module)
 {
+    UNCANCELLED();
     return on_module_unload(SYM_cuLibraryUnload, module);
 }
 
 CUresult hook_cuMemAlloc(unsigned *ptr, unsigned bytes);
 HOOK CUresult hook_cuMemAlloc(unsigned *ptr, unsigned bytes)
 {
+    UNCANCELLED();
     return on_mem_alloc_v1(SYM_cuMemAlloc, ptr, bytes);
 }
 
 CUresult hook_cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, void *stream);
 HOOK CUresult hook_cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, void *stream)
 {
+    UNCANCELLED();
     return on_mem_alloc_async(SYM_cuMemAllocAsync, ptr, bytes, stream);
 }
 
 CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, void *stream);
 HOOK CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, void *stream)
 {
+    UNCANCELLED();
     return on_mem_alloc_async(SYM_cuMemAllocAsync_ptsz, ptr, bytes, stream);
 }
 
 CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, void *pool, void *stream);
 HOOK CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, void *pool, void *stream)
 {
+    UNCANCELLED();
     return on_mem_alloc_from_pool(SYM_cuMemAllocFromPoolAsync, ptr, bytes, pool, stream);
 }
 
 CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, void *pool, void *stream);
 HOOK CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, void *pool, void *stream)
 {
+    UNCANCELLED();
     return on_mem_alloc_from_pool(SYM_cuMemAllocFromPoolAsync_ptsz, ptr, bytes, pool, stream);
 }
 
 CUresult hook_cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags);
 HOOK CUresult hook_cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
 {
+    UNCANCELLED();
     return on_mem_alloc_managed(SYM_cuMemAllocManaged, ptr, bytes, flags);
 }
 
 CUresult hook_cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height, unsigned element);
 HOOK CUresult hook_cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 {
+    UNCANCELLED();
     return on_mem_alloc_pitch_v1(SYM_cuMemAllocPitch, ptr, pitch, width, height, element);
 }
 
 CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element);
 HOOK CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
 {
+    UNCANCELLED();
     return on_mem_alloc_pitch(SYM_cuMemAllocPitch_v2, ptr, pitch, width, height, element);
 }
 
 CUresult hook_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes);
 HOOK CUresult hook_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 {
+    UNCANCELLED();
     return on_mem_alloc(SYM_cuMemAlloc_v2, ptr, bytes);
 }
 
 CUresult hook_cuMemCreate(CUdeviceptr *handle, size_t bytes, const struct allocation_prop *prop, unsigned long long flags);
 HOOK CUresult hook_cuMemCreate(CUdeviceptr *handle, size_t bytes, const struct allocation_prop *prop, unsigned long long flags)
 {
+    UNCANCELLED();
     return on_mem_create(SYM_cuMemCreate, handle, bytes, prop, flags);
 }
 
 CUresult hook_cuMemExportToShareableHandle(void *shared, CUdeviceptr handle, int type, unsigned long long flags);
 HOOK CUresult hook_cuMemExportToShareableHandle(void *shared, CUdeviceptr handle, int type, unsigned long long flags)
 {
+    UNCANCELLED();
     return on_mem_export(SYM_cuMemExportToShareableHandle, shared, handle, type, flags);
 }
 
 CUresult hook_cuMemFree(unsigned ptr);
 HOOK CUresult hook_cuMemFree(unsigned ptr)
 {
+    UNCANCELLED();
     return on_mem_free_v1(SYM_cuMemFree, ptr);
 }
 
 CUresult hook_cuMemFreeAsync(CUdeviceptr ptr, void *stream);
 HOOK CUresult hook_cuMemFreeAsync(CUdeviceptr ptr, void *stream)
 {
+    UNCANCELLED();
     return on_mem_free_async(SYM_cuMemFreeAsync, ptr, stream);
 }
 
 CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr ptr, void *stream);
 HOOK CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr ptr, void *stream)
 {
+    UNCANCELLED();
     return on_mem_free_async(SYM_cuMemFreeAsync_ptsz, ptr, stream);
 }
 
 CUresult hook_cuMemFree_v2(CUdeviceptr ptr);
 HOOK CUresult hook_cuMemFree_v2(CUdeviceptr ptr)
 {
+    UNCANCELLED();
     return on_mem_free(SYM_cuMemFree_v2, ptr);
 }
 
 CUresult hook_cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes);
 HOOK CUresult hook_cuMemGetInfo(unsigned *free_bytes, unsigned *total_bytes)
 {
+    UNCANCELLED();
     return on_mem_get_info_v1(SYM_cuMemGetInfo, free_bytes, total_bytes);
 }
 
 CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 HOOK CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
+    UNCANCELLED();
     return on_mem_get_info(SYM_cuMemGetInfo_v2, free_bytes, total_bytes);
 }
 
 CUresult hook_cuMemImportFromShareableHandle(CUdeviceptr *handle, void *shared, int type);
 HOOK CUresult hook_cuMemImportFromShareableHandle(CUdeviceptr *handle, void *shared, int type)
 {
+    UNCANCELLED();
     return on_mem_import(SYM_cuMemImportFromShareableHandle, handle, shared, type);
 }
 
 CUresult hook_cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUdeviceptr handle, unsigned long long flags);
 HOOK CUresult hook_cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUdeviceptr handle, unsigned long long flags)
 {
+    UNCANCELLED();
     return on_mem_map(SYM_cuMemMap, ptr, bytes, offset, handle, flags);
 }
 
 CUresult hook_cuMemPoolCreate(void **pool, const struct pool_props *props);
 HOOK CUresult hook_cuMemPoolCreate(void **pool, const struct pool_props *props)
 {
+    UNCANCELLED();
     return on_pool_create(SYM_cuMemPoolCreate, pool, props);
 }
 
 CUresult hook_cuMemPoolDestroy(void *pool);
 HOOK CUresult hook_cuMemPoolDestroy(void *pool)
 {
+    UNCANCELLED();
     return on_pool_destroy(SYM_cuMemPoolDestroy, pool);
 }
 
 CUresult hook_cuMemPoolTrimTo(void *pool, size_t keep);
 HOOK CUresult hook_cuMemPoolTrimTo(void *pool, size_t keep)
 {
+    UNCANCELLED();
     return on_pool_trim(SYM_cuMemPoolTrimTo, pool, keep);
 }
 
 CUresult hook_cuMemRelease(CUdeviceptr handle);
 HOOK CUresult hook_cuMemRelease(CUdeviceptr handle)
 {
+    UNCANCELLED();
     return on_mem_release(SYM_cuMemRelease, handle);
 }
 
 CUresult hook_cuMemRetainAllocationHandle(CUdeviceptr *handle, void *addr);
 HOOK CUresult hook_cuMemRetainAllocationHandle(CUdeviceptr *handle, void *addr)
 {
+    UNCANCELLED();
     return on_mem_retain(SYM_cuMemRetainAllocationHandle, handle, addr);
 }
 
 CUresult hook_cuMemUnmap(CUdeviceptr ptr, size_t bytes);
 HOOK CUresult hook_cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 {
+    UNCANCELLED();
     return on_mem_unmap(SYM_cuMemUnmap, ptr, bytes);
 }
 
@@ -738,156 +809,182 @@ HOOK CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes
 CUresult hook_cuMipmappedArrayCreate(void **array, const struct array3d_v2 *desc, unsigned levels);
 HOOK CUresult hook_cuMipmappedArrayCreate(void **array, const struct array3d_v2 *desc, unsigned levels)
 {
+    UNCANCELLED();
     return on_mipmap_create(SYM_cuMipmappedArrayCreate, array, desc, levels);
 }
 
 CUresult hook_cuMipmappedArrayDestroy(void *handle);
 HOOK CUresult hook_cuMipmappedArrayDestroy(void *handle)
 {
+    UNCANCELLED();
     return on_handle_destroy(SYM_cuMipmappedArrayDestroy, handle);
 }
 
 CUresult hook_cuModuleEnumerateFunctions(void **kernels, unsigned count, void *module);
 HOOK CUresult hook_cuModuleEnumerateFunctions(void **kernels, unsigned count, void *module)
 {
+    UNCANCELLED();
     return on_enumerate(SYM_cuModuleEnumerateFunctions, kernels, count, module);
 }
 
 CUresult hook_cuModuleGetFunction(void **kernel, void *module, const char *name);
 HOOK CUresult hook_cuModuleGetFunction(void **kernel, void *module, const char *name)
 {
+    UNCANCELLED();
     return on_get_kernel(SYM_cuModuleGetFunction, kernel, module, name);
 }
 
 CUresult hook_cuModuleLoad(void **module, const char *path);
 HOOK CUresult hook_cuModuleLoad(void **module, const char *path)
 {
+    UNCANCELLED();
     return on_module_load(SYM_cuModuleLoad, module, path);
 }
 
 CUresult hook_cuModuleLoadData(void **module, const void *image);
 HOOK CUresult hook_cuModuleLoadData(void **module, const void *image)
 {
+    UNCANCELLED();
     return on_module_load_data(SYM_cuModuleLoadData, module, image);
 }
 
 CUresult hook_cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options, void **values);
 HOOK CUresult hook_cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options, void **values)
 {
+    UNCANCELLED();
     return on_module_load_ex(SYM_cuModuleLoadDataEx, module, image, count, options, values);
 }
 
 CUresult hook_cuModuleLoadFatBinary(void **module, const void *image);
 HOOK CUresult hook_cuModuleLoadFatBinary(void **module, const void *image)
 {
+    UNCANCELLED();
     return on_module_load_data(SYM_cuModuleLoadFatBinary, module, image);
 }
 
 CUresult hook_cuModuleUnload(void *module);
 HOOK CUresult hook_cuModuleUnload(void *module)
 {
+    UNCANCELLED();
     return on_module_unload(SYM_cuModuleUnload, module);
 }
 
 CUresult hook_cuMulticastCreate(CUdeviceptr *handle, const void *prop);
 HOOK CUresult hook_cuMulticastCreate(CUdeviceptr *handle, const void *prop)
 {
+    UNCANCELLED();
     return on_multicast_create(SYM_cuMulticastCreate, handle, prop);
 }
 
 CUresult hook_cuStreamBeginCapture(void *stream);
 HOOK CUresult hook_cuStreamBeginCapture(void *stream)
 {
+    UNCANCELLED();
     return on_begin_capture_v1(SYM_cuStreamBeginCapture, stream);
 }
 
 CUresult hook_cuStreamBeginCaptureToCig(void *stream, void *params);
 HOOK CUresult hook_cuStreamBeginCaptureToCig(void *stream, void *params)
 {
+    UNCANCELLED();
     return on_begin_capture_to_cig(SYM_cuStreamBeginCaptureToCig, stream, params);
 }
 
 CUresult hook_cuStreamBeginCaptureToCig_ptsz(void *stream, void *params);
 HOOK CUresult hook_cuStreamBeginCaptureToCig_ptsz(void *stream, void *params)
 {
+    UNCANCELLED();
     return on_begin_capture_to_cig(SYM_cuStreamBeginCaptureToCig_ptsz, stream, params);
 }
 
 CUresult hook_cuStreamBeginCaptureToGraph(void *stream, void *graph, const void *deps, const void *edges, size_t count, int mode);
 HOOK CUresult hook_cuStreamBeginCaptureToGraph(void *stream, void *graph, const void *deps, const void *edges, size_t count, int mode)
 {
+    UNCANCELLED();
     return on_begin_capture_to_graph(SYM_cuStreamBeginCaptureToGraph, stream, graph, deps, edges, count, mode);
 }
 
 CUresult hook_cuStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const void *deps, const void *edges, size_t count, int mode);
 HOOK CUresult hook_cuStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const void *deps, const void *edges, size_t count, int mode)
 {
+    UNCANCELLED();
     return on_begin_capture_to_graph(SYM_cuStreamBeginCaptureToGraph_ptsz, stream, graph, deps, edges, count, mode);
 }
 
 CUresult hook_cuStreamBeginCapture_ptsz(void *stream);
 HOOK CUresult hook_cuStreamBeginCapture_ptsz(void *stream)
 {
+    UNCANCELLED();
     return on_begin_capture_v1(SYM_cuStreamBeginCapture_ptsz, stream);
 }
 
 CUresult hook_cuStreamBeginCapture_v2(void *stream, int mode);
 HOOK CUresult hook_cuStreamBeginCapture_v2(void *stream, int mode)
 {
+    UNCANCELLED();
     return on_begin_capture(SYM_cuStreamBeginCapture_v2, stream, mode);
 }
 
 CUresult hook_cuStreamBeginCapture_v2_ptsz(void *stream, int mode);
 HOOK CUresult hook_cuStreamBeginCapture_v2_ptsz(void *stream, int mode)
 {
+    UNCANCELLED();
     return on_begin_capture(SYM_cuStreamBeginCapture_v2_ptsz, stream, mode);
 }
 
 CUresult hook_cuStreamBeginRecaptureToGraph(void *stream, int mode, void *graph, void *callback, void *data);
 HOOK CUresult hook_cuStreamBeginRecaptureToGraph(void *stream, int mode, void *graph, void *callback, void *data)
 {
+    UNCANCELLED();
     return on_begin_recapture(SYM_cuStreamBeginRecaptureToGraph, stream, mode, graph, callback, data);
 }
 
 CUresult hook_cuStreamBeginRecaptureToGraph_ptsz(void *stream, int mode, void *graph, void *callback, void *data);
 HOOK CUresult hook_cuStreamBeginRecaptureToGraph_ptsz(void *stream, int mode, void *graph, void *callback, void *data)
 {
+    UNCANCELLED();
     return on_begin_recapture(SYM_cuStreamBeginRecaptureToGraph_ptsz, stream, mode, graph, callback, data);
 }
 
 CUresult hook_cuStreamDestroy(void *stream);
 HOOK CUresult hook_cuStreamDestroy(void *stream)
 {
+    UNCANCELLED();
     return on_stream_destroy(SYM_cuStreamDestroy, stream);
 }
 
 CUresult hook_cuStreamDestroy_v2(void *stream);
 HOOK CUresult hook_cuStreamDestroy_v2(void *stream)
 {
+    UNCANCELLED();
     return on_stream_destroy(SYM_cuStreamDestroy_v2, stream);
 }
 
 CUresult hook_cuStreamEndCapture(void *stream, void **graph);
 HOOK CUresult hook_cuStreamEndCapture(void *stream, void **graph)
 {
+    UNCANCELLED();
     return on_end_capture(SYM_cuStreamEndCapture, stream, graph);
 }
 
 CUresult hook_cuStreamEndCaptureToCig(void *stream);
 HOOK CUresult hook_cuStreamEndCaptureToCig(void *stream)
 {
+    UNCANCELLED();
     return on_end_capture_to_cig(SYM_cuStreamEndCaptureToCig, stream);
 }
 
 CUresult hook_cuStreamEndCaptureToCig_ptsz(void *stream);
 HOOK CUresult hook_cuStreamEndCaptureToCig_ptsz(void *stream)
 {
+    UNCANCELLED();
     return on_end_capture_to_cig(SYM_cuStreamEndCaptureToCig_ptsz, stream);
 }
 
 CUresult hook_cuStreamEndCapture_ptsz(void *stream, void **graph);
 HOOK CUresult hook_cuStreamEndCapture_ptsz(void *stream, void **graph)
 {
+    UNCANCELLED();
     return on_end_capture(SYM_cuStreamEndCapture_ptsz, stream, graph);
 }
 
@@ -926,137 +1023,160 @@ HOOK CUresult hook_cuStreamSynchronize_ptsz(void *stream)
 CUresult hook_cuStreamWaitEvent(void *stream, void *event, unsigned flags);
 HOOK CUresult hook_cuStreamWaitEvent(void *stream, void *event, unsigned flags)
 {
+    UNCANCELLED();
     return on_wait_event(SYM_cuStreamWaitEvent, stream, event, flags);
 }
 
 CUresult hook_cuStreamWaitEvent_ptsz(void *stream, void *event, unsigned flags);
 HOOK CUresult hook_cuStreamWaitEvent_ptsz(void *stream, void *event, unsigned flags)
 {
+    UNCANCELLED();
     return on_wait_event(SYM_cuStreamWaitEvent_ptsz, stream, event, flags);
 }
 
 CUresult hook_nvmlDeviceGetAccountingPids(void *device, unsigned *count, unsigned *pids);
 HOOK CUresult hook_nvmlDeviceGetAccountingPids(void *device, unsigned *count, unsigned *pids)
 {
+    UNCANCELLED();
     return on_nvml_accounting_pids(SYM_nvmlDeviceGetAccountingPids, device, count, pids);
 }
 
 CUresult hook_nvmlDeviceGetAccountingStats(void *device, unsigned pid, void *stats);
 HOOK CUresult hook_nvmlDeviceGetAccountingStats(void *device, unsigned pid, void *stats)
 {
+    UNCANCELLED();
     return on_nvml_accounting(SYM_nvmlDeviceGetAccountingStats, device, pid, stats);
 }
 
 CUresult hook_nvmlDeviceGetAccountingStats_v2(void *device, unsigned *stats);
 HOOK CUresult hook_nvmlDeviceGetAccountingStats_v2(void *device, unsigned *stats)
 {
+    UNCANCELLED();
     return on_nvml_accounting_v2(SYM_nvmlDeviceGetAccountingStats_v2, device, stats);
 }
 
 CUresult hook_nvmlDeviceGetBAR1MemoryInfo(void *device, struct nvml_memory *memory);
 HOOK CUresult hook_nvmlDeviceGetBAR1MemoryInfo(void *device, struct nvml_memory *memory)
 {
+    UNCANCELLED();
     return on_nvml_bar1(SYM_nvmlDeviceGetBAR1MemoryInfo, device, memory);
 }
 
 CUresult hook_nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *infos);
 HOOK CUresult hook_nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *infos)
 {
+    UNCANCELLED();
     return on_nvml_processes_v1(SYM_nvmlDeviceGetComputeRunningProcesses, device, count, infos);
 }
 
 CUresult hook_nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *count, void *infos);
 HOOK CUresult hook_nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *count, void *infos)
 {
+    UNCANCELLED();
     return on_nvml_processes(SYM_nvmlDeviceGetComputeRunningProcesses_v2, device, count, infos);
 }
 
 CUresult hook_nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *infos);
 HOOK CUresult hook_nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, void *infos)
 {
+    UNCANCELLED();
     return on_nvml_processes(SYM_nvmlDeviceGetComputeRunningProcesses_v3, device, count, infos);
 }
 
 CUresult hook_nvmlDeviceGetGraphicsRunningProcesses(void *device, unsigned *count, void *infos);
 HOOK CUresult hook_nvmlDeviceGetGraphicsRunningProcesses(void *device, unsigned *count, void *infos)
 {
+    UNCANCELLED();
     return on_nvml_processes_v1(SYM_nvmlDeviceGetGraphicsRunningProcesses, device, count, infos);
 }
 
 CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v2(void *device, unsigned *count, void *infos);
 HOOK CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v2(void *device, unsigned *count, void *infos)
 {
+    UNCANCELLED();
     return on_nvml_processes(SYM_nvmlDeviceGetGraphicsRunningProcesses_v2, device, count, infos);
 }
 
 CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, void *infos);
 HOOK CUresult hook_nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, void *infos)
 {
+    UNCANCELLED();
     return on_nvml_processes(SYM_nvmlDeviceGetGraphicsRunningProcesses_v3, device, count, infos);
 }
 
 CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses(void *device, unsigned *count, void *infos);
 HOOK CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses(void *device, unsigned *count, void *infos)
 {
+    UNCANCELLED();
     return on_nvml_processes_v1(SYM_nvmlDeviceGetMPSComputeRunningProcesses, device, count, infos);
 }
 
 CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v2(void *device, unsigned *count, void *infos);
 HOOK CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v2(void *device, unsigned *count, void *infos)
 {
+    UNCANCELLED();
     return on_nvml_processes(SYM_nvmlDeviceGetMPSComputeRunningProcesses_v2, device, count, infos);
 }
 
 CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count, void *infos);
 HOOK CUresult hook_nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count, void *infos)
 {
+    UNCANCELLED();
     return on_nvml_processes(SYM_nvmlDeviceGetMPSComputeRunningProcesses_v3, device, count, infos);
 }
 
 CUresult hook_nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory);
 HOOK CUresult hook_nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory)
 {
+    UNCANCELLED();
     return on_nvml_memory(SYM_nvmlDeviceGetMemoryInfo, device, memory);
 }
 
 CUresult hook_nvmlDeviceGetMemoryInfo_v2(void *device, struct nvml_memory_v2 *memory);
 HOOK CUresult hook_nvmlDeviceGetMemoryInfo_v2(void *device, struct nvml_memory_v2 *memory)
 {
+    UNCANCELLED();
     return on_nvml_memory_v2(SYM_nvmlDeviceGetMemoryInfo_v2, device, memory);
 }
 
 CUresult hook_nvmlDeviceGetProcessUtilization(void *device, struct nvml_process_sample *samples, unsigned *count, unsigned long long since_us);
 HOOK CUresult hook_nvmlDeviceGetProcessUtilization(void *device, struct nvml_process_sample *samples, unsigned *count, unsigned long long since_us)
 {
+    UNCANCELLED();
     return on_nvml_process_samples(SYM_nvmlDeviceGetProcessUtilization, device, samples, count, since_us);
 }
 
 CUresult hook_nvmlDeviceGetProcessesUtilizationInfo(void *device, struct nvml_processes_usage *usage);
 HOOK CUresult hook_nvmlDeviceGetProcessesUtilizationInfo(void *device, struct nvml_processes_usage *usage)
 {
+    UNCANCELLED();
     return on_nvml_processes_usage(SYM_nvmlDeviceGetProcessesUtilizationInfo, device, usage);
 }
 
 CUresult hook_nvmlDeviceGetRunningProcessDetailList(void *device, struct nvml_process_details *list);
 HOOK CUresult hook_nvmlDeviceGetRunningProcessDetailList(void *device, struct nvml_process_details *list)
 {
+    UNCANCELLED();
     return on_nvml_process_details(SYM_nvmlDeviceGetRunningProcessDetailList, device, list);
 }
 
 CUresult hook_nvmlDeviceGetSamples(void *device, int type, unsigned long long since_us, int *value_type, unsigned *count, struct nvml_sample *samples);
 HOOK CUresult hook_nvmlDeviceGetSamples(void *device, int type, unsigned long long since_us, int *value_type, unsigned *count, struct nvml_sample *samples)
 {
+    UNCANCELLED();
     return on_nvml_samples(SYM_nvmlDeviceGetSamples, device, type, since_us, value_type, count, samples);
 }
 
 CUresult hook_nvmlDeviceGetUtilizationRates(void *device, struct nvml_utilization *use);
 HOOK CUresult hook_nvmlDeviceGetUtilizationRates(void *device, struct nvml_utilization *use)
 {
+    UNCANCELLED();
     return on_nvml_utilization(SYM_nvmlDeviceGetUtilizationRates, device, use);
 }
 
 CUresult hook_nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size);
 HOOK CUresult hook_nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size)
 {
+    UNCANCELLED();
     return on_nvml_process_name(SYM_nvmlSystemGetProcessName, pid, name, size);
 }

@@ -77,3 +77,15 @@ answer(took)
 
     assert max(took) < 0.3
     assert machine.answer(held) == 2
+
+
+def test_cancelled_threads_take_no_lock_along(clients, tmp_path: Path):
+    """Threads that are cancelled while they launch, wait and allocate leave a driver that works for the others."""
+    machine, program = clients("a100").machine, tmp_path / "cancelled"
+    source = Path(__file__).with_name("cancelled.c")
+    subprocess.run(["gcc", "-w", "-O1", "-pthread", "-o", program, source, "-ldl"], check=True)
+    env = {**os.environ, "LD_LIBRARY_PATH": str(machine.directory)}
+
+    done = subprocess.run([program, "200"], env=env, capture_output=True, text=True, timeout=40, check=False)
+
+    assert (0, "done\n") == (done.returncode, done.stdout)

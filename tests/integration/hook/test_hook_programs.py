@@ -252,3 +252,13 @@ def test_events_are_rarer_than_launches(tenant):
 
     assert facts["launches"] == 4000
     assert 10 < facts["events"] < 1000
+
+
+def test_cancelled_threads_take_no_lock_along(tenant, tmp_path: Path):
+    """Threads that are cancelled while they launch, wait and allocate leave a tenant that goes on."""
+    program = compile_c(str(PROGRAMS.parents[1] / "emulator" / "cancelled.c"), tmp_path / "cancelled")
+    scene = tenant(memory_mib=4096, auto_grant=True)
+
+    done = scene.execute([str(program), "100"], mode="library-path")
+
+    assert "done\n" == done.stdout
