@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -45,6 +46,16 @@ class Run:
         out, _ = self.process.communicate(timeout=timeout_s)
         assert 0 == self.process.returncode, f"status {self.process.returncode}\n{out[-2000:]}{self.errors[-4000:]}"
         return dict(json.loads(out.splitlines()[-1]))
+
+
+def _locked(path: Path) -> bool:
+    """Whether the engine lives, which writes what it has learned after its socket has gone."""
+    with contextlib.suppress(FileNotFoundError), path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 class Room:
@@ -109,6 +120,6 @@ class Room:
                 run.process.kill()
                 run.process.communicate()
         until_s = time.monotonic() + 15
-        while (self.runtime / "engine.sock").exists() and time.monotonic() < until_s:
+        while _locked(self.runtime / "engine.lock") and time.monotonic() < until_s:
             time.sleep(0.05)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -27,6 +27,7 @@ RESULTS = Path(os.environ.get("ALIQUOT_FRAMEWORKS_RESULTS", HERE.parents[1] / "b
 # Two NCCL ranks on one GPU are charged twice for what they show each other: 5.3 GiB, of which the device holds 4.
 SHARE = ("--gpu-request", ".3", "--gpu-limit", ".6", "--gpu-mem", "8Gi")
 EQUAL = ("--gpu-request", ".4", "--gpu-mem", "8Gi")
+NEIGHBOUR = ("--gpu-request", ".4", "--gpu-mem", "1Gi")
 SILENT_S = 240.0
 """How long a client may say nothing: the longest feature takes 20 s on a quiet machine."""
 END_S = 60.0
@@ -118,7 +119,7 @@ class Seen:
         try:
             if way == "neighbour":
                 beside = [sys.executable, "-m", "aliquot.bench.client", "steady"]
-                room.start("library-path", [*beside, "--progress", room.folder / "beside"], share=EQUAL)
+                room.start("library-path", [*beside, "--progress", room.folder / "beside"], share=NEIGHBOUR)
             runs = [(["--but", *client.own, *client.left_out], {})]
             runs += [([name], environment) for name, environment in client.own.items()]
             for words, environment in runs:

@@ -16,13 +16,18 @@ JAX = {
     "cuda_malloc_async": {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"},
 }
 TORCH_NOW = Client("PyTorch", "torch_client.py", "cuda13", "h100", TORCH, left_out=("ddp_rank",))
-TWO_GPUS = Client("PyTorch, a tenant and a rank on each of two GPUs", "torch_client.py", "cuda13", "h100x2")
+TWO_GPUS = (
+    Client("PyTorch, a tenant and a rank on each of two GPUs", "torch_client.py", "cuda13", "h100x2"),
+    Client("PyTorch for CUDA 12, a tenant and a rank on each of two GPUs", "torch_client.py", "cuda12", "v100x2"),
+)
+# NCCL 2.21; since 2.30 it can be allowed.
+ONE_RANK_A_GPU = {"ddp_two_ranks": "Duplicate GPU detected"}
 CLIENTS = (
     Client("CuPy", "cupy_client.py", "cuda13", "h100"),
     Client("CuPy for CUDA 12", "cupy_client.py", "cuda12", "v100"),
     Client("JAX", "jax_client.py", "jax", "h100", JAX),
     TORCH_NOW,
-    Client("PyTorch for CUDA 12", "torch_client.py", "cuda12", "v100", TORCH, left_out=("ddp_rank",)),
+    Client("PyTorch for CUDA 12", "torch_client.py", "cuda12", "v100", TORCH, ("ddp_rank",), ONE_RANK_A_GPU),
 )
 
 
@@ -56,9 +61,10 @@ def test_every_launch_passes_the_gate(seen: Seen, client: Client, way: str):
 
 
 @pytest.mark.timeout(600)
-def test_two_ranks_on_two_gpus(seen: Seen):
+@pytest.mark.parametrize("client", TWO_GPUS, ids=lambda client: client.environment)
+def test_two_ranks_on_two_gpus(seen: Seen, client: Client):
     """Two tenants on a GPU each are the two ranks of one NCCL job."""
-    room, client = Room(TWO_GPUS.gpu), TWO_GPUS
+    room = Room(client.gpu)
     store = room.folder / "store"
     try:
         share = ("--gpu-request", ".6", "--gpu-mem", "4Gi")

@@ -43,7 +43,7 @@ def one(name: str) -> dict[str, object]:
     try:
         seen = FEATURES[name]() or {}
     except Exception as failure:
-        error = f"{type(failure).__name__}: {failure}"[:LONGEST]
+        error = f"{type(failure).__name__}: {str(failure)[-LONGEST:]}"  # its end, for it may be a whole traceback
         traceback.print_exc()
     after, elsewhere = counted(), seen.pop("launches", {})
     counts = {who: after[who] - before[who] + elsewhere.get(who, 0) for who in after}
