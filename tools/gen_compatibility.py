@@ -38,7 +38,9 @@ def cell(line: Mapping[str, Any] | None, way: str, notes: list[str]) -> str:
     if line is None:
         return ""
     if line["error"]:
-        text = " ".join(line["error"].partition("Traceback")[0].replace("|", "/").split())
+        first, *_, last = [*line["error"].strip().splitlines()] * 2
+        kind = first.partition(":")[0]
+        text = " ".join((last if last.startswith(kind) else f"{kind}: {last}").replace("|", "/").split())
         if text not in notes:
             notes.append(text)
         return f"no ({notes.index(text) + 1})"

@@ -16,6 +16,7 @@ from typing import Any
 
 from gpuruns import Run
 
+GONE_S = 5.0
 STACKS_S = 2.0
 """How long a process has to write its stacks."""
 
@@ -35,6 +36,12 @@ def catches(pid: int, number: signal.Signals) -> bool:
         mask = next(line for line in status if line.startswith("SigCgt")).split()[1]
         return bool(int(mask, 16) >> (number - 1) & 1)
     return False
+
+
+def runs(pid: int) -> bool:
+    """Whether a process has not ended; its parent may not have waited for it yet."""
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] not in "ZX"
 
 
 def stacks(run: Run) -> str:
@@ -59,6 +66,9 @@ def end(run: Run) -> str:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     run.process.wait()
+    until_s = time.monotonic() + GONE_S
+    while any(runs(pid) for pid in children) and time.monotonic() < until_s:
+        time.sleep(0.01)
     return seen
 
 

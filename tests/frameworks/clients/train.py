@@ -4,12 +4,19 @@ import json
 import select
 import sys
 import time
+from pathlib import Path
 
 import torch
 from counters import launches
 from torch import nn
 
 DEVICE = "cuda"
+
+
+def waited_s() -> float:
+    """How long threads of this process have been ready to run without a processor."""
+    files = Path("/proc/self/task").glob("*/schedstat")
+    return sum(int(file.read_text().split()[1]) for file in files) / 1e9
 
 
 def loop(seconds: float, warm_s: float) -> None:
@@ -32,9 +39,10 @@ def loop(seconds: float, warm_s: float) -> None:
         return steps
 
     until(time.monotonic() + warm_s)
-    start_s, before = time.monotonic(), launches()["emulator"]
+    start_s, before, idle_s = time.monotonic(), launches()["emulator"], waited_s()
     steps = until(start_s + seconds)
     facts = {"seconds": time.monotonic() - start_s, "steps": steps, "kernels": launches()["emulator"] - before}
+    facts["waited_s"] = waited_s() - idle_s
     print(json.dumps(facts), flush=True)
     while not select.select([sys.stdin], [], [], 0)[0]:
         step()
