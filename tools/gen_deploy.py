@@ -30,7 +30,7 @@ DRAFT = "http://json-schema.org/draft-07/schema#"
 KUBERNETES = "1.36.0"
 """The version whose kube-scheduler the plain manifests run; change it to the cluster's."""
 
-OPEN = ("resources", "nodeSelector", "affinity")
+OPEN = ("resources", "nodeSelector", "affinity", "labels")
 """Values that are handed on as they are."""
 
 ONE_OF = {

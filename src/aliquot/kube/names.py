@@ -54,9 +54,6 @@ ANTI_AFFINITY: Final = f"{GROUP}/anti-affinity"
 EXCLUSION: Final = f"{GROUP}/exclusion"
 """Annotation: only on a GPU whose tenants all carry this label, and nobody without it comes there."""
 
-PRIORITY: Final = f"{GROUP}/priority"
-"""Annotation: a whole number, the order among pods; the pod's own priority without it."""
-
 CPU_BIND: Final = f"{GROUP}/cpu-bind"
 """Annotation: so many CPU cores near the GPU, which the plan then names."""
 
@@ -103,7 +100,6 @@ ASK_ANNOTATIONS: Final = (
     AFFINITY,
     ANTI_AFFINITY,
     EXCLUSION,
-    PRIORITY,
     CPU_BIND,
     ENFORCE,
 )

@@ -55,7 +55,10 @@ class Known:
 
 @dataclass(frozen=True)
 class ContainerAsk:
-    """What one container asks for. `request` is that of one part; all parts are on different GPUs."""
+    """What one container asks for. `request` is that of one part; all parts are on different GPUs.
+
+    `priority` is in the words of another project, for whoever translates them; it orders nothing here.
+    """
 
     container: str
     request: GpuRequest
@@ -93,7 +96,6 @@ class ContainerAsk:
             made,
             models=_models(made.models, self.models_not, known.models),
             gpu_uuid=_uuids(made.gpu_uuid, self.uuids_not, known.uuids),
-            priority=self.priority,
             near_cores=self.near_cores,
             mixed=self.mixed,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_every_example_asks_for_the_same_in_aliquots_words(document: dict[str, A
         assert before_ask is not None
         assert after is not None
         assert "aliquot" == after.dialect
-        assert before_ask.containers == after.containers
+        assert tuple(replace(c, priority=0) for c in before_ask.containers) == after.containers
 
 
 def test_nothing_else_is_touched():

@@ -15,7 +15,7 @@ from peer_examples import TABLE, main
 from pods import limits, pod
 
 from aliquot.kube.dialects import FOREIGN, foreign, read
-from aliquot.kube.dialects.base import CanNotSay
+from aliquot.kube.dialects.base import ORDERED, CanNotSay
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk
 from aliquot.model.quantities import Memory
@@ -185,3 +185,26 @@ def test_hamis_vgpus_survive_the_way_there_and_back(number: int, mem: int | None
     again = read(pod(limits("main", dict(words.resources["main"]))))
 
     assert replace(found, dialect="") == replace(again, dialect="")  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (pod(limits("main", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1, "nvidia.com/priority": 0})), "nvidia.com/"),
+        (pod({"name": "main"}, labels={"sharedgpu/gpu_request": "0.5", "sharedgpu/priority": "7"}), "sharedgpu/"),
+    ],
+)
+def test_a_peers_priority_is_told_as_not_kept(made: Pod, says: str):
+    """Pods wait in the order of their PriorityClass, whatever number a peer's word has."""
+    found = read(made)
+
+    assert found is not None
+    assert [f"{says}priority is not kept: {ORDERED}"] == list(found.notes)
+
+
+def test_the_annotation_priority_is_refused_with_what_orders_pods():
+    """The word that Aliquot once knew orders nothing, and says so instead of being passed over."""
+    made = pod(limits("main", {"aliquot.dev/gpu-percent": 30}), annotations={"aliquot.dev/priority": "5"})
+
+    with pytest.raises(BadPod, match=r'"aliquot.dev/priority"\] orders nothing: pods wait in the order of their Pri'):
+        read(made)

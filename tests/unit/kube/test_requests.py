@@ -93,7 +93,7 @@ def test_an_annotation_alone_is_enough_where_one_container_can_be_meant():
 
 
 def test_every_annotation_reaches_the_ask():
-    """Limit, models, UUIDs, labels, priority and near cores travel to placement."""
+    """Limit, models, UUIDs, labels and near cores travel to placement."""
     made = pod(
         limits("main", gpu(40)),
         annotations=notes(
@@ -102,14 +102,13 @@ def test_every_annotation_reaches_the_ask():
             gpu_uuid="GPU-1,GPU-2",
             anti_affinity="noisy",
             exclusion="team-a",
-            priority=7,
             cpu_bind=4,
         ),
     )
     (seat,) = ask(made).seats()
 
     assert (800, ("A100", "V100"), "GPU-1,GPU-2") == (seat.ask.limit_milli, seat.ask.models, seat.ask.gpu_uuid)
-    assert (Labels("", "noisy", "team-a"), 7, 4) == (seat.ask.labels, seat.ask.priority, seat.ask.near_cores)
+    assert (Labels("", "noisy", "team-a"), 4) == (seat.ask.labels, seat.ask.near_cores)
 
 
 def test_a_suffix_narrows_an_annotation_to_one_container():
@@ -137,7 +136,7 @@ def test_zero_is_no_ask():
 
 def test_equal_parts_land_on_different_gpus():
     """gpu-parts divides request, limit and memory, and keeps the parts apart by a label that only this pod has."""
-    made = pod(limits("main", gpu(60, "6Gi")), annotations=notes(gpu_parts=2, gpu_limit="1.0"), uid="u-1", priority=3)
+    made = pod(limits("main", gpu(60, "6Gi")), annotations=notes(gpu_parts=2, gpu_limit="1.0"), uid="u-1")
     first, second = ask(made).seats()
 
     assert (0, 300, 500, 3072) == (
@@ -148,7 +147,6 @@ def test_equal_parts_land_on_different_gpus():
     )
     assert first.ask.labels == second.ask.labels == Labels(anti_affinity="u-1/main")
     assert ("default/a/main", "default/a/main#2") == (first.tenant, second.tenant)
-    assert 3 == first.ask.priority
 
 
 def test_host_needs_are_those_of_the_whole_pod():
@@ -340,7 +338,7 @@ def container_asks(draw: st.DrawFn, name: str) -> ContainerAsk:
         parts=parts,
         models_not=draw(st.sampled_from([(), ("K80",)])),
         uuids_not=draw(st.sampled_from([(), ("GPU-9",)])),
-        priority=draw(st.integers(-5, 5)),
+        mixed=draw(st.booleans()),
         near_cores=near_cores,
     )
 

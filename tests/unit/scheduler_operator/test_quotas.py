@@ -68,7 +68,8 @@ def test_the_filter_says_that_it_is_the_quota():
     closed = verdicts(made, ask("a", 60, model="V100"), ["n"]).failed["n"]
     assert 'namespace "team" holds 0.00 of V100 GPUs of 0.50 it may have, 0.60 more were asked' == closed
 
-    made.hold(ask("full", 300, "others"), "n", 0.0)
+    for name, percent in (("two", 200), ("one", 100)):
+        made.hold(ask(name, percent, "others"), "n", 0.0)
     assert verdicts(made, ask("b", 60), ["n"]).failed["n"].startswith("has not a GPU")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
@@ -21,6 +21,9 @@ from aliquot.model.quantities import BadQuantity
 
 class CanNotSay(UserError):
     """The dialect has no words for a part of the ask."""
+
+
+ORDERED: Final = "pods wait in the order of their PriorityClass (spec.priorityClassName)"
 
 
 @dataclass

@@ -14,7 +14,17 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final
 
-from aliquot.kube.dialects.base import CanNotSay, DeviceFacts, Foreign, Owned, Words, asked, count, names_any
+from aliquot.kube.dialects.base import (
+    ORDERED,
+    CanNotSay,
+    DeviceFacts,
+    Foreign,
+    Owned,
+    Words,
+    asked,
+    count,
+    names_any,
+)
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
@@ -71,6 +81,8 @@ class Hami(Foreign):
         if faults:
             raise BadPod(pod.metadata.key, faults)
         notes = [f"{key} is not kept: {why}" for key, why in _NOT_KEPT.items() if key in pod.metadata.annotations]
+        if any(ask.priority for ask in asks):
+            notes.append(f"{PRIORITY} is not kept: {ORDERED}")
         return pod_ask(pod, asks, self.name, notes)
 
     def write(self, ask: PodAsk) -> Words:

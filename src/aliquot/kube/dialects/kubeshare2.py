@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aliquot.kube.dialects.base import CanNotSay, Foreign, Owned, Words
+from aliquot.kube.dialects.base import ORDERED, CanNotSay, Foreign, Owned, Words
 from aliquot.kube.dialects.fractions import Fields, notes_on_containers, read_share, write_share
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import BadPod, PodAsk, pod_ask
@@ -51,6 +51,8 @@ class KubeShare2(Foreign):
                 notes.append(
                     f"{label} is not kept: {'pods are placed one by one' if group else 'it is not known here'}"
                 )
+        if priority:
+            notes.append(f"{PREFIX}priority is not kept: {ORDERED}")
         ask = type(ask)(ask.container, ask.request, priority=priority)
         return pod_ask(pod, [ask], self.name, notes)
 

@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Final, TypeVar
 
 from aliquot.kube import names
-from aliquot.kube.dialects.base import Foreign, Owned, Words, asked, count, names_any
+from aliquot.kube.dialects.base import ORDERED, Foreign, Owned, Words, asked, count, names_any
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
@@ -25,6 +25,7 @@ from aliquot.model.quantities import BadQuantity, Memory, format_milli, parse_mi
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, parse_enforce
 
 T = TypeVar("T")
+_TAKEN_BACK: Final = f"{names.PREFIX}priority"
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LIST: Final = re.compile(r"\s*[,|]\s*")
 _PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,4})?)\s*%?")
@@ -97,7 +98,6 @@ def _annotations(c: ContainerAsk) -> dict[str, str]:
         names.ANTI_AFFINITY: labels.anti_affinity,
         names.EXCLUSION: labels.exclusion,
         names.GPU_MODELS_MIXED: "true" if c.mixed else "",
-        names.PRIORITY: str(c.priority) if c.priority else "",
         names.CPU_BIND: str(c.near_cores) if c.near_cores else "",
         names.ENFORCE: request.enforce or "",
     }
@@ -144,6 +144,9 @@ def unknown_words(pod: Pod) -> list[str]:
             continue
         base, container = _base(key), key.partition("/")[2].partition(".")[2]
         if base not in names.ASK_ANNOTATIONS:
+            if base == _TAKEN_BACK:
+                faults.append(f"{_at(key)} orders nothing: {ORDERED}; leave it out")
+                continue
             short = ", ".join(name.removeprefix(names.PREFIX) for name in names.ASK_ANNOTATIONS)
             faults.append(f"{_at(key)} is no annotation of Aliquot; it knows {short}")
         elif container and container not in known:
@@ -223,7 +226,6 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
     uuids = notes.read(names.GPU_UUID, _words) or ()
     labels = Labels(*(notes.read(n, _label) or "" for n in (names.AFFINITY, names.ANTI_AFFINITY, names.EXCLUSION)))
     gpu_id = notes.read(names.GPU_ID, _label) or ""
-    priority = notes.read(names.PRIORITY, lambda text: _integer(text, -(2**31), 2**31 - 1))
     cores = notes.read(names.CPU_BIND, lambda text: _integer(text, 1, _CORES_MOST)) or 0
     enforce = notes.read(names.ENFORCE, parse_enforce)
     mixed = notes.read(names.GPU_MODELS_MIXED, _truth) or False
@@ -259,8 +261,7 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
         parts,
         models_not,
         tuple(uuid[1:] for uuid in uuids if uuid.startswith("!")),
-        pod.spec.priority if priority is None else priority,
-        cores,
+        near_cores=cores,
         mixed=mixed,
     )
 
