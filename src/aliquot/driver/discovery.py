@@ -54,6 +54,8 @@ class Gpu(msgspec.Struct, frozen=True):
     numa: int | None = None
     minor: int | None = None
     """The number of its device node, `/dev/nvidia<minor>`; it need not be the index. None where nothing says it."""
+    pci: str = ""
+    """Its PCI address as NVML writes it, `00000000:07:00.0`."""
     mig: bool = False
     """Whether it is in MIG mode, in which no program can use the GPU as a whole."""
 
@@ -150,6 +152,7 @@ def _facts(nvml: Any, handle: Any) -> dict[str, object]:
         "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
         "model": _text(nvml.nvmlDeviceGetName(handle)),
         "memory_mib": int(nvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20,
+        "pci": bus_id,
         "near_cores": _near_cores(bus_id),
         "minor": _minor(nvml, handle, bus_id),
         "mig": _mig(nvml, handle),

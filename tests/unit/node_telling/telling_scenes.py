@@ -25,7 +25,16 @@ def tenant(name: str, request_milli: int, *, usage: float = 0.0, used_mib: int =
 def machine() -> Machine:
     """Two V100 that are linked."""
     gpus = [
-        Gpu(index, uuid, "Tesla V100", 16384, "570.124.06", [], ["X", "NV2"] if index == 0 else ["NV2", "X"])
+        Gpu(
+            index,
+            uuid,
+            "Tesla V100",
+            16384,
+            "570.124.06",
+            [],
+            ["X", "NV2"] if index == 0 else ["NV2", "X"],
+            pci=f"00000000:0{index}:00.0",
+        )
         for index, uuid in enumerate(UUIDS)
     ]
     return Machine(tuple(gpus), Path("/libcuda.so.1"), Path("/libnvidia-ml.so.1"))

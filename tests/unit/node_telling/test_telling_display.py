@@ -62,6 +62,29 @@ def test_usage_has_a_line_for_each_container_and_gpu():
     assert "team       web-1    app        0    0.40     0.80   0.50   512/4096 MiB   1.5 s      7" == lines[3]
 
 
+def test_usage_is_gpu_managers_json_for_who_accepts_it(client: TestClient):
+    """Pods by uid, each container's cards with percent and MiB, and what it asked for; zeros are left out."""
+    body = client.get("/usage", headers={"accept": "application/json"}).json()
+
+    assert {"uid-t", "uid-w"} == set(body["usage"])
+    assert "team" == body["usage"]["uid-t"]["project"]
+    first = {"id": "00000000:00:00.0", "card_idx": "0", "gpu": 25.0, "mem": 1024}
+    second = {"id": "00000000:01:00.0", "card_idx": "1", "gpu": 12.5, "mem": 2048}
+    assert {"main": {"dev": [first, second]}} == body["usage"]["uid-t"]["stat"]
+    assert {"main": {"gpu": 1.3, "mem": 8192}} == body["usage"]["uid-t"]["spec"]
+
+
+@pytest.mark.parametrize(
+    ("aliases", "accept", "form"),
+    [((), "*/*", "text"), (("gpu-manager",), "*/*", "json"), (("gpu-manager",), "text/html,*/*", "text")],
+)
+def test_usage_is_a_table_for_people(aliases: tuple[str, ...], accept: str, form: str):
+    """Who says nothing is answered as gpu-manager does where its names were asked for."""
+    answer = TestClient(application(sources(), aliases)).get("/usage", headers={"accept": accept})
+
+    assert form in answer.headers["content-type"]
+
+
 def test_the_json_tells_what_the_text_tells(client: TestClient):
     """GPUs with their containers, and each pod's GPUs by uid."""
     body = client.get("/node.json").json()

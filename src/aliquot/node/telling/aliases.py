@@ -10,10 +10,11 @@ A name whose fact does not exist here, such as HAMi's module memory, is left out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from aliquot.arbiter.records import TenantStatus
 from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 
 _MIB: Final = 1 << 20
@@ -45,6 +46,43 @@ def gpu_manager(facts: NodeFacts) -> Iterable[Metric]:
         asked.add_metric([*who, "total"], sum(status.request_milli for status in statuses) / 1000)
         asked_memory.add_metric([*who, "total"], sum(status.memory_limit_mib for status in statuses))
     yield from (util, memory, asked, asked_memory)
+
+
+def gpu_manager_usage(facts: NodeFacts) -> dict[str, Any]:
+    """gpu-manager's answer to `/usage`: by the pod's uid what its containers use and asked for.
+
+    As there, what is zero is left out; GPU time is in percent of a card, and what is asked in cards; memory in MiB. The
+    numbers of processes, and user and cluster from words of Tencent's platform, are not told.
+
+    Source: gpu-manager, pkg/api/runtime/display/api.proto and pkg/services/display/display.go.
+    """
+    pods: dict[str, dict[str, Any]] = {}
+    for owner, uses in by_container(facts).items():
+        pod = pods.setdefault(owner.uid or f"{owner.namespace}/{owner.pod}", {"stat": {}, "project": owner.namespace})
+        devices = [
+            {
+                "id": gpu.pci,
+                "card_idx": str(gpu.index),
+                "gpu": 100 * use.status.usage,
+                "mem": use.status.memory_used_mib,
+            }
+            for gpu, use in uses
+        ]
+        pod["stat"][owner.container] = {"dev": [_nonzero(device) for device in devices]}
+        asked = {
+            "gpu": sum(use.status.request_milli for _, use in uses) / 1000,
+            "mem": sum(use.status.memory_limit_mib for _, use in uses),
+        }
+        pod.setdefault("spec", {})[owner.container] = _nonzero(asked)
+    return {"usage": pods} if pods else {}
+
+
+def _card(gpu: GpuUse, now: TenantStatus) -> dict[str, Any]:
+    return {"id": gpu.pci, "card_idx": str(gpu.index), "gpu": 100 * now.usage, "mem": now.memory_used_mib}
+
+
+def _nonzero(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value}
 
 
 def hami(facts: NodeFacts) -> Iterable[Metric]:

@@ -63,6 +63,7 @@ class GpuUse:
     unregistered: tuple[Unregistered, ...] = ()
     bare: tuple[Unregistered, ...] = ()
     bypassing: int = 0
+    pci: str = ""
 
     @property
     def free_milli(self) -> int:
@@ -141,6 +142,7 @@ def look(sources: Sources) -> NodeFacts:
                 tuple(now.unregistered) if now else (),
                 tuple(now.bare) if now else (),
                 audit.standing.get(gpu.uuid, 0),
+                gpu.pci,
             )
         )
     facts = NodeFacts(sources.node, driver_of(sources), tuple(gpus), status is not None, audit=audit)

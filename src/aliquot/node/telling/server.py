@@ -1,6 +1,7 @@
 """The node's small HTTP server: `/metrics`, `/graph`, `/usage`, `/node.json`, `/version`, `/healthz`. Reading only.
 
-It listens on loopback unless told otherwise, answers nothing but GET, and takes no parameter.
+It listens on loopback unless told otherwise, answers nothing but GET, and takes no parameter. `/usage` is a table, or
+gpu-manager's JSON for who accepts that, and for who says nothing where gpu-manager is among the aliases.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from aliquot.model.errors import AliquotError
-from aliquot.node.telling.aliases import by_container
+from aliquot.node.telling.aliases import by_container, gpu_manager_usage
 from aliquot.node.telling.facts import NodeFacts, Sources, driver_of, look
 from aliquot.node.telling.metrics import registry_of
 from aliquot.node.telling.text import graph, usage
@@ -53,8 +54,11 @@ def application(sources: Sources, aliases: Sequence[str] = ()) -> Starlette:
         facts = await run_in_threadpool(look, sources)
         return PlainTextResponse(graph(facts, sources.machine.topology))
 
-    async def usage_page(_: Request) -> Response:
-        return PlainTextResponse(usage(await run_in_threadpool(look, sources)))
+    async def usage_page(request: Request) -> Response:
+        facts = await run_in_threadpool(look, sources)
+        if _wants_json(request.headers.get("accept", ""), usually="gpu-manager" in aliases):
+            return Response(msgspec.json.encode(gpu_manager_usage(facts)), media_type="application/json")
+        return PlainTextResponse(usage(facts))
 
     async def node_json(_: Request) -> Response:
         facts = await run_in_threadpool(look, sources)
@@ -88,6 +92,13 @@ def node_body(facts: NodeFacts) -> dict[str, Any]:
         "gpus": [msgspec.to_builtins(gpu) | {"free_milli": gpu.free_milli} for gpu in facts.gpus],
         "pods": pods,
     }
+
+
+def _wants_json(accept: str, *, usually: bool) -> bool:
+    """Whether a client is answered in JSON: as it says, and where it says nothing as `usually` is."""
+    if "application/json" in accept:
+        return True
+    return usually and "text/" not in accept
 
 
 @contextlib.asynccontextmanager
