@@ -28,6 +28,7 @@ class Engine:
         self.policy = policy
         self.tenants: dict[str, Tenant] = {}
         self.seen: Seen | None = None
+        self.context_bytes: dict[str, int] = {}  # by GPU: the least that one context was seen to take
         self._emit = emit
 
     def add(self, tenant: Tenant, now_ns: int) -> None:

@@ -4,6 +4,10 @@ A process's use that its leases do not explain is context and module memory. A l
 allowance; a smaller one only while nothing is leased, for a lease may be partly unused and would hide in the sum. What
 was there when NVML was asked may have been returned since: a sample is compared with the most leased meanwhile,
 and is not used after a context has ended meanwhile.
+
+A process that has one context and has leased nothing since the sample before last uses its context alone. What that
+takes is the allowance of later contexts on this GPU, in place of the one in the tenant's record, which is a guess.
+Contexts differ, and a process may hide memory, so the least that was seen counts.
 """
 
 from __future__ import annotations
@@ -61,6 +65,7 @@ class MemoryMeasure:
                 if seat.ungated and seat.gpu.uuid in busy:
                     seat.note_use(busy[seat.gpu.uuid], now_ns, engine.policy.config.window_ns)
                 before = seat.context_bytes
+                note_contexts(engine, seat, used)
                 correct(seat, used)
                 if abs(seat.context_bytes - before) >= _WORTH_TELLING_BYTES:
                     events.emit(
@@ -94,6 +99,14 @@ def correct(seat: Seat, used: Used) -> None:
         measured = max(0, (total or 0) - leased)
         if measured > lease.context_bytes or not leased or not lease.contexts:
             seat.add(lease, context=measured - lease.context_bytes)
+
+
+def note_contexts(engine: Engine, seat: Seat, used: Used) -> None:
+    """Learn what one context takes from the processes of a seat that have one and nothing else."""
+    for process in seat.attached:
+        lease, total = process.leases[seat.slot], used.get((seat.gpu.uuid, process.pid))
+        if total and lease.contexts == 1 and not lease.unsettled and not max(lease.most_bytes):
+            engine.context_bytes[seat.gpu.uuid] = min(total, engine.context_bytes.get(seat.gpu.uuid, total))
 
 
 def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:

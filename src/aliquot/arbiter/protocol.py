@@ -146,8 +146,14 @@ class Protocol:
         answer(process, MessageType.LEASE, seq, gpu=seat.slot, a=given, b=open_yet)
 
     def _reserve_context(self, seat: Seat, lease: Lease, *, restore: bool) -> int:
-        """Charge one context's allowance; an allowance of nothing is granted as one byte that is not charged."""
-        allowance = seat.gpu.context_mib << 20
+        """Charge one context's allowance; an allowance of nothing is granted as one byte that is not charged.
+
+        The allowance is the least that a context was seen to take on this GPU, and until then what the record says. It
+        was seen in a process of some tenant, maybe one that hides memory, so it is at most twice the record's; and at
+        most half of the tenant's memory, which may run until the truth of this context is measured.
+        """
+        guess = seat.gpu.context_mib << 20
+        allowance = min(self._engine.context_bytes.get(seat.gpu.uuid, guess), 2 * guess, seat.limit_bytes // 2) or guess
         if not restore and (allowance > seat.free_bytes() or not seat.limit_bytes):
             return 0
         lease.contexts += 1

@@ -86,7 +86,8 @@ class GpuStatus(msgspec.Struct):
     """One GPU: who holds it and the part of the window that was charged to anybody.
 
     `unregistered` has the largest of those processes, and means something only where `Status.compared` is set. Where a
-    tenant owns the GPU and its programs have the bare driver, they are in `bare` instead.
+    tenant owns the GPU and its programs have the bare driver, they are in `bare` instead. `context_mib` is the
+    least that one context was seen to take, 0 before that.
     """
 
     uuid: str
@@ -95,6 +96,7 @@ class GpuStatus(msgspec.Struct):
     tenants: list[TenantStatus]
     unregistered: list[Unregistered] = []
     bare: list[Unregistered] = []
+    context_mib: int = 0
 
 
 class Status(msgspec.Struct):

@@ -27,7 +27,8 @@ def status_of(engine: Engine, settings: Settings, boot_id: int) -> Status:
         for seat in tenant.seats:
             uuid = seat.gpu.uuid
             if uuid not in gpus:
-                gpus[uuid] = GpuStatus(uuid, engine.policy.holder(uuid), 0.0, [])
+                context_mib = engine.context_bytes.get(uuid, 0) >> 20
+                gpus[uuid] = GpuStatus(uuid, engine.policy.holder(uuid), 0.0, [], context_mib=context_mib)
             gpus[uuid].tenants.append(_tenant_status(engine, tenant, seat, now, settings.tokens.window_ns))
     window = settings.tokens.window_ns
     for gpu in gpus.values():

@@ -2,16 +2,20 @@
 
 import socket
 import uuid
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType, ReserveFlag
-from aliquot.arbiter.measure import correct
+from aliquot.arbiter.engine import Engine, no_events
+from aliquot.arbiter.events import EventRing
+from aliquot.arbiter.measure import MemoryMeasure, correct
 from aliquot.arbiter.pages import GrantPage
 from aliquot.arbiter.protocol import Protocol
 from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.arbiter.seats import Lease, Process, Seat, Tenant
+from aliquot.tokens import TokenPolicy
 
 MIB = 1 << 20
 GPU = f"GPU-{uuid.uuid4()}"
@@ -31,6 +35,11 @@ def scene():
     page.close()
     ours.close()
     theirs.close()
+
+
+def message(kind: MessageType, flags: int) -> bytes:
+    """One that names no bytes."""
+    return MESSAGE_STRUCT.pack(kind, flags, 0, 1, 0, 0, 0, 0, bytes(16))
 
 
 def test_the_allowance_is_corrected_by_what_is_measured(scene):
@@ -95,8 +104,7 @@ def test_a_context_that_ended_after_it_was_measured_is_not_charged_to_the_other(
     seat.add(lease, leased=64 * MIB, context=600 * MIB)
     protocol = Protocol(SimpleNamespace(), 1)  # this message needs no engine
     process.greeted = True
-    release = MESSAGE_STRUCT.pack(MessageType.RELEASE, ReserveFlag.CONTEXT, 0, 1, 0, 0, 0, 0, bytes(16))
-    protocol.handle(process, release, 0)
+    protocol.handle(process, message(MessageType.RELEASE, ReserveFlag.CONTEXT), 0)
     for measured in (664, 664, 364):
         correct(seat, {(GPU, PID): measured * MIB})
 
@@ -125,6 +133,30 @@ def test_a_context_that_was_made_past_the_hook_is_charged_as_measured(scene):
         charged.append(seat.context_bytes // MIB)
 
     assert [336, 336, 286, 0] == charged
+
+
+@pytest.mark.parametrize(
+    ("used", "leased", "contexts", "charged"),
+    [(410, 0, 1, 410), (410, 100, 1, 300), (410, 0, 2, 300), (900, 0, 1, 500), (220, 0, 1, 220)],
+)
+def test_a_context_is_charged_what_one_was_seen_to_take_alone(scene, used, leased, contexts, charged):
+    """The next context is charged what one took whose process had nothing else, to half of the tenant's memory."""
+    seat, lease = scene
+    process = next(iter(seat.attached))
+    process.greeted = True
+    lease.contexts = contexts
+    seat.add(lease, leased=leased * MIB, context=contexts * 300 * MIB)
+    engine = Engine(TokenPolicy(), no_events)
+    engine.tenants = {"a": process.tenant}
+    measure = MemoryMeasure(Path("libnvidia-ml.so.1"), lambda: ({(GPU, PID): used * MIB}, {}))
+    measure.close()
+    measure._latest = measure._sample()
+    measure.apply(engine, EventRing(10), 0)
+    seat.add(lease, context=-seat.context_bytes)
+
+    Protocol(engine, 1).handle(process, message(MessageType.RESERVE, ReserveFlag.CONTEXT), 0)
+
+    assert charged == seat.context_bytes // MIB
 
 
 def test_a_process_that_only_asks_is_charged_nothing(scene):
