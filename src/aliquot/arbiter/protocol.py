@@ -153,7 +153,8 @@ class Protocol:
         most half of the tenant's memory, which may run until the truth of this context is measured.
         """
         guess = seat.gpu.context_mib << 20
-        allowance = min(self._engine.context_bytes.get(seat.gpu.uuid, guess), 2 * guess, seat.limit_bytes // 2) or guess
+        seen = self._engine.context_bytes.get(seat.gpu.uuid, 0)
+        allowance = min(seen, 2 * guess, seat.limit_bytes // 2) or guess
         if not restore and (allowance > seat.free_bytes() or not seat.limit_bytes):
             return 0
         lease.contexts += 1
