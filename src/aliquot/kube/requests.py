@@ -7,13 +7,13 @@ another before the others start, so one that asks for no more than a later conta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, Literal
 
 from aliquot.kube.objects import Container, Pod
-from aliquot.kube.quantities import mib_up, milli
+from aliquot.kube.quantities import Quantity, mib_up, milli
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity
 from aliquot.model.requests import Enforce, GpuRequest
@@ -259,11 +259,15 @@ def host_needs(pod: Pod) -> tuple[int, int]:
     Raises:
         BadQuantity: one of them is no quantity, or the sum is negative.
     """
-    return _effective(pod, "cpu"), _effective(pod, "memory")
+    return effective(pod, "cpu", milli), effective(pod, "memory", mib_up)
 
 
-def _effective(pod: Pod, name: str) -> int:
-    convert = milli if name == "cpu" else mib_up
+def effective(pod: Pod, name: str, convert: Callable[[Quantity], int]) -> int:
+    """What the scheduler counts of one resource for a pod, in the unit of `convert`.
+
+    Raises:
+        BadQuantity: one of the amounts is no quantity, or the sum is negative.
+    """
 
     def need(container: Container) -> int:
         resources = container.resources

@@ -1,18 +1,23 @@
-"""`kubectl aliquot explain pod NAME`: why it waits and the smallest change that would let it in, or where it is."""
+"""`kubectl aliquot explain pod NAME`: why it waits and the smallest change that would let it in, or where it is.
+
+Only nodes to which Kubernetes lets the pod go are counted, as the extender is asked about these alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import click
 
+from aliquot.cli.kubectl.eligible import PLACED_PODS, PlacedPod, barred
 from aliquot.cli.kubectl.printing import form_option, show, target_options
 from aliquot.cli.kubectl.scene import Scene, Target, read_scene
 from aliquot.kube import names
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
+from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
@@ -20,6 +25,7 @@ from aliquot.placement.explain import Explanation, explain_with
 from aliquot.scheduler.books import gpu_only
 from aliquot.scheduler.look import verdicts
 
+_NODES_SHOWN: Final = 8
 KINDS = {"pod": "pod", "pods": "pod", "po": "pod", "sharepod": "sharepod", "sharepods": "sharepod", "shp": "sharepod"}
 
 
@@ -37,8 +43,13 @@ def explain(what: str, name: str, target: Target, form: str) -> None:
         raise UserError("explain a pod or a SharePod by its name: kubectl aliquot explain pod NAME")
     scene = target.run(read_scene(target))
     pod = find(scene, KINDS[kind], name)
-    told = explained(scene, pod)
+    told = explained(scene, pod, target.run(_read_placed(target, pod)))
     show(form, told, lambda: lines_of(told))
+
+
+async def _read_placed(target: Target, pod: Pod) -> PlacedPod | None:
+    async with target.connect() as api:
+        return await api.find(PLACED_PODS, pod.metadata.name, namespace=pod.metadata.namespace)
 
 
 def find(scene: Scene, kind: str, name: str) -> Pod:
@@ -71,8 +82,11 @@ def _only_one(found: list[Any], what: str, scene: Scene) -> None:
         raise UserError(f"there are {len(found)} of the name: {what} in {listed}; choose one with -n")
 
 
-def explained(scene: Scene, pod: Pod) -> dict[str, Any]:
-    """What is to be said about a pod: its state, sentences, and for one that waits the account of each request."""
+def explained(scene: Scene, pod: Pod, placed: PlacedPod | None = None) -> dict[str, Any]:
+    """What is to be said about a pod: its state, sentences, and for one that waits the account of each request.
+
+    With `placed` only nodes count to which Kubernetes lets the pod go; the scene's books are without the others then.
+    """
     told: dict[str, Any] = {"pod": pod.metadata.key, "state": "", "node": pod.spec.node_name, "sentences": []}
     try:
         ask, plan = read(pod), read_plan(pod.metadata.annotations)
@@ -84,7 +98,15 @@ def explained(scene: Scene, pod: Pod) -> dict[str, Any]:
         return told | _placed(scene, pod, plan, asks=ask is not None)
     if ask is None:
         return told | {"state": "other", "sentences": ["it asks for no GPU; why it waits: kubectl describe pod"]}
-    return told | _waiting(scene, pod, ask)
+    return told | _waiting(scene, pod, ask, _closed(scene, ask, placed) if placed is not None else {})
+
+
+def _closed(scene: Scene, ask: PodAsk, placed: PlacedPod) -> dict[str, str]:
+    """Nodes with GPUs to which Kubernetes does not let the pod go, and why."""
+    known = scene.books.cluster.index
+    fitting = verdicts(scene.books, ask, list(known)).fitting
+    found = barred(placed, scene.nodes, scene.pods, fitting)
+    return {name: why for name, why in found.items() if name in known}
 
 
 def _placed(scene: Scene, pod: Pod, plan: PodPlan | None, *, asks: bool) -> dict[str, Any]:
@@ -118,24 +140,41 @@ def _placed(scene: Scene, pod: Pod, plan: PodPlan | None, *, asks: bool) -> dict
     return {"state": "placed", "slices": slices, "sentences": sentences}
 
 
-def _waiting(scene: Scene, pod: Pod, ask: PodAsk) -> dict[str, Any]:
-    """The account of each request of a pod that is on no node yet."""
+def _waiting(scene: Scene, pod: Pod, ask: PodAsk, closed: Mapping[str, str]) -> dict[str, Any]:
+    """The account of each request of a pod that is on no node yet; `closed` are nodes it may not go to, and why."""
     books, namespace = scene.books, pod.metadata.namespace
+    for node in scene.nodes:
+        if node.metadata.name in closed:
+            books.node_changed(Change("deleted", node))
     accounts: list[tuple[str, Explanation]] = []
-    for seat in ask.seats(books.known):
+    for seat in ask.seats(books.known) if books.cluster.index or not closed else ():
         accounts.append((seat.container, explain_with(books.decider, gpu_only(seat.ask), namespace)))
-    sentences = list(_obstacles(scene, pod, ask, all(account.placement for _, account in accounts)))
+    each_fits = bool(accounts) and all(account.placement for _, account in accounts)
+    said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
+    sentences = list(_obstacles(scene, pod, ask, closed, each_fits=each_fits, said=said))
     requests = [
         {"container": container, **account.facts(), "lines": account.lines(f'container "{container}"')}
         for container, account in accounts
     ]
-    return {"state": "waiting", "requests": requests, "sentences": sentences}
+    if said or pod.spec.scheduling_gates:
+        for request in requests:
+            request["lines"][0] = request["lines"][0].replace(" fits", " waits, though GPUs for it are free now", 1)
+    return {"state": "waiting", "closed": dict(closed), "requests": requests, "sentences": sentences}
 
 
-def _obstacles(scene: Scene, pod: Pod, ask: PodAsk, each_fits: bool) -> Iterator[str]:
+def _obstacles(
+    scene: Scene, pod: Pod, ask: PodAsk, closed: Mapping[str, str], *, each_fits: bool, said: str
+) -> Iterator[str]:
     """What else stands against a pod, or why nothing does."""
     if not scene.books.cluster.index:
-        yield "no node has GPUs that Aliquot knows of; is aliquot node running (kubectl aliquot doctor)?"
+        if closed:
+            yield f"{pod.metadata.key} waits: it may go to none of the {len(closed)} nodes with GPUs"
+        else:
+            yield "no node has GPUs that Aliquot knows of; is aliquot node running (kubectl aliquot doctor)?"
+    for why in dict.fromkeys(closed.values()):
+        names_ = [name for name, other in sorted(closed.items()) if other == why]
+        more = f" and {len(names_) - _NODES_SHOWN} more" if len(names_) > _NODES_SHOWN else ""
+        yield f"not counted: {', '.join(names_[:_NODES_SHOWN])}{more}: {why}"
     for name, why in sorted(scene.books.faulty.items()):
         yield f"node {name} takes no pods: {why}"
     if pod.spec.scheduling_gates:
@@ -144,14 +183,10 @@ def _obstacles(scene: Scene, pod: Pod, ask: PodAsk, each_fits: bool) -> Iterator
         found = verdicts(scene.books, ask, list(scene.books.cluster.index))
         if not found.fitting:
             yield "its containers fit one by one, but no node has room for all of them together"
-        elif not pod.spec.scheduling_gates:
-            yield (
-                f"{len(found.fitting)} nodes have the GPUs it asks for; what keeps it is not the GPUs, or it was not "
-                "looked at yet"
-            )
-    for condition in pod.status.conditions:
-        if condition.type == "PodScheduled" and condition.status == "False" and condition.message:
-            yield f"kube-scheduler says: {condition.message}"
+        elif not said and not pod.spec.scheduling_gates:
+            yield f"{len(found.fitting)} nodes have the GPUs it asks for; kube-scheduler has not looked at it yet"
+    if said:
+        yield f"kube-scheduler says: {said}"
 
 
 def lines_of(told: dict[str, Any]) -> Iterable[str]:

@@ -1,0 +1,176 @@
+"""Which nodes Kubernetes lets a pod go to, and why not the others, whatever their GPUs have free.
+
+Asked are kube-scheduler's own questions that a person meets with GPUs: taints, selector, required affinity of nodes, and
+what the node offers and has left of each resource the pod asks for. Not asked are volumes, ports, affinity of pods and
+spread; for these kube-scheduler's own sentence is repeated by the caller.
+
+Source: Kubernetes, "Taints and Tolerations", "Assigning Pods to Nodes"; kube-scheduler's plugins of these names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from aliquot.kube.names import GPU_PERCENT, RESOURCES
+from aliquot.kube.objects import Meta, Node, Pod, PodSpec, Taint, Value, Wire
+from aliquot.kube.quantities import milli
+from aliquot.kube.requests import effective
+from aliquot.kube.resources import Resource
+
+_BARRING: Final = ("NoSchedule", "NoExecute")
+
+
+class Toleration(Value, frozen=True):
+    """A taint that a pod puts up with."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def covers(self, taint: Taint) -> bool:
+        """Whether it is this taint."""
+        same = self.operator == "Exists" or self.value == taint.value
+        return self.effect in ("", taint.effect) and self.key in ("", taint.key) and same
+
+
+class Requirement(Value, frozen=True):
+    """One condition on a node's labels or fields."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+    def holds(self, values: Mapping[str, str]) -> bool:
+        """Whether they meet it."""
+        has, value = self.key in values, values.get(self.key, "")
+        if self.operator in ("Exists", "DoesNotExist"):
+            return has == (self.operator == "Exists")
+        if self.operator in ("In", "NotIn"):
+            return (has and value in self.values) == (self.operator == "In")
+        try:
+            left, right = int(value), int(self.values[0])
+        except (ValueError, IndexError):
+            return False
+        return left > right if self.operator == "Gt" else left < right
+
+
+class Term(Value, frozen=True):
+    """Conditions all of which hold."""
+
+    match_expressions: tuple[Requirement, ...] = ()
+    match_fields: tuple[Requirement, ...] = ()
+
+
+class Terms(Value, frozen=True):
+    """Terms one of which holds."""
+
+    node_selector_terms: tuple[Term, ...] = ()
+
+
+class RequiredNodes(Value, frozen=True):
+    """Where a pod must go."""
+
+    required: Terms | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class RequiredAffinity(Value, frozen=True):
+    """A pod's affinity, as far as it must be met by a node alone."""
+
+    node_affinity: RequiredNodes | None = None
+
+
+class PlacedSpec(PodSpec):
+    """A pod's spec with all that decides where it may go."""
+
+    tolerations: tuple[Toleration, ...] = ()
+    affinity: RequiredAffinity | None = None  # type: ignore[assignment]
+
+
+class PlacedPod(Wire):
+    """A pod read for the question where it may go."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: PlacedSpec = msgspec.field(default_factory=PlacedSpec)
+
+
+PLACED_PODS: Final = Resource(PlacedPod, "Pod", "pods")
+
+
+def barred(pod: PlacedPod, nodes: Iterable[Node], pods: Iterable[Pod], fitting: Collection[str] = ()) -> dict[str, str]:
+    """Why the pod may not go to nodes, by their name; `pods` are all of the cluster.
+
+    Where the GPUs are full is told better by the books, so what is left of them is asked of `fitting` nodes only: there
+    Kubernetes counts more than the books do.
+    """
+    used: dict[str, Counter[str]] = {}
+    for other in pods:
+        if other.spec.node_name and not other.ended and other.metadata.uid != pod.metadata.uid:
+            used.setdefault(other.spec.node_name, Counter()).update(_amounts(other))
+    asked = _amounts(Pod(pod.metadata, pod.spec))
+    found = {}
+    for node in nodes:
+        name = node.metadata.name
+        if (
+            why := _taint(pod, node)
+            or _labels(pod, node)
+            or _resources(asked, node, used.get(name, Counter()), gpus=name in fitting)
+        ):
+            found[name] = why
+    return found
+
+
+def _taint(pod: PlacedPod, node: Node) -> str:
+    for taint in node.spec.taints:
+        if taint.effect in _BARRING and not any(one.covers(taint) for one in pod.spec.tolerations):
+            return f"has a taint that the pod does not tolerate ({taint.key}:{taint.effect})"
+    return ""
+
+
+def _labels(pod: PlacedPod, node: Node) -> str:
+    labels = node.metadata.labels
+    for key, value in pod.spec.node_selector.items():
+        if labels.get(key) != value:
+            return f"does not have the label {key}={value} of the pod's nodeSelector"
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    if affinity is None or affinity.required is None:
+        return ""
+    fields = {"metadata.name": node.metadata.name}
+    for term in affinity.required.node_selector_terms:
+        labelled = all(one.holds(labels) for one in term.match_expressions)
+        if labelled and all(one.holds(fields) for one in term.match_fields) and term != Term():
+            return ""
+    return "does not meet the pod's required node affinity"
+
+
+def _resources(asked: Mapping[str, int], node: Node, used: Mapping[str, int], *, gpus: bool) -> str:
+    """What of the resources is not offered or not left; amounts are in thousandths."""
+    allocatable = node.status.allocatable
+    if not allocatable:
+        return ""
+    for name, amount in asked.items():
+        has = milli(allocatable.get(name, 0))
+        if name == GPU_PERCENT and not has:
+            return f"offers no {GPU_PERCENT} now; is its aliquot node running?"
+        if has < amount:
+            return f"offers {_shown(name, has)} of {name}, {_shown(name, amount)} are asked"
+        if has - used.get(name, 0) < amount and (gpus or name not in RESOURCES):
+            return f"has {_shown(name, has - used.get(name, 0))} of {name} left, {_shown(name, amount)} are asked"
+    return ""
+
+
+def _amounts(pod: Pod) -> dict[str, int]:
+    """What kube-scheduler counts for a pod, in thousandths, by resource."""
+    containers = [*pod.spec.init_containers, *pod.spec.containers]
+    names = {name for c in containers for name in (*c.resources.requests, *c.resources.limits)}
+    return {name: amount for name in sorted(names) if (amount := effective(pod, name, milli))}
+
+
+def _shown(name: str, thousandths: int) -> str:
+    if name in ("memory", "ephemeral-storage") or name.startswith("hugepages-") or name == RESOURCES[1]:
+        return f"{thousandths / 1000 / (1 << 20):,.0f} MiB"
+    return f"{thousandths / 1000:g}"
