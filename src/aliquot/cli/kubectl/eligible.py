@@ -1,6 +1,6 @@
 """Which nodes Kubernetes lets a pod go to, and why not the others, whatever their GPUs have free.
 
-Asked are kube-scheduler's own questions that a person meets with GPUs: taints, selector, required affinity of nodes, and
+Asked are those of kube-scheduler's questions that meet GPUs: taints, selector, required affinity of nodes, and
 what the node offers and has left of each resource the pod asks for. Not asked are volumes, ports, affinity of pods and
 spread; for these kube-scheduler's own sentence is repeated by the caller.
 
