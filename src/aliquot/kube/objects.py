@@ -151,6 +151,12 @@ class SchedulingGate(Value, frozen=True):
     name: str = ""
 
 
+class SchedulingGroup(Value, frozen=True):
+    """The group of pods that a pod is placed with."""
+
+    pod_group_name: str = ""
+
+
 class PreferredNodes(Value, frozen=True):
     """Nodes that a pod would rather have."""
 
@@ -180,6 +186,7 @@ class PodSpec(Wire):
     restart_policy: str = ""
     node_selector: dict[str, str] = {}
     scheduling_gates: list[SchedulingGate] = []
+    scheduling_group: SchedulingGroup | None = None
     containers: list[Container] = []
     init_containers: list[Container] = []
     overhead: Quantities = {}

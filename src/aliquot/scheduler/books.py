@@ -185,7 +185,7 @@ class Books:
             right = Hold(uid, pod.metadata.key, node, plan, (), 0.0)
             self._write_hold(right)
             self._add(right)
-        right.settled, right.doubtful = True, False
+        right.settled, right.doubtful, right.assumed = True, False, False
 
     def _add(self, hold: Hold) -> None:
         self.holds.setdefault(hold.uid, []).append(hold)
@@ -274,7 +274,7 @@ class Books:
         """
         for known in self.holds.get(ask.uid, []):
             if known.node == node:
-                known.since_s = now_s
+                known.since_s, known.assumed = now_s, False
                 return known
         if node not in self.cluster.index:
             raise NoRoom(self.faulty.get(node, f'node "{node}" has no GPUs that Aliquot knows of'))

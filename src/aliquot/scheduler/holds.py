@@ -23,6 +23,8 @@ class Hold:
     settled: bool = False
     doubtful: bool = False
     """A bind was sent and its fate is not known."""
+    assumed: bool = False
+    """No bind was asked for yet: kube-scheduler places the pod's group (`groups`)."""
 
 
 def tenancies(hold: Hold) -> list[tuple[str, Placement, Ask]]:

@@ -236,6 +236,7 @@ class Scheduler:
     async def _settle(self) -> None:
         while True:
             await asyncio.sleep(SETTLE_EVERY_S)
+            self.extender.groups.settle()
             with contextlib.suppress(KubeError):
                 await self.binder.settle()
 

@@ -33,6 +33,7 @@ from aliquot.scheduler import wire
 from aliquot.scheduler.asked import BadBody, body_of
 from aliquot.scheduler.bind import Binder, CanNotBind
 from aliquot.scheduler.books import Books
+from aliquot.scheduler.groups import Groups, group_of
 from aliquot.scheduler.look import FITS, UNKNOWN, Judged, judge, lasting, scores
 from aliquot.scheduler.metrics import Metrics
 from aliquot.scheduler.names import BadNames, Names, Numbering
@@ -63,6 +64,7 @@ class Extender:
 
     def __post_init__(self) -> None:
         self._numbering = Numbering(self.books.cluster)
+        self.groups = Groups(self.books, self.binder.clock.monotonic_s)
 
     def app(self) -> Starlette:
         """The routes."""
@@ -102,10 +104,14 @@ class Extender:
             return _filtered(names, nodes, Judged(np.full(len(names), UNKNOWN, dtype=np.int32), [str(error)]))
         if ask is None:
             return wire.FilterResult(args.nodes, args.node_names)
+        self.groups.begin(args.pod)
         if self.books.first_sight(ask):
             for seat in ask.seats(self.books.known):
                 self.books.policy.arrived(seat.ask.shape)
-        judged = judge(self.books, ask, self._numbering(names), names.__getitem__)
+        numbers = self._numbering(names)
+        judged = judge(self.books, ask, numbers, names.__getitem__)
+        if group_of(args.pod):
+            judged = self.groups.assume(args.pod, ask, numbers, judged)
         if not (judged.codes == FITS).any():
             places = np.flatnonzero(judged.codes & 1 == 0).tolist()
             self.on_waiting(args.pod, ask, (names[place] for place in places))

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,12 @@ class OurScheduler:
             environment=surroundings(HOME=str(plane.rooms.state)),
         )
 
-    def configure(self, url: str = "", *more: str) -> None:
-        """Let kube-scheduler run with the configuration that our own command prints."""
+    def configure(self, url: str = "", *more: str, flags: Sequence[str] = ()) -> None:
+        """Let kube-scheduler run with the configuration that our own command prints, and these flags."""
         url = url or f"http://127.0.0.1:{self.port}"
         command = program("scheduler", "--print-kube-scheduler-config", "--url", url, *more)
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=surroundings())
-        self.plane.schedule_with(done.stdout)
+        self.plane.schedule_with(done.stdout, *flags)
 
     def get(self, path: str) -> Any:
         """What it answers."""

@@ -1,0 +1,66 @@
+"""Pod groups with the real kube-scheduler, which asks for all pods of a group before it binds any."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster.control_plane import ControlPlane
+from cluster.prepare import Parts
+from scheduling import OurScheduler, books_of, check_promises, eventually, gpu_pod, percent, pods_of, wait_bound
+
+pytestmark = pytest.mark.timeout(180)
+GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
+GROUPS = "/apis/scheduling.k8s.io/v1alpha2"
+
+
+@pytest.fixture(scope="module")
+def plane(cluster_parts: Parts) -> Iterator[ControlPlane]:
+    """A control plane that knows pod groups, with two GPUs and our scheduler."""
+    made = ControlPlane(cluster_parts, apiserver_flags=(GATES, "--runtime-config=scheduling.k8s.io/v1alpha2=true"))
+    made.start()
+    try:
+        made.fake_nodes(1, "v100", gpus=2)
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def scheduler(plane: ControlPlane) -> Iterator[OurScheduler]:
+    """Ours, and the stock one with the gates."""
+    ours = OurScheduler(plane)
+    ours.part.start()
+    ours.configure(flags=(GATES,))
+    yield ours
+    ours.part.stop()
+
+
+def make_group(plane: ControlPlane, namespace: str, name: str, count: int) -> None:
+    """A group all of whose pods are needed, each of 0.6 of a GPU."""
+    body: dict[str, Any] = {
+        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": count}}},
+    }
+    plane.api.create(f"{GROUPS}/namespaces/{namespace}/podgroups", body)
+    group = {"podGroupName": name}
+    pods = [gpu_pod(f"{name}{i}", percent(60, "1Gi"), schedulingGroup=group) for i in range(count)]
+    plane.api.create(f"/api/v1/namespaces/{namespace}/pods", *pods)
+
+
+def test_a_group_is_placed_whole_or_not_at_all(plane: ControlPlane, scheduler: OurScheduler):
+    """Of three pods for two GPUs none is bound; a group of two is, meanwhile, and holds what its plans say."""
+    plane.make_namespace("gang")
+    make_group(plane, "gang", "three", 3)
+    time.sleep(4)
+    bound = [pod["metadata"]["name"] for pod in pods_of(plane, "gang") if pod["spec"].get("nodeName")]
+    make_group(plane, "gang", "two", 2)
+    found = wait_bound(plane, "gang", 2)
+
+    assert [] == bound
+    assert {"two0", "two1"} == {pod["metadata"]["name"] for pod in found}
+    eventually(lambda: check_promises(plane, pods_of(plane, "gang")) == books_of(scheduler), "the books differ")

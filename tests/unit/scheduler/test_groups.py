@@ -1,0 +1,145 @@
+"""A pod group is placed whole or not at all, also where shares run out in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from control_scene import Scene, Truth, node
+
+from aliquot.kube.objects import Pod
+from aliquot.scheduler.groups import ASSUMED_S
+from aliquot.scheduler.server import Extender
+
+
+class KubeScheduler:
+    """Places groups as kube-scheduler does: it asks the filter for every pod, then binds all or none."""
+
+    def __init__(self, *gpus: int) -> None:
+        self.truth = Truth()
+        self.scene = Scene(self.truth, [node(f"n{i}", count) for i, count in enumerate(gpus)])
+        scene = self.scene
+        self.extender = Extender(scene.books, scene.binder, scene.cache.get, lambda: True)
+
+    def pod(self, name: str, percent: int, group: str = "") -> Pod:
+        """A pod that asks for so much of a GPU."""
+        made = self.truth.create(name, {"aliquot.dev/gpu-percent": percent})
+        if group:
+            self.truth.pods[name]["spec"]["schedulingGroup"] = {"podGroupName": group}
+            made = self.truth.pod(name)
+        self.scene.catch_up()
+        return made
+
+    def asked(self, pod: Pod, *nodes: str) -> list[str]:
+        """The nodes that the filter leaves of these, or of all."""
+        names = nodes or tuple(one.metadata.name for one in self.scene.nodes)
+        body: dict[str, Any] = {"Pod": self.truth.pods[pod.metadata.name], "NodeNames": list(names)}
+        answer = asyncio.run(self.extender.filter(json.dumps(body).encode()))
+        return list(json.loads(bytes(answer.node_names)))
+
+    def place(self, *pods: Pod, at_least: int = 0) -> list[str]:
+        """One round over a group: the names of those that it bound."""
+        chosen = {pod.metadata.name: found[0] for pod in pods if (found := self.asked(pod))}
+        if len(chosen) < (at_least or len(pods)):
+            return []
+        for pod in pods:
+            if pod.metadata.name in chosen:
+                assert "" == asyncio.run(self.scene.bind(pod, chosen[pod.metadata.name]))
+        self.scene.catch_up()
+        return list(chosen)
+
+
+def group(cluster: KubeScheduler, count: int, percent: int = 60, name: str = "g") -> list[Pod]:
+    """The pods of a group."""
+    return [cluster.pod(f"{name}{i}", percent, name) for i in range(count)]
+
+
+def test_a_group_that_fits_is_placed_whole():
+    """Each of its pods is answered the node where its share is kept until the bind."""
+    cluster = KubeScheduler(1, 1)
+
+    assert ["g0", "g1"] == cluster.place(*group(cluster, 2))
+    assert {"GPU-n0-0": (600, 9830), "GPU-n1-0": (600, 9830)} == cluster.scene.booked() == cluster.truth.used()
+
+
+@pytest.mark.parametrize("gpus", [(2,), (1, 1)])
+def test_of_a_group_that_does_not_fit_no_pod_is_placed(gpus: tuple[int, ...]):
+    """The third pod finds no share beside those that the first two were promised, however often it is tried."""
+    cluster = KubeScheduler(*gpus)
+    pods = group(cluster, 3)
+
+    assert [[], [], []] == [cluster.place(*pods) for _ in range(3)]
+    assert 0 == cluster.truth.binds
+
+
+def test_a_group_that_failed_keeps_nothing_from_the_next_pod():
+    """Its shares are free as soon as kube-scheduler asks about another pod or group."""
+    cluster = KubeScheduler(2)
+    failed, other, alone = group(cluster, 3), group(cluster, 2, name="h"), cluster.pod("alone", 30)
+    cluster.place(*failed)
+    bound = cluster.place(*other)
+    cluster.place(*failed)
+
+    assert ["h0", "h1"] == bound
+    assert ["n0"] == cluster.asked(alone)
+    assert {"GPU-n0-0": (600, 9830), "GPU-n0-1": (600, 9830)} == cluster.scene.booked()
+
+
+def test_a_group_may_start_with_as_many_pods_as_it_needs():
+    """The one for which there was no share waits, the others are bound."""
+    cluster = KubeScheduler(2)
+
+    assert ["g0", "g1"] == cluster.place(*group(cluster, 3), at_least=2)
+
+
+def test_a_large_pod_that_finds_no_node_gives_none_away_to_those_after_it():
+    """Shares that were promised in a round stay promised to its end, also after one of the pods has failed."""
+    cluster = KubeScheduler(2)
+    pods = [cluster.pod("a", 60, "g"), cluster.pod("b", 60, "g"), cluster.pod("c", 100, "g"), cluster.pod("d", 60, "g")]
+
+    assert [] == cluster.place(*pods, at_least=3)
+
+
+def test_a_group_that_fails_for_other_reasons_gives_its_shares_back_in_time():
+    """A pod that kube-scheduler asked for and never bound keeps its share for a while only."""
+    cluster = KubeScheduler(1)
+    (first,), other = group(cluster, 1), cluster.pod("other", 60)
+    cluster.asked(first)
+    during = cluster.asked(other)
+    cluster.scene.clock.now_s += ASSUMED_S + 1
+    after = cluster.asked(other)
+
+    assert ([], ["n0"]) == (during, after)
+    assert {} == cluster.scene.booked()
+
+
+def test_a_deleted_pod_of_a_group_keeps_nothing():
+    """Its share is free when the watch shows that it has gone."""
+    cluster = KubeScheduler(1)
+    (first,), other = group(cluster, 1), cluster.pod("other", 60)
+    cluster.asked(first)
+    cluster.truth.delete("g0")
+    cluster.scene.catch_up()
+
+    assert ["n0"] == cluster.asked(other)
+
+
+def test_a_pod_of_a_group_moves_when_its_node_is_not_asked_about_any_more():
+    """What else kube-scheduler finds against a node counts: the share is taken where the pod may go now."""
+    cluster = KubeScheduler(1, 1)
+    (first,) = group(cluster, 1)
+    (chosen,) = cluster.asked(first)
+    other = "n1" if chosen == "n0" else "n0"
+
+    assert [other] == cluster.asked(first, other)
+    assert {f"GPU-{other}-0": (600, 9830)} == cluster.scene.booked()
+
+
+def test_a_group_of_some_hundred_pods_is_placed_at_once():
+    """Sixteen pods of a quarter on each of twenty nodes of four GPUs."""
+    cluster = KubeScheduler(*[4] * 20)
+    pods = group(cluster, 320, 25)
+
+    assert 320 == len(cluster.place(*pods))
