@@ -220,6 +220,11 @@ class PodStatus(Wire):
     nominated_node_name: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
 
+    @property
+    def initialized(self) -> bool:
+        """Whether the pod's init containers have ended."""
+        return any(c.type == "Initialized" and c.status == "True" for c in self.conditions)
+
 
 class Pod(Wire):
     """A pod."""

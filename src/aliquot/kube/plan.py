@@ -7,8 +7,9 @@ alone, also when someone edits the pod's other annotations later. Compact JSON w
 
 `n` is the node, `c` the containers; `s` slices of (UUID, milli-GPU guaranteed, milli-GPU limit, MiB), whole GPUs first;
 `k` the CPU cores near them; `l` labels (affinity, anti-affinity, exclusion); `g` the vGPU's name; `p` parts; `u` the
-container whose slices it uses, since both never run at once; `e` what is enforced, `all` where absent. Keys that a
-reader does not know are passed over; another version is refused.
+container whose slices it uses, since both never run at once; `e` what is enforced, `all` where absent; `i` its place
+among the init containers, from 1 on, negative for a sidecar. Keys that a reader does not know are passed over; another
+version is refused.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from aliquot.model.requests import Enforce, Labels, Plan, Slice
 
 PLAN_VERSION: Final = 1
 MOST_BYTES: Final = 64 * 1024
+STARTS_LAST: Final = 1 << 31
 
 
 class BadPlan(AliquotError):
@@ -44,6 +46,12 @@ class ContainerPlan:
     parts: int = 1
     uses: str = ""
     enforce: Enforce = "all"
+    init: int = 0
+
+    @property
+    def starts(self) -> int:
+        """Its place in the order in which the pod's containers start; the same for all that start last."""
+        return abs(self.init) or STARTS_LAST
 
     @property
     def plan(self) -> Plan:
@@ -74,6 +82,7 @@ class _Container(msgspec.Struct, omit_defaults=True, frozen=True):
     p: int = 1
     u: str = ""
     e: Enforce = "all"
+    i: int = 0
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -97,6 +106,7 @@ def write_plan(plan: PodPlan) -> str:
             given.parts,
             given.uses,
             given.enforce,
+            given.init,
         )
         for name, given in plan.containers.items()
     }
@@ -139,4 +149,4 @@ def _container(name: str, raw: _Container) -> ContainerPlan:
     if raw.e != "all" and any(piece.request_milli < MILLI for piece in raw.s):
         raise BadPlan(f'metadata.annotations["{PLAN}"] does not enforce the part of a GPU of container "{name}"')
     slices = tuple(Slice(GpuUuid(s.gpu), s.request_milli, s.limit_milli, s.memory_mib) for s in raw.s)
-    return ContainerPlan(slices, raw.k, Labels(*raw.l[:3]), raw.g, raw.p, raw.u, raw.e)
+    return ContainerPlan(slices, raw.k, Labels(*raw.l[:3]), raw.g, raw.p, raw.u, raw.e, raw.i)

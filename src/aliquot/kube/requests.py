@@ -70,6 +70,8 @@ class ContainerAsk:
     near_cores: int = 0
     uses: str = ""
     mixed: bool = False
+    init: int = 0
+    """Its place among the pod's init containers, from 1 on; negative for a sidecar, 0 for those that start last."""
 
     @property
     def total_milli(self) -> int:
@@ -109,6 +111,7 @@ class Seat:
     container: str
     part: int
     ask: Ask
+    init: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class PodAsk:
             ask = c.ask(known or Known(), f"{self.uid or self.key}/{c.container}")
             for part in range(c.parts):
                 suffix = f"#{part + 1}" if part else ""
-                found.append(Seat(f"{self.key}/{c.container}{suffix}", c.container, part, ask))
+                found.append(Seat(f"{self.key}/{c.container}{suffix}", c.container, part, ask, c.init))
         found.sort(key=lambda seat: -seat.ask.milli)
         if found:
             found[0] = replace(
@@ -186,7 +189,8 @@ def pod_ask(pod: Pod, containers: Iterable[ContainerAsk], dialect: str, notes: I
     Raises:
         BadPod: two containers have one name, or CPU or memory is no quantity: an API server lets neither through.
     """
-    containers = list(containers)
+    places = {c.name: number for number, c in enumerate(pod.spec.init_containers, 1)}
+    containers = [replace(c, init=places.get(c.container, 0) * (-1 if c.role == "sidecar" else 1)) for c in containers]
     if len({c.container for c in containers}) != len(containers):
         raise BadPod(pod.metadata.key, ["two containers have the same name; each needs one of its own"])
     try:

@@ -213,10 +213,19 @@ class Agent:
             _LOG.info("fit" if not self.desk.unfit else "unfit", why=self.desk.unfit, sick=len(self.sick))
             if hasattr(self, "plugin"):
                 await self.plugin.tell()
+        await self._leave_init()
         if hasattr(self, "plugin"):
             with contextlib.suppress(KubeError):  # told again at the next look
                 await self._describe()
                 await self._hear_administrator()
+
+    async def _leave_init(self) -> None:
+        """What init containers had goes when they have ended, also where nothing after them asks for a GPU."""
+        seats = list(self.seating.seats.values()) if hasattr(self, "leaving") else []
+        for uid in {seat.owner.uid for seat in seats if seat.plan.init > 0}:
+            pod = self.pods.get(uid)
+            if pod is not None and pod.status.initialized:
+                await asyncio.to_thread(self.seating.leave_init, uid)
 
     async def _unfit(self) -> str:
         why = await asyncio.to_thread(self.seating.look_at_arbiter)

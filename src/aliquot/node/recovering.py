@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from aliquot.kube.names import PLAN
-from aliquot.kube.plan import read_plan
+from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.model.errors import AliquotError
 from aliquot.node.allotments import Allotments
 from aliquot.node.cdi import Edits, write_spec
@@ -65,7 +66,8 @@ class Recovering:
             _LOG.warning("difference", what=difference)
             await self._events.about_node("BooksDiffer", difference)
         await self._allotments.start_with(found.allotments)
-        seated = [allotment for allotment in found.allotments if await self._seat_again(allotment)]
+        in_order = sorted(found.allotments, key=_starts)
+        seated = [allotment for allotment in in_order if await self._seat_again(allotment)]
         swept = await asyncio.to_thread(sweep, self._cdi, self._allotments, self._seating)
         return f"{len(seated)} seats, {len(found.differences)} differences, {swept} left-overs removed"
 
@@ -92,3 +94,12 @@ class Recovering:
             await self._events.about_pod(owner.namespace, owner.pod, owner.uid, "GpuShareLost", text, "Warning")
             return False
         return True
+
+
+def _starts(allotment: Allotment) -> int:
+    """The place of its container among those of its pod: whoever starts later ends the init containers before."""
+    with contextlib.suppress(BadPlan):
+        plan = read_plan({PLAN: allotment.plan}) if allotment.plan else None
+        if plan is not None and allotment.container in plan.containers:
+            return plan.containers[allotment.container].starts
+    return 0

@@ -91,6 +91,7 @@ class Seating:
         host, given = _share_of(owner, container, plan, self.node)
         key = f"{owner.uid}/{host}"
         with self._lock:
+            self._leave_passed(owner, key, plan.containers[container], again=again)
             seat = self.seats.get(key)
             had = driver or (seat.driver if seat is not None else self._made_for(key))
             shown = self.driver.shown(had, again=again)
@@ -112,11 +113,15 @@ class Seating:
     def leave(self, key: str) -> None:
         """Take a seat away; one that is not taken is no error."""
         with self._lock:
-            seat = self.seats.pop(key, None)
-            self.books.release(key)
-            if seat is not None:
-                self._dismiss(seat.record.name)
-            shutil.rmtree(self._folder(key), ignore_errors=True)
+            self._leave(key)
+
+    def leave_init(self, uid: str) -> list[str]:
+        """Take away the seats of a pod's init containers, which have ended; which they were."""
+        with self._lock:
+            keys = [key for key, seat in self.seats.items() if seat.owner.uid == uid and seat.plan.init > 0]
+            for key in keys:
+                self._leave(key)
+        return keys
 
     def leave_pod(self, uid: str) -> list[str]:
         """Take all seats of a pod away; which they were."""
@@ -154,6 +159,28 @@ class Seating:
             return [folder.name for folder in stray] + self._dismiss_strangers()
 
     # -- inside ------------------------------------------------------------------------------------------------
+
+    def _leave(self, key: str) -> None:
+        seat = self.seats.pop(key, None)
+        self.books.release(key)
+        if seat is not None:
+            self._dismiss(seat.record.name)
+        shutil.rmtree(self._folder(key), ignore_errors=True)
+
+    def _leave_passed(self, owner: PodKey, key: str, starting: ContainerPlan, *, again: bool) -> None:
+        """Take away the seats of the pod's containers that do not run any more when this one starts.
+
+        Init containers before it have ended. Where a plain init container starts, those after it have ended too: the
+        pod starts anew.
+        """
+        starts = starting.starts
+        for other, seat in list(self.seats.items()):
+            if seat.owner.uid != owner.uid or other == key:
+                continue
+            before = 0 < seat.plan.init < starts
+            after = not again and starting.init > 0 and seat.plan.starts > starts
+            if before or after:
+                self._leave(other)
 
     def _folder(self, key: str) -> Path:
         return self._tenants / hashlib.sha256(key.encode()).hexdigest()[:16]

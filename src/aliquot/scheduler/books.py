@@ -10,9 +10,7 @@ Nothing here waits or talks to anyone; every method leaves the books whole.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
 from typing import Final
 
 from aliquot.kube.inventory import BadInventory, Inventory, read_inventory
@@ -30,12 +28,11 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
-from aliquot.placement.reasons import Refusal, judge
-from aliquot.placement.rules import models_apart
+from aliquot.placement.reasons import judge
+from aliquot.scheduler.fitting import fit, gpu_only
 from aliquot.scheduler.holds import Hold, tenancies
 
 log = logging.getLogger(__name__)
-_CHOICES_MOST: Final = 64
 _SEEN_MOST: Final = 100_000
 CLOSED: Final = "~closed/"
 """Tenants of this prefix are no pods: they keep devices that are about to leave the pool."""
@@ -182,10 +179,12 @@ class Books:
             if node not in self.cluster.index:
                 self._homeless.setdefault(node, {})[uid] = pod
                 return
-            right = Hold(uid, pod.metadata.key, node, plan, (), 0.0)
+            right = Hold(uid, pod.metadata.key, node, plan, (), 0.0, initialized=pod.status.initialized)
             self._write_hold(right)
             self._add(right)
         right.settled, right.doubtful, right.assumed = True, False, False
+        if not right.initialized and pod.status.initialized:
+            self._init_ended(right)
 
     def _add(self, hold: Hold) -> None:
         self.holds.setdefault(hold.uid, []).append(hold)
@@ -213,6 +212,18 @@ class Books:
         else:
             self.strays.pop(hold.uid, None)
         hold.tenants = tuple(tenants)
+
+    def _init_ended(self, hold: Hold) -> None:
+        """Give back what only the init containers had; they come again only where the pod starts anew on its node."""
+        before = {tenant for tenant, _, _ in tenancies(hold)}
+        hold.initialized = True
+        gone = before - {tenant for tenant, _, _ in tenancies(hold)}
+        leaving = [name for name in hold.tenants if name.partition("@")[0] in gone]
+        for name in leaving:
+            self.cluster.release(name)
+        hold.tenants = tuple(name for name in hold.tenants if name not in leaving)
+        if leaving:
+            self._seat_strays(hold.node)
 
     def _seat_strays(self, node: str) -> None:
         """Somebody left: it may be who kept them out, as when a list shows a pod before the end of the one before."""
@@ -278,38 +289,27 @@ class Books:
                 return known
         if node not in self.cluster.index:
             raise NoRoom(self.faulty.get(node, f'node "{node}" has no GPUs that Aliquot knows of'))
-        held = self._place(ask, node)
-        made = Hold(ask.uid, ask.key, node, self._plan(ask, node, held), tuple(name for _, name, _ in held), now_s)
+        namespace = ask.key.partition("/")[0]
+        seats, reasons = ask.seats(self.known), [""]
+        placed = fit(
+            self.decider, seats, node, namespace, lambda seat: reasons.append(self._why(node, seat, namespace))
+        )
+        if placed is None:
+            raise NoRoom(reasons[-1])
+        made = Hold(ask.uid, ask.key, node, self._plan(ask, node, list(zip(seats, placed, strict=True))), (), now_s)
+        asks = {seat.tenant: (found.slices, gpu_only(seat.ask)) for seat, found in zip(seats, placed, strict=True)}
+        try:
+            for tenant, placement, part in tenancies(made):
+                slices, whole = asks[tenant]
+                name = self._free_name(tenant, ask.uid)
+                self.decider.commit(name, placement, whole if placement.slices == slices else part)
+                made.tenants += (name,)
+        except (LedgerError, QuotaExceeded) as error:
+            for name in made.tenants:
+                self.cluster.release(name)
+            raise NoRoom(str(error)) from None
         self._add(made)
         return made
-
-    def _place(self, ask: PodAsk, node: str) -> list[tuple[Seat, str, Placement]]:
-        """Write all asks of a pod into the books of a node: each with its tenant's name and its place.
-
-        Raises:
-            NoRoom: they do not all fit, or the namespace may have no more; nothing is written.
-        """
-        refused = NoRoom(f'node "{node}" has no GPU')
-        for seats in one_model_each(self.cluster, ask.seats(self.known), node):
-            held: list[tuple[Seat, str, Placement]] = []
-            try:
-                for seat in seats:
-                    held.append(self._place_one(ask, seat, node))
-                return held
-            except (NoRoom, LedgerError, QuotaExceeded) as error:
-                for _, name, _ in held:
-                    self.cluster.release(name)
-                refused = NoRoom(str(error))
-        raise refused
-
-    def _place_one(self, ask: PodAsk, seat: Seat, node: str) -> tuple[Seat, str, Placement]:
-        namespace = ask.key.partition("/")[0]
-        placed = self.decider.place_on(gpu_only(seat.ask), node, namespace)
-        if isinstance(placed, Refusal):
-            raise NoRoom(self._why(node, seat, namespace))
-        name = self._free_name(seat.tenant, ask.uid)
-        self.decider.commit(name, placed, gpu_only(seat.ask))
-        return seat, name, placed
 
     def let_go(self, hold: Hold) -> None:
         """Take a promise back that came to nothing, or ended."""
@@ -360,9 +360,9 @@ class Books:
         devices = "; ".join(str(reason) for reason in verdict.devices[:8] if reason is not None)
         return f'container "{seat.container}": node {verdict.reason}{f" ({devices})" if devices else ""}'
 
-    def _plan(self, ask: PodAsk, node: str, held: list[tuple[Seat, str, Placement]]) -> PodPlan:
+    def _plan(self, ask: PodAsk, node: str, held: list[tuple[Seat, Placement]]) -> PodPlan:
         found: dict[str, ContainerPlan] = {}
-        for seat, _, placed in sorted(held, key=lambda h: (h[0].container, h[0].part)):
+        for seat, placed in sorted(held, key=lambda h: (h[0].container, h[0].part)):
             before = found.get(seat.container)
             slices = (before.slices if before else ()) + placed.slices
             asked = ask.container(seat.container)
@@ -374,41 +374,15 @@ class Books:
                 asked.request.gpu_id,
                 asked.parts,
                 enforce=asked.enforced,
+                init=asked.init,
             )
         for asked in ask.containers:
             if asked.uses:
                 host = found[asked.uses]
-                found[asked.container] = replace(host, uses=asked.uses)
+                found[asked.container] = replace(host, uses=asked.uses, init=asked.init)
         return PodPlan(node, found)
 
     def _cores(self, node: str, gpu: str, count: int) -> tuple[int, ...]:
         number, g = self.cluster.uuids[gpu]
         topology = self.cluster.spec(number).topology
         return topology.cores[g][:count] if topology is not None and count else ()
-
-
-def one_model_each(cluster: Cluster, seats: Sequence[Seat], node: str) -> Iterator[Sequence[Seat]]:
-    """The asks as they are, or where equal parts of one container would be on different models of the node, once for
-    each choice of the models that these containers' parts are on."""
-    number = cluster.index[node]
-    apart = sorted({seat.container for seat in seats if seat.part and not seat.ask.mixed})
-    if number not in cluster.mixed or not apart:
-        yield seats
-        return
-    spec = cluster.spec(number)
-    kinds = [[spec.gpus[g].uuid for g in gpus] for gpus in models_apart(cluster, number, range(len(spec.gpus)))]
-    for choice in islice(product(kinds, repeat=len(apart)), _CHOICES_MOST):
-        on = dict(zip(apart, choice, strict=True))
-        yield [_among(seat, on[seat.container]) if seat.container in on else seat for seat in seats]
-
-
-def _among(seat: Seat, uuids: Sequence[str]) -> Seat:
-    """The same ask on some of the devices that it may have."""
-    named = [uuid.strip() for uuid in seat.ask.gpu_uuid.split(",")] if seat.ask.gpu_uuid else uuids
-    left = [uuid for uuid in named if uuid in uuids]
-    return replace(seat, ask=replace(seat.ask, gpu_uuid=",".join(left) or "none"))
-
-
-def gpu_only(ask: Ask) -> Ask:
-    """The ask without CPU and memory of the host, which are kube-scheduler's to count."""
-    return replace(ask, cpu_milli=0, memory_mib=0)

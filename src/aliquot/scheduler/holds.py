@@ -1,11 +1,17 @@
-"""What one pod holds on one node, by its plan."""
+"""What one pod holds on one node, by its plan.
+
+A plan has more in it than a pod ever holds at once where init containers have shares of their own: these run before the
+others. Of each GPU a pod holds what the largest of its phases has there, and no longer than that phase may still come.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from aliquot.kube.plan import PodPlan
 from aliquot.model.quantities import MILLI
+from aliquot.model.requests import Labels, Slice
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import Placement
 
@@ -25,27 +31,86 @@ class Hold:
     """A bind was sent and its fate is not known."""
     assumed: bool = False
     """No bind was asked for yet: kube-scheduler places the pod's group (`groups`)."""
+    initialized: bool = False
+    """The init containers have ended, and what only they had is given back."""
 
 
-def tenancies(hold: Hold) -> list[tuple[str, Placement, Ask]]:
-    """The bookings that a plan stands for, as they were when it was made."""
+@dataclass(frozen=True)
+class Part:
+    """What one container, or one of its equal parts, has; `init` as in the plan."""
+
+    name: str
+    init: int
+    slices: tuple[Slice, ...]
+    labels: Labels
+    gpu_id: str
+
+    @property
+    def ask(self) -> Ask:
+        """The ask that these slices meet, for the books."""
+        whole, rest = divmod(sum(piece.request_milli for piece in self.slices), MILLI)
+        shared = self.slices[-1].memory_mib if rest or len(self.slices) == 1 else 0
+        limit = sum(piece.limit_milli for piece in self.slices)
+        return Ask(whole, rest, limit, gpu_mib=shared, labels=self.labels, gpu_id=self.gpu_id)
+
+
+def phases(parts: Sequence[Part], init: int | None = None) -> list[list[Part]]:
+    """Which of the parts run at the same time: the last phase first, then those of the init containers in order.
+
+    With `init` only the phases in which a container of that place runs.
+    """
+    numbers = sorted(
+        {part.init for part in parts if part.init > 0} | ({init} if init is not None and init > 0 else set())
+    )
+    found = [] if init is not None and init > 0 else [[part for part in parts if part.init <= 0]]
+    for number in numbers:
+        if init is None or init == number or -number < init < 0:
+            beside = [part for part in parts if -number < part.init < 0]
+            found.append([*beside, *(part for part in parts if part.init == number)])
+    return found
+
+
+def bookings(phases_: Iterable[Sequence[Part]]) -> list[Part]:
+    """What to book so that of each GPU the largest of the phases is held: parts cut to what they add to it."""
+    peak: dict[str, tuple[int, int]] = {}
+    added: dict[str, tuple[Part, list[Slice]]] = {}
+    for phase in phases_:
+        level: dict[str, tuple[int, int]] = {}
+        for part in phase:
+            for piece in part.slices:
+                milli, mib = level.get(piece.gpu, (0, 0))
+                milli, mib = level[piece.gpu] = (milli + piece.request_milli, mib + piece.memory_mib)
+                most_milli, most_mib = peak.get(piece.gpu, (0, 0))
+                more_milli, more_mib = max(0, milli - most_milli), max(0, mib - most_mib)
+                if more_milli or more_mib:
+                    peak[piece.gpu] = (most_milli + more_milli, most_mib + more_mib)
+                    cut = Slice(piece.gpu, more_milli, piece.limit_milli, more_mib)
+                    added.setdefault(part.name, (part, []))[1].append(cut)
+    return [_cut(part, tuple(slices)) for part, slices in added.values()]
+
+
+def _cut(part: Part, slices: tuple[Slice, ...]) -> Part:
+    """A part with only some of what it has: its pod's other containers answer for its labels there."""
+    if slices == part.slices:
+        return part
+    return Part(part.name, part.init, slices, Labels(exclusion=part.labels.exclusion), part.gpu_id)
+
+
+def parts_of(key: str, plan: PodPlan) -> list[Part]:
+    """What the containers of a pod have, one by one; those that use another's are left out."""
     found = []
-    for container, given in hold.plan.containers.items():
+    for container, given in plan.containers.items():
         if given.uses or not given.slices:
             continue
         groups = [given.slices] if given.parts == 1 else [(piece,) for piece in given.slices]
         for number, slices in enumerate(groups):
-            whole = sum(piece.request_milli == MILLI for piece in slices)
-            rest = sum(piece.request_milli for piece in slices) - whole * MILLI
-            shared = slices[-1].memory_mib if rest or len(slices) == 1 else 0
-            ask = Ask(
-                whole=whole,
-                rest_milli=rest,
-                limit_milli=sum(piece.limit_milli for piece in slices),
-                gpu_mib=shared,
-                labels=given.labels,
-                gpu_id=given.gpu_id,
-            )
             suffix = f"#{number + 1}" if number else ""
-            found.append((f"{hold.key}/{container}{suffix}", Placement(hold.node, slices), ask))
+            found.append(Part(f"{key}/{container}{suffix}", given.init, slices, given.labels, given.gpu_id))
     return found
+
+
+def tenancies(hold: Hold) -> list[tuple[str, Placement, Ask]]:
+    """The bookings that a plan stands for, as they were when it was made."""
+    parts = parts_of(hold.key, hold.plan)
+    booked = bookings(phases(parts, 0 if hold.initialized else None))
+    return [(part.name, Placement(hold.node, part.slices), part.ask) for part in booked]

@@ -19,8 +19,8 @@ from aliquot.kube.requests import PodAsk, Seat
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.placement.asks import Ask
 from aliquot.placement.decide import NEVER
-from aliquot.placement.reasons import Refusal
-from aliquot.scheduler.books import Books, gpu_only, one_model_each
+from aliquot.scheduler.books import Books
+from aliquot.scheduler.fitting import fit, gpu_only
 
 BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
@@ -153,25 +153,8 @@ def _all_hold(books: Books, seats: Sequence[Seat]) -> BoolArray:
 
 
 def tried(books: Books, seats: Sequence[Seat], node: str, namespace: str) -> bool:
-    """Whether the asks fit on the node one after another; the books are as before afterwards."""
-    return any(_fit(books, choice, node, namespace) for choice in one_model_each(books.cluster, seats, node))
-
-
-def _fit(books: Books, seats: Sequence[Seat], node: str, namespace: str) -> bool:
-    done: list[str] = []
-    try:
-        for number, seat in enumerate(seats):
-            ask = gpu_only(seat.ask)
-            placed = books.decider.place_on(ask, node, namespace)
-            if isinstance(placed, Refusal):
-                return False
-            name = f"{namespace}/~trial/{number}"
-            books.cluster.reserve(name, placed, ask)
-            done.append(name)
-        return True
-    finally:
-        for name in done:
-            books.cluster.release(name)
+    """Whether the asks fit on the node together; the books are as before afterwards."""
+    return fit(books.decider, seats, node, namespace) is not None
 
 
 def _reasons(

@@ -34,6 +34,7 @@ from aliquot.scheduler.asked import BadBody, body_of
 from aliquot.scheduler.bind import Binder, CanNotBind
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.groups import Groups, group_of
+from aliquot.scheduler.holds import tenancies
 from aliquot.scheduler.look import FITS, UNKNOWN, Judged, judge, lasting, scores
 from aliquot.scheduler.metrics import Metrics
 from aliquot.scheduler.names import BadNames, Names, Numbering
@@ -259,8 +260,8 @@ class Extender:
         """What pods have of devices, by node."""
         amounts: dict[tuple[str, str, str], int] = {}
         for hold in chain.from_iterable(self.books.holds.values()):
-            for given in hold.plan.containers.values() if hold.tenants else ():
-                for piece in () if given.uses else given.slices:
+            for _, placement, _ in tenancies(hold) if hold.tenants else ():
+                for piece in placement.slices:
                     place = (hold.node, hold.key, piece.gpu)
                     amounts[place] = amounts.get(place, 0) + piece.memory_mib
         found: dict[str, list[Used]] = {}

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from node_room import Room
+from node_room import NODE, Room
 
 from aliquot.kube.names import GPU_PERCENT
-from aliquot.node.checkpoint import read_checkpoint
+from aliquot.kube.plan import ContainerPlan, PodPlan
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Slice
+from aliquot.node.checkpoint import PodKey, read_checkpoint
 from aliquot.node.testing import AdmissionError, StartError
 
 
@@ -73,6 +76,23 @@ def test_a_container_has_the_variables_of_its_pods_own_dialect(room: Room):
     assert [("ns/plain", ()), ("ns/gpushare", tuple(theirs))] == sorted(
         ((str(a.owner), a.env) for a in read_checkpoint(room.settings.checkpoint)[0].allotments), key=lambda one: one[1]
     )
+
+
+def test_an_init_containers_share_is_free_for_what_starts_after_it(room: Room):
+    """Three tenths more than a GPU has are given one after another; who starts later ends what ran before."""
+    key, whole = PodKey("uid-p", "ns", "p"), GpuUuid(room.machine.gpus[0].uuid)
+    plans = {"warm": (800, 1), "side": (100, -2), "main": (500, 0)}
+    plan = PodPlan(
+        NODE, {name: ContainerPlan((Slice(whole, m, 1000, 1024),), init=init) for name, (m, init) in plans.items()}
+    )
+    had = []
+    for name in ("warm", "side", "main", "side", "warm"):
+        room.seating.take(key, name, plan)
+        had.append([name.rpartition("/")[2] for name in sorted(room.tenants())])
+
+    assert [["warm"], ["side"], ["main", "side"], ["main", "side"], ["warm"]] == had
+    assert ["uid-p/warm"] == room.seating.leave_init("uid-p")
+    assert {} == room.tenants()
 
 
 def test_nothing_is_told_before_it_is_on_disk(room: Room):

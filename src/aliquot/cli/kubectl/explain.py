@@ -22,7 +22,7 @@ from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.explain import Explanation, explain_with
-from aliquot.scheduler.books import gpu_only
+from aliquot.scheduler.fitting import gpu_only
 from aliquot.scheduler.look import verdicts
 
 _NODES_SHOWN: Final = 8
@@ -128,6 +128,7 @@ def _placed(scene: Scene, pod: Pod, plan: PodPlan | None, *, asks: bool) -> dict
             "limit_milli": piece.limit_milli,
             "memory_mib": piece.memory_mib,
             "uses": given.uses,
+            "init": given.init > 0,
         }
         for container, given in plan.containers.items()
         for piece in given.slices
@@ -207,6 +208,7 @@ def lines_of(told: dict[str, Any]) -> Iterable[str]:
         for piece in told["slices"]:
             where = f"GPU {piece['gpu']}" if piece["gpu"] >= 0 else "a GPU that the node does not have now"
             uses = f", after {piece['uses']} or before it" if piece["uses"] else ""
+            uses = uses or (", until the init containers have ended" if piece["init"] else "")
             yield (
                 f"  {piece['container']}  {where}  request {format_milli(piece['request_milli'])}, limit "
                 f"{format_milli(piece['limit_milli'])}, {format_mib(piece['memory_mib'])}  {piece['uuid']}{uses}"

@@ -1,0 +1,141 @@
+"""Where the containers of one pod go on one node, when not all of them run at once.
+
+Init containers run one after another before the others, sidecars among them from their start on. Each phase of a pod
+has to fit by itself; a GPU that one phase has is free for another, and is preferred, so that a pod holds the largest of
+its phases and not their sum.
+
+Source: Kubernetes, "Sidecar containers", resource sharing within containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice, product
+from typing import Final
+
+from aliquot.kube.requests import Seat
+from aliquot.placement.asks import Ask
+from aliquot.placement.books import LedgerError, Placement
+from aliquot.placement.cluster import Cluster
+from aliquot.placement.decide import Decider
+from aliquot.placement.reasons import Refusal
+from aliquot.placement.rules import models_apart
+from aliquot.scheduler.holds import Part, bookings, phases
+
+_CHOICES_MOST: Final = 64
+
+
+def gpu_only(ask: Ask) -> Ask:
+    """The ask without CPU and memory of the host, which are kube-scheduler's to count."""
+    return replace(ask, cpu_milli=0, memory_mib=0)
+
+
+def fit(
+    decider: Decider, seats: Sequence[Seat], node: str, namespace: str, refused: Callable[[Seat], None] = lambda _: None
+) -> list[Placement] | None:
+    """A placement for each of the asks, all of which fit on the node; None if they do not.
+
+    The books are as before afterwards; `refused` is told which did not fit while the others are still in them.
+    """
+    for choice in one_model_each(decider.cluster, seats, node):
+        placed = _fit(decider, choice, node, namespace, refused)
+        if placed is not None:
+            return placed
+    return None
+
+
+def _fit(
+    decider: Decider, seats: Sequence[Seat], node: str, namespace: str, refused: Callable[[Seat], None]
+) -> list[Placement] | None:
+    trial = _Trial(decider, node, namespace)
+    try:
+        for seat in seats:
+            if not trial.place(seat):
+                refused(seat)
+                return None
+        return trial.placements
+    finally:
+        trial.clear()
+
+
+class _Trial:
+    """The asks of a pod that have a place so far, those of them in the books that run beside the next one."""
+
+    def __init__(self, decider: Decider, node: str, namespace: str) -> None:
+        self.placements: list[Placement] = []
+        self._decider = decider
+        self._node = node
+        self._namespace = namespace
+        self._parts: list[Part] = []
+        self._names: list[str] = []
+        self._phased = False
+
+    def place(self, seat: Seat) -> bool:
+        self._phased = self._phased or seat.init > 0
+        apart: set[str] = set()
+        if self._phased:
+            beside = phases(self._parts, seat.init)
+            apart = _gpus(self._parts) - _gpus([part for phase in beside for part in phase])
+            self.clear()
+            for part in bookings(beside):
+                self._reserve(part)
+        ask = gpu_only(seat.ask)
+        placed = self._on(_within(ask, apart)) if apart else None
+        placed = placed or self._on(ask)
+        if placed is None:
+            return False
+        self.placements.append(placed)
+        part = Part(seat.tenant, seat.init, placed.slices, ask.labels, ask.gpu_id)
+        self._parts.append(part)
+        try:
+            if not self._phased:
+                self._reserve(part)
+        except LedgerError:
+            return False
+        return True
+
+    def clear(self) -> None:
+        for name in self._names:
+            self._decider.cluster.release(name)
+        self._names.clear()
+
+    def _on(self, ask: Ask | None) -> Placement | None:
+        found = self._decider.place_on(ask, self._node, self._namespace) if ask is not None else None
+        return None if isinstance(found, Refusal) else found
+
+    def _reserve(self, part: Part) -> None:
+        name = f"{self._namespace}/~trial/{len(self._names)}"
+        self._decider.cluster.reserve(name, Placement(self._node, part.slices), part.ask)
+        self._names.append(name)
+
+
+def _gpus(parts: Collection[Part]) -> set[str]:
+    return {str(piece.gpu) for part in parts for piece in part.slices}
+
+
+def _within(ask: Ask, gpus: Collection[str]) -> Ask | None:
+    """The ask for these GPUs only; None where it names others."""
+    named = [uuid.strip() for uuid in ask.gpu_uuid.split(",")] if ask.gpu_uuid else sorted(gpus)
+    kept = [uuid for uuid in named if uuid in gpus]
+    return replace(ask, gpu_uuid=",".join(kept)) if kept else None
+
+
+def one_model_each(cluster: Cluster, seats: Sequence[Seat], node: str) -> Iterator[Sequence[Seat]]:
+    """The asks as they are, or where equal parts of one container would be on different models of the node, once for
+    each choice of the models that these containers' parts are on."""
+    number = cluster.index[node]
+    apart = sorted({seat.container for seat in seats if seat.part and not seat.ask.mixed})
+    if number not in cluster.mixed or not apart:
+        yield seats
+        return
+    spec = cluster.spec(number)
+    kinds = [[spec.gpus[g].uuid for g in gpus] for gpus in models_apart(cluster, number, range(len(spec.gpus)))]
+    for choice in islice(product(kinds, repeat=len(apart)), _CHOICES_MOST):
+        on = dict(zip(apart, choice, strict=True))
+        yield [_among(seat, on[seat.container]) if seat.container in on else seat for seat in seats]
+
+
+def _among(seat: Seat, uuids: Sequence[str]) -> Seat:
+    """The same ask on some of the devices that it may have."""
+    return replace(seat, ask=_within(seat.ask, uuids) or replace(seat.ask, gpu_uuid="none"))
