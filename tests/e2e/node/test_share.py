@@ -7,7 +7,7 @@ import time
 
 import pytest
 from cluster.parts import until
-from node_scene import Scene
+from node_scene import LONG, Scene
 
 from aliquot.kube.plan import ContainerPlan
 
@@ -44,6 +44,17 @@ def test_every_container_of_a_pod_has_its_own_share(scene: Scene):
     assert ([scene.gpus[0]], 600) == _what(scene.told("several", "side"))
     assert ([scene.gpus[0]], 2048) == _what(scene.told("several", "one"))
     assert ([scene.gpus[1]], 3072) == _what(scene.told("several", "two"))
+
+
+@LONG
+def test_an_init_container_and_what_follows_it_are_not_added_up(scene: Scene):
+    """Together they would be more than the GPU: the second starts because the first has ended, and is alone then."""
+    plan = {"warm": ContainerPlan((scene.slice(0, 800, mib=12288),), init=1), "main": scene.slice(0, 500, mib=8192)}
+    scene.create("phases", plan, init={"warm": ["python3", "/probe/probe.py", "0"]})
+
+    assert ([scene.gpus[0]], 12288) == _what(scene.told("phases", "warm"))
+    assert ([scene.gpus[0]], 8192) == _what(scene.told("phases", "main"))
+    assert {f"{scene.namespace}/phases/main"} == scene.tenants()
 
 
 def test_more_than_one_gpu(scene: Scene):
