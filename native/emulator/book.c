@@ -1,6 +1,7 @@
 /* book.c: what allocations take from the device. In strict mode it is pages of 2 MiB, as on hardware: a larger allocation
  * takes whole pages, smaller ones of one context share a page by its granules of 512 bytes, which shows in their
- * addresses. Otherwise, and for managed memory, which moves as it is touched, it is granules.
+ * addresses. Otherwise, and for managed memory, which moves as it is touched, it is granules. Small allocations of pools,
+ * which have booked their memory themselves, share pages of addresses only.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -13,17 +14,60 @@
 #define GRANULE 512ull
 #define GRANULES (PAGE / GRANULE)
 typedef struct page {
-    struct page *next;
+    struct page *next, **at_prev; /* among those with as much room */
     uint64_t owner; /* id of its context */
     CUdeviceptr base;
     uint64_t id;
     int dev;
-    bool low; /* below 4 GiB */
-    unsigned left, longest; /* granules: free, and no longer run than this is free */
+    bool low, booked; /* low: below 4 GiB */
+    unsigned left, longest; /* granules: free, and what no free run is longer than */
     uint64_t taken[GRANULES / 64];
 } page;
-static page *pages;
+static page *by_room[GRANULES + 1]; /* by `longest`; full ones are known to their bookings only */
+static uint64_t any_by_room[GRANULES / 64 + 1]; /* a bit for each list that is not empty */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void list(page *p)
+{
+    page **at = &by_room[p->longest];
+    if (!p->longest)
+        return;
+    p->next = *at;
+    p->at_prev = at;
+    if (p->next)
+        p->next->at_prev = &p->next;
+    *at = p;
+    any_by_room[p->longest / 64] |= 1ull << p->longest % 64;
+}
+
+static void unlist(page *p)
+{
+    if (!p->longest)
+        return;
+    *p->at_prev = p->next;
+    if (p->next)
+        p->next->at_prev = p->at_prev;
+    if (!by_room[p->longest])
+        any_by_room[p->longest / 64] &= ~(1ull << p->longest % 64);
+}
+
+/* The first list from there on that is not empty, or one more than there are. */
+static unsigned next_room(unsigned from)
+{
+    uint64_t bits = from <= GRANULES ? any_by_room[from / 64] >> from % 64 << from % 64 : 0;
+    for (unsigned word = from / 64; word <= GRANULES / 64; bits = ++word <= GRANULES / 64 ? any_by_room[word] : 0)
+        if (bits)
+            return word * 64 + (unsigned)__builtin_ctzll(bits);
+    return GRANULES + 1;
+}
+
+/* No longer run than that is free. */
+static void bound(page *p, unsigned longest)
+{
+    unlist(p);
+    p->longest = longest;
+    list(p);
+}
 
 static bool is_taken(const page *p, unsigned i) { return p->taken[i / 64] >> i % 64 & 1; }
 
@@ -32,14 +76,13 @@ static void mark(page *p, unsigned at, unsigned count, bool taken)
     for (unsigned i = at; i < at + count; i++)
         p->taken[i / 64] = (p->taken[i / 64] & ~(1ull << i % 64)) | (uint64_t)taken << i % 64;
     p->left += taken ? -count : count;
+    bound(p, taken && p->longest < p->left ? p->longest : p->left);
 }
 
 /* The first free run of `count` granules, or GRANULES. */
 static unsigned room(page *p, unsigned count)
 {
     unsigned run = 0, longest = 0;
-    if (p->longest < count)
-        return GRANULES;
     for (unsigned i = 0; i < GRANULES; i++) {
         if (i % 64 == 0 && p->taken[i / 64] == ~0ull) {
             run = 0;
@@ -51,7 +94,7 @@ static unsigned room(page *p, unsigned count)
         if (run == count)
             return i + 1 - count;
     }
-    p->longest = longest;
+    bound(p, longest);
     return GRANULES;
 }
 
@@ -69,31 +112,41 @@ static CUdeviceptr map_page(bool low)
     return (CUdeviceptr)at;
 }
 
-static page *new_page(int dev, uint64_t owner, bool low)
+static page *new_page(int dev, uint64_t owner, bool low, bool booked)
 {
     static uint64_t serial;
     CUdeviceptr base = map_page(low);
     page *p = base ? malloc(sizeof *p) : NULL;
-    if (!p || shm_charge(dev, PAGE) != 0) {
+    if (!p || (booked && shm_charge(dev, PAGE) != 0)) {
         if (base)
             munmap((void *)base, PAGE);
         free(p);
         return NULL;
     }
-    *p = (page){.next = pages, .owner = owner, .base = base, .id = ++serial, .dev = dev, .low = low, .left = GRANULES,
-        .longest = GRANULES};
-    return pages = p;
+    *p = (page){.owner = owner, .base = base, .id = ++serial, .dev = dev, .low = low, .booked = booked,
+        .left = GRANULES, .longest = GRANULES};
+    list(p);
+    return p;
 }
 
-static CUresult share(int dev, uint64_t owner, bool low, unsigned count, emu_booking *out)
+static bool fits(const page *p, int dev, uint64_t owner, bool low, bool booked)
 {
+    return p->dev == dev && p->owner == owner && p->low == low && p->booked == booked;
+}
+
+static CUresult share(int dev, uint64_t owner, enum mem_kind kind, unsigned count, emu_booking *out)
+{
+    bool low = kind == MEM_LOW, booked = kind != MEM_POOL;
     unsigned at = GRANULES;
-    page *p = pages;
-    for (; p; p = p->next)
-        if (p->dev == dev && p->owner == owner && p->low == low && p->left >= count && (at = room(p, count)) < GRANULES)
-            break;
-    if (!p) {
-        p = new_page(dev, owner, low);
+    page *p = NULL, *next;
+    for (unsigned longest = next_room(count); at == GRANULES && longest <= GRANULES; longest = next_room(longest + 1))
+        for (page *one = by_room[longest]; at == GRANULES && one; one = next) {
+            next = one->next;
+            at = fits(one, dev, owner, low, booked) ? room(one, count) : GRANULES;
+            p = one;
+        }
+    if (at == GRANULES) {
+        p = new_page(dev, owner, low, booked);
         if (!p)
             return CU_OOM;
         at = 0;
@@ -105,16 +158,18 @@ static CUresult share(int dev, uint64_t owner, bool low, unsigned count, emu_boo
 
 CUresult emu_book(int dev, CUcontext owner, enum mem_kind kind, size_t size, emu_booking *out)
 {
-    bool in_pages = emu_conf()->strict && kind != MEM_MANAGED;
+    bool in_pages = kind == MEM_POOL || (emu_conf()->strict && kind != MEM_MANAGED);
     uint64_t grain = in_pages ? PAGE : GRANULE;
     *out = (emu_booking){.dev = dev};
+    if (kind == MEM_POOL && size > PAGE - GRANULE)
+        return CU_OK;
     if (!in_pages || size > PAGE - GRANULE) {
         out->bytes = (size + grain - 1) & ~(grain - 1);
         return shm_charge(dev, out->bytes) == 0 ? CU_OK : CU_OOM;
     }
     unsigned count = (unsigned)((size + GRANULE - 1) / GRANULE);
     pthread_mutex_lock(&lock);
-    CUresult r = share(dev, owner ? owner->id : 0, kind == MEM_LOW, count, out);
+    CUresult r = share(dev, owner ? owner->id : 0, kind, count, out);
     pthread_mutex_unlock(&lock);
     return r;
 }
@@ -128,16 +183,12 @@ void emu_unbook(const emu_booking *b)
     pthread_mutex_lock(&lock);
     page *p = b->page;
     mark(p, b->at, b->count, false);
-    p->longest = GRANULES;
     if (p->left == GRANULES) {
-        for (page **at = &pages; *at; at = &(*at)->next)
-            if (*at == p) {
-                *at = p->next;
-                break;
-            }
+        unlist(p);
         munmap((void *)p->base, PAGE);
+        if (p->booked)
+            shm_release(b->dev, PAGE);
         free(p);
-        shm_release(b->dev, PAGE);
     }
     pthread_mutex_unlock(&lock);
 }

@@ -198,10 +198,13 @@ void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns);
 CUresult emu_mem_free(CUdeviceptr p);
 CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdeviceptr *out);
 bool emu_mem_remove(CUdeviceptr base); /* from the table only */
-CUresult emu_mem_insert(emu_mem m);
-emu_mem *emu_mem_find(CUdeviceptr p);
 CUresult emu_mem_drop(CUdeviceptr base);
 void emu_mem_drop_context(CUcontext c);
+/* table.c */
+CUresult emu_mem_insert(emu_mem m);
+emu_mem *emu_mem_find(CUdeviceptr p);
+bool emu_mem_take(CUdeviceptr base, emu_mem *out); /* and out of the table */
+bool emu_mem_next(CUdeviceptr from, emu_mem *out); /* the first that begins at `from` or later */
 void emu_mem_set_pool(CUdeviceptr base, CUmemoryPool pool);
 /* book.c */
 CUresult emu_book(int dev, CUcontext owner, enum mem_kind kind, size_t size, emu_booking *out);

@@ -1,7 +1,4 @@
-/* memory.c: allocations. Device memory is host memory mapped on first touch, booked in engine.shm when it is allocated.
- *
- * The table of allocations is sorted by address; every pointer the driver is asked about is looked up there.
- */
+/* memory.c: allocations. Device memory is host memory mapped on first touch, booked in engine.shm when it is allocated. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -9,81 +6,14 @@
 #include "emu.h"
 #include "shm.h"
 
-static emu_mem *table;
-static size_t count, capacity;
-static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t next_id;
 static long allocations;
 
 static size_t page_round(size_t size) { return (size + 4095) & ~(size_t)4095; }
 
-/* Index of the last entry with base <= p, or count when there is none. */
-static size_t lookup(CUdeviceptr p)
-{
-    size_t lo = 0, hi = count;
-    while (lo < hi) {
-        size_t mid = (lo + hi) / 2;
-        if (table[mid].base <= p)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo ? lo - 1 : count;
-}
-
-CUresult emu_mem_insert(emu_mem m)
-{
-    pthread_mutex_lock(&table_lock);
-    if (count == capacity) {
-        size_t grown = capacity ? capacity * 2 : 256;
-        emu_mem *t = realloc(table, grown * sizeof *t);
-        if (!t) {
-            pthread_mutex_unlock(&table_lock);
-            return CU_OOM;
-        }
-        table = t;
-        capacity = grown;
-    }
-    size_t at = lookup(m.base);
-    at = at == count ? 0 : at + 1;
-    memmove(table + at + 1, table + at, (count - at) * sizeof *table);
-    m.id = ++next_id;
-    table[at] = m;
-    count++;
-    pthread_mutex_unlock(&table_lock);
-    return CU_OK;
-}
-
-emu_mem *emu_mem_find(CUdeviceptr p)
-{
-    static __thread emu_mem found; /* a copy: the table moves */
-    pthread_mutex_lock(&table_lock);
-    size_t at = lookup(p);
-    bool hit = at < count && (p < table[at].base + table[at].size || p == table[at].base);
-    if (hit)
-        found = table[at];
-    pthread_mutex_unlock(&table_lock);
-    return hit ? &found : NULL;
-}
-
-static bool take_out(CUdeviceptr base, emu_mem *out)
-{
-    pthread_mutex_lock(&table_lock);
-    size_t at = lookup(base);
-    bool hit = at < count && table[at].base == base;
-    if (hit) {
-        *out = table[at];
-        memmove(table + at, table + at + 1, (count - at - 1) * sizeof *table);
-        count--;
-    }
-    pthread_mutex_unlock(&table_lock);
-    return hit;
-}
-
 CUresult emu_mem_drop(CUdeviceptr base)
 {
     emu_mem m;
-    if (!take_out(base, &m))
+    if (!emu_mem_take(base, &m))
         return CU_INVALID;
     if (m.kind != MEM_REGISTERED && !m.booked.page)
         munmap((void *)m.base, page_round(m.size));
@@ -94,30 +24,16 @@ CUresult emu_mem_drop(CUdeviceptr base)
 bool emu_mem_remove(CUdeviceptr base)
 {
     emu_mem m;
-    return take_out(base, &m);
-}
-
-void emu_mem_set_pool(CUdeviceptr base, CUmemoryPool pool)
-{
-    pthread_mutex_lock(&table_lock);
-    size_t at = lookup(base);
-    if (at < count && table[at].base == base)
-        table[at].pool = pool;
-    pthread_mutex_unlock(&table_lock);
+    return emu_mem_take(base, &m);
 }
 
 /* A context takes its allocations with it. */
 void emu_mem_drop_context(CUcontext c)
 {
-    for (bool any = true; any;) {
-        CUdeviceptr base = 0;
-        pthread_mutex_lock(&table_lock);
-        for (size_t i = 0; i < count && !base; i++)
-            if (table[i].ctx == c && table[i].kind != MEM_POOL && table[i].kind != MEM_VMM)
-                base = table[i].base;
-        pthread_mutex_unlock(&table_lock);
-        any = base && emu_mem_drop(base) == CU_OK;
-    }
+    emu_mem m;
+    for (CUdeviceptr from = 0; emu_mem_next(from, &m); from = m.base + 1)
+        if (m.ctx == c && m.kind != MEM_POOL && m.kind != MEM_VMM)
+            emu_mem_drop(m.base);
 }
 
 static bool oom_fault(void)
@@ -138,6 +54,7 @@ CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdevi
     owner = owner ? emu_root(owner) : NULL;
     emu_booking booked = {0};
     bool low = kind == MEM_LOW;
+    book |= kind == MEM_POOL;
     if (oom_fault() || (book && emu_book(dev, owner, kind, size, &booked) != CU_OK))
         return CU_OOM;
     void *p = booked.page ? (void *)booked.address : map_bytes(size, low);
