@@ -73,16 +73,21 @@ def test_hamis_annotations_are_written():
     assert {
         "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
         "CUDA_DEVICE_MEMORY_LIMIT_1": "3000m",
-        "CUDA_DEVICE_SM_LIMIT": "100",
+        "CUDA_DEVICE_SM_LIMIT": "0",
     } == FOREIGN["hami"].environment(made, "main", plan, DEVICES)
+    assert (
+        "30"
+        == FOREIGN["hami"].environment(made, "main", planned(main=[("GPU-a", 300, 1)]), DEVICES)["CUDA_DEVICE_SM_LIMIT"]
+    )
+    assert {"hami.io/vgpu-devices-to-allocate": ";;"} == FOREIGN["hami"].started(made)
 
 
 def test_pods_whose_containers_have_their_devices_are_marked_as_their_project_marks_them():
-    """gpushare and gpu-manager turn a flag from false to true when the device plugin has allocated; HAMi has none."""
+    """gpushare and gpu-manager turn a flag from false to true when the device plugin has allocated."""
     made = pod(limits("main", {"aliyun.com/gpu-mem": 3}))
     plan = planned(main=[("GPU-b", 10, 3072)])
     before = {name: FOREIGN[name].planned(made, plan, DEVICES, NOW) for name in FOREIGN}
-    after = {name: FOREIGN[name].started(made) for name in FOREIGN}
+    after = {name: FOREIGN[name].started(made) for name in FOREIGN if name != "hami"}
 
     assert {"aliyun": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}, "tencent": {"tencent.com/gpu-assigned": "true"}} == {
         name: notes for name, notes in after.items() if notes

@@ -5,7 +5,8 @@ cores no guarantee and no limit; where only memory or cores are named, one vGPU 
 models to use or not (`use-gputype`, `nouse-gputype`: comma lists; HAMi compares parts of words, Aliquot whole words)
 and UUIDs to use or not.
 
-Facts: Project-HAMi/HAMi examples/nvidia/*.yaml, pkg/device/nvidia/device.go, pkg/device/devices.go.
+Facts: Project-HAMi/HAMi examples/nvidia/*.yaml, pkg/device/nvidia/device.go, pkg/device/devices.go,
+pkg/device-plugin/nvidiadevice/nvinternal/plugin.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
 from aliquot.model.quantities import MILLI, Memory
-from aliquot.model.requests import GpuRequest
+from aliquot.model.requests import GpuRequest, Slice
 
 GPU: Final = "nvidia.com/gpu"
 MEM: Final = "nvidia.com/gpumem"
@@ -109,8 +110,7 @@ class Hami(Foreign):
         for container in pod.spec.containers:
             given = plan.containers.get(container.name)
             for piece in given.slices if given else ():
-                free = piece.request_milli <= LEAST_MILLI < piece.limit_milli
-                text += f"{piece.gpu},NVIDIA,{piece.memory_mib},{0 if free else piece.request_milli // LEAST_MILLI}:"
+                text += f"{piece.gpu},NVIDIA,{piece.memory_mib},{_cores(piece)}:"
             text += ";"
         seconds = str(now_ns // 10**9)
         return {
@@ -125,12 +125,22 @@ class Hami(Foreign):
     def environment(
         self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, DeviceFacts]
     ) -> dict[str, str]:
-        """The limits that HAMi's device plugin tells."""
+        """The limits that HAMi's device plugin tells; 0 cores are no limit."""
         given = plan.containers.get(container)
         if given is None or not given.slices:
             return {}
         found = {f"CUDA_DEVICE_MEMORY_LIMIT_{i}": f"{piece.memory_mib}m" for i, piece in enumerate(given.slices)}
-        return found | {"CUDA_DEVICE_SM_LIMIT": str(given.slices[0].limit_milli // LEAST_MILLI)}
+        return found | {"CUDA_DEVICE_SM_LIMIT": str(_cores(given.slices[0]))}
+
+    def started(self, pod: Pod) -> dict[str, str]:
+        """HAMi's device plugin takes what it has allocated out of what is to be allocated, container by container."""
+        return {TO_ALLOCATE: ";" * len(pod.spec.containers)}
+
+
+def _cores(piece: Slice) -> int:
+    """Hundredths as HAMi counts them: none where only memory was asked for."""
+    free = piece.request_milli <= LEAST_MILLI < piece.limit_milli
+    return 0 if free else piece.request_milli // LEAST_MILLI
 
 
 def _list(pod: Pod, key: str) -> tuple[str, ...]:
