@@ -38,13 +38,13 @@ def scheduler(plane: ControlPlane) -> Iterator[OurScheduler]:
     ours.part.stop()
 
 
-def make_group(plane: ControlPlane, namespace: str, name: str, count: int) -> None:
-    """A group all of whose pods are needed, each of 0.6 of a GPU."""
+def make_group(plane: ControlPlane, namespace: str, name: str, count: int, needed: int = 0) -> None:
+    """A group of pods of 0.6 of a GPU each, all or so many of which are needed."""
     body: dict[str, Any] = {
         "apiVersion": "scheduling.k8s.io/v1alpha2",
         "kind": "PodGroup",
         "metadata": {"name": name},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": count}}},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": needed or count}}},
     }
     plane.api.create(f"{GROUPS}/namespaces/{namespace}/podgroups", body)
     group = {"podGroupName": name}
@@ -64,3 +64,14 @@ def test_a_group_is_placed_whole_or_not_at_all(plane: ControlPlane, scheduler: O
     assert [] == bound
     assert {"two0", "two1"} == {pod["metadata"]["name"] for pod in found}
     eventually(lambda: check_promises(plane, pods_of(plane, "gang")) == books_of(scheduler), "the books differ")
+
+
+def test_a_group_may_start_with_as_many_pods_as_it_needs(plane: ControlPlane, scheduler: OurScheduler):
+    """Of three pods for two GPUs two are bound where two are enough."""
+    plane.make_namespace("some")
+    plane.remove_namespace("gang")
+    make_group(plane, "some", "three", 3, 2)
+    found = wait_bound(plane, "some", 2)
+
+    assert 2 == len(found)
+    eventually(lambda: check_promises(plane, pods_of(plane, "some")) == books_of(scheduler), "the books differ")

@@ -3,41 +3,50 @@
 kube-scheduler asks the filter for each pod of a group before it binds any of them, so shares that change hands at bind
 would be promised to several of them. A pod of a group is therefore answered one node, and its share there is *assumed*
 until its bind, or until kube-scheduler has given the group up. That it has is not said to an extender. It is seen when
-it asks for the same pod again or for a pod outside the group, after one of the group found no node; where no node was
-missing, assumed shares end after `ASSUMED_S`.
-
-A group that may start with some of its pods is bound after one of them found no node. If kube-scheduler asks for
-another pod in between, the shares are taken anew at each bind, where they may be gone.
+it asks for the same pod again or for a pod outside the group, after too few of the group found a node; otherwise
+assumed shares end after `ASSUMED_S`. How many a group needs is read from its PodGroup; where that can not be read, it
+needs all.
 
 Source: Kubernetes KEP-4671, gang scheduling; k8s.io/api scheduling/v1alpha2 PodGroup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import numpy as np
 
-from aliquot.kube.objects import Pod
+from aliquot.kube.api import Api
+from aliquot.kube.errors import KubeError, NotFound
+from aliquot.kube.objects import Pod, Wire
 from aliquot.kube.requests import PodAsk
 from aliquot.model.errors import UserError
 from aliquot.scheduler.books import Books, NoRoom
 from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.look import FITS, IntArray, Judged, scores
 
+log = logging.getLogger(__name__)
 ASSUMED_S: Final = 15.0
 """Longer than kube-scheduler needs for a group; the most that one which fails for other reasons keeps from others."""
+ASK_S: Final = 2.0
+"""How long a filter waits for a PodGroup."""
+VERSIONS: Final = ("v1", "v1beta1", "v1alpha3", "v1alpha2")
+"""Of PodGroup, the newest first."""
 KEPT: Final = "is left out: the pod's group has a share for it on another node"
 
 
 @dataclass
 class _Round:
-    """One pass of kube-scheduler over a group: which pods it asked for, and whether one found no node."""
+    """One pass of kube-scheduler over a group: which pods it asked for, how many are needed (0: all), and whether one
+    found no node."""
 
+    needed: int = 0
     asked: set[str] = field(default_factory=set)
-    failed: bool = False
+    missed: bool = False
 
 
 @dataclass
@@ -46,20 +55,28 @@ class Groups:
 
     books: Books
     now_s: Callable[[], float]
+    needed: Callable[[str], Awaitable[int]]
+    """How many pods a group needs, by `namespace/name`; 0 where it is not known."""
     _rounds: dict[str, _Round] = field(default_factory=dict)
     _assumed: dict[str, dict[str, Hold]] = field(default_factory=dict)
     """By group, then by uid."""
 
-    def begin(self, pod: Pod) -> None:
-        """kube-scheduler asks about a pod: give back what groups no longer need."""
-        if not self._rounds:
-            return
+    async def begin(self, pod: Pod) -> None:
+        """kube-scheduler asks about a pod: give back what groups no longer need, and learn what its own needs."""
         mine, uid = group_of(pod), pod.metadata.uid
         for group, round_ in list(self._rounds.items()):
-            if round_.failed and (group != mine or uid in round_.asked):
+            goes_on = group == mine and uid not in round_.asked
+            if not goes_on and (self._failed(group) or self.expire(group)):
                 self._end(group)
-            elif self.expire(group):
-                del self._rounds[group]
+        if mine and mine not in self._rounds:
+            needed = await self.needed(mine)
+            self._rounds.setdefault(mine, _Round(needed))
+
+    def _failed(self, group: str) -> bool:
+        """Whether the pods that found a node in this round are fewer than the group needs."""
+        round_ = self._rounds[group]
+        placed = len(self._assumed.get(group, ()))
+        return round_.missed and not 0 < round_.needed <= placed
 
     def assume(self, pod: Pod, ask: PodAsk, numbers: IntArray, judged: Judged) -> Judged:
         """The verdicts for a pod of a group with one node at most, on which its share is assumed.
@@ -76,7 +93,7 @@ class Groups:
                 break
             if self._hold(group, ask, self.books.cluster.spec(int(numbers[place])).name):
                 return _only(judged, fitting, place)
-        round_.failed = True
+        round_.missed = True
         self._drop(group, uid)
         return _only(judged, fitting, None)
 
@@ -107,17 +124,59 @@ class Groups:
             self._assumed.pop(group, None)
 
     def expire(self, group: str) -> bool:
-        """Give back shares that were assumed too long ago; whether the group has none left."""
-        for uid, hold in list(self._assumed.get(group, {}).items()):
-            if not hold.assumed or hold.since_s < self.now_s() - ASSUMED_S:
+        """Give back shares that were assumed too long ago; whether nothing is left to do for the group."""
+        held = self._assumed.get(group, {})
+        for uid, hold in list(held.items()):
+            if hold.assumed and hold.since_s < self.now_s() - ASSUMED_S:
                 self._drop(group, uid)
-        return group not in self._assumed
+        return not any(hold.assumed for hold in held.values())
 
     def settle(self) -> None:
         """Look at all groups, for when nothing is asked."""
         for group in list(self._rounds):
             if self.expire(group):
-                del self._rounds[group]
+                self._end(group)
+
+
+class PodGroups:
+    """How many pods each group needs, asked of the API server in whichever version it has the kind."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._versions = list(VERSIONS)
+
+    async def needed(self, group: str) -> int:
+        """`minCount` of a group; 0 where it has none or can not be read."""
+        namespace, _, name = group.partition("/")
+        for version in list(self._versions):
+            path = f"/apis/scheduling.k8s.io/{version}/namespaces/{namespace}/podgroups/{name}"
+            try:
+                body = await self._api.request("GET", path, timeout_s=ASK_S)
+                found = msgspec.json.decode(body, type=_PodGroup).spec.scheduling_policy.gang
+            except NotFound:
+                continue
+            except (KubeError, msgspec.DecodeError) as error:
+                log.warning("pod group %s: how many pods it needs is not known: %s", group, error)
+                return 0
+            self._versions = [version]
+            return found.min_count if found is not None else 0
+        return 0
+
+
+class _Gang(Wire):
+    min_count: int = 0
+
+
+class _Policy(Wire):
+    gang: _Gang | None = None
+
+
+class _GroupSpec(Wire):
+    scheduling_policy: _Policy = msgspec.field(default_factory=_Policy)
+
+
+class _PodGroup(Wire):
+    spec: _GroupSpec = msgspec.field(default_factory=_GroupSpec)
 
 
 def group_of(pod: Pod) -> str:

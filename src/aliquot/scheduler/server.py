@@ -33,7 +33,7 @@ from aliquot.scheduler import wire
 from aliquot.scheduler.asked import BadBody, body_of
 from aliquot.scheduler.bind import Binder, CanNotBind
 from aliquot.scheduler.books import Books
-from aliquot.scheduler.groups import Groups, group_of
+from aliquot.scheduler.groups import Groups, PodGroups, group_of
 from aliquot.scheduler.holds import tenancies
 from aliquot.scheduler.look import FITS, UNKNOWN, Judged, judge, lasting, scores
 from aliquot.scheduler.metrics import Metrics
@@ -65,7 +65,7 @@ class Extender:
 
     def __post_init__(self) -> None:
         self._numbering = Numbering(self.books.cluster)
-        self.groups = Groups(self.books, self.binder.clock.monotonic_s)
+        self.groups = Groups(self.books, self.binder.clock.monotonic_s, PodGroups(self.binder.api).needed)
 
     def app(self) -> Starlette:
         """The routes."""
@@ -105,7 +105,7 @@ class Extender:
             return _filtered(names, nodes, Judged(np.full(len(names), UNKNOWN, dtype=np.int32), [str(error)]))
         if ask is None:
             return wire.FilterResult(args.nodes, args.node_names)
-        self.groups.begin(args.pod)
+        await self.groups.begin(args.pod)
         if self.books.first_sight(ask):
             for seat in ask.seats(self.books.known):
                 self.books.policy.arrived(seat.ask.shape)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from control_scene import Scene, Truth, node
 
+from aliquot.kube.errors import NotFound
 from aliquot.kube.objects import Pod
-from aliquot.scheduler.groups import ASSUMED_S
+from aliquot.scheduler.groups import ASSUMED_S, PodGroups
 from aliquot.scheduler.server import Extender
 
 
@@ -22,6 +23,12 @@ class KubeScheduler:
         self.scene = Scene(self.truth, [node(f"n{i}", count) for i, count in enumerate(gpus)])
         scene = self.scene
         self.extender = Extender(scene.books, scene.binder, scene.cache.get, lambda: True)
+        self.needed: dict[str, int] = {}
+        self.extender.groups.needed = self.needs
+
+    async def needs(self, group: str) -> int:
+        """What the API server has of a group."""
+        return self.needed.get(group, 0)
 
     def pod(self, name: str, percent: int, group: str = "") -> Pod:
         """A pod that asks for so much of a GPU."""
@@ -87,11 +94,59 @@ def test_a_group_that_failed_keeps_nothing_from_the_next_pod():
     assert {"GPU-n0-0": (600, 9830), "GPU-n0-1": (600, 9830)} == cluster.scene.booked()
 
 
+def test_a_group_whose_first_pod_finds_no_node_keeps_nothing_from_the_next_pod():
+    """What the pods after it were promised goes when another pod is asked about."""
+    cluster = KubeScheduler(1)
+    pods = [cluster.pod("large", 200, "g"), cluster.pod("small", 60, "g")]
+    cluster.place(*pods)
+
+    assert ["n0"] == cluster.asked(cluster.pod("other", 60))
+
+
 def test_a_group_may_start_with_as_many_pods_as_it_needs():
     """The one for which there was no share waits, the others are bound."""
     cluster = KubeScheduler(2)
 
     assert ["g0", "g1"] == cluster.place(*group(cluster, 3), at_least=2)
+
+
+def test_a_group_that_has_as_many_as_it_needs_keeps_them_until_their_bind():
+    """Who is asked about before its pods are bound gets none of their shares, though one of them found no node."""
+    cluster = KubeScheduler(2)
+    cluster.needed["default/g"] = 2
+    pods, other = group(cluster, 3), cluster.pod("other", 60)
+    chosen = [cluster.asked(pod) for pod in pods]
+    between = cluster.asked(other)
+    bound = [asyncio.run(cluster.scene.bind(pod, "n0")) for pod in pods[:2]]
+
+    assert ([["n0"], ["n0"], []], [], ["", ""]) == (chosen, between, bound)
+
+
+def test_a_group_that_lacks_a_pod_it_needs_keeps_nothing_from_the_next():
+    """Two of three pods that are all needed are as good as none."""
+    cluster = KubeScheduler(2)
+    cluster.needed["default/g"] = 3
+    cluster.place(*group(cluster, 3))
+
+    assert ["n0"] == cluster.asked(cluster.pod("other", 60))
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1alpha2"])
+def test_how_many_pods_a_group_needs_is_read_in_the_version_that_the_cluster_has(version: str):
+    """Versions that the API server does not know are not asked again; a group that can not be read needs all."""
+    asked: list[str] = []
+
+    class Server:
+        async def request(self, method: str, path: str, *, timeout_s: float) -> bytes:
+            asked.append(path.split("/")[3])
+            if version not in path:
+                raise NotFound("the server could not find the requested resource")
+            return b'{"spec":{"schedulingPolicy":{"gang":{"minCount":4}}}}'
+
+    groups = PodGroups(Server())  # type: ignore[arg-type]
+
+    assert [4, 4] == [asyncio.run(groups.needed("team/train")) for _ in range(2)]
+    assert version == asked[-1] and 1 == asked.count("v1")
 
 
 def test_a_large_pod_that_finds_no_node_gives_none_away_to_those_after_it():
