@@ -1,4 +1,7 @@
-/* cpu.c: the tenant's threads stay on the cores near its GPU, when its record asks for that ("0-3,8"). */
+/* cpu.c: the tenant's threads stay on the cores near its GPU, when its record asks for that ("0-3,8").
+ *
+ * Of these the program may have been given some only, as by kubelet's static CPU manager, which is not known where the
+ * cores are chosen: each that is missing is replaced by another one that it has. */
 #include "hook.h"
 
 #include <dirent.h>
@@ -16,6 +19,19 @@ static void bind_threads(const cpu_set_t *set)
         closedir(tasks);
     else
         sched_setaffinity(0, sizeof *set, set);
+}
+
+/* As many cores as `set` has, its own first, but none that this thread may not use. */
+static void keep_to_own(cpu_set_t *set)
+{
+    cpu_set_t own;
+    int wanted = CPU_COUNT(set);
+    if (sched_getaffinity(0, sizeof own, &own))
+        return;
+    CPU_AND(set, set, &own);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(set) < wanted; cpu++)
+        if (CPU_ISSET(cpu, &own))
+            CPU_SET(cpu, set);
 }
 
 void cpu_bind(void)
@@ -38,5 +54,6 @@ void cpu_bind(void)
         if (at == end && *end)
             return;
     }
+    keep_to_own(&set);
     bind_threads(&set);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 
 from aliquot.model.errors import UserError
 
@@ -34,8 +35,13 @@ def read_core_list(text: str) -> list[int]:
     return cores
 
 
-def nearest_cores(count: int, near: list[int] | None = None) -> str:
-    """So many of the cores this process may use, those in `near` first, as a list for the hook.
+def least_used(cores: Iterable[int], count: int, used: Mapping[int, int]) -> tuple[int, ...]:
+    """So many of these cores, those first that the fewest are bound to; `used` counts them by core."""
+    return tuple(sorted(cores, key=lambda core: (used.get(core, 0), core))[:count])
+
+
+def nearest_cores(count: int, near: list[int] | None = None, used: Mapping[int, int] | None = None) -> str:
+    """So many of the cores this process may use, as a list for the hook: those in `near` first, the least used first.
 
     Raises:
         TooManyCores: there are fewer.
@@ -43,6 +49,6 @@ def nearest_cores(count: int, near: list[int] | None = None) -> str:
     allowed = sorted(os.sched_getaffinity(0))
     if count > len(allowed):
         raise TooManyCores(f"--cpu-bind {count}: this process may use {len(allowed)} CPU cores; ask for at most those")
-    preferred = [core for core in allowed if near and core in near]
-    rest = [core for core in allowed if core not in preferred]
-    return core_list([*preferred, *rest][:count])
+    chosen = least_used([core for core in allowed if near and core in near], count, used or {})
+    rest = [core for core in allowed if core not in chosen]
+    return core_list([*chosen, *least_used(rest, count - len(chosen), used or {})])

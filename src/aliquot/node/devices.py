@@ -1,8 +1,7 @@
 """The device ids that kubelet counts: `g3-042`, so many for each GPU, and which GPU's health they carry.
 
 The ids are short and their number is bounded, since kubelet takes no message over 4 MiB and stores each id it gives.
-Which GPU a container gets is the plan's word and not that of its ids; a GPU's ids only carry its health and its memory
-node to kubelet.
+Which GPU a container gets is the plan's word and not that of its ids; a GPU's ids only carry its health to kubelet.
 """
 
 from __future__ import annotations
@@ -39,9 +38,15 @@ def gpu_of(device: str) -> int | None:
 
 
 def device_ids(gpus: Sequence[Gpu], per_gpu: int, sick: Mapping[GpuUuid, str]) -> list[DeviceId]:
-    """All ids of a node; those of a GPU that is sick are unhealthy."""
+    """All ids of a node; those of a GPU that is sick are unhealthy.
+
+    They have a memory node only where all GPUs share one: kubelet's Topology Manager chooses ids, and CPU cores to go
+    with them, before it can be known which GPU the plan means, and would admit or refuse by the wrong one.
+    """
+    nodes = {gpu.numa for gpu in gpus}
+    numa = next(iter(nodes)) if len(nodes) == 1 else None
     return [
-        DeviceId(id_of(gpu.index, number), GpuUuid(gpu.uuid) not in sick, gpu.numa)
+        DeviceId(id_of(gpu.index, number), GpuUuid(gpu.uuid) not in sick, numa)
         for gpu in gpus
         for number in range(per_gpu)
     ]

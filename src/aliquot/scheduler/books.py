@@ -10,9 +10,13 @@ Nothing here waits or talks to anyone; every method leaves the books whole.
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
+from aliquot.driver.cores import least_used
 from aliquot.kube.inventory import BadInventory, Inventory, read_inventory
 from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
@@ -369,7 +373,7 @@ class Books:
             assert asked is not None
             found[seat.container] = ContainerPlan(
                 slices,
-                self._cores(node, slices[0].gpu, seat.ask.near_cores),
+                self._cores(node, slices[0].gpu, seat.ask.near_cores, found.values()),
                 seat.ask.labels if asked.parts > 1 else asked.request.labels,
                 asked.request.gpu_id,
                 asked.parts,
@@ -382,7 +386,12 @@ class Books:
                 found[asked.container] = replace(host, uses=asked.uses, init=asked.init)
         return PodPlan(node, found)
 
-    def _cores(self, node: str, gpu: str, count: int) -> tuple[int, ...]:
+    def _cores(self, node: str, gpu: str, count: int, given: Iterable[ContainerPlan]) -> tuple[int, ...]:
+        """So many cores near a GPU, those first that the fewest containers are bound to; `given` are not booked yet."""
         number, g = self.cluster.uuids[gpu]
         topology = self.cluster.spec(number).topology
-        return topology.cores[g][:count] if topology is not None and count else ()
+        if topology is None or not count:
+            return ()
+        booked = (plan for hold in self.on_node(node) for plan in hold.plan.containers.values() if not plan.uses)
+        used = Counter(core for plan in chain(booked, given) for core in plan.cores)
+        return tuple(sorted(least_used(topology.cores[g], count, used)))

@@ -18,6 +18,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from typing import Any, Final, TypeVar
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter
 from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.driver.allowance import context_allowance_mib
-from aliquot.driver.cores import nearest_cores
+from aliquot.driver.cores import nearest_cores, read_core_list
 from aliquot.driver.discovery import Gpu
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, NativePartMissing, native_part
@@ -63,6 +64,8 @@ class Seat:
     folder: TenantFolder
     enforce: Enforce
     record: TenantRecord = field(repr=False)
+    cpus: str = ""
+    """The cores that its programs are bound to; empty for all."""
 
     @property
     def visible_devices(self) -> str:
@@ -274,7 +277,8 @@ class Engine:
 
     def _provide(self, name: TenantName, plan: Plan, directory: Path, cpu_bind: int, enforce: Enforce) -> Seat:
         near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
-        cpus = nearest_cores(cpu_bind, near) if cpu_bind else ""
+        used = Counter(core for seat in self._seats.values() for core in read_core_list(seat.cpus))
+        cpus = nearest_cores(cpu_bind, near, used) if cpu_bind else ""
         conf = TenantConf(name, directory / "socket", self.machine.libcuda, self.machine.libnvml, cpus)
         folder = provision(directory, conf, self._hook if enforce != "never" else None)
         models = {gpu.uuid: gpu.model for gpu in self.gpus}
@@ -294,7 +298,7 @@ class Engine:
             self._introduce(record)
         except ArbiterError as error:
             raise EngineError(f'the arbiter does not take tenant "{name}": {error}') from None
-        return Seat(name, plan, folder, enforce, record)
+        return Seat(name, plan, folder, enforce, record, cpus)
 
     def _introduce(self, record: TenantRecord) -> None:
         """Make a tenant known to the arbiter, waiting for one that is just being restarted."""

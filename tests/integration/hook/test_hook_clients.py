@@ -65,6 +65,36 @@ def test_every_thread_is_bound_to_the_cores_asked_for(tenant):
     assert program.read() == {"unbound": allowed, "before": bound, "main": bound, "after": bound}
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPU cores")
+def test_cores_that_the_program_was_not_given_are_replaced(tenant):
+    """A container with CPUs of its own keeps to them, and has as many cores as were asked for."""
+    first, *_, last = sorted(os.sched_getaffinity(0))
+    absent = max(os.sched_getaffinity(0)) + 1
+    scene = tenant(cpus=f"{last},{absent}")
+    program = scene.run(
+        f"""
+        os.sched_setaffinity(0, {{{first}, {last}}})
+        cuda = Cuda(); both = sorted(os.sched_getaffinity(0))
+        say(both=both)
+        """
+    )
+    assert {"both": [first, last]} == program.read()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPU cores")
+def test_a_program_is_never_moved_to_anothers_cores(tenant):
+    """Where kubelet gave other CPUs than the plan names, the program stays on kubelet's."""
+    first, *_, last = sorted(os.sched_getaffinity(0))
+    program = tenant(cpus=f"{last}").run(
+        f"""
+        os.sched_setaffinity(0, {{{first}}})
+        cuda = Cuda()
+        say(cores=sorted(os.sched_getaffinity(0)))
+        """
+    )
+    assert {"cores": [first]} == program.read()
+
+
 @pytest.mark.parametrize("mode", ["library-path", "preload"])
 @pytest.mark.parametrize("code", [BINDINGS, NUMBA], ids=["cuda-bindings", "numba-cuda"])
 def test_clients_run_unmodified_and_are_gated(tenant, code, mode):

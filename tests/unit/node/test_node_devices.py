@@ -39,11 +39,18 @@ def test_the_largest_list_stays_far_below_kubelets_limit():
 
 
 def test_a_sick_gpu_takes_its_own_ids_along():
-    """The ids of a sick GPU are unhealthy and no others; each carries its GPU's memory node."""
+    """The ids of a sick GPU are unhealthy and no others."""
     told = device_ids(GPUS, 10, {"GPU-2": "XID 79"})
 
     assert {2} == {gpu_of(d.name) for d in told if not d.healthy}
-    assert all(d.numa == gpu_of(d.name) // 2 for d in told)
+
+
+def test_ids_have_a_memory_node_only_where_all_gpus_have_the_same():
+    """Otherwise the node of the ids that kubelet chooses need not be that of the GPU that the plan means."""
+    assert {None} == {d.numa for d in device_ids(GPUS, 10, {})}
+    assert not _device(device_ids(GPUS, 10, {})[0]).topology.nodes
+
+    told = device_ids(GPUS[2:], 10, {})
     assert [1] == [node.ID for node in _device(told[-1]).topology.nodes]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from control_scene import Scene, Truth, node
 
 from aliquot.kube.dialects import read
 from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.names import GPU_MODELS_MIXED, GPU_PARTS, GPU_PERCENT, GPUS, PLAN
+from aliquot.kube.names import CPU_BIND, GPU_MODELS_MIXED, GPU_PARTS, GPU_PERCENT, GPUS, PLAN
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.kube.reflector import Change
@@ -134,3 +135,19 @@ def test_equal_parts_of_one_container_are_on_one_model(mixed: str, models: set[s
     plan = s.books.hold(ask, "n", 0.0).plan
 
     assert models == {names[piece.gpu] for piece in plan.containers["main"].slices}
+
+
+def test_containers_are_bound_to_the_cores_that_the_fewest_are_bound_to():
+    """Tenants of a GPU are spread over its near cores, also those of one pod, and cores are free again at the end."""
+    s = scene(0)
+    devices = (Device(GpuUuid("GPU-n-0"), 0, "V100", 16384),)
+    wired = Topology.of([["X"]], cores=[(8, 9, 10, 11)])
+    s.books.node_changed(Change("modified", node_showing(write_inventory(Inventory(devices, wired)))))
+
+    def bound(name: str, cores: int) -> tuple[int, ...]:
+        ask = replace(ask_of({CPU_BIND: str(cores)}, percent=10), uid=name, key=f"default/{name}")
+        return s.books.hold(ask, "n", 0.0).plan.containers["main"].cores
+
+    assert [(8, 9), (10, 11), (8,), (9, 10)] == [bound("a", 2), bound("b", 2), bound("c", 1), bound("d", 2)]
+    s.books.let_go(s.books.holds["b"][0])
+    assert (11,) == bound("e", 1)
