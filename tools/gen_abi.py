@@ -70,6 +70,8 @@ def render() -> str:
         ("MSG", abi.MessageType),
         ("ATTACH", abi.AttachFlag),
         ("RESERVE", abi.ReserveFlag),
+        ("SHARE", abi.ShareFlag),
+        ("WELCOME", abi.WelcomeFeature),
         ("REFUSAL", abi.Refusal),
     ):
         out.append(f"enum aliquot_{prefix.lower()} {{")

@@ -28,6 +28,11 @@ enum memory_how { MEMORY_ASK, MEMORY_AT_HAND };
 bool memory_reserve(struct slot *slot, uint64_t bytes, enum memory_how how);
 uint64_t memory_charged(struct slot *slot, const aliquot_page *page);
 
+/* An object is charged as memory that processes share. Exported: what it is charged here moves there. Imported: a part of
+ * it is mapped. True: done; `*over`: it is known there, and that much of it is over the limit. */
+bool memory_share(struct slot *slot, uint64_t object, uint64_t bytes, int fd, bool exported, bool *over);
+void memory_unshare(struct slot *slot, uint64_t number);
+
 /* charge.c */
 /* The slot that pays for the current context's allocations; NULL: nobody (no context, no tenant). */
 struct slot *charged_slot(void);

@@ -164,6 +164,7 @@ bool slot_view(struct slot *slot);   /* to ask only */
 bool link_send(const aliquot_message *message);
 bool link_ask(aliquot_message *message, uint16_t expect, int *fd);
 bool link_alive(void);
+bool link_shares(void); /* the arbiter keeps books of what processes share */
 bool link_revive(void);
 /* Tells the arbiter what of this process has gone past the hook since it was last told; one comparison if nothing. */
 void link_report(void);
@@ -211,7 +212,8 @@ struct ledger_entry {
     uint64_t key;
     struct slot *slot;
     uint64_t bytes, other; /* other: what it leads to, or whose() it ends with, 0: nothing */
-    uint64_t page;         /* the page that it shares with others, 0: none */
+    uint64_t page;         /* the page that it shares with others, 0: none; of an object: its number at the arbiter, which
+                              is charged for it instead of the process */
     uint32_t kind, refs;
 };
 /* Enters; what stood under the same key comes back in `stale`, kind 0: nothing. False: no memory for the table. */
@@ -220,6 +222,7 @@ bool ledger_get(uint32_t kind, uint64_t key, struct ledger_entry *out);
 bool ledger_take(uint32_t kind, uint64_t key, struct ledger_entry *out);
 /* Another reference to an entry, which is made when it is not there; true: it was made. */
 bool ledger_join(struct ledger_entry entry);
+void ledger_page(uint32_t kind, uint64_t key, uint64_t page); /* sets it */
 /* Adds to the references and bytes of an entry. LEDGER_GONE: it was the last reference, the entry is in `out`. */
 enum ledger_answer { LEDGER_NONE, LEDGER_KEPT, LEDGER_GONE };
 enum ledger_answer ledger_change(uint32_t kind, uint64_t key, int refs, uint64_t bytes, struct ledger_entry *out);

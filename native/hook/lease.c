@@ -186,6 +186,46 @@ void context_release(struct slot *slot)
     pthread_mutex_unlock(&slot->lock);
 }
 
+bool memory_share(struct slot *slot, uint64_t object, uint64_t bytes, int fd, bool exported, bool *over)
+{
+    struct ledger_entry entry;
+    *over = false;
+    if (!link_shares() || fd < 0)
+        return false;
+    pthread_mutex_lock(&slot->lock); /* held until the number is entered: see memory_restore */
+    aliquot_message message = {.type = ALIQUOT_MSG_SHARE, .flags = exported ? ALIQUOT_SHARE_EXPORT : 0,
+                               .gpu = slot->number, .a = bytes, .b = (uint64_t)fd};
+    bool known = atomic_load(&slot->state) == SLOT_HELD && ledger_get(LEDGER_OBJECT, object, &entry);
+    message.c = known ? entry.page : 0;
+    if (!known || !link_ask(&message, ALIQUOT_MSG_SHARED, NULL) || message.type != ALIQUOT_MSG_SHARED)
+        message.a = message.b = 0;
+    if (message.a && exported && !entry.page)
+        slot->leased -= bytes;
+    if (message.a)
+        ledger_page(LEDGER_OBJECT, object, message.a);
+    *over = message.b;
+    pthread_mutex_unlock(&slot->lock);
+    return message.a != 0;
+}
+
+void memory_unshare(struct slot *slot, uint64_t number)
+{
+    aliquot_message message = {.type = ALIQUOT_MSG_UNSHARE, .gpu = slot->number, .a = number};
+    pthread_mutex_lock(&slot->lock);
+    if (atomic_load(&slot->state) == SLOT_HELD && link_send(&message))
+        slot->unheard = true;
+    pthread_mutex_unlock(&slot->lock);
+}
+
+/* A new arbiter knows nothing of what is shared: each process is charged for it until it is shared again. */
+static void take_back(struct ledger_entry *object, void *slot)
+{
+    if (!object->page || object->slot != slot)
+        return;
+    object->slot->leased += object->bytes;
+    object->page = 0;
+}
+
 /* After a reconnect, with slot->lock held: the new arbiter learns what we hold. */
 void memory_restore(struct slot *slot)
 {
@@ -197,6 +237,7 @@ void memory_restore(struct slot *slot)
         link_ask(&ask, ALIQUOT_MSG_LEASE, NULL);
     }
     slot->demand_answered = 0;
+    ledger_each(LEDGER_OBJECT, take_back, slot);
     if (slot->leased == 0)
         return;
     ask = (aliquot_message){.type = ALIQUOT_MSG_RESERVE,

@@ -171,6 +171,15 @@ unsigned ledger_take_owned(uint64_t whose, uint64_t *at, struct ledger_entry *ou
     return count;
 }
 
+void ledger_page(uint32_t kind, uint64_t key, uint64_t page)
+{
+    pthread_mutex_lock(&lock);
+    struct ledger_entry *entry = find(kind, key);
+    if (entry)
+        entry->page = page;
+    pthread_mutex_unlock(&lock);
+}
+
 enum ledger_answer ledger_change(uint32_t kind, uint64_t key, int refs, uint64_t bytes, struct ledger_entry *out)
 {
     pthread_mutex_lock(&lock);

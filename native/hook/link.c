@@ -25,7 +25,7 @@ static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER, link_lock = PTHRE
                        revive_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int link_fd = -1;
 static _Atomic int reviver; /* the thread that may speak while the slots are attached again */
-static _Atomic uint64_t next_try_ns, sequence, boot_id, reported;
+static _Atomic uint64_t next_try_ns, sequence, boot_id, features, reported;
 
 static void link_close(void)
 {
@@ -54,6 +54,11 @@ bool link_alive(void)
         link_close();
     pthread_mutex_unlock(&link_lock);
     return alive;
+}
+
+bool link_shares(void)
+{
+    return atomic_load(&features) & ALIQUOT_WELCOME_SHARE;
 }
 
 bool link_send(const aliquot_message *message)
@@ -140,6 +145,7 @@ static bool connect_once(void)
         return false;
     }
     atomic_store(&boot_id, hello.a);
+    atomic_store(&features, hello.b);
     atomic_store(&reported, 0);
     return true;
 }

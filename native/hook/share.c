@@ -101,11 +101,12 @@ static struct share *place(void)
     return highest < SHARES ? &shares[highest++] : NULL;
 }
 
-void shared_note(uint64_t object, const void *shared, int type)
+int shared_note(uint64_t object, const void *shared, int type)
 {
     struct stat facts;
+    int fd = -1;
     if (!known_type(type) || (type == SHARE_FD && fstat((int)(intptr_t)shared, &facts) != 0))
-        return;
+        return -1;
     pthread_mutex_lock(&lock);
     struct share *share = find(shared, type) ? NULL : place();
     if (share) {
@@ -113,12 +114,24 @@ void shared_note(uint64_t object, const void *shared, int type)
         if (type == SHARE_FABRIC) {
             memcpy(share->fabric, shared, FABRIC_BYTES);
         } else {
-            share->fd = fcntl((int)(intptr_t)shared, F_DUPFD_CLOEXEC, 3);
+            fd = share->fd = fcntl((int)(intptr_t)shared, F_DUPFD_CLOEXEC, 3);
             share->device = facts.st_dev;
             share->inode = facts.st_ino;
         }
     }
     pthread_mutex_unlock(&lock);
+    return fd;
+}
+
+int shared_descriptor(uint64_t object)
+{
+    int fd = -1;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < highest && fd < 0; i++)
+        if (shares[i].object == object && shares[i].type == SHARE_FD)
+            fd = shares[i].fd;
+    pthread_mutex_unlock(&lock);
+    return fd;
 }
 
 /* Is another descriptor of this process open on the same file? */

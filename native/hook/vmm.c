@@ -1,7 +1,8 @@
 /* vmm.c: physical memory by handle. The GPU named in the properties pays, whatever context is current, and the charge
  * follows the memory: it is held until the last handle and the last mapping of this process are gone, and as long as a
  * descriptor of it is open here (share.c). What another process exported is charged to its importer too, from the first
- * mapping on, when its size is known: the exporter may end before it.
+ * mapping on, when its size is known, for the exporter may end before it; but once in all where both are of one tenant,
+ * whose arbiter keeps the books of it.
  */
 #include "vmm.h"
 
@@ -31,7 +32,10 @@ void object_drop(uint64_t object)
         ledger_put(entry, NULL);
         return;
     }
-    memory_release(entry.slot, entry.bytes);
+    if (entry.page)
+        memory_unshare(entry.slot, entry.page);
+    else
+        memory_release(entry.slot, entry.bytes);
 }
 
 void handle_enter(uint64_t handle, uint64_t object)
@@ -120,17 +124,26 @@ CUresult on_mem_retain(enum aliquot_symbol symbol, CUdeviceptr *handle, void *ad
     return result;
 }
 
-/* An imported object is charged by the largest part of it that is mapped; false: over the limit. */
+/* An imported object is charged by the largest part of it that is mapped, at the arbiter if that knows it as memory of
+ * this tenant; false: over the limit. */
 static bool imported_size(uint64_t object, uint64_t bytes)
 {
     struct ledger_entry entry;
+    bool over = false;
     if (!ledger_get(LEDGER_OBJECT, object, &entry) || !entry.other)
         return true;
     uint64_t more = bytes > entry.bytes ? bytes - entry.bytes : 0;
     if (!more || !entry.slot)
         return true;
-    if (!slot_attach(entry.slot) || !charge_begin(entry.slot, more))
-        return entry.slot && atomic_load(&entry.slot->state) == SLOT_REFUSED; /* memory of a GPU of others */
+    if (!slot_attach(entry.slot))
+        return atomic_load(&entry.slot->state) == SLOT_REFUSED; /* memory of a GPU of others */
+    if ((entry.page || !entry.bytes) &&
+        memory_share(entry.slot, object, bytes, shared_descriptor(object), false, &over)) {
+        ledger_change(LEDGER_OBJECT, object, 0, more, &entry);
+        return true;
+    }
+    if ((over && entry.page) || !charge_begin(entry.slot, more))
+        return false;
     if (ledger_change(LEDGER_OBJECT, object, 0, more, &entry) == LEDGER_NONE)
         memory_release(entry.slot, more);
     pthread_rwlock_unlock(&entry.slot->books);
@@ -185,12 +198,24 @@ CUresult on_mem_unmap(enum aliquot_symbol symbol, CUdeviceptr ptr, size_t bytes)
     return result;
 }
 
+/* From now on what it costs is the arbiter's to charge, to all of this tenant who hold it. */
+static void exported(uint64_t object, int fd)
+{
+    struct ledger_entry entry;
+    bool over;
+    if (!object_hold(object))
+        return;
+    if (ledger_get(LEDGER_OBJECT, object, &entry) && entry.bytes && entry.slot)
+        memory_share(entry.slot, object, entry.bytes, fd, true, &over);
+    object_drop(object);
+}
+
 CUresult on_mem_export(enum aliquot_symbol symbol, void *shared, CUdeviceptr handle, int type, unsigned long long flags)
 {
     uint64_t object = object_of(handle);
     CUresult result = REAL_AT(symbol, void *, CUdeviceptr, int, unsigned long long)(shared, handle, type, flags);
     if (object && result == CUDA_SUCCESS)
-        shared_note(object, type == SHARE_FD ? (void *)(intptr_t)*(int *)shared : shared, type);
+        exported(object, shared_note(object, type == SHARE_FD ? (void *)(intptr_t)*(int *)shared : shared, type));
     return result;
 }
 

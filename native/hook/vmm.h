@@ -16,7 +16,9 @@ void handle_enter(uint64_t handle, uint64_t object);
 /* share.c: what leaves this process and comes back. */
 /* The object behind a file descriptor (type 1) or fabric handle (type 8) seen before, held; 0: it is another's. */
 uint64_t shared_object(const void *shared, int type);
-void shared_note(uint64_t object, const void *shared, int type);
+/* The descriptor of our own that is kept of it; -1: none. */
+int shared_note(uint64_t object, const void *shared, int type);
+int shared_descriptor(uint64_t object);
 /* No handle and no mapping is left: true while a descriptor of this process still keeps the memory. */
 bool shared_keeps(uint64_t object);
 

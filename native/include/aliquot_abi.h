@@ -112,10 +112,13 @@ enum aliquot_msg {
     ALIQUOT_MSG_BYE = 8,
     ALIQUOT_MSG_REPORT = 9,
     ALIQUOT_MSG_DENIED = 10,
+    ALIQUOT_MSG_SHARE = 11,
+    ALIQUOT_MSG_UNSHARE = 12,
     ALIQUOT_MSG_WELCOME = 65,
     ALIQUOT_MSG_REFUSED = 66,
     ALIQUOT_MSG_PAGE = 67,
     ALIQUOT_MSG_LEASE = 68,
+    ALIQUOT_MSG_SHARED = 69,
 };
 
 enum aliquot_attach {
@@ -125,6 +128,14 @@ enum aliquot_attach {
 enum aliquot_reserve {
     ALIQUOT_RESERVE_CONTEXT = 1,
     ALIQUOT_RESERVE_RESTORE = 2,
+};
+
+enum aliquot_share {
+    ALIQUOT_SHARE_EXPORT = 1,
+};
+
+enum aliquot_welcome {
+    ALIQUOT_WELCOME_SHARE = 1,
 };
 
 enum aliquot_refusal {

@@ -7,8 +7,8 @@ A *grant page* is one memfd per (tenant, GPU), sealed against writes by the tena
 hook reads `word` once per launch and sleeps on it with futex. `word` is `epoch << 2 | state`: a grant raises the epoch
 and sets VALID, a revocation clears VALID and keeps the epoch, so an answer always names the grant it belongs to.
 
-A *message* is 64 bytes on an AF_UNIX SOCK_SEQPACKET connection, one connection per process. HELLO, ATTACH and RESERVE
-are answered on the socket; every other request is answered, if at all, by the page. See docs/ARCHITECTURE.md.
+A *message* is 64 bytes on an AF_UNIX SOCK_SEQPACKET connection, one connection per process. HELLO, ATTACH, RESERVE and
+SHARE are answered on the socket; every other request is answered, if at all, by the page. See docs/ARCHITECTURE.md.
 """
 
 from __future__ import annotations
@@ -106,10 +106,13 @@ class MessageType(IntEnum):
     BYE = 8  # the process ends in order                                              (no answer)
     REPORT = 9  # a = functions handed out unhooked, b = ns launched before any arbiter was reached; sums (no answer)
     DENIED = 10  # gpu; an allocation was refused for the limit, after every try to make room     (no answer)
-    WELCOME = 65  # a = boot id, b = features, c = number of GPUs of the tenant
+    SHARE = 11  # gpu, flags, a = bytes, b = descriptor, c = number or 0 for new memory  -> SHARED | REFUSED
+    UNSHARE = 12  # gpu, a = number: the process holds that memory no more            (no answer)
+    WELCOME = 65  # a = boot id, b = WelcomeFeature bits, c = number of GPUs of the tenant
     REFUSED = 66  # a = Refusal
     PAGE = 67  # gpu = the slot to use from now on, uuid; the page's fd in SCM_RIGHTS
     LEASE = 68  # gpu, a = bytes granted (0 = over the limit), b = 1: not for certain, others may give back; ask again
+    SHARED = 69  # gpu, a = the memory's number (0 = not known, or not taken), b = 1: known, and more than fits
 
 
 class AttachFlag(IntEnum):
@@ -123,6 +126,18 @@ class ReserveFlag(IntEnum):
 
     CONTEXT = 1  # for a new context: a is ignored, the arbiter charges its allowance, later corrected by measurement
     RESTORE = 2  # after a reconnect: these bytes are held already, so they are charged even over the limit
+
+
+class ShareFlag(IntEnum):
+    """Bits of `flags` in SHARE."""
+
+    EXPORT = 1  # the memory is of this process's lease, which pays no more for it; else it asks for what it imports
+
+
+class WelcomeFeature(IntEnum):
+    """Bits of `b` in WELCOME."""
+
+    SHARE = 1  # SHARE and UNSHARE are understood
 
 
 class Refusal(IntEnum):

@@ -1,4 +1,4 @@
-"""The Linux calls that Python 3.11 has no name for: timerfd and futex, by their numbers; and the state of a process.
+"""The Linux calls that Python 3.11 has no name for: timerfd, futex, kcmp; and the state of a process.
 
 The calls are bound through PyDLL: none of them blocks here, and giving up the interpreter lock for a call of a
 microsecond would let a metrics thread in between a token's return and the next grant.
@@ -15,6 +15,8 @@ from typing import Final
 _libc: Final = ctypes.PyDLL(None, use_errno=True)
 _FUTEX_WAKE: Final = 1
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 202)
+_SYS_KCMP: Final = {"x86_64": 312, "aarch64": 272}.get(platform.machine(), 312)
+_KCMP_FILE: Final = 0
 _TFD_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
 _TFD_TIMER_ABSTIME: Final = 1
 _CLOCK_MONOTONIC: Final = 1
@@ -24,6 +26,10 @@ F_SEAL_FUTURE_WRITE: Final = 0x10
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
 _syscall.argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_long]
+
+_kcmp = ctypes.PyDLL(None, use_errno=True).syscall
+_kcmp.restype = ctypes.c_long
+_kcmp.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong]
 
 
 class _Timespec(ctypes.Structure):
@@ -37,6 +43,12 @@ class _Itimerspec(ctypes.Structure):
 def futex_wake(address: int) -> None:
     """Wake everybody who sleeps on the 32-bit word at this address, in any process."""
     _syscall(_SYS_FUTEX, address, _FUTEX_WAKE, _EVERYBODY)
+
+
+def compare_open_files(pid: int, number: int, other_pid: int, other_number: int) -> int | None:
+    """The kernel's order of two processes' open files, 0 where they are one; None where it does not tell."""
+    order = _kcmp(_SYS_KCMP, pid, other_pid, _KCMP_FILE, number, other_number)
+    return {0: 0, 1: -1, 2: 1}.get(order)
 
 
 def is_stopped(pid: int) -> bool:

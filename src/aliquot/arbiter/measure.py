@@ -96,7 +96,9 @@ def correct(seat: Seat, used: Used) -> None:
             continue
         if total is None and (lease.contexts or key in used):
             continue
-        measured = max(0, (total or 0) - leased)
+        # NVML may count what is shared for this process or for another one that holds it.
+        most = max(0, (total or 0) - leased)
+        measured = min(most, max(lease.context_bytes, most - seat.shared.held_bytes(process)))
         if measured > lease.context_bytes or not leased or not lease.contexts:
             seat.add(lease, context=measured - lease.context_bytes)
 
@@ -105,7 +107,8 @@ def note_contexts(engine: Engine, seat: Seat, used: Used) -> None:
     """Learn what one context takes from the processes of a seat that have one and nothing else."""
     for process in seat.attached:
         lease, total = process.leases[seat.slot], used.get((seat.gpu.uuid, process.pid))
-        if total and lease.contexts == 1 and not lease.unsettled and not max(lease.most_bytes):
+        held = max(lease.most_bytes) or seat.shared.held_bytes(process)
+        if total and lease.contexts == 1 and not lease.unsettled and not held:
             engine.context_bytes[seat.gpu.uuid] = min(total, engine.context_bytes.get(seat.gpu.uuid, total))
 
 

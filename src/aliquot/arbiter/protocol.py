@@ -16,6 +16,8 @@ from .abi import (
     MessageType,
     Refusal,
     ReserveFlag,
+    ShareFlag,
+    WelcomeFeature,
 )
 from .engine import Engine
 from .seats import Lease, Process, Seat
@@ -35,6 +37,9 @@ _DRAINED, _RESERVE, _RELEASE, _BYE = (
 )
 _REPORT: Final = int(MessageType.REPORT)
 _DENIED: Final = int(MessageType.DENIED)
+_SHARE: Final = int(MessageType.SHARE)
+_UNSHARE: Final = int(MessageType.UNSHARE)
+_EXPORT: Final = int(ShareFlag.EXPORT)
 _VIEW: Final = int(AttachFlag.VIEW)
 _CONTEXT, _RESTORE = int(ReserveFlag.CONTEXT), int(ReserveFlag.RESTORE)
 
@@ -88,6 +93,10 @@ class Protocol:
             self._reserve(process, self._seat(process, gpu), seq, a, b, flags)
         elif kind == _RELEASE:
             self._release(process, self._seat(process, gpu), a, b, flags)
+        elif kind == _SHARE:
+            self._share(process, self._seat(process, gpu), seq, a, b, c, flags)
+        elif kind == _UNSHARE:
+            self._seat(process, gpu).unshare(process, a)
         elif kind == _ATTACH:
             self._attach(process, seq, uuid, flags)
         elif kind == _DENIED:
@@ -111,7 +120,7 @@ class Protocol:
         if version != ABI_VERSION:
             raise Misbehaved(Refusal.VERSION)
         process.greeted = True
-        answer(process, MessageType.WELCOME, seq, a=self._boot_id, c=len(process.tenant.seats))
+        answer(process, MessageType.WELCOME, seq, a=self._boot_id, b=WelcomeFeature.SHARE, c=len(process.tenant.seats))
 
     def _attach(self, process: Process, seq: int, uuid: bytes, flags: int) -> None:
         """Let the process see the page; from the first time without VIEW on it takes part in turns."""
@@ -160,6 +169,20 @@ class Protocol:
         lease.contexts += 1
         seat.add(lease, context=allowance)
         return max(1, allowance)
+
+    def _share(
+        self, process: Process, seat: Seat, seq: int, size_bytes: int, descriptor: int, number: int, flags: int
+    ) -> None:
+        if not 0 < size_bytes < 1 << 50 or descriptor >= 1 << 31:
+            raise Misbehaved(Refusal.MALFORMED)
+        over = False
+        if flags & _EXPORT:
+            if not number and size_bytes > process.leases[seat.slot].leased_bytes:
+                raise Misbehaved(Refusal.MALFORMED)
+            number = seat.export(process, size_bytes, descriptor, number)
+        else:
+            number, over = seat.join(process, size_bytes, descriptor)
+        answer(process, MessageType.SHARED, seq, gpu=seat.slot, a=number, b=over)
 
     def _release(self, process: Process, seat: Seat, given_back: int, demand: int, flags: int) -> None:
         lease = process.leases[seat.slot]

@@ -13,6 +13,7 @@ from typing import Final
 
 from .pages import GrantPage
 from .records import TenantGpu, TenantRecord
+from .shares import Descriptor, SharedMemory
 
 _MEASURE_GAP_NS: Final = 5_000_000_000
 """What lies further back than this is not counted by the measurement after it."""
@@ -93,8 +94,9 @@ class Seat:
     returned: set[Process] = field(default_factory=set)
     pending: set[Process] = field(default_factory=set)
     behind: set[Process] = field(default_factory=set)  # whose work of an earlier grant runs on into this one
-    leased_bytes: int = 0
+    leased_bytes: int = 0  # by all leases, and what is shared
     context_bytes: int = 0
+    shared: SharedMemory = field(default_factory=SharedMemory)
     handovers: int = 0
     waits_ns: deque[int] = field(default_factory=lambda: deque(maxlen=256))
     waited_ns: int = 0
@@ -162,10 +164,48 @@ class Seat:
         self.context_bytes += context
         self.page.set_memory(self.leased_bytes, self.context_bytes)
 
+    def export(self, process: Process, size_bytes: int, descriptor: int, number: int) -> int:
+        """Memory of a process's lease becomes shared, or has one more descriptor; 0: it stays where it was."""
+        found = Descriptor.of(process.pid, descriptor)
+        if found is None or self.shared.is_full() or (number and not self.shared.get(number, process)):
+            return 0
+        if not number:
+            if self.shared.find(found):
+                return 0
+            number = self.shared.make(size_bytes)
+            self.add(process.leases[self.slot], -size_bytes)
+            self._add_shared(size_bytes)
+        self.shared.hold(number, process, found)
+        return number
+
+    def join(self, process: Process, size_bytes: int, descriptor: int) -> tuple[int, bool]:
+        """A process maps so much of what it imported: its number or 0, and whether it is known and does not fit."""
+        found = Descriptor.of(process.pid, descriptor)
+        number = 0 if found is None else self.shared.find(found)
+        if found is None or not number:
+            return 0, False
+        more = self.shared.more(number, size_bytes)
+        if more > self.free_bytes():
+            return 0, True
+        self.shared.hold(number, process, found).bytes += more
+        self._add_shared(more)
+        return number, False
+
+    def unshare(self, process: Process, number: int) -> None:
+        """The process holds this memory no more."""
+        if self.shared.get(number, process):
+            process.leases[self.slot].unsettled = 2
+            self._add_shared(-self.shared.leave(number, process))
+
+    def _add_shared(self, size_bytes: int) -> None:
+        self.leased_bytes += size_bytes
+        self.page.set_memory(self.leased_bytes, self.context_bytes)
+
     def forget(self, process: Process) -> None:
         """The process is gone with all it held."""
         lease = process.leases.pop(self.slot)
         self.add(lease, -lease.leased_bytes, -lease.context_bytes)
+        self._add_shared(-self.shared.leave_all(process))
         turns = (self.launching, self.wanting, self.users, self.returned, self.pending, self.behind)
         for group in (self.attached, *turns):
             group.discard(process)

@@ -15,6 +15,7 @@ from aliquot.arbiter.pages import GrantPage
 from aliquot.arbiter.protocol import Protocol
 from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.arbiter.seats import Lease, Process, Seat, Tenant
+from aliquot.arbiter.shares import Descriptor
 from aliquot.tokens import TokenPolicy
 
 MIB = 1 << 20
@@ -157,6 +158,22 @@ def test_a_context_is_charged_what_one_was_seen_to_take_alone(scene, used, lease
     Protocol(engine, 1).handle(process, message(MessageType.RESERVE, ReserveFlag.CONTEXT), 0)
 
     assert charged == seat.context_bytes // MIB
+
+
+@pytest.mark.parametrize("counted", [0, 200])
+def test_shared_memory_is_no_context_whoever_nvml_counts_it_for(scene, counted):
+    """What a process holds with others is in the books once, and NVML may count it for this process or another."""
+    seat, lease = scene
+    process = next(iter(seat.attached))
+    lease.contexts = 1
+    seat.add(lease, leased=264 * MIB, context=300 * MIB)
+    number = seat.shared.make(200 * MIB)
+    seat.add(lease, leased=-200 * MIB)
+    seat.shared.hold(number, process, Descriptor(PID, 3, (1, 2), regular=True))
+    for _ in range(3):
+        correct(seat, {(GPU, PID): (364 + counted) * MIB})
+
+    assert 300 * MIB == seat.context_bytes
 
 
 def test_a_process_that_only_asks_is_charged_nothing(scene):
