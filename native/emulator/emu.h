@@ -99,7 +99,9 @@ struct emu_pool {
     emu_head object;
     int dev;
     uint64_t reserved, used, reserved_high, used_high, threshold, attrs[16];
-    bool is_default;
+    bool is_default, imported;
+    int fd;       /* of its memory, where it can be shown to other processes; -1 */
+    uint64_t end; /* of what was ever used of that */
     CUpoolProps props;
 };
 #define EMU_DEFERRED 0x80u /* an array whose memory is mapped later: only of such a one are the requirements known */
@@ -118,7 +120,7 @@ typedef struct emu_mem {
     unsigned flags;
     CUcontext ctx;
     CUmemoryPool pool;
-    uint64_t id;
+    uint64_t id, offset; /* offset: in the pool's file */
 } emu_mem;
 
 /* A kernel named `spin_until` ends when the 32-bit word at its first parameter has the value of its second. */
@@ -198,6 +200,7 @@ void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns);
 CUresult emu_mem_free(CUdeviceptr p);
 CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdeviceptr *out);
 bool emu_mem_remove(CUdeviceptr base); /* from the table only */
+bool emu_oom_fault(void); /* one more allocation: is it one of those that fail? */
 CUresult emu_mem_drop(CUdeviceptr base);
 void emu_mem_drop_context(CUcontext c);
 /* table.c */

@@ -36,7 +36,7 @@ void emu_mem_drop_context(CUcontext c)
             emu_mem_drop(m.base);
 }
 
-static bool oom_fault(void)
+bool emu_oom_fault(void)
 {
     long nth = emu_conf()->fault.oom_after;
     return nth >= 0 && __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED) >= nth;
@@ -55,7 +55,7 @@ CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdevi
     emu_booking booked = {0};
     bool low = kind == MEM_LOW;
     book |= kind == MEM_POOL;
-    if (oom_fault() || (book && emu_book(dev, owner, kind, size, &booked) != CU_OK))
+    if (emu_oom_fault() || (book && emu_book(dev, owner, kind, size, &booked) != CU_OK))
         return CU_OOM;
     void *p = booked.page ? (void *)booked.address : map_bytes(size, low);
     kind = low ? MEM_DEVICE : kind;

@@ -6,19 +6,20 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include "emu.h"
+#include <unistd.h>
+#include "pool.h"
 #include "shm.h"
 
 enum { ATTR_THRESHOLD = 4, ATTR_RESERVED = 5, ATTR_RESERVED_HIGH = 6, ATTR_USED = 7, ATTR_USED_HIGH = 8 };
 #define GRAIN 512
-#define NEED_POOL(p) NEED_INIT(); if (emu_use(p, KIND_POOL, __func__)) return CU_INVALID
+#define POSIX_FD 1
 static CUmemoryPool defaults[EMU_GPUS], current[EMU_GPUS];
 
-static CUmemoryPool pool_new(int dev)
+CUmemoryPool emu_pool_new(int dev)
 {
     CUmemoryPool p = emu_object_new(KIND_POOL, sizeof *p);
     p->dev = dev;
+    p->fd = -1;
     p->attrs[1] = p->attrs[2] = p->attrs[3] = 1;
     return p;
 }
@@ -27,7 +28,7 @@ CUmemoryPool emu_pool_default(int dev)
 {
     pthread_mutex_lock(&emu_lock);
     if (!defaults[dev]) {
-        defaults[dev] = pool_new(dev);
+        defaults[dev] = emu_pool_new(dev);
         defaults[dev]->is_default = true;
     }
     CUmemoryPool p = defaults[dev];
@@ -53,44 +54,59 @@ static void trim(CUmemoryPool p, uint64_t keep)
     }
 }
 
+static uint64_t grains(uint64_t size) { return (size + GRAIN - 1) & ~(uint64_t)(GRAIN - 1); }
+
+static void release(void *pool)
+{
+    if (((CUmemoryPool)pool)->fd >= 0)
+        close(((CUmemoryPool)pool)->fd);
+}
+
+void emu_pool_used(CUmemoryPool p, uint64_t size)
+{
+    p->used += grains(size);
+    p->used_high = p->used > p->used_high ? p->used : p->used_high;
+}
+
 void emu_pool_free(emu_mem *m)
 {
     CUmemoryPool p = m->pool;
-    uint64_t size = (m->size + GRAIN - 1) & ~(uint64_t)(GRAIN - 1);
     if (!p) /* memory of a graph stays with the graph */
         return;
     if (emu_mem_drop(m->base) != CU_OK)
         return;
-    p->used -= size;
+    emu_pool_unmap(m);
+    p->used -= grains(m->size);
     trim(p, p->threshold);
     if (!p->used && !emu_object_alive(p, KIND_POOL))
-        emu_object_free(p, NULL);
+        emu_object_free(p, release);
 }
 
+static CUresult from_pool(CUmemoryPool p, size_t size, CUdeviceptr *out)
+{
+    if (p->fd >= 0)
+        return emu_pool_map(p, size, out);
+    CUresult r = emu_mem_new(size, MEM_POOL, p->dev, false, out);
+    if (!r)
+        emu_mem_set_pool(*out, p);
+    return r;
+}
+
+/* With emu_lock. */
 static CUresult pool_alloc(CUdeviceptr *out, size_t size, CUmemoryPool p)
 {
-    uint64_t need = (size + GRAIN - 1) & ~(uint64_t)(GRAIN - 1);
-    pthread_mutex_lock(&emu_lock);
-    uint64_t spare = p->reserved - p->used, more = need > spare ? emu_pool_steps(need - spare) : 0;
-    CUresult r = CU_OK;
-    if (p->props.max_size && p->used + need > p->props.max_size)
-        r = CU_OOM;
-    else if (more && shm_charge(p->dev, more) != 0)
-        r = CU_OOM;
-    if (!r) {
-        p->reserved += more;
-        p->used += need;
-        p->reserved_high = p->reserved > p->reserved_high ? p->reserved : p->reserved_high;
-        p->used_high = p->used > p->used_high ? p->used : p->used_high;
-        r = emu_mem_new(size, MEM_POOL, p->dev, false, out);
-        if (r) {
-            p->used -= need;
-            trim(p, p->threshold);
-        } else {
-            emu_mem_set_pool(*out, p);
-        }
-    }
-    pthread_mutex_unlock(&emu_lock);
+    uint64_t need = grains(size), spare = p->reserved - p->used, more = need > spare ? emu_pool_steps(need - spare) : 0;
+    if (p->imported)
+        return CU_INVALID;
+    if ((p->props.max_size && p->used + need > p->props.max_size) || (more && shm_charge(p->dev, more) != 0))
+        return CU_OOM;
+    p->reserved += more;
+    p->reserved_high = p->reserved > p->reserved_high ? p->reserved : p->reserved_high;
+    CUresult r = from_pool(p, size, out);
+    if (r)
+        trim(p, p->threshold);
+    else
+        emu_pool_used(p, size);
     return r;
 }
 
@@ -114,7 +130,10 @@ API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool
             *out = emu_node_ptr(node);
         return r;
     }
-    return pool_alloc(out, size, p);
+    pthread_mutex_lock(&emu_lock);
+    CUresult r = emu_object_alive(p, KIND_POOL) ? pool_alloc(out, size, p) : CU_INVALID;
+    pthread_mutex_unlock(&emu_lock);
+    return r;
 }
 
 API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream s)
@@ -148,8 +167,17 @@ API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUpoolProps *props)
     int dev = props->location.type == 1 ? props->location.id : 0;
     if (dev < 0 || dev >= emu_conf()->count)
         return CU_INVALID_DEVICE;
-    *out = pool_new(dev);
-    (*out)->props = *props;
+    if (props->handle_types & ~POSIX_FD)
+        return CU_NOT_SUPPORTED;
+    CUmemoryPool p = emu_pool_new(dev);
+    p->props = *props;
+    CUresult r = props->handle_types ? emu_pool_share(p) : CU_OK;
+    if (r) {
+        emu_object_end(p, END_DESTROYED);
+        emu_object_free(p, release);
+        return r;
+    }
+    *out = p;
     return CU_OK;
 }
 
@@ -159,15 +187,18 @@ API CUresult cuMemPoolDestroy(CUmemoryPool p)
     if (p->is_default)
         return CU_INVALID;
     pthread_mutex_lock(&emu_lock);
-    p->threshold = 0;
-    trim(p, 0);
-    if (current[p->dev] == p)
-        current[p->dev] = NULL;
-    emu_object_end(p, END_DESTROYED);
-    if (!p->used)
-        emu_object_free(p, NULL);
+    CUresult r = emu_use(p, KIND_POOL, __func__) ? CU_INVALID : CU_OK;
+    if (!r) {
+        p->threshold = 0;
+        trim(p, 0);
+        if (current[p->dev] == p)
+            current[p->dev] = NULL;
+        emu_object_end(p, END_DESTROYED);
+        if (!p->used)
+            emu_object_free(p, release);
+    }
     pthread_mutex_unlock(&emu_lock);
-    return CU_OK;
+    return r;
 }
 
 API CUresult cuMemPoolTrimTo(CUmemoryPool p, size_t keep)
@@ -246,7 +277,7 @@ API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice dev)
 API CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool p)
 {
     NEED_POOL(p);
-    if (dev < 0 || dev >= emu_conf()->count)
+    if (dev < 0 || dev >= emu_conf()->count || p->imported)
         return CU_INVALID;
     current[dev] = p;
     return CU_OK;

@@ -139,3 +139,24 @@ def test_free_memory_is_right_at_once(tenant):
     )
 
     assert program.read() == {"least": 1024}
+
+
+def test_an_imported_pool_is_charged_where_it_was_made(tenant):
+    """A pool that comes back by its descriptor adds nothing to the charge of its maker, who is free of it at the end."""
+    scene = tenant(memory_mib=512, auto_grant=True)
+    program = scene.run(
+        POOLS + "data = (c.c_ubyte * 64)(); fd, pool, again, at = c.c_int(), c.c_void_p(), c.c_void_p(), c.c_uint64()\n"
+        "kind = type(POOL).from_buffer_copy(POOL); kind.handles = 1; L.cuMemPoolCreate(c.byref(pool), c.byref(kind))\n"
+        "r, ptr = take(pool, 400); none = c.c_uint64(0); got = [r]\n"
+        "got.append(L.cuMemPoolExportToShareableHandle(c.byref(fd), pool, 1, none))\n"
+        "got.append(L.cuMemPoolExportPointer(data, ptr))\n"
+        "got.append(L.cuMemPoolImportFromShareableHandle(c.byref(again), c.c_void_p(fd.value), 1, none))\n"
+        "got.append(L.cuMemPoolImportPointer(c.byref(at), again, data)); both = held(); refused = take(again, 16)[0]\n"
+        "got += [L.cuMemFreeAsync(at, stream), L.cuMemPoolDestroy(again)]; sync(); one = held()\n"
+        "got += [L.cuMemFreeAsync(ptr, stream), L.cuMemPoolDestroy(pool)]; sync(); info()\n"
+        "say(got=got, both=both, refused=refused, one=one, end=held(), next=linear(500))"
+    )
+
+    facts = program.read()
+    assert [0] * 9 == facts.pop("got")
+    assert facts == {"both": 416, "refused": 1, "one": 416, "end": 0, "next": 0}
