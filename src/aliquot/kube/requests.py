@@ -211,19 +211,15 @@ def pod_ask(pod: Pod, containers: Iterable[ContainerAsk], dialect: str, notes: I
 def shared_in_time(asks: list[ContainerAsk]) -> list[ContainerAsk]:
     """Lets each plain init container use the GPUs of a container that starts later and asks for as much.
 
-    A sidecar's GPUs are taken from its start on, so they are no choice. What no app container covers is covered by the
-    largest of the init containers, for these never run at once either.
+    A sidecar's GPUs are taken from its start on, and another init container may have other sidecars beside it, so they
+    are no choice.
     """
-    takers = [a for a in asks if a.role == "app"]
-    init = sorted((a for a in asks if a.role == "init"), key=lambda a: -a.total_milli)
-    uses: dict[str, str] = {}
-    for ask in init:
-        host = next((t for t in takers if _covers(t, ask)), None)
-        if host is None:
-            takers.append(ask)
-        else:
-            uses[ask.container] = host.container
-    return [replace(a, uses=uses.get(a.container, "")) for a in asks]
+    hosts = [a for a in asks if a.role == "app"]
+    found = []
+    for ask in asks:
+        host = next((h for h in hosts if _covers(h, ask)), None) if ask.role == "init" else None
+        found.append(replace(ask, uses=host.container if host is not None else ""))
+    return found
 
 
 def _covers(host: ContainerAsk, guest: ContainerAsk) -> bool:

@@ -50,8 +50,8 @@ def _fit(
 ) -> list[Placement] | None:
     trial = _Trial(decider, node, namespace)
     try:
-        for seat in seats:
-            if not trial.place(seat):
+        for number, seat in enumerate(seats, 1):
+            if not trial.place(seat, last=number == len(seats)):
                 refused(seat)
                 return None
         return trial.placements
@@ -71,7 +71,14 @@ class _Trial:
         self._names: list[str] = []
         self._phased = False
 
-    def place(self, seat: Seat) -> bool:
+    def place(self, seat: Seat, *, last: bool) -> bool:
+        """Whether there is a place for it; the last one need not be in the books, since none has to fit beside it."""
+        try:
+            return self._place(seat, last=last)
+        except LedgerError:
+            return False
+
+    def _place(self, seat: Seat, *, last: bool) -> bool:
         self._phased = self._phased or seat.init > 0
         apart: set[str] = set()
         if self._phased:
@@ -88,11 +95,8 @@ class _Trial:
         self.placements.append(placed)
         part = Part(seat.tenant, seat.init, placed.slices, ask.labels, ask.gpu_id)
         self._parts.append(part)
-        try:
-            if not self._phased:
-                self._reserve(part)
-        except LedgerError:
-            return False
+        if not (self._phased or last):
+            self._reserve(part)
         return True
 
     def clear(self) -> None:

@@ -172,11 +172,11 @@ def test_an_init_container_uses_the_gpus_of_a_later_one():
 
 
 def test_a_larger_init_container_has_its_own_gpus():
-    """An init container that asks for more than the others is counted by itself; smaller ones are counted with it."""
-    made = ask(pod(limits("main", gpu(20)), init=[limits("small", gpu(30)), limits("large", gpu(80))]))
+    """An init container that asks for more than what starts last is placed by itself, in its place of the order."""
+    side = limits("side", gpu(10), always=True)
+    made = ask(pod(limits("main", gpu(20)), init=[limits("small", gpu(30)), side, limits("large", gpu(80))]))
 
-    assert {"main", "large"} == {seat.container for seat in made.seats()}
-    assert "large" == made.container("small").uses  # type: ignore[union-attr]
+    assert {"main": 0, "small": 1, "side": -2, "large": 3} == {seat.container: seat.init for seat in made.seats()}
 
 
 def test_a_sidecar_never_shares_in_time():

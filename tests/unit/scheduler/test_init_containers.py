@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 from control_scene import Scene, Truth, node
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aliquot.kube.plan import PodPlan, read_plan
+from aliquot.kube.requests import effective
+from aliquot.scheduler.holds import parts_of, phases
 
 
 def container(name: str, percent: int, memory: str = "1Gi", *, always: bool = False) -> dict[str, Any]:
     """A container that asks for so much, one that goes on running if `always`."""
-    limits = {"aliquot.dev/gpu-percent": percent, "aliquot.dev/gpu-memory": memory} if percent else {}
+    limits = {"aliquot.dev/gpu-percent": percent} | ({"aliquot.dev/gpu-memory": memory} if memory else {})
+    limits = limits if percent else {}
     return {"name": name, "resources": {"limits": limits}} | ({"restartPolicy": "Always"} if always else {})
 
 
@@ -142,6 +148,43 @@ def test_labels_of_a_pod_do_not_keep_its_own_phases_apart():
         "p", container("main", 30), init=(container("warm", 50),), anti_affinity="noisy", exclusion="mine"
     )
     assert [500] == cluster.milli
+
+
+SIZES = st.lists(st.sampled_from([-40, -20, 10, 30, 50, 90, 120, 200]), max_size=5)
+
+
+@given(
+    SIZES, st.lists(st.sampled_from([10, 30, 50, 120]), min_size=1, max_size=3), st.lists(st.integers(1, 9), max_size=3)
+)
+@settings(max_examples=40, deadline=None)
+def test_any_pod_holds_at_least_what_kubernetes_counts_and_no_phase_more_than_the_gpus(
+    init: list[int], main: list[int], others: list[int]
+):
+    """Each phase fits by the plan, the books hold the largest of them, and all is given back in the end."""
+    cluster = Cluster(3)
+    for number, tenths in enumerate(others):
+        cluster.run(f"o{number}", container("main", 10 * tenths, ""))
+    before = cluster.scene.booked()
+    inits = tuple(container(f"i{n}", abs(size), "", always=size < 0) for n, size in enumerate(init))
+    mains = [container(f"m{n}", size, "") for n, size in enumerate(main)]
+    said = cluster.run("p", *mains, init=inits)
+    if said:
+        assert before == cluster.scene.booked()
+        return
+    parts = parts_of("default/p", cluster.plan("p"))
+    for phase in phases(parts):
+        used = Counter({gpu: milli for gpu, (milli, _) in before.items()})
+        for part in phase:
+            used.update({str(piece.gpu): piece.request_milli for piece in part.slices})
+        assert all(milli <= 1000 for milli in used.values())
+    held = sum(cluster.milli) - sum(milli for milli, _ in before.values())
+    assert 10 * effective(cluster.truth.pod("p"), "aliquot.dev/gpu-percent", lambda v: int(v)) <= held
+    cluster.initialized("p")
+    stays = sum(cluster.milli) - sum(milli for milli, _ in before.values())
+    assert 10 * (sum(main) + sum(-size for size in init if size < 0)) == stays <= held
+    cluster.truth.end("p")
+    cluster.scene.catch_up()
+    assert before == cluster.scene.booked()
 
 
 @pytest.mark.parametrize("ended", [False, True])
