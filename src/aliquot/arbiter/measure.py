@@ -122,17 +122,31 @@ def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:
     except pynvml.NVMLError as error:
         raise OSError(f"NVML of {libnvml} does not start: {error}") from error
 
+    lost = False
+
     def sample() -> tuple[Used, Busy]:
+        nonlocal lost
+        if lost:  # a handle of before a reset never answers again
+            pynvml.nvmlShutdown()
+            pynvml.nvmlInit()
         used: Used = {}
         busy: Busy = {}
+        lost = False
         for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuid: Any = pynvml.nvmlDeviceGetUUID(handle)
-            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                memory = process.usedGpuMemory  # None where the driver does not tell, as under WSL and on some vGPUs
-                used[str(uuid), int(process.pid)] = None if memory is None else int(memory)
-            with contextlib.suppress(pynvml.NVMLError):  # not every GPU measures it, such as MIG devices
-                busy[str(uuid)] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            try:
+                _sample_gpu(pynvml, index, used, busy)
+            except pynvml.NVMLError:  # one that is lost takes no other along
+                lost = True
         return used, busy
 
     return sample
+
+
+def _sample_gpu(nvml: Any, index: int, used: Used, busy: Busy) -> None:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = str(nvml.nvmlDeviceGetUUID(handle))
+    for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+        memory = process.usedGpuMemory  # None where the driver does not tell, as under WSL and on some vGPUs
+        used[uuid, int(process.pid)] = None if memory is None else int(memory)
+    with contextlib.suppress(nvml.NVMLError):  # not every GPU measures it, such as MIG devices
+        busy[uuid] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100

@@ -10,6 +10,18 @@ from aliquot.driver import emulation
 from aliquot.driver.discovery import NoDriver, find_gpus, gpu_topology
 from aliquot.node.machine import real_machine
 
+SAMPLES = """
+import pathlib
+from aliquot.arbiter.measure import _nvml_sampler
+folder = pathlib.Path(os.environ["LD_LIBRARY_PATH"])
+sample = _nvml_sampler(folder / "libnvidia-ml.so.1")
+counts = [len(sample()[1])]
+(folder / "faults").write_text("lost 1\\n")
+counts += [len(sample()[1]), len(sample()[1])]
+(folder / "faults").unlink()
+answer([*counts, len(sample()[1])])
+"""
+
 
 def test_index_and_minor_number_may_differ(clients):
     """Eight A100 have their device nodes in another order than NVML has the GPUs; four V100 have not."""
@@ -45,3 +57,8 @@ def test_an_agent_does_not_start_where_a_device_node_is_missing(clients, tmp_pat
 
     with pytest.raises(NoDriver, match=f"{nodes / missing}: no such device node.*nvidia-modprobe -u -c=0"):
         real_machine(machine.libcuda, machine.libnvml, nodes, tmp_path)
+
+
+def test_the_arbiter_goes_on_measuring_the_other_gpus(clients):
+    """A lost GPU leaves the samples of the others, and has its own again when it answers."""
+    assert [3, 2, 2, 3] == clients("v100x3").run(SAMPLES)
