@@ -38,6 +38,7 @@ def explain(
     gpu_mem: Memory | None,
     gpu: str,
     gpu_model: str,
+    mixed_models: bool,
     gpu_id: str,
     affinity: str,
     anti_affinity: str,
@@ -65,7 +66,7 @@ def explain(
         checked(GpuRequest(gpu_request, gpu_limit), request_name="--gpu-request", limit_name="--gpu-limit")
         one = Ask(
             gpu_request, gpu_limit, gpu=gpu, model=gpu_model, gpu_id=gpu_id, affinity=affinity,
-            anti_affinity=anti_affinity, exclusion=exclusion,
+            anti_affinity=anti_affinity, exclusion=exclusion, mixed=mixed_models,
         )  # fmt: skip
         asks = [("the request", one.with_memory(gpu_mem))]
     elif file is not None:
@@ -95,7 +96,7 @@ def _ask_of(pod: SharePod) -> Ask:
     labels = request.labels
     ask = Ask(
         request.request_milli, request.limit_milli, gpu=request.gpu, model=request.model, gpu_id=request.gpu_id,
-        affinity=labels.affinity, anti_affinity=labels.anti_affinity, exclusion=labels.exclusion,
+        affinity=labels.affinity, anti_affinity=labels.anti_affinity, exclusion=labels.exclusion, mixed=request.mixed,
     )  # fmt: skip
     return ask.with_memory(request.memory)
 

@@ -94,6 +94,7 @@ def device_options(command: Command) -> Command:
     """`--gpu-model`, `--gpu-id` and the labels that a tenant puts on its device."""
     options = [
         click.option("--gpu-model", default="", metavar="MODEL", help="Only GPUs of this model: v100, a100|h100."),
+        click.option("--mixed-models", is_flag=True, help="Whether several GPUs may be of different models."),
         click.option("--gpu-id", default="", metavar="NAME", help="A named vGPU; equal names share a GPU."),
         click.option("--affinity", default="", metavar="LABEL", help="On the GPU that has this label."),
         click.option("--anti-affinity", default="", metavar="LABEL", help="Not on a GPU that has this label."),

@@ -37,6 +37,7 @@ def run(
     gpu_mem: Memory | None,
     gpu: str,
     gpu_model: str,
+    mixed_models: bool,
     gpu_id: str,
     affinity: str,
     anti_affinity: str,
@@ -72,7 +73,7 @@ def run(
         nearest_cores(cpu_bind)  # refused here, before an engine is started for it
     ask = Ask(
         gpu_request, gpu_limit, gpu=gpu, cpu_bind=cpu_bind or 0, model=gpu_model, gpu_id=gpu_id, affinity=affinity,
-        anti_affinity=anti_affinity, exclusion=exclusion, enforce=enforce,
+        anti_affinity=anti_affinity, exclusion=exclusion, enforce=enforce, mixed=mixed_models,
     ).with_memory(gpu_mem)  # fmt: skip
     call = Call("lease", name=who, ask=ask, pid=os.getpid())
     connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate)

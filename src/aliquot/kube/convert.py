@@ -217,5 +217,6 @@ def gpu_fields(ask: ContainerAsk) -> dict[str, Any]:
         "antiAffinity": request.labels.anti_affinity,
         "exclusion": request.labels.exclusion,
         "enforce": request.enforce,
+        "mixedModels": request.mixed or None,
     }
     return {name: value for name, value in fields.items() if value not in (None, "")}

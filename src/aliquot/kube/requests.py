@@ -69,7 +69,6 @@ class ContainerAsk:
     priority: int = 0
     near_cores: int = 0
     uses: str = ""
-    mixed: bool = False
     init: int = 0
     """Its place among the pod's init containers, from 1 on; negative for a sidecar, 0 for those that start last."""
 
@@ -99,7 +98,6 @@ class ContainerAsk:
             models=_models(made.models, self.models_not, known.models),
             gpu_uuid=_uuids(made.gpu_uuid, self.uuids_not, known.uuids),
             near_cores=self.near_cores,
-            mixed=self.mixed,
         )
 
 
@@ -228,7 +226,7 @@ def _covers(host: ContainerAsk, guest: ContainerAsk) -> bool:
     same = (a.model, a.gpu, a.gpu_id, a.labels) == (b.model, b.gpu, b.gpu_id, b.labels)
     same = same and (host.models_not, host.uuids_not) == (guest.models_not, guest.uuids_not)
     same = same and (b.enforce is None or host.enforced == guest.enforced)
-    same = same and (guest.mixed or not host.mixed)
+    same = same and (b.mixed or not a.mixed)
     enough = host.parts == guest.parts and a.request_milli >= b.request_milli and a.ceiling_milli >= b.ceiling_milli
     return same and enough and _memory_covers(a, b)
 

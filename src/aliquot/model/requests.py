@@ -39,7 +39,7 @@ class GpuRequest:
 
     `limit_milli` None means up to the whole device; `memory` None means the same part of the device's memory as of its
     compute. `gpu` fixes the device by UUID or index, `gpu_id` by the name of a vGPU: equal names share a device.
-    `enforce` None leaves to `enforced` what is held.
+    `enforce` None leaves to `enforced` what is held. Several GPUs are of one model unless `mixed`.
     """
 
     request_milli: int
@@ -50,6 +50,7 @@ class GpuRequest:
     gpu_id: str = ""
     labels: Labels = field(default_factory=Labels)
     enforce: Enforce | None = None
+    mixed: bool = False
 
     @property
     def whole(self) -> int:

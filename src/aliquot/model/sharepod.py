@@ -54,6 +54,9 @@ class GpuSpec(Strict, rename={"gpu_id": "gpuID", "anti_affinity": "antiAffinity"
     model: Annotated[
         str, msgspec.Meta(max_length=253, description="Models it may run on: V100, or several with | between them.")
     ] = ""
+    mixed_models: Annotated[
+        bool, msgspec.Meta(description="Whether several GPUs may be of different models; without it they are of one.")
+    ] = False
     gpu_id: Annotated[Label, msgspec.Meta(description="A vGPU by name; SharePods with equal names share one GPU.")] = ""
     affinity: Annotated[Label, msgspec.Meta(description="Only beside others with this label.")] = ""
     anti_affinity: Annotated[Label, msgspec.Meta(description="Never beside others with this label.")] = ""
@@ -176,6 +179,7 @@ def gpu_request(gpu: GpuSpec) -> GpuRequest:
         gpu_id=gpu.gpu_id,
         labels=Labels(gpu.affinity, gpu.anti_affinity, gpu.exclusion),
         enforce=gpu.enforce,
+        mixed=gpu.mixed_models,
     )
 
 

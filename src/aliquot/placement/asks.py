@@ -138,6 +138,7 @@ class Ask:
             gpu_uuid=request.gpu,
             gpu_id=request.gpu_id,
             labels=request.labels,
+            mixed=request.mixed,
         )
 
     def less(self, **fields: int) -> Ask:

@@ -36,7 +36,9 @@ def gpu_request(ask: Ask) -> GpuRequest:
     if ask.memory_percent is not None:
         memory = Memory(part=Fraction(str(ask.memory_percent)) / 100)
     labels = Labels(ask.affinity, ask.anti_affinity, ask.exclusion)
-    return GpuRequest(ask.request_milli, ask.limit_milli, memory, ask.model, ask.gpu, ask.gpu_id, labels, ask.enforce)
+    return GpuRequest(
+        ask.request_milli, ask.limit_milli, memory, ask.model, ask.gpu, ask.gpu_id, labels, ask.enforce, ask.mixed
+    )
 
 
 def gpu_facts(books: MachineBooks, gpus: Sequence[Gpu]) -> list[GpuFacts]:

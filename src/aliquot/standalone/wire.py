@@ -30,6 +30,7 @@ class Ask(msgspec.Struct, omit_defaults=True):
     anti_affinity: str = ""
     exclusion: str = ""
     enforce: Enforce | None = None
+    mixed: bool = False
 
     def with_memory(self, memory: Memory | None) -> Ask:
         """Itself, asking for so much memory."""

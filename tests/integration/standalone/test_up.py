@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from aliquot.model.errors import AliquotError
+from aliquot.model.ids import TenantName
+from aliquot.model.requests import GpuRequest
 from aliquot.standalone.engine import Engine
 
 from .conftest import Aliquot, Cluster, eventually, sharepod
@@ -342,3 +345,15 @@ def test_an_engine_out_of_descriptors_answers_again_when_some_are_free(up: Clust
         caller.close()
 
     assert 0 == up.command("get", "gpus").returncode
+
+
+def test_gpus_that_are_left_out_take_no_tenants(aliquot_cli: Aliquot):
+    """The engine shares the GPUs that are left, by their own indices; a list that leaves none is refused."""
+    refused = aliquot_cli("up", "--emulate", "v100x2", "--only-gpus", "H100", "--no-web")
+    assert (2, True) == (refused.returncode, "no GPU is left to share: GPU 0 (Tesla V100-SXM2-16GB)" in refused.stderr)
+
+    with Engine.start(emulate="v100x4", not_gpus="0,2") as engine:
+        assert [1, 3] == [gpu.index for gpu in engine.gpus]
+        with pytest.raises(AliquotError):
+            engine.admit(TenantName("a"), GpuRequest(1000, gpu="0"))
+        assert {gpu.uuid for gpu in engine.gpus} == set(engine.admit(TenantName("b"), GpuRequest(2000)).plan.uuids)

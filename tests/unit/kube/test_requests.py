@@ -334,11 +334,11 @@ def container_asks(draw: st.DrawFn, name: str) -> ContainerAsk:
             gpu_id=draw(label) if one else "",
             labels=labels,
             enforce=draw(st.sampled_from([None, *words])),
+            mixed=draw(st.booleans()),
         ),
         parts=parts,
         models_not=draw(st.sampled_from([(), ("K80",)])),
         uuids_not=draw(st.sampled_from([(), ("GPU-9",)])),
-        mixed=draw(st.booleans()),
         near_cores=near_cores,
     )
 

@@ -6,12 +6,15 @@ import pytest
 
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
+from aliquot.model.sharepod import GpuSpec, gpu_request
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import NodeSpec, Placement
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import POLICIES
 from aliquot.placement.reasons import Refusal
+from aliquot.standalone.explaining import gpu_request as engines_request
+from aliquot.standalone.wire import Ask as WireAsk
 
 V100, A100 = "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-40GB"
 
@@ -69,3 +72,9 @@ def test_a_refusal_says_that_models_are_the_reason():
 def test_the_smaller_model_is_taken_first():
     """Of two models that both have enough GPUs, the larger one is kept."""
     assert {"GPU-2", "GPU-3"} == gpus_of(decider("aliquot", A100, A100, V100, V100).decide(Ask(whole=2)))
+
+
+def test_sharepods_and_tenants_of_one_machine_may_allow_mixed_models():
+    """The word of a SharePod, and of a request to the engine, reaches placement."""
+    assert Ask.of(gpu_request(GpuSpec(2, mixed_models=True))).mixed
+    assert Ask.of(engines_request(WireAsk(2000, mixed=True))).mixed

@@ -155,7 +155,7 @@ def only_plain(ask: PodAsk, dialect: str, *, models: bool = False, memory_part: 
             (not memory_part and request.memory is not None and request.memory.part, "memory as a part of a device"),
             (c.parts > 1, "equal parts of several GPUs"),
             (c.near_cores, "near cores"),
-            (c.mixed, "mixed models"),
+            (request.mixed, "mixed models"),
             (request.enforce, "a word for what is enforced"),
         ):
             if given:

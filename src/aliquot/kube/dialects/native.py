@@ -97,7 +97,7 @@ def _annotations(c: ContainerAsk) -> dict[str, str]:
         names.AFFINITY: labels.affinity,
         names.ANTI_AFFINITY: labels.anti_affinity,
         names.EXCLUSION: labels.exclusion,
-        names.GPU_MODELS_MIXED: "true" if c.mixed else "",
+        names.GPU_MODELS_MIXED: "true" if request.mixed else "",
         names.CPU_BIND: str(c.near_cores) if c.near_cores else "",
         names.ENFORCE: request.enforce or "",
     }
@@ -247,6 +247,7 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
         gpu_id=gpu_id,
         labels=labels,
         enforce=enforce,
+        mixed=mixed,
     )
     if enforce == "never" and cores:
         faults.append(
@@ -262,7 +263,6 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
         models_not,
         tuple(uuid[1:] for uuid in uuids if uuid.startswith("!")),
         near_cores=cores,
-        mixed=mixed,
     )
 
 

@@ -145,7 +145,7 @@ def _template_faults(sharepod: SharePod, spec: Mapping[str, Any]) -> list[str]:
     faults += [
         f'spec.template.metadata.annotations["{key}"] is for plain pods; a SharePod says it in spec.gpu'
         for key in sorted(notes)
-        if _base(key) in names.ASK_ANNOTATIONS and _base(key) not in (names.GPU_MODELS_MIXED, names.CPU_BIND)
+        if _base(key) in names.ASK_ANNOTATIONS and _base(key) != names.CPU_BIND
     ]
     return faults
 
