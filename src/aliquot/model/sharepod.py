@@ -40,7 +40,7 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_de
     """Base of everything people write."""
 
 
-class GpuSpec(Strict, rename={"gpu_id": "gpuID", "anti_affinity": "antiAffinity"}):
+class GpuSpec(Strict, rename={"gpu_id": "gpuID", "anti_affinity": "antiAffinity", "mixed_models": "mixedModels"}):
     """The part of a GPU; fractions and sizes as text or numbers."""
 
     request: Annotated[Amount, msgspec.Meta(description="Guaranteed part of a GPU: 0.3 or 300m; 2.5 is three GPUs.")]
