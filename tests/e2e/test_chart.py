@@ -17,6 +17,7 @@ from cluster.parts import Part
 from scheduling import PLAN, PORT, ROOT, eventually, gpu_pod, percent, pods_of
 
 from aliquot.cli.scheduler import scheduler
+from aliquot.node.settings import read_settings
 from aliquot.scheduler.config import PROFILE, kube_scheduler_config
 from aliquot.scheduler.webhook.configuration import configurations
 from aliquot.web.sharing import SECRET
@@ -85,6 +86,36 @@ def test_every_branch_renders_objects_that_are_bounded(helm: str):
                 assert privileged == security.get("privileged", False)
                 if not privileged:
                     assert (False, ["ALL"]) == (security["allowPrivilegeEscalation"], security["capabilities"]["drop"])
+
+
+def test_what_the_administrator_says_of_gpus_reaches_the_agent(helm: str):
+    """Chosen and excluded GPUs, labels, further libraries and devices are flags that the agent knows."""
+    said = {
+        "onlyGpus": "0,A100", "notGpus": "GPU-1", "extraLibraries": "graphics", "extraDevices": "/dev/infiniband/*",
+        "labels": {"team": "vision", "rack": "r1"},
+    }  # fmt: skip
+    found = rendered(helm, f"--set-json=node={json.dumps(said)}")
+    spec = found["DaemonSet", "aliquot-node"]["spec"]["template"]["spec"]
+    agent, arbiter = spec["containers"]
+
+    flags = [argument for argument in agent["args"] if argument not in plain_arguments(helm)]
+    assert {
+        "--only-gpus=0,A100", "--not-gpus=GPU-1", "--extra-libraries=graphics", "--extra-devices=/dev/infiniband/*",
+        "--host-root=/host", "--labels=rack=r1,team=vision",
+    } == set(flags)  # fmt: skip
+    given = dict(flag.removeprefix("--").replace("-", "_", 1).split("=", 1) for flag in flags)
+    settings = read_settings(None, {name.replace("-", "_"): value for name, value in given.items()})
+    assert ("0,A100", "/host", {"rack": "r1", "team": "vision"}) == (
+        settings.only_gpus, settings.host_root, settings.own_labels,
+    )  # fmt: skip
+    assert {"name": "devices", "mountPath": "/host/dev", "readOnly": True} in agent["volumeMounts"]
+    assert "devices" not in {mount["name"] for mount in arbiter["volumeMounts"]}
+
+
+def plain_arguments(helm: str) -> list[str]:
+    """What the agent is told by default."""
+    (agent, _) = rendered(helm)["DaemonSet", "aliquot-node"]["spec"]["template"]["spec"]["containers"]
+    return list(agent["args"])
 
 
 def test_every_replica_counts_and_the_leader_is_asked(helm: str):
