@@ -122,6 +122,7 @@ def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:
     except pynvml.NVMLError as error:
         raise OSError(f"NVML of {libnvml} does not start: {error}") from error
 
+    gone = tuple(getattr(pynvml, f"NVMLError_{name}") for name in ("GpuIsLost", "ResetRequired", "Unknown"))
     lost = False
 
     def sample() -> tuple[Used, Busy]:
@@ -135,7 +136,7 @@ def _nvml_sampler(libnvml: Path) -> Callable[[], tuple[Used, Busy]]:
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 _sample_gpu(pynvml, index, used, busy)
-            except pynvml.NVMLError:  # one that is lost takes no other along
+            except gone:  # one that is lost takes no other along; what the driver never tells ends the sample
                 lost = True
         return used, busy
 
