@@ -141,7 +141,7 @@ class Agent:
             self._opened.push_async_callback(holders.close)
             self.holders = holders
             self.seating.offered = lambda: self.machine.only(holders.held)
-        dialects = foreign(aliyun_unit=self.settings.aliyun_unit)
+        dialects = foreign(aliyun_unit=self.settings.unit)
         self.outcomes = Outcomes(
             self.api, self.events, started=lambda owner: started(self.pods.get(owner.uid), dialects)
         )
@@ -292,7 +292,7 @@ class Agent:
         if self.desk.unfit or not self.plugin.listed:
             return {}
         well = [gpu for gpu in self.seating.offered().gpus if GpuUuid(gpu.uuid) not in self.sick]
-        return resources_of(well, self.settings.aliyun_unit if self.settings.gpushare_inspect else None)
+        return resources_of(well, self.settings.unit if self.settings.gpushare_inspect else None)
 
     def _gone(self, pod: NodePod) -> None:
         """A pod has ended or was deleted: its seats, names and files go."""

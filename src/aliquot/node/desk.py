@@ -63,7 +63,7 @@ class ShareDesk:
         self._settings = settings
         self._on_outcome = on_outcome
         self._cdi = Path(settings.cdi_dir)
-        self._dialects = foreign(aliyun_unit=settings.aliyun_unit)
+        self._dialects = foreign(aliyun_unit=settings.unit)
 
     def devices(self) -> list[DeviceId]:
         """See `plugin.Desk`; while the agent is not fit to serve, none is healthy."""

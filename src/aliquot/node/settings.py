@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from aliquot.kube.dialects.aliyun import Unit
+from aliquot.kube.dialects.aliyun import UNIT_MIB, Unit
 from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.kube.names import GROUP
 from aliquot.model.errors import UserError
@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gpus: str = "own"
     only_gpus: str = ""
     not_gpus: str = ""
-    aliyun_unit: Unit = "GiB"
+    aliyun_unit: str = "GiB"
     gpushare_inspect: bool = False
     holder_namespace: str = "kube-system"
     runtime_dir: str = "/run/aliquot"
@@ -69,6 +69,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def name(self) -> str:
         """The node this agent speaks for."""
         return self.node_name or socket.gethostname().lower()
+
+    @property
+    def unit(self) -> Unit:
+        """What aliyun.com/gpu-mem counts."""
+        return "MiB" if self.aliyun_unit == "MiB" else "GiB"
 
     @property
     def device_plugins(self) -> Path:
@@ -118,6 +123,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """
         if self.gpus not in GPUS:
             raise BadSettings(f"gpus {self.gpus!r} is not known; take {' or '.join(GPUS)}")
+        if self.aliyun_unit not in UNIT_MIB:
+            raise BadSettings(f"aliyun-unit {self.aliyun_unit!r} is not known; take {' or '.join(UNIT_MIB)}")
         if not 1 <= self.ids_per_gpu <= MOST_IDS:
             raise BadSettings(f"ids-per-gpu {self.ids_per_gpu} is not between 1 and {MOST_IDS}")
         for name in ("health_period_s", "allocation_check_period_s", "pre_start_wait_s", "audit_grace_s"):

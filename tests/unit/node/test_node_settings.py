@@ -65,6 +65,7 @@ def test_a_flag_comes_before_the_file(tmp_path: Path):
         ("pre-start-wait-s: 30", "kubelet waits for 30"),
         ("log-format: xml", "take text or json"),
         ("display-port: 70000", "not between 0"),
+        ("aliyun-unit: GB", "take GiB or MiB"),
         ("metric-aliases: hami,dcgm", "'dcgm' is not known; take gpu-manager, hami"),
         ("labels: team", "labels 'team' is no label; write KEY=VALUE"),
         ("labels: a=b,node.kubernetes.io/x=y", "labels of node.kubernetes.io are not yours"),
