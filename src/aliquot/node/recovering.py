@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from aliquot.kube.names import PLAN
-from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.kube.plan import BadPlan, ContainerPlan, read_plan
 from aliquot.model.errors import AliquotError
 from aliquot.node.allotments import Allotments
 from aliquot.node.cdi import Edits, write_spec
@@ -66,8 +67,8 @@ class Recovering:
             _LOG.warning("difference", what=difference)
             await self._events.about_node("BooksDiffer", difference)
         await self._allotments.start_with(found.allotments)
-        in_order = sorted(found.allotments, key=_starts)
-        seated = [allotment for allotment in in_order if await self._seat_again(allotment)]
+        standing = [allotment for allotment in found.allotments if not self._over(allotment, found.allotments)]
+        seated = [allotment for allotment in standing if await self._seat_again(allotment)]
         swept = await asyncio.to_thread(sweep, self._cdi, self._allotments, self._seating)
         return f"{len(seated)} seats, {len(found.differences)} differences, {swept} left-overs removed"
 
@@ -76,6 +77,16 @@ class Recovering:
         if not self._pods.synced:
             return None
         return {pod.key.uid: Known(pod.key, pod.metadata.annotations.get(PLAN, ""), pod.ended) for pod in self._pods}
+
+    def _over(self, allotment: Allotment, all_: Sequence[Allotment]) -> bool:
+        """Whether it is of an init container that has ended: the pod says so, or one that starts later was seated."""
+        own = _container(allotment)
+        if own is None or own.init <= 0:
+            return False
+        pod = self._pods.get(allotment.uid)
+        others = [_container(other) for other in all_ if other.uid == allotment.uid]
+        later = any(other is not None and other.starts > own.starts for other in others)
+        return later or (pod is not None and pod.status.initialized)
 
     async def _seat_again(self, allotment: Allotment) -> bool:
         """Whether its container has its seat again; one that can not have it is told on its pod."""
@@ -96,10 +107,9 @@ class Recovering:
         return True
 
 
-def _starts(allotment: Allotment) -> int:
-    """The place of its container among those of its pod: whoever starts later ends the init containers before."""
+def _container(allotment: Allotment) -> ContainerPlan | None:
+    """What the plan that was followed says of the container."""
     with contextlib.suppress(BadPlan):
         plan = read_plan({PLAN: allotment.plan}) if allotment.plan else None
-        if plan is not None and allotment.container in plan.containers:
-            return plan.containers[allotment.container].starts
-    return 0
+        return plan.containers.get(allotment.container) if plan is not None else None
+    return None

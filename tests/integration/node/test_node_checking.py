@@ -7,15 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
-from node_room import Room
+from msgspec.structs import replace
+from node_room import NODE, Room
 
 from aliquot.kube.names import GPU_PERCENT, PLAN
+from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.kube.resources import PODS
+from aliquot.model.ids import GpuUuid
+from aliquot.model.requests import Slice
 from aliquot.node.checking import AllocationCheck
-from aliquot.node.checkpoint import PodKey
+from aliquot.node.checkpoint import Allotment, Content, PodKey, write_checkpoint
 from aliquot.node.leaving import Leaving
-from aliquot.node.pods import Pods
+from aliquot.node.pods import NodePod, Pods
 from aliquot.node.recovering import Recovering
 
 
@@ -169,3 +174,33 @@ def test_what_a_crash_left_amid_writing_a_device_file_is_swept(room: Checked):
 
     assert said.startswith("1 seats, ")
     assert [".json"] == [path.suffix for path in (room.folder / "cdi").iterdir()]
+
+
+def test_an_init_container_that_has_ended_takes_nothing_from_others_after_a_restart(room: Checked, tmp_path: Path):
+    """What was given on to another pod stays with it: the new agent seats those that run, and tells no loss."""
+    uuid = GpuUuid(room.machine.gpus[0].uuid)
+
+    def seat(pod: str, container: str, plan: PodPlan) -> Allotment:
+        return Allotment(f"{pod}-{container}", (), f"uid-{pod}", "ns", pod, container, write_plan(plan))
+
+    def given(milli: int, init: int = 0) -> ContainerPlan:
+        return ContainerPlan((Slice(uuid, milli, 1000, 1024),), init=init)
+
+    first = PodPlan(NODE, {"warm": given(800, 1), "main": given(300)})
+    second = PodPlan(NODE, {"main": given(700)})
+    kept = (seat("a", "warm", first), seat("b", "main", second), seat("a", "main", first))
+    write_checkpoint(room.settings.checkpoint, Content(NODE, kept))
+    settings = replace(room.settings, kubelet_dir=str(tmp_path))
+    parts = (cast("Pods", room.pods), room.resources, room.allotments, room.seating, cast("Any", room.answers))
+    for pod, plan in (("a", first), ("b", second)):
+        body = {
+            "metadata": {"name": pod, "namespace": "ns", "uid": f"uid-{pod}", "annotations": {PLAN: write_plan(plan)}},
+            "status": {"phase": "Running"},
+        }
+        room.pods.known[f"uid-{pod}"] = msgspec.convert(body, NodePod)
+
+    said = room.do(Recovering(settings, *parts).run())
+
+    assert said.startswith("2 seats, 0 differences")
+    assert {"ns/a/main", "ns/b/main"} == set(room.tenants())
+    assert [] == room.answers.reasons
