@@ -58,7 +58,7 @@ def test_nobody_is_above_its_limit(shares, residual_ms):
     node = node_of(shares, residual_ns=residual_ms * MS)
     window = node.config.window_ns
     limits = {name: limit for name, (_, limit) in zip(node.tenants, shares, strict=True)}
-    slack = 3 * node.config.quota_ns + 3 * residual_ms * MS
+    slack = 2 * node.config.quota_ns + residual_ms * MS
 
     def check(seen):
         for name, limit in limits.items():
