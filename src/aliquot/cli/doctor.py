@@ -96,7 +96,7 @@ def _native() -> list[Finding]:
 
 
 def _driver() -> list[Finding]:
-    from aliquot.driver.discovery import NoDriver, find_driver, list_gpus
+    from aliquot.driver.discovery import NoDriver, find_driver, find_gpus
     from aliquot.model.quantities import format_mib
 
     emulate = "use an emulated GPU: aliquot run --emulate h100 -- ..."
@@ -107,14 +107,21 @@ def _driver() -> list[Finding]:
             Finding("driver", "note", "no NVIDIA driver here (libcuda.so.1 or libnvidia-ml.so.1 not found)", emulate)
         ]
     try:
-        gpus = list_gpus(driver.libnvml)
+        found = find_gpus(driver.libnvml)
     except NoDriver as error:
         return [Finding("driver", "fault", str(error), f"look with nvidia-smi; or {emulate}")]
+    gpus = found.gpus
     findings = [Finding("driver", "ok", f"{driver.libcuda} (version {gpus[0].driver if gpus else 'unknown'})")]
     if not gpus:
         findings.append(Finding("GPUs", "note", "the driver shows none", emulate))
     for gpu in gpus:
         findings.append(Finding(f"GPU {gpu.index}", "ok", f"{gpu.model}, {format_mib(gpu.memory_mib)}, {gpu.uuid}"))
+        if gpu.mig:
+            way_out = "nvidia-smi -mig 0 ends that mode"
+            findings.append(Finding(f"GPU {gpu.index}", "note", "is in MIG mode, and is not shared", way_out))
+    for silent in found.silent:
+        name, _, why = silent.partition(": ")
+        findings.append(Finding(name, "fault", f"does not answer: {why}", "reset it, or boot; the others are shared"))
     return findings
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from aliquot.cli.doctor import examine
 from aliquot.driver import emulation
-from aliquot.driver.discovery import NoDriver, find_gpus, gpu_topology
+from aliquot.driver.discovery import DriverLibraries, NoDriver, find_gpus, gpu_topology
 from aliquot.node.machine import real_machine
 
 SAMPLES = """
@@ -62,3 +63,17 @@ def test_an_agent_does_not_start_where_a_device_node_is_missing(clients, tmp_pat
 def test_the_arbiter_goes_on_measuring_the_other_gpus(clients):
     """A lost GPU leaves the samples of the others, and has its own again when it answers."""
     assert [3, 2, 2, 3] == clients("v100x3").run(SAMPLES)
+
+
+def test_the_doctor_names_gpus_that_are_not_shared(clients, monkeypatch: pytest.MonkeyPatch):
+    """One that is lost is a fault of its own beside those that are well; one in MIG mode is noted."""
+    machine = clients("a100x3", "mig=2 1").machine
+    (machine.directory / "faults").write_text("lost 0\n")
+    libraries = DriverLibraries(machine.libcuda, machine.libnvml)
+    monkeypatch.setattr("aliquot.driver.discovery.find_driver", lambda: libraries)
+
+    told = {(finding.what, finding.state): finding.found for finding in examine()}
+
+    assert "does not answer: GPU is lost" == told["GPU 0", "fault"]
+    assert ("GPU 1", "ok") in told
+    assert "is in MIG mode, and is not shared" == told["GPU 2", "note"]
