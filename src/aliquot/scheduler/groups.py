@@ -3,8 +3,9 @@
 kube-scheduler asks the filter for each pod of a group before it binds any of them, so shares that change hands at bind
 would be promised to several of them. A pod of a group is therefore answered one node, and its share there is *assumed*
 until its bind, or until kube-scheduler has given the group up. That it has is not said to an extender. It is seen when
-it asks for the same pod again or for a pod outside the group, after too few of the group found a node; otherwise
-assumed shares end after `ASSUMED_S`. How many a group needs is read from its PodGroup; where that can not be read, it
+it asks for the same pod again, or for a pod outside the group after too few of the group found a node; otherwise
+assumed shares end after `ASSUMED_S`. A group that was given up for reasons of kube-scheduler's own keeps nothing from
+the next pod when it is tried again. How many a group needs is read from its PodGroup; where that can not be read, it
 needs all.
 
 Source: Kubernetes KEP-4671, gang scheduling; k8s.io/api scheduling/v1alpha2 PodGroup.
@@ -30,8 +31,8 @@ from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.look import FITS, IntArray, Judged, scores
 
 log = logging.getLogger(__name__)
-ASSUMED_S: Final = 15.0
-"""Longer than kube-scheduler needs for a group; the most that one which fails for other reasons keeps from others."""
+ASSUMED_S: Final = 5.0
+"""Longer than kube-scheduler needs from its last question about a group to the binds."""
 ASK_S: Final = 2.0
 """How long a filter waits for a PodGroup."""
 VERSIONS: Final = ("v1", "v1beta1", "v1alpha3", "v1alpha2")
@@ -41,11 +42,13 @@ KEPT: Final = "is left out: the pod's group has a share for it on another node"
 
 @dataclass
 class _Round:
-    """One pass of kube-scheduler over a group: which pods it asked for, how many are needed (0: all), and whether one
-    found no node."""
+    """One pass of kube-scheduler over a group: which pods it asked for and when last, how many are needed (0: all), and
+    whether one found no node. `given_up` is whether the pass before came to nothing though all had found one."""
 
     needed: int = 0
+    given_up: bool = False
     asked: set[str] = field(default_factory=set)
+    asked_s: float = 0.0
     missed: bool = False
 
 
@@ -63,14 +66,17 @@ class Groups:
 
     async def begin(self, pod: Pod) -> None:
         """kube-scheduler asks about a pod: give back what groups no longer need, and learn what its own needs."""
-        mine, uid = group_of(pod), pod.metadata.uid
+        mine, given_up = group_of(pod), False
         for group, round_ in list(self._rounds.items()):
-            goes_on = group == mine and uid not in round_.asked
-            if not goes_on and (self._failed(group) or self.expire(group)):
+            if group == mine:
+                if pod.metadata.uid in round_.asked:
+                    given_up = self._waits(group) and not self._failed(group)
+                    self._end(group)
+            elif self._failed(group) or round_.given_up or self._old(group) or not self._waits(group):
                 self._end(group)
         if mine and mine not in self._rounds:
             needed = await self.needed(mine)
-            self._rounds.setdefault(mine, _Round(needed))
+            self._rounds.setdefault(mine, _Round(needed, given_up))
 
     def _failed(self, group: str) -> bool:
         """Whether the pods that found a node in this round are fewer than the group needs."""
@@ -86,6 +92,7 @@ class Groups:
         group, uid = group_of(pod), pod.metadata.uid
         round_ = self._rounds.setdefault(group, _Round())
         round_.asked.add(uid)
+        round_.asked_s = self.now_s()
         fitting = judged.codes == FITS
         values = np.where(fitting, scores(self.books, ask, numbers), -1)
         for place in np.argsort(-values, kind="stable").tolist():
@@ -101,9 +108,8 @@ class Groups:
         before = self._assumed.get(group, {}).get(ask.uid)
         if before is not None and before.assumed and before.node != node:
             self._drop(group, ask.uid)
-        since_s = before.since_s if before is not None and before.node == node else self.now_s()
         try:
-            hold = self.books.hold(ask, node, since_s)
+            hold = self.books.hold(ask, node, self.now_s())
         except (NoRoom, UserError):
             return False
         hold.assumed = not hold.doubtful and not hold.settled
@@ -123,18 +129,17 @@ class Groups:
         if not self._assumed.get(group):
             self._assumed.pop(group, None)
 
-    def expire(self, group: str) -> bool:
-        """Give back shares that were assumed too long ago; whether nothing is left to do for the group."""
-        held = self._assumed.get(group, {})
-        for uid, hold in list(held.items()):
-            if hold.assumed and hold.since_s < self.now_s() - ASSUMED_S:
-                self._drop(group, uid)
-        return not any(hold.assumed for hold in held.values())
+    def _waits(self, group: str) -> bool:
+        """Whether pods of the group wait for their bind."""
+        return any(hold.assumed for hold in self._assumed.get(group, {}).values())
+
+    def _old(self, group: str) -> bool:
+        return self._rounds[group].asked_s < self.now_s() - ASSUMED_S
 
     def settle(self) -> None:
         """Look at all groups, for when nothing is asked."""
         for group in list(self._rounds):
-            if self.expire(group):
+            if self._old(group):
                 self._end(group)
 
 

@@ -170,6 +170,33 @@ def test_a_group_that_fails_for_other_reasons_gives_its_shares_back_in_time():
     assert {} == cluster.scene.booked()
 
 
+def test_a_group_that_is_given_up_again_and_again_starves_nobody():
+    """From its second try on, what it is promised goes as soon as another pod is asked about."""
+    cluster = KubeScheduler(1)
+    (first,), other = group(cluster, 1), cluster.pod("other", 60)
+    cluster.asked(first)
+    once = cluster.asked(other)
+    cluster.asked(first)
+    again = cluster.asked(other)
+
+    assert ([], ["n0"]) == (once, again)
+
+
+def test_a_pod_of_a_group_that_is_tried_again_alone_leaves_the_others_their_shares():
+    """Those that are bound hold what their plans say, whatever becomes of the one whose bind failed."""
+    cluster = KubeScheduler(2)
+    pods = group(cluster, 2)
+    chosen = [cluster.asked(pod) for pod in pods]
+    assert "" == asyncio.run(cluster.scene.bind(pods[0], chosen[0][0]))
+    cluster.truth.faults = ["lost before"]
+    assert "" != asyncio.run(cluster.scene.bind(pods[1], chosen[1][0]))
+
+    assert ["n0"] == cluster.asked(pods[1])
+    assert "" == asyncio.run(cluster.scene.bind(pods[1], "n0"))
+    cluster.scene.catch_up()
+    assert cluster.truth.used() == cluster.scene.booked()
+
+
 def test_a_deleted_pod_of_a_group_keeps_nothing():
     """Its share is free when the watch shows that it has gone."""
     cluster = KubeScheduler(1)
