@@ -111,7 +111,8 @@ def test_an_imported_pool_shows_the_memory_of_its_exporter(shown):
     seen = machine.run(
         opened + "at = [ck(d.cuMemPoolImportPointer(p, one)) for one in data]; out = bytearray(2)\n"
         "for i in range(2): ck(d.cuMemcpyDtoH(memoryview(out)[i:], at[i], 1))\n"
-        "ck(d.cuMemsetD8(at[0], 7, 8192)); cost = lost(); ck(d.cuMemFreeAsync(at[0], s)); ck(d.cuStreamSynchronize(s))\n"
+        "ck(d.cuMemsetD8(at[0], 7, 8192)); cost = lost(); ck(d.cuMemFreeAsync(at[0], s))\n"
+        "ck(d.cuStreamSynchronize(s))\n"
         "ck(d.cuMemFree(at[1])); ck(d.cuMemPoolDestroy(p)); answer([list(out), cost, lost()])"
     )
     owner.stdin.write("go\n")

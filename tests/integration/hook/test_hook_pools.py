@@ -142,7 +142,7 @@ def test_free_memory_is_right_at_once(tenant):
 
 
 def test_an_imported_pool_is_charged_where_it_was_made(tenant):
-    """A pool that comes back by its descriptor adds nothing to the charge of its maker, who is free of it at the end."""
+    """A pool that comes back by its descriptor adds nothing to the charge, which ends with the pool that was made."""
     scene = tenant(memory_mib=512, auto_grant=True)
     program = scene.run(
         POOLS + "data = (c.c_ubyte * 64)(); fd, pool, again, at = c.c_int(), c.c_void_p(), c.c_void_p(), c.c_uint64()\n"
