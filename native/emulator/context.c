@@ -84,7 +84,7 @@ static CUcontext handle_new(int dev, unsigned flags)
     pthread_mutex_lock(&emu_lock);
     c->next = emu_all_contexts;
     emu_all_contexts = c;
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return c;
 }
 
@@ -116,7 +116,7 @@ void emu_context_end(CUcontext c)
     if (c->alive)
         emu_ctx_drain(c);
     if (!c->alive || c->id != id) { /* another thread was faster */
-        pthread_mutex_unlock(&emu_lock);
+        emu_unlock();
         return;
     }
     c->alive = false;
@@ -130,7 +130,7 @@ void emu_context_end(CUcontext c)
     emu_modules_end(c);
     if (!c->primary)
         emu_object_end(c, END_DESTROYED);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     emu_mem_drop_context(c);
     count_context(c->dev, -1);
     shm_release(c->dev, c->overhead);

@@ -94,7 +94,7 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
     if (!wait && s->head)
         op->stage = stage(&op->u.copy);
     r = emu_submit(s, op);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     if (wait)
         emu_stream_sync(s);
     return r;

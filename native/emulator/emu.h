@@ -177,18 +177,21 @@ void emu_events_end(CUcontext c);
 CUresult emu_forbid_in_capture(void);
 CUresult emu_forbid_in_capture_of(CUcontext c);
 void emu_capture_forget(CUstream s);
+/* wake.c: with emu_lock, as all of these */
+void emu_unlock(void);
+void emu_sched_wake(int dev); /* when the lock is let go */
+void emu_sched_nap(int dev, uint32_t seen, uint64_t until); /* the GPU's thread: unless its word is another than `seen` */
+void emu_sched_wait(void); /* for something to be done */
+void emu_sched_done(void); /* everybody who waits looks again */
 /* sched.c */
 emu_op *emu_op_new(enum op_kind kind);
 void emu_op_spin(emu_op *op, const emu_until *until);
 CUresult emu_submit(CUstream s, emu_op *op);
-void emu_sched_wake(int dev);
-void emu_sched_wait(void);
 void emu_sched_forget(CUstream s); /* with emu_lock, as all of these */
 void emu_sched_notice_stream(CUstream s); /* a thread is about to wait for all that is in it */
 void emu_sched_notice_event(CUevent e);
 void emu_sched_look(int dev); /* books what is past by now */
 void emu_sched_host(bool begins);
-void emu_sched_release(void); /* everybody who waits looks again */
 /* launch.c */
 void emu_count_launch(void);
 /* memop.c */

@@ -32,7 +32,7 @@ API CUresult cuEventCreate(CUevent *out, unsigned flags)
     r = root->alive ? CU_OK : CU_CONTEXT_DESTROYED;
     if (!r)
         *out = add(root, flags);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -89,7 +89,7 @@ API CUresult cuEventDestroy_v2(CUevent e)
     CUresult r = emu_use_last(e, KIND_EVENT, __func__);
     if (!r)
         end(e, END_DESTROYED);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -112,7 +112,7 @@ API CUresult cuEventRecord(CUevent e, CUstream s)
         return r;
     pthread_mutex_lock(&emu_lock);
     if (!emu_object_alive(e, KIND_EVENT)) {
-        pthread_mutex_unlock(&emu_lock);
+        emu_unlock();
         return CU_CONTEXT_DESTROYED;
     }
     e->capture = NULL;
@@ -121,7 +121,7 @@ API CUresult cuEventRecord(CUevent e, CUstream s)
     op->u.ev.seq = ++e->at->submitted;
     e->pending++;
     r = emu_submit(st, op);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -150,7 +150,7 @@ API CUresult cuEventQuery(CUevent e)
     if (alive && e->op)
         emu_sched_look(e->op->dev);
     bool is_done = alive && emu_event_done(e);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     if (!alive)
         return CU_CONTEXT_DESTROYED;
     return emu_sticky ? emu_sticky : is_done ? CU_OK : CU_NOT_READY;
@@ -164,7 +164,7 @@ API CUresult cuEventSynchronize(CUevent e)
         return r;
     pthread_mutex_lock(&emu_lock);
     if (!emu_object_alive(e, KIND_EVENT)) {
-        pthread_mutex_unlock(&emu_lock);
+        emu_unlock();
         return CU_CONTEXT_DESTROYED;
     }
     uint64_t target = e->at->submitted;
@@ -172,14 +172,14 @@ API CUresult cuEventSynchronize(CUevent e)
     emu_sched_notice_event(e);
     while (e->at->completed < target && !emu_event_shared(e) && !emu_torn_down)
         emu_sched_wait();
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     emu_call_pause();
     while (__atomic_load_n(&e->at->completed, __ATOMIC_ACQUIRE) < target && !emu_torn_down)
         nanosleep(&(struct timespec){0, EMU_POLL_NS}, NULL); /* another process will not wake us */
     emu_call_resume();
     pthread_mutex_lock(&emu_lock);
     emu_event_unref(e);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return emu_sticky;
 }
 

@@ -48,7 +48,7 @@ static CUresult fill(CUdeviceptr dst, size_t pitch, unsigned value, unsigned ele
     emu_op *op = emu_op_new(OP_FILL);
     op->u.fill = f;
     r = emu_submit(st, op);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     if (wait)
         emu_stream_sync(st);
     return r;

@@ -167,7 +167,7 @@ API CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
     pthread_mutex_lock(&emu_lock);
     for (size_t i = 0; i < e->count && !r; i++)
         r = emu_submit(st, node_op(&e->nodes[i]));
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 

@@ -125,7 +125,7 @@ API CUresult cuGreenCtxDestroy(green *g)
     bool gone = emu_use_last(g, KIND_GREEN, __func__);
     if (!gone)
         emu_object_end(g, END_DESTROYED);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     if (gone)
         return CU_INVALID_CONTEXT;
     int dev = g->ctx->dev;

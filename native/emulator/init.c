@@ -8,7 +8,6 @@
 #include "emu.h"
 #include "shm.h"
 
-pthread_mutex_t emu_lock = PTHREAD_MUTEX_INITIALIZER;
 __thread int emu_per_thread;
 CUresult emu_sticky;
 bool emu_torn_down;
@@ -27,8 +26,8 @@ static void tear_down(void)
     pthread_mutex_lock(&emu_lock);
     emu_torn_down = true;
     init_pid = -1;
-    emu_sched_release();
-    pthread_mutex_unlock(&emu_lock);
+    emu_sched_done();
+    emu_unlock();
 }
 
 bool emu_ready(void)
@@ -86,7 +85,7 @@ API CUresult cuInit(unsigned flags)
             init_pid = getpid();
         }
     }
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 

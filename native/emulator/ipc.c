@@ -113,7 +113,7 @@ API CUresult cuIpcGetEventHandle(ipc_handle *out, CUevent e)
             e->fd = fd;
         }
     }
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     memset(out, 0, sizeof *out);
     *out = (ipc_handle){.pid = getpid(), .fd = e->fd};
     return emu_event_shared(e) ? CU_OK : CU_OOM;

@@ -67,7 +67,7 @@ static CUresult launch(const CUkernelNode *k, CUstream s)
     emu_spend(emu_conf()->launch_ns);
     pthread_mutex_lock(&emu_lock);
     r = submit(st, f, ns, spins ? &until : NULL);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 

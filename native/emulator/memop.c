@@ -62,7 +62,7 @@ static CUresult word_op(CUstream s, enum op_kind kind, CUdeviceptr at, uint64_t 
     op->u.word.how = how & 3;
     op->u.word.wide = wide;
     r = emu_submit(st, op);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 

@@ -120,7 +120,7 @@ static CUresult release(CUdeviceptr p, bool host)
     if (copy.kind == MEM_POOL) {
         pthread_mutex_lock(&emu_lock);
         emu_pool_free(&copy);
-        pthread_mutex_unlock(&emu_lock);
+        emu_unlock();
         return CU_OK;
     }
     return emu_mem_drop(p);

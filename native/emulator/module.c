@@ -110,7 +110,7 @@ static CUresult load(CUmodule *out, const void *image, size_t size, bool library
         end(m, END_DESTROYED);
     else
         *out = m;
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -169,7 +169,7 @@ static CUresult unload(CUmodule m, const char *call)
     r = emu_use_last(m, KIND_MODULE, call);
     if (!r)
         end(m, END_DESTROYED);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -190,7 +190,7 @@ API CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name)
     if (alive && !f && !m->known)
         f = add_function(m, name);
     CUresult r = !alive ? CU_CONTEXT_DESTROYED : !f ? CU_NOT_FOUND : m->ctx ? emu_code_use(f, m->ctx) : CU_OK;
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     *out = f;
     return r;
 }
@@ -204,7 +204,7 @@ static CUresult use(CUmodule m)
 {
     pthread_mutex_lock(&emu_lock);
     CUresult r = emu_conf()->strict ? emu_code_load(m, emu_current()) : CU_OK;
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -212,7 +212,7 @@ static CUresult use_function(CUfunction f)
 {
     pthread_mutex_lock(&emu_lock);
     CUresult r = emu_code_use(f, emu_current());
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -220,7 +220,7 @@ static bool is_loaded(CUmodule m)
 {
     pthread_mutex_lock(&emu_lock);
     bool loaded = !emu_conf()->strict || emu_code_loaded(m, emu_context());
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return loaded;
 }
 
@@ -288,7 +288,7 @@ API CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *size, CUmodule m, co
     struct emu_global *g;
     pthread_mutex_lock(&emu_lock);
     CUresult r = global(&g, m, name);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     if (!r && ptr)
         *ptr = g->ptr;
     if (!r && size)

@@ -32,7 +32,7 @@ CUmemoryPool emu_pool_default(int dev)
         defaults[dev]->is_default = true;
     }
     CUmemoryPool p = defaults[dev];
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return p;
 }
 
@@ -132,7 +132,7 @@ API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool
     }
     pthread_mutex_lock(&emu_lock);
     CUresult r = emu_object_alive(p, KIND_POOL) ? pool_alloc(out, size, p) : CU_INVALID;
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -155,7 +155,7 @@ API CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream s)
     emu_op *op = emu_op_new(OP_FREE);
     op->u.ptr = ptr;
     CUresult r = emu_submit(st, op);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -197,7 +197,7 @@ API CUresult cuMemPoolDestroy(CUmemoryPool p)
         if (!p->used)
             emu_object_free(p, release);
     }
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -206,7 +206,7 @@ API CUresult cuMemPoolTrimTo(CUmemoryPool p, size_t keep)
     NEED_POOL(p);
     pthread_mutex_lock(&emu_lock);
     trim(p, keep);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return CU_OK;
 }
 
@@ -244,7 +244,7 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool p, int attribute, void *value)
     case ATTR_USED_HIGH: *(uint64_t *)value = p->used_high; break;
     default: result = CU_INVALID;
     }
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return result;
 }
 

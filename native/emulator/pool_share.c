@@ -120,6 +120,6 @@ API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool p, const poin
     CUresult r = map(p, data->offset, data->size, out);
     if (!r)
         emu_pool_used(p, data->size);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }

@@ -6,7 +6,7 @@ static void call_host(CUstream s, emu_op *op)
 {
     /* The application's function may block and may take its own locks, so ours is not held meanwhile. */
     void *fn = op->u.host.fn, *data = op->u.host.data;
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     emu_sched_host(true);
     if (op->kind == OP_HOST)
         ((CUhostFn)fn)(data);

@@ -19,11 +19,9 @@
 #define BATCH_NS 100000ull      /* kernels that nobody waits for are booked this late */
 #define SPIN_NS 20000ull        /* how often a spinning kernel looks at its word */
 #define IDLE_NS 10000000000ull
-static pthread_cond_t done = PTHREAD_COND_INITIALIZER;
-static int waiting;
 static __thread bool in_a_hurry;
 /* precise: how many queued operations have an end that somebody notices at once; busy: how many streams have work. */
-static struct { bool started, sleeping, polls, spinning; int precise, busy; CUstream current; } sched[EMU_GPUS];
+static struct { bool started, polls, spinning; int precise, busy; CUstream current; } sched[EMU_GPUS];
 
 emu_op *emu_op_new(enum op_kind kind)
 {
@@ -39,25 +37,6 @@ void emu_op_spin(emu_op *op, const emu_until *until)
     op->u.word.at = until->at;
     op->u.word.value = until->value;
     op->u.word.how = 1; /* equal */
-}
-
-void emu_sched_wait(void)
-{
-    waiting++;
-    emu_call_pause();
-    pthread_cond_wait(&done, &emu_lock);
-    emu_call_resume();
-    waiting--;
-}
-
-void emu_sched_release(void) { pthread_cond_broadcast(&done); }
-
-void emu_sched_wake(int dev)
-{
-    if (!sched[dev].sleeping)
-        return;
-    sched[dev].sleeping = false;
-    shm_wake(&shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].word);
 }
 
 /* Somebody waits for the end of `op`. */
@@ -113,8 +92,7 @@ static void finish(CUstream s, emu_op *op, uint64_t at_ns)
     free(op->stage);
     free(op);
     emu_stream_ended(s);
-    if (waiting)
-        pthread_cond_broadcast(&done);
+    emu_sched_done();
 }
 
 static void run_instant(CUstream s, emu_op *op)
@@ -284,17 +262,6 @@ void emu_sched_look(int dev)
         progress(dev, false);
 }
 
-static void nap(int dev, _Atomic uint32_t *word, uint32_t seen, uint64_t until)
-{
-    uint64_t soon = emu_now() + EMU_POLL_NS;
-    until = sched[dev].polls && soon < until ? soon : until;
-    sched[dev].sleeping = true;
-    pthread_mutex_unlock(&emu_lock);
-    shm_sleep(word, seen, until);
-    pthread_mutex_lock(&emu_lock);
-    sched[dev].sleeping = false;
-}
-
 /* Ahead of programs, as a GPU is: where the rights are there, else as it is. */
 static void hurry(void)
 {
@@ -325,7 +292,8 @@ static void *run(void *arg)
         uint64_t until = progress(dev, true);
         if (until == 0 || atomic_load(word) != seen)
             continue;
-        nap(dev, word, seen, until);
+        uint64_t soon = emu_now() + EMU_POLL_NS;
+        emu_sched_nap(dev, seen, sched[dev].polls && soon < until ? soon : until);
         shm_sweep_sometimes();
     }
     return NULL;
@@ -354,7 +322,7 @@ static CUresult drop(emu_op *op)
         emu_event_unref(op->u.ev.event);
     free(op->stage);
     free(op);
-    pthread_cond_broadcast(&done);
+    emu_sched_done();
     return CU_CONTEXT_DESTROYED;
 }
 

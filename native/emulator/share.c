@@ -62,7 +62,7 @@ bool shm_acquire(int device)
 {
     int gpu = emu_conf()->place[device];
     emu_shm *s = shm();
-    int me = shm_my_slot();
+    int me = shm_my_slot(), holder = -1; /* to be woken without the lock, which its thread needs at once */
     emu_gpu *g = &s->gpu[gpu];
     shm_lock(gpu);
     if (g->owner >= 0 && g->owner != me && late(g))
@@ -75,10 +75,12 @@ bool shm_acquire(int device)
     } else if (g->owner != me && !atomic_exchange(&s->slot[me].gpu[gpu].wants, 1)) {
         if (!g->want_ns)
             g->want_ns = shm_now();
-        shm_wake(&s->slot[g->owner].gpu[gpu].word);
+        holder = g->owner;
     }
     bool mine = g->owner == me;
     shm_unlock(gpu);
+    if (holder >= 0)
+        shm_wake(&s->slot[holder].gpu[gpu].word);
     return mine;
 }
 
@@ -88,6 +90,7 @@ void shm_hand_over(int device)
     emu_shm *s = shm();
     int me = shm_my_slot();
     emu_gpu *g = &s->gpu[gpu];
+    int heir = -1;
     shm_lock(gpu);
     if (g->owner == me) {
         g->owner = -1;
@@ -95,12 +98,13 @@ void shm_hand_over(int device)
             int next = (me + i) % EMU_SLOTS;
             if (next == me || !s->slot[next].pid || !atomic_load(&s->slot[next].gpu[gpu].wants))
                 continue;
-            take(g, next, gpu);
-            shm_wake(&s->slot[next].gpu[gpu].word);
+            take(g, heir = next, gpu);
             break;
         }
     }
     shm_unlock(gpu);
+    if (heir >= 0)
+        shm_wake(&s->slot[heir].gpu[gpu].word);
 }
 
 void shm_busy(int device, uint64_t from_ns, uint64_t ns)

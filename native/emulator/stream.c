@@ -28,7 +28,7 @@ CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority)
 {
     pthread_mutex_lock(&emu_lock);
     CUstream s = ctx->alive ? add(ctx, flags, priority) : NULL;
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return s;
 }
 
@@ -37,7 +37,7 @@ CUstream emu_stream_first(CUcontext ctx)
     pthread_mutex_lock(&emu_lock);
     CUstream s = add(ctx, 0, 0);
     s->legacy = true;
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return s;
 }
 
@@ -91,7 +91,7 @@ static void thread_ends(void *list)
         if (emu_object_alive(d->ctx, KIND_CONTEXT) && d->ctx->id == d->id && emu_object_alive(d->stream, KIND_STREAM) &&
             d->stream->ctx == d->ctx && d->stream->per_thread)
             end(d->stream, END_DESTROYED);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
 }
 
 static void make_key(void)
@@ -150,7 +150,7 @@ void emu_stream_sync(CUstream s)
         s->waiters--;
         emu_stream_ended(s);
     }
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
 }
 
 static bool busy(CUcontext c, uint64_t target)
@@ -174,7 +174,7 @@ void emu_ctx_sync(CUcontext c)
 {
     pthread_mutex_lock(&emu_lock);
     wait_for(c, c->op_seq);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
 }
 
 void emu_ctx_drain(CUcontext c) { wait_for(c, UINT64_MAX); }
@@ -207,7 +207,7 @@ API CUresult cuStreamDestroy_v2(CUstream s)
     CUresult r = emu_use_last(s, KIND_STREAM, __func__);
     if (!r)
         end(s, END_DESTROYED);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -249,7 +249,7 @@ API CUresult cuStreamQuery(CUstream s)
     if (alive && st->head)
         emu_sched_look(st->ctx->dev);
     bool unfinished = alive && st->completed < st->submitted;
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     if (!alive)
         return CU_CONTEXT_DESTROYED;
     return emu_sticky ? emu_sticky : unfinished ? CU_NOT_READY : CU_OK;
@@ -274,7 +274,7 @@ API CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
         op->u.ev.seq = e->at->submitted;
         r = emu_submit(st, op);
     }
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 
@@ -288,7 +288,7 @@ static CUresult add_host(CUstream st, enum op_kind kind, void *fn, void *data)
     op->u.host.fn = fn;
     op->u.host.data = data;
     r = emu_submit(st, op);
-    pthread_mutex_unlock(&emu_lock);
+    emu_unlock();
     return r;
 }
 

@@ -70,3 +70,20 @@ answer(ck(d.cuEventElapsedTime(first, last)))
 """
 
     assert abs(clients("a100", "event_gpu_ns=5000000").run(code) - 6) < 0.1
+
+
+def test_the_thread_of_a_gpu_is_woken_when_it_can_run(clients):
+    """On one CPU a kernel that is waited for costs the GPU's thread three sleeps: none ends at a lock that is held."""
+    scheduler, sleeps = clients("a100").run("""
+from pathlib import Path
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); open_gpu(); k = Spinner(); k.launch(0); k.sync()
+gpu, = [t for t in Path("/proc/self/task").iterdir() if (t / "comm").read_text() == "emulated-gpu\\n"]
+def sleeps(): return int((gpu / "status").read_text().split("\\nvoluntary_ctxt_switches:")[1].split()[0])
+before = sleeps()
+for _ in range(500): k.launch(200_000); k.sync()
+answer([os.sched_getscheduler(int(gpu.name)) & 0xff, (sleeps() - before) / 500])
+""")
+
+    if scheduler != os.SCHED_RR:
+        pytest.skip("threads may not run ahead of others here")
+    assert sleeps < 3.5
