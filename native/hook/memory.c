@@ -96,12 +96,16 @@ static CUresult freed_later(CUresult result, struct ledger_entry *entry)
     entry->kind = LEDGER_LATER;
     charge_enter(*entry);
     atomic_fetch_add(&later, 1);
+    pools_freed();
     return result;
 }
 
 CUresult on_mem_free_async(enum aliquot_symbol symbol, CUdeviceptr ptr, void *stream)
 {
     struct ledger_entry entry;
+    bool own = symbol == SYM_cuMemFreeAsync_ptsz;
+    if (capture_running() && stream_captures(stream, own))
+        return REAL_AT(symbol, CUdeviceptr, void *)(ptr, stream); /* a graph's, whose address another may just have had */
     bool known = conf_load() == MODE_HELD && take(ptr, &entry);
     CUresult result = REAL_AT(symbol, CUdeviceptr, void *)(ptr, stream);
     if (known && entry.kind != LEDGER_ASYNC)
