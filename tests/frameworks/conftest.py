@@ -135,7 +135,8 @@ class Seen:
         features, name = self.by.setdefault((client.name, way), {}), line["feature"]
         if not features.get(name, {}).get("error"):  # a program that ended badly once has ended badly
             features[name] = line | {"expected": client.fails.get(name, "")}
-        self.say(f"{client.name}, {way}: {name}: {line['error'] or 'yes'} ({line['gate']} of {line['emulator']})")
+        how = (line["error"].strip().splitlines() or ["yes"])[-1]
+        self.say(f"{client.name}, {way}: {name}: {how} ({line['gate']} of {line['emulator']})")
         if line.get("stacks"):
             self.say(line["stacks"])
         self.write()
