@@ -24,7 +24,7 @@ from watching import Watched
 HERE = Path(__file__).parent
 PROGRAMS = HERE.parent / "integration" / "runtime" / "programs"
 RESULTS = Path(os.environ.get("ALIQUOT_FRAMEWORKS_RESULTS", HERE.parents[1] / "build" / "frameworks" / "results.json"))
-# Two NCCL ranks on one GPU are charged twice for what they show each other: 5.3 GiB, of which the device holds 4.
+# Two NCCL ranks on one GPU fill 4 GiB almost; where sharing by descriptors is not seen they are charged 5.3 GiB.
 SHARE = ("--gpu-request", ".3", "--gpu-limit", ".6", "--gpu-mem", "8Gi")
 EQUAL = ("--gpu-request", ".4", "--gpu-mem", "8Gi")
 NEIGHBOUR = ("--gpu-request", ".4", "--gpu-mem", "1Gi")
