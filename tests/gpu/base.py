@@ -53,6 +53,19 @@ def need(*modules: str) -> None:
             raise Missing(f"no {module}")
 
 
+def need_compiler(framework: str) -> None:
+    """Skip numba where it finds no NVVM, the compiler of the CUDA toolkit."""
+    if framework != "numba":
+        return
+    from numba.cuda.cudadrv.error import NvvmSupportError
+    from numba.cuda.cudadrv.nvvm import NVVM
+
+    try:
+        NVVM()
+    except NvvmSupportError as why:
+        raise Missing(f"numba finds no NVVM: {str(why).strip().splitlines()[0]}") from why
+
+
 def need_mounts(injection: str) -> None:
     """Skip what is by substitution where this user may not have a mount namespace."""
     from aliquot.driver.injection import probe_substitution

@@ -16,6 +16,7 @@ from base import (
     engine,
     has,
     need,
+    need_compiler,
     need_mounts,
     program,
     read_json,
@@ -41,6 +42,7 @@ def facts() -> dict[str, Any]:
 def compute(framework: str, injection: str) -> dict[str, Any]:
     """A framework's arithmetic under the hook: right, seen by the arbiter, and inside its own memory view."""
     need({"bindings": "cuda.bindings"}.get(framework, framework))
+    need_compiler(framework)
     need_mounts(injection)
     with engine() as (running, folder):
         out = folder / "out.json"

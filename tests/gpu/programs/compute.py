@@ -84,6 +84,11 @@ def numba() -> dict:
 
 def jax() -> dict:
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    if os.environ.get("ALIQUOT_GPU_EMULATE"):
+        from jax._src import hardware_utils
+
+        # JAX looks for a device file before it asks the driver, and the emulated one makes none.
+        hardware_utils._NVIDIA_GPU_DEVICES = ["/dev/null"]
     import jax as j
     import numpy
 
