@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from aliquot.tokens import MS, Handover, QuotaMode, TokenConfig
+from aliquot.tokens import MS, Handover, TokenConfig, Turns
 
 from .abi import FailPolicy
 from .program import Program
@@ -24,8 +24,10 @@ from .settings import Settings
 )
 @click.option("--libnvml", type=click.Path(path_type=Path), help="Measure memory by this libnvidia-ml.so.1.")
 @click.option("--window-ms", type=click.IntRange(100), default=10_000, show_default=True)
-@click.option("--quota", type=click.Choice([m.value for m in QuotaMode]), default="dynamic", show_default=True)
-@click.option("--quota-ms", type=click.IntRange(1), default=100, show_default=True, help="Fixed, or before any data.")
+@click.option("--turns", type=click.Choice([t.value for t in Turns]), default="fluid", show_default=True)
+@click.option(
+    "--quota-ms", type=click.IntRange(1), default=100, show_default=True, help="Longest turn; of kubeshare each."
+)
 @click.option("--min-quota-ms", type=click.IntRange(1), default=20, show_default=True)
 @click.option("--handover", type=click.Choice([h.value for h in Handover]), default="auto", show_default=True)
 @click.option("--fail-policy", type=click.Choice(["pace", "open", "closed"]), default="pace", show_default=True)
@@ -36,7 +38,7 @@ def main(
     runtime_dir: Path,
     libnvml: Path | None,
     window_ms: int,
-    quota: str,
+    turns: str,
     quota_ms: int,
     min_quota_ms: int,
     handover: str,
@@ -49,7 +51,7 @@ def main(
     try:
         tokens = TokenConfig(
             window_ns=window_ms * MS,
-            quota_mode=QuotaMode(quota),
+            turns=Turns(turns),
             quota_ns=quota_ms * MS,
             min_quota_ns=min(min_quota_ms, quota_ms) * MS,
             handover=Handover(handover),

@@ -109,7 +109,7 @@ class Status(msgspec.Struct):
     boot_id: int
     pid: int
     window_ms: int
-    quota_mode: str
+    turns: str
     quota_ms: int
     handover: str
     fail_policy: str

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from aliquot.tokens import TokenPolicy
+from aliquot.tokens import token_policy
 
 from .abi import MESSAGE_SIZE_BYTES, MessageType, Refusal
 from .engine import Engine, shares_of
@@ -46,7 +46,7 @@ class Server:
         self.settings = settings
         self.boot_id = int.from_bytes(os.urandom(8), "little") | 1
         self.events = EventRing(settings.events_kept)
-        self.engine = Engine(TokenPolicy(settings.tokens), self.events.emit)
+        self.engine = Engine(token_policy(settings.tokens), self.events.emit)
         self.selector = selectors.EpollSelector()
         self.housekeepers: list[Callable[[int], None]] = []
         self._protocol = Protocol(self.engine, self.boot_id)

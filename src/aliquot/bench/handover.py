@@ -41,7 +41,7 @@ def handover_case(emulate: str | None, tenants: int, quota_ms: int, seconds: flo
     """
     memory_mib = 512 if tenants > 8 else 1024
     with (
-        scene(emulate, quota="fixed", quota_ms=quota_ms) as stage,
+        scene(emulate, turns="kubeshare", quota_ms=quota_ms) as stage,
         as_file(files("aliquot.bench").joinpath(SPIN_PTX)) as ptx,
     ):
         paths = {Tenant(f"t{number}"): stage.directory / f"turns-{number}" for number in range(tenants)}

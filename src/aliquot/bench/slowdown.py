@@ -80,7 +80,7 @@ def _two(stage: Scene, kernel_us: int, seconds: float) -> tuple[float, float]:
 
 def quota_case(emulate: str | None, alone: float, quota_ms: int, seconds: float) -> dict[str, Any]:
     """Two tenants with kernels of 2 ms at one quota, against the lone rate under the hook."""
-    with scene(emulate, quota="fixed", quota_ms=quota_ms) as stage:
+    with scene(emulate, turns="kubeshare", quota_ms=quota_ms) as stage:
         together, _ = _two(stage, QUOTA_KERNEL_US, seconds)
     return {"quota_ms": quota_ms, "slowdown_percent": round(slowdown_percent(alone, together), 2)}
 

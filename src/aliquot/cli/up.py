@@ -38,9 +38,10 @@ class PortTaken(AliquotError):
 @click.option("--metrics-port", type=click.IntRange(1, 65535), metavar="PORT", help="Serve Prometheus metrics here.")
 @click.option("--window", "window_s", type=click.FloatRange(0.5, 600), default=10.0, show_default=True,
               metavar="SECONDS", help="Time over which shares are kept.")  # fmt: skip
-@click.option("--quota", type=click.Choice(["dynamic", "fixed"]), default="dynamic", show_default=True,
-              help="How long a grant is: by measured bursts, or always --quota-ms.")  # fmt: skip
-@click.option("--quota-ms", type=click.IntRange(1, 10_000), default=100, show_default=True, help="The fixed quota.")
+@click.option("--turns", type=click.Choice(["fluid", "kubeshare", "gemini"]), default="fluid", show_default=True,
+              help="Whose turn it is: the farthest behind a fluid, or as in those papers.")  # fmt: skip
+@click.option("--quota-ms", type=click.IntRange(1, 10_000), default=100, show_default=True,
+              help="The longest turn while others wait; with kubeshare every turn.")  # fmt: skip
 @click.option("--handover", type=click.Choice(["auto", "drain", "overlap"]), default="auto", show_default=True,
               help="Whether the next tenant waits for the last one's running kernels.")  # fmt: skip
 @click.option("--fail-policy", type=click.Choice(["pace", "open", "closed"]), default="pace", show_default=True,
@@ -59,7 +60,7 @@ def up(
     web: bool,
     metrics_port: int | None,
     window_s: float,
-    quota: str,
+    turns: str,
     quota_ms: int,
     handover: str,
     fail_policy: str,
@@ -94,7 +95,7 @@ def up(
             raise AliquotError(f"an engine is up at {runtime.root} already; use it, or end it first")
         engine = Engine.start(
             emulate, runtime_dir=runtime.root, state_dir=state_dir or default_state_dir(),
-            policy=policy or DEFAULT_POLICY, window_ms=int(window_s * 1000), quota=quota, quota_ms=quota_ms,
+            policy=policy or DEFAULT_POLICY, window_ms=int(window_s * 1000), turns=turns, quota_ms=quota_ms,
             handover=handover, fail_policy=fail_policy, metrics_port=metrics_port,
             only_gpus=only_gpus or "", not_gpus=not_gpus or "",
         )  # fmt: skip

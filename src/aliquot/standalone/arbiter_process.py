@@ -39,7 +39,7 @@ class ArbiterOptions:
     """What the arbiter is started with; see `python -m aliquot.arbiter --help`."""
 
     window_ms: int = 10_000
-    quota: str = "dynamic"
+    turns: str = "fluid"
     quota_ms: int = 100
     min_quota_ms: int = 20
     handover: str = "auto"
@@ -49,7 +49,7 @@ class ArbiterOptions:
     def argv(self, runtime: Path, libnvml: Path | None) -> list[str]:
         """The command line."""
         argv = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(runtime)]
-        argv += ["--window-ms", str(self.window_ms), "--quota", self.quota, "--quota-ms", str(self.quota_ms)]
+        argv += ["--window-ms", str(self.window_ms), "--turns", self.turns, "--quota-ms", str(self.quota_ms)]
         argv += ["--min-quota-ms", str(self.min_quota_ms), "--handover", self.handover]
         argv += ["--fail-policy", self.fail_policy]
         if libnvml is not None:

@@ -8,12 +8,13 @@ from .actions import (
     Grant,
     Handover,
     QuotaEstimate,
-    QuotaMode,
     Renew,
     Revoke,
     Share,
     TokenConfig,
+    Turns,
 )
+from .fluid_turns import FluidPolicy
 from .policy import TokenPolicy, UnknownTenant
 from .window import ChargeWindow, LimitBucket
 
@@ -23,15 +24,22 @@ __all__ = [
     "Account",
     "Action",
     "ChargeWindow",
+    "FluidPolicy",
     "Grant",
     "Handover",
     "LimitBucket",
     "QuotaEstimate",
-    "QuotaMode",
     "Renew",
     "Revoke",
     "Share",
     "TokenConfig",
     "TokenPolicy",
+    "Turns",
     "UnknownTenant",
+    "token_policy",
 ]
+
+
+def token_policy(config: TokenConfig) -> TokenPolicy:
+    """The policy that a configuration names."""
+    return (FluidPolicy if config.turns is Turns.FLUID else TokenPolicy)(config)

@@ -14,6 +14,7 @@ before it came.
 from __future__ import annotations
 
 from .actions import Share, TokenConfig
+from .lag import Lag
 from .promise import PromiseBalance
 from .residual import Residuals
 from .window import ChargeWindow, LimitBucket
@@ -34,7 +35,7 @@ class Account:
         self.since_ns: int | None = None
         self.window = ChargeWindow(config.window_ns)
         self.residuals = Residuals()
-        self.promise = PromiseBalance(share.request_milli, config.window_ns, now_ns)
+        self.promise: PromiseBalance | Lag = PromiseBalance(share.request_milli, config.window_ns, now_ns)
         resume = max(config.min_quota_ns, config.quota_ns // 2)
         self.bucket = LimitBucket(
             share.limit_milli,

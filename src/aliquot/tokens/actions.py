@@ -18,11 +18,12 @@ class Handover(StrEnum):
     AUTO = "auto"  # drain for a little longer than the tenant's work usually takes to end, then overlap
 
 
-class QuotaMode(StrEnum):
-    """How long a grant is."""
+class Turns(StrEnum):
+    """Whose turn it is, and how long a turn is."""
 
-    DYNAMIC = "dynamic"  # follows the tenant's bursts (Gemini)
-    FIXED = "fixed"  # the same for everybody (KubeShare)
+    FLUID = "fluid"  # whoever is farthest behind the fluid, until another is by a quantum
+    KUBESHARE = "kubeshare"  # the three steps over a sliding window, turns of one length (HPDC'20)
+    GEMINI = "gemini"  # the same order, turns as long as the tenant's bursts (TCC'21)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class TokenConfig:
     """The policy's settings; all times in nanoseconds."""
 
     window_ns: int = 10 * SECOND
-    quota_mode: QuotaMode = QuotaMode.DYNAMIC
+    turns: Turns = Turns.FLUID
     quota_ns: int = 100 * MS
     min_quota_ns: int = 20 * MS
     handover: Handover = Handover.AUTO
@@ -121,7 +122,7 @@ class QuotaEstimate:
     def learn(self, burst_ns: int) -> None:
         """Take a measured burst into account; zero means nothing was measured."""
         config = self.config
-        if burst_ns <= 0 or config.quota_mode is QuotaMode.FIXED:
+        if burst_ns <= 0 or config.turns is Turns.KUBESHARE:
             return
         ceiling = min(config.window_ns * self.limit_milli // 1000, max(config.quota_ns, config.window_ns // 20))
         ceiling = max(config.min_quota_ns, ceiling)

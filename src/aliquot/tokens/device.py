@@ -21,6 +21,7 @@ class Hold:
         "quota_ns",
         "shortened",
         "stopped",
+        "told_ns",
     )
 
     def __init__(self, gpus: tuple[str, ...], quota_ns: int, start_ns: int, deadline_ns: int) -> None:
@@ -29,6 +30,7 @@ class Hold:
         self.quota_ns = quota_ns
         self.period_start_ns = start_ns
         self.deadline_ns = deadline_ns
+        self.told_ns = deadline_ns  # what the tenant knows; it may be asked to end before
         self.lent = False  # renewed while nobody waited: nobody's turn, so a waiter may end it early
         self.shortened = False
         self.stopped = False

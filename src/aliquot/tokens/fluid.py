@@ -1,12 +1,13 @@
-"""What each tenant of a GPU would get if the GPU could be divided like a fluid: requests first, the rest up to limits.
+"""What each tenant would get if GPUs could be divided like a fluid: requests first, the rest levelled up to limits.
 
-Whoever wants the GPU gets its request; what is left is levelled up, the lowest first, to the limits. The rates change
-only when a tenant begins or ceases to want the GPU.
+Whoever wants its GPUs gets its request; what is left is levelled up, the lowest first, until a limit is reached or a
+GPU is full. A tenant of several GPUs has one rate on all of them, for it is granted all or none. The rates change only
+when a tenant begins or ceases to want its GPUs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 from .actions import Share
@@ -15,24 +16,32 @@ WHOLE: Final = 1_000_000
 """The rate of a whole GPU: rates are in millionths."""
 
 
-def rates(shares: Sequence[Share]) -> list[int]:
-    """The rate of each, in millionths of the GPU, rounded down; [n]. Requests above the GPU are scaled to it."""
-    requests = sum(share.request_milli for share in shares)
-    if requests >= 1000:
-        return [share.request_milli * WHOLE // requests for share in shares]
-    if sum(share.limit_milli for share in shares) <= 1000:
-        return [share.limit_milli * 1000 for share in shares]
-    level = _level(shares)
-    return [min(max(level, share.request_milli * 1000), share.limit_milli * 1000) for share in shares]
-
-
-def _level(shares: Sequence[Share]) -> int:
-    """How high the lowest are filled, in millionths: rates are this, but no less than requests, no more than limits."""
-    marks = sorted({share.request_milli for share in shares} | {share.limit_milli for share in shares})
-    below = max(mark for mark in marks if _filled(shares, mark) <= 1000)
-    rising = sum(share.request_milli <= below < share.limit_milli for share in shares)
-    return below * 1000 + ((1000 - _filled(shares, below)) * 1000 // rising if rising else 0)
-
-
-def _filled(shares: Sequence[Share], level_milli: int) -> int:
-    return sum(min(max(level_milli, share.request_milli), share.limit_milli) for share in shares)
+def rates(shares: Sequence[Share], gpus: Sequence[Sequence[Hashable]]) -> list[int]:
+    """The rate of each tenant on its GPUs, in millionths, rounded down; [n]. Requests that do not fit are scaled."""
+    rate = [share.request_milli * 1000 for share in shares]
+    used: dict[Hashable, int] = {}
+    for place, mine in zip(rate, gpus, strict=True):
+        for gpu in mine:
+            used[gpu] = used.get(gpu, 0) + place
+    if any(total > WHOLE for total in used.values()):
+        rate = [r * WHOLE // max(WHOLE, *(used[gpu] for gpu in mine)) for r, mine in zip(rate, gpus, strict=True)]
+        return rate
+    free = {gpu: WHOLE - total for gpu, total in used.items()}
+    limits = [share.limit_milli * 1000 for share in shares]
+    rising = [i for i in range(len(shares)) if rate[i] < limits[i]]
+    while rising:
+        lowest = min(rate[i] for i in rising)
+        low = [i for i in rising if rate[i] == lowest]
+        count: dict[Hashable, int] = {}
+        for i in low:
+            for gpu in gpus[i]:
+                count[gpu] = count.get(gpu, 0) + 1
+        steps = [limits[i] - lowest for i in low] + [rate[i] - lowest for i in rising if rate[i] > lowest]
+        step = min([*steps, *(free[gpu] // n for gpu, n in count.items())])
+        for i in low:
+            rate[i] += step
+        for gpu, n in count.items():
+            free[gpu] -= n * step
+        full = {gpu for gpu, n in count.items() if free[gpu] < n}
+        rising = [i for i in rising if rate[i] < limits[i] and (i not in low or full.isdisjoint(gpus[i]))]
+    return rate

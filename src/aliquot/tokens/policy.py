@@ -48,7 +48,7 @@ class TokenPolicy:
         self._ordinal += 1
         accounts = {}
         for gpu in sorted(shares):
-            accounts[gpu] = Account(gpu, shares[gpu], self._ordinal, self.config, now_ns)
+            accounts[gpu] = self._new_account(gpu, shares[gpu], now_ns)
             device = self._devices.setdefault(gpu, Device(gpu, now_ns))
             device.members[name] = accounts[gpu]
         limit = min(share.limit_milli for share in shares.values())
@@ -178,6 +178,12 @@ class TokenPolicy:
         """Take over what a journal says was charged in the window before now, and what is owed."""
         self.account(name, gpu).restore(used_ns, debt_ns, total_ns, now_ns)
 
+    def _new_account(self, gpu: str, share: Share, now_ns: int) -> Account:
+        return Account(gpu, share, self._ordinal, self.config, now_ns)
+
+    def _least_quota(self) -> int:
+        return self.config.min_quota_ns
+
     def _tenant(self, name: str) -> Tenant:
         try:
             return self._tenants[name]
@@ -296,7 +302,7 @@ class TokenPolicy:
         quota = self._bounded_quota(tenant, now_ns)
         if hold.stopped or now_ns + quota <= hold.deadline_ns + self.config.min_quota_ns // 2:
             return False
-        hold.quota_ns, hold.deadline_ns = quota, now_ns + quota
+        hold.quota_ns, hold.deadline_ns, hold.told_ns = quota, now_ns + quota, now_ns + quota
         hold.period_start_ns, hold.lent, hold.shortened, hold.ended_ns = now_ns, lent, False, None
         self._begin(tenant, now_ns)
         actions.append(Renew(tenant.name, hold.gpus, quota, hold.deadline_ns))
@@ -368,7 +374,7 @@ class TokenPolicy:
         return ended_ns + min(self._tenants[name].patience_ns(), config.drain_timeout_ns)
 
     def _grant(self, tenant: Tenant, now_ns: int, actions: list[Action]) -> None:
-        quota = max(self._bounded_quota(tenant, now_ns), self.config.min_quota_ns)
+        quota = max(self._bounded_quota(tenant, now_ns), self._least_quota())
         self._begin(tenant, now_ns)
         tenant.resumes = 0
         self._enter(tenant, quota, now_ns, actions)
@@ -386,8 +392,8 @@ class TokenPolicy:
         wakes: list[int] = []
         for tenant in self._tenants.values():
             if tenant.hold is not None:
-                lead = tenant.hold.deadline_ns - self._lead(tenant.hold)
-                wakes.append(lead if lead > now_ns else tenant.hold.deadline_ns)
+                lead = tenant.hold.told_ns - self._lead(tenant.hold)
+                wakes += [lead, tenant.hold.deadline_ns]
             elif tenant.wanting_since_ns is not None:
                 wakes += tenant.wakes_ns(now_ns)
                 if len(tenant.accounts) > 1:

@@ -44,7 +44,8 @@ def fluid_of(shares: Mapping[str, Share], phases: Phases, seconds: int) -> dict[
             wants[name] = any(begin <= step * STEP_NS < end for begin, end in phases[name])
         if changed:
             busy = [name for name in shares if wants[name]]
-            rate = dict.fromkeys(shares, 0) | dict(zip(busy, rates([shares[n] for n in busy]), strict=True))
+            of_busy = rates([shares[n] for n in busy], [["g"]] * len(busy))
+            rate = dict.fromkeys(shares, 0) | dict(zip(busy, of_busy, strict=True))
         for name in shares:
             given[name].append(given[name][-1] + rate[name] * STEP_NS // WHOLE)
     return given

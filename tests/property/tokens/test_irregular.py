@@ -50,12 +50,12 @@ def play(phases: dict[str, list[tuple[int, int]]]) -> Outcome:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_tenants_that_rest_get_what_the_fluid_gives(seed: int):
-    """Whoever works and rests gets its request for the time it wants the GPU, and nearly what the fluid gives."""
+    """In every window each gets its request for the time it wants the GPU, and what the fluid gives to two points."""
     found = play(random_phases(seed, "abc", SECONDS))
     assert found.kept.min() > -0.02
     assert found.over.max() < 0.02
-    assert float(np.percentile(abs(found.off), 95)) < 0.05
-    assert abs(found.off).max() < 0.08
+    assert float(np.percentile(abs(found.off), 95)) < 0.01
+    assert abs(found.off).max() < 0.02
 
 
 def test_sleeping_saves_up_no_turns():
@@ -63,5 +63,5 @@ def test_sleeping_saves_up_no_turns():
     naps = [(at * SECOND, (at + 2) * SECOND) for at in range(0, SECONDS, 4)]
     always = [(0, SECONDS * SECOND)]
     found = play({"a": always, "b": naps, "c": always})
-    assert abs(found.off).max() < 0.08
+    assert abs(found.off).max() < 0.02
     assert found.kept.min() > -0.02

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from virtual import VirtualNode, shares_between
 
-from aliquot.tokens import MS, SECOND, Grant, Handover, QuotaMode, Renew, Revoke, TokenConfig
+from aliquot.tokens import MS, SECOND, Grant, Handover, Renew, Revoke, TokenConfig, Turns
 
 QUICK = settings(
     max_examples=15,
@@ -207,7 +207,7 @@ def test_kernels_of_any_length_leave_the_neighbour_its_request(request_milli, ke
 @pytest.mark.parametrize("minutes", [10, pytest.param(60, marks=pytest.mark.slow)])
 def test_simulated_hour_of_32_tenants_takes_seconds(minutes):
     """An hour with 32 greedy tenants is simulated in seconds, each near its request."""
-    node = VirtualNode(TokenConfig(quota_mode=QuotaMode.FIXED), keep_log=False)
+    node = VirtualNode(TokenConfig(turns=Turns.KUBESHARE), keep_log=False)
     for index in range(32):
         node.tenant(f"t{index:02}", 31, 1000)
     began = time.perf_counter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from aliquot.tokens import MS, Grant, Renew, Revoke, Share, TokenConfig, TokenPolicy
+from aliquot.tokens import MS, Grant, Renew, Revoke, Share, TokenConfig, token_policy
 
 
 @dataclass
@@ -35,7 +35,7 @@ class VirtualNode:
     keep_log: bool = True
 
     def __post_init__(self) -> None:
-        self.policy = TokenPolicy(self.config)
+        self.policy = token_policy(self.config)
         self.now = 0
         self.log: list[tuple[int, object]] = []
         self.tenants: dict[str, VirtualTenant] = {}

@@ -8,12 +8,12 @@ from aliquot.tokens import (
     Grant,
     Handover,
     QuotaEstimate,
-    QuotaMode,
     Renew,
     Revoke,
     Share,
     TokenConfig,
     TokenPolicy,
+    Turns,
     UnknownTenant,
 )
 
@@ -211,7 +211,7 @@ def test_dynamic_quota_stays_below_limit_and_a_twentieth_of_the_window():
 
 def test_fixed_quota_does_not_learn():
     """Under the fixed quota a burst changes nothing."""
-    estimate = QuotaEstimate(TokenConfig(quota_mode=QuotaMode.FIXED), 1000)
+    estimate = QuotaEstimate(TokenConfig(turns=Turns.KUBESHARE), 1000)
     estimate.learn(10 * MS)
     assert estimate.current_ns() == 100 * MS
 

@@ -26,7 +26,7 @@ from aliquot.sim.papers.virtual_gpu import VirtualGpu
 from aliquot.sim.parallel import run_all
 from aliquot.sim.policies import made
 from aliquot.sim.workloads.generated import KUBESHARE_BASE_PER_MIN, KubeShareJobs, kubeshare
-from aliquot.tokens import MS, SECOND, QuotaMode, TokenConfig
+from aliquot.tokens import MS, SECOND, TokenConfig, Turns
 
 CLUSTER: Final = "v100x4*8"
 RUNS: Final = 5
@@ -74,7 +74,7 @@ def fig7(handover_us: int = 100) -> list[dict[str, Any]]:
         seen = {}
         for cost_us in (handover_us, 3000):
             config = TokenConfig(
-                quota_mode=QuotaMode.FIXED,
+                turns=Turns.KUBESHARE,
                 quota_ns=quota_ms * MS,
                 min_quota_ns=min(20, quota_ms) * MS,
                 window_ns=10 * SECOND,

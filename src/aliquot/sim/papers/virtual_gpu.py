@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from aliquot.tokens import Action, Grant, Revoke, Share, TokenConfig, TokenPolicy
+from aliquot.tokens import Action, Grant, Revoke, Share, TokenConfig, token_policy
 
 
 @dataclass
@@ -29,7 +29,7 @@ class VirtualGpu:
     GPU = "gpu0"
 
     def __init__(self, config: TokenConfig, *, notice_ns: int = 50_000, launch_ns: int = 50_000) -> None:
-        self.policy = TokenPolicy(config)
+        self.policy = token_policy(config)
         self.tenants: dict[str, Tenant] = {}
         self.now_ns = 0
         self._notice_ns, self._launch_ns = notice_ns, launch_ns

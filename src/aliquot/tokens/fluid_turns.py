@@ -1,0 +1,214 @@
+"""Turns that follow the fluid: whoever is farthest behind it is next, and the turn changes when the gap is a quantum.
+
+    turn     a free GPU goes to the waiter that is owed most; one that woke from a rest counts as owed LEAD more until
+             a turn is taken from it
+    change   the holder's turn ends when the best waiter is owed a quantum more than it, never before SLICE
+    limit    a tenant whose rate is its limit runs down to a quantum ahead and waits until it is even; and nobody is
+             charged more than limit x window and SLACK in any window
+
+A quantum is the cost of a hand-over over the part of the GPU's time that hand-overs may take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from .account import Account, Rank
+from .actions import MS, Action, Renew, Share, TokenConfig
+from .device import Hold
+from .fluid import WHOLE
+from .lag import Flow, Lag
+from .policy import TokenPolicy
+from .tenant import Tenant
+
+QUANTUM_NS: Final = 30 * MS
+"""A hand-over of 0.3 ms, as measured on the emulated driver, over one part in a hundred."""
+SLICE_NS: Final = 2 * MS
+LEAD_PART: Final = 100
+"""The lead of a tenant that woke up is this part of a window."""
+SLACK_PART: Final = 500
+"""What may be charged beyond limit x window, as a part of the window."""
+LOOK_NS: Final = MS // 10
+"""The least time to the next look, so that rounding never makes the policy look again at once."""
+
+
+class FluidAccount(Account):
+    """The books of one tenant on one GPU, where what it is owed is its lag behind the fluid."""
+
+    __slots__ = ("blocked", "lag")
+
+    def __init__(
+        self, gpu: str, share: Share, ordinal: int, config: TokenConfig, now_ns: int, flow: Flow, tenant: list[Lag]
+    ) -> None:
+        super().__init__(gpu, share, ordinal, config, now_ns)
+        self.promise = self.lag = Lag(flow, share, tenant)
+        self.blocked = False  # it has run a quantum ahead of its limit
+
+    def restore(self, used_ns: int, debt_ns: int, total_ns: int, now_ns: int) -> None:
+        """Take over what was charged in the window before now, and how far it was ahead of the fluid."""
+        super().restore(used_ns, 0, total_ns, now_ns)
+        self.lag.owe(debt_ns)
+
+    def room_ns(self, now_ns: int) -> int:
+        """What the limit leaves of the window."""
+        window = self.config.window_ns
+        return self.share.limit_milli * window // 1000 + window // SLACK_PART - self.window.used_ns(now_ns)
+
+    def open_at_ns(self, now_ns: int) -> int:
+        """When the limit allows the next grant, as far as is known now; now or earlier means at once."""
+        if self.share.limit_milli >= 1000:
+            return now_ns
+        opens = now_ns
+        behind = self.lag.owed_ns(now_ns)
+        if self.blocked and behind < 0 and self.lag.is_held_by_its_limit:
+            opens += max(LOOK_NS, -behind * WHOLE // self.lag.rate)
+        return opens if self.room_ns(now_ns) > 0 else max(opens, now_ns + self.config.window_ns // 1000)
+
+    def runway_ns(self, now_ns: int) -> int | None:
+        """How long a grant that starts now may last; None where there is no limit."""
+        if self.share.limit_milli >= 1000:
+            return None
+        room = self.room_ns(now_ns)
+        if not self.lag.is_held_by_its_limit:
+            return room
+        return min(room, (self.lag.owed_ns(now_ns) + QUANTUM_NS) * WHOLE // (WHOLE - self.lag.rate))
+
+    def rank(self, now_ns: int) -> Rank:
+        """Smaller goes first."""
+        lead = self.config.window_ns // LEAD_PART if self.lag.fresh else 0
+        return (0, -self.lag.owed_ns(now_ns) - lead, self.ordinal)
+
+
+class FluidPolicy(TokenPolicy):
+    """Turns that follow the fluid, on the mechanism of `TokenPolicy`."""
+
+    def __init__(self, config: TokenConfig | None = None) -> None:
+        super().__init__(config)
+        self._flows: dict[str, Flow] = {}
+        self._lags: dict[int, list[Lag]] = {}
+
+    def returned(self, name: str, now_ns: int, burst_ns: int = 0) -> None:
+        """The holder is idle and gives the token back: it rests from now on, unless it asks again at once."""
+        super().returned(name, now_ns, burst_ns)
+        tenant = self._tenant(name)
+        if tenant.wanting_since_ns is None:
+            for account in tenant.accounts.values():
+                _lag(account).idle(now_ns, at_once=True)
+
+    def remove_tenant(self, name: str, now_ns: int) -> None:
+        """Forget a tenant; what it holds is free at once."""
+        accounts = self._tenant(name).accounts
+        super().remove_tenant(name, now_ns)
+        for gpu, account in accounts.items():
+            _lag(account).go(now_ns)
+            self._lags.pop(account.ordinal, None)
+            if gpu not in self._devices:
+                del self._flows[gpu]
+
+    def tick(self, now_ns: int) -> list[Action]:
+        """What to do now, in order."""
+        for tenant in self._tenants.values():
+            if _is_idle(tenant):
+                for account in tenant.accounts.values():
+                    _lag(account).idle(now_ns)
+        return super().tick(now_ns)
+
+    def quota_ns(self, name: str) -> int:
+        """The longest turn: a turn that nobody ends is renewed."""
+        self._tenant(name)
+        return self.config.quota_ns
+
+    def _new_account(self, gpu: str, share: Share, now_ns: int) -> Account:
+        flow = self._flows.setdefault(gpu, Flow(now_ns))
+        tenant = self._lags.setdefault(self._ordinal, [])
+        return FluidAccount(gpu, share, self._ordinal, self.config, now_ns, flow, tenant)
+
+    def _bounded_quota(self, tenant: Tenant, now_ns: int) -> int:
+        return self.config.quota_ns  # how long it may go on unasked; what ends a turn before is in `_ends_ns`
+
+    def _least_quota(self) -> int:
+        return SLICE_NS
+
+    def _expire(
+        self, now_ns: int, candidates: list[Tenant], reserved: Mapping[str, str], actions: list[Action]
+    ) -> None:
+        """Renew who may go on, revoke whose turn is over."""
+        for tenant in self._tenants.values():
+            hold = tenant.hold
+            if hold is None:
+                continue
+            if hold.stopped:
+                ends = hold.deadline_ns
+            else:
+                rivals = [c for c in candidates if not hold.gpus_set.isdisjoint(c.accounts)]
+                ends = self._ends_ns(tenant, hold, rivals, reserved, now_ns)
+                if now_ns >= hold.told_ns - self._lead(hold) and ends > hold.told_ns:
+                    self._extend(tenant, hold, now_ns, actions)
+                hold.deadline_ns = min(hold.told_ns, ends)
+            if now_ns >= hold.deadline_ns:
+                self._end(tenant, hold, now_ns, actions)
+
+    def _ends_ns(
+        self, tenant: Tenant, hold: Hold, rivals: list[Tenant], reserved: Mapping[str, str], now_ns: int
+    ) -> int:
+        """When the turn ends as things stand; later than any deadline while nothing is in sight."""
+        if any(t.is_overdue(now_ns) for g in hold.gpus for n in self._devices[g].occupants if (t := self._tenants[n])):
+            return now_ns
+        if hold.ended_ns is not None and rivals:
+            return hold.told_ns  # resumed to finish what it began: for as long as it was told, and no longer
+        ends = [now_ns + 2 * self.config.quota_ns]
+        runway = tenant.runway_ns(now_ns)
+        if runway is not None:
+            ends.append(now_ns if runway <= 0 else now_ns + max(LOOK_NS, runway))
+        if not hold.gpus_set.isdisjoint(reserved):
+            ends.append(now_ns)
+        if rivals:
+            best = min(rivals, key=lambda rival: self._rank(rival, now_ns))
+            gap = self._rank(tenant, now_ns)[1] - self._rank(best, now_ns)[1]
+            ends.append(now_ns if gap >= QUANTUM_NS else now_ns + max(LOOK_NS, _closes_ns(tenant, best, gap)))
+        return max(min(ends), hold.period_start_ns + SLICE_NS)
+
+    def _extend(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
+        hold.quota_ns = self._bounded_quota(tenant, now_ns)
+        hold.told_ns = max(hold.told_ns, now_ns + hold.quota_ns)
+        hold.ended_ns = None
+        self._begin(tenant, now_ns)
+        actions.append(Renew(tenant.name, hold.gpus, hold.quota_ns, hold.told_ns))
+
+    def _end(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
+        for account in tenant.accounts.values():
+            assert isinstance(account, FluidAccount)
+            account.lag.fresh = False
+            account.blocked = account.lag.is_held_by_its_limit and account.lag.owed_ns(now_ns) <= -QUANTUM_NS
+        self._revoke(tenant, hold, now_ns, actions)
+
+    def _next_wake(self, now_ns: int) -> int | None:
+        wakes = [
+            at
+            for tenant in self._tenants.values()
+            for account in tenant.accounts.values()
+            if (at := _lag(account).leave_at_ns) is not None and at > now_ns
+        ]
+        wake = super()._next_wake(now_ns)
+        return min(wakes if wake is None else [*wakes, wake], default=None)
+
+
+def _lag(account: Account) -> Lag:
+    assert isinstance(account, FluidAccount)
+    return account.lag
+
+
+def _is_idle(tenant: Tenant) -> bool:
+    """Whether it neither wants a GPU nor has anything on one."""
+    return tenant.wanting_since_ns is None and tenant.hold is None and not tenant.residual and not tenant.drained
+
+
+def _closes_ns(holder: Tenant, waiter: Tenant, gap_ns: int) -> int:
+    """How long until the waiter is owed a quantum more than the holder: one earns, the other earns and pays."""
+    speed = max(
+        WHOLE + _lag(waiter.accounts[gpu]).rate - _lag(holder.accounts[gpu]).rate
+        for gpu in holder.accounts
+        if gpu in waiter.accounts
+    )
+    return (QUANTUM_NS - gap_ns) * WHOLE // max(speed, WHOLE // 100)

@@ -1,0 +1,208 @@
+"""What a tenant is owed on one GPU under the policy `fluid`: how far it is behind the fluid.
+
+Every tenant that wants the GPU earns at its rate of the fluid and pays for the time it occupies. A tenant that rests
+earns nothing. One that is ahead when it comes to rest stays among those that want the GPU until it is not, for in the
+fluid its work would still run: else a rest would wipe out what it had too much. What comes or goes with a tenant is
+borne by the others in proportion to their rates, so what all are owed adds up to nothing but idle time.
+
+Source: EEVDF (Stoica and Abdel-Wahab, 1995) with the rates of the fluid as weights; lag kept over a rest and the late
+leave are those of Linux 6.12. Held in millionths of a nanosecond.
+"""
+
+from __future__ import annotations
+
+from .actions import MS, SECOND, Share
+from .fluid import WHOLE, rates
+
+KEPT_NS = 1 * SECOND
+"""What a tenant that rests keeps at most of what it is owed."""
+GRACE_NS = 2 * MS
+"""How long after a turn was taken from it a tenant may say that it wants more, before it counts as resting."""
+LEAST_NS = 1 * MS
+CACHED = 64
+"""Sets of busy tenants whose rates are kept."""
+
+
+class Flow:
+    """The fluid of one GPU: who wants it, at which rates."""
+
+    __slots__ = ("_at_ns", "_cache", "busy")
+
+    def __init__(self, now_ns: int) -> None:
+        self.busy: dict[Lag, int] = {}
+        self._at_ns = now_ns
+        self._cache: dict[tuple[Lag, ...], list[int]] = {}
+
+    def accrue(self, now_ns: int) -> None:
+        """Let everybody that wants the GPU earn up to now."""
+        span = now_ns - self._at_ns
+        if span > 0:
+            self._at_ns = now_ns
+            for lag, rate in self.busy.items():
+                lag.level += rate * span
+
+    def skip(self, now_ns: int) -> None:
+        """Let time pass in which nobody earns."""
+        self._at_ns = now_ns
+
+    def join(self, lag: Lag, now_ns: int) -> None:
+        """A tenant begins to want the GPU; the others bear what it is owed."""
+        self._share_out(-lag.level)
+        self.busy[lag] = 0
+        self._solve(now_ns)
+
+    def leave(self, lag: Lag, now_ns: int) -> None:
+        """A tenant wants the GPU no more; the others get what it is owed."""
+        linked = self._linked()
+        for flow in linked:
+            flow.accrue(now_ns)
+        del self.busy[lag]
+        for flow in linked:
+            flow._solve(now_ns)
+        self._share_out(lag.level)
+
+    def _solve(self, now_ns: int) -> None:
+        """Find the rates of all GPUs that share a tenant with this one, directly or over others."""
+        linked = self._linked()
+        key = tuple(lag for flow in linked for lag in flow.busy)
+        found = self._cache.get(key)
+        if found is None:
+            tenants: dict[int, list[Lag]] = {}
+            for lag in key:
+                tenants.setdefault(id(lag.tenant), []).append(lag)
+            lags = list(tenants.values())
+            of_tenant = rates([_least(mine) for mine in lags], [[lag.flow for lag in mine] for mine in lags])
+            rate = {lag: r for mine, r in zip(lags, of_tenant, strict=True) for lag in mine}
+            if len(self._cache) >= CACHED:
+                self._cache.clear()
+            found = self._cache[key] = [rate[lag] for lag in key]
+        for flow in linked:
+            flow.accrue(now_ns)
+        for lag, of_lag in zip(key, found, strict=True):
+            lag.flow.busy[lag] = of_lag
+
+    def _linked(self) -> list[Flow]:
+        linked, seen = [self], {id(self)}
+        for flow in linked:
+            for lag in flow.busy:
+                for other in lag.tenant:
+                    if id(other.flow) not in seen and other in other.flow.busy:
+                        seen.add(id(other.flow))
+                        linked.append(other.flow)
+        return linked
+
+    def _share_out(self, amount: int) -> None:
+        total = sum(self.busy.values())
+        if not total:
+            return
+        left = amount
+        for lag, rate in self.busy.items():
+            part = amount * rate // total
+            lag.level += part
+            left -= part
+        next(iter(self.busy)).level += left
+
+
+def _least(lags: list[Lag]) -> Share:
+    """One share of a tenant for all of its GPUs, which it is granted together."""
+    limit = min(lag.share.limit_milli for lag in lags)
+    return Share(min(limit, *(lag.share.request_milli for lag in lags)), limit)
+
+
+class Lag:
+    """One tenant's place in the fluid of one GPU; `tenant` are its lags on all of its GPUs."""
+
+    __slots__ = ("_idle_ns", "_rested", "flow", "fresh", "leave_at_ns", "level", "share", "tenant", "waiting")
+
+    def __init__(self, flow: Flow, share: Share, tenant: list[Lag]) -> None:
+        self.flow = flow
+        self.share = share
+        self.tenant = tenant
+        tenant.append(self)
+        self.level = 0
+        self.waiting = False
+        self.fresh = False  # it woke from a rest, and no turn was taken from it since
+        self.leave_at_ns: int | None = None  # when to look again whether it leaves
+        self._idle_ns: int | None = None
+        self._rested = True
+
+    @property
+    def rate(self) -> int:
+        """What it earns, in millionths of the GPU; 0 at rest."""
+        return self.flow.busy.get(self, 0)
+
+    @property
+    def is_held_by_its_limit(self) -> bool:
+        """Whether the fluid itself gives it all that its limit allows, and no more."""
+        return self.share.limit_milli < 1000 and self.rate >= self.share.limit_milli * 1000
+
+    def owed_ns(self, now_ns: int) -> int:
+        """How far it is behind the fluid; negative ahead of it."""
+        self.flow.accrue(now_ns)
+        return self.level // WHOLE
+
+    def debt_ns(self, now_ns: int) -> int:
+        """How far it is ahead of the fluid; negative behind."""
+        return -self.owed_ns(now_ns)
+
+    def wait(self, now_ns: int) -> None:
+        """It wants the GPU."""
+        self.flow.accrue(now_ns)
+        self.waiting = True
+        self._idle_ns = self.leave_at_ns = None
+        if self not in self.flow.busy:
+            self.level = min(self.level, KEPT_NS * WHOLE)
+            self.flow.join(self, now_ns)
+        if self._rested:
+            self._rested, self.fresh = False, True
+
+    def begin(self, now_ns: int) -> None:
+        """It holds the GPU; it goes on earning."""
+        self.flow.accrue(now_ns)
+        self.waiting = False
+
+    def rest(self, now_ns: int) -> None:
+        """It asks for nothing; whether that is a rest, `idle` finds out."""
+        self.begin(now_ns)
+
+    def idle(self, now_ns: int, *, at_once: bool = False) -> None:
+        """It neither wants nor occupies the GPU; after a moment, and once it is not ahead, it leaves the fluid."""
+        if self not in self.flow.busy:
+            return
+        if self._idle_ns is None or at_once:
+            self._idle_ns = now_ns - GRACE_NS if at_once else now_ns
+        ready_ns = self._idle_ns + GRACE_NS
+        if now_ns < ready_ns:
+            self.leave_at_ns = ready_ns
+            return
+        self._rested, self.fresh = True, False
+        ahead = -self.owed_ns(now_ns)
+        if ahead > LEAST_NS // 1000:
+            self.leave_at_ns = now_ns + max(LEAST_NS, ahead * WHOLE // max(self.rate, WHOLE // 50))
+        else:
+            self.go(now_ns)
+
+    def go(self, now_ns: int) -> None:
+        """Leave the fluid now."""
+        self.flow.accrue(now_ns)
+        self.leave_at_ns = self._idle_ns = None
+        self.waiting, self._rested = False, True
+        if self in self.flow.busy:
+            self.flow.leave(self, now_ns)
+
+    def charge(self, end_ns: int, amount_ns: int, *, overrun: bool) -> None:
+        """It was on the GPU until `end_ns` and pays `amount_ns` for it, within its turn or past its end."""
+        self.flow.accrue(end_ns)
+        self.level -= amount_ns * WHOLE
+
+    def owe(self, debt_ns: int) -> None:
+        """What it was ahead by, read from a journal; negative behind."""
+        self.level -= debt_ns * WHOLE
+
+    def skip(self, now_ns: int) -> None:
+        """Let time pass in which nothing becomes due."""
+        self.flow.skip(now_ns)
+
+    def reset(self, now_ns: int) -> None:
+        """It has been away for a whole window. What it is owed is bounded already, and what it owes stays."""
+        self.flow.accrue(now_ns)
