@@ -27,8 +27,6 @@ SHAPES_MIB = 2048
 def memory_limit(kind: str, step_mib: int) -> dict[str, Any]:
     """A framework is refused at its limit, not before and not after, in truth too, and goes on afterwards."""
     need({"expandable": "torch"}.get(kind, kind))
-    if EMULATE:
-        raise Missing("the emulated driver does not compute")
     limit_mib = 4096
     with engine() as (running, folder):
         out, full = folder / "out.json", folder / "full"
@@ -42,7 +40,7 @@ def memory_limit(kind: str, step_mib: int) -> dict[str, Any]:
     assert told["allocated_mib"] <= limit_mib, f"{kind} got {told['allocated_mib']} MiB of {limit_mib}"
     # A context and a framework's libraries take their part of the limit.
     assert told["allocated_mib"] >= limit_mib * 0.6, f"{kind} was refused at {told['allocated_mib']} MiB already"
-    assert told["works_after"], f"{kind} could not go on after the refusal"
+    assert told["works_after"] or EMULATE, f"{kind} could not go on after the refusal"
     assert held_mib is None or held_mib <= limit_mib, f"{kind} holds {held_mib} MiB in truth, {limit_mib} are allowed"
     return {**told, "held_mib": held_mib, "limit_mib": limit_mib}
 
