@@ -1,0 +1,47 @@
+"""Real programs that work and rest, and what a fluid would give them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from irregular import STEP_NS, fluid_of, random_phases, windows
+
+from aliquot.tokens import SECOND, Share
+
+PROGRAM = Path(__file__).parent / "programs" / "phases.py"
+SHARES = {"a": Share(200, 500), "b": Share(300, 1000), "c": Share(500, 500)}
+SECONDS = 20
+WINDOW_NS = 5 * SECOND
+
+
+def test_programs_that_rest_get_what_the_fluid_gives(stage):
+    """Three programs busy at random complete what a fluid would give them, to a few points of every window of 5 s."""
+    scene = stage()
+    phases = random_phases(1, "abc", SECONDS)
+    clients = []
+    for name, share in SHARES.items():
+        folder = scene.tenant(name, share.request_milli, share.limit_milli)
+        argv = [sys.executable, str(PROGRAM), str(scene.directory / f"{name}.progress")]
+        argv += [f"{begin},{end}" for begin, end in phases[name]]
+        clients.append(scene.program(folder, argv, name, stdin=subprocess.PIPE))
+    for client in clients:
+        client.wait_ready()
+    start_ns = time.monotonic_ns() + SECOND // 10
+    for client in clients:
+        client.process.stdin.write(b"%d\n" % start_ns)
+        client.process.stdin.flush()
+    got: dict[str, list[int]] = {client.name: [] for client in clients}
+    for step in range(SECONDS * SECOND // STEP_NS + 1):
+        time.sleep(max(0, start_ns + step * STEP_NS - time.monotonic_ns()) / 1e9)
+        for client in clients:
+            got[client.name].append(client.totals.kernel_ns)
+    fluid = fluid_of(SHARES, phases, SECONDS)
+    done, due = (np.array([windows(sums[name], WINDOW_NS) for name in SHARES]) for sums in (got, fluid))
+    # A machine without a free core completes less of everything; whose part is whose does not depend on it.
+    off = np.abs(done - due * (done.sum(axis=0) / due.sum(axis=0)))
+    assert float(np.percentile(off, 95)) < 0.04, (done.mean(axis=1), due.mean(axis=1))
+    assert done.sum() > 0.7 * due.sum()
