@@ -57,7 +57,7 @@ class ProgressWriter:
         """Make the present counts visible."""
         now_ns = time.monotonic_ns()
         counts = (now_ns, self.ready_ns, self.launched, self.completed, self.kernel_ns, self.intervals)
-        _HEADER.pack_into(self._map, 0, *counts)
+        self._map[: _HEADER.size] = _HEADER.pack(*counts)  # pack_into clears first, which a reader may see
 
     def interval(self, asked_ns: int, launched_ns: int, ended_ns: int) -> None:
         """Remember one turn in the ring."""
