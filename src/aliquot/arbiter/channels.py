@@ -96,7 +96,7 @@ class Channel:
             self._add(request.tenant)
             self._say(Answer())
         elif request.op == "remove_tenant":
-            server.remove_tenant(request.name)
+            server.remove_tenant(request.name, end=request.end)
             self._owner.changed()
             self._say(Answer())
         else:

@@ -62,13 +62,13 @@ class ArbiterClient:
         """
         self._ask("admin.sock", Request("add_tenant", tenant=record))
 
-    def remove_tenant(self, name: str) -> None:
-        """Close a tenant with all its connections.
+    def remove_tenant(self, name: str, *, end: bool = False) -> None:
+        """Close a tenant with all its connections; `end` kills the processes that are still attached to a GPU.
 
         Raises:
             ArbiterError: no arbiter, or no such tenant.
         """
-        self._ask("admin.sock", Request("remove_tenant", name=name))
+        self._ask("admin.sock", Request("remove_tenant", name=name, end=end))
 
     def status(self) -> Status:
         """Everything at this moment.

@@ -176,14 +176,20 @@ class Engine:
             seat.waited_ns += waited
             seat.users = set(seat.wanting)
             seat.wanting.clear()
-        self._note_stopped({seat.gpu.uuid for seat in tenant.seats})
+        self.note_stopped(now_ns, {seat.gpu.uuid for seat in tenant.seats})
 
-    def _note_stopped(self, gpus: set[str]) -> None:
-        """Others go on without waiting for these seats; what a stopped process takes says nothing about kernels."""
+    def note_stopped(self, now_ns: int, gpus: set[str] | None = None) -> None:
+        """Find who is stopped where others go on without waiting for it: it cannot say when its work has ended.
+
+        What it takes says nothing about kernels, and it is not charged for being silent.
+        """
         for other in self.tenants.values():
             for seat in other.seats:
-                if seat.draining and not seat.stopped and seat.gpu.uuid in gpus:
-                    seat.stopped = any(is_stopped(process.pid) for process in seat.pending)
+                gpu = seat.gpu.uuid
+                passed_over = seat.draining and not seat.stopped and self.policy.holder(gpu) is not None
+                if passed_over and (gpus is None or gpu in gpus) and any(is_stopped(p.pid) for p in seat.pending):
+                    seat.stopped = True
+                    self.policy.stopped(other.name, gpu, now_ns)
 
     def _reopen(self, process: Process, seat: Seat, now_ns: int) -> None:
         """The process gave its part back while others of the tenant go on: a new epoch lets it in again."""

@@ -125,6 +125,7 @@ class Request(msgspec.Struct):
     tenant: TenantRecord | None = None
     name: str = ""
     follow: bool = False
+    end: bool = False
 
 
 class Answer(msgspec.Struct, omit_defaults=True):

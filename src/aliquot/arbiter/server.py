@@ -12,6 +12,7 @@ import gc
 import os
 import resource
 import selectors
+import signal
 import socket
 import struct
 import time
@@ -105,6 +106,7 @@ class Server:
                 self._hear(tenant)
         self._unheard.clear()
         self.engine.show_life(now_ns)
+        self.engine.note_stopped(now_ns)
         self.engine.release_stuck(now_ns, self.settings.tokens.drain_timeout_ns)
         for housekeeper in self.housekeepers:
             housekeeper(now_ns)
@@ -137,8 +139,8 @@ class Server:
         self._hear(tenant)
         self.events.emit("tenant-added", time.monotonic_ns(), tenant=record.name)
 
-    def remove_tenant(self, name: str) -> None:
-        """Close everything of the tenant.
+    def remove_tenant(self, name: str, *, end: bool = False) -> None:
+        """Close everything of the tenant; `end` kills its processes, which would else go on as without an arbiter.
 
         Raises:
             ValueError: there is no such tenant.
@@ -147,6 +149,9 @@ class Server:
         if tenant is None:
             raise ValueError(f"there is no tenant {name!r}")
         for process in list(tenant.processes):
+            if end and process.pidfd >= 0:
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(process.pidfd, signal.SIGKILL)
             self.drop(process, Refusal.GONE)
         self.engine.remove(tenant, time.monotonic_ns())
         self._close_tenant(tenant)

@@ -108,7 +108,7 @@ class SharedMemory:
         return self._descriptors >= MAX_DESCRIPTORS
 
     def leave(self, number: int, holder: Process) -> int:
-        """The process holds it no more; the bytes that nobody holds now."""
+        """The process holds it no more; the bytes that no process holds now."""
         shared = self.get(number, holder)
         if shared is None:
             return 0
@@ -118,7 +118,7 @@ class SharedMemory:
         return 0 if shared.holders else self._all.pop(number).bytes
 
     def leave_all(self, holder: Process) -> int:
-        """The process is gone; the bytes that nobody holds now."""
+        """The process is gone; the bytes that no process holds now."""
         for file, known in list(self._files.items()):
             self._keep(file, [each for each in known if each.holder is not holder])
         left = [number for number, shared in self._all.items() if shared.holders == {holder}]

@@ -1,7 +1,7 @@
 """Which of a machine's GPUs are shared: those that were named, but for those that were excluded or are in MIG mode.
 
 A GPU is named by its index, its UUID, or its model as pods name models (`V100`, `a100-80gb`); several with commas
-between them. A name that no GPU answers to names nothing, since one list serves many nodes.
+between them. On a node a name that no GPU answers to names nothing, since one list serves many nodes.
 """
 
 from __future__ import annotations
@@ -40,6 +40,18 @@ def choose(gpus: Sequence[Gpu], *, only: str = "", excluded: str = "") -> Choice
         told = "; ".join(f"GPU {gpu.index} ({gpu.model}) {left_out[gpu.uuid]}" for gpu in gpus)
         raise NoGpuLeft(f"no GPU is left to share: {told}; name others, by index, UUID or model")
     return Choice(tuple(some(gpus, reasons.keys() - left_out.keys())), left_out)
+
+
+def check_named(gpus: Sequence[Gpu], names: str, option: str) -> None:
+    """Refuse a list in which a name is no GPU's, for one machine of which it was written.
+
+    Raises:
+        UserError: the first such name, and what there is.
+    """
+    for word in filter(None, (word.strip() for word in names.split(","))):
+        if not any(_named(gpu, word) for gpu in gpus):
+            here = ", ".join(f"{gpu.index} ({gpu.model}, {gpu.uuid})" for gpu in gpus)
+            raise UserError(f'{option} {names}: there is no GPU "{word}"; there are {here}')
 
 
 def some(gpus: Sequence[Gpu], uuids: Collection[str]) -> list[Gpu]:

@@ -216,7 +216,7 @@ class Engine:
             del self._seats[seat.name]
             # An arbiter that is just being restarted learns the tenants from us, and this one is not among them.
             with contextlib.suppress(ArbiterError, OSError):
-                self._admin.remove_tenant(seat.name)
+                self._admin.remove_tenant(seat.name, end=True)
             self.books.release(seat.name)
             seat.folder.remove()
 

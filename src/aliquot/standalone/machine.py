@@ -99,7 +99,7 @@ def find_machine(spec: str | None, directory: Path, *, only: str = "", excluded:
         NoDriver: no spec, and no driver that answers or no GPU behind it.
         NoGpuLeft: no GPU is left.
     """
-    from aliquot.driver.choice import choose
+    from aliquot.driver.choice import check_named, choose
 
     if spec:
         check_spec(spec)
@@ -110,6 +110,8 @@ def find_machine(spec: str | None, directory: Path, *, only: str = "", excluded:
         if not gpus:
             raise NoDriver("the NVIDIA driver shows no GPU. Try an emulated one: aliquot run --emulate h100 -- ...")
         found = Machine(driver.libcuda, driver.libnvml, gpus)
+    check_named(found.gpus, only, "--only-gpus")
+    check_named(found.gpus, excluded, "--not-gpus")
     return replace(found, gpus=list(choose(found.gpus, only=only, excluded=excluded).gpus))
 
 

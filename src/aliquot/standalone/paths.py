@@ -70,6 +70,12 @@ class RuntimeDir:
         if self.root.stat().st_uid != os.geteuid():
             raise RuntimeDirError(f"{self.root} belongs to another user; set ALIQUOT_RUNTIME_DIR to a folder of yours")
         self.root.chmod(0o700)
+        for file in (self.lock, self.engine_log, self.root / "arbiter.lock", self.root / "journal"):
+            if file.exists() and not file.is_file():
+                raise RuntimeDirError(f"{file} is no plain file; remove it, or set ALIQUOT_RUNTIME_DIR")
+        for folder in (self.emulated, self.tenants, self.logs):
+            if folder.exists() and not folder.is_dir():
+                raise RuntimeDirError(f"{folder} is no folder; remove it, or set ALIQUOT_RUNTIME_DIR")
 
     @property
     def engine_socket(self) -> Path:

@@ -3,7 +3,7 @@
     turn     a free GPU goes to the waiter that is owed most; one that woke from a rest counts as owed LEAD more until
              a turn is taken from it
     change   the holder's turn ends when the best waiter is owed a quantum more than it, never before SLICE
-    limit    a tenant whose rate is its limit runs down to a quantum ahead and waits until it is even; and nobody is
+    limit    a tenant whose rate is its limit runs down to a quantum ahead and waits until it is even; and none is
              charged more than limit x window and SLACK in any window
 
 A quantum is the cost of a hand-over over the part of the GPU's time that hand-overs may take.
@@ -115,7 +115,7 @@ class FluidPolicy(TokenPolicy):
         return super().tick(now_ns)
 
     def quota_ns(self, name: str) -> int:
-        """The longest turn: a turn that nobody ends is renewed."""
+        """The longest turn: a turn that nothing ends is renewed."""
         self._tenant(name)
         return self.config.quota_ns
 

@@ -42,7 +42,7 @@ class Flow:
                 lag.level += rate * span
 
     def skip(self, now_ns: int) -> None:
-        """Let time pass in which nobody earns."""
+        """Let time pass in which no tenant earns."""
         self._at_ns = now_ns
 
     def join(self, lag: Lag, now_ns: int) -> None:

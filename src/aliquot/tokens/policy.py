@@ -115,6 +115,12 @@ class TokenPolicy:
         if tenant.hold is not None and tenant.hold.ended_ns is not None and not tenant.outlived:
             self.stop(name, now_ns)
 
+    def stopped(self, name: str, gpu: str, now_ns: int) -> None:
+        """A process whose work was left here is stopped, and nobody waits for it: from now on it is not charged."""
+        if gpu in self._tenant(name).residual:
+            self._devices[gpu].settle(now_ns)
+            self._devices[gpu].leave(name)
+
     def dead(self, name: str, now_ns: int) -> None:
         """The tenant has no process left: charge to now, free its GPUs, forget what it wanted."""
         tenant = self._tenant(name)

@@ -53,3 +53,20 @@ def test_a_stopped_holder_delays_its_neighbour_by_fifty_milliseconds_however_oft
     assert max(granted for granted, _ in delays) < BEYOND_S + READ_S, delays
     assert sorted(first for _, first in delays)[2] < BEYOND_S + READ_S, delays
     assert [held.end(), neighbour.end()] == [0, 0]
+
+
+def test_a_stopped_tenant_is_charged_nothing_and_its_neighbour_keeps_its_limit(stage):
+    """While a process is stopped its neighbour gets its limit and no more, and afterwards it has its share at once."""
+    scene = stage()
+    held = scene.client("a", 300, 300, "sync").wait_ready()
+    neighbour = scene.client("b", 500, 500, "sync").wait_ready()
+    time.sleep(1)
+    stop_as_holder(scene, held)
+    time.sleep(0.5)
+    (beside_stopped,) = scene.shares([neighbour], 3)
+    held.process.send_signal(signal.SIGCONT)
+    time.sleep(0.3)
+    after = scene.shares([held, neighbour], 2)
+
+    assert beside_stopped < 0.56
+    assert after[0] > 0.2, after

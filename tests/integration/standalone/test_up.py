@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -349,7 +350,7 @@ def test_an_engine_out_of_descriptors_answers_again_when_some_are_free(up: Clust
 
 def test_gpus_that_are_left_out_take_no_tenants(aliquot_cli: Aliquot):
     """The engine shares the GPUs that are left, by their own indices; a list that leaves none is refused."""
-    refused = aliquot_cli("up", "--emulate", "v100x2", "--only-gpus", "H100", "--no-web")
+    refused = aliquot_cli("up", "--emulate", "v100x2", "--not-gpus", "0,1", "--no-web")
     assert (2, True) == (refused.returncode, "no GPU is left to share: GPU 0 (Tesla V100-SXM2-16GB)" in refused.stderr)
 
     with Engine.start(emulate="v100x4", not_gpus="0,2") as engine:
@@ -357,3 +358,33 @@ def test_gpus_that_are_left_out_take_no_tenants(aliquot_cli: Aliquot):
         with pytest.raises(AliquotError):
             engine.admit(TenantName("a"), GpuRequest(1000, gpu="0"))
         assert {gpu.uuid for gpu in engine.gpus} == set(engine.admit(TenantName("b"), GpuRequest(2000)).plan.uuids)
+
+
+def test_a_program_left_behind_by_a_run_ends_with_it(up: Cluster, tmp_path):
+    """What a run leaves in the background on the GPU is ended with its place, so no share is given twice."""
+    progress, pid_file = tmp_path / "p", tmp_path / "pid"
+    left = f"setsid {sys.executable} -m aliquot.bench.client steady --progress {progress}"
+    wait = f"while ! test -s {progress}; do sleep 0.1; done; sleep 1"
+    script = f"{left} >/dev/null 2>&1 & echo $! > {pid_file}; {wait}"
+    assert 0 == up.command("run", "--gpu-request", ".6", "--", "sh", "-c", script).returncode
+    pid = int(pid_file.read_text())
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), "the program has ended", 5)
+
+
+@pytest.mark.parametrize(
+    "name", ["engine.log", "engine.lock", "arbiter.lock", "journal", "emulated", "tenants", "logs"]
+)
+def test_an_engine_says_what_stands_in_its_way(aliquot_cli: Aliquot, name: str):
+    """A pipe under the name of a file or folder of the engine is named in one sentence, and nothing waits for it."""
+    os.mkfifo(aliquot_cli.runtime / name)
+    answer = aliquot_cli("up", "--emulate", "v100", "--no-web")
+    (aliquot_cli.runtime / name).unlink()
+    assert (1, 1) == (answer.returncode, answer.stderr.count("\n"))
+    assert f"{aliquot_cli.runtime / name} is no " in answer.stderr
+
+
+def test_a_gpu_that_is_not_there_is_refused(aliquot_cli: Aliquot):
+    """A list of GPUs of this machine with a name that none of them has is refused, with those there are."""
+    answer = aliquot_cli("up", "--emulate", "v100x2", "--no-web", "--only-gpus", "0,7")
+    assert (2, 1) == (answer.returncode, answer.stderr.count("\n"))
+    assert '--only-gpus 0,7: there is no GPU "7"; there are 0 (' in answer.stderr
