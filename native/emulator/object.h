@@ -19,7 +19,7 @@ enum emu_kind {
 };
 /* How it ended: by its own call, or with its context. */
 enum emu_end { END_DESTROYED, END_WITH_CONTEXT };
-/* What every object begins with. release: frees what the object points at, once nobody reads it any more. */
+/* What every object begins with. release: frees what the object points at, once no call reads it any more. */
 typedef struct emu_head { _Atomic uint32_t word; struct emu_head *next; void (*release)(void *object); } emu_head;
 
 void *emu_object_new(enum emu_kind kind, size_t size); /* zeroed but for the first word */

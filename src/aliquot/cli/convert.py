@@ -30,7 +30,7 @@ def convert(files: tuple[str, ...], target: str, aliyun_unit: str, output: str) 
     """Show manifests of gpu-manager, gpushare, HAMi, KubeShare and the stock plugin in Aliquot's words.
 
     What asks for no GPU comes out as it went in. Comments of the file are not kept. What has no counterpart or is not
-    understood is told on stderr, one line each, and makes the exit status 1.
+    understood is reported on stderr, one line each, and makes the exit status 1.
     """
     from aliquot.cli.pods import read_text
     from aliquot.kube.convert import convert as convert_document

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-MOST_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
 
 
 def open_plain(path: Path, flags: int) -> int:
@@ -26,16 +26,16 @@ def open_plain(path: Path, flags: int) -> int:
     return descriptor
 
 
-def read_plain(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+def read_plain(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """All of a plain file.
 
     Raises:
-        OSError: it cannot be read, is no plain file, or is longer than `most_bytes`.
+        OSError: it cannot be read, is no plain file, or is longer than `max_bytes`.
     """
     with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise OSError(errno.EFBIG, f"longer than {most_bytes} bytes", str(path))
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"longer than {max_bytes} bytes", str(path))
     return data
 
 

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Graphics engine exception, page fault, stopped processing, preemptive cleanup, video processor, switch time-out."""
 CONTAINED_XIDS: Final = frozenset({94})
-"""A memory error that hit nobody but the programs that were on the GPU."""
+"""A memory error that hit only the programs that were on the GPU."""
 WAIT_MS: Final = 1000
 REOPEN_S: Final = 5.0
 SETTLED_S: Final = 10.0
@@ -161,7 +161,7 @@ class Watch:
         try:
             events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError as error:
-            self._note(f"no XIDs are told here: {error}")
+            self._note(f"no XIDs are reported here: {error}")
             return None
         for uuid, gpu in self._gpus.items():
             try:

@@ -1,6 +1,6 @@
 """The kernel's side of the driver: its modules, and the device nodes by which programs reach them.
 
-After a boot without a display server nobody has loaded `nvidia-uvm` or made its device node; then `cuInit` fails with
+After a boot without a display server `nvidia-uvm` is not loaded and has no device node; then `cuInit` fails with
 999 in every program. NVIDIA's setuid program `nvidia-modprobe` does both, and is asked to where it is installed.
 
 Sources: NVIDIA driver README, "Frequently Asked Questions" (device files) and "Using the /proc file system interface";

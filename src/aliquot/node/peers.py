@@ -1,7 +1,7 @@
 """What a container and a pod are given in the words of the project that they were written for.
 
 Programs of other projects look for variables in their container, and tools for annotations on a pod whose containers
-have their devices. Both are told in the pod's own dialect and to nobody else.
+have their devices. Both are written in the pod's own dialect only.
 
 Source: gpushare-device-plugin, pkg/gpu/nvidia/allocate.go; HAMi, pkg/device-plugin/nvidiadevice/nvinternal/plugin.
 """

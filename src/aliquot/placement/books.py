@@ -24,7 +24,7 @@ class LedgerError(AliquotError):
 class NodeSpec:
     """A machine as placement sees it; `rank` orders nodes of equal score, smallest first.
 
-    Devices in `unhealthy` (UUIDs) keep those who are there and take nobody new.
+    Devices in `unhealthy` (UUIDs) keep the tenants they have and take no new ones.
     """
 
     name: str

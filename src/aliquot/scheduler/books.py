@@ -133,7 +133,7 @@ class Books:
             self._bound(pod)
 
     def _spec(self, name: str, inventory: Inventory) -> NodeSpec:
-        """Devices that are not healthy stay, since pods may hold parts of them, and take nobody new."""
+        """Devices that are not healthy stay, since pods may hold parts of them, and take no new ones."""
         self._ranks += 1
         unhealthy = frozenset(inventory.unhealthy)
         return NodeSpec(name, inventory.devices, topology=inventory.topology, rank=self._ranks, unhealthy=unhealthy)

@@ -5,7 +5,7 @@ would be promised to several of them. A pod of a group is therefore answered one
 until its bind, or until kube-scheduler has given the group up. That it has is not said to an extender. It is seen when
 it asks for the same pod again, or for a pod outside the group after too few of the group found a node; otherwise
 assumed shares end after `ASSUMED_S`. A group that was given up for reasons of kube-scheduler's own keeps nothing from
-the next pod when it is tried again. How many a group needs is read from its PodGroup; where that can not be read, it
+the next pod when it is tried again. How many a group needs is read from its PodGroup; where that cannot be read, it
 needs all.
 
 Source: Kubernetes KEP-4671, gang scheduling; k8s.io/api scheduling/v1alpha2 PodGroup.
@@ -151,7 +151,7 @@ class PodGroups:
         self._versions = list(VERSIONS)
 
     async def needed(self, group: str) -> int:
-        """`minCount` of a group; 0 where it has none or can not be read."""
+        """`minCount` of a group; 0 where it has none or cannot be read."""
         namespace, _, name = group.partition("/")
         for version in list(self._versions):
             path = f"/apis/scheduling.k8s.io/{version}/namespaces/{namespace}/podgroups/{name}"

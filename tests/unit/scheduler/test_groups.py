@@ -133,7 +133,7 @@ def test_a_group_that_lacks_a_pod_it_needs_keeps_nothing_from_the_next():
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1alpha2"])
 def test_how_many_pods_a_group_needs_is_read_in_the_version_that_the_cluster_has(version: str):
-    """Versions that the API server does not know are not asked again; a group that can not be read needs all."""
+    """Versions that the API server does not know are not asked again; a group that cannot be read needs all."""
     asked: list[str] = []
 
     class Server:

@@ -104,7 +104,7 @@ PLACED_PODS: Final = Resource(PlacedPod, "Pod", "pods")
 def barred(pod: PlacedPod, nodes: Iterable[Node], pods: Iterable[Pod], fitting: Collection[str] = ()) -> dict[str, str]:
     """Why the pod may not go to nodes, by their name; `pods` are all of the cluster.
 
-    Where the GPUs are full is told better by the books, so what is left of them is asked of `fitting` nodes only: there
+    Where the GPUs are full the books know better, so what is left of them is asked of `fitting` nodes only: there
     Kubernetes counts more than the books do.
     """
     used: dict[str, Counter[str]] = {}

@@ -283,7 +283,7 @@ def _hook(volume: Path) -> Hook:
     try:
         return Hook(shown=generation, current=filecmp.cmp(installed, shown, shallow=False))
     except OSError as error:
-        return Hook(f"{shown} can not be read ({error.strerror})", generation)
+        return Hook(f"{shown} cannot be read ({error.strerror})", generation)
 
 
 def _arbiter(folder: Path) -> tuple[Arbiter, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 Sources: gpu-manager, its metrics service (utilization in hundredths of a card, requests in cards, memory in MiB; one
 line for each card and one with the value `total`); HAMi, cmd/vGPUmonitor/metrics.go and cmd/scheduler/metrics.go
 (`hami_*` since 2.9, with the label `node` on a GPU's metrics since 2.10; the older names before that). What HAMi's
-scheduler tells of a GPU is told by the node here, which knows the same.
+scheduler tells of a GPU is reported by the node here, which knows the same.
 A name whose fact does not exist here, such as HAMi's module memory, is left out rather than told as 0.
 """
 
