@@ -179,9 +179,9 @@ class Engine:
         self.note_stopped(now_ns, {seat.gpu.uuid for seat in tenant.seats})
 
     def note_stopped(self, now_ns: int, gpus: set[str] | None = None) -> None:
-        """Find who is stopped where others go on without waiting for it: it cannot say when its work has ended.
+        """Find stopped processes that others no longer wait for: they cannot say when their work has ended.
 
-        What it takes says nothing about kernels, and it is not charged for being silent.
+        The time they take says nothing about kernels, and they are not charged for it.
         """
         for other in self.tenants.values():
             for seat in other.seats:

@@ -1,7 +1,7 @@
 """A manifest in other words: what a pod, or whatever makes pods, asks for is rewritten, and nothing else is touched.
 
 Used by `aliquot convert` on whole files and by the webhook on pods as they are admitted. What asks for GPUs and is left
-as it was, because its kind or its name is not known, is told with its path.
+as it was, because its kind or its name is not known, is reported with its path.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Bad news is written at once, and so is its end; good news when things have calmed down. Every write to a pod is told to
 everybody who watches pods, and when many pods start together that work would come in the way of their start. An outcome
-that is told again, as while a container waits for its share, is written once. With the good news go the annotations by
+that repeats, as while a container waits for its share, is written once. With the good news go the annotations by
 which the tools of another project know that a pod of theirs has its devices.
 """
 

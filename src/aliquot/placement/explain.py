@@ -84,7 +84,7 @@ def explain(
 
 def elsewhere_now(where: str) -> str:
     """Why something is not where it would be placed now; `where` names that place."""
-    return f"asked now, it would go to {where}: who is here, or what was learned of requests to come, has changed since"
+    return f"asked now, it would go to {where}: the tenants, or what was learned of future requests, have changed"
 
 
 def explain_with(decider: Decider, ask: Ask, namespace: str = "") -> Explanation:

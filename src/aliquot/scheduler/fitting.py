@@ -36,7 +36,7 @@ def fit(
 ) -> list[Placement] | None:
     """A placement for each of the asks, all of which fit on the node; None if they do not.
 
-    The books are as before afterwards; `refused` is told which did not fit while the others are still in them.
+    The books are as before afterwards; `refused` is called with what did not fit while the others are still in them.
     """
     for choice in one_model_each(decider.cluster, seats, node):
         placed = _fit(decider, choice, node, namespace, refused)

@@ -116,7 +116,7 @@ class TokenPolicy:
             self.stop(name, now_ns)
 
     def stopped(self, name: str, gpu: str, now_ns: int) -> None:
-        """A process whose work was left here is stopped, and nobody waits for it: from now on it is not charged."""
+        """A process whose work was left here is stopped, and no tenant waits for it: it is not charged from now on."""
         if gpu in self._tenant(name).residual:
             self._devices[gpu].settle(now_ns)
             self._devices[gpu].leave(name)
