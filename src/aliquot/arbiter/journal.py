@@ -142,7 +142,7 @@ class Journal:
             for seat in tenant.seats:
                 key = (tenant.name, seat.gpu.uuid)
                 account = engine.policy.account(*key)
-                window, debt_ns = account.window, account.promise.debt_ns(now_ns)
+                window, debt_ns = account.window, account.debt_ns(now_ns)
                 seen[key] = window.total_ns
                 if window.total_ns == self._last.get(key, 0) and not everything:
                     continue

@@ -104,7 +104,7 @@ def _accounted(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int) -> Tenan
         memory_limit_mib=seat.gpu.memory_mib,
         memory_context_mib=seat.context_bytes >> 20,
         wait_ms_p50=round(median(seat.waits_ns) / 1e6, 3) if seat.waits_ns else 0.0,
-        debt_ms=round(max(0, account.promise.debt_ns(now_ns)) / 1e6, 3),
+        debt_ms=round(max(0, account.debt_ns(now_ns)) / 1e6, 3),
         quota_ms=round(engine.policy.quota_ns(tenant.name) / 1e6, 3),
         handovers=seat.handovers,
         processes=len(seat.attached),

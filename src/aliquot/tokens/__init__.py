@@ -7,7 +7,6 @@ from .actions import (
     Action,
     Grant,
     Handover,
-    QuotaEstimate,
     Renew,
     Revoke,
     Share,
@@ -15,6 +14,8 @@ from .actions import (
     Turns,
 )
 from .fluid_turns import FluidPolicy
+from .gemini import GeminiPolicy, QuotaEstimate
+from .kubeshare import KubeSharePolicy
 from .policy import TokenPolicy, UnknownTenant
 from .window import ChargeWindow, LimitBucket
 
@@ -25,8 +26,10 @@ __all__ = [
     "Action",
     "ChargeWindow",
     "FluidPolicy",
+    "GeminiPolicy",
     "Grant",
     "Handover",
+    "KubeSharePolicy",
     "LimitBucket",
     "QuotaEstimate",
     "Renew",
@@ -42,4 +45,10 @@ __all__ = [
 
 def token_policy(config: TokenConfig) -> TokenPolicy:
     """The policy that a configuration names."""
-    return (FluidPolicy if config.turns is Turns.FLUID else TokenPolicy)(config)
+    match config.turns:
+        case Turns.FLUID:
+            return FluidPolicy(config)
+        case Turns.KUBESHARE:
+            return KubeSharePolicy(config)
+        case Turns.GEMINI:
+            return GeminiPolicy(config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -101,30 +101,3 @@ class Revoke:
 
 
 Action = Grant | Renew | Revoke
-
-
-@dataclass(slots=True)
-class QuotaEstimate:
-    """Gemini's quota: half the last quota, half the burst just seen, between the minimum and limit x window.
-
-    A twentieth of the window is a second ceiling: one grant of limit x window would be the whole promise of a window,
-    and a tenant that claims endless bursts would make its neighbours wait for seconds.
-    """
-
-    config: TokenConfig
-    limit_milli: int
-    quota_ns: int = field(default=0)
-
-    def current_ns(self) -> int:
-        """The quota of the next grant; the base quota until a burst was seen."""
-        return self.quota_ns or self.config.quota_ns
-
-    def learn(self, burst_ns: int) -> None:
-        """Take a measured burst into account; zero means nothing was measured."""
-        config = self.config
-        if burst_ns <= 0 or config.turns is Turns.KUBESHARE:
-            return
-        ceiling = min(config.window_ns * self.limit_milli // 1000, max(config.quota_ns, config.window_ns // 20))
-        ceiling = max(config.min_quota_ns, ceiling)
-        blend = (burst_ns + self.current_ns()) // 2
-        self.quota_ns = min(max(blend, config.min_quota_ns), ceiling)

@@ -69,7 +69,7 @@ class Device:
         """Let time pass without charges."""
         self._at_ns = now_ns
         for account in self.members.values():
-            account.promise.skip(now_ns)
+            account.skip(now_ns)
 
     def enter(self, name: str, now_ns: int) -> None:
         """A grant begins."""

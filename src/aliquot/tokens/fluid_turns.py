@@ -18,7 +18,7 @@ from .account import Account, Rank
 from .actions import MS, Action, Renew, Share, TokenConfig
 from .device import Hold
 from .fluid import WHOLE
-from .lag import Flow, Lag
+from .lag import Lag
 from .policy import TokenPolicy
 from .tenant import Tenant
 
@@ -36,19 +36,24 @@ LOOK_NS: Final = MS // 10
 class FluidAccount(Account):
     """The books of one tenant on one GPU, where what it is owed is its lag behind the fluid."""
 
-    __slots__ = ("blocked", "lag")
+    __slots__ = ("blocked",)
 
-    def __init__(
-        self, gpu: str, share: Share, ordinal: int, config: TokenConfig, now_ns: int, flow: Flow, tenant: list[Lag]
-    ) -> None:
-        super().__init__(gpu, share, ordinal, config, now_ns)
-        self.promise = self.lag = Lag(flow, share, tenant)
+    def __init__(self, gpu: str, share: Share, ordinal: int, config: TokenConfig, lag: Lag) -> None:
+        super().__init__(gpu, share, ordinal, config, lag)
         self.blocked = False  # it has run a quantum ahead of its limit
 
     def restore(self, used_ns: int, debt_ns: int, total_ns: int, now_ns: int) -> None:
         """Take over what was charged in the window before now, and how far it was ahead of the fluid."""
-        super().restore(used_ns, 0, total_ns, now_ns)
+        super().restore(used_ns, debt_ns, total_ns, now_ns)
         self.lag.owe(debt_ns)
+
+    def missing_ns(self, now_ns: int) -> int:
+        """How far it is behind the fluid; negative ahead of it."""
+        return self.lag.owed_ns(now_ns)
+
+    def debt_ns(self, now_ns: int) -> int:
+        """How far it is ahead of the fluid; negative behind."""
+        return -self.lag.owed_ns(now_ns)
 
     def room_ns(self, now_ns: int) -> int:
         """What the limit leaves of the window."""
@@ -75,7 +80,7 @@ class FluidAccount(Account):
         return min(room, (self.lag.owed_ns(now_ns) + QUANTUM_NS) * WHOLE // (WHOLE - self.lag.rate))
 
     def rank(self, now_ns: int) -> Rank:
-        """Smaller goes first."""
+        """Smaller goes first: whoever is farthest behind the fluid."""
         lead = self.config.window_ns // LEAD_PART if self.lag.fresh else 0
         return (0, -self.lag.owed_ns(now_ns) - lead, self.ordinal)
 
@@ -83,77 +88,34 @@ class FluidAccount(Account):
 class FluidPolicy(TokenPolicy):
     """Turns that follow the fluid, on the mechanism of `TokenPolicy`."""
 
-    def __init__(self, config: TokenConfig | None = None) -> None:
-        super().__init__(config)
-        self._flows: dict[str, Flow] = {}
-        self._lags: dict[int, list[Lag]] = {}
+    def _new_account(self, gpu: str, share: Share, lag: Lag, now_ns: int) -> Account:
+        return FluidAccount(gpu, share, self._ordinal, self.config, lag)
 
-    def returned(self, name: str, now_ns: int, burst_ns: int = 0) -> None:
-        """The holder is idle and gives the token back: it rests from now on, unless it asks again at once."""
-        super().returned(name, now_ns, burst_ns)
-        tenant = self._tenant(name)
-        if tenant.wanting_since_ns is None:
-            for account in tenant.accounts.values():
-                _lag(account).idle(now_ns, at_once=True)
-
-    def remove_tenant(self, name: str, now_ns: int) -> None:
-        """Forget a tenant; what it holds is free at once."""
-        accounts = self._tenant(name).accounts
-        super().remove_tenant(name, now_ns)
-        for gpu, account in accounts.items():
-            _lag(account).go(now_ns)
-            self._lags.pop(account.ordinal, None)
-            if gpu not in self._devices:
-                del self._flows[gpu]
-
-    def tick(self, now_ns: int) -> list[Action]:
-        """What to do now, in order."""
-        for tenant in self._tenants.values():
-            if _is_idle(tenant):
-                for account in tenant.accounts.values():
-                    _lag(account).idle(now_ns)
-        return super().tick(now_ns)
-
-    def quota_ns(self, name: str) -> int:
-        """The longest turn: a turn that nothing ends is renewed."""
-        self._tenant(name)
-        return self.config.quota_ns
-
-    def _new_account(self, gpu: str, share: Share, now_ns: int) -> Account:
-        flow = self._flows.setdefault(gpu, Flow(now_ns))
-        tenant = self._lags.setdefault(self._ordinal, [])
-        return FluidAccount(gpu, share, self._ordinal, self.config, now_ns, flow, tenant)
-
-    def _bounded_quota(self, tenant: Tenant, now_ns: int) -> int:
+    def _turn_ns(self, tenant: Tenant, now_ns: int) -> int:
         return self.config.quota_ns  # how long it may go on unasked; what ends a turn before is in `_ends_ns`
 
-    def _least_quota(self) -> int:
-        return SLICE_NS
-
-    def _expire(
-        self, now_ns: int, candidates: list[Tenant], reserved: Mapping[str, str], actions: list[Action]
+    def _review(
+        self,
+        tenant: Tenant,
+        hold: Hold,
+        rivals: list[Tenant],
+        reserved: Mapping[str, str],
+        now_ns: int,
+        actions: list[Action],
     ) -> None:
-        """Renew who may go on, revoke whose turn is over."""
-        for tenant in self._tenants.values():
-            hold = tenant.hold
-            if hold is None:
-                continue
-            if hold.stopped:
-                ends = hold.deadline_ns
-            else:
-                rivals = [c for c in candidates if not hold.gpus_set.isdisjoint(c.accounts)]
-                ends = self._ends_ns(tenant, hold, rivals, reserved, now_ns)
-                if now_ns >= hold.told_ns - self._lead(hold) and ends > hold.told_ns:
-                    self._extend(tenant, hold, now_ns, actions)
-                hold.deadline_ns = min(hold.told_ns, ends)
-            if now_ns >= hold.deadline_ns:
-                self._end(tenant, hold, now_ns, actions)
+        if not hold.stopped:
+            ends = self._ends_ns(tenant, hold, rivals, reserved, now_ns)
+            if now_ns >= hold.told_ns - self._lead(hold) and ends > hold.told_ns:
+                self._extend(tenant, hold, now_ns, actions)
+            hold.deadline_ns = min(hold.told_ns, ends)
+        if now_ns >= hold.deadline_ns:
+            self._end(tenant, hold, now_ns, actions)
 
     def _ends_ns(
         self, tenant: Tenant, hold: Hold, rivals: list[Tenant], reserved: Mapping[str, str], now_ns: int
     ) -> int:
         """When the turn ends as things stand; later than any deadline while nothing is in sight."""
-        if any(t.is_overdue(now_ns) for g in hold.gpus for n in self._devices[g].occupants if (t := self._tenants[n])):
+        if self._is_anyone_overdue(hold, now_ns):
             return now_ns
         if hold.ended_ns is not None and rivals:
             return hold.told_ns  # resumed to finish what it began: for as long as it was told, and no longer
@@ -170,7 +132,7 @@ class FluidPolicy(TokenPolicy):
         return max(min(ends), hold.period_start_ns + SLICE_NS)
 
     def _extend(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
-        hold.quota_ns = self._bounded_quota(tenant, now_ns)
+        hold.quota_ns = self._turn_ns(tenant, now_ns)
         hold.told_ns = max(hold.told_ns, now_ns + hold.quota_ns)
         hold.ended_ns = None
         self._begin(tenant, now_ns)
@@ -183,31 +145,11 @@ class FluidPolicy(TokenPolicy):
             account.blocked = account.lag.is_held_by_its_limit and account.lag.owed_ns(now_ns) <= -QUANTUM_NS
         self._revoke(tenant, hold, now_ns, actions)
 
-    def _next_wake(self, now_ns: int) -> int | None:
-        wakes = [
-            at
-            for tenant in self._tenants.values()
-            for account in tenant.accounts.values()
-            if (at := _lag(account).leave_at_ns) is not None and at > now_ns
-        ]
-        wake = super()._next_wake(now_ns)
-        return min(wakes if wake is None else [*wakes, wake], default=None)
-
-
-def _lag(account: Account) -> Lag:
-    assert isinstance(account, FluidAccount)
-    return account.lag
-
-
-def _is_idle(tenant: Tenant) -> bool:
-    """Whether it neither wants a GPU nor has anything on one."""
-    return tenant.wanting_since_ns is None and tenant.hold is None and not tenant.residual and not tenant.drained
-
 
 def _closes_ns(holder: Tenant, waiter: Tenant, gap_ns: int) -> int:
     """How long until the waiter is owed a quantum more than the holder: one earns, the other earns and pays."""
     speed = max(
-        WHOLE + _lag(waiter.accounts[gpu]).rate - _lag(holder.accounts[gpu]).rate
+        WHOLE + waiter.accounts[gpu].lag.rate - holder.accounts[gpu].lag.rate
         for gpu in holder.accounts
         if gpu in waiter.accounts
     )

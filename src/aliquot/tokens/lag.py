@@ -1,4 +1,4 @@
-"""What a tenant is owed on one GPU under the policy `fluid`: how far it is behind the fluid.
+"""How far a tenant is behind the fluid on one GPU: what the promise is judged by, and what the policy `fluid` goes by.
 
 Every tenant that wants the GPU earns at its rate of the fluid and pays for the time it occupies. A tenant that rests
 earns nothing. One that is ahead when it comes to rest stays among those that want the GPU until it is not, for in the
@@ -157,13 +157,9 @@ class Lag:
             self._rested, self.fresh = False, True
 
     def begin(self, now_ns: int) -> None:
-        """It holds the GPU; it goes on earning."""
+        """It waits no more: it holds the GPU, or asks for nothing, and whether that is a rest, `idle` finds out."""
         self.flow.accrue(now_ns)
         self.waiting = False
-
-    def rest(self, now_ns: int) -> None:
-        """It asks for nothing; whether that is a rest, `idle` finds out."""
-        self.begin(now_ns)
 
     def idle(self, now_ns: int, *, at_once: bool = False) -> None:
         """It neither wants nor occupies the GPU; after a moment, and once it is not ahead, it leaves the fluid."""
@@ -190,7 +186,7 @@ class Lag:
         if self in self.flow.busy:
             self.flow.leave(self, now_ns)
 
-    def charge(self, end_ns: int, amount_ns: int, *, overrun: bool) -> None:
+    def charge(self, end_ns: int, amount_ns: int) -> None:
         """It was on the GPU until `end_ns` and pays `amount_ns` for it, within its turn or past its end."""
         self.flow.accrue(end_ns)
         self.level -= amount_ns * WHOLE
@@ -202,7 +198,3 @@ class Lag:
     def skip(self, now_ns: int) -> None:
         """Let time pass in which nothing becomes due."""
         self.flow.skip(now_ns)
-
-    def reset(self, now_ns: int) -> None:
-        """It has been away for a whole window. What it is owed is bounded already, and what it owes stays."""
-        self.flow.accrue(now_ns)

@@ -7,17 +7,20 @@ A tenant is granted all of its GPUs or none, so tenants never hold one and wait 
 that could not start for `gang_patience_ns` has its GPUs kept free once its turn has come, so it cannot starve either.
 It gives its GPUs back together too: one that has drained is kept for a moment until the others have.
 
-Source: KubeShare (HPDC'20) 4.5 for the order, Gemini (TCC'21) for the quota. Not promised: that running work stops.
+This is what all policies share. The order, the length of a turn and what ends it are in `fluid_turns`, `kubeshare` and
+`gemini`. Not promised: that running work stops.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from .account import Account, Rank
-from .actions import Action, Grant, Handover, QuotaEstimate, Renew, Revoke, Share, TokenConfig
+from .actions import Action, Grant, Handover, Revoke, Share, TokenConfig
 from .device import Device, Hold
 from .gangs import reservations
+from .lag import Flow, Lag
 from .residual import RESUME_NS
 from .tenant import Tenant
 
@@ -26,13 +29,14 @@ class UnknownTenant(KeyError):
     """The tenant or its GPU was never added, or was removed."""
 
 
-class TokenPolicy:
-    """KubeShare's three steps over a sliding window, work-conserving, for any number of GPUs."""
+class TokenPolicy(ABC):
+    """Tenants, grants and hand-overs, for any number of GPUs; whose turn it is, a subclass says."""
 
     def __init__(self, config: TokenConfig | None = None) -> None:
         self.config = config or TokenConfig()
         self._tenants: dict[str, Tenant] = {}
         self._devices: dict[str, Device] = {}
+        self._flows: dict[str, Flow] = {}
         self._ordinal = 0
         self._ticked_at_ns = 0
         self._ranks: dict[str, Rank] = {}  # of this tick; charges do not change within it
@@ -47,26 +51,28 @@ class TokenPolicy:
             raise ValueError(f"tenant {name!r} is known already" if shares else f"tenant {name!r} has no GPU")
         self._ordinal += 1
         accounts = {}
+        lags: list[Lag] = []
         for gpu in sorted(shares):
-            accounts[gpu] = self._new_account(gpu, shares[gpu], now_ns)
+            flow = self._flows.setdefault(gpu, Flow(now_ns))
+            accounts[gpu] = self._new_account(gpu, shares[gpu], Lag(flow, shares[gpu], lags), now_ns)
             device = self._devices.setdefault(gpu, Device(gpu, now_ns))
             device.members[name] = accounts[gpu]
-        limit = min(share.limit_milli for share in shares.values())
-        self._tenants[name] = Tenant(name, accounts, QuotaEstimate(self.config, limit))
+        self._tenants[name] = Tenant(name, accounts)
 
     def remove_tenant(self, name: str, now_ns: int) -> None:
         """Forget a tenant; what it holds is free at once."""
         self.dead(name, now_ns)
-        for gpu in self._tenants.pop(name).accounts:
+        for gpu, account in self._tenants.pop(name).accounts.items():
+            account.lag.go(now_ns)
             device = self._devices[gpu]
             del device.members[name]
             if not device.members:
-                del self._devices[gpu]
+                del self._devices[gpu], self._flows[gpu]
 
     def want(self, name: str, now_ns: int, burst_ns: int = 0) -> None:
         """The tenant has work to launch; remembered until it is granted."""
         tenant = self._tenant(name)
-        tenant.quota.learn(burst_ns)
+        self._learn(tenant, burst_ns)
         if tenant.wanting_since_ns is None:
             tenant.wanting_since_ns = now_ns
         for account in tenant.accounts.values():
@@ -77,11 +83,14 @@ class TokenPolicy:
         self._rest(self._tenant(name), now_ns)
 
     def returned(self, name: str, now_ns: int, burst_ns: int = 0) -> None:
-        """The holder is idle and gives the token back; nothing of it runs any more."""
+        """The holder is idle and gives the token back: nothing of it runs, and it rests unless it asks again."""
         tenant = self._tenant(name)
-        tenant.quota.learn(burst_ns)
+        self._learn(tenant, burst_ns)
         self._end_hold(tenant, now_ns)
         self._clear_residual(tenant, now_ns)
+        if tenant.wanting_since_ns is None:
+            for account in tenant.accounts.values():
+                account.lag.idle(now_ns, at_once=True)
 
     def stop(self, name: str, now_ns: int) -> None:
         """End the tenant's grant at the next tick: it is idle as a whole, but parts of it have yet to say so."""
@@ -93,7 +102,7 @@ class TokenPolicy:
     def drained(self, name: str, gpu: str, now_ns: int, burst_ns: int = 0, *, usual: bool = True) -> None:
         """After a revocation: its work here has ended; if not `usual` (stopped), nothing is learned from its length."""
         tenant = self._tenant(name)
-        tenant.quota.learn(burst_ns)
+        self._learn(tenant, burst_ns)
         if gpu not in tenant.residual:
             return
         tenant.accounts[gpu].residuals.learn(tenant.revoked_ns, now_ns, usual=usual)
@@ -137,6 +146,10 @@ class TokenPolicy:
         """What to do now, in order. Calling again at the same time gives nothing."""
         actions: list[Action] = []
         self._ranks.clear()
+        for tenant in self._tenants.values():
+            if tenant.is_idle():
+                for account in tenant.accounts.values():
+                    account.lag.idle(now_ns)
         for device in self._devices.values():
             device.settle(now_ns)
         for tenant in self._tenants.values():
@@ -178,17 +191,35 @@ class TokenPolicy:
 
     def quota_ns(self, name: str) -> int:
         """The length of the tenant's next grant, before its limit shortens it."""
-        return self._tenant(name).quota.current_ns()
+        self._tenant(name)
+        return self.config.quota_ns
 
     def restore(self, name: str, gpu: str, *, used_ns: int, debt_ns: int, total_ns: int, now_ns: int) -> None:
         """Take over what a journal says was charged in the window before now, and what is owed."""
         self.account(name, gpu).restore(used_ns, debt_ns, total_ns, now_ns)
 
-    def _new_account(self, gpu: str, share: Share, now_ns: int) -> Account:
-        return Account(gpu, share, self._ordinal, self.config, now_ns)
+    @abstractmethod
+    def _new_account(self, gpu: str, share: Share, lag: Lag, now_ns: int) -> Account:
+        """The books of a new tenant on one of its GPUs."""
 
-    def _least_quota(self) -> int:
-        return self.config.min_quota_ns
+    @abstractmethod
+    def _turn_ns(self, tenant: Tenant, now_ns: int) -> int:
+        """How long a grant is that begins now."""
+
+    @abstractmethod
+    def _review(
+        self,
+        tenant: Tenant,
+        hold: Hold,
+        rivals: list[Tenant],
+        reserved: Mapping[str, str],
+        now_ns: int,
+        actions: list[Action],
+    ) -> None:
+        """Renew the holder's grant or revoke it, if it is time; `rivals` could be granted a GPU of it."""
+
+    def _learn(self, tenant: Tenant, burst_ns: int) -> None:  # noqa: B027 - most learn nothing
+        """A burst of the tenant was measured; zero where none was."""
 
     def _tenant(self, name: str) -> Tenant:
         try:
@@ -199,13 +230,13 @@ class TokenPolicy:
     def _rest(self, tenant: Tenant, now_ns: int) -> None:
         tenant.wanting_since_ns = None
         for account in tenant.accounts.values():
-            account.promise.rest(now_ns)
+            account.rest(now_ns)
 
     def _begin(self, tenant: Tenant, now_ns: int) -> None:
         """A turn of the tenant begins, so it waits no more."""
         tenant.wanting_since_ns = None
         for account in tenant.accounts.values():
-            account.promise.begin(now_ns)
+            account.begin(now_ns)
 
     def _end_hold(self, tenant: Tenant, now_ns: int) -> None:
         if tenant.hold is None:
@@ -259,71 +290,16 @@ class TokenPolicy:
     ) -> None:
         """Renew who may go on, revoke whose time is over."""
         for tenant in self._tenants.values():
-            hold = tenant.hold
-            if hold is None:
-                continue
-            rivals = [c for c in candidates if not hold.gpus_set.isdisjoint(c.accounts)]
-            self._shorten(tenant, hold, rivals, now_ns)
-            if now_ns < hold.deadline_ns - self._lead(hold):
-                continue
-            if self._may_go_on(tenant, hold, rivals, reserved, now_ns) and self._renew(
-                tenant, hold, now_ns, actions, lent=not rivals
-            ):
-                continue
-            if now_ns >= hold.deadline_ns:
-                self._revoke(tenant, hold, now_ns, actions)
+            if (hold := tenant.hold) is not None:
+                rivals = [c for c in candidates if not hold.gpus_set.isdisjoint(c.accounts)]
+                self._review(tenant, hold, rivals, reserved, now_ns, actions)
 
-    def _may_go_on(
-        self, tenant: Tenant, hold: Hold, rivals: list[Tenant], reserved: Mapping[str, str], now_ns: int
-    ) -> bool:
-        """Whether it would be chosen again at once, no gang has reserved a GPU of it, and nobody is to resume there.
-
-        Who is to resume goes first, for its charges do not end before its work does, whatever its share.
-        """
-        if any(t.is_overdue(now_ns) for g in hold.gpus for n in self._devices[g].occupants if (t := self._tenants[n])):
-            return False
-        if not rivals:
-            return True
-        mine = self._rank(tenant, now_ns)
-        return hold.gpus_set.isdisjoint(reserved) and not any(self._rank(rival, now_ns) < mine for rival in rivals)
+    def _is_anyone_overdue(self, hold: Hold, now_ns: int) -> bool:
+        """Whether a tenant is to finish what it began on a GPU of this grant."""
+        return any(self._tenants[n].is_overdue(now_ns) for gpu in hold.gpus for n in self._devices[gpu].occupants)
 
     def _lead(self, hold: Hold) -> int:
         return min(self.config.renew_lead_ns, hold.quota_ns // 4)
-
-    def _shorten(self, tenant: Tenant, hold: Hold, rivals: list[Tenant], now_ns: int) -> None:
-        """A waiter ends lent time at the minimum quota, and so does one that is owed more than this whole grant.
-
-        Waiters of equal standing do not: taking turns by whole quotas keeps hand-overs rare.
-        """
-        if not rivals or hold.shortened:
-            return
-        if not hold.lent:
-            owed = max(-self._rank(rival, now_ns)[1] if self._rank(rival, now_ns)[0] == 0 else 0 for rival in rivals)
-            if owed <= hold.quota_ns or self._rank(tenant, now_ns)[0] == 0:
-                return
-        hold.shortened = True
-        hold.deadline_ns = min(hold.deadline_ns, max(now_ns, hold.period_start_ns + self.config.min_quota_ns))
-
-    def _renew(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action], *, lent: bool) -> bool:
-        quota = self._bounded_quota(tenant, now_ns)
-        if hold.stopped or now_ns + quota <= hold.deadline_ns + self.config.min_quota_ns // 2:
-            return False
-        hold.quota_ns, hold.deadline_ns, hold.told_ns = quota, now_ns + quota, now_ns + quota
-        hold.period_start_ns, hold.lent, hold.shortened, hold.ended_ns = now_ns, lent, False, None
-        self._begin(tenant, now_ns)
-        actions.append(Renew(tenant.name, hold.gpus, quota, hold.deadline_ns))
-        return True
-
-    def _bounded_quota(self, tenant: Tenant, now_ns: int) -> int:
-        """The estimate, cut to what its limits leave, and among several tenants to a hundredth of the window.
-
-        One turn is the grain of the shares: a window that begins or ends within a turn is off by it, and a point of
-        the window is what the shares are promised to. Whoever is alone takes turns of up to a twentieth.
-        """
-        alone = all(self._devices[gpu].active(now_ns) <= 1 for gpu in tenant.accounts)
-        ceiling = max(self.config.quota_ns, self.config.window_ns // (20 if alone else 100))
-        quota, runway = min(tenant.quota.current_ns(), ceiling), tenant.runway_ns(now_ns)
-        return quota if runway is None else min(quota, runway)
 
     def _revoke(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
         tenant.ended_ns = now_ns if hold.ended_ns is None else hold.ended_ns
@@ -380,10 +356,10 @@ class TokenPolicy:
         return ended_ns + min(self._tenants[name].patience_ns(), config.drain_timeout_ns)
 
     def _grant(self, tenant: Tenant, now_ns: int, actions: list[Action]) -> None:
-        quota = max(self._bounded_quota(tenant, now_ns), self._least_quota())
+        turn = self._turn_ns(tenant, now_ns)
         self._begin(tenant, now_ns)
         tenant.resumes = 0
-        self._enter(tenant, quota, now_ns, actions)
+        self._enter(tenant, turn, now_ns, actions)
 
     def _enter(self, tenant: Tenant, quota_ns: int, now_ns: int, actions: list[Action]) -> Hold:
         gpus = tuple(tenant.accounts)
@@ -406,6 +382,7 @@ class TokenPolicy:
                     wakes.append(tenant.wanting_since_ns + self.config.gang_patience_ns)
             if tenant.drained:
                 wakes.append(self._kept_until(tenant))
+            wakes += [leave for a in tenant.accounts.values() if (leave := a.lag.leave_at_ns) is not None]
         for device in self._devices.values():
             if device.holder is None:
                 wakes += [self._drain_until(n, ended) for n, ended in device.occupants.items() if ended is not None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from .account import Account
-from .actions import QuotaEstimate
 from .device import Hold
 from .residual import SLACK_NS
 
@@ -25,17 +24,15 @@ class Tenant:
         "hold",
         "name",
         "outlived",
-        "quota",
         "residual",
         "resumes",
         "revoked_ns",
         "wanting_since_ns",
     )
 
-    def __init__(self, name: str, accounts: dict[str, Account], quota: QuotaEstimate) -> None:
+    def __init__(self, name: str, accounts: dict[str, Account]) -> None:
         self.name = name
         self.accounts = accounts
-        self.quota = quota
         self.hold: Hold | None = None
         self.residual: set[str] = set()
         self.drained: set[str] = set()
@@ -44,6 +41,10 @@ class Tenant:
         self.revoked_ns = 0
         self.resumes = 0
         self.wanting_since_ns: int | None = None
+
+    def is_idle(self) -> bool:
+        """Whether it neither wants a GPU nor has anything on one."""
+        return self.wanting_since_ns is None and self.hold is None and not self.residual and not self.drained
 
     def open_at_ns(self, now_ns: int) -> int:
         """When its limits allow the next grant on every GPU of it."""

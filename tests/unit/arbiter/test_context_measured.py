@@ -16,7 +16,7 @@ from aliquot.arbiter.protocol import Protocol
 from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.arbiter.seats import Lease, Process, Seat, Tenant
 from aliquot.arbiter.shares import Descriptor
-from aliquot.tokens import TokenPolicy
+from aliquot.tokens import TokenConfig, token_policy
 
 MIB = 1 << 20
 GPU = f"GPU-{uuid.uuid4()}"
@@ -147,7 +147,7 @@ def test_a_context_is_charged_what_one_was_seen_to_take_alone(scene, used, lease
     process.greeted = True
     lease.contexts = contexts
     seat.add(lease, leased=leased * MIB, context=contexts * 300 * MIB)
-    engine = Engine(TokenPolicy(), no_events)
+    engine = Engine(token_policy(TokenConfig()), no_events)
     engine.tenants = {"a": process.tenant}
     measure = MemoryMeasure(Path("libnvidia-ml.so.1"), lambda: ({(GPU, PID): used * MIB}, {}))
     measure.close()

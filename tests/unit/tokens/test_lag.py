@@ -33,7 +33,7 @@ def test_who_joins_or_leaves_takes_nothing_from_the_whole(steps: list[tuple[int,
         elif what == "leave" and others:
             lag.go(now)
         elif what == "charge" and lag in flow.busy:
-            lag.charge(now, span_ms * MS, overrun=False)
+            lag.charge(now, span_ms * MS)
             due -= span_ms * MS * WHOLE
         if not any(flow.busy.values()):
             return  # only tenants that the fluid gives nothing: nobody is there to hand anything to
@@ -46,7 +46,7 @@ def test_a_long_rest_keeps_a_second_of_what_was_owed():
     lag, other = Lag(flow, Share(500, 1000), []), Lag(flow, Share(500, 1000), [])
     other.wait(0)
     lag.wait(0)
-    lag.rest(10 * SECOND)
+    lag.begin(10 * SECOND)
     lag.idle(10 * SECOND, at_once=True)
     assert 5 * SECOND == lag.level // WHOLE
     lag.wait(20 * SECOND)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aliquot.tokens import MS, SECOND, Grant, Handover, Revoke, Share, TokenConfig, TokenPolicy
+from aliquot.tokens import MS, SECOND, GeminiPolicy, Grant, Handover, Revoke, Share, TokenConfig, TokenPolicy
 
 TURN = 100 * MS
 PATIENCE = 50 * MS
@@ -10,7 +10,7 @@ PATIENCE = 50 * MS
 
 def revoked(handover: Handover = Handover.AUTO, *, gpus: tuple[str, ...] = ("g0",), wants: bool = True) -> TokenPolicy:
     """Tenant a has just been revoked with work left on its GPUs; b waits for g0. Both have half of it."""
-    policy = TokenPolicy(TokenConfig(handover=handover))
+    policy = GeminiPolicy(TokenConfig(handover=handover))
     policy.add_tenant("a", dict.fromkeys(gpus, Share(500, 1000)), 0)
     policy.add_tenant("b", {"g0": Share(500, 1000)}, 0)
     policy.want("a", 0)
@@ -63,7 +63,7 @@ def test_auto_waits_fifty_milliseconds_for_work_of_unknown_length():
 
 def test_auto_waits_as_long_as_work_of_this_tenant_usually_takes():
     """Under `auto` kernels of 400 ms are waited for once they are known, whatever the neighbour's take."""
-    policy = TokenPolicy(TokenConfig(handover=Handover.AUTO))
+    policy = GeminiPolicy(TokenConfig(handover=Handover.AUTO))
     for name in ("a", "b"):
         policy.add_tenant(name, {"g0": Share(500, 1000)}, 0)
     now = rounds(policy, "a", 20, 400 * MS, 0)
@@ -80,7 +80,7 @@ def test_auto_waits_as_long_as_work_of_this_tenant_usually_takes():
 
 def test_a_process_that_was_stopped_teaches_no_patience():
     """Five stops of a second among fifty hand-overs leave the wait for the sixth at 50 ms after the usual."""
-    policy = TokenPolicy(TokenConfig(handover=Handover.AUTO))
+    policy = GeminiPolicy(TokenConfig(handover=Handover.AUTO))
     for name in ("a", "b"):
         policy.add_tenant(name, {"g0": Share(500, 1000)}, 0)
     now = 0
@@ -154,7 +154,7 @@ def test_work_that_never_ends_delays_the_neighbour_by_the_patience_and_costs_its
 
 def test_overdue_owner_alone_goes_on_at_once():
     """Without a neighbour, work that waits for its own tenant costs milliseconds, past a limit too."""
-    policy = TokenPolicy()
+    policy = GeminiPolicy()
     policy.add_tenant("a", {"g0": Share(300, 500)}, 0)
     policy.want("a", 0)
     policy.tick(0)
@@ -187,7 +187,7 @@ def test_work_taken_over_by_a_new_grant_is_settled_once():
 
 def test_long_kernels_are_given_time_to_end_by_themselves():
     """A tenant whose kernel of 300 ms is followed by others is resumed a few times at most before it is let end."""
-    policy = TokenPolicy()
+    policy = GeminiPolicy()
     policy.add_tenant("a", {"g0": Share(300, 500)}, 0)
     policy.want("a", 0)
     policy.tick(0)

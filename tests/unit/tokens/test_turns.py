@@ -5,21 +5,19 @@ import pytest
 from aliquot.tokens import (
     MS,
     SECOND,
+    GeminiPolicy,
     Grant,
     Handover,
-    QuotaEstimate,
     Renew,
     Revoke,
     Share,
     TokenConfig,
-    TokenPolicy,
-    Turns,
     UnknownTenant,
 )
 
 
-def policy_of(config: TokenConfig | None = None, **shares: tuple[int, int]) -> TokenPolicy:
-    policy = TokenPolicy(config)
+def policy_of(config: TokenConfig | None = None, **shares: tuple[int, int]) -> GeminiPolicy:
+    policy = GeminiPolicy(config)
     for name, (request, limit) in shares.items():
         policy.add_tenant(name, {"g0": Share(request, limit)}, 0)
     return policy
@@ -191,35 +189,10 @@ def test_gang_gets_all_gpus_or_none():
     assert grant.gpus == ("g0", "g1")
 
 
-def test_dynamic_quota_moves_halfway_to_the_burst():
-    """The quota is half the last quota and half the burst, never below the minimum."""
-    estimate = QuotaEstimate(TokenConfig(), 1000)
-    estimate.learn(60 * MS)
-    assert estimate.current_ns() == 80 * MS
-    for _ in range(20):
-        estimate.learn(1)
-    assert estimate.current_ns() == 20 * MS
-
-
-def test_dynamic_quota_stays_below_limit_and_a_twentieth_of_the_window():
-    """A tenant that claims endless bursts gets no grant that others would wait seconds for."""
-    estimate = QuotaEstimate(TokenConfig(), 1000)
-    for _ in range(20):
-        estimate.learn(3600 * SECOND)
-    assert estimate.current_ns() == 500 * MS
-
-
-def test_fixed_quota_does_not_learn():
-    """Under the fixed quota a burst changes nothing."""
-    estimate = QuotaEstimate(TokenConfig(turns=Turns.KUBESHARE), 1000)
-    estimate.learn(10 * MS)
-    assert estimate.current_ns() == 100 * MS
-
-
 def test_unknown_tenant_has_a_name_for_it():
     """Asking about a tenant that was never added raises UnknownTenant."""
     with pytest.raises(UnknownTenant):
-        TokenPolicy().want("nobody", 0)
+        GeminiPolicy().want("nobody", 0)
 
 
 @pytest.mark.parametrize(("request_milli", "limit_milli"), [(600, 300), (0, 0), (300, 1001), (-1, 5)])
@@ -240,17 +213,3 @@ def test_restored_books_count_like_earned_ones():
     assert policy.account("a", "g0").window.used_ns(20 * SECOND) == 5 * SECOND
     assert policy.account("a", "g0").promise.debt_ns(20 * SECOND) == 2 * SECOND
     assert policy.account("a", "g0").window.total_ns == 9 * SECOND
-
-
-@pytest.mark.parametrize(("tenants", "longest_ms"), [(1, 500), (2, 100), (8, 100)])
-def test_a_turn_among_several_is_a_point_of_the_window(tenants: int, longest_ms: int):
-    """However long its bursts, a tenant takes turns of a hundredth of the window while others are active."""
-    names = [f"t{i}" for i in range(tenants)]
-    policy = policy_of(**dict.fromkeys(names, (1000 // tenants, 1000)))
-    for name in names:
-        for _ in range(10):
-            policy.want(name, 0, burst_ns=5 * SECOND)
-
-    (grant,) = policy.tick(0)
-
-    assert longest_ms * MS == grant.quota_ns

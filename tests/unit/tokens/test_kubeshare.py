@@ -1,0 +1,129 @@
+"""Turns as in KubeShare: its three steps over a sliding window, and grants of one length."""
+
+from __future__ import annotations
+
+import pytest
+
+from aliquot.tokens import (
+    MS,
+    SECOND,
+    Grant,
+    KubeSharePolicy,
+    Revoke,
+    Share,
+    TokenConfig,
+    Turns,
+    token_policy,
+)
+
+
+def policy_of(**shares: tuple[int, int]) -> KubeSharePolicy:
+    """The policy that `kubeshare` names, with these tenants on one GPU."""
+    policy = token_policy(TokenConfig(turns=Turns.KUBESHARE))
+    assert type(policy) is KubeSharePolicy
+    for name, (request, limit) in shares.items():
+        policy.add_tenant(name, {"g0": Share(request, limit)}, 0)
+    return policy
+
+
+def used(policy: KubeSharePolicy, now_ns: int, **used_ms: int) -> None:
+    """Let each tenant have been charged so much of the window before now, and want the GPU."""
+    for name, amount_ms in used_ms.items():
+        policy.restore(name, "g0", used_ns=amount_ms * MS, debt_ns=0, total_ns=0, now_ns=now_ns)
+        policy.want(name, now_ns)
+
+
+def chosen(policy: KubeSharePolicy, now_ns: int) -> list[str]:
+    """Who is granted now."""
+    return [action.tenant for action in policy.tick(now_ns) if isinstance(action, Grant)]
+
+
+def test_step_1_whoever_is_at_its_limit_is_out():
+    """A tenant that has run to its limit is passed over for one that has used more and has no limit."""
+    policy = policy_of(capped=(0, 100), free=(0, 1000))
+    policy.want("capped", 0)
+    (grant,) = policy.tick(0)
+    policy.want("capped", grant.deadline_ns)
+    policy.tick(grant.deadline_ns)
+    policy.drained("capped", "g0", grant.deadline_ns)
+    used(policy, grant.deadline_ns, free=9000)
+
+    assert ["free"] == chosen(policy, grant.deadline_ns)
+
+
+def test_step_2_of_those_below_their_request_the_farthest_below_goes_first():
+    """0.2 with nothing for 100 ms misses 20 ms, 0.7 misses 70: the larger goes first, whoever came first."""
+    policy = policy_of(small=(200, 1000), large=(700, 1000), holder=(100, 1000))
+    policy.want("holder", 0)
+    policy.tick(0)
+    policy.want("small", 0)
+    policy.want("large", 0)
+    policy.returned("holder", 100 * MS)
+
+    assert ["large"] == chosen(policy, 100 * MS)
+
+
+def test_step_2_a_tenant_below_its_request_goes_before_one_that_has_used_less():
+    """Whoever has its request waits for whoever has not, whatever they have used of the window."""
+    policy = policy_of(heavy=(500, 1000), light=(0, 1000), holder=(0, 1000))
+    policy.want("holder", 20 * SECOND)
+    policy.tick(20 * SECOND)
+    used(policy, 20 * SECOND, light=100, heavy=4000)
+    policy.returned("holder", 20 * SECOND + 50 * MS)
+
+    assert ["heavy"] == chosen(policy, 20 * SECOND + 50 * MS)
+
+
+def test_step_3_else_the_lowest_usage_goes_first():
+    """Of tenants that have their requests, the one that has used least of the window is next."""
+    policy = policy_of(more=(0, 1000), less=(0, 1000))
+    used(policy, 20 * SECOND, more=3000, less=2000)
+
+    assert ["less"] == chosen(policy, 20 * SECOND)
+
+
+def test_usage_leaves_the_window_as_it_slides():
+    """What was used more than a window ago does not count against a tenant."""
+    policy = policy_of(a=(0, 1000), b=(0, 1000))
+    policy.restore("a", "g0", used_ns=5 * SECOND, debt_ns=0, total_ns=0, now_ns=20 * SECOND)
+    policy.restore("b", "g0", used_ns=1 * SECOND, debt_ns=0, total_ns=0, now_ns=29 * SECOND)
+    policy.want("a", 31 * SECOND)
+    policy.want("b", 31 * SECOND)
+
+    assert ["a"] == chosen(policy, 31 * SECOND)
+
+
+@pytest.mark.parametrize("burst_ns", [0, 1, 10 * MS, 5 * SECOND])
+def test_every_grant_is_of_one_length(burst_ns: int):
+    """Whatever bursts are measured, the quota stays."""
+    policy = policy_of(a=(500, 1000), b=(500, 1000))
+    policy.want("a", 0, burst_ns)
+
+    (grant,) = policy.tick(0)
+
+    assert 100 * MS == grant.quota_ns == policy.quota_ns("a") == policy.quota_ns("b")
+
+
+def test_kubeshare_the_first_turns_of_three_tenants():
+    """The first 1.5 s of 0.2, 0.3 and 0.5, who all always want the GPU, by turn: who and when.
+
+    At 997 ms the last one would be chosen again, so its turn is renewed.
+    """
+    policy = policy_of(a=(200, 1000), b=(300, 1000), c=(500, 1000))
+    turns, now = [], 0
+    for name in "abc":
+        policy.want(name, 0)
+    while now < 1500 * MS:
+        for action in policy.tick(now):
+            if isinstance(action, Grant):
+                turns.append((action.tenant, now // MS))
+            elif isinstance(action, Revoke):
+                policy.want(action.tenant, now)
+                policy.drained(action.tenant, "g0", now)
+        wake = policy.next_wake_ns()
+        now = now if wake is None or policy.holder("g0") is None else wake
+
+    assert [
+        ("a", 0), ("c", 100), ("b", 200), ("c", 300), ("b", 400), ("c", 500), ("a", 600), ("c", 700), ("b", 800),
+        ("c", 900), ("b", 1097), ("a", 1197), ("c", 1297), ("b", 1397), ("c", 1497),
+    ] == turns  # fmt: skip
