@@ -36,6 +36,7 @@ OPEN = ("resources", "nodeSelector", "affinity", "labels")
 ONE_OF = {
     "gpus": ["own", "coexist"],
     "aliyunUnit": ["GiB", "MiB"],
+    "turns": ["fluid", "kubeshare", "gemini"],
     "access": ["token", "open"],
     "failurePolicy": ["Fail", "Ignore"],
 }

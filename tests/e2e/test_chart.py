@@ -112,6 +112,13 @@ def test_what_the_administrator_says_of_gpus_reaches_the_agent(helm: str):
     assert "devices" not in {mount["name"] for mount in arbiter["volumeMounts"]}
 
 
+def test_agent_and_arbiter_are_told_the_same_turns(helm: str):
+    """The chart's value for turns is a flag of both."""
+    spec = rendered(helm, "--set=node.turns=gemini")["DaemonSet", "aliquot-node"]["spec"]["template"]["spec"]
+
+    assert all("--turns=gemini" in container["args"] for container in spec["containers"])
+
+
 def plain_arguments(helm: str) -> list[str]:
     """What the agent is told by default."""
     (agent, _) = rendered(helm)["DaemonSet", "aliquot-node"]["spec"]["template"]["spec"]["containers"]
@@ -171,6 +178,7 @@ def test_replicas_share_the_key_of_sessions(helm: str):
         ("scheduler.gpuss=own", "additional properties 'gpuss' not allowed"),
         ("scheduler.gpus=mine", "value must be one of 'own', 'coexist'"),
         ("scheduler.replicas=many", "want integer"),
+        ("node.turns=fixed", "value must be one of 'fluid', 'kubeshare', 'gemini'"),
         ("scheduler.tls.secretName=a,scheduler.tls.clientCa=true", "has no certificate to show"),
         ("web.enabled=true,web.access=everybody", "value must be one of 'token', 'open'"),
         ("web.enabled=true,web.namespaces[0]=a", "web.namespaces is for web.access open"),

@@ -182,11 +182,11 @@ def _engine() -> list[Finding]:
     assert facts is not None
     machine = f"emulating {facts.emulate}" if facts.emulate else "on this machine's GPUs"
     up = f"up at {runtime.root}, {machine}, {facts.tenants} tenants, pid {facts.pid}"
-    return [Finding("engine", "ok", up), *_unregistered(runtime.root)]
+    return [Finding("engine", "ok", up), *_arbiter(runtime.root)]
 
 
-def _unregistered(runtime: Path) -> list[Finding]:
-    """Programs that NVML sees on GPUs with tenants, and that are none of them."""
+def _arbiter(runtime: Path) -> list[Finding]:
+    """The arbiter's settings, and programs that NVML sees on GPUs with tenants and that are none of them."""
     from aliquot.arbiter.client import ArbiterClient, ArbiterError
 
     try:
@@ -194,7 +194,8 @@ def _unregistered(runtime: Path) -> list[Finding]:
             status = client.status()
     except (ArbiterError, OSError):
         return []
-    findings = unhooked(status)
+    kept = f"turns: {status.turns}, window {status.window_ms / 1000:g} s, when it is away: {status.fail_policy}"
+    findings = [Finding("arbiter", "ok", kept), *unhooked(status)]
     pids = sorted({seen.pid for gpu in status.gpus for seen in gpu.unregistered})
     if not status.compared or not pids:
         return findings

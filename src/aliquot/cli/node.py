@@ -28,6 +28,9 @@ from aliquot.cli.options import emulate_option, not_gpus_option, only_gpus_optio
 @only_gpus_option
 @not_gpus_option
 @click.option("--holder-namespace", metavar="NAME", help="Where holder pods are (coexist). [default: kube-system]")
+@click.option("--turns", metavar="fluid|kubeshare|gemini",
+              help="Whose turn it is by the arbiter's settings, which are to be the same. [default: fluid]",
+)  # fmt: skip
 @click.option("--runtime-dir", metavar="DIR", help="Tenants, and the arbiter's sockets. [default: /run/aliquot]")
 @click.option("--state-dir", metavar="DIR", help="The checkpoint. [default: /var/lib/aliquot]")
 @click.option("--cdi-dir", metavar="DIR", help="Where the runtime reads CDI files. [default: /run/cdi]")

@@ -133,4 +133,4 @@ def as_json(facts: EngineFacts, status: Status) -> str:
         entry["holder"] = now.holder if now else None
         entry["tenants"] = msgspec.to_builtins(now.tenants) if now else []
         gpus.append(entry)
-    return json.dumps({"window_ms": status.window_ms, "gpus": gpus}, indent=2)
+    return json.dumps({"window_ms": status.window_ms, "turns": status.turns, "gpus": gpus}, indent=2)

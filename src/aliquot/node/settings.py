@@ -16,6 +16,7 @@ from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.kube.names import GROUP
 from aliquot.model.errors import UserError
 from aliquot.node.volume.names import wanted
+from aliquot.tokens import Turns
 
 MOST_IDS: Final = 1000
 GPUS: Final = ("own", "coexist")
@@ -47,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     aliyun_unit: str = "GiB"
     gpushare_inspect: bool = False
     holder_namespace: str = "kube-system"
+    turns: str = Turns.FLUID.value
     runtime_dir: str = "/run/aliquot"
     state_dir: str = "/var/lib/aliquot"
     cdi_dir: str = "/run/cdi"
@@ -123,6 +125,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """
         if self.gpus not in GPUS:
             raise BadSettings(f"gpus {self.gpus!r} is not known; take {' or '.join(GPUS)}")
+        if self.turns not in [known.value for known in Turns]:
+            raise BadSettings(f"turns {self.turns!r} is not known; take {', '.join(known.value for known in Turns)}")
         if self.aliyun_unit not in UNIT_MIB:
             raise BadSettings(f"aliyun-unit {self.aliyun_unit!r} is not known; take {' or '.join(UNIT_MIB)}")
         if not 1 <= self.ids_per_gpu <= MOST_IDS:

@@ -66,6 +66,7 @@ def test_a_flag_comes_before_the_file(tmp_path: Path):
         ("log-format: xml", "take text or json"),
         ("display-port: 70000", "not between 0"),
         ("aliyun-unit: GB", "take GiB or MiB"),
+        ("turns: fixed", "turns 'fixed' is not known; take fluid, kubeshare, gemini"),
         ("metric-aliases: hami,dcgm", "'dcgm' is not known; take gpu-manager, hami"),
         ("labels: team", "labels 'team' is no label; write KEY=VALUE"),
         ("labels: a=b,node.kubernetes.io/x=y", "labels of node.kubernetes.io are not yours"),

@@ -84,6 +84,7 @@ def test_a_sound_node_has_nothing_to_mend():
         ({"kubelet": kubelet(offered={})}, "agent", "kubelet offers no aliquot.dev/gpu-percent", "log says why"),
         ({"checkpoint": "/x is no checkpoint"}, "agent's checkpoint", "/x is no checkpoint", "sets it aside"),
         ({"arbiter": Arbiter("no arbiter: /run/x")}, "arbiter", "no arbiter", "restart the arbiter's container"),
+        ({"arbiter": Arbiter(turns="gemini")}, "turns", "the agent's settings say fluid", "--turns fluid"),
         ({"folders": Folders(state="full")}, "state", "the disk of /var/lib/aliquot is full", "make room"),
         ({"folders": Folders(state="read-only")}, "state", "is mounted read-only", "remount,rw"),
         ({"folders": Folders(state="no folder")}, "state", "/var/lib/aliquot is no folder", "move what is there"),

@@ -28,7 +28,7 @@ def examine(host: Host) -> list[Finding]:
         *_kubelet(host.kubelet, host.kubelet_dir),
         *_stock(host.kubelet, host.gpus),
         *_agent(host),
-        *_arbiter(host.arbiter, host.runtime_dir),
+        *_arbiter(host),
         *_folders(host),
         *_cgroups(host.cgroups),
         _protection(host.arbiter),
@@ -177,12 +177,17 @@ def _agent(host: Host) -> Iterator[Finding]:
         yield Finding("agent's checkpoint", "fault", host.checkpoint, f"{_RESTART}; {way_out}")
 
 
-def _arbiter(arbiter: Arbiter, runtime_dir: str) -> Iterator[Finding]:
+def _arbiter(host: Host) -> Iterator[Finding]:
+    arbiter = host.arbiter
     if arbiter.trouble:
-        way_out = f"restart the arbiter's container (aliquot arbiter --runtime-dir {runtime_dir}); look into its log"
+        started = f"aliquot arbiter --runtime-dir {host.runtime_dir}"
+        way_out = f"restart the arbiter's container ({started}); look into its log"
         yield Finding("arbiter", "fault", arbiter.trouble, way_out)
         return
-    yield Finding("arbiter", "ok", f"answers; tenants: {arbiter.tenants}")
+    yield Finding("arbiter", "ok", f"answers; turns: {arbiter.turns}; tenants: {arbiter.tenants}")
+    if arbiter.turns != host.turns:
+        found = f"it gives turns as {arbiter.turns}, the agent's settings say {host.turns}"
+        yield Finding("turns", "fault", found, f"restart it with --turns {host.turns}, or set turns for both")
     if arbiter.unregistered:
         found = f"programs on shared GPUs that did not register: {arbiter.unregistered}"
         way_out = "the events GpuUnregisteredProcess name their pods; --audit-kill ends them"

@@ -30,12 +30,14 @@ class Kubelet:
 
 @dataclass(frozen=True)
 class Arbiter:
-    """The arbiter: empty `trouble` when it answers. `unregistered` counts programs past Aliquot, of what `compared`."""
+    """The arbiter: empty `trouble` when it answers. `unregistered` counts programs past Aliquot, of what `compared`;
+    `turns` is by whose order it gives turns."""
 
     trouble: str = ""
     tenants: int = 0
     compared: bool = False
     unregistered: int = 0
+    turns: str = "fluid"
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class Hook:
 @dataclass(frozen=True)
 class Host:
     """One node. `checkpoint` is empty, or what is wrong with the agent's; `driver` the version found, `no_driver` why
-    none was; `gpus` is whose the node's GPUs are, as in the agent's settings."""
+    none was; `gpus` is whose the node's GPUs are and `turns` by whose order turns are to be given, as in the agent's
+    settings."""
 
     runtime: Runtime | None = field(default_factory=lambda: Runtime("containerd", "/etc/containerd/config.toml", True))
     kubelet: Kubelet = field(default_factory=Kubelet)
@@ -105,6 +108,7 @@ class Host:
     driver: str = ""
     no_driver: str = ""
     gpus: str = "own"
+    turns: str = "fluid"
     state_dir: str = "/var/lib/aliquot"
     cdi_dir: str = "/run/cdi"
     runtime_dir: str = "/run/aliquot"

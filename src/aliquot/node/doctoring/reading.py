@@ -75,6 +75,7 @@ def read_host(settings: Settings, root: Path = Path("/")) -> Host:
         driver=driver,
         no_driver=no_driver,
         gpus=settings.gpus,
+        turns=settings.turns,
         state_dir=settings.state_dir,
         cdi_dir=settings.cdi_dir,
         runtime_dir=settings.runtime_dir,
@@ -301,7 +302,7 @@ def _arbiter(folder: Path) -> tuple[Arbiter, tuple[str, ...]]:
         return Arbiter(f"the arbiter does not answer: {error}"), ()
     names = {tenant.name for gpu in status.gpus for tenant in gpu.tenants}
     programs = {seen.pid for gpu in status.gpus for seen in gpu.unregistered}
-    found = Arbiter("", len(names), status.compared and same, len(programs) if status.compared else 0)
+    found = Arbiter("", len(names), status.compared and same, len(programs) if status.compared else 0, status.turns)
     return found, tuple(unhooked(status))
 
 

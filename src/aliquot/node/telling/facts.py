@@ -92,6 +92,7 @@ class NodeFacts:
     compared: bool = False
     boot_id: int = 0
     audit: AuditTotals = AuditTotals()
+    turns: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,9 @@ def look(sources: Sources) -> NodeFacts:
     if status is None:
         return facts
     return replace(
-        facts, window_ms=status.window_ms, now_ns=status.now_ns, compared=status.compared, boot_id=status.boot_id
-    )
+        facts, window_ms=status.window_ms, turns=status.turns, now_ns=status.now_ns, compared=status.compared,
+        boot_id=status.boot_id,
+    )  # fmt: skip
 
 
 def owner_of(record: str) -> Owner:

@@ -87,6 +87,7 @@ def node_body(facts: NodeFacts) -> dict[str, Any]:
         "driver": facts.driver,
         "arbiter_answers": facts.answers,
         "window_ms": facts.window_ms,
+        "turns": facts.turns,
         "now_ns": facts.now_ns,
         "audited": facts.audit.works,
         "gpus": [msgspec.to_builtins(gpu) | {"free_milli": gpu.free_milli} for gpu in facts.gpus],
