@@ -67,10 +67,18 @@ def _tenant_metrics(status: Status) -> Iterable[Metric]:
         "wait_seconds_median": ("Wait for a grant, median of the last 256", lambda t: t.wait_ms_p50 / 1e3),
         "quota_seconds": ("Length of its next grant", lambda t: t.quota_ms / 1e3),
         "processes": ("Processes attached", lambda t: t.processes),
+        "fluid_error_ratio": ("Last window's distance from the fluid", lambda t: t.promise.fluid_error),
+        "fluid_error_p95_ratio": ("The same, in 95 of 100 windows", lambda t: t.promise.fluid_error_p95),
+        "fluid_error_worst_ratio": ("The same, at worst", lambda t: t.promise.fluid_error_worst),
     }
     counters: Readers = {
         "charged_seconds": ("Time charged", lambda t: t.charged_ns / 1e9),
         "grants": ("Grants", lambda t: t.handovers),
+        "wanted_seconds": ("Time in which it wanted the GPU", lambda t: t.promise.wanted_ns / 1e9),
+        "promise_windows": ("Windows in which it wanted the GPU", lambda t: t.promise.windows),
+        "promise_kept": ("Of those, its request for the time it wanted the GPU kept", lambda t: t.promise.kept),
+        "busy_windows": ("Windows in which it wanted the GPU all the time", lambda t: t.promise.busy_windows),
+        "busy_kept": ("Of those, its request kept", lambda t: t.promise.busy_kept),
         "unrouted_functions": ("Driver functions that its programs got unhooked", lambda t: t.unrouted),
         "ungated_seconds": ("Time it launched freely, with no arbiter to ask", lambda t: t.ungated_ms / 1e3),
     }

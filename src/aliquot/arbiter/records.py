@@ -44,14 +44,33 @@ class TenantRecord(msgspec.Struct, frozen=True):
     gpus: list[TenantGpu]
 
 
+class PromiseStatus(msgspec.Struct, frozen=True):
+    """Whether the promise was kept to a tenant on one GPU, since it came: see `aliquot.tokens.kept`.
+
+    Windows are those in which it wanted the GPU, one for each fortieth of a window. `kept` are those in which it got
+    its request for the time it wanted the GPU, within 0.02; `busy_windows` those in which it wanted the GPU all the
+    time, and `busy_kept` those of them in which it got its request. The errors are parts of a window: how far what it
+    got was from what the fluid gave, in the last window, in 95 of 100 and at worst.
+    """
+
+    windows: int = 0
+    kept: int = 0
+    busy_windows: int = 0
+    busy_kept: int = 0
+    wanted_ns: int = 0
+    fluid_error: float = 0.0
+    fluid_error_p95: float = 0.0
+    fluid_error_worst: float = 0.0
+
+
 class TenantStatus(msgspec.Struct):
     """One tenant on one GPU. `usage` is 0..1 over the window; the percentile is over the last 256 grants.
 
     `charged_ns`, `waited_ns` and `memory_refusals` (allocations that would have gone over the limit) are totals since
     the tenant came, and so are, for the tenant on all of its GPUs, `unrouted` (driver functions that programs were
-    handed unhooked) and `ungated_ms` (time in which programs launched freely, for no arbiter could be reached).
-    the tenant came. What is not enforced is measured by NVML: `usage` and `charged_ns` unless `enforce` is all, and
-    with never `memory_used_mib` and `processes` as well.
+    handed unhooked) and `ungated_ms` (time in which programs launched freely, for no arbiter could be reached). What is
+    not enforced is measured by NVML: `usage` and `charged_ns` unless `enforce` is all, and with never `memory_used_mib`
+    and `processes` as well.
     """
 
     name: str
@@ -73,6 +92,7 @@ class TenantStatus(msgspec.Struct):
     unrouted: int = 0
     ungated_ms: float = 0.0
     enforce: Enforce = "all"
+    promise: PromiseStatus = PromiseStatus()
 
 
 class Unregistered(msgspec.Struct, frozen=True):

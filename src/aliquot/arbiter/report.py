@@ -9,8 +9,10 @@ from typing import Final
 
 import msgspec
 
+from aliquot.tokens import Account
+
 from .engine import Engine
-from .records import GpuStatus, Status, TenantStatus, Unregistered
+from .records import GpuStatus, PromiseStatus, Status, TenantStatus, Unregistered
 from .seats import Seat, Tenant
 from .settings import Settings
 
@@ -114,4 +116,19 @@ def _accounted(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int) -> Tenan
         unrouted=tenant.unrouted,
         ungated_ms=round(tenant.ungated_ns / 1e6, 3),
         enforce=seat.gpu.enforce,
+        promise=_promise(account),
+    )
+
+
+def _promise(account: Account) -> PromiseStatus:
+    kept = account.kept
+    return PromiseStatus(
+        windows=kept.windows,
+        kept=kept.kept,
+        busy_windows=kept.busy_windows,
+        busy_kept=kept.busy_kept,
+        wanted_ns=account.lag.wanted_ns,
+        fluid_error=round(kept.error, 4),
+        fluid_error_p95=round(kept.error_p95(), 4),
+        fluid_error_worst=round(kept.error_worst, 4),
     )

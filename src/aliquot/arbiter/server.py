@@ -105,6 +105,7 @@ class Server:
             if self.engine.tenants.get(tenant.name) is tenant:
                 self._hear(tenant)
         self._unheard.clear()
+        self.engine.policy.judge(now_ns)
         self.engine.show_life(now_ns)
         self.engine.note_stopped(now_ns)
         self.engine.release_stuck(now_ns, self.settings.tokens.drain_timeout_ns)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from .actions import Share, TokenConfig
+from .fluid import WHOLE
+from .kept import Books, Kept
 from .lag import Lag
 from .residual import Residuals
 from .window import ChargeWindow
@@ -22,7 +24,7 @@ Rank = tuple[int, int, int]
 class Account(ABC):
     """The books of one tenant on one GPU."""
 
-    __slots__ = ("config", "gpu", "lag", "ordinal", "residuals", "share", "since_ns", "window")
+    __slots__ = ("config", "gpu", "kept", "lag", "ordinal", "residuals", "share", "since_ns", "window")
 
     def __init__(self, gpu: str, share: Share, ordinal: int, config: TokenConfig, lag: Lag) -> None:
         self.gpu = gpu
@@ -33,6 +35,7 @@ class Account(ABC):
         self.since_ns: int | None = None
         self.window = ChargeWindow(config.window_ns)
         self.residuals = Residuals()
+        self.kept = Kept(share.request_milli, config.window_ns)
 
     def arrive(self, now_ns: int) -> None:
         """It wants the GPU; after a whole window without a charge this counts as arriving anew."""
@@ -51,6 +54,7 @@ class Account(ABC):
     def skip(self, now_ns: int) -> None:
         """Let time pass in which nothing becomes due."""
         self.lag.skip(now_ns)
+        self.kept.forget()
 
     def is_active(self, now_ns: int) -> bool:
         """Whether it wants the GPU or was charged for some of it within the last window."""
@@ -72,6 +76,12 @@ class Account(ABC):
             self.window.charge(start, now_ns, min(used_ns, self.config.window_ns))
             self.since_ns = start
         self.window.total_ns = total_ns
+
+    def judge(self, now_ns: int) -> None:
+        """See whether the promise was kept in the window that ends now."""
+        debt = self.debt_ns(now_ns)
+        self.lag.flow.accrue(now_ns)
+        self.kept.look(Books(now_ns, self.window.total_ns, self.lag.wanted_ns, self.lag.given // WHOLE, debt))
 
     def usage(self, now_ns: int) -> float:
         """Charged share of the window, or of the tenant's time here if that is shorter; 1.0 is the whole GPU."""

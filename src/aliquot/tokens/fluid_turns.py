@@ -18,7 +18,7 @@ from .account import Account, Rank
 from .actions import MS, Action, Renew, Share, TokenConfig
 from .device import Hold
 from .fluid import WHOLE
-from .lag import Lag
+from .lag import Flow, Lag
 from .policy import TokenPolicy
 from .tenant import Tenant
 
@@ -88,8 +88,8 @@ class FluidAccount(Account):
 class FluidPolicy(TokenPolicy):
     """Turns that follow the fluid, on the mechanism of `TokenPolicy`."""
 
-    def _new_account(self, gpu: str, share: Share, lag: Lag, now_ns: int) -> Account:
-        return FluidAccount(gpu, share, self._ordinal, self.config, lag)
+    def _new_account(self, gpu: str, share: Share, flow: Flow, lags: list[Lag], now_ns: int) -> Account:
+        return FluidAccount(gpu, share, self._ordinal, self.config, Lag(flow, share, lags))
 
     def _turn_ns(self, tenant: Tenant, now_ns: int) -> int:
         return self.config.quota_ns  # how long it may go on unasked; what ends a turn before is in `_ends_ns`

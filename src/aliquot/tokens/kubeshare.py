@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from .account import Account, Rank
 from .actions import Action, Renew, Share, TokenConfig
 from .device import Hold
-from .lag import Lag
+from .lag import KEPT_NS, Flow, Lag
 from .policy import TokenPolicy
 from .promise import PromiseBalance
 from .tenant import Tenant
@@ -114,7 +114,8 @@ class WindowAccount(Account):
 class KubeSharePolicy(TokenPolicy):
     """KubeShare's three steps over a sliding window, work-conserving, for any number of GPUs."""
 
-    def _new_account(self, gpu: str, share: Share, lag: Lag, now_ns: int) -> Account:
+    def _new_account(self, gpu: str, share: Share, flow: Flow, lags: list[Lag], now_ns: int) -> Account:
+        lag = Lag(flow, share, lags, most_ahead_ns=KEPT_NS)
         return WindowAccount(gpu, share, self._ordinal, self.config, lag, now_ns)
 
     def _turn_ns(self, tenant: Tenant, now_ns: int) -> int:

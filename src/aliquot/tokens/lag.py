@@ -39,7 +39,9 @@ class Flow:
         if span > 0:
             self._at_ns = now_ns
             for lag, rate in self.busy.items():
-                lag.level += rate * span
+                lag.give(rate * span)
+                if lag.wants:
+                    lag.wanted_ns += span
 
     def skip(self, now_ns: int) -> None:
         """Let time pass in which no tenant earns."""
@@ -98,9 +100,9 @@ class Flow:
         left = amount
         for lag, rate in self.busy.items():
             part = amount * rate // total
-            lag.level += part
+            lag.give(part)
             left -= part
-        next(iter(self.busy)).level += left
+        next(iter(self.busy)).give(left)
 
 
 def _least(lags: list[Lag]) -> Share:
@@ -110,16 +112,37 @@ def _least(lags: list[Lag]) -> Share:
 
 
 class Lag:
-    """One tenant's place in the fluid of one GPU; `tenant` are its lags on all of its GPUs."""
+    """One tenant's place in the fluid of one GPU; `tenant` are its lags on all of its GPUs.
 
-    __slots__ = ("_idle_ns", "_rested", "flow", "fresh", "leave_at_ns", "level", "share", "tenant", "waiting")
+    With `most_ahead_ns` it owes no more than that when it comes to rest: for orders that forgive what they have lent.
+    """
 
-    def __init__(self, flow: Flow, share: Share, tenant: list[Lag]) -> None:
+    __slots__ = (
+        "_idle_ns",
+        "_most_ahead_ns",
+        "_rested",
+        "flow",
+        "fresh",
+        "given",
+        "leave_at_ns",
+        "level",
+        "share",
+        "tenant",
+        "waiting",
+        "wanted_ns",
+        "wants",
+    )
+
+    def __init__(self, flow: Flow, share: Share, tenant: list[Lag], most_ahead_ns: int | None = None) -> None:
         self.flow = flow
         self.share = share
         self.tenant = tenant
         tenant.append(self)
+        self._most_ahead_ns = most_ahead_ns
         self.level = 0
+        self.given = 0  # what the fluid has given it, as the level in millionths of a nanosecond
+        self.wants = False  # it waits, holds the GPU or has work on it
+        self.wanted_ns = 0
         self.waiting = False
         self.fresh = False  # it woke from a rest, and no turn was taken from it since
         self.leave_at_ns: int | None = None  # when to look again whether it leaves
@@ -136,6 +159,11 @@ class Lag:
         """Whether the fluid itself gives it all that its limit allows, and no more."""
         return self.share.limit_milli < 1000 and self.rate >= self.share.limit_milli * 1000
 
+    def give(self, amount: int) -> None:
+        """The fluid gives it so much; negative takes."""
+        self.level += amount
+        self.given += amount
+
     def owed_ns(self, now_ns: int) -> int:
         """How far it is behind the fluid; negative ahead of it."""
         self.flow.accrue(now_ns)
@@ -148,7 +176,7 @@ class Lag:
     def wait(self, now_ns: int) -> None:
         """It wants the GPU."""
         self.flow.accrue(now_ns)
-        self.waiting = True
+        self.waiting = self.wants = True
         self._idle_ns = self.leave_at_ns = None
         if self not in self.flow.busy:
             self.level = min(self.level, KEPT_NS * WHOLE)
@@ -167,6 +195,10 @@ class Lag:
             return
         if self._idle_ns is None or at_once:
             self._idle_ns = now_ns - GRACE_NS if at_once else now_ns
+            self.flow.accrue(now_ns)
+            self.wants = False
+            if self._most_ahead_ns is not None:
+                self.level = max(self.level, -self._most_ahead_ns * WHOLE)
         ready_ns = self._idle_ns + GRACE_NS
         if now_ns < ready_ns:
             self.leave_at_ns = ready_ns
@@ -182,7 +214,8 @@ class Lag:
         """Leave the fluid now."""
         self.flow.accrue(now_ns)
         self.leave_at_ns = self._idle_ns = None
-        self.waiting, self._rested = False, True
+        self.waiting = self.wants = False
+        self._rested = True
         if self in self.flow.busy:
             self.flow.leave(self, now_ns)
 

@@ -54,7 +54,7 @@ class TokenPolicy(ABC):
         lags: list[Lag] = []
         for gpu in sorted(shares):
             flow = self._flows.setdefault(gpu, Flow(now_ns))
-            accounts[gpu] = self._new_account(gpu, shares[gpu], Lag(flow, shares[gpu], lags), now_ns)
+            accounts[gpu] = self._new_account(gpu, shares[gpu], flow, lags, now_ns)
             device = self._devices.setdefault(gpu, Device(gpu, now_ns))
             device.members[name] = accounts[gpu]
         self._tenants[name] = Tenant(name, accounts)
@@ -163,6 +163,13 @@ class TokenPolicy(ABC):
         self._ticked_at_ns = now_ns
         return actions
 
+    def judge(self, now_ns: int) -> None:
+        """See of every tenant whether the promise was kept in the window that ends now."""
+        for device in self._devices.values():
+            device.settle(now_ns)
+            for account in device.members.values():
+                account.judge(now_ns)
+
     def next_wake_ns(self) -> int | None:
         """When `tick` has something to do even if nothing happens; None for never. To be asked after `tick`."""
         return self._next_wake(self._ticked_at_ns)
@@ -199,8 +206,8 @@ class TokenPolicy(ABC):
         self.account(name, gpu).restore(used_ns, debt_ns, total_ns, now_ns)
 
     @abstractmethod
-    def _new_account(self, gpu: str, share: Share, lag: Lag, now_ns: int) -> Account:
-        """The books of a new tenant on one of its GPUs."""
+    def _new_account(self, gpu: str, share: Share, flow: Flow, lags: list[Lag], now_ns: int) -> Account:
+        """The books of a new tenant on one of its GPUs; its lag joins `lags`, those on its others."""
 
     @abstractmethod
     def _turn_ns(self, tenant: Tenant, now_ns: int) -> int:

@@ -20,8 +20,8 @@ class Share(msgspec.Struct, frozen=True):
     """One tenant's part of one GPU, what it was promised and what it gets.
 
     `usage_milli` is charged time over the token window. `kept_percent` is the part of the windows of the last hour in
-    which the tenant wanted its request and got it; None while there was no such window. `enforce` is what is held of
-    the promise; on whole GPUs it may be less than all, and then usage is what NVML measures.
+    which the tenant wanted the GPU and got its request for that time; None while there was no such window. `enforce` is
+    what is held of the promise; on whole GPUs it may be less than all, and then usage is what NVML measures.
     """
 
     tenant: str

@@ -1,74 +1,60 @@
-"""Was the promise kept? Window by window, from what a tenant was charged and how long it stood waiting.
+"""Was the promise kept? The windows of the last hour, from what the arbiter counts.
 
-In a window of length W a tenant that was charged `c` and waited `w` wanted `c + w` of the GPU. If that is at least its
-request r x W, it wanted its request, and the window counts; it is kept when c, or what its account shows with the debts
-it pays, reaches (r - slack) x W. A tenant that wants less than its request can not be wronged by the others' share of
-the time, only by latency, and that is shown as waits.
-
-Source: KubeShare (HPDC'20), 4.5: a container that wants its gpu_request gets it in the sliding window. The slack of two
-points is the share error this project sets itself.
+The arbiter judges every window in which a tenant wanted the GPU, as `aliquot.tokens.kept` says, and counts since the
+tenant came. Here the counts of two looks are subtracted. At the first look all that was counted before is taken as of
+then, so a page that has just been opened does not say that nothing is known.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from aliquot.arbiter.records import TenantStatus
 
-SLACK_MILLI: Final = 20
 KEPT_S: Final = 3600.0
-MOST_WINDOWS: Final = 3600
+MOST_LOOKS: Final = 3600
 """As many as there are in an hour of looks a second apart; a node whose clock creeps makes no more."""
+MOST_WINDOWS: Final = 10**9
+"""What a node may say; there are two million in a year."""
 
 
 @dataclass(slots=True)
 class _Tenant:
-    at_ns: int
-    charged_ns: int
-    waited_ns: int
-    windows: deque[tuple[int, bool]]  # (end, kept) of those that count
+    windows: int = 0  # the counts of the last look
+    kept: int = 0
+    looks: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=MOST_LOOKS))
+    """When, and how many windows more there were and were kept than at the look before."""
 
 
 class PromiseBook:
-    """Windows of every tenant of every GPU, back to back, for the last hour."""
+    """Windows of every tenant of every GPU, for the last hour."""
 
     def __init__(self, window_s: float) -> None:
         self.window_s = window_s
         self._tenants: dict[tuple[str, str], _Tenant] = {}
 
     def see(self, gpu: str, status: TenantStatus, now_ns: int) -> None:
-        """A look at a tenant; a window ends with the first look at or after its length.
-
-        A counter that went back (a new tenant of the same name, a restarted arbiter) begins anew.
-        """
-        key = (gpu, status.name)
-        charged_ns, waited_ns = status.charged_ns, status.waited_ns
-        known = self._tenants.get(key)
-        if known is None or charged_ns < known.charged_ns or waited_ns < known.waited_ns:
-            windows = known.windows if known is not None else deque(maxlen=MOST_WINDOWS)
-            self._tenants[key] = _Tenant(now_ns, charged_ns, waited_ns, windows)
-            return
-        length_ns = now_ns - known.at_ns
-        if length_ns < self.window_s * 1e9:
-            return
-        charged, waited = charged_ns - known.charged_ns, waited_ns - known.waited_ns
-        request = status.request_milli
-        if request and (charged + waited) * 1000 >= request * length_ns:
-            got_milli = max(charged * 1000 / length_ns, status.usage * 1000)
-            known.windows.append((now_ns, got_milli >= request - SLACK_MILLI))
-        while known.windows and known.windows[0][0] < now_ns - KEPT_S * 1e9:
-            known.windows.popleft()
-        known.at_ns, known.charged_ns, known.waited_ns = now_ns, charged_ns, waited_ns
+        """A look at a tenant. Counts that went back (a new tenant of the same name, a restarted arbiter) begin at 0."""
+        windows = min(max(0, status.promise.windows), MOST_WINDOWS)
+        kept = min(max(0, status.promise.kept), windows)
+        known = self._tenants.setdefault((gpu, status.name), _Tenant())
+        if windows < known.windows or kept < known.kept or windows - known.windows < kept - known.kept:
+            known.windows = known.kept = 0
+        if windows > known.windows:
+            known.looks.append((now_ns, windows - known.windows, kept - known.kept))
+        known.windows, known.kept = windows, kept
+        while known.looks and known.looks[0][0] < now_ns - KEPT_S * 1e9:
+            known.looks.popleft()
 
     def kept(self, gpu: str, tenant: str) -> tuple[float | None, int]:
-        """Percent of the windows that count in which the promise was kept, and how many count."""
+        """Percent of the windows in which the promise was kept, and how many there are."""
         known = self._tenants.get((gpu, tenant))
-        if known is None or not known.windows:
+        count = sum(windows for _, windows, _ in known.looks) if known is not None else 0
+        if known is None or not count:
             return None, 0
-        count = len(known.windows)
-        return 100.0 * sum(kept for _, kept in known.windows) / count, count
+        return 100.0 * sum(kept for _, _, kept in known.looks) / count, count
 
     def forget_all_but(self, present: set[tuple[str, str]]) -> None:
         """Drop the books of tenants that have left."""

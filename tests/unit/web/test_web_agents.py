@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("lightkube", reason="the parts for a cluster are not installed: no nodes to ask")
@@ -196,7 +197,7 @@ def test_what_is_no_answer_is_refused(answer: bytes):
 def test_numbers_are_cut_to_what_can_be():
     """Negative, endless and absurd numbers neither break a page nor show more than a whole GPU."""
     use = {"owner": {"namespace": "team", "pod": "train", "container": "main"}}
-    status = json.loads(json.dumps({f: getattr(tenant(), f) for f in tenant().__struct_fields__}))
+    status = msgspec.to_builtins(tenant())
     wild = status | {"usage": 1e308, "memory_used_mib": -5, "wait_ms_p50": 1e300, "debt_ms": -1.0, "processes": 10**18}
     told = read_told(body(busy=-3.0, uses=[use | {"status": wild}]))
     gpu = measure_of(told).gpus[CARD]
@@ -208,22 +209,24 @@ def test_numbers_are_cut_to_what_can_be():
     )  # fmt: skip
 
 
-def test_promises_are_judged_by_the_nodes_own_clock():
-    """A window in which a tenant wanted its request and got half of it was not kept, however late answers came."""
+def test_promises_are_those_of_the_last_hour_by_the_nodes_own_clock():
+    """The windows that the node's arbiter has counted are shown for an hour of the node's time."""
     book = PromiseBook(10.0)
 
-    def told(now_s: float, charged_s: float, waited_s: float) -> NodeTold:
-        status = tenant(usage=0.15, charged_s=charged_s, waited_s=waited_s)
+    def told(now_s: float, windows: int, kept: int) -> NodeTold:
+        status = tenant(usage=0.15)
         use = {"owner": {"namespace": "team", "pod": "train", "container": "main"}}
-        fields = {f: getattr(status, f) for f in status.__struct_fields__}
+        fields = msgspec.to_builtins(status) | {"promise": {"windows": windows, "kept": kept}}
         found = read_told(body(uses=[use | {"status": fields}]))
         found.now_ns = int(now_s * 1e9)
         return found
 
-    measure_of(told(100.0, 0.0, 0.0), book)
-    share = measure_of(told(110.0, 1.5, 8.0), book).gpus[CARD].shares[NAME]
+    measure_of(told(100.0, 40, 0), book)
+    share = measure_of(told(110.0, 80, 30), book).gpus[CARD].shares[NAME]
+    later = measure_of(told(3705.0, 90, 40), book).gpus[CARD].shares[NAME]
 
-    assert (0.0, 1) == (share.kept_percent, share.windows)
+    assert (37.5, 80) == (share.kept_percent, share.windows)
+    assert (80.0, 50) == (later.kept_percent, later.windows)
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "a/b/c#2", "a/b/c@1234abcd.1"])

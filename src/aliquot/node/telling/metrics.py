@@ -47,6 +47,15 @@ CONTAINER_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] 
     "aliquot_container_gpu_quota_seconds": ("Length of its next grant", lambda t: t.quota_ms / 1e3),
     "aliquot_container_gpu_debt_seconds": ("Time that ran after its grant, not paid yet", lambda t: t.debt_ms / 1e3),
     "aliquot_container_gpu_processes": ("Processes attached", lambda t: t.processes),
+    "aliquot_container_gpu_fluid_error_ratio": (
+        "Last window's distance from the fluid",
+        lambda t: t.promise.fluid_error,
+    ),
+    "aliquot_container_gpu_fluid_error_p95_ratio": (
+        "The same, in 95 of 100 windows",
+        lambda t: t.promise.fluid_error_p95,
+    ),
+    "aliquot_container_gpu_fluid_error_worst_ratio": ("The same, at worst", lambda t: t.promise.fluid_error_worst),
 }
 CONTAINER_COUNTERS: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
     "aliquot_container_gpu_charged_seconds_total": ("GPU time charged", lambda t: t.charged_ns / 1e9),
@@ -55,6 +64,17 @@ CONTAINER_COUNTERS: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]
     "aliquot_container_gpu_oom_total": ("Allocations refused for its memory limit", lambda t: t.memory_refusals),
     "aliquot_container_gpu_unrouted_functions_total": ("Driver functions it got unhooked", lambda t: t.unrouted),
     "aliquot_container_gpu_ungated_seconds_total": ("Time it ran with no arbiter to ask", lambda t: t.ungated_ms / 1e3),
+    "aliquot_container_gpu_wanted_seconds_total": ("Time it wanted the GPU", lambda t: t.promise.wanted_ns / 1e9),
+    "aliquot_container_gpu_promise_windows_total": ("Windows in which it wanted the GPU", lambda t: t.promise.windows),
+    "aliquot_container_gpu_promise_kept_total": (
+        "Of those, its request for the time it wanted the GPU kept",
+        lambda t: t.promise.kept,
+    ),
+    "aliquot_container_gpu_busy_windows_total": (
+        "Windows in which it wanted the GPU all the time",
+        lambda t: t.promise.busy_windows,
+    ),
+    "aliquot_container_gpu_busy_kept_total": ("Of those, its request kept", lambda t: t.promise.busy_kept),
 }
 ALWAYS: Final = (
     "aliquot_node_arbiter_up",

@@ -1,0 +1,91 @@
+"""Whether what was promised was kept, judged over every window that ends at a look a fortieth of a window apart.
+
+- *request*: in every window a tenant gets its request for the time it wanted the GPU, within 0.02 of the window;
+- *busy*: a tenant that wanted the GPU all the time gets its request, within 0.02;
+- *fluid*: how far what it got is from what the fluid gave it, as a part of the window.
+
+It wants the GPU while it waits for it, holds it or has work on it. A tenant that owes time for kernels of before the
+window has had that part of it already. Windows that a tenant did not want the GPU in are not counted. "Its request in
+every window in which it wanted that much" is not promised: the fluid itself does not keep it, because limits hold a
+tenant back while others rest, and what was not given then is not made up for later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+LOOKS: Final = 40
+"""Looks a window."""
+SLACK_MILLI: Final = 20
+WHOLE_WINDOW: Final = 0.999
+"""The part of a window that counts as all of it."""
+BINS: Final = 200
+"""Errors are counted by thousandths of a window, up to a fifth of it; the last bin has what is beyond."""
+
+
+class Books(NamedTuple):
+    """What a tenant's books say at one moment, in nanoseconds since it came."""
+
+    at_ns: int
+    charged_ns: int
+    wanted_ns: int
+    given_ns: int
+    debt_ns: int
+
+
+@dataclass(slots=True)
+class Kept:
+    """Windows of one tenant on one GPU."""
+
+    request_milli: int
+    window_ns: int
+    windows: int = 0
+    kept: int = 0
+    busy_windows: int = 0
+    busy_kept: int = 0
+    error: float = 0.0
+    """Of the last window."""
+    error_worst: float = 0.0
+    _looks: deque[Books] = field(default_factory=deque)
+    _errors: list[int] = field(default_factory=lambda: [0] * BINS)
+
+    def look(self, books: Books) -> None:
+        """Judge the window that ends now, if the tenant has been here for so long."""
+        looks = self._looks
+        if looks and books.at_ns - looks[-1].at_ns < self.window_ns // LOOKS:
+            return
+        looks.append(books)
+        while len(looks) > 1 and looks[1].at_ns <= books.at_ns - self.window_ns:
+            looks.popleft()
+        if books.at_ns - looks[0].at_ns >= self.window_ns:
+            self._judge(looks[0], books)
+
+    def forget(self) -> None:
+        """Time passed in which nothing was decided: no window that has any of it is judged."""
+        self._looks.clear()
+
+    def error_p95(self) -> float:
+        """The 95th percentile of the errors of all windows, to a thousandth; 0 before the first."""
+        left = self.windows * 95 / 100
+        for step, count in enumerate(self._errors):
+            left -= count
+            if left <= 0:
+                return min((step + 1) / 1000, self.error_worst)
+        return self.error_worst
+
+    def _judge(self, first: Books, last: Books) -> None:
+        span, wanted = last.at_ns - first.at_ns, last.wanted_ns - first.wanted_ns
+        if wanted <= 0:
+            return
+        charged = last.charged_ns - first.charged_ns
+        had_milli = (charged + max(0, first.debt_ns)) * 1000 + SLACK_MILLI * span
+        self.windows += 1
+        self.kept += had_milli >= self.request_milli * wanted
+        if wanted >= WHOLE_WINDOW * span:
+            self.busy_windows += 1
+            self.busy_kept += had_milli >= self.request_milli * span
+        self.error = abs(charged - (last.given_ns - first.given_ns)) / span
+        self.error_worst = max(self.error_worst, self.error)
+        self._errors[min(BINS - 1, int(self.error * 1000))] += 1
