@@ -1,5 +1,5 @@
 /* array.c: arrays, kept as pitched rows of device memory. */
-#include <stdlib.h>
+#include <string.h>
 #include "emu.h"
 
 static size_t format_bytes(int format)
@@ -17,19 +17,41 @@ API CUresult cuArray3DCreate_v2(CUarray *out, const CUarray3d *d)
     NEED_CTX();
     if (!out || !d || !d->width || !format_bytes(d->format) || (d->channels != 1 && d->channels != 2 && d->channels != 4))
         return CU_INVALID;
-    CUarray a = calloc(1, sizeof *a);
-    a->desc = *d;
-    a->dev = emu_current()->dev;
-    a->element = format_bytes(d->format) * d->channels;
-    a->pitch = (d->width * a->element + 511) & ~(size_t)511;
-    a->bytes = a->pitch * (d->height ? d->height : 1) * (d->depth ? d->depth : 1);
+    CUcontext c = emu_root(emu_current());
+    struct emu_array made = {.ctx = c, .life = c->life, .desc = *d, .dev = c->dev};
+    made.element = format_bytes(d->format) * d->channels;
+    made.pitch = (d->width * made.element + 511) & ~(size_t)511;
+    made.bytes = made.pitch * (d->height ? d->height : 1) * (d->depth ? d->depth : 1);
     CUresult r = emu_forbid_in_capture();
     if (!r)
-        r = emu_mem_new(a->bytes, MEM_DEVICE, a->dev, !(d->flags & EMU_DEFERRED), &a->ptr);
+        r = emu_mem_new(made.bytes, MEM_DEVICE, made.dev, !(d->flags & EMU_DEFERRED), &made.ptr);
     if (r)
-        free(a);
-    else
-        *out = a;
+        return r;
+    CUarray a = emu_object_new(KIND_ARRAY, sizeof *a);
+    memcpy(&a->object + 1, &made.object + 1, sizeof *a - sizeof a->object);
+    *out = a;
+    return CU_OK;
+}
+
+/* An array goes with its context, which has taken its memory. */
+CUresult emu_array_use(CUarray a)
+{
+    if (!emu_object_alive(a, KIND_ARRAY))
+        return CU_INVALID_HANDLE;
+    return emu_object_alive(a->ctx, KIND_CONTEXT) && a->ctx->life == a->life && a->ctx->alive ? CU_OK : CU_CONTEXT_DESTROYED;
+}
+
+/* What still copies from it or to it ends first. */
+CUresult emu_array_end(CUarray a)
+{
+    CUresult r = emu_array_use(a);
+    if (r == CU_OK)
+        emu_ctx_sync(a->ctx);
+    if (!emu_object_end_once(a, KIND_ARRAY))
+        return CU_INVALID_HANDLE;
+    if (r == CU_OK)
+        emu_mem_drop(a->ptr);
+    emu_object_free(a, NULL);
     return r;
 }
 
@@ -44,16 +66,19 @@ API CUresult cuArrayCreate_v2(CUarray *out, const CUarray2d *d)
 API CUresult cuArrayDestroy(CUarray a)
 {
     NEED_INIT();
-    if (!a)
-        return CU_INVALID_HANDLE;
-    CUresult r = emu_mem_drop(a->ptr);
-    free(a);
-    return r;
+    if (emu_object_alive(a, KIND_ARRAY) && a->part)
+        return CU_INVALID;
+    return emu_array_end(a);
 }
+
+#define NEED_ARRAY(a) do { CUresult use_ = emu_array_use(a); if (use_) return use_; } while (0)
 
 API CUresult cuArray3DGetDescriptor_v2(CUarray3d *d, CUarray a)
 {
     NEED_CTX();
+    NEED_ARRAY(a);
+    if (!d)
+        return CU_INVALID;
     *d = a->desc;
     return CU_OK;
 }
@@ -61,6 +86,9 @@ API CUresult cuArray3DGetDescriptor_v2(CUarray3d *d, CUarray a)
 API CUresult cuArrayGetDescriptor_v2(CUarray2d *d, CUarray a)
 {
     NEED_CTX();
+    NEED_ARRAY(a);
+    if (!d)
+        return CU_INVALID;
     *d = (CUarray2d){a->desc.width, a->desc.height, a->desc.format, a->desc.channels};
     return CU_OK;
 }
@@ -70,7 +98,8 @@ typedef struct { size_t size, alignment; unsigned reserved[4]; } requirements;
 API CUresult cuArrayGetMemoryRequirements(requirements *r, CUarray a, CUdevice dev)
 {
     NEED_INIT();
-    if (!a || !r || (emu_conf()->strict && !(a->desc.flags & EMU_DEFERRED)))
+    NEED_ARRAY(a);
+    if (!r || (emu_conf()->strict && !(a->desc.flags & EMU_DEFERRED)))
         return CU_INVALID;
     *r = (requirements){a->bytes, 512, {0}};
     return CU_OK;
@@ -83,13 +112,17 @@ static bool inside(const end *e, size_t n)
 {
     if (e->type != ARRAY)
         return e->p != 0;
-    return e->array && e->array->desc.height <= 1 && e->at + n <= e->array->desc.width * e->array->element;
+    return e->array->desc.height <= 1 && e->at + n <= e->array->desc.width * e->array->element;
 }
 
 /* Copies from and to an array of one dimension, by bytes. */
 static CUresult line(end to, end from, size_t n, CUstream s, bool wait)
 {
     NEED_CTX();
+    if (to.type == ARRAY)
+        NEED_ARRAY(to.array);
+    if (from.type == ARRAY)
+        NEED_ARRAY(from.array);
     if (!inside(&to, n) || !inside(&from, n))
         return CU_INVALID;
     CUmemcpy3d c = {.src_x = from.at, .src_type = from.type, .src_host = (void *)from.p, .src_dev = from.p,

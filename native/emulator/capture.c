@@ -25,6 +25,7 @@ static void take_out(capture *c)
             break;
         }
     atomic_fetch_sub(&running, 1);
+    c->graph->owned = false;
     emu_object_end(c, END_DESTROYED);
     emu_object_free(c, NULL);
 }
@@ -160,12 +161,16 @@ void emu_capture_forget(CUstream s)
         }
     s->capture = NULL;
     c->invalid = true;
-    if (c->origin == s) { /* nobody can end it any more */
+    CUgraph lost = NULL;
+    if (c->origin == s) { /* no call can end it any more */
         for (CUstream o = c->members; o; o = o->next_captured)
             o->capture = NULL;
+        lost = c->given ? NULL : c->graph;
         take_out(c);
     }
     pthread_mutex_unlock(&graph_lock);
+    if (lost)
+        graph_end(lost);
 }
 
 CUresult emu_capture_add(CUstream s, int type, const void *params, size_t size, CUgraphNode *out)
@@ -228,10 +233,12 @@ static CUresult begin(CUstream handle, CUgraph g, const CUgraphNode *deps, size_
         return s ? CU_INVALID : CU_INVALID_HANDLE;
     if (s->legacy)
         return CU_CAPTURE_UNSUPPORTED;
-    if (s->capture)
+    if (s->capture || (g && (g->owned || !graph_has(g, deps, count))))
         return CU_INVALID;
     capture *c = emu_object_new(KIND_CAPTURE, sizeof *c);
     c->graph = g ? g : graph_new();
+    c->graph->owned = true;
+    c->given = g;
     c->origin = s;
     c->thread = pthread_self();
     c->mode = mode;
@@ -252,7 +259,9 @@ API CUresult cuStreamBeginCapture(CUstream s) { return begin(s, NULL, NULL, 0, G
 API CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph g, const CUgraphNode *deps, const CUedge *edges,
                                          size_t count, int mode)
 {
-    return g ? begin(s, g, deps, count, mode) : CU_INVALID;
+    NEED_INIT();
+    NEED_GRAPH(g);
+    return begin(s, g, deps, count, mode);
 }
 
 static bool is_joined(const capture *c)
@@ -284,6 +293,7 @@ API CUresult cuStreamEndCapture(CUstream handle, CUgraph *out)
         return CU_CAPTURE_WRONG_THREAD;
     CUresult r = c->invalid ? CU_CAPTURE_INVALIDATED : is_joined(c) ? CU_OK : CU_CAPTURE_UNJOINED;
     CUgraph graph = c->graph;
+    bool given = c->given;
     pthread_mutex_lock(&graph_lock);
     for (CUstream o = c->members; o; o = o->next_captured) {
         o->capture = NULL;
@@ -293,6 +303,8 @@ API CUresult cuStreamEndCapture(CUstream handle, CUgraph *out)
     pthread_mutex_unlock(&graph_lock);
     if (!r)
         *out = graph;
+    else if (!given)
+        graph_end(graph);
     return r;
 }
 
@@ -352,7 +364,8 @@ API CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dep
 {
     NEED_CTX();
     CUstream s = emu_stream(handle);
-    if (!s || !s->capture)
+    capture *c = s ? s->capture : NULL;
+    if (!c || !graph_has(c->graph, deps, count))
         return CU_INVALID;
     if (replace)
         set_deps(s, deps, count);

@@ -37,6 +37,34 @@ static bool in_bounds(CUdeviceptr p, size_t size)
     return m && p + size <= m->base + m->size;
 }
 
+static bool array_named(int type, CUarray a) { return type != ARRAY || emu_array_use(a) == CU_OK; }
+
+bool emu_copy_named(const CUmemcpy3d *c)
+{
+    return array_named(c->src_type, c->src_array) && array_named(c->dst_type, c->dst_array);
+}
+
+typedef struct { int type; CUdeviceptr dev; CUarray array; size_t x, y, z, pitch, height; } side;
+
+static bool inside(const side *s, const CUmemcpy3d *c)
+{
+    if (s->type == ARRAY) {
+        const CUarray3d *d = &s->array->desc;
+        return s->x + c->width <= d->width * s->array->element && s->y + c->height <= (d->height ? d->height : 1) &&
+               s->z + c->depth <= (d->depth ? d->depth : 1);
+    }
+    size_t pitch = s->pitch ? s->pitch : c->width, slice = pitch * (s->height ? s->height : c->height);
+    size_t last = (s->z + c->depth - 1) * slice + (s->y + c->height - 1) * pitch + s->x + c->width;
+    return s->type != DEVICE || in_bounds(s->dev, last);
+}
+
+bool emu_copy_fits(const CUmemcpy3d *c)
+{
+    const side from = {c->src_type, c->src_dev, c->src_array, c->src_x, c->src_y, c->src_z, c->src_pitch, c->src_height};
+    const side to = {c->dst_type, c->dst_dev, c->dst_array, c->dst_x, c->dst_y, c->dst_z, c->dst_pitch, c->dst_height};
+    return !c->width || !c->height || !c->depth || (inside(&from, c) && inside(&to, c));
+}
+
 /* Host memory that the driver knows nothing of. */
 static bool pageable(int type, const void *host, CUdeviceptr dev)
 {
@@ -73,6 +101,8 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
 {
     if (!s)
         return CU_INVALID_HANDLE;
+    if (!emu_copy_named(c))
+        return CU_INVALID;
     if (s->capture) {
         if (wait) {
             emu_capture_invalidate(s);
@@ -87,6 +117,8 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
         return r;
     if (!c->width || !c->height || !c->depth)
         return CU_OK;
+    if (!emu_copy_fits(c))
+        return CU_INVALID;
     wait = wait || ends_at_once(c);
     pthread_mutex_lock(&emu_lock);
     emu_op *op = emu_op_new(OP_COPY);
@@ -134,14 +166,19 @@ API CUresult cuMemcpyDtoDAsync_v2(D to, D from, size_t n, CUstream s)
     return flat(DEVICE, to, DEVICE, from, n, s, false);
 }
 
-API CUresult cuMemcpyPeer(D to, CUcontext a, D from, CUcontext b, size_t n)
+static CUresult peer(D to, CUcontext a, D from, CUcontext b, size_t n, CUstream s, bool wait)
 {
-    return flat(DEVICE, to, DEVICE, from, n, NULL, true);
+    CUresult r = emu_context_of(&a);
+    if (!r)
+        r = emu_context_of(&b);
+    return r ? r : flat(DEVICE, to, DEVICE, from, n, s, wait);
 }
+
+API CUresult cuMemcpyPeer(D to, CUcontext a, D from, CUcontext b, size_t n) { return peer(to, a, from, b, n, NULL, true); }
 
 API CUresult cuMemcpyPeerAsync(D to, CUcontext a, D from, CUcontext b, size_t n, CUstream s)
 {
-    return flat(DEVICE, to, DEVICE, from, n, s, false);
+    return peer(to, a, from, b, n, s, false);
 }
 
 static CUresult box2d(const CUmemcpy2d *c, CUstream s, bool wait)
@@ -167,6 +204,19 @@ static CUresult box3d(const CUmemcpy3d *c, CUstream s, bool wait)
 }
 
 API CUresult cuMemcpy3D_v2(const CUmemcpy3d *c) { return box3d(c, NULL, true); }
-API CUresult cuMemcpy3DPeer(const CUmemcpy3d *c) { return box3d(c, NULL, true); }
 API CUresult cuMemcpy3DAsync_v2(const CUmemcpy3d *c, CUstream s) { return box3d(c, s, false); }
-API CUresult cuMemcpy3DPeerAsync(const CUmemcpy3d *c, CUstream s) { return box3d(c, s, false); }
+
+static CUresult peer3d(const CUmemcpy3d *c, CUstream s, bool wait)
+{
+    NEED_CTX();
+    if (!c)
+        return CU_INVALID;
+    CUcontext from = c->src_ctx, to = c->dst_ctx;
+    CUresult r = emu_context_of(&from);
+    if (!r)
+        r = emu_context_of(&to);
+    return r ? r : emu_enqueue_copy(c, emu_stream(s), wait);
+}
+
+API CUresult cuMemcpy3DPeer(const CUmemcpy3d *c) { return peer3d(c, NULL, true); }
+API CUresult cuMemcpy3DPeerAsync(const CUmemcpy3d *c, CUstream s) { return peer3d(c, s, false); }

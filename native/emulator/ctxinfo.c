@@ -26,9 +26,12 @@ API CUresult cuCtxGetId(CUcontext c, unsigned long long *id)
 
 API CUresult cuCtxGetApiVersion(CUcontext c, unsigned *version)
 {
-    NEED_INIT();
-    *version = 3020;
-    return CU_OK;
+    CUresult r = emu_context_of(&c);
+    if (!r && !version)
+        return CU_INVALID;
+    if (!r)
+        *version = 3020;
+    return r;
 }
 
 API CUresult cuCtxGetLimit(size_t *value, int limit)

@@ -81,7 +81,7 @@ struct emu_func {
     CUmodule module;
     struct emu_func *next;
     char *name;
-    int64_t ns; /* duration, or -1: the first launch parameter says it */
+    bool takes_parameters; /* by its image; false as well where that cannot be read */
     int attrs[32];
     uint64_t loaded_in; /* life of the context that its code was last loaded in */
     struct emu_legacy *legacy; /* block shape and parameters, of the launch interface before CUDA 4 */
@@ -105,7 +105,17 @@ struct emu_pool {
     CUpoolProps props;
 };
 #define EMU_DEFERRED 0x80u /* an array whose memory is mapped later: only of such a one are the requirements known */
-struct emu_array { CUdeviceptr ptr; size_t pitch, element, bytes; CUarray3d desc; int dev; };
+/* part: a level of a mipmapped array, which alone may destroy it. */
+struct emu_array {
+    emu_head object;
+    CUcontext ctx;
+    uint64_t life; /* of the context it was made in */
+    CUdeviceptr ptr;
+    size_t pitch, element, bytes;
+    CUarray3d desc;
+    int dev;
+    bool part;
+};
 
 /* MEM_LOW: device memory below 4 GiB, for the interface of 32-bit pointers. */
 enum mem_kind { MEM_LOW, MEM_DEVICE, MEM_MANAGED, MEM_HOST, MEM_REGISTERED, MEM_POOL, MEM_VMM, MEM_MODULE };
@@ -216,7 +226,14 @@ void emu_mem_set_pool(CUdeviceptr base, CUmemoryPool pool);
 CUresult emu_book(int dev, CUcontext owner, enum mem_kind kind, size_t size, emu_booking *out);
 void emu_unbook(const emu_booking *b);
 void emu_book_block(emu_mem *m); /* widens it to the page that it shares with others */
+/* array.c */
+CUresult emu_array_use(CUarray a); /* CU_OK, or what the use of this handle answers */
+CUresult emu_array_end(CUarray a);
+/* mipmap.c */
+bool emu_mipmap_alive(const void *m);
 /* copy.c */
+bool emu_copy_named(const CUmemcpy3d *c); /* the arrays that it names are there */
+bool emu_copy_fits(const CUmemcpy3d *c); /* and the memory, where it is the device's */
 void emu_copy(const CUmemcpy3d *c);
 void emu_fill(const CUmemsetNode *f);
 bool emu_fill_fits(const CUmemsetNode *f); /* the memory is there */
@@ -232,7 +249,8 @@ CUresult emu_code_use(CUfunction f, CUcontext c);
 void emu_code_end(CUmodule m, CUcontext c); /* of one or the other */
 /* module.c */
 void emu_modules_end(CUcontext c);
-char **emu_entry_names(const void *image, size_t size, size_t *count);
+typedef struct { char *name; bool takes_parameters; } emu_symbol;
+bool emu_symbols(const void *image, size_t size, emu_symbol **out, size_t *count); /* false: this is no image */
 bool emu_kernel_until(const char *name, void **params, emu_until *out);
 int64_t emu_kernel_ns(const char *name, void **params, void **extra, int64_t table);
 /* capture.c */

@@ -117,7 +117,7 @@ static uint64_t each_function(CUcontext c, CUmodule m, void (*visit)(void *data,
 {
     CUfunction f;
     uint64_t count = 0;
-    if (!m || !visit || (!m->funcs && cuModuleGetFunction(&f, m, "") != CU_OK))
+    if (!emu_object_alive(m, KIND_MODULE) || !visit || (!m->funcs && cuModuleGetFunction(&f, m, "") != CU_OK))
         return 0;
     for (f = m->funcs; f; f = f->next, count++)
         visit(data, f, m);

@@ -31,9 +31,9 @@ API CUresult cuKernelSetAttribute(int attribute, int value, CUfunction f, CUdevi
     return cuFuncSetAttribute(f, attribute, value);
 }
 
-API CUresult cuFuncSetCacheConfig(CUfunction f, int config) { NEED_INIT(); return CU_OK; }
-API CUresult cuFuncSetSharedMemConfig(CUfunction f, int config) { NEED_INIT(); return CU_OK; }
-API CUresult cuKernelSetCacheConfig(CUfunction f, int config, CUdevice dev) { NEED_INIT(); return CU_OK; }
+API CUresult cuFuncSetCacheConfig(CUfunction f, int config) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); return CU_OK; }
+API CUresult cuFuncSetSharedMemConfig(CUfunction f, int config) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); return CU_OK; }
+API CUresult cuKernelSetCacheConfig(CUfunction f, int config, CUdevice dev) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); return CU_OK; }
 
 static int blocks(int block, size_t shared)
 {
@@ -48,7 +48,8 @@ static int blocks(int block, size_t shared)
 API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, CUfunction f, int block, size_t shared)
 {
     NEED_CTX();
-    if (block <= 0)
+    NEED_LIVE(f, KIND_FUNCTION);
+    if (!n || block <= 0)
         return CU_INVALID;
     *n = blocks(block, shared);
     return CU_OK;
@@ -64,6 +65,9 @@ API CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction 
                                               size_t shared, int limit)
 {
     NEED_CTX();
+    NEED_LIVE(f, KIND_FUNCTION);
+    if (!grid || !block)
+        return CU_INVALID;
     *block = limit > 0 && limit < 1024 ? limit : 1024;
     *grid = emu_conf()->sms * blocks(*block, shared_of ? shared_of(*block) : shared);
     return CU_OK;
@@ -78,6 +82,9 @@ API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CU
 API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *size, CUfunction f, int count, int block)
 {
     NEED_CTX();
+    NEED_LIVE(f, KIND_FUNCTION);
+    if (!size)
+        return CU_INVALID;
     *size = count > 0 ? (size_t)emu_conf()->shared_sm / (size_t)count : 0;
     return CU_OK;
 }
@@ -85,6 +92,9 @@ API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *size, CUfunction f,
 API CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction f, const CUlaunchConfig *c)
 {
     NEED_CTX();
+    NEED_LIVE(f, KIND_FUNCTION);
+    if (!size || !c)
+        return CU_INVALID;
     *size = 8;
     return CU_OK;
 }
@@ -92,6 +102,9 @@ API CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction f, const C
 API CUresult cuOccupancyMaxActiveClusters(int *n, CUfunction f, const CUlaunchConfig *c)
 {
     NEED_CTX();
+    NEED_LIVE(f, KIND_FUNCTION);
+    if (!n || !c)
+        return CU_INVALID;
     *n = emu_conf()->sms / 8;
     return CU_OK;
 }

@@ -13,6 +13,8 @@
 static uint64_t used[EMU_GPUS], used_high[EMU_GPUS], reserved[EMU_GPUS], reserved_high[EMU_GPUS];
 static _Atomic unsigned next_id;
 
+#define NEED_EXEC(e) do { if (!emu_object_alive(e, KIND_EXEC)) return CU_INVALID; } while (0)
+
 static CUresult flatten(CUgraphExec e, CUgraph g)
 {
     CUgraphNode *order = graph_order(g);
@@ -34,25 +36,34 @@ static CUresult flatten(CUgraphExec e, CUgraph g)
     return r;
 }
 
+static void release(void *exec) { free(((CUgraphExec)exec)->nodes); }
+
+static void discard(CUgraphExec e)
+{
+    if (emu_object_end_once(e, KIND_EXEC))
+        emu_object_free(e, release);
+}
+
 API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned long long flags)
 {
     NEED_CTX();
-    if (!out || !g)
+    NEED_GRAPH(g);
+    if (!out)
         return CU_INVALID;
-    CUgraphExec e = calloc(1, sizeof *e);
-    e->dev = emu_current()->dev;
+    CUgraphExec e = emu_object_new(KIND_EXEC, sizeof *e);
+    e->ctx = emu_current();
+    e->life = e->ctx->life;
+    e->dev = e->ctx->dev;
     e->flags = flags;
     e->id = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
     pthread_mutex_lock(&graph_lock);
     CUresult r = flatten(e, g);
     pthread_mutex_unlock(&graph_lock);
-    if (r) {
-        free(e->nodes);
-        free(e);
-        return r;
-    }
-    *out = e;
-    return CU_OK;
+    if (r)
+        discard(e);
+    else
+        *out = e;
+    return r;
 }
 
 API CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph g, CUgraphNode *bad, char *log, size_t size)
@@ -69,7 +80,9 @@ typedef struct { uint64_t flags; CUstream upload; CUgraphNode bad; int result; }
 
 API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph g, instantiate_params *p)
 {
-    CUresult r = cuGraphInstantiateWithFlags(out, g, p->flags);
+    CUresult r = p ? cuGraphInstantiateWithFlags(out, g, p->flags) : CU_INVALID;
+    if (!p)
+        return r;
     p->bad = NULL;
     p->result = r ? 1 : 0;
     return r;
@@ -87,11 +100,9 @@ static void give_back(CUgraphExec e)
 API CUresult cuGraphExecDestroy(CUgraphExec e)
 {
     NEED_INIT();
-    if (!e)
-        return CU_INVALID;
+    NEED_EXEC(e);
     give_back(e);
-    free(e->nodes);
-    free(e);
+    discard(e);
     return CU_OK;
 }
 
@@ -125,6 +136,10 @@ static CUresult nodes_usable(CUgraphExec e)
     for (size_t i = 0; i < e->count; i++) {
         if (e->nodes[i].type == N_WAIT || e->nodes[i].type == N_RECORD)
             NEED_LIVE(e->nodes[i].p.event, KIND_EVENT);
+        if (e->nodes[i].type == N_COPY && !emu_copy_named(&e->nodes[i].p.copy))
+            return CU_INVALID;
+        if (e->nodes[i].type == N_COPY && !emu_copy_fits(&e->nodes[i].p.copy))
+            return emu_sticky = CU_ILLEGAL_ADDRESS;
         if (e->nodes[i].type == N_FILL && !emu_fill_fits(&e->nodes[i].p.fill))
             return emu_sticky = CU_ILLEGAL_ADDRESS;
     }
@@ -153,8 +168,11 @@ API CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
 {
     NEED_CTX();
     CUstream st = emu_stream(s);
-    if (!e || !st)
+    if (!st)
         return CU_INVALID_HANDLE;
+    NEED_EXEC(e);
+    if (!emu_object_alive(e->ctx, KIND_CONTEXT) || e->ctx->life != e->life)
+        return CU_INVALID;
     if (st->capture)
         return CU_CAPTURE_UNSUPPORTED;
     CUresult r = emu_legacy_use(st);
@@ -174,12 +192,15 @@ API CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
 API CUresult cuGraphUpload(CUgraphExec e, CUstream s)
 {
     NEED_CTX();
-    return e ? reserve(e) : CU_INVALID;
+    NEED_EXEC(e);
+    return emu_stream(s) ? reserve(e) : CU_INVALID_HANDLE;
 }
 
 API CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *bad, int *result)
 {
     NEED_CTX();
+    NEED_EXEC(e);
+    NEED_GRAPH(g);
     struct emu_gexec fresh = {.dev = e->dev};
     CUresult r = flatten(&fresh, g);
     bool same = !r && fresh.count == e->count;
@@ -209,44 +230,52 @@ API CUresult cuGraphExecUpdate_v2(CUgraphExec e, CUgraph g, update_info *info)
 
 static exec_node *find(CUgraphExec e, CUgraphNode n)
 {
-    for (size_t i = 0; e && i < e->count; i++)
+    for (size_t i = 0; i < e->count; i++)
         if (e->nodes[i].origin == n)
             return &e->nodes[i];
     return NULL;
 }
 
-static CUresult exec_set(CUgraphExec e, CUgraphNode n, const void *params)
+static CUresult exec_set(CUgraphExec e, CUgraphNode n, enum node_type type, const void *params)
 {
     NEED_INIT();
+    NEED_EXEC(e);
+    NEED_NODE(n);
     exec_node *x = find(e, n);
-    if (!x || !params)
+    if (!x || n->type != type || !params)
         return CU_INVALID;
     struct emu_node copy = *n;
-    CUresult r = graph_set(&copy, params);
+    CUresult r = graph_fill(&copy, params);
     if (!r)
         x->p = copy.p;
     return r;
 }
 
-API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode n, const CUkernelNode *p) { return exec_set(e, n, p); }
-API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const CUkernelNode *p) { return exec_set(e, n, p); }
-API CUresult cuGraphExecHostNodeSetParams(CUgraphExec e, CUgraphNode n, const CUhostNode *p) { return exec_set(e, n, p); }
-API CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec e, CUgraphNode n, CUevent v) { return exec_set(e, n, &v); }
-API CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec e, CUgraphNode n, CUevent v) { return exec_set(e, n, &v); }
+API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode n, const CUkernelNode *p) { return exec_set(e, n, N_KERNEL, p); }
+API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec e, CUgraphNode n, const CUkernelNode *p) { return exec_set(e, n, N_KERNEL, p); }
+API CUresult cuGraphExecHostNodeSetParams(CUgraphExec e, CUgraphNode n, const CUhostNode *p) { return exec_set(e, n, N_HOST, p); }
+API CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec e, CUgraphNode n, CUevent v) { return exec_set(e, n, N_RECORD, &v); }
+API CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec e, CUgraphNode n, CUevent v) { return exec_set(e, n, N_WAIT, &v); }
 
 API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec e, CUgraphNode n, const CUmemcpy3d *p, CUcontext c)
 {
-    return exec_set(e, n, p);
+    NEED_INIT();
+    CUresult r = emu_context_of(&c);
+    return r ? r : exec_set(e, n, N_COPY, p);
 }
 
 API CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec e, CUgraphNode n, const CUmemsetNode *p, CUcontext c)
 {
-    return exec_set(e, n, p);
+    NEED_INIT();
+    CUresult r = emu_context_of(&c);
+    return r ? r : exec_set(e, n, N_FILL, p);
 }
 
 API CUresult cuGraphNodeSetEnabled(CUgraphExec e, CUgraphNode n, unsigned on)
 {
     NEED_INIT();
+    NEED_EXEC(e);
+    NEED_NODE(n);
     exec_node *x = find(e, n);
     if (!x)
         return CU_INVALID;
@@ -257,22 +286,24 @@ API CUresult cuGraphNodeSetEnabled(CUgraphExec e, CUgraphNode n, unsigned on)
 API CUresult cuGraphNodeGetEnabled(CUgraphExec e, CUgraphNode n, unsigned *on)
 {
     NEED_INIT();
+    NEED_EXEC(e);
+    NEED_NODE(n);
     exec_node *x = find(e, n);
-    if (!x)
+    if (!x || !on)
         return CU_INVALID;
     *on = x->enabled;
     return CU_OK;
 }
 
-API CUresult cuGraphExecGetFlags(CUgraphExec e, uint64_t *flags) { NEED_INIT(); *flags = e->flags; return CU_OK; }
-API CUresult cuGraphExecGetId(CUgraphExec e, unsigned *id) { NEED_INIT(); *id = e->id; return CU_OK; }
+API CUresult cuGraphExecGetFlags(CUgraphExec e, uint64_t *flags) { NEED_INIT(); NEED_EXEC(e); if (!flags) return CU_INVALID; *flags = e->flags; return CU_OK; }
+API CUresult cuGraphExecGetId(CUgraphExec e, unsigned *id) { NEED_INIT(); NEED_EXEC(e); if (!id) return CU_INVALID; *id = e->id; return CU_OK; }
 
 API CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, uint64_t *value)
 {
     NEED_INIT();
     if (dev < 0 || dev >= emu_conf()->count)
         return CU_INVALID_DEVICE;
-    if (attribute < 0 || attribute > 3)
+    if (attribute < 0 || attribute > 3 || !value)
         return CU_INVALID;
     pthread_mutex_lock(&graph_lock);
     const uint64_t values[] = {used[dev], used_high[dev], reserved[dev], reserved_high[dev]};
@@ -286,7 +317,7 @@ API CUresult cuDeviceSetGraphMemAttribute(CUdevice dev, int attribute, uint64_t 
     NEED_INIT();
     if (dev < 0 || dev >= emu_conf()->count)
         return CU_INVALID_DEVICE;
-    if (*value || !(attribute & 1) || attribute > 3)
+    if (!value || *value || !(attribute & 1) || attribute > 3)
         return CU_INVALID; /* only the high marks, and only to nothing */
     pthread_mutex_lock(&graph_lock);
     *(attribute == 1 ? &used_high[dev] : &reserved_high[dev]) = attribute == 1 ? used[dev] : reserved[dev];

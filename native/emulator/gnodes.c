@@ -4,11 +4,15 @@
 
 #define HEAD CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t count
 #define ADD(type, params) NEED_INIT(); return graph_add(out, g, deps, count, type, params)
+#define ADD_IN(c, type, params) \
+    NEED_INIT(); \
+    CUresult in_ = emu_context_of(&c); \
+    return in_ ? in_ : graph_add(out, g, deps, count, type, params)
 API CUresult cuGraphAddEmptyNode(HEAD) { ADD(N_EMPTY, NULL); }
 API CUresult cuGraphAddKernelNode(HEAD, const CUkernelNode *p) { ADD(N_KERNEL, p); }
 API CUresult cuGraphAddHostNode(HEAD, const CUhostNode *p) { ADD(N_HOST, p); }
-API CUresult cuGraphAddMemcpyNode(HEAD, const CUmemcpy3d *p, CUcontext c) { ADD(N_COPY, p); }
-API CUresult cuGraphAddMemsetNode(HEAD, const CUmemsetNode *p, CUcontext c) { ADD(N_FILL, p); }
+API CUresult cuGraphAddMemcpyNode(HEAD, const CUmemcpy3d *p, CUcontext c) { ADD_IN(c, N_COPY, p); }
+API CUresult cuGraphAddMemsetNode(HEAD, const CUmemsetNode *p, CUcontext c) { ADD_IN(c, N_FILL, p); }
 API CUresult cuGraphAddChildGraphNode(HEAD, CUgraph child) { ADD(N_CHILD, &child); }
 API CUresult cuGraphAddEventRecordNode(HEAD, CUevent e) { ADD(N_RECORD, &e); }
 API CUresult cuGraphAddEventWaitNode(HEAD, CUevent e) { ADD(N_WAIT, &e); }
@@ -25,10 +29,10 @@ API CUresult cuGraphAddMemAllocNode(HEAD, CUallocNode *p)
 
 API CUresult cuGraphAddKernelNode_v2(HEAD, const CUkernelNode *p)
 {
-    CUkernelNode k = *p;
+    CUkernelNode k = p ? *p : (CUkernelNode){0};
     if (!k.func)
         k.func = k.kern;
-    ADD(N_KERNEL, &k);
+    ADD(N_KERNEL, p ? &k : NULL);
 }
 
 API CUresult cuGraphAddNode(HEAD, CUnodeParams *p)
@@ -63,7 +67,8 @@ API CUresult cuGraphAddNode_v3(CUgraphNode *out, CUgraph g, const CUgraphNode *d
     API CUresult name(CUgraphNode n, type_ *p) \
     { \
         NEED_INIT(); \
-        if (!n || !p || n->type != (want)) \
+        NEED_NODE(n); \
+        if (!p || n->type != (want)) \
             return CU_INVALID; \
         *p = n->p.field; \
         return CU_OK; \
@@ -81,27 +86,32 @@ GET(cuGraphKernelNodeGetParams_v2, N_KERNEL, CUkernelNode, kernel)
 API CUresult cuGraphKernelNodeGetParams(CUgraphNode n, CUkernelNode *p)
 {
     NEED_INIT();
-    if (!n || !p || n->type != N_KERNEL)
+    NEED_NODE(n);
+    if (!p || n->type != N_KERNEL)
         return CU_INVALID;
     memcpy(p, &n->p.kernel, offsetof(CUkernelNode, kern));
     return CU_OK;
 }
 
-API CUresult cuGraphKernelNodeSetParams(CUgraphNode n, const CUkernelNode *p) { return graph_set(n, p); }
-API CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode n, const CUkernelNode *p) { return graph_set(n, p); }
-API CUresult cuGraphMemcpyNodeSetParams(CUgraphNode n, const CUmemcpy3d *p) { return graph_set(n, p); }
-API CUresult cuGraphMemsetNodeSetParams(CUgraphNode n, const CUmemsetNode *p) { return graph_set(n, p); }
-API CUresult cuGraphHostNodeSetParams(CUgraphNode n, const CUhostNode *p) { return graph_set(n, p); }
-API CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode n, CUevent e) { return graph_set(n, &e); }
-API CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode n, CUevent e) { return graph_set(n, &e); }
-API CUresult cuUserObjectCreate(void **out, void *data, CUhostFn end, unsigned count, unsigned flags)
-{
-    NEED_INIT();
-    *out = data ? data : (void *)1; /* never destroyed here, so the destructor is never called */
-    return CU_OK;
-}
-
-API CUresult cuUserObjectRetain(void *object, unsigned count) { NEED_INIT(); return CU_OK; }
-API CUresult cuUserObjectRelease(void *object, unsigned count) { NEED_INIT(); return CU_OK; }
-API CUresult cuGraphRetainUserObject(CUgraph g, void *object, unsigned n, unsigned flags) { NEED_INIT(); return CU_OK; }
-API CUresult cuGraphReleaseUserObject(CUgraph g, void *object, unsigned n) { NEED_INIT(); return CU_OK; }
+#define SET(name, want, type_) \
+    API CUresult name(CUgraphNode n, type_ p) \
+    { \
+        NEED_INIT(); \
+        NEED_NODE(n); \
+        return n->type == (want) && p ? graph_fill(n, p) : CU_INVALID; \
+    }
+SET(cuGraphKernelNodeSetParams, N_KERNEL, const CUkernelNode *)
+SET(cuGraphKernelNodeSetParams_v2, N_KERNEL, const CUkernelNode *)
+SET(cuGraphMemcpyNodeSetParams, N_COPY, const CUmemcpy3d *)
+SET(cuGraphMemsetNodeSetParams, N_FILL, const CUmemsetNode *)
+SET(cuGraphHostNodeSetParams, N_HOST, const CUhostNode *)
+#undef SET
+#define SET(name, want) \
+    API CUresult name(CUgraphNode n, CUevent e) \
+    { \
+        NEED_INIT(); \
+        NEED_NODE(n); \
+        return n->type == (want) ? graph_fill(n, &e) : CU_INVALID; \
+    }
+SET(cuGraphEventRecordNodeSetEvent, N_RECORD)
+SET(cuGraphEventWaitNodeSetEvent, N_WAIT)

@@ -8,19 +8,17 @@ static _Atomic unsigned next_graph, next_node;
 
 CUgraph graph_new(void)
 {
-    CUgraph g = calloc(1, sizeof *g);
+    CUgraph g = emu_object_new(KIND_GRAPH, sizeof *g);
     g->id = __atomic_add_fetch(&next_graph, 1, __ATOMIC_RELAXED);
     return g;
 }
 
-static CUresult set_params(CUgraphNode n, const void *from)
+CUresult graph_fill(CUgraphNode n, const void *from)
 {
     node_params *p = &n->p;
     switch (n->type) {
     case N_KERNEL: {
         memcpy(&p->kernel, from, offsetof(CUkernelNode, kern));
-        if (!p->kernel.func)
-            return CU_INVALID;
         NEED_LIVE(p->kernel.func, KIND_FUNCTION);
         p->ns = emu_kernel_ns(p->kernel.func->name, p->kernel.params, p->kernel.extra, 0);
         if (!emu_kernel_until(p->kernel.func->name, p->kernel.params, &p->until))
@@ -28,10 +26,17 @@ static CUresult set_params(CUgraphNode n, const void *from)
         p->kernel.params = p->kernel.extra = NULL;
         break;
     }
-    case N_COPY: p->copy = *(const CUmemcpy3d *)from; break;
+    case N_COPY:
+        p->copy = *(const CUmemcpy3d *)from;
+        return emu_copy_named(&p->copy) ? CU_OK : CU_INVALID;
     case N_FILL: p->fill = *(const CUmemsetNode *)from; break;
     case N_HOST: p->host = *(const CUhostNode *)from; break;
-    case N_CHILD: return cuGraphClone(&p->child, *(const CUgraph *)from);
+    case N_CHILD: {
+        CUresult r = cuGraphClone(&p->child, *(const CUgraph *)from);
+        if (!r)
+            p->child->owned = true;
+        return r;
+    }
     case N_WAIT: case N_RECORD:
         p->event = *(const CUevent *)from;
         NEED_LIVE(p->event, KIND_EVENT);
@@ -47,21 +52,35 @@ static CUresult set_params(CUgraphNode n, const void *from)
     return CU_OK;
 }
 
-CUresult graph_add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t count, int type, const void *params)
+bool graph_has(CUgraph g, const CUgraphNode *nodes, size_t count)
 {
-    if (!g || !out || (count && !deps))
-        return CU_INVALID;
-    CUgraphNode n = calloc(1, sizeof *n);
+    for (size_t i = 0; i < count; i++)
+        if (!nodes || !emu_object_alive(nodes[i], KIND_NODE) || nodes[i]->graph != g)
+            return false;
+    return true;
+}
+
+static void release_node(void *node) { free(((CUgraphNode)node)->deps); }
+
+static void discard(CUgraphNode n)
+{
+    emu_object_end(n, END_DESTROYED);
+    emu_object_free(n, release_node);
+}
+
+static CUgraphNode node_new(CUgraph g, int type, const CUgraphNode *deps, size_t count)
+{
+    CUgraphNode n = emu_object_new(KIND_NODE, sizeof *n);
     n->type = type;
     n->graph = g;
-    CUresult r = params ? set_params(n, params) : CU_OK;
-    if (r) {
-        free(n);
-        return r;
-    }
     n->deps = count ? malloc(count * sizeof *n->deps) : NULL;
     for (size_t i = 0; i < count; i++)
         n->deps[n->dep_count++] = deps[i];
+    return n;
+}
+
+static void append(CUgraph g, CUgraphNode n)
+{
     pthread_mutex_lock(&graph_lock);
     n->id = ++next_node;
     if (g->last)
@@ -71,14 +90,22 @@ CUresult graph_add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t 
     g->last = n;
     g->count++;
     pthread_mutex_unlock(&graph_lock);
-    *out = n;
-    return CU_OK;
 }
 
-CUresult graph_set(CUgraphNode n, const void *params)
+CUresult graph_add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t count, int type, const void *params)
 {
-    NEED_INIT();
-    return n ? set_params(n, params) : CU_INVALID;
+    NEED_GRAPH(g);
+    if (!out || !graph_has(g, deps, count) || (!params && type != N_EMPTY))
+        return CU_INVALID;
+    CUgraphNode n = node_new(g, type, deps, count);
+    CUresult r = params ? graph_fill(n, params) : CU_OK;
+    if (r) {
+        discard(n);
+        return r;
+    }
+    append(g, n);
+    *out = n;
+    return CU_OK;
 }
 
 CUdeviceptr emu_node_ptr(CUgraphNode n) { return n->p.alloc.dptr; }
@@ -126,37 +153,43 @@ API CUresult cuGraphCreate(CUgraph *out, unsigned flags)
     return CU_OK;
 }
 
+void graph_end(CUgraph g)
+{
+    if (!emu_object_end_once(g, KIND_GRAPH))
+        return;
+    for (CUgraphNode n = g->first, next; n; n = next) {
+        next = n->next;
+        if (n->type == N_CHILD)
+            graph_end(n->p.child);
+        discard(n);
+    }
+    emu_object_free(g, NULL);
+}
+
 API CUresult cuGraphDestroy(CUgraph g)
 {
     NEED_INIT();
-    if (!g)
+    NEED_GRAPH(g);
+    if (g->owned)
         return CU_INVALID;
-    for (CUgraphNode n = g->first, next; n; n = next) {
-        next = n->next;
-        free(n->deps);
-        if (n->type == N_CHILD && n->p.child)
-            cuGraphDestroy(n->p.child);
-        free(n);
-    }
-    free(g);
+    graph_end(g);
     return CU_OK;
 }
 
 API CUresult cuGraphClone(CUgraph *out, CUgraph g)
 {
     NEED_INIT();
-    if (!out || !g)
+    NEED_GRAPH(g);
+    if (!out)
         return CU_INVALID;
     CUgraph copy = graph_new();
     for (CUgraphNode n = g->first; n; n = n->next) {
-        CUgraphNode twin;
-        CUresult r = graph_add(&twin, copy, n->deps, n->dep_count, n->type, NULL);
-        if (r)
-            return r;
+        CUgraphNode twin = node_new(copy, n->type, n->deps, n->dep_count);
         twin->p = n->p;
         twin->origin = n;
-        if (n->type == N_CHILD)
-            cuGraphClone(&twin->p.child, n->p.child);
+        append(copy, twin);
+        if (n->type == N_CHILD && cuGraphClone(&twin->p.child, n->p.child) == CU_OK)
+            twin->p.child->owned = true;
     }
     for (CUgraphNode n = copy->first; n; n = n->next)
         for (size_t i = 0; i < n->dep_count; i++)
@@ -170,6 +203,10 @@ API CUresult cuGraphClone(CUgraph *out, CUgraph g)
 API CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode n, CUgraph clone)
 {
     NEED_INIT();
+    NEED_NODE(n);
+    NEED_GRAPH(clone);
+    if (!out)
+        return CU_INVALID;
     for (CUgraphNode m = clone->first; m; m = m->next)
         if (m->origin == n) {
             *out = m;
@@ -181,6 +218,9 @@ API CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode n, CUgraph clo
 API CUresult cuGraphNodeGetType(CUgraphNode n, int *type)
 {
     NEED_INIT();
+    NEED_NODE(n);
+    if (!type)
+        return CU_INVALID;
     *type = (int)n->type;
     return CU_OK;
 }
@@ -188,6 +228,8 @@ API CUresult cuGraphNodeGetType(CUgraphNode n, int *type)
 /* Fills up to *count entries; with no room given only counts. */
 #define LIST(each, want, item) \
     do { \
+        if (!count) \
+            return CU_INVALID; \
         size_t room = out ? *count : 0, found = 0; \
         each if (want) \
         { \
@@ -201,6 +243,7 @@ API CUresult cuGraphNodeGetType(CUgraphNode n, int *type)
 API CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *out, size_t *count)
 {
     NEED_INIT();
+    NEED_GRAPH(g);
     LIST(for (CUgraphNode n = g->first; n; n = n->next), true, n);
     return CU_OK;
 }
@@ -208,6 +251,7 @@ API CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *out, size_t *count)
 API CUresult cuGraphGetRootNodes(CUgraph g, CUgraphNode *out, size_t *count)
 {
     NEED_INIT();
+    NEED_GRAPH(g);
     LIST(for (CUgraphNode n = g->first; n; n = n->next), !n->dep_count, n);
     return CU_OK;
 }
@@ -215,13 +259,14 @@ API CUresult cuGraphGetRootNodes(CUgraph g, CUgraphNode *out, size_t *count)
 API CUresult cuGraphNodeGetDependencies(CUgraphNode of, CUgraphNode *out, size_t *count)
 {
     NEED_INIT();
+    NEED_NODE(of);
     LIST(for (size_t i = 0; i < of->dep_count; i++), true, of->deps[i]);
     return CU_OK;
 }
 
 API CUresult cuGraphNodeGetDependencies_v2(CUgraphNode of, CUgraphNode *out, CUedge *edges, size_t *count)
 {
-    if (edges && out)
+    if (edges && out && count)
         memset(edges, 0, *count * sizeof *edges);
     return cuGraphNodeGetDependencies(of, out, count);
 }
@@ -229,6 +274,7 @@ API CUresult cuGraphNodeGetDependencies_v2(CUgraphNode of, CUgraphNode *out, CUe
 API CUresult cuGraphNodeGetDependentNodes(CUgraphNode of, CUgraphNode *out, size_t *count)
 {
     NEED_INIT();
+    NEED_NODE(of);
     LIST(for (CUgraphNode n = of->graph->first; n; n = n->next) for (size_t i = 0; i < n->dep_count; i++),
          n->deps[i] == of, n);
     return CU_OK;
@@ -236,7 +282,7 @@ API CUresult cuGraphNodeGetDependentNodes(CUgraphNode of, CUgraphNode *out, size
 
 API CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode of, CUgraphNode *out, CUedge *edges, size_t *count)
 {
-    if (edges && out)
+    if (edges && out && count)
         memset(edges, 0, *count * sizeof *edges);
     return cuGraphNodeGetDependentNodes(of, out, count);
 }
@@ -244,6 +290,9 @@ API CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode of, CUgraphNode *out, C
 API CUresult cuGraphGetEdges(CUgraph g, CUgraphNode *from, CUgraphNode *to, size_t *count)
 {
     NEED_INIT();
+    NEED_GRAPH(g);
+    if (!count)
+        return CU_INVALID;
     size_t room = from && to ? *count : 0, found = 0;
     for (CUgraphNode n = g->first; n; n = n->next)
         for (size_t i = 0; i < n->dep_count; i++, found++)
@@ -257,7 +306,7 @@ API CUresult cuGraphGetEdges(CUgraph g, CUgraphNode *from, CUgraphNode *to, size
 
 API CUresult cuGraphGetEdges_v2(CUgraph g, CUgraphNode *from, CUgraphNode *to, CUedge *edges, size_t *count)
 {
-    if (edges && from)
+    if (edges && from && count)
         memset(edges, 0, *count * sizeof *edges);
     return cuGraphGetEdges(g, from, to, count);
 }
@@ -265,6 +314,9 @@ API CUresult cuGraphGetEdges_v2(CUgraph g, CUgraphNode *from, CUgraphNode *to, C
 API CUresult cuGraphAddDependencies(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, size_t count)
 {
     NEED_INIT();
+    NEED_GRAPH(g);
+    if (!graph_has(g, from, count) || !graph_has(g, to, count))
+        return CU_INVALID;
     for (size_t i = 0; i < count; i++) {
         CUgraphNode n = to[i];
         n->deps = realloc(n->deps, (n->dep_count + 1) * sizeof *n->deps);
@@ -282,6 +334,9 @@ API CUresult cuGraphAddDependencies_v2(CUgraph g, const CUgraphNode *from, const
 API CUresult cuGraphRemoveDependencies(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, size_t count)
 {
     NEED_INIT();
+    NEED_GRAPH(g);
+    if (!graph_has(g, from, count) || !graph_has(g, to, count))
+        return CU_INVALID;
     for (size_t i = 0; i < count; i++)
         for (size_t d = 0; d < to[i]->dep_count; d++)
             if (to[i]->deps[d] == from[i])
@@ -295,6 +350,16 @@ API CUresult cuGraphRemoveDependencies_v2(CUgraph g, const CUgraphNode *from, co
     return cuGraphRemoveDependencies(g, from, to, count);
 }
 
-API CUresult cuGraphGetId(CUgraph g, unsigned *id) { NEED_INIT(); *id = g->id; return CU_OK; }
-API CUresult cuGraphNodeGetLocalId(CUgraphNode n, unsigned *id) { NEED_INIT(); *id = n->id; return CU_OK; }
-API CUresult cuGraphNodeGetContainingGraph(CUgraphNode n, CUgraph *g) { NEED_INIT(); *g = n->graph; return CU_OK; }
+#define ANSWER(name, handle, need, type, field) \
+    API CUresult name(handle of, type *out) \
+    { \
+        NEED_INIT(); \
+        need(of); \
+        if (!out) \
+            return CU_INVALID; \
+        *out = of->field; \
+        return CU_OK; \
+    }
+ANSWER(cuGraphGetId, CUgraph, NEED_GRAPH, unsigned, id)
+ANSWER(cuGraphNodeGetLocalId, CUgraphNode, NEED_NODE, unsigned, id)
+ANSWER(cuGraphNodeGetContainingGraph, CUgraphNode, NEED_NODE, CUgraph, graph)

@@ -17,6 +17,7 @@ typedef struct {
     CUdeviceptr ptr;
 } node_params;
 struct emu_node {
+    emu_head object;
     enum node_type type;
     CUgraph graph;
     CUgraphNode next, *deps, origin; /* origin: the node this one was cloned from */
@@ -25,9 +26,10 @@ struct emu_node {
     bool mark;
     unsigned id;
 };
-struct emu_graph { CUgraphNode first, last; size_t count; unsigned id; };
+/* owned: by a node or a capture, so that the program may not destroy it. */
+struct emu_graph { emu_head object; CUgraphNode first, last; size_t count; unsigned id; bool owned; };
 typedef struct { CUgraphNode origin; enum node_type type; node_params p; bool enabled; } exec_node;
-struct emu_gexec { exec_node *nodes; size_t count; uint64_t bytes, charged, flags; int dev; unsigned id; };
+struct emu_gexec { emu_head object; CUcontext ctx; uint64_t life; exec_node *nodes; size_t count; uint64_t bytes, charged, flags; int dev; unsigned id; };
 struct emu_capture {
     emu_head object;
     struct emu_capture *next;
@@ -37,14 +39,18 @@ struct emu_capture {
     pthread_t thread;
     int mode;
     uint64_t id;
-    bool invalid;
+    bool invalid, given; /* given: the graph is one that the program made */
 };
+#define NEED_GRAPH(g) do { if (!emu_object_alive(g, KIND_GRAPH)) return CU_INVALID; } while (0)
+#define NEED_NODE(n) do { if (!emu_object_alive(n, KIND_NODE)) return CU_INVALID; } while (0)
 
 extern pthread_mutex_t graph_lock;
 CUgraph graph_new(void);
+void graph_end(CUgraph g);
+bool graph_has(CUgraph g, const CUgraphNode *nodes, size_t count);
 CUresult graph_add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t count, int type, const void *params);
 void graph_mark_ancestors(CUgraphNode n);
 CUgraphNode *graph_order(CUgraph g); /* malloc'ed; NULL on a cycle */
-CUresult graph_set(CUgraphNode n, const void *params);
+CUresult graph_fill(CUgraphNode n, const void *params); /* with what a node of its type is made of */
 CUresult cuGraphClone(CUgraph *out, CUgraph g);
 #endif

@@ -15,7 +15,7 @@ typedef struct {
     unsigned char rest[32];
 } resource;
 _Static_assert(sizeof(resource) == 144, "CUdevResource");
-typedef struct { unsigned sms; } description;
+typedef struct { emu_head object; unsigned sms; } description;
 typedef struct emu_green { emu_head object; CUcontext ctx; unsigned sms; } green;
 #define GREEN(g) NEED_INIT(); NEED_LIVE(g, KIND_GREEN)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev);
@@ -91,7 +91,7 @@ API CUresult cuDevResourceGenerateDesc(description **out, const resource *list, 
             return CU_INVALID;
         sms += list[i].sm.count;
     }
-    *out = calloc(1, sizeof **out);
+    *out = emu_object_new(KIND_PARTITION, sizeof **out);
     (*out)->sms = sms;
     return CU_OK;
 }
@@ -99,7 +99,7 @@ API CUresult cuDevResourceGenerateDesc(description **out, const resource *list, 
 API CUresult cuGreenCtxCreate(green **out, const description *desc, CUdevice dev, unsigned flags)
 {
     NEED_INIT();
-    if (!out || !desc || flags & ~DEFAULT_STREAM || desc->sms > (unsigned)emu_conf()->sms)
+    if (!out || !emu_object_alive(desc, KIND_PARTITION) || flags & ~DEFAULT_STREAM || desc->sms > (unsigned)emu_conf()->sms)
         return CU_INVALID;
     CUcontext primary, ctx;
     CUresult r = cuDevicePrimaryCtxRetain(&primary, dev);

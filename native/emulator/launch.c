@@ -48,6 +48,8 @@ static CUresult launch(const CUkernelNode *k, CUstream s)
         return CU_INVALID_HANDLE;
     if (!k->gx || !k->gy || !k->gz || !k->bx || !k->by || !k->bz || (uint64_t)k->bx * k->by * k->bz > 1024)
         return CU_INVALID;
+    if ((f->takes_parameters && !k->params && !k->extra) || (k->params && k->extra))
+        return CU_INVALID;
     if (k->shared > (unsigned)emu_conf()->shared_sm)
         return CU_LAUNCH_RESOURCES;
     if (st->capture)

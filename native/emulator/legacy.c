@@ -47,6 +47,8 @@ API CUresult cuMemcpyHtoD(unsigned to, const void *from, unsigned n) { return cu
 API CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total)
 {
     NEED_CTX();
+    if (!free_bytes || !total)
+        return CU_INVALID;
     uint64_t t, f;
     shm_memory(emu_current()->dev, &t, &f);
     *free_bytes = f > UINT32_MAX ? UINT32_MAX : (unsigned)f;
@@ -72,18 +74,19 @@ API CUresult cuArray3DCreate(CUarray *out, const array3d_1 *d)
 
 static struct emu_legacy *settings(CUfunction f)
 {
-    if (f && !f->legacy) {
+    if (!f->legacy) {
         f->legacy = calloc(1, sizeof *f->legacy);
         f->legacy->x = f->legacy->y = f->legacy->z = 1;
     }
-    return f ? f->legacy : NULL;
+    return f->legacy;
 }
 
 API CUresult cuFuncSetBlockShape(CUfunction f, int x, int y, int z)
 {
     NEED_CTX();
+    NEED_LIVE(f, KIND_FUNCTION);
     struct emu_legacy *l = settings(f);
-    if (!l || x <= 0 || y <= 0 || z <= 0)
+    if (x <= 0 || y <= 0 || z <= 0)
         return CU_INVALID;
     l->x = (unsigned)x;
     l->y = (unsigned)y;
@@ -94,17 +97,18 @@ API CUresult cuFuncSetBlockShape(CUfunction f, int x, int y, int z)
 API CUresult cuFuncSetSharedSize(CUfunction f, unsigned bytes)
 {
     NEED_CTX();
+    NEED_LIVE(f, KIND_FUNCTION);
     struct emu_legacy *l = settings(f);
-    if (l)
-        l->shared = bytes;
-    return l ? CU_OK : CU_INVALID;
+    l->shared = bytes;
+    return CU_OK;
 }
 
 API CUresult cuParamSetSize(CUfunction f, unsigned bytes)
 {
     NEED_CTX();
+    NEED_LIVE(f, KIND_FUNCTION);
     struct emu_legacy *l = settings(f);
-    if (!l || bytes > PARAMETER_BYTES)
+    if (bytes > PARAMETER_BYTES)
         return CU_INVALID;
     l->size = bytes;
     return CU_OK;
@@ -113,8 +117,9 @@ API CUresult cuParamSetSize(CUfunction f, unsigned bytes)
 API CUresult cuParamSetv(CUfunction f, int at, const void *value, unsigned bytes)
 {
     NEED_CTX();
+    NEED_LIVE(f, KIND_FUNCTION);
     struct emu_legacy *l = settings(f);
-    if (!l || at < 0 || bytes > PARAMETER_BYTES || (unsigned)at > PARAMETER_BYTES - bytes)
+    if (at < 0 || bytes > PARAMETER_BYTES || (unsigned)at > PARAMETER_BYTES - bytes)
         return CU_INVALID;
     memcpy(l->parameters + at, value, bytes);
     return CU_OK;
@@ -125,8 +130,9 @@ API CUresult cuParamSeti(CUfunction f, int at, unsigned value) { return cuParamS
 API CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream s)
 {
     NEED_CTX();
+    NEED_LIVE(f, KIND_FUNCTION);
     struct emu_legacy *l = settings(f);
-    if (!l || width <= 0 || height <= 0)
+    if (width <= 0 || height <= 0)
         return CU_INVALID;
     size_t size = l->size;
     void *extra[] = {(void *)1, l->parameters, (void *)2, &size, NULL};

@@ -4,12 +4,15 @@
 #include <string.h>
 #include "emu.h"
 
-typedef struct { char *image; size_t size; } linker;
+typedef struct { emu_head object; char *image; size_t size; } linker;
+#define NEED_LINK(l) do { if (!emu_object_alive(l, KIND_LINK)) return CU_INVALID_HANDLE; } while (0)
 
 API CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, linker **out)
 {
     NEED_CTX();
-    *out = calloc(1, sizeof **out);
+    if (!out)
+        return CU_INVALID;
+    *out = emu_object_new(KIND_LINK, sizeof **out);
     return CU_OK;
 }
 
@@ -17,7 +20,8 @@ API CUresult cuLinkAddData_v2(linker *l, int type, void *data, size_t size, cons
                               int *options, void **values)
 {
     NEED_CTX();
-    if (!l || !data || !size)
+    NEED_LINK(l);
+    if (!data || !size)
         return CU_INVALID;
     const char *text = data;
     bool is_binary = l->size && !memcmp(l->image, "\177ELF", 4);
@@ -37,6 +41,7 @@ API CUresult cuLinkAddData_v2(linker *l, int type, void *data, size_t size, cons
 API CUresult cuLinkAddFile_v2(linker *l, int type, const char *path, unsigned count, int *options, void **values)
 {
     NEED_CTX();
+    NEED_LINK(l);
     FILE *f = path ? fopen(path, "re") : NULL;
     if (!f)
         return CU_FILE_NOT_FOUND;
@@ -52,7 +57,8 @@ API CUresult cuLinkAddFile_v2(linker *l, int type, const char *path, unsigned co
 API CUresult cuLinkComplete(linker *l, void **image, size_t *size)
 {
     NEED_CTX();
-    if (!l || !l->size || !image)
+    NEED_LINK(l);
+    if (!l->size || !image)
         return CU_INVALID;
     *image = l->image;
     if (size)
@@ -60,12 +66,13 @@ API CUresult cuLinkComplete(linker *l, void **image, size_t *size)
     return CU_OK;
 }
 
+static void release(void *link) { free(((linker *)link)->image); }
+
 API CUresult cuLinkDestroy(linker *l)
 {
     NEED_INIT();
-    if (!l)
+    if (!emu_object_end_once(l, KIND_LINK))
         return CU_INVALID_HANDLE;
-    free(l->image);
-    free(l);
+    emu_object_free(l, release);
     return CU_OK;
 }

@@ -95,15 +95,17 @@ static CUresult load(CUmodule *out, const void *image, size_t size, bool library
     if (!out || !image)
         return CU_INVALID;
     size_t count;
-    char **names = emu_entry_names(image, size, &count);
+    emu_symbol *entries;
+    if (!emu_symbols(image, size, &entries, &count))
+        return CU_INVALID_IMAGE;
     CUmodule m = emu_object_new(KIND_MODULE, sizeof *m);
     m->library = library;
     m->known = count > 0;
     for (size_t i = 0; i < count; i++) {
-        add_function(m, names[i]);
-        free(names[i]);
+        add_function(m, entries[i].name)->takes_parameters = entries[i].takes_parameters;
+        free(entries[i].name);
     }
-    free(names);
+    free(entries);
     pthread_mutex_lock(&emu_lock);
     CUresult r = place(m);
     if (r)
@@ -224,20 +226,22 @@ static bool is_loaded(CUmodule m)
     return loaded;
 }
 
-API CUresult cuLibraryGetModule(CUmodule *out, CUmodule m) { NEED_CTX(); NEED_LIVE(m, KIND_MODULE); *out = m; return use(m); }
-API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) { NEED_CTX(); NEED_LIVE(k, KIND_FUNCTION); *out = k; return use_function(k); }
-API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) { NEED_INIT(); NEED_LIVE(k, KIND_FUNCTION); *out = k->module; return CU_OK; }
-API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *out = f->module; return CU_OK; }
-API CUresult cuFuncGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *name = f->name; return CU_OK; }
-API CUresult cuKernelGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *name = f->name; return CU_OK; }
-API CUresult cuFuncIsLoaded(int *state, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); *state = is_loaded(f->module); return CU_OK; }
+#define NEED_OUT(p) if (!(p)) return CU_INVALID
+API CUresult cuLibraryGetModule(CUmodule *out, CUmodule m) { NEED_CTX(); NEED_LIVE(m, KIND_MODULE); NEED_OUT(out); *out = m; return use(m); }
+API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) { NEED_CTX(); NEED_LIVE(k, KIND_FUNCTION); NEED_OUT(out); *out = k; return use_function(k); }
+API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) { NEED_INIT(); NEED_LIVE(k, KIND_FUNCTION); NEED_OUT(out); *out = k->module; return CU_OK; }
+API CUresult cuFuncGetModule(CUmodule *out, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); NEED_OUT(out); *out = f->module; return CU_OK; }
+API CUresult cuFuncGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); NEED_OUT(name); *name = f->name; return CU_OK; }
+API CUresult cuKernelGetName(const char **name, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); NEED_OUT(name); *name = f->name; return CU_OK; }
+API CUresult cuFuncIsLoaded(int *state, CUfunction f) { NEED_INIT(); NEED_LIVE(f, KIND_FUNCTION); NEED_OUT(state); *state = is_loaded(f->module); return CU_OK; }
 API CUresult cuFuncLoad(CUfunction f) { NEED_CTX(); NEED_LIVE(f, KIND_FUNCTION); return use_function(f); }
-API CUresult cuModuleGetLoadingMode(int *mode) { NEED_INIT(); *mode = emu_conf()->lazy ? 2 : 1; return CU_OK; }
+API CUresult cuModuleGetLoadingMode(int *mode) { NEED_INIT(); NEED_OUT(mode); *mode = emu_conf()->lazy ? 2 : 1; return CU_OK; }
 
 API CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule m)
 {
     NEED_INIT();
     NEED_LIVE(m, KIND_MODULE);
+    NEED_OUT(count);
     *count = 0;
     for (CUfunction f = m->funcs; f; f = f->next)
         ++*count;
@@ -248,6 +252,7 @@ API CUresult cuModuleEnumerateFunctions(CUfunction *out, unsigned count, CUmodul
 {
     NEED_INIT();
     NEED_LIVE(m, KIND_MODULE);
+    NEED_OUT(out);
     for (CUfunction f = m->funcs; f && count; f = f->next, count--)
         *out++ = f;
     return CU_OK;

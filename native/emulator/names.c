@@ -1,4 +1,5 @@
-/* names.c: which kernels are in a module image? Looks at PTX text, cubins (ELF sections `.text.NAME`) and fat binaries.
+/* names.c: which kernels are in a module image, and which of them have parameters? Looks at PTX text, cubins (ELF sections
+ * `.text.NAME` and `.nv.info.NAME`) and fat binaries.
  *
  * Fat binaries with compressed parts cannot be read here; their list stays empty and the module then answers to any
  * kernel name.
@@ -10,46 +11,90 @@
 #include <string.h>
 #include "emu.h"
 
-typedef struct { char **at; size_t count; } names;
+typedef struct { emu_symbol *at; size_t count; } names;
 
-static void add(names *n, const char *text, size_t len)
+static emu_symbol *add(names *n, const char *text, size_t len)
 {
     for (size_t i = 0; i < n->count; i++)
-        if (strlen(n->at[i]) == len && !strncmp(n->at[i], text, len))
-            return;
-    char **grown = realloc(n->at, (n->count + 1) * sizeof *grown);
+        if (strlen(n->at[i].name) == len && !strncmp(n->at[i].name, text, len))
+            return &n->at[i];
+    emu_symbol *grown = realloc(n->at, (n->count + 1) * sizeof *grown);
     if (!grown)
-        return;
+        return NULL;
     n->at = grown;
-    n->at[n->count++] = strndup(text, len);
+    n->at[n->count] = (emu_symbol){strndup(text, len), false};
+    return &n->at[n->count++];
+}
+
+static const char *past_space(const char *p, const char *end)
+{
+    while (p < end && isspace((unsigned char)*p))
+        p++;
+    return p;
 }
 
 static void from_ptx(names *n, const char *text, size_t size)
 {
     const char *end = text + strnlen(text, size), *p = text;
     while ((p = memmem(p, (size_t)(end - p), ".entry", 6))) {
-        p += 6;
-        while (p < end && isspace((unsigned char)*p))
-            p++;
-        const char *from = p;
+        const char *from = p = past_space(p + 6, end);
         while (p < end && (isalnum((unsigned char)*p) || *p == '_' || *p == '$' || *p == '%'))
             p++;
-        add(n, from, (size_t)(p - from));
+        emu_symbol *e = add(n, from, (size_t)(p - from));
+        const char *list = past_space(p, end);
+        if (e && list < end && *list == '(' && past_space(list + 1, end) < end)
+            e->takes_parameters = *past_space(list + 1, end) != ')';
     }
 }
 
-static void from_elf(names *n, const char *image)
+/* Text to its end, with a directive that no other text has: a real driver hands anything else back. */
+static bool is_ptx(const char *text, size_t size)
+{
+    size_t length = strnlen(text, size);
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)text[i] < ' ' && !isspace((unsigned char)text[i]))
+            return false;
+    return memmem(text, length, ".entry", 6) || memmem(text, length, ".version", 8);
+}
+
+/* .nv.info.NAME is a list of attributes: a byte for the form, one for the kind, and two of value or, in the fourth form,
+ * of length. One of kind 0x17 is there for every parameter (CuAssembler: CuNVInfo). */
+static bool has_parameters(const unsigned char *p, size_t size)
+{
+    enum { SIZED = 4, PARAMETER = 0x17 };
+    for (size_t at = 0; at + 4 <= size; at += 4u + (p[at] == SIZED ? p[at + 2] + 256u * p[at + 3] : 0))
+        if (p[at] == SIZED && p[at + 1] == PARAMETER)
+            return true;
+    return false;
+}
+
+typedef struct { const Elf64_Shdr *section; int count; const char *strings; } sections;
+
+/* None where this is no ELF file, or one that says it is larger than it is. */
+static sections sections_of(const char *image, size_t size)
 {
     const Elf64_Ehdr *h = (const void *)image;
-    if (h->e_ident[EI_CLASS] != ELFCLASS64 || !h->e_shnum || h->e_shstrndx >= h->e_shnum)
-        return;
-    const Elf64_Shdr *s = (const void *)(image + h->e_shoff);
-    const char *strings = image + s[h->e_shstrndx].sh_offset;
-    for (int i = 0; i < h->e_shnum; i++) {
-        const char *name = strings + s[i].sh_name;
+    bool fits = size >= sizeof *h && h->e_ident[EI_CLASS] == ELFCLASS64 && h->e_shstrndx < h->e_shnum &&
+                h->e_shoff < size && h->e_shnum * sizeof(Elf64_Shdr) <= size - h->e_shoff;
+    const Elf64_Shdr *s = (const void *)(image + (fits ? h->e_shoff : 0));
+    for (int i = 0; fits && i < h->e_shnum; i++)
+        fits = s[i].sh_type == SHT_NOBITS || (s[i].sh_offset <= size && s[i].sh_size <= size - s[i].sh_offset);
+    return (sections){s, fits ? h->e_shnum : 0, fits ? image + s[h->e_shstrndx].sh_offset : NULL};
+}
+
+static bool from_elf(names *n, const char *image, size_t size)
+{
+    sections all = sections_of(image, size);
+    for (int i = 0; i < all.count; i++) {
+        const char *name = all.strings + all.section[i].sh_name;
+        const unsigned char *info = (const void *)(image + all.section[i].sh_offset);
         if (!strncmp(name, ".text.", 6))
             add(n, name + 6, strlen(name + 6));
+        emu_symbol *e = strncmp(name, ".nv.info.", 9) ? NULL : add(n, name + 9, strlen(name + 9));
+        if (e)
+            e->takes_parameters = has_parameters(info, all.section[i].sh_size);
     }
+    return all.count;
 }
 
 typedef struct { uint32_t magic; uint16_t version, header; uint64_t size; } fat_header;
@@ -67,28 +112,32 @@ static void from_fatbin(names *n, const char *image)
         if (part->kind == 1 && !part->packed)
             from_ptx(n, body, part->size);
         else if (!memcmp(body, ELFMAG, SELFMAG))
-            from_elf(n, body);
+            from_elf(n, body, part->size);
         p = body + part->size;
     }
 }
 
-char **emu_entry_names(const void *image, size_t size, size_t *count)
+bool emu_symbols(const void *image, size_t size, emu_symbol **out, size_t *count)
 {
+    enum { MAX_TEXT = 1 << 30 };
     names n = {0};
+    bool valid = true;
     uint32_t magic;
     memcpy(&magic, image, 4);
     if (magic == 0x466243b1u) {
         image = *(void *const *)((const char *)image + 8);
+        size = 0;
         memcpy(&magic, image, 4);
     }
     if (magic == 0xba55ed50u)
         from_fatbin(&n, image);
     else if (!memcmp(image, ELFMAG, SELFMAG))
-        from_elf(&n, image);
-    else
-        from_ptx(&n, image, size ? size : (size_t)1 << 30);
+        valid = from_elf(&n, image, size ? size : SIZE_MAX / 2);
+    else if ((valid = is_ptx(image, size ? size : MAX_TEXT)))
+        from_ptx(&n, image, size ? size : MAX_TEXT);
+    *out = n.at;
     *count = n.count;
-    return n.at;
+    return valid;
 }
 
 static int64_t number_after(const char *name, const char *mark)

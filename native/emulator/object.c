@@ -1,36 +1,67 @@
-/* object.c: slabs of objects whose end is remembered, see object.h. */
+/* object.c: ranges of objects whose end is remembered, see object.h. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "emu.h"
 
 #define LIVE 0xa110c000u
 #define DESTROYED 0xdead0000u
 #define WITHOUT_CONTEXT 0xdeadc000u
 #define POISON 0xdb
-#define SLAB 32
+#define RANGE (1ull << 30) /* addresses that are reserved for a kind */
+#define STEP (64ull << 10) /* of them made memory at a time */
 typedef emu_head head;
 
 static const char *const names[KINDS] = {
-    "context", "stream", "event", "module", "function", "memory pool", "memory handle", "array", "green context", "capture",
+    "context", "stream", "event", "module", "function", "memory pool", "memory handle", "array", "mipmapped array",
+    "texture or surface", "linker", "green context", "resource description", "graph", "node", "executable graph",
+    "user object", "capture",
 };
-static struct { size_t size, left, waiting; char *slab; head *first, *last; } heap[KINDS];
+static struct {
+    size_t size, mapped, waiting;
+    _Atomic uintptr_t base;
+    _Atomic size_t used; /* bytes with an object, living or not */
+    head *first, *last;
+} heap[KINDS];
 static head *ended, *ended_before; /* whose contents calls may still read: of this phase, and of the one before */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static head *from_slab(enum emu_kind kind)
+/* With lock: whether `size` more bytes of the kind's range are memory. */
+static bool grow(enum emu_kind kind)
 {
-    if (!heap[kind].left) {
-        heap[kind].slab = calloc(SLAB, heap[kind].size);
-        heap[kind].left = heap[kind].slab ? SLAB : 0;
+    if (!heap[kind].base) {
+        void *p = mmap(NULL, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED)
+            return false;
+        atomic_store(&heap[kind].base, (uintptr_t)p);
     }
-    if (!heap[kind].left)
+    if (heap[kind].used + heap[kind].size <= heap[kind].mapped)
+        return true;
+    void *more = (void *)(heap[kind].base + heap[kind].mapped);
+    if (heap[kind].mapped == RANGE || mprotect(more, STEP, PROT_READ | PROT_WRITE) != 0)
+        return false;
+    heap[kind].mapped += STEP;
+    return true;
+}
+
+static head *from_range(enum emu_kind kind)
+{
+    if (!grow(kind))
         return NULL;
-    head *h = (head *)heap[kind].slab;
-    heap[kind].slab += heap[kind].size;
-    heap[kind].left--;
+    head *h = (head *)(heap[kind].base + heap[kind].used);
+    atomic_fetch_add(&heap[kind].used, heap[kind].size);
     return h;
+}
+
+/* The object of this kind that begins at the address, living or not; NULL where none does. */
+static head *at(const void *address, enum emu_kind kind)
+{
+    uintptr_t base = atomic_load_explicit(&heap[kind].base, memory_order_acquire), from = (uintptr_t)address - base;
+    if (!base || from >= atomic_load_explicit(&heap[kind].used, memory_order_acquire) || from % heap[kind].size)
+        return NULL;
+    return (head *)address;
 }
 
 /* With lock: the contents go, and the place waits for its turn. */
@@ -69,7 +100,7 @@ void *emu_object_new(enum emu_kind kind, size_t size)
         heap[kind].first = h->next;
         heap[kind].waiting--;
     } else {
-        h = from_slab(kind);
+        h = from_range(kind);
     }
     pthread_mutex_unlock(&lock);
     if (h) {
@@ -86,6 +117,13 @@ void emu_object_end(void *object, enum emu_end how)
     atomic_store(&h->word, (how == END_DESTROYED ? DESTROYED : WITHOUT_CONTEXT) | kind);
 }
 
+bool emu_object_end_once(void *object, enum emu_kind kind)
+{
+    head *h = at(object, kind);
+    uint32_t live = LIVE | kind;
+    return h && atomic_compare_exchange_strong(&h->word, &live, DESTROYED | kind);
+}
+
 void emu_object_free(void *object, void (*release)(void *))
 {
     head *h = object;
@@ -99,7 +137,8 @@ void emu_object_free(void *object, void (*release)(void *))
 
 bool emu_object_alive(const void *object, enum emu_kind kind)
 {
-    return object && atomic_load(&((const head *)object)->word) == (LIVE | kind);
+    const head *h = at(object, kind);
+    return h && atomic_load(&h->word) == (LIVE | kind);
 }
 
 static void stop(const void *object, uint32_t word, const char *call)
@@ -113,9 +152,10 @@ static void stop(const void *object, uint32_t word, const char *call)
 static int judge(const void *object, enum emu_kind which, const char *call, bool last)
 {
     uint32_t kind = which;
-    if (!object)
+    const head *h = at(object, which);
+    if (!h)
         return CU_INVALID_HANDLE;
-    uint32_t word = atomic_load(&((const head *)object)->word);
+    uint32_t word = atomic_load(&h->word);
     if (word == (LIVE | kind))
         return CU_OK;
     if (word == (WITHOUT_CONTEXT | kind) && (last || emu_need_context() == CU_CONTEXT_DESTROYED))

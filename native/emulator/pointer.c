@@ -72,10 +72,11 @@ API CUresult cuMemAdvise_v2(CUdeviceptr p, size_t size, int advice, CUmemLocatio
 
 API CUresult cuMemPrefetchAsync(CUdeviceptr p, size_t size, CUdevice dev, CUstream s)
 {
-    return cuMemAdvise(p, size, 0, dev);
+    NEED_CTX();
+    return emu_stream(s) ? cuMemAdvise(p, size, 0, dev) : CU_INVALID_HANDLE;
 }
 
 API CUresult cuMemPrefetchAsync_v2(CUdeviceptr p, size_t size, CUmemLocation where, unsigned flags, CUstream s)
 {
-    return cuMemAdvise(p, size, 0, 0);
+    return cuMemPrefetchAsync(p, size, 0, s);
 }

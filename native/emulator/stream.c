@@ -318,6 +318,8 @@ API CUresult cuStreamAddCallback(CUstream s, CUstreamCallback fn, void *data, un
 API CUresult cuStreamGetFlags(CUstream s, unsigned *flags)
 {
     NEED_STREAM(s);
+    if (!flags)
+        return CU_INVALID;
     *flags = st->flags;
     return CU_OK;
 }
@@ -325,6 +327,8 @@ API CUresult cuStreamGetFlags(CUstream s, unsigned *flags)
 API CUresult cuStreamGetPriority(CUstream s, int *priority)
 {
     NEED_STREAM(s);
+    if (!priority)
+        return CU_INVALID;
     *priority = st->priority;
     return CU_OK;
 }
@@ -332,6 +336,8 @@ API CUresult cuStreamGetPriority(CUstream s, int *priority)
 API CUresult cuStreamGetId(CUstream s, unsigned long long *id)
 {
     NEED_STREAM(s);
+    if (!id)
+        return CU_INVALID;
     *id = st->legacy ? 1 : st->id;
     return CU_OK;
 }
@@ -339,6 +345,8 @@ API CUresult cuStreamGetId(CUstream s, unsigned long long *id)
 API CUresult cuStreamGetCtx(CUstream s, CUcontext *c)
 {
     NEED_STREAM(s);
+    if (!c)
+        return CU_INVALID;
     *c = st->ctx;
     return CU_OK;
 }
@@ -346,6 +354,8 @@ API CUresult cuStreamGetCtx(CUstream s, CUcontext *c)
 API CUresult cuStreamGetCtx_v2(CUstream s, CUcontext *c, void **green)
 {
     NEED_STREAM(s);
+    if (!c)
+        return CU_INVALID;
     *c = st->ctx;
     if (green)
         *green = st->ctx->green;
@@ -355,6 +365,8 @@ API CUresult cuStreamGetCtx_v2(CUstream s, CUcontext *c, void **green)
 API CUresult cuStreamGetDevice(CUstream s, CUdevice *dev)
 {
     NEED_STREAM(s);
+    if (!dev)
+        return CU_INVALID;
     *dev = st->ctx->dev;
     return CU_OK;
 }
@@ -368,6 +380,8 @@ API CUresult cuStreamAttachMemAsync(CUstream s, CUdeviceptr p, size_t size, unsi
 API CUresult cuStreamGetAttribute(CUstream s, int attribute, void *value)
 {
     NEED_STREAM(s);
+    if (!value)
+        return CU_INVALID;
     memset(value, 0, 64);
     if (attribute == 8) /* launch priority */
         *(int *)value = st->priority;
@@ -383,5 +397,5 @@ API CUresult cuStreamSetAttribute(CUstream s, int attribute, const void *value)
 API CUresult cuStreamCopyAttributes(CUstream to, CUstream from)
 {
     NEED_STREAM(to);
-    return CU_OK;
+    return emu_stream(from) ? CU_OK : CU_INVALID_HANDLE;
 }

@@ -1,5 +1,4 @@
 /* texture.c: texture and surface objects: handles that remember what they were made of. No kernel reads through them. */
-#include <stdlib.h>
 #include <string.h>
 #include "emu.h"
 
@@ -7,7 +6,7 @@ enum { ARRAY, MIPMAP, LINEAR, PITCH2D };
 typedef struct { char bytes[144]; } resource;
 typedef struct { char bytes[104]; } sampling;
 typedef struct { char bytes[112]; } view;
-typedef struct { bool texture, has_view; resource made_of; sampling how; view seen; } object;
+typedef struct { emu_head object; CUcontext ctx; uint64_t life; bool texture, has_view; resource made_of; sampling how; view seen; } object;
 
 /* The type is the first word, the array, mipmap or pointer the second eight bytes, the flags are the last word. */
 static CUresult valid(const resource *r, bool texture)
@@ -22,7 +21,9 @@ static CUresult valid(const resource *r, bool texture)
     memcpy(&flags, r->bytes + 136, sizeof flags);
     if (type < ARRAY || type > (texture ? PITCH2D : ARRAY) || !of || flags)
         return CU_INVALID;
-    return type >= LINEAR && !emu_mem_find((CUdeviceptr)of) ? CU_INVALID : CU_OK;
+    if (type == ARRAY)
+        return emu_array_use(of) ? CU_INVALID : CU_OK;
+    return (type == MIPMAP ? emu_mipmap_alive(of) : emu_mem_find((CUdeviceptr)of) != NULL) ? CU_OK : CU_INVALID;
 }
 
 static CUresult create(object **out, const resource *r, const sampling *s, const view *v, bool texture)
@@ -31,8 +32,12 @@ static CUresult create(object **out, const resource *r, const sampling *s, const
     CUresult result = out && (!texture || s) ? valid(r, texture) : CU_INVALID;
     if (result)
         return result;
-    object *o = calloc(1, sizeof *o);
-    *o = (object){.texture = texture, .has_view = v, .made_of = *r};
+    object *o = emu_object_new(KIND_SAMPLED, sizeof *o);
+    o->ctx = emu_current();
+    o->life = o->ctx->life;
+    o->texture = texture;
+    o->has_view = v;
+    o->made_of = *r;
     if (s)
         o->how = *s;
     if (v)
@@ -41,12 +46,18 @@ static CUresult create(object **out, const resource *r, const sampling *s, const
     return CU_OK;
 }
 
+static bool alive(const object *o, bool texture)
+{
+    return emu_object_alive(o, KIND_SAMPLED) && o->texture == texture && emu_object_alive(o->ctx, KIND_CONTEXT) &&
+           o->ctx->life == o->life;
+}
+
 static CUresult destroy(object *o, bool texture)
 {
     NEED_CTX();
-    if (!o || o->texture != texture)
+    if (!alive(o, texture) || !emu_object_end_once(o, KIND_SAMPLED))
         return CU_INVALID;
-    free(o);
+    emu_object_free(o, NULL);
     return CU_OK;
 }
 
@@ -59,16 +70,16 @@ API CUresult cuSurfObjectCreate(object **out, const resource *r) { return create
 API CUresult cuTexObjectDestroy(object *o) { return destroy(o, true); }
 API CUresult cuSurfObjectDestroy(object *o) { return destroy(o, false); }
 
-#define GET(name, type, field, condition) \
+#define GET(name, type, field, kind, condition) \
     API CUresult name(type *out, const object *o) \
     { \
         NEED_CTX(); \
-        if (!out || !o || !(condition)) \
+        if (!out || !alive(o, kind) || !(condition)) \
             return CU_INVALID; \
         *out = o->field; \
         return CU_OK; \
     }
-GET(cuTexObjectGetResourceDesc, resource, made_of, o->texture)
-GET(cuTexObjectGetTextureDesc, sampling, how, o->texture)
-GET(cuTexObjectGetResourceViewDesc, view, seen, o->texture && o->has_view)
-GET(cuSurfObjectGetResourceDesc, resource, made_of, !o->texture)
+GET(cuTexObjectGetResourceDesc, resource, made_of, true, true)
+GET(cuTexObjectGetTextureDesc, sampling, how, true, true)
+GET(cuTexObjectGetResourceViewDesc, view, seen, true, o->has_view)
+GET(cuSurfObjectGetResourceDesc, resource, made_of, false, true)

@@ -70,7 +70,7 @@ def test_what_is_not_documented_can_be_made_unsafe(clients):
     [
         "d.cuEventRecord(e, 0)",
         "d.cuStreamQuery(0)",
-        "d.cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)",
+        "d.cuLaunchKernel(k.function, 1, 1, 1, 1, 1, 1, 0, 0, ctypes.addressof(k.params), 0)",
         "d.cuStreamWaitEvent(0, e, 0)",
     ],
 )

@@ -39,7 +39,7 @@ def test_checks_run_on_an_emulated_gpu(run):
     """Checks of compute, load order and memory pass there, and the report has their figures."""
     done, report = run("compute-bindings-preload", "load_order", "memory_in_truth")
 
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (0, "") == (done.returncode, done.stderr), done.stdout
     assert ["passed"] * 3 == [check["verdict"] for check in report["checks"]]
     assert "h100, emulated" == report["machine"]["gpu"]
     assert 0 == report["checks"][0]["figures"]["hook"]["disagreed"]

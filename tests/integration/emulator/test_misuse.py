@@ -1,0 +1,51 @@
+"""A bad handle is answered with an error: NULL, a wild number, one of another kind, one whose object is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CLIENT = (HERE / "misuse.py").read_text("utf-8")
+CALLS = [line for line in (HERE / "misuse.txt").read_text("utf-8").splitlines() if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("strict", [0, 1])
+def test_a_bad_handle_is_an_error(clients, strict):
+    """Every call answers every kind of bad handle with an error; for some that are gone strict mode aborts."""
+    seen = clients("h100x2", f"strict={strict}").run(f"{CLIENT}\nanswer(wrong({CALLS!r}, {strict}))")
+
+    assert "" == "\n".join(seen)
+
+
+def test_a_graph_that_is_not_the_programs_is_not_destroyed_by_it(clients):
+    """The graph of a capture under way and that inside a node are refused, and work on."""
+    refused, captured, child = clients().run("""
+open_gpu(); s, k = ck(d.cuStreamCreate(1)), Spinner(); k.stream = s
+ck(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode(2))); graph = ck(d.cuStreamGetCaptureInfo(s))[2]
+refused = [code(d.cuGraphDestroy(graph))]; k.launch(1000); graph = ck(d.cuStreamEndCapture(s))
+node = ck(d.cuGraphAddChildGraphNode(ck(d.cuGraphCreate(0)), [], 0, graph))
+inside = ck(d.cuGraphChildGraphNodeGetGraph(node)); refused.append(code(d.cuGraphDestroy(inside)))
+count = lambda g: ck(d.cuGraphGetNodes(g))[1]
+answer([refused, count(graph), count(inside)])
+""")
+
+    assert ([1, 1], 1, 1) == (refused, captured, child)
+
+
+def test_a_copy_that_leaves_its_memory_is_refused(clients):
+    """A copy of rows beyond an allocation or an array is CUDA_ERROR_INVALID_VALUE, one that just fits is made."""
+    answers = clients().run("""
+open_gpu(); p, out = int(ck(d.cuMemAlloc(4096))), (ctypes.c_char * 8192)()
+desc = d.CUDA_ARRAY_DESCRIPTOR(); desc.Width, desc.Height, desc.NumChannels = 64, 4, 1
+desc.Format = d.CUarray_format.CU_AD_FORMAT_UNSIGNED_INT8; array = ck(d.cuArrayCreate(desc))
+def rows(height, kind, y=0):
+    c = d.CUDA_MEMCPY2D(); c.dstMemoryType, c.dstHost = d.CUmemorytype(1), ctypes.addressof(out)
+    c.srcMemoryType, c.srcPitch, c.srcDevice, c.srcArray, c.srcY = d.CUmemorytype(kind), 1024, p, array, y
+    c.WidthInBytes, c.Height = 64, height
+    return code(d.cuMemcpy2D(c))
+answer([rows(4, 2), rows(5, 2), rows(1 << 20, 2), rows(4, 3), rows(5, 3), rows(4, 3, y=1)])
+""")
+
+    assert [0, 1, 1, 0, 1, 1] == answers
