@@ -19,7 +19,8 @@ from .actions import MS
 
 SLACK_NS: Final = 50 * MS
 RESUME_NS: Final = 10 * MS
-RESUME_LEAD_NS: Final = 1 * MS
+RESUME_LEAD_NS: Final = 5 * MS
+"""More than what a process may have queued at the end of a turn, which ends by itself."""
 GROWTH: Final = 4
 KEPT: Final = 50
 

@@ -61,6 +61,17 @@ def test_auto_waits_fifty_milliseconds_for_work_of_unknown_length():
     assert [("b", Grant)] == [(action.tenant, type(action)) for action in actions]
 
 
+def test_what_was_queued_ends_before_its_owner_is_resumed():
+    """The GPU goes from a tenant that always wants it to the waiter as soon as 4 ms of queued work have ended."""
+    policy = revoked()
+    ended = TURN + 4 * MS
+    while (now := policy.next_wake_ns()) < ended:
+        assert [] == policy.tick(now)
+    policy.drained("a", "g0", ended)
+
+    assert ["b"] == [action.tenant for action in policy.tick(ended) if isinstance(action, Grant)]
+
+
 def test_auto_waits_as_long_as_work_of_this_tenant_usually_takes():
     """Under `auto` kernels of 400 ms are waited for once they are known, whatever the neighbour's take."""
     policy = GeminiPolicy(TokenConfig(handover=Handover.AUTO))
