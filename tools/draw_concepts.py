@@ -92,12 +92,11 @@ def run_vgpu() -> dict[str, Any]:
     """A morning of small jobs on one machine of four V100: what each pool policy costs and saves."""
     found = {}
     jobs = "mix:jobs=400,rate=6,service=60"
-    for pool in ("on-demand", "hybrid", "reservation"):
+    for pool in ("on-demand", "hybrid:60", "reservation:1"):
         with tempfile.TemporaryDirectory() as out:
             command = [
                 sys.executable, "-m", "aliquot.cli", "sim", "run", "--nodes", "v100x4*2", "--trace", jobs, "--policy",
                 "kubeshare", "--seeds", "1..5", "--pool", pool, "--vgpu-create-s", "10", "--out", out,
-                *(("--pool-keep", "1") if pool == "hybrid" else ()),
             ]  # fmt: skip
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ})
             (row,) = json.loads((Path(out) / "summary.json").read_text())["policies"]

@@ -81,15 +81,15 @@ def scheduler(
     import asyncio
     import logging
 
-    from aliquot.placement.policy import policy as named_policy
+    from aliquot.driver.policies import maker
+    from aliquot.placement.pool_policy import pool_policy
     from aliquot.scheduler.operator.program import OperatorSettings
     from aliquot.scheduler.pool.owners import PAUSE
-    from aliquot.scheduler.pool.policies import pool_policy
     from aliquot.scheduler.program import Settings, serve
 
     if not tls_files("--tls", tls_cert, tls_key) and client_ca:
         raise UserError("--client-ca is for https; give --tls-cert and --tls-key too")
-    named_policy(policy)
+    maker(policy)()
     pool_policy(pool)
     lead.check(port)
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -137,9 +137,8 @@ def openb(
 @click.option("--seeds", default="42", show_default=True, metavar="A..B", help="Seeds: 42, 42..51 or 42,44.")
 @click.option("--out", type=_FILE, required=True, help="Folder for summary.json, tables and report.html.")
 @click.option("--queue", type=click.Choice(["backfill", "fifo"]), default="backfill", show_default=True)
-@click.option("--pool", type=click.Choice(["on-demand", "reservation", "hybrid"]), default="on-demand",
-              show_default=True, help="When an idle vGPU is given back.")  # fmt: skip
-@click.option("--pool-keep", type=click.IntRange(0), default=0, help="Idle vGPUs that hybrid keeps.")
+@click.option("--pool", default="on-demand", show_default=True,
+              help="Idle vGPUs: on-demand, reservation:N, hybrid:SECONDS, as in a cluster.")  # fmt: skip
 @click.option("--vgpu-create-s", type=_TIME, default=0.0, help="Time that making a vGPU takes.")
 @click.option("--pod-start-s", type=_TIME, default=0.0, help="Time that starting a pod takes.")
 @click.option("--moves", type=click.IntRange(0, 3), default=0, help="Running pods to move for one that waits.")
@@ -180,15 +179,14 @@ def run(policy: str, seeds: str, out: Path, jobs: int | None, output: str, **opt
 
 
 def _scenario(**options: Any) -> Any:
+    from aliquot.placement.pool_policy import pool_policy
     from aliquot.sim.engine import Discipline, Settings
     from aliquot.sim.kernel import us
-    from aliquot.sim.pool import PoolPolicy, PoolSettings
+    from aliquot.sim.pool import PoolSettings
     from aliquot.sim.runs import Scenario
     from aliquot.sim.workloads.trace import Draws, Replay
 
-    pool = PoolSettings(
-        PoolPolicy(options["pool"]), us(options["vgpu_create_s"]), us(options["pod_start_s"]), options["pool_keep"]
-    )
+    pool = PoolSettings(pool_policy(options["pool"]), us(options["vgpu_create_s"]), us(options["pod_start_s"]))
     load = options["load"]
     return Scenario(
         nodes=options["nodes"],

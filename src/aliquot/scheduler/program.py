@@ -15,6 +15,7 @@ from typing import Any, Final
 import uvicorn
 
 from aliquot.driver.kernels import use_kernels
+from aliquot.driver.policies import maker
 from aliquot.kube.api import Api
 from aliquot.kube.custom import GPUQUOTAS, GPUQuota
 from aliquot.kube.dialects import aliyun, foreign
@@ -25,7 +26,6 @@ from aliquot.kube.objects import Node, Pod
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import NODES, PODS
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
-from aliquot.placement.policy import policy as named_policy
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.bind import Binder
 from aliquot.scheduler.books import Books
@@ -86,7 +86,7 @@ class Scheduler:
     def __post_init__(self) -> None:
         settings = self.settings
         use_kernels()
-        self.books = Books(named_policy(settings.policy), settings.seed)
+        self.books = Books(maker(settings.policy)(), settings.seed)
         self.nodes: Reflector[Node] = Reflector(self.api, NODES, self._node_changed)
         self.pods: Reflector[Pod] = Reflector(self.api, PODS, self._pod_changed)
         self.quotas: Reflector[GPUQuota] = Reflector(self.api, GPUQUOTAS, self._quota_changed)

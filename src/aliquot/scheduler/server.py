@@ -28,7 +28,7 @@ from aliquot.kube.objects import MetaOnly, Node, Pod
 from aliquot.kube.requests import BadPod, PodAsk, shortened
 from aliquot.kube.turns import turn
 from aliquot.model.quantities import MILLI
-from aliquot.placement.policy import policy as named_policy
+from aliquot.placement.policy import POLICIES
 from aliquot.scheduler import wire
 from aliquot.scheduler.asked import BadBody, body_of
 from aliquot.scheduler.bind import Binder, CanNotBind
@@ -153,7 +153,7 @@ class Extender:
         ask = self._ask(args.pod)
         if ask is None:
             return wire.FilterResult(args.nodes, args.node_names)
-        empty = Books(named_policy(self.books.policy.name))
+        empty = Books(POLICIES["binpack"]())
         for raw in (nodes or {}).values():
             empty.suppose(wire.read(bytes(raw), Node))
         for name in names.strings():

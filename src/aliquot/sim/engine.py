@@ -69,7 +69,7 @@ class Simulation:
         self.decider = Decider(self.cluster, policy, seed=seed)
         self.kernel = Kernel()
         self.waiting = Waiting()
-        self.pool = Pool(self.settings.pool)
+        self.pool = Pool(self.settings.pool, ((n, g) for n, spec in enumerate(nodes) for g in range(len(spec.gpus))))
         self.record = Recorder(self.cluster, jobs)
         self._jobs = {job.name: number for number, job in enumerate(jobs)}
         self._arriving = iter(jobs)

@@ -107,7 +107,7 @@ def summary(study: Study) -> dict[str, Any]:
         },
         "trace": Path(scenario.trace).name,
         "queue": scenario.settings.queue.value,
-        "pool": scenario.settings.pool.policy.value,
+        "pool": scenario.settings.pool.policy.name,
         "moves_allowed": scenario.settings.moves,
         "load": scenario.draws.load if scenario.draws else None,
         "warmup": scenario.warmup,

@@ -6,13 +6,16 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scene import Scene, node
 
 from aliquot.driver.policies import BrokenPolicy, maker, policy_names
 from aliquot.placement.policy import POLICIES, UnknownPolicy
+from aliquot.scheduler.program import Scheduler, Settings
 
+NO_CLUSTER: Any = None
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "policy"
 
 
@@ -66,3 +69,31 @@ def test_the_command_line_takes_it(installed):
     )
 
     assert "quiet takes the node and the GPU with the fewest tenants" in done.stdout, done.stderr
+
+
+def test_the_scheduler_of_a_cluster_takes_it(installed):
+    """`aliquot scheduler --policy quiet` gets past the policy, and an unknown one lists the packages' names too."""
+    known, unknown = (scheduler_output(installed, name) for name in ("quiet", "best"))
+
+    assert "/nowhere/kubeconfig" in known
+    assert 'there is no policy "best"; there are aliquot, ' in unknown and "quiet" in unknown
+
+
+def scheduler_output(installed: Path, policy: str) -> str:
+    """What `aliquot scheduler` prints where there is no kubeconfig."""
+    command = [sys.executable, "-m", "aliquot.cli", "scheduler", "--kubeconfig", "/nowhere/kubeconfig"]
+    done = subprocess.run(
+        [*command, "--policy", policy],
+        env={"PYTHONPATH": f"{installed}:{':'.join(sys.path)}", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stderr
+
+
+def test_the_scheduler_places_by_it(installed):
+    """The scheduler's books decide by a package's policy."""
+    scheduler = Scheduler(Settings(policy="quiet"), NO_CLUSTER)
+
+    assert "quiet" == scheduler.books.policy.name

@@ -24,11 +24,11 @@ from aliquot.kube.resources import Resource
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
+from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.books import Books, NoRoom
 from aliquot.scheduler.ledger import BooksLedger
 from aliquot.scheduler.pool.known import Known
 from aliquot.scheduler.pool.owners import Coexist, Own
-from aliquot.scheduler.pool.policies import pool_policy
 from aliquot.scheduler.pool.pool import Pool, name_for
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)

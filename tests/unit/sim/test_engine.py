@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,11 +13,12 @@ from aliquot.model.requests import Device, Labels
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
+from aliquot.placement.pool_policy import pool_policy
 from aliquot.sim.engine import Discipline, Settings, Simulation
 from aliquot.sim.jobs import Job
 from aliquot.sim.kernel import Kernel, Kind, us
 from aliquot.sim.policies import made
-from aliquot.sim.pool import PoolPolicy, PoolSettings
+from aliquot.sim.pool import PoolSettings
 
 
 def node(name: str, gpus: int, rank: int = 0) -> NodeSpec:
@@ -78,19 +80,47 @@ def test_a_job_that_never_fits_does_not_wait():
     assert 1.0 == starts_s(outcome)[1]
 
 
+def pooled(policy: str, jobs: Sequence[Job], gpus: int = 1):
+    """A run on one node where making a vGPU takes 3 s and starting a pod 1 s."""
+    return run([node("a", gpus)], jobs, pool=PoolSettings(pool_policy(policy), us(3), us(1)))
+
+
 def test_on_demand_vgpus_are_made_again_and_reserved_ones_are_not():
-    """On demand, an idle vGPU is given back and making it anew takes time; reserved, it is made once."""
-    jobs = [job("x", 500, 0, 10), job("y", 500, 20, 10)]
-    timing = {"create_us": us(3), "start_us": us(1)}
+    """On demand, an idle vGPU is given back and making another takes time; reserved, it is made once, ahead."""
+    jobs = [job("x", 500, 5, 10), job("y", 500, 25, 10)]
 
-    anew = run([node("a", 1)], jobs, pool=PoolSettings(PoolPolicy.ON_DEMAND, **timing))
-    kept = run([node("a", 1)], jobs, pool=PoolSettings(PoolPolicy.RESERVATION, **timing))
-    some = run([node("a", 1)], jobs, pool=PoolSettings(PoolPolicy.HYBRID, keep=1, **timing))
+    on_demand = pooled("on-demand", jobs)
+    reserved = pooled("reservation:1", jobs)
 
-    assert ([4, 24], 2) == (starts_s(anew), anew.pool["vgpus_created"])
-    assert ([4, 21], 1) == (starts_s(kept), kept.pool["vgpus_created"])
-    assert ([4, 21], 1) == (starts_s(some), some.pool["vgpus_created"])
-    assert 0 == anew.pool["vgpu_idle_s"] < kept.pool["vgpu_idle_s"]
+    assert ([9, 29], 2, 0) == (starts_s(on_demand), on_demand.pool["vgpus_created"], on_demand.pool["vgpu_idle_s"])
+    assert ([6, 26], 1, 14) == (starts_s(reserved), reserved.pool["vgpus_created"], reserved.pool["vgpu_idle_s"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "starts", "made", "held_s", "idle_s"), [(5, [9, 34], 2, 33, 5), (12, [9, 31], 1, 36, 11)]
+)
+def test_hybrid_keeps_an_idle_vgpu_for_its_seconds(
+    seconds: int, starts: list[int], made: int, held_s: float, idle_s: float
+):
+    """It is given back when it has been idle for so long, at that moment, whenever the next pod comes."""
+    jobs = [job("x", 500, 5, 10), job("y", 500, 30, 10)]
+    outcome = pooled(f"hybrid:{seconds}", jobs)
+    pool = outcome.pool
+
+    assert (starts, made) == (starts_s(outcome), pool["vgpus_created"])
+    assert (held_s, idle_s) == (pool["vgpu_held_s"], pool["vgpu_idle_s"])
+
+
+def test_a_ready_vgpu_that_is_taken_is_replaced():
+    """Of two GPUs one is ready at the start; when it is taken the other is made ready."""
+    outcome = pooled("reservation:1", [job("x", 1000, 5, 10), job("y", 1000, 9, 10)], gpus=2)
+
+    assert ([6, 10], 2) == (starts_s(outcome), outcome.pool["vgpus_created"])
+
+
+def test_a_vgpu_that_is_being_made_is_waited_for():
+    """A pod that comes while the ready vGPU is being made waits for the rest of that time."""
+    assert [4] == starts_s(pooled("reservation:1", [job("x", 1000, 1, 10)]))
 
 
 def test_a_move_makes_room_and_is_counted():

@@ -25,6 +25,7 @@ from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.queue import WorkQueue
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.turns import SLICE
+from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.ledger import BooksLedger
 from aliquot.scheduler.operator.bodies import PROFILE
@@ -33,7 +34,6 @@ from aliquot.scheduler.operator.quotas import body as quota_body
 from aliquot.scheduler.operator.sharepods import SharePods
 from aliquot.scheduler.pool.known import Known
 from aliquot.scheduler.pool.owners import PAUSE, Coexist, Own
-from aliquot.scheduler.pool.policies import pool_policy
 from aliquot.scheduler.pool.pool import Pool
 
 log = logging.getLogger(__name__)

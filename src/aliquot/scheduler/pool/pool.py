@@ -17,10 +17,10 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.custom import VGPU, VGPUS
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from aliquot.kube.names import POOL
+from aliquot.placement.pool_policy import PoolPolicy
 from aliquot.scheduler.pool.known import Known
 from aliquot.scheduler.pool.owners import Owner
 from aliquot.scheduler.pool.phases import body, idle_s, phase_of
-from aliquot.scheduler.pool.policies import PoolPolicy
 from aliquot.scheduler.ports import Gpu, Ledger
 
 log = logging.getLogger(__name__)

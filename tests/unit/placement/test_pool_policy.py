@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aliquot.scheduler.pool.policies import BadPoolPolicy, PoolPolicy, pool_policy
+from aliquot.placement.pool_policy import BadPoolPolicy, PoolPolicy, pool_policy
 
 IDLE = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0, 1000), max_size=8)
 
