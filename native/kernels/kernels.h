@@ -45,14 +45,6 @@ typedef struct {
 
 /* ---- scan.c: which nodes can hold it, and how much is idle ------------------------------------------------------- */
 
-/* fits[n] = 1 where node n has cpu, host memory, `whole` idle devices of an allowed model and, for the rest, one more
- * device with milli and MiB left. Returns the number of such nodes. Labels, quota, cordons and device names are the
- * decider's. */
-ALIQUOT_API int64_t aliquot_feasible(const aliquot_view *view, const aliquot_shape *shape, uint8_t *fits);
-
-/* Of nodes[count] the one with the largest score, then the smallest rank; -1 for none. */
-ALIQUOT_API int64_t aliquot_best(const int64_t *nodes, const int64_t *scores, int64_t count, const int64_t *rank);
-
 /* Idle milli-GPU per model bit: idle[ALIQUOT_MODELS]; returns the total. A device counts what both its compute and its
  * memory leave (the smaller part). */
 ALIQUOT_API int64_t aliquot_idle(const aliquot_view *view, int64_t *idle);

@@ -25,21 +25,6 @@ int node_holds(const aliquot_view *view, const aliquot_shape *shape, int64_t nod
   return (shape->whole == 0 && shape->rest_milli == 0) || holds(view, shape, node);
 }
 
-int64_t aliquot_feasible(const aliquot_view *view, const aliquot_shape *shape, uint8_t *fits) {
-  int64_t found = 0;
-  for (int64_t node = 0; node < view->nodes; node++) found += fits[node] = (uint8_t)node_holds(view, shape, node);
-  return found;
-}
-
-int64_t aliquot_best(const int64_t *nodes, const int64_t *scores, int64_t count, const int64_t *rank) {
-  int64_t best = -1;
-  for (int64_t i = 0; i < count; i++)
-    if (best < 0 || scores[i] > scores[best] ||
-        (scores[i] == scores[best] && rank[nodes[i]] < rank[nodes[best]]))
-      best = i;
-  return best < 0 ? -1 : nodes[best];
-}
-
 int64_t aliquot_idle(const aliquot_view *view, int64_t *idle) {
   int64_t total = 0;
   for (int i = 0; i < ALIQUOT_MODELS; i++) idle[i] = 0;

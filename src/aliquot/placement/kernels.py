@@ -63,12 +63,6 @@ class Kernels(Protocol):
 
     native: bool
 
-    def feasible(self, columns: Columns, shape: ShapeRecord) -> BoolArray:
-        """Which nodes [N] have room: CPU, host memory, devices of an allowed model, their memory."""
-
-    def best(self, nodes: IntArray, scores: IntArray, rank: IntArray) -> int:
-        """The node with the largest score, then the smallest rank; -1 for none."""
-
     def idle(self, columns: Columns) -> tuple[int, IntArray]:
         """Idle milli-GPU in all, and by model bit [MODELS]."""
 
@@ -172,16 +166,6 @@ class NativeKernels:
         if self._library.aliquot_kernels_abi() != ABI:
             raise OSError(f"{path} is of another version than this program; run make setup")
 
-    def feasible(self, columns: Columns, shape: ShapeRecord) -> BoolArray:
-        """As in `Kernels`."""
-        fits = np.empty(columns.nodes, dtype=np.bool_)
-        self._library.aliquot_feasible(columns.pointer, ctypes.byref(shape), fits.ctypes.data)
-        return fits
-
-    def best(self, nodes: IntArray, scores: IntArray, rank: IntArray) -> int:
-        """As in `Kernels`."""
-        return int(self._library.aliquot_best(nodes.ctypes.data, scores.ctypes.data, len(nodes), rank.ctypes.data))
-
     def idle(self, columns: Columns) -> tuple[int, IntArray]:
         """As in `Kernels`."""
         by_model = np.empty(MODELS, dtype=np.int64)
@@ -249,8 +233,6 @@ def _declare(library: ctypes.CDLL) -> None:
     kinds = {"p": ctypes.c_void_p, "i": ctypes.c_int64, "j": ctypes.c_int32, "d": ctypes.c_double, "-": None}
     signatures = {
         "kernels_abi": ("j", ""),
-        "feasible": ("i", "ppp"),
-        "best": ("i", "ppip"),
         "idle": ("i", "pp"),
         "fragmentation": ("-", "ppipip"),
         "fgd_scores": ("-", "ppipppipp"),

@@ -64,15 +64,6 @@ class PlainKernels:
 
     native = False
 
-    def feasible(self, columns: Columns, shape: ShapeRecord) -> BoolArray:
-        """As in `Kernels`."""
-        return np.array([_holds(Node(columns, n), shape) for n in range(columns.nodes)], dtype=np.bool_)
-
-    def best(self, nodes: IntArray, scores: IntArray, rank: IntArray) -> int:
-        """As in `Kernels`."""
-        order = [(-int(score), int(rank[node]), int(node)) for node, score in zip(nodes, scores, strict=True)]
-        return min(order)[2] if order else -1
-
     def idle(self, columns: Columns) -> tuple[int, IntArray]:
         """As in `Kernels`."""
         left = rooms(columns.free_milli, columns.free_mib, columns.size_mib)

@@ -21,18 +21,6 @@ EXAMPLES = settings(max_examples=60, deadline=None)
 
 
 @EXAMPLES
-@given(clusters(), shapes())
-def test_feasible_nodes(cluster: Cluster, shape: Shape):
-    """A node is feasible for both loops exactly where the columns' own rule says so."""
-    columns, record = Columns(cluster), shape_record(cluster, shape, 0)
-
-    expected = fitting_nodes(cluster, shape, np.arange(columns.nodes)).tolist()
-
-    assert expected == NATIVE.feasible(columns, record).tolist()
-    assert expected == PLAIN.feasible(columns, record).tolist()
-
-
-@EXAMPLES
 @given(clusters())
 def test_idle_milli(cluster: Cluster):
     """Idle milli-GPU agree in all and by model."""
@@ -43,27 +31,13 @@ def test_idle_milli(cluster: Cluster):
 
 
 @EXAMPLES
-@given(st.lists(st.integers(-3, 3), max_size=8), st.randoms())
-def test_best_node(scores: list[int], random: object):
-    """The best node has the largest score and, among equals, the smallest rank."""
-    nodes = np.arange(len(scores), dtype=np.int64)
-    ranks = list(range(len(scores)))
-    random.shuffle(ranks)  # type: ignore[attr-defined]
-    rank = np.array(ranks, dtype=np.int64)
-    values = np.array(scores, dtype=np.int64)
-    expected = min(range(len(scores)), key=lambda n: (-scores[n], ranks[n]), default=-1)
-
-    assert expected == NATIVE.best(nodes, values, rank) == PLAIN.best(nodes, values, rank)
-
-
-@EXAMPLES
 @given(clusters(), shapes(), targets())
 def test_fgd_scores_and_fragmentation(cluster: Cluster, shape: Shape, workload: Records):
     """Fragmentation is equal to the last bit, scores and devices of FGD with it."""
     columns, record = Columns(cluster), shape_record(cluster, shape, 0)
     everywhere = np.arange(columns.nodes, dtype=np.int64)
     before = PLAIN.fragmentation(columns, workload, everywhere)
-    fitting = np.flatnonzero(PLAIN.feasible(columns, record))
+    fitting = np.flatnonzero(fitting_nodes(cluster, shape, everywhere))
 
     ours, devices = NATIVE.fgd_scores(columns, workload, record, before, fitting)
     oracle, oracle_devices = PLAIN.fgd_scores(columns, workload, record, before, fitting)
@@ -79,7 +53,7 @@ def test_scores_of_the_future(
 ):
     """Scores, options on devices and slots agree, also when they are asked for a second time and from the memo."""
     columns, record = Columns(cluster), shape_record(cluster, shape, 3)
-    fitting = np.flatnonzero(PLAIN.feasible(columns, record))
+    fitting = np.flatnonzero(fitting_nodes(cluster, shape, np.arange(columns.nodes)))
     weight = 0.7 + 0.3 * 0.5 ** np.arange(1, sequence.shape[1] + 1)
     model_price = np.zeros(MODELS)
     model_price[:3] = price
