@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,9 @@ BANNED_IN_C = {
     "strcpy": "use a bounded copy",
     "sprintf": "use snprintf",
 }
+# Textual calls the methods of the application; the stand-in for kubelet is for tests, ours and others'.
+CALLED_FROM_OUTSIDE = {"top_app.py", "testing.py"}
+PASSIVE = {"property", "cached_property", "staticmethod", "classmethod", "cache", "dataclass"}
 UNITLESS_TIME = re.compile(r"^(?:.*_)?(?:timeout|duration|interval|delay|elapsed|quota|window|deadline)$")
 
 
@@ -146,3 +150,31 @@ def test_generated_files_are_fresh(generator: str):
     done = subprocess.run([sys.executable, ROOT / "tools" / generator, "--check"], capture_output=True, text=True)
 
     assert 0 == done.returncode, done.stderr
+
+
+def test_every_definition_is_used():
+    """Every function and class of the package is named once more somewhere in what is shipped, not in tests alone."""
+    texts = [
+        path.read_text(errors="ignore") for path in tracked(".py", ".toml", ".html", ".txt", ".js") if shipped(path)
+    ]
+    named = Counter(word for text in texts for word in re.findall(r"[A-Za-z_]\w*", text))
+    dead = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in handwritten(tracked(".py"))
+        if "src/aliquot" in str(path) and path.name not in CALLED_FROM_OUTSIDE
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if not node.name.startswith("__") and named[node.name] == 1 and not called_by_decorator(node)
+    ]
+
+    assert [] == dead
+
+
+def shipped(path: Path) -> bool:
+    """Whether a file is more than a test."""
+    return str(path.relative_to(ROOT)).startswith(("src/", "tools/", "bench/", "examples/", "pyproject.toml"))
+
+
+def called_by_decorator(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Whether a decorator hands the definition to what calls it: a command, a route; a property does not."""
+    return any(ast.unparse(d).partition("(")[0] not in PASSIVE for d in node.decorator_list)

@@ -8,7 +8,7 @@ grant than the current one is old and ignored; what it says may shorten its own 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from aliquot.tokens import Grant, Renew, Revoke, Share, TokenPolicy
 
@@ -261,7 +261,3 @@ def shares_of(record: TenantRecord) -> dict[str, Share]:
     if len(shares) != len(record.gpus):
         raise ValueError(f"tenant {record.name!r} names a GPU twice")
     return shares
-
-
-def no_events(_kind: str, _now_ns: int, **_facts: Any) -> None:
-    """An `Emit` for those who do not listen."""

@@ -69,29 +69,6 @@ def worst_error(due: Mapping[Tenant, float], windows: Sequence[Mapping[Tenant, f
     return max((100 * abs(seen[tenant] - share) for seen in windows for tenant, share in due.items()), default=0.0)
 
 
-def due_shares(asks: Mapping[Tenant, tuple[float, float]]) -> dict[Tenant, float]:
-    """What tenants that always want the GPU are due, from (request, limit) fractions.
-
-    Everybody gets its request; what is left goes to whoever has least, up to its limit (KubeShare 4.5: the spare token
-    goes to the tenant furthest from its limit; with equal limits this is water filling from below).
-    """
-    shares = {tenant: request for tenant, (request, _) in asks.items()}
-    spare = max(0.0, 1.0 - sum(shares.values()))
-    while spare > 1e-9:
-        open_to = [tenant for tenant, (_, limit) in asks.items() if shares[tenant] < limit - 1e-9]
-        if not open_to:
-            break
-        gap = {tenant: asks[tenant][1] - shares[tenant] for tenant in open_to}
-        widest = max(gap.values())
-        lowest = [tenant for tenant in open_to if gap[tenant] > widest - 1e-9]
-        others = [room for room in gap.values() if room <= widest - 1e-9]
-        step = min(widest - max(others, default=0.0), spare / len(lowest))
-        for tenant in lowest:
-            shares[tenant] += step
-        spare -= step * len(lowest)
-    return shares
-
-
 def slowdown_percent(alone_per_s: float, here_per_s: float) -> float:
     """How much slower than alone, in percent; below zero when faster."""
     return 100 * (1 - here_per_s / alone_per_s)

@@ -71,11 +71,6 @@ def mib_up(text: Quantity) -> int:
     return -((-value.numerator) // value.denominator)
 
 
-def mib_down(text: Quantity) -> int:
-    """Bytes as MiB, rounded down: what a limit of that size holds."""
-    return int(parse_quantity(text) / _MIB)
-
-
 def format_mib_quantity(mib: int) -> str:
     """MiB as the shortest quantity: 4096 -> `4Gi`, 300 -> `300Mi`."""
     return f"{mib // 1024}Gi" if mib and mib % 1024 == 0 else f"{mib}Mi"

@@ -48,11 +48,6 @@ def open_driver(settings: Settings) -> tuple[Machine, NodeDriver]:
     return replace(machine, extra=extra, host=Path(settings.host_root)), driver
 
 
-def emulated_driver(machine: Machine, folder: Path) -> NodeDriver:
-    """The volume, in `folder`, of an emulated machine."""
-    return _behind(machine, DriverVolume(folder, native_part(HOOK)))
-
-
 async def follow(
     seating: Seating, allotments: Allotments, on_change: Callable[[str], Awaitable[None]], period_s: float
 ) -> None:
@@ -81,10 +76,12 @@ async def follow(
 
 def _emulated(settings: Settings, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
     machine = emulated_machine(settings.emulate, settings.emulated, only=settings.only_gpus, excluded=settings.not_gpus)
-    return machine, _behind(machine, volume)
+    return machine, emulated_driver(machine, volume)
 
 
-def _behind(machine: Machine, volume: DriverVolume) -> NodeDriver:
+def emulated_driver(machine: Machine, volume: DriverVolume) -> NodeDriver:
+    """Its driver volume, filled from the emulated libraries."""
+
     def find() -> DriverSource:
         return from_libraries(machine.libcuda, machine.libnvml, driver_version(machine.libcuda.parent))
 

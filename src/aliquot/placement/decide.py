@@ -17,7 +17,7 @@ from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster, Holding, Placement
 from aliquot.placement.devices import hold_rest, hold_whole
 from aliquot.placement.fits import fitting_nodes
-from aliquot.placement.policy import BoolArray, IntArray, Policy
+from aliquot.placement.policy import BoolArray, IntArray, LabelAware, Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Refusal
 from aliquot.placement.rules import Rules, rules_for
@@ -52,7 +52,7 @@ class Decider:
         self._layout = -1
         self._order = np.arange(0)
         self._place_in_order = np.arange(0)
-        self._label_scores = getattr(policy, "ask_scores", None)
+        self._label_scores = policy.ask_scores if isinstance(policy, LabelAware) else None
         policy.start(cluster, seed)
         self._look_at_layout()
 

@@ -100,20 +100,6 @@ def rooms(free_milli: NDArray[np.int32], free_mib: IntArray, size_mib: IntArray)
     return np.where(full, np.maximum(free_milli, 0), np.maximum(np.minimum(free_milli, by_memory), 0)).astype(np.int64)
 
 
-def _holds(node: Node, shape: ShapeRecord) -> bool:
-    if node.cpu_milli < shape.cpu_milli or node.memory_mib < shape.memory_mib:
-        return False
-    if shape.whole == shape.rest_milli == 0:
-        return True
-    allowed = [g for g in node.gpus if node.free_milli[g] > 0 and shape.models & model_bit(node.model[g])]
-    least_mib = shape.gpu_mib if (shape.whole, shape.rest_milli) == (1, 0) else 0
-    idle = [g for g in allowed if node.idle(g) and node.size_mib[g] >= least_mib]
-    if len(idle) < shape.whole or not shape.rest_milli:
-        return len(idle) >= shape.whole
-    shared = any(node.rest_fits(shape, g) for g in allowed if not node.idle(g))
-    return shared or (len(idle) > shape.whole and any(node.rest_fits(shape, g) for g in idle))
-
-
 def _open(node: Node) -> tuple[int, list[int], int]:
     models = 0
     for model in node.model:

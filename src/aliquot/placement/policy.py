@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,7 @@ class Policy(Protocol):
         """Use up to so many microseconds between arrivals to learn; whether there is more to do."""
 
 
+@runtime_checkable
 class LabelAware(Policy, Protocol):
     """A policy whose scores depend on labels too; the decider calls `ask_scores` in place of `scores`."""
 

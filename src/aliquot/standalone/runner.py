@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -73,11 +73,3 @@ def _attend(process: subprocess.Popen[bytes]) -> int:
         if came.si_signo != signal.SIGCHLD and came.si_code <= 0:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(came.si_signo)
-
-
-def with_lease_closed(close: Callable[[], None], work: Callable[[], int]) -> int:
-    """Do the work and hang up in whatever way it ends."""
-    try:
-        return work()
-    finally:
-        close()

@@ -16,6 +16,7 @@ import msgspec
 
 from aliquot.arbiter.client import ArbiterClient
 from aliquot.driver import emulation
+from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.names import GPU_PERCENT, PLAN, PREFIX
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.requests import Slice
@@ -30,6 +31,7 @@ from aliquot.node.pods import NodePod
 from aliquot.node.seating import Seating
 from aliquot.node.settings import Settings
 from aliquot.node.testing import KubeletStandIn
+from aliquot.node.volume.volume import DriverVolume
 
 NODE = "node-1"
 
@@ -76,7 +78,7 @@ class Room:
             emulation.make_nodes(self.settings.emulated, gpus)
         self.machine = emulated_machine(gpus, self.settings.emulated)
         self.settings.tenants.mkdir()
-        driver = emulated_driver(self.machine, self.settings.driver_volume)
+        driver = emulated_driver(self.machine, DriverVolume(self.settings.driver_volume, native_part(HOOK)))
         self.seating = Seating(NODE, self.machine, self.settings.tenants, self.folder, driver)
         self.kubelet.start()
         self._loop = asyncio.new_event_loop()

@@ -69,7 +69,8 @@ class Room:
         self.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert self.arbiter.stdout and self.arbiter.stdout.readline() == "ready\n"
-            self.driver = self._installed() if installed else emulated_driver(self.machine, self.folder / "driver")
+            volume = DriverVolume(self.folder / "driver", native_part(HOOK))
+            self.driver = self._installed() if installed else emulated_driver(self.machine, volume)
             self.seating = self.agent()
             self.seat: Seat = self.take("train")
         except BaseException:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType, ReserveFlag
-from aliquot.arbiter.engine import Engine, no_events
+from aliquot.arbiter.engine import Engine
 from aliquot.arbiter.events import EventRing
 from aliquot.arbiter.measure import MemoryMeasure, correct
 from aliquot.arbiter.pages import GrantPage
@@ -147,7 +147,7 @@ def test_a_context_is_charged_what_one_was_seen_to_take_alone(scene, used, lease
     process.greeted = True
     lease.contexts = contexts
     seat.add(lease, leased=leased * MIB, context=contexts * 300 * MIB)
-    engine = Engine(token_policy(TokenConfig()), no_events)
+    engine = Engine(token_policy(TokenConfig()), lambda *_, **__: None)
     engine.tenants = {"a": process.tenant}
     measure = MemoryMeasure(Path("libnvidia-ml.so.1"), lambda: ({(GPU, PID): used * MIB}, {}))
     measure.close()

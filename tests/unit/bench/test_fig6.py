@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aliquot.bench.fig6 import ASKS, FAST, PAPER, A, B, C, Measured, Report, Sample, measure, shares
-from aliquot.bench.figures import due_shares
+from aliquot.tokens.actions import Share
+from aliquot.tokens.fluid import rates
 
 S = 1_000_000_000
 
@@ -32,10 +33,11 @@ def test_the_fast_timeline_ends_within_a_minute():
 
 @pytest.mark.parametrize("phase", PAPER.phases, ids=lambda phase: phase.name)
 def test_what_is_due_follows_from_the_asks(phase):
-    """The shares of every phase are what request, limit and KubeShare's rule give."""
-    asks = {tenant: (ASKS[tenant].request_milli / 1000, ASKS[tenant].limit_milli / 1000) for tenant in phase.expected}
+    """The shares of every phase are what request and limit give where the rest is levelled."""
+    asks = [Share(ASKS[tenant].request_milli, ASKS[tenant].limit_milli) for tenant in phase.expected]
+    due = [rate / 1e6 for rate in rates(asks, [("GPU",)] * len(asks))]
 
-    assert pytest.approx(dict(phase.expected)) == due_shares(asks)
+    assert pytest.approx(list(phase.expected.values())) == due
 
 
 def test_a_share_is_the_difference_over_the_span():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aliquot.bench.figures import due_shares, handovers, overlap, percentile, slowdown_percent, worst_error
+from aliquot.bench.figures import handovers, overlap, percentile, slowdown_percent, worst_error
 from aliquot.bench.progress import Interval
 
 
@@ -35,12 +35,6 @@ def test_only_common_time_counts():
     turns = {"a": [Interval(0, 0, 10), Interval(50, 50, 60), Interval(90, 90, 99)], "b": [Interval(0, 40, 80)]}
 
     assert [Interval(50, 50, 60)] == overlap(turns)["a"]
-
-
-def test_spare_time_fills_up_to_the_limits():
-    """Limits below the whole leave the GPU idle rather than be passed."""
-    assert pytest.approx({"a": 0.3, "b": 0.3}) == due_shares({"a": (0.1, 0.3), "b": (0.2, 0.3)})
-    assert pytest.approx({"a": 0.5, "b": 0.5}) == due_shares({"a": (0.0, 1.0), "b": (0.0, 1.0)})
 
 
 def test_the_worst_error_is_in_points():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aliquot.kube.quantities import format_mib_quantity, mib_down, mib_up, milli, parse_count, parse_quantity
+from aliquot.kube.quantities import format_mib_quantity, mib_up, milli, parse_count, parse_quantity
 from aliquot.model.quantities import BadQuantity
 
 
@@ -49,12 +49,12 @@ def test_counts_are_whole(text: str):
 
 
 def test_amounts_are_rounded_as_kubernetes_does():
-    """CPU is rounded up to milli-cores; memory to MiB, up for what is needed and down for what is held."""
+    """CPU is rounded up to milli-cores; memory to MiB, always up."""
     assert (1, 100, 1500) == (milli("1u"), milli("0.1"), milli("1.5"))
-    assert (1, 0, 4096) == (mib_up("1"), mib_down("1"), mib_up("4Gi"))
+    assert (1, 4096) == (mib_up("1"), mib_up("4Gi"))
 
 
 @given(st.integers(0, 10**7))
 def test_mib_survive_as_quantities(mib: int):
     """Any number of MiB is read back from its quantity."""
-    assert mib == mib_up(format_mib_quantity(mib)) == mib_down(format_mib_quantity(mib))
+    assert mib == mib_up(format_mib_quantity(mib))

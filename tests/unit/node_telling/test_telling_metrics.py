@@ -13,8 +13,9 @@ from aliquot.model.errors import UserError
 from aliquot.node.settings import METRIC_ALIASES
 from aliquot.node.telling.aliases import ALIASES
 from aliquot.node.telling.facts import NodeFacts
-from aliquot.node.telling.metrics import metric_names, registry_of
+from aliquot.node.telling.metrics import ALWAYS, CONTAINER_COUNTERS, CONTAINER_GAUGES, GPU_GAUGES, registry_of
 
+NAMES = {*ALWAYS, *GPU_GAUGES, *CONTAINER_GAUGES, *CONTAINER_COUNTERS}
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 WEB = {"namespace": "team", "pod": "web-1", "container": "app", "gpu": "0", "uuid": UUIDS[0], "node": "node-a"}
 TRAIN = WEB | {"pod": "train-0", "container": "main"}
@@ -67,7 +68,7 @@ def test_each_fact_of_a_gpu_has_a_metric(expected: float, name: str):
 
 def test_the_names_that_are_listed_are_those_that_are_told():
     """What boards and alerts may rely on is what a scrape shows."""
-    assert metric_names() == set(scraped(facts()))
+    assert NAMES == set(scraped(facts()))
 
 
 def test_an_arbiter_that_is_away_is_told_and_no_use_is_made_up():
@@ -174,4 +175,4 @@ def test_every_metric_that_a_page_names_exists():
     named = {name for page in pages for name in re.findall(r"`(aliquot_(?:node|container)_\w+)`", page.read_text())}
 
     assert "aliquot_node_audited" in named
-    assert set() == named - metric_names()
+    assert set() == named - NAMES

@@ -13,12 +13,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from aliquot.scheduler.webhook.certs import Kept, Lives, expires, next_step
+from aliquot.scheduler.webhook.certs import Kept, Lives, next_step
 from aliquot.scheduler.webhook.server import load
 
 NAMES = ("aliquot-webhook.kube-system.svc", "127.0.0.1")
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
+
+
+def expires(kept: Kept) -> datetime.datetime:
+    return x509.load_pem_x509_certificate(kept.certificate).not_valid_after_utc
 
 
 def trusted(bundle: bytes, kept: Kept) -> bool:

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from aliquot.arbiter.records import TenantStatus
 from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 
 _MIB: Final = 1 << 20
@@ -75,10 +74,6 @@ def gpu_manager_usage(facts: NodeFacts) -> dict[str, Any]:
         }
         pod.setdefault("spec", {})[owner.container] = _nonzero(asked)
     return {"usage": pods} if pods else {}
-
-
-def _card(gpu: GpuUse, now: TenantStatus) -> dict[str, Any]:
-    return {"id": gpu.pci, "card_idx": str(gpu.index), "gpu": 100 * now.usage, "mem": now.memory_used_mib}
 
 
 def _nonzero(fields: Mapping[str, Any]) -> dict[str, Any]:

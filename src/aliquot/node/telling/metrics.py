@@ -85,11 +85,6 @@ ALWAYS: Final = (
 )
 
 
-def metric_names() -> frozenset[str]:
-    """Every name under which the node tells something of its own."""
-    return frozenset((*ALWAYS, *GPU_GAUGES, *CONTAINER_GAUGES, *CONTAINER_COUNTERS))
-
-
 def registry_of(facts: Callable[[], NodeFacts], aliases: Sequence[str] = ()) -> CollectorRegistry:
     """A registry that looks anew at each scrape; `aliases` are keys of `ALIASES` such as `hami`.
 

@@ -84,11 +84,6 @@ def next_step(
     return kept if bundle == kept.bundle else replace(kept, bundle=bundle)
 
 
-def expires(kept: Kept) -> datetime.datetime:
-    """When the server's certificate ends."""
-    return x509.load_pem_x509_certificate(kept.certificate).not_valid_after_utc
-
-
 def readable(kept: Kept) -> bool:
     """Whether it can be served with, and signed with: its parts are of our kind and belong together."""
     try:
