@@ -99,10 +99,12 @@ API CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction f, const C
     return CU_OK;
 }
 
+/* cuSOLVER 13 asks without a function when a handle is created, and fails where that is an error. */
 API CUresult cuOccupancyMaxActiveClusters(int *n, CUfunction f, const CUlaunchConfig *c)
 {
     NEED_CTX();
-    NEED_LIVE(f, KIND_FUNCTION);
+    if (f)
+        NEED_LIVE(f, KIND_FUNCTION);
     if (!n || !c)
         return CU_INVALID;
     *n = emu_conf()->sms / 8;
