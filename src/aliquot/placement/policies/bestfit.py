@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from aliquot.placement.asks import Shape
-from aliquot.placement.policies.dotprod import MAX_CPU_MILLI, MAX_GPU_MILLI
+from aliquot.placement.policies import MAX_CPU_MILLI, MAX_GPU_MILLI
 from aliquot.placement.policy import BasePolicy, IntArray
 
 

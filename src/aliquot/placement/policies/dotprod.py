@@ -12,10 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from aliquot.placement.asks import Shape
+from aliquot.placement.policies import MAX_CPU_MILLI, MAX_GPU_MILLI
 from aliquot.placement.policy import BasePolicy, IntArray
-
-MAX_CPU_MILLI = 128_000.0
-MAX_GPU_MILLI = 8_000.0
 
 
 class DotProduct(BasePolicy):
