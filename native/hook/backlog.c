@@ -1,7 +1,7 @@
 /* backlog.c: how much GPU time a thread has queued in a stream, and the wait that keeps it bounded.
  *
- * What is queued when the token goes still runs before the next tenant does, so it is bounded in time: to
- * page->max_in_flight_us while somebody waits, and to ALONE_NS while nobody does. Launches are counted down against what
+ * What is queued when the token goes still runs before the next tenant does, so it is bounded in time, to what the
+ * page says: 2 ms while other tenants are attached to the GPU, and one launch at least, however long. Launches are counted down against what
  * they are thought to cost; a checkpoint, one event behind several launches, shows what they did cost. Between the first
  * and the last moment at which a checkpoint can have been reached lies its cost; the estimate moves only when it falls
  * outside. An estimate that proves far too low counts for everything behind it.
@@ -9,11 +9,11 @@
 #include "gate.h"
 #include "own.h"
 
-#define ALONE_NS 100000000u
 #define UNKNOWN_NS 50000000u /* a first launch may be long: the second waits for it, unless the bound is wide */
 #define SEGMENT_LAUNCHES 112u /* a driver queues about a thousand launches of a stream before it blocks */
 #define PATIENCE_NS 500000000u
-#define ALONE_PATIENCE_NS 100000000u
+#define WIDE_NS 50000000u /* a bound like this is there for no neighbour */
+#define WIDE_PATIENCE_NS 100000000u
 #define STRIKES 3
 #define LIFTED_NS 60000000000u
 #define SPIN_NS 10000u
@@ -22,8 +22,8 @@
 uint64_t backlog_bound(const struct gate_entry *entry)
 {
     const aliquot_page *page = atomic_load(&entry->record->slot->page);
-    uint64_t bound = page ? page->max_in_flight_us * 1000ull : 0;
-    return bound && !page_waiters(page) && bound < ALONE_NS ? ALONE_NS : bound;
+    uint32_t now_us = page ? page_in_flight_us(page) : 0;
+    return 1000ull * (now_us || !page ? now_us : page->max_in_flight_us);
 }
 
 static uint64_t *costs(const struct gate_entry *entry)
@@ -115,10 +115,13 @@ static uint64_t left(const struct gate_entry *entry, uint64_t now)
     return behind * (1 + (gone - oldest->cost_ns) / oldest->cost_ns);
 }
 
+/* May as much be launched as comes before the next checkpoint? The launch after a long one is let in half a bound
+ * before that ends, so that the GPU does not wait for it. */
 static bool fits(const struct gate_entry *entry, uint64_t now)
 {
-    uint64_t bound = backlog_bound(entry);
-    return !bound || (entry->used < CHECKPOINTS && left(entry, now) <= bound);
+    uint64_t bound = backlog_bound(entry), segment = bound / CHECKPOINTS, lead = bound / 2;
+    uint64_t more = entry->mean_ns > segment ? entry->mean_ns : segment, room = over(bound, more);
+    return !bound || (entry->used < CHECKPOINTS && left(entry, now) <= (room > lead ? room : lead));
 }
 
 /* A checkpoint behind what was launched; within an own call. False: the next launch has to wait. When all places are
@@ -140,6 +143,7 @@ bool backlog_add(struct gate_entry *entry, uint64_t now)
         entry->count[i] = 0;
     }
     point->cost_ns = 1 + point->count[0] * costs(entry)[0] + point->count[1] * costs(entry)[1];
+    entry->mean_ns = point->cost_ns / (point->count[0] + point->count[1] ? point->count[0] + point->count[1] : 1);
     point->recorded_ns = point->unfinished_ns = now;
     entry->began_ns = now;
     entry->used += !full;
@@ -150,8 +154,7 @@ bool backlog_add(struct gate_entry *entry, uint64_t now)
  * long, and after some vain waits the bound is lifted for a while. */
 static uint64_t patience(const struct gate_entry *entry)
 {
-    bool contended = page_waiters(entry->page) != 0;
-    uint64_t base = contended ? PATIENCE_NS : ALONE_PATIENCE_NS, cost = entry->ring[entry->first].cost_ns;
+    uint64_t base = backlog_bound(entry) < WIDE_NS ? PATIENCE_NS : WIDE_PATIENCE_NS, cost = entry->ring[entry->first].cost_ns;
     return (base > 4 * cost ? base : 4 * cost) << entry->record->strikes;
 }
 
@@ -168,10 +171,10 @@ static void out_of_patience(struct gate_entry *entry, uint64_t now)
 static void pause_for(struct gate_entry *entry, uint64_t waited, uint64_t now)
 {
     if (waited < SPIN_NS) {
-        _mm_pause();
+        __builtin_ia32_pause();
         return;
     }
-    uint64_t more = over(left(entry, now), backlog_bound(entry)) / 2;
+    uint64_t more = over(left(entry, now), backlog_bound(entry) / CHECKPOINTS) / 2;
     more = more < SPIN_NS ? SPIN_NS : more > LONGEST_NAP_NS ? LONGEST_NAP_NS : more;
     nanosleep(&(struct timespec){0, (long)more}, NULL);
 }

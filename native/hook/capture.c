@@ -9,7 +9,7 @@
 
 #define MAX_ORIGINS 64
 
-struct gate_shared gate_shared = {.epoch = 1};
+struct gate_shared gate_shared = {.revision = GATE_CLOSED + 1, .epoch = 1};
 
 /* Where captures began, so that one that is abandoned with its stream or context does not count for ever. Captures past
  * the end of the table are only counted. */
@@ -79,6 +79,7 @@ static CUresult began(CUresult result, unsigned locks, void *origin)
         if (i < MAX_ORIGINS)
             origins[i] = (struct origin){origin, context};
         atomic_fetch_add(&gate_shared.captures, 1);
+        gate_look_anew();
         pthread_mutex_unlock(&origins_lock);
     }
     atomic_fetch_sub(&beginning, 1);
@@ -179,7 +180,7 @@ CUresult on_stream_destroy(enum aliquot_symbol symbol, void *stream)
         return REAL_AT(symbol, void *)(stream);
     unsigned locks = own_lock_all();
     turn_everywhere(stream);
-    atomic_fetch_add(&gate_shared.epoch, 1);
+    gate_object_ends();
     CUresult result = REAL_AT(symbol, void *)(stream);
     if (capture_running() && result == CUDA_SUCCESS)
         forget_origin(stream, NULL);

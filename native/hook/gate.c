@@ -16,12 +16,24 @@ struct slot *thread_slot(void)
     return slot && slot_attach(slot) ? slot : NULL;
 }
 
-/* What a launch was let in by: good while the page's word is this one and until this time. */
+/* What a launch was let in by. */
 struct pass {
     const aliquot_page *page;
     uint32_t word;
-    uint64_t until_ns;
+    bool granted; /* good while the page's word is this one; else for this launch */
 };
+
+/* A token that was about to be given back is taken up again by the first that launches. */
+static bool kept(struct slot *slot, uint32_t word)
+{
+    uint32_t back = atomic_load(&slot->given_back);
+    if (back != parked(word))
+        return back != word;
+    if (!atomic_compare_exchange_strong(&slot->given_back, &back, ~0u))
+        return back != word;
+    stay_pause_ends(slot);
+    return true;
+}
 
 /* May the slot be launched into, with this thread inside? */
 static bool allowed(struct slot *slot, struct pass *pass)
@@ -29,23 +41,21 @@ static bool allowed(struct slot *slot, struct pass *pass)
     const aliquot_page *page = pass->page = atomic_load(&slot->page);
     uint64_t now = now_ns();
     pass->word = page ? page_word(page) : 0;
-    pass->until_ns = page ? page_deadline(page) : 0;
-    if ((pass->word & 3) == ALIQUOT_WORD_VALID && pass->word != atomic_load(&slot->given_back) && now < pass->until_ns)
-        return true;
-    pass->until_ns = atomic_load(&slot->pace_until_ns);
-    return now < pass->until_ns;
+    pass->granted = (pass->word & 3) == ALIQUOT_WORD_VALID && now < page_deadline(page) && kept(slot, pass->word);
+    return pass->granted || now < atomic_load(&slot->pace_until_ns);
 }
 
 /* Returns inside the launch, with a token or permitted to go without one. */
 static struct pass enter(struct slot *slot, struct record *record)
 {
     for (struct pass pass;;) {
+        uint64_t until_ns;
         record_step(record);
         atomic_thread_fence(memory_order_seq_cst);
         if (allowed(slot, &pass))
             return pass;
         atomic_store_explicit(&record->seq, record->seq - 1, memory_order_relaxed);
-        if (!wait_for_token(slot, &pass.until_ns)) {
+        if (!wait_for_token(slot, &until_ns)) {
             record_step(record);
             return pass;
         }
@@ -61,33 +71,35 @@ static void note(struct gate_entry *entry)
     entry->noted_epoch = epoch;
 }
 
-/* The fast path looks up again at the deadline, and in time to see whether earlier work has ended. */
-static void remember(struct gate_entry *entry, const struct pass *pass)
+/* Sets up the fast path, by a revision of before the pass. The helper raises it at the deadline and every so often, in
+ * time to see whether earlier work has ended. */
+static void remember(struct gate_entry *entry, const struct pass *pass, uint64_t revision)
 {
-    uint32_t contended = pass->page && page_waiters(pass->page) != 0;
-    uint64_t bound = backlog_bound(entry), now = now_ns(), until = pass->until_ns;
+    uint64_t bound = backlog_bound(entry), now = now_ns();
+    entry->revision = GATE_CLOSED;
     if (!pass->page)
         return;
+    uint32_t in_flight_us = page_in_flight_us(pass->page);
     entry->page = pass->page;
     entry->word = pass->word;
-    if (entry->contended != contended) {
-        if (entry->contended == 0)
+    if (entry->in_flight_us != in_flight_us || entry->fresh) {
+        if (in_flight_us < entry->in_flight_us)
             entry->record->lifted_until_ns = entry->record->strikes = 0; /* found out while it mattered less */
-        entry->contended = contended;
-        bound = backlog_bound(entry);
+        entry->in_flight_us = in_flight_us;
+        entry->fresh = false;
         backlog_credit(entry);
     }
     entry->look_ns = now + bound / 2;
-    if (bound && until > entry->look_ns)
-        until = entry->look_ns;
     if (entry->count[LAUNCH_KERNEL] + entry->count[LAUNCH_GRAPH] == 0)
         entry->began_ns = now;
-    entry->until_tsc = tsc_at(until);
+    if (pass->granted && !capture_running() && atomic_load(&entry->record->slot->helper_running))
+        entry->revision = revision;
 }
 
 struct gate_entry *gate_slow(void *stream, bool own)
 {
     UNCANCELLED();
+    uint64_t revision = atomic_load(&gate_shared.revision);
     if (conf_load() != MODE_HELD || (capture_running() && stream_captures(stream, own)))
         return NULL;
     struct gate_entry *entry = entry_of(stream, own);
@@ -105,7 +117,7 @@ struct gate_entry *gate_slow(void *stream, bool own)
     backlog_wait(entry);
     struct pass pass = enter(record->slot, record);
     note(entry);
-    remember(entry, &pass);
+    remember(entry, &pass, revision);
     return entry;
 }
 
@@ -121,7 +133,7 @@ void gate_checkpoint(struct gate_entry *entry)
     if (backlog_bound(entry) && own_begin(&call, entry->context, entry->life, true) == OWN_YES) {
         bool untouchable = capture_running() && (entry->stream == STREAM_LEGACY || stream_captures(entry->stream, false));
         if (!untouchable && !backlog_add(entry, now_ns()))
-            entry->word = GATE_CLOSED; /* the next launch waits first */
+            entry->revision = GATE_CLOSED; /* the next launch waits first */
         own_end(&call);
     }
     backlog_credit(entry);

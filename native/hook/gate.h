@@ -1,17 +1,18 @@
 /* gate.h: the fast path of a launch, inlined into every gated hook.
  *
- * One acquire load of the grant word decides; the second line of defence is the time stamp counter against the deadline.
- * No system call, no lock, no allocation, no atomic read-modify-write: entry and record belong to this thread alone.
+ * One acquire load of the grant word decides. Whatever else may stop a launch (a deadline that has passed, a token given
+ * back, a capture, a context that has ended) raises gate_shared.revision, which sends every thread over the slow path
+ * once. No system call, no lock, no allocation, no clock, no atomic read-modify-write: entry and record belong to this
+ * thread alone.
  */
 #ifndef ALIQUOT_GATE_H
 #define ALIQUOT_GATE_H
 
 #include "hook.h"
-#include <x86intrin.h>
 
 #define GATE_WAYS 8
 #define GATE_ENTRIES 64
-#define GATE_CLOSED 3u /* no grant word ends in it: the slow path is taken */
+#define GATE_CLOSED 0u /* no revision: the slow path is taken */
 #define CHECKPOINTS 8
 
 enum launch_weight { LAUNCH_KERNEL, LAUNCH_GRAPH };
@@ -27,17 +28,19 @@ struct checkpoint {
 struct gate_entry {
     struct record *record;
     const aliquot_page *page;
-    uint32_t word;      /* the grant under which the stream was noted; GATE_CLOSED */
-    uint32_t contended; /* somebody waited when the bound was set */
-    uint64_t until_tsc, epoch;
-    int64_t credit_ns; /* may be launched before the next checkpoint */
+    uint32_t word;         /* the grant under which the stream was noted */
+    uint32_t in_flight_us; /* the page's when the credit was set */
+    uint64_t revision;     /* of gate_shared; GATE_CLOSED */
+    int64_t credit_ns;     /* may be launched before the next checkpoint */
     uint64_t cost_ns[2];
     uint32_t count[2]; /* launches since the last checkpoint */
     uint32_t own;      /* this thread's default stream */
     unsigned noted_epoch;
+    bool fresh; /* no credit was set yet */
+    uint64_t epoch;
     void *stream; /* as the driver is to be told */
     struct gpu_context *context;
-    uint64_t life, began_ns, look_ns, ended_low_ns, ended_high_ns;
+    uint64_t life, began_ns, look_ns, ended_low_ns, ended_high_ns, mean_ns; /* mean: of the last launches */
     unsigned first, used;
     struct checkpoint ring[CHECKPOINTS];
 } __attribute__((aligned(64)));
@@ -86,14 +89,10 @@ static inline unsigned gate_set(const void *key)
     return (unsigned)(((mixed ^ mixed >> 32) * 0xFF51AFD7ED558CCDu) >> 61) * GATE_WAYS;
 }
 
-static inline bool gate_open(const struct gate_entry *entry, uint32_t word)
+static inline bool gate_open(const struct gate_entry *entry)
 {
-    return word == entry->word &&
-           atomic_load_explicit(&entry->record->slot->given_back, memory_order_relaxed) != word &&
-           (page_waiters(entry->page) != 0) == entry->contended &&
-           atomic_load_explicit(&gate_shared.captures, memory_order_relaxed) == 0 &&
-           atomic_load_explicit(&gate_shared.epoch, memory_order_relaxed) == entry->epoch &&
-           __rdtsc() < entry->until_tsc;
+    return page_word(entry->page) == entry->word && page_in_flight_us(entry->page) == entry->in_flight_us &&
+           atomic_load_explicit(&gate_shared.revision, memory_order_relaxed) == entry->revision;
 }
 
 /* The entry to leave by; NULL: not gated. */
@@ -114,7 +113,7 @@ static inline struct gate_entry *gate_enter(void *stream, bool own)
         atomic_signal_fence(memory_order_seq_cst);
         if (__builtin_expect(atomic_load_explicit(&gate_shared.fence, memory_order_relaxed), 0))
             atomic_thread_fence(memory_order_seq_cst);
-        if (__builtin_expect(gate_open(entry, page_word(entry->page)), 1))
+        if (__builtin_expect(gate_open(entry), 1))
             return entry;
         atomic_store_explicit(&record->seq, seq, memory_order_relaxed);
         break;

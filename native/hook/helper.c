@@ -11,6 +11,8 @@
 
 #define LINK_LOOK_NS 100000000u
 #define FENCE_NS 1000000u
+#define ALONE_NAP_NS 20000000
+#define UNHINTED_NS 500000u
 
 /* Makes every thread's last `record_step` visible here, so that the gate needs no fence of its own. Where the kernel
  * has refused it since, launches that have begun without one are given time. */
@@ -23,15 +25,33 @@ static void see_all_threads(void)
     atomic_thread_fence(memory_order_seq_cst);
 }
 
-static void give_back(struct slot *slot, uint32_t word, uint64_t launches, uint64_t now)
+static uint64_t gap_ns(const aliquot_page *page)
 {
-    atomic_store(&slot->given_back, word);
-    see_all_threads();
+    return (page->burst_gap_us ? page->burst_gap_us : 2000) * 1000ull;
+}
+
+/* The work has ended, as far as is known since `from`. From now on launches look at the slow path whether the token is
+ * still here, and the first takes it up again. */
+static void park(struct slot *slot, uint32_t word, uint64_t launches, uint64_t from)
+{
+    uint32_t here = parked(word);
     bool inside;
-    if (slot_launches(slot, &inside) != launches || inside || atomic_load(&slot->waiting)) {
-        atomic_store(&slot->given_back, ~0u);
+    stay_pause_begins(slot, from);
+    atomic_store(&slot->given_back, here);
+    gate_look_anew();
+    see_all_threads();
+    if (slot_launches(slot, &inside) == launches && !inside && !atomic_load(&slot->waiting))
         return;
-    }
+    atomic_store(&slot->stay.idle_ns, 0); /* it was none */
+    atomic_compare_exchange_strong(&slot->given_back, &here, ~0u);
+}
+
+static void give_back(struct slot *slot, uint32_t word, uint64_t now)
+{
+    uint32_t here = parked(word);
+    slot->idle_from_ns = 0;
+    if (!atomic_compare_exchange_strong(&slot->given_back, &here, word))
+        return;
     streams_forget(slot);
     aliquot_message message = {.type = ALIQUOT_MSG_RETURN,
                                .gpu = slot->number,
@@ -40,40 +60,71 @@ static void give_back(struct slot *slot, uint32_t word, uint64_t launches, uint6
                                .c = burst_estimate(slot, now)};
     if (link_send(&message))
         COUNT(returns);
+    stay_returned(slot, now);
+}
+
+/* Is something launched or running? */
+static bool is_active(struct slot *slot, uint64_t launches, bool inside)
+{
+    bool active = inside || launches != slot->seen_launches || atomic_load(&slot->waiting);
+    slot->seen_launches = launches;
+    if (active || launches == slot->finished_launches)
+        return active;
+    if (!streams_idle(slot, launches))
+        return true;
+    slot->finished_launches = launches;
+    return false;
+}
+
+/* The nanoseconds that an idle holder has been idle for and is to be. */
+static uint64_t stays_until(const struct slot *slot, const aliquot_page *page)
+{
+    bool used = slot->used_word == slot->seen_word; /* a grant without a launch may be for one that is on its way */
+    return slot->idle_from_ns + (used ? stay_ns(slot, page) : gap_ns(page));
 }
 
 static void look_for_pause(struct slot *slot, const aliquot_page *page, uint32_t word)
 {
     bool inside;
-    uint64_t now = now_ns(), launches = slot_launches(slot, &inside);
-    uint64_t gap = (page->burst_gap_us ? page->burst_gap_us : 2000) * 1000u;
-    bool active = inside || launches != slot->seen_launches || atomic_load(&slot->waiting);
-    slot->seen_launches = launches;
+    uint64_t now = now_ns(), launches = slot_launches(slot, &inside), hint = atomic_load(&slot->stay.hint_ns);
     if (word != slot->seen_word) {
         slot->seen_word = word;
         slot->last_active_ns = now;
+        slot->idle_from_ns = 0;
     }
-    if (!active && launches != slot->finished_launches) {
-        if (streams_idle(slot, launches))
-            slot->finished_launches = launches;
-        else
-            active = true;
-    }
-    if (active || !slot->idle_from_ns)
-        slot->idle_from_ns = active ? 0 : now;
+    if (launches != slot->seen_launches)
+        slot->used_word = word;
+    bool active = is_active(slot, launches, inside);
     burst_tick(slot, active, now);
-    if (!active && now - slot->last_active_ns >= gap && now - slot->idle_from_ns >= gap / 2)
-        give_back(slot, word, launches, now);
+    if (active) {
+        slot->idle_from_ns = 0;
+        gate_look_anew();
+    } else if (!slot->idle_from_ns) {
+        slot->idle_from_ns = hint > slot->looked_ns && hint < now ? hint : now;
+        park(slot, word, launches, slot->idle_from_ns);
+    } else if (now >= stays_until(slot, page)) {
+        give_back(slot, word, now);
+    }
+    slot->looked_ns = now;
 }
 
 /* Half a gap finds a pause in time; a burst that has lasted long may be found to have ended a sixteenth of it later. */
-static uint64_t next_look_ns(const struct slot *slot, const aliquot_page *page)
+static uint64_t next_look_ns(struct slot *slot, const aliquot_page *page)
 {
-    uint64_t gap = (page->burst_gap_us ? page->burst_gap_us : 2000) * 1000u;
+    uint64_t gap = gap_ns(page), now = now_ns(), deadline = page_deadline(page);
     uint64_t most = page_waiters(page) ? gap : 4 * gap;
     uint64_t look = slot->burst_start_ns ? (slot->last_active_ns - slot->burst_start_ns) / 16 : 0;
-    bool active = slot->idle_from_ns == 0;
-    return !active || look < gap / 2 ? gap / 2 : look < most ? look : most;
+    bool idle = slot->idle_from_ns != 0;
+    uint64_t next = idle || look < gap / 2 ? gap / 2 : look < most ? look : most;
+    bool awaited = !idle && stay_is_short(slot, page);
+    stay_await(slot, awaited);
+    if (awaited && next > UNHINTED_NS)
+        next = UNHINTED_NS; /* the program may learn of the end in a way that we do not see */
+    if (idle) {
+        uint64_t until = stays_until(slot, page);
+        next = until <= now ? 0 : until - now < next ? until - now : next;
+    }
+    return now < deadline && deadline - now < next ? deadline - now : next;
 }
 
 /* Asked of the kernel now and then only. */
@@ -170,7 +221,9 @@ static void *help(void *argument)
         const aliquot_page *page = atomic_load(&slot->page);
         if (!page || !link_looks_alive(&looked_ns)) {
             link_revive();
-            nanosleep(&(struct timespec){0, 20000000}, NULL);
+            if (page && now_ns() + ALONE_NAP_NS > page_deadline(page))
+                gate_look_anew(); /* the last grant ends without a word */
+            nanosleep(&(struct timespec){0, ALONE_NAP_NS}, NULL);
             continue;
         }
         memory_tick(slot, page);
@@ -181,7 +234,9 @@ static void *help(void *argument)
         } else if ((word & 3) == ALIQUOT_WORD_VALID && word != atomic_load(&slot->given_back)) {
             catch_up(slot, &behind);
             look_for_pause(slot, page, word);
-            futex_wait_ns(&page->word, word, behind.since_ns ? nap_since(behind.since_ns) : next_look_ns(slot, page));
+            uint64_t next = next_look_ns(slot, page), behind_ns = behind.since_ns ? nap_since(behind.since_ns) : next;
+            if (atomic_load(&slot->stay.hint_ns) <= slot->looked_ns)
+                helper_wait_ns(page, word, behind_ns < next ? behind_ns : next);
         } else if ((word & 3) != ALIQUOT_WORD_VALID && word != atomic_load(&slot->answered)) {
             drain(slot, word, &behind);
         } else {

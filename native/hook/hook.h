@@ -55,6 +55,17 @@ struct record {
     struct record *next;
 };
 
+#define STAY_PAUSES 9
+/* What is known of the pauses of this process on one GPU, and of what a hand-over takes (stay.c). */
+struct stay {
+    _Atomic uint64_t idle_ns; /* when the pause at hand began; 0: none, or its end was noted */
+    _Atomic uint64_t pauses_ns[STAY_PAUSES];
+    _Atomic unsigned count;
+    _Atomic uint64_t ask_ns, wake_ns; /* request to grant on a free GPU, grant to launch; 0: not measured yet */
+    _Atomic uint64_t returned_ns, hint_ns;
+    _Atomic int vain, awaited;
+};
+
 struct slot {
     _Atomic int state; /* enum slot_state */
     _Atomic int launches; /* 1: takes part in turns; 0: so far this process has only asked */
@@ -65,7 +76,7 @@ struct slot {
     _Atomic uint64_t boot_id;
     pthread_mutex_t lock;
     /* the token */
-    _Atomic uint32_t given_back; /* the word that was returned by ourselves; ~0 = none */
+    _Atomic uint32_t given_back; /* the word that was returned by ourselves, or parked(word); ~0 = none */
     _Atomic uint32_t answered;   /* the CLOSED word DRAINED was sent for */
     _Atomic uint64_t wanted_ns;
     _Atomic int waiting;
@@ -77,7 +88,10 @@ struct slot {
     _Atomic unsigned stream_epoch; /* raised whenever a noted stream is forgotten */
     uint32_t seen_word;
     uint64_t seen_launches, finished_launches;
-    _Atomic uint64_t burst_start_ns, last_active_ns, idle_from_ns, burst_max_ns, burst_max_at_ns;
+    _Atomic uint64_t burst_start_ns, last_active_ns, burst_max_ns, burst_max_at_ns;
+    uint64_t idle_from_ns, looked_ns; /* the helper's */
+    uint32_t used_word;               /* the last grant that something was launched under */
+    struct stay stay;
     /* the memory: lease.c, charge.c and graph.c */
     pthread_rwlock_t books; /* shared by allocations from their reservation to their entry; alone when one was refused */
     uint64_t leased, context_bytes, context_each;
@@ -112,13 +126,23 @@ struct counters {
 extern HIDDEN struct counters aliquot_counters;
 extern HIDDEN _Atomic int aliquot_mode;
 extern HIDDEN struct conf aliquot_conf;
-/* What every launch looks at beside its page. `epoch` is raised whenever a context or stream ends, since a new one may
- * get the same handle. `fence`: the kernel refused membarrier, so each launch needs a fence of its own. */
+/* What every launch looks at beside its page. `revision` is raised whenever threads are to look anew before they launch
+ * on; `epoch` as well whenever a context or stream ends, since a new one may get the same handle. `fence`: the kernel
+ * refused membarrier, so each launch needs a fence of its own. `awaited`: helpers that want to hear of completions. */
 struct gate_shared {
-    _Atomic int captures, fence;
-    _Atomic uint64_t epoch;
+    _Atomic uint64_t revision, epoch;
+    _Atomic int captures, fence, awaited;
 } __attribute__((aligned(64)));
 extern HIDDEN struct gate_shared gate_shared;
+static inline void gate_look_anew(void)
+{
+    atomic_fetch_add(&gate_shared.revision, 1);
+}
+static inline void gate_object_ends(void)
+{
+    atomic_fetch_add(&gate_shared.epoch, 1);
+    gate_look_anew();
+}
 extern HIDDEN void *aliquot_real[ALIQUOT_SYMBOL_COUNT];
 extern HIDDEN const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT];
 extern HIDDEN const struct version_row aliquot_versions[];
@@ -170,6 +194,17 @@ bool link_revive(void);
 void link_report(void);
 void link_after_fork(void);
 void slots_after_fork(void);
+/* stay.c */
+uint64_t stay_ns(const struct slot *slot, const aliquot_page *page);
+uint64_t stay_cost_ns(const struct slot *slot);
+bool stay_is_short(const struct slot *slot, const aliquot_page *page);
+void stay_granted(struct slot *slot, const aliquot_page *page, uint64_t wanted, uint64_t now);
+void stay_pause_begins(struct slot *slot, uint64_t at);
+void stay_pause_ends(struct slot *slot);
+void stay_returned(struct slot *slot, uint64_t now);
+void stay_returned_in_vain(struct slot *slot);
+void stay_await(struct slot *slot, bool wanted);
+void stay_hint(void);
 /* helper.c, burst.c */
 void helper_start(struct slot *slot);
 bool streams_idle(struct slot *slot, uint64_t launches);
@@ -238,6 +273,13 @@ uint64_t charges_ending(uint64_t whose);
 void charges_ended(uint64_t ending, uint64_t whose, bool gone);
 /* pool.c */
 void pools_refresh(void);
+/* Work may have ended. */
+static inline void completed(CUresult result)
+{
+    if (atomic_load_explicit(&gate_shared.awaited, memory_order_relaxed) && result == CUDA_SUCCESS)
+        stay_hint();
+    pools_refresh();
+}
 void pools_after_fork(void);
 /* fork.c */
 void fork_watch(void);
@@ -245,7 +287,6 @@ void fork_watch(void);
 void cpu_bind(void);
 /* clock.c */
 uint64_t now_ns(void);
-uint64_t tsc_at(uint64_t deadline_ns);
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -274,6 +315,27 @@ static inline int futex_wait_ms(const void *word, uint32_t value, unsigned ms)
 {
     return futex_wait_ns(word, value, (uint64_t)ms * 1000000u);
 }
+/* The helpers of one process among all that sleep on the word. */
+static inline uint32_t own_bit(void)
+{
+    return 1u << (unsigned)getpid() % 32;
+}
+static inline void helper_wait_ns(const aliquot_page *page, uint32_t word, uint64_t ns)
+{
+    uint64_t end = now_ns() + ns; /* FUTEX_WAIT_BITSET takes the moment */
+    struct timespec time = {(time_t)(end / 1000000000u), (long)(end % 1000000000u)};
+    syscall(SYS_futex, &page->word, FUTEX_WAIT_BITSET, word, &time, NULL, own_bit());
+}
+static inline void page_poke(const aliquot_page *page)
+{
+    if (page)
+        syscall(SYS_futex, &page->word, FUTEX_WAKE_BITSET, INT32_MAX, NULL, NULL, own_bit());
+}
+/* While its work has ended and it is not certain yet that it is to be given back: the next launch takes it up again. */
+static inline uint32_t parked(uint32_t word)
+{
+    return word | 2;
+}
 static inline uint32_t page_word(const aliquot_page *page)
 {
     return __atomic_load_n(&page->word, __ATOMIC_ACQUIRE);
@@ -281,6 +343,11 @@ static inline uint32_t page_word(const aliquot_page *page)
 static inline uint64_t page_deadline(const aliquot_page *page)
 {
     return __atomic_load_n(&page->deadline_ns, __ATOMIC_ACQUIRE);
+}
+/* GPU time that may be queued now; an arbiter of before this field leaves it 0. */
+static inline uint32_t page_in_flight_us(const aliquot_page *page)
+{
+    return __atomic_load_n(&page->in_flight_us, __ATOMIC_RELAXED);
 }
 static inline uint32_t page_waiters(const aliquot_page *page)
 {

@@ -191,6 +191,7 @@ static bool attach_locked(struct slot *slot)
     atomic_store(&slot->wanted_ns, 0);
     atomic_store(&slot->page, page); /* an older page stays mapped: another thread may be reading it */
     atomic_store(&slot->state, launches ? SLOT_HELD : SLOT_VIEWED);
+    gate_look_anew();
     return true;
 }
 

@@ -76,7 +76,7 @@ struct gpu_context *context_known(const void *handle)
 /* With the driver_lock held: its work and its events are gone with it. */
 void context_ended(struct gpu_context *context)
 {
-    atomic_fetch_add(&gate_shared.epoch, 1);
+    gate_object_ends();
     context->life++;
     captures_end_with(context->handle);
     context->spare_count = context->tail_count = 0;

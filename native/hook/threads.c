@@ -191,7 +191,7 @@ static bool fill(struct gate_entry *entry, void *stream, bool own, struct gpu_co
     entry->first = entry->used = 0; /* the events may be used again, what they stood for is another stream's */
     entry->record = record;
     entry->page = &closed;
-    entry->word = GATE_CLOSED;
+    entry->revision = GATE_CLOSED;
     entry->own = (stream == STREAM_PER_THREAD) || (!stream && own);
     entry->stream = entry->own ? STREAM_PER_THREAD : stream ? stream : STREAM_LEGACY;
     entry->context = context;
@@ -200,7 +200,8 @@ static bool fill(struct gate_entry *entry, void *stream, bool own, struct gpu_co
     entry->count[0] = entry->count[1] = 0;
     entry->began_ns = now_ns();
     entry->ended_low_ns = entry->ended_high_ns = 0;
-    entry->contended = 2; /* sets the credit */
+    entry->mean_ns = 0;
+    entry->fresh = true;
     return true;
 }
 

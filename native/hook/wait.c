@@ -12,6 +12,7 @@ void want_token(struct slot *slot)
         return;
     if (!atomic_compare_exchange_strong(&slot->wanted_ns, &before, now))
         return;
+    stay_pause_ends(slot);
     aliquot_message want = {.type = ALIQUOT_MSG_WANT, .gpu = slot->number, .a = burst_estimate(slot, now)};
     if (link_send(&want))
         COUNT(wants);
@@ -41,6 +42,7 @@ bool wait_for_token(struct slot *slot, uint64_t *until_ns)
     want_token(slot);
     if (valid && word == atomic_load(&slot->given_back)) {
         /* Returned by us, still valid: either the arbiter is about to take it, or a sister process holds it on. */
+        stay_returned_in_vain(slot);
         futex_wait_ns(&page->word, word, STILL_HELD_NS);
         if (page_word(page) == word && now_ns() < page_deadline(page))
             atomic_store(&slot->given_back, ~0u);
@@ -51,7 +53,10 @@ bool wait_for_token(struct slot *slot, uint64_t *until_ns)
         futex_wait_ms(&page->word, word, 100);
     }
     atomic_fetch_sub(&slot->waiting, 1);
-    if (page_word(page) != word)
-        atomic_store(&slot->wanted_ns, 0);
+    if (page_word(page) != word) {
+        uint64_t wanted = atomic_exchange(&slot->wanted_ns, 0);
+        if ((page_word(page) & 3) == ALIQUOT_WORD_VALID)
+            stay_granted(slot, page, wanted, now_ns());
+    }
     return true;
 }

@@ -231,7 +231,7 @@ CUresult hook_cuCtxSynchronize(void);
 HOOK CUresult hook_cuCtxSynchronize(void)
 {
     CUresult result = REAL(cuCtxSynchronize, void)();
-    pools_refresh();
+    completed(result);
     return result;
 }
 
@@ -239,7 +239,7 @@ CUresult hook_cuCtxSynchronize_v2(void *ctx);
 HOOK CUresult hook_cuCtxSynchronize_v2(void *ctx)
 {
     CUresult result = REAL(cuCtxSynchronize_v2, void *)(ctx);
-    pools_refresh();
+    completed(result);
     return result;
 }
 
@@ -303,7 +303,7 @@ CUresult hook_cuEventQuery(void *event);
 HOOK CUresult hook_cuEventQuery(void *event)
 {
     CUresult result = REAL(cuEventQuery, void *)(event);
-    pools_refresh();
+    completed(result);
     return result;
 }
 
@@ -311,7 +311,7 @@ CUresult hook_cuEventSynchronize(void *event);
 HOOK CUresult hook_cuEventSynchronize(void *event)
 {
     CUresult result = REAL(cuEventSynchronize, void *)(event);
-    pools_refresh();
+    completed(result);
     return result;
 }
 
@@ -786,7 +786,7 @@ CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes);
 HOOK CUresult hook_cuMemcpyDtoH(void *dst, unsigned src, unsigned bytes)
 {
     CUresult result = REAL(cuMemcpyDtoH, void *, unsigned, unsigned)(dst, src, bytes);
-    pools_refresh();
+    completed(result);
     return result;
 }
 
@@ -794,7 +794,7 @@ CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes);
 HOOK CUresult hook_cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 {
     CUresult result = REAL(cuMemcpyDtoH_v2, void *, CUdeviceptr, size_t)(dst, src, bytes);
-    pools_refresh();
+    completed(result);
     return result;
 }
 
@@ -802,7 +802,7 @@ CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes);
 HOOK CUresult hook_cuMemcpyDtoH_v2_ptds(void *dst, CUdeviceptr src, size_t bytes)
 {
     CUresult result = REAL(cuMemcpyDtoH_v2_ptds, void *, CUdeviceptr, size_t)(dst, src, bytes);
-    pools_refresh();
+    completed(result);
     return result;
 }
 
@@ -992,7 +992,7 @@ CUresult hook_cuStreamQuery(void *stream);
 HOOK CUresult hook_cuStreamQuery(void *stream)
 {
     CUresult result = REAL(cuStreamQuery, void *)(stream);
-    pools_refresh();
+    completed(result);
     return result;
 }
 
@@ -1000,7 +1000,7 @@ CUresult hook_cuStreamQuery_ptsz(void *stream);
 HOOK CUresult hook_cuStreamQuery_ptsz(void *stream)
 {
     CUresult result = REAL(cuStreamQuery_ptsz, void *)(stream);
-    pools_refresh();
+    completed(result);
     return result;
 }
 
@@ -1008,7 +1008,7 @@ CUresult hook_cuStreamSynchronize(void *stream);
 HOOK CUresult hook_cuStreamSynchronize(void *stream)
 {
     CUresult result = REAL(cuStreamSynchronize, void *)(stream);
-    pools_refresh();
+    completed(result);
     return result;
 }
 
@@ -1016,7 +1016,7 @@ CUresult hook_cuStreamSynchronize_ptsz(void *stream);
 HOOK CUresult hook_cuStreamSynchronize_ptsz(void *stream)
 {
     CUresult result = REAL(cuStreamSynchronize_ptsz, void *)(stream);
-    pools_refresh();
+    completed(result);
     return result;
 }
 

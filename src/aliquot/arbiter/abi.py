@@ -44,11 +44,12 @@ GRANT_PAGE: Final[tuple[Field, ...]] = (
     Field("fail_policy", 48, "I"),
     Field("window_ms", 52, "I"),
     Field("burst_gap_us", 56, "I"),
-    Field("max_in_flight_us", 60, "I"),  # GPU time that may be queued while somebody waits; 0 = no bound
+    Field("max_in_flight_us", 60, "I"),  # GPU time that may be queued where in_flight_us is 0; 0 = no bound
     Field("word", 64, "I"),
     Field("waiters", 68, "I"),
     Field("deadline_ns", 72, "Q"),
     Field("granted_at_ns", 80, "Q"),
+    Field("in_flight_us", 88, "I"),  # GPU time that may be queued now: less while other tenants are attached
     Field("memory_limit_bytes", 128, "Q"),
     Field("memory_leased_bytes", 136, "Q"),
     Field("memory_context_bytes", 144, "Q"),

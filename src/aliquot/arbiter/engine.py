@@ -95,6 +95,11 @@ class Engine:
         process.unrouted = max(process.unrouted, unrouted)
         process.ungated_ns = max(process.ungated_ns, ungated_ns)
 
+    def attach(self, process: Process, seat: Seat) -> None:
+        """From now on the process takes part in turns."""
+        seat.launching.add(process)
+        self._show_company({seat.gpu.uuid})
+
     def leave(self, process: Process, now_ns: int) -> None:
         """A process has ended, in order or not: its memory is free, nobody waits for its answers."""
         tenant = process.tenant
@@ -103,6 +108,7 @@ class Engine:
         for slot in slots:
             self._catch_up(process, tenant.seats[slot], now_ns)
             tenant.seats[slot].forget(process)
+        self._show_company({tenant.seats[slot].gpu.uuid for slot in slots})
         if not any(seat.launching for seat in tenant.seats):
             self._all_gone(tenant, now_ns)
             return
@@ -190,6 +196,14 @@ class Engine:
                 if passed_over and (gpus is None or gpu in gpus) and any(is_stopped(p.pid) for p in seat.pending):
                     seat.stopped = True
                     self.policy.stopped(other.name, gpu, now_ns)
+
+    def _show_company(self, gpus: set[str]) -> None:
+        """Tell every tenant of these GPUs whether others take turns on them; one without turns bounds nothing."""
+        for gpu in gpus:
+            seats = [seat for t in self.tenants.values() for seat in t.seats if seat.gpu.uuid == gpu]
+            taking = [seat for seat in seats if seat.launching and not seat.ungated]
+            for seat in seats:
+                seat.page.set_company(not seat.ungated and any(other is not seat for other in taking))
 
     def _reopen(self, process: Process, seat: Seat, now_ns: int) -> None:
         """The process gave its part back while others of the tenant go on: a new epoch lets it in again."""

@@ -22,6 +22,7 @@ _OFFSET: Final = {field.name: field.offset for field in GRANT_PAGE}
 _WORD: Final = _OFFSET["word"] // 4
 _WAITERS: Final = _OFFSET["waiters"] // 4
 _DEADLINE: Final = _OFFSET["deadline_ns"] // 8
+_IN_FLIGHT: Final = _OFFSET["in_flight_us"] // 4
 _GRANTED: Final = _OFFSET["granted_at_ns"] // 8
 _FEATURES: Final = _OFFSET["features"] // 8
 _LIMIT: Final = _OFFSET["memory_limit_bytes"] // 8
@@ -34,6 +35,8 @@ _PROCESSES: Final = _OFFSET["processes"] // 4
 _PROCESS_ROOM: Final = 256
 HEADER_SIZE_BYTES: Final = 192
 _NEVER_NS: Final = 1 << 62
+ALONE_IN_FLIGHT_US: Final = 100_000
+"""What a tenant may queue that has the GPU to itself: enough that no pause of its program leaves the GPU idle."""
 
 
 class GrantPage:
@@ -68,6 +71,8 @@ class GrantPage:
         ):
             self._u32[_OFFSET[name] // 4] = value
         self._u64[_LIMIT] = gpu.memory_mib << 20
+        self._in_flight_us = in_flight_us
+        self.set_company(False)
 
     def grant(self, epoch: int, now_ns: int, deadline_ns: int) -> None:
         """Open the gate for this epoch and wake everybody who sleeps on it."""
@@ -98,6 +103,11 @@ class GrantPage:
         """How many other tenants wait for this GPU."""
         if self._u32[_WAITERS] != count:
             self._u32[_WAITERS] = count
+
+    def set_company(self, others: bool) -> None:
+        """Whether other tenants are attached to this GPU: less may be queued then, for they wait for what is queued."""
+        wide = self._in_flight_us and not others
+        self._u32[_IN_FLIGHT] = max(self._in_flight_us, ALONE_IN_FLIGHT_US) if wide else self._in_flight_us
 
     def set_memory(self, leased_bytes: int, context_bytes: int) -> None:
         """What the tenant is charged, for its own view of memory."""

@@ -133,7 +133,7 @@ class Protocol:
             seat.attached.add(process)
             seat.show_processes()
         if not flags & _VIEW:
-            seat.launching.add(process)
+            self._engine.attach(process, seat)
         reply = MESSAGE_STRUCT.pack(MessageType.PAGE, 0, seat.slot, seq, 0, 0, 0, 0, uuid)
         socket.send_fds(process.sock, [reply], [seat.page.fd], socket.MSG_DONTWAIT)
 

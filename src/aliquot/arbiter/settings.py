@@ -24,7 +24,7 @@ class Settings:
     message_burst: int = 5000
     messages_per_turn: int = 32
     burst_gap_us: int = 2000
-    max_in_flight_us: int = 4000
+    max_in_flight_us: int = 2000
     events_kept: int = 1000
     journal_bytes: int = 1 << 20
     housekeeping_ns: int = 250_000_000

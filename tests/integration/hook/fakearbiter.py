@@ -48,9 +48,10 @@ class FakeArbiter:
     request_milli: int = 300
     fail_policy: FailPolicy = FailPolicy.PACE
     gap_us: int = 2000
-    in_flight_us: int = 4000
+    in_flight_us: int = 2000
     boot_id: int = 1
     auto_grant: bool = False
+    auto_close: bool = False
     heard: list[Heard] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -100,6 +101,11 @@ class FakeArbiter:
         now = time.monotonic_ns()
         self.pages[gpu].grant(self.epoch, now, now + int((for_s or self.deadline_s) * SECOND_NS))
         return self.epoch
+
+    def crowd(self, *, waiting: int = 1) -> None:
+        """Show that other tenants are attached to the first GPU, and that so many of them wait for it."""
+        self.pages[0].set_company(True)
+        self.pages[0].set_waiters(waiting)
 
     def revoke(self, gpu: int = 0) -> None:
         """Close the gate of the current epoch."""
@@ -152,6 +158,8 @@ class FakeArbiter:
                 self._changed.notify_all()
             if kind == MessageType.WANT and self.auto_grant:
                 self.grant(gpu)
+            if kind == MessageType.RETURN and self.auto_close and a == self.epoch:
+                self.revoke(gpu)
         self._pids.remove(pid)
         for gpu, held in enumerate(leases):
             self._account(gpu, -held, -contexts[gpu])

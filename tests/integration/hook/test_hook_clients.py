@@ -115,7 +115,7 @@ def test_threads_and_streams_under_a_token_that_comes_and_goes(tenant):
     scene = tenant(memory_mib=2048)
     program = scene.run(TWO_STREAMS)
     scene.arbiter.wait_for(MessageType.WANT, timeout_s=15)
-    scene.arbiter.pages[0].set_waiters(1)
+    scene.arbiter.crowd()
     for _ in range(20):
         scene.arbiter.grant()
         time.sleep(0.01)

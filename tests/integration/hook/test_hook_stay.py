@@ -1,0 +1,75 @@
+"""How long an idle holder keeps the token: learned from its pauses, while others wait."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+
+from aliquot.arbiter.abi import MessageType
+
+LOOP = """
+cuda = Cuda(); spin = cuda.spin(); ends = []
+for _ in range({times}):
+    cuda.launch(spin, {work_ns}); cuda.sync()
+    ends.append(time.monotonic_ns())
+    while time.monotonic_ns() < ends[-1] + {pause_ns}: {rest}
+say(ends=ends); wait_line()
+"""
+
+
+def returns(scene: Any) -> list[int]:
+    """When the token was given back."""
+    return [one.at_ns for one in scene.arbiter.heard if one.type == MessageType.RETURN]
+
+
+def run(scene: Any, *, times: int, work_us: int, pause_us: int) -> list[int]:
+    """A program that works and pauses; when its work ended each time."""
+    rest = "time.sleep(1e-4)" if pause_us > 500 else "pass"
+    program = scene.run(LOOP.format(times=times, work_ns=work_us * 1000, pause_ns=pause_us * 1000, rest=rest))
+    return program.read()["ends"]
+
+
+@pytest.mark.parametrize("pause_us", [1500, 5000])
+def test_the_token_goes_back_at_once_in_a_usually_long_pause(tenant, pause_us):
+    """A program whose pauses are longer than a hand-over there and back has returned the token within half a ms."""
+    scene = tenant(auto_grant=True, auto_close=True)
+    scene.arbiter.crowd()
+
+    ends = run(scene, times=60, work_us=2000, pause_us=pause_us)
+
+    late = [min(back - end for back in returns(scene) if back > end) / 1e6 for end in ends[10:-1]]
+    assert statistics.median(late) < 0.5
+
+
+def test_the_token_stays_through_usually_short_pauses(tenant):
+    """A program whose pauses are shorter than a hand-over keeps the token through them."""
+    scene = tenant(auto_grant=True, auto_close=True)
+    scene.arbiter.crowd()
+
+    run(scene, times=300, work_us=500, pause_us=100)
+
+    assert len(returns(scene)) < 60
+
+
+def test_the_token_stays_while_nobody_waits(tenant):
+    """Where no other tenant waits, the token is kept through every pause below the burst gap."""
+    scene = tenant(auto_grant=True, auto_close=True)
+
+    run(scene, times=60, work_us=1000, pause_us=1200)
+
+    assert len(returns(scene)) < 6
+
+
+def test_a_change_of_pauses_is_learned(tenant):
+    """After some long pauses, short ones keep the token again."""
+    scene = tenant(auto_grant=True, auto_close=True)
+    scene.arbiter.crowd()
+    source = LOOP.replace("{pause_ns}", "(4_000_000 if _ < 30 else 50_000)").replace("{rest}", "pass")
+    program = scene.run(source.format(times=330, work_ns=500_000))
+
+    ends = program.read()["ends"]
+
+    assert sum(ends[0] < at < ends[29] for at in returns(scene)) > 10
+    assert sum(ends[60] < at < ends[-1] for at in returns(scene)) < 100
