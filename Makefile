@@ -6,10 +6,11 @@ UV := .venv/bin/uv
 BIN := .venv/bin
 SOURCES := pyproject.toml uv.lock CMakeLists.txt $(shell find native -type f -not -name '*.md')
 
-.PHONY: help setup dev demo demo-cluster test test-slow test-frameworks test-sanitizers lint conformance bench bench-cluster bench-node cluster wheel image release clean
+.PHONY: help setup dev demo demo-cluster check test test-slow test-frameworks test-sanitizers lint conformance bench bench-cluster bench-node cluster wheel image release clean
 help:
 	@echo "make setup   install into .venv; leaves a working .venv/bin/aliquot"
 	@echo "make demo    KubeShare's Fig. 6 on this machine in under five minutes"
+	@echo "make check   lint, unit and property tests"
 	@echo "make test    lint and all tests"
 	@echo "make conformance   the published FGD benchmark, every run, every column"
 	@echo "make test-slow  the long forms of some tests"
@@ -51,13 +52,20 @@ lint: dev
 
 # What is about logic runs on all cores, and so do programs and files that measure no time; every file of tests/e2e has a
 # cluster of its own, and two fit beside each other. What measures real time runs alone. All but the first run a test
-# again when it failed, for a busy machine is no defect (the summary says what was run again, and why).
+# again when it failed, for a busy machine is no defect; more than two such tests in all fail the whole. The summary says
+# what was run again, and why, and build/reruns keeps it.
 REAL_TIME := $(addprefix tests/integration/,arbiter bench faults standalone)
+test: export ALIQUOT_RERUNS := $(CURDIR)/build/reruns
 test: lint
+	@mkdir -p build && rm -f build/reruns
 	$(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS)
 	$(BIN)/pytest --reruns 2 -rR -n 2 --dist loadfile tests/integration $(REAL_TIME:%=--ignore=%) $(PYTEST_ARGS)
 	$(BIN)/pytest --reruns 2 -rR $(REAL_TIME) tests/e2e_web $(PYTEST_ARGS)
 	$(BIN)/pytest --reruns 2 -rR -n 2 --dist loadfile tests/e2e $(PYTEST_ARGS)
+
+# What a change of the pure parts has to pass, in a few minutes.
+check: lint
+	$(BIN)/pytest -n auto tests/unit tests/property $(PYTEST_ARGS)
 
 # The long forms of some tests (an hour of virtual time, ten thousand tenants, a whole chart installed), and other random
 # examples in every run.

@@ -3,11 +3,15 @@
 import os
 import resource
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-MOST_OF_A_REASON = 500
+MAX_REASON = 500
+# All runs of one `make test` write here which tests they ran again.
+RERUNS = os.environ.get("ALIQUOT_RERUNS", "")
+MAX_RERUNS = 2
 
 # The same examples in every run, so that what passes here passes there; `make test-slow` draws others each time. No
 # deadline for one example: a busy machine is no defect, and pytest's own time limit ends what hangs.
@@ -25,7 +29,34 @@ def pytest_configure() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say why a test was run again: what passes the second time has still failed once."""
-    for report in terminalreporter.stats.get("rerun", []):
-        crash = getattr(report.longrepr, "reprcrash", None)
-        why = str(crash or report.longrepr)[:MOST_OF_A_REASON]
-        terminalreporter.write_line(f"run again: {report.nodeid} ({report.when}) {why}")
+    for line in run_again(terminalreporter):
+        terminalreporter.write_line(line)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail where too many tests have been run again since the first of these runs: a flaky test is a defect."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    again = run_again(reporter) if reporter else []
+    if not again or not RERUNS:
+        return
+    with Path(RERUNS).open("a+") as file:
+        file.writelines(f"{line}\n" for line in again)
+        file.seek(0)
+        total = len(file.readlines())
+    if total > MAX_RERUNS and exitstatus == pytest.ExitCode.OK:
+        reporter.write_line(f"\n{total} tests were run again, and at most {MAX_RERUNS} may be: see {RERUNS}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def run_again(reporter: pytest.TerminalReporter) -> list[str]:
+    """A line for each repeated run of a test."""
+    return [
+        f"run again: {report.nodeid} ({report.when}) {reason(report)[:MAX_REASON]}".replace("\n", " ")
+        for report in reporter.stats.get("rerun", [])
+    ]
+
+
+def reason(report: pytest.TestReport) -> str:
+    """Where and why a run of a test failed."""
+    return str(getattr(report.longrepr, "reprcrash", None) or report.longrepr)
