@@ -37,7 +37,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail where too many tests have been run again since the first of these runs: a flaky test is a defect."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    again = run_again(reporter) if reporter else []
+    again = run_again(reporter) if reporter and not hasattr(session.config, "workerinput") else []
     if not again or not RERUNS:
         return
     with Path(RERUNS).open("a+") as file:
