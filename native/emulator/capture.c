@@ -206,9 +206,9 @@ CUresult emu_capture_event(CUstream s, CUevent e)
 CUresult emu_capture_wait(CUstream s, CUevent e)
 {
     if (!e->capture || !active(e->capture, e->capture_id)) {
-        if (s->capture && e->at->submitted)
+        if (s->capture && emu_event_recorded(e))
             s->capture->invalid = true;
-        return e->at->submitted || e->capture ? CU_CAPTURE_ISOLATION : CU_OK;
+        return emu_event_recorded(e) || e->capture ? CU_CAPTURE_ISOLATION : CU_OK;
     }
     if (s->capture && s->capture != e->capture) {
         s->capture->invalid = e->capture->invalid = true;

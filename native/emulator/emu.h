@@ -25,7 +25,7 @@ typedef struct emu_op {
         CUmemcpy3d copy;
         CUmemsetNode fill;
         struct { void *fn, *data; } host;
-        struct { CUevent event; uint64_t seq; } ev;
+        struct { CUevent event; struct emu_record *record; } ev; /* record: NULL where there was none to wait for */
         CUdeviceptr ptr;
         struct { CUdeviceptr at; uint64_t value; unsigned how; bool wide; } word;
     } u;
@@ -45,16 +45,21 @@ struct emu_stream {
     CUgraphNode *deps;
     size_t dep_count;
 };
-/* How far an event is; of one shared between processes this lies in memory that they all map. */
-typedef struct { uint64_t submitted, completed, time_ns; } emu_marks;
+/* One record of an event. Who waits holds the one that was the last when the wait began, whatever is recorded later. */
+typedef struct emu_record {
+    unsigned refs;
+    _Atomic bool done;
+    uint64_t time_ns, seq; /* seq: among the marks of an event that processes share */
+    emu_op *op; /* while it is in a stream */
+} emu_record;
 struct emu_event {
     emu_head object;
     CUcontext ctx; /* NULL: made by another process */
     struct emu_event *next, **at_prev; /* in its context */
     unsigned flags, pending; /* pending: work in streams that names it, and threads that wait for it */
-    emu_marks own, *at; /* at: own, or the shared marks */
-    int fd;             /* of the shared marks */
-    emu_op *op; /* the work that records it last, while it is in a stream */
+    emu_record *last; /* NULL: never recorded in this process */
+    struct emu_marks *shared; /* of an event that processes share: in memory that they all map (marks.c) */
+    int fd;                   /* of that */
     struct emu_capture *capture;
     uint64_t capture_id; /* of `capture`, whose place may since be another's */
     CUgraphNode *deps;
@@ -177,11 +182,22 @@ void emu_streams_end(CUcontext c);
 void emu_stream_sync(CUstream s);
 void emu_ctx_sync(CUcontext c);
 void emu_ctx_drain(CUcontext c); /* with emu_lock: until nothing is left in its streams */
-/* event.c */
-void emu_event_unref(CUevent e); /* with emu_lock */
-void emu_event_complete(CUevent e, uint64_t seq, uint64_t at_ns);
-bool emu_event_done(CUevent e);
-bool emu_event_shared(CUevent e);
+/* event.c: with emu_lock, as most of these */
+void emu_event_unref(CUevent e);
+void emu_event_name(emu_op *op, CUevent e); /* work of kind OP_EVENT or OP_WAIT is about this event */
+void emu_event_unname(emu_op *op);
+void emu_event_complete(emu_op *op, uint64_t at_ns);
+bool emu_event_reached(const emu_op *op); /* what an OP_WAIT waits for has happened */
+bool emu_event_recorded(CUevent e);
+bool emu_event_done(CUevent e); /* its last record */
+/* marks.c: records of an event that processes share */
+CUresult emu_marks_new(CUevent e);
+CUresult emu_marks_map(CUevent e, int fd);
+void emu_marks_release(CUevent e);
+uint64_t emu_marks_record(struct emu_marks *m);
+uint64_t emu_marks_last(const struct emu_marks *m); /* 0: none */
+void emu_marks_complete(struct emu_marks *m, uint64_t seq, uint64_t at_ns);
+uint64_t emu_marks_time(const struct emu_marks *m, uint64_t seq); /* when it was complete; 0: not yet */
 void emu_events_end(CUcontext c);
 /* capture.c */
 CUresult emu_forbid_in_capture(void);
@@ -199,7 +215,7 @@ void emu_op_spin(emu_op *op, const emu_until *until);
 CUresult emu_submit(CUstream s, emu_op *op);
 void emu_sched_forget(CUstream s); /* with emu_lock, as all of these */
 void emu_sched_notice_stream(CUstream s); /* a thread is about to wait for all that is in it */
-void emu_sched_notice_event(CUevent e);
+void emu_sched_notice(emu_op *op); /* or for this; NULL: for nothing */
 void emu_sched_look(int dev); /* books what is past by now */
 void emu_sched_host(bool begins);
 /* launch.c */

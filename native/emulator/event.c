@@ -1,8 +1,10 @@
-/* event.c: marks in a stream and the times between them, on the GPU's clock. */
+/* event.c: marks in a stream and the times between them, on the GPU's clock.
+ *
+ * Each record is an object of its own (emu.h): a wait for an event, or a question about it, is about the record that was
+ * the last when it was asked, in whatever order records in several streams are reached.
+ */
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 #include "emu.h"
 
 enum { DISABLE_TIMING = 2 };
@@ -12,7 +14,6 @@ static CUevent add(CUcontext c, unsigned flags)
 {
     CUevent e = emu_object_new(KIND_EVENT, sizeof *e);
     e->flags = flags;
-    e->at = &e->own;
     e->ctx = c;
     e->next = c->events;
     e->at_prev = &c->events;
@@ -36,26 +37,88 @@ API CUresult cuEventCreate(CUevent *out, unsigned flags)
     return r;
 }
 
+/* No work names the event any more, so nothing else holds its last record. */
 static void release(void *event)
 {
     CUevent e = event;
-    if (emu_event_shared(e)) {
-        munmap(e->at, 4096);
-        close(e->fd);
-    }
+    emu_marks_release(e);
+    free(e->last);
     free(e->deps);
 }
 
-bool emu_event_shared(CUevent e) { return e->at != &e->own; }
-bool emu_event_done(CUevent e) { return e->at->completed >= e->at->submitted; }
-
-/* Records in several streams end in any order; the one made last counts. */
-void emu_event_complete(CUevent e, uint64_t seq, uint64_t at_ns)
+static emu_record *record_new(uint64_t seq)
 {
-    if (seq <= e->at->completed)
+    emu_record *r = calloc(1, sizeof *r);
+    r->refs = 1;
+    r->seq = seq;
+    return r;
+}
+
+static void record_unref(emu_record *r)
+{
+    if (r && !--r->refs)
+        free(r);
+}
+
+/* With emu_lock: the last one, to be let go with record_unref; NULL where there is none. */
+static emu_record *last_record(CUevent e)
+{
+    uint64_t seq = e->shared ? emu_marks_last(e->shared) : 0;
+    if (e->shared && (!e->last || e->last->seq != seq))
+        return seq ? record_new(seq) : NULL; /* another process made it */
+    if (e->last)
+        e->last->refs++;
+    return e->last;
+}
+
+static bool is_done(CUevent e, emu_record *r)
+{
+    if (r && !r->done && e->shared)
+        r->time_ns = emu_marks_time(e->shared, r->seq);
+    return !r || r->done || (e->shared && r->time_ns);
+}
+
+bool emu_event_done(CUevent e)
+{
+    emu_record *r = last_record(e);
+    bool done = is_done(e, r);
+    record_unref(r);
+    return done;
+}
+
+bool emu_event_recorded(CUevent e) { return e->shared ? emu_marks_last(e->shared) != 0 : e->last != NULL; }
+bool emu_event_reached(const emu_op *op) { return is_done(op->u.ev.event, op->u.ev.record); }
+
+void emu_event_name(emu_op *op, CUevent e)
+{
+    op->u.ev.event = e;
+    e->pending++;
+    if (op->kind == OP_WAIT) {
+        op->u.ev.record = last_record(e);
         return;
-    e->at->time_ns = at_ns;
-    e->at->completed = seq;
+    }
+    record_unref(e->last);
+    e->last = record_new(e->shared ? emu_marks_record(e->shared) : 0);
+    e->last->refs++;
+    e->last->op = op;
+    op->u.ev.record = e->last;
+}
+
+void emu_event_unname(emu_op *op)
+{
+    if (op->kind == OP_EVENT)
+        op->u.ev.record->op = NULL;
+    record_unref(op->u.ev.record);
+    emu_event_unref(op->u.ev.event);
+}
+
+void emu_event_complete(emu_op *op, uint64_t at_ns)
+{
+    emu_record *r = op->u.ev.record;
+    r->time_ns = at_ns;
+    r->done = true;
+    if (op->u.ev.event->shared)
+        emu_marks_complete(op->u.ev.event->shared, r->seq, at_ns);
 }
 
 /* Work in a stream that still names it keeps its contents, not the handle. */
@@ -117,9 +180,7 @@ API CUresult cuEventRecord(CUevent e, CUstream s)
     }
     e->capture = NULL;
     emu_op *op = emu_op_new(OP_EVENT);
-    op->u.ev.event = e;
-    op->u.ev.seq = ++e->at->submitted;
-    e->pending++;
+    emu_event_name(op, e);
     r = emu_submit(st, op);
     emu_unlock();
     return r;
@@ -147,13 +208,13 @@ API CUresult cuEventQuery(CUevent e)
     emu_spend(emu_conf()->query_ns);
     pthread_mutex_lock(&emu_lock);
     bool alive = emu_object_alive(e, KIND_EVENT); /* another thread may destroy the context just now */
-    if (alive && e->op)
-        emu_sched_look(e->op->dev);
-    bool is_done = alive && emu_event_done(e);
+    if (alive && e->last && e->last->op)
+        emu_sched_look(e->last->op->dev);
+    bool reached = alive && emu_event_done(e);
     emu_unlock();
     if (!alive)
         return CU_CONTEXT_DESTROYED;
-    return emu_sticky ? emu_sticky : is_done ? CU_OK : CU_NOT_READY;
+    return emu_sticky ? emu_sticky : reached ? CU_OK : CU_NOT_READY;
 }
 
 API CUresult cuEventSynchronize(CUevent e)
@@ -167,17 +228,18 @@ API CUresult cuEventSynchronize(CUevent e)
         emu_unlock();
         return CU_CONTEXT_DESTROYED;
     }
-    uint64_t target = e->at->submitted;
+    emu_record *target = last_record(e);
     e->pending++;
-    emu_sched_notice_event(e);
-    while (e->at->completed < target && !emu_event_shared(e) && !emu_torn_down)
+    emu_sched_notice(target ? target->op : NULL);
+    while (!is_done(e, target) && !e->shared && !emu_torn_down)
         emu_sched_wait();
     emu_unlock();
     emu_call_pause();
-    while (__atomic_load_n(&e->at->completed, __ATOMIC_ACQUIRE) < target && !emu_torn_down)
+    while (target && !target->done && e->shared && !emu_marks_time(e->shared, target->seq) && !emu_torn_down)
         nanosleep(&(struct timespec){0, EMU_POLL_NS}, NULL); /* another process will not wake us */
     emu_call_resume();
     pthread_mutex_lock(&emu_lock);
+    record_unref(target);
     emu_event_unref(e);
     emu_unlock();
     return emu_sticky;
@@ -190,12 +252,12 @@ API CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to)
     NEED_LIVE(to, KIND_EVENT);
     if ((from->flags | to->flags) & DISABLE_TIMING)
         return CU_INVALID_HANDLE;
-    if (!from->at->submitted || !to->at->submitted)
-        return CU_INVALID_HANDLE;
-    if (!emu_event_done(from) || !emu_event_done(to))
-        return CU_NOT_READY;
-    *ms = (float)((double)((int64_t)(to->at->time_ns - from->at->time_ns)) / 1e6);
-    return CU_OK;
+    pthread_mutex_lock(&emu_lock);
+    bool both = from->last && to->last, done = both && from->last->done && to->last->done;
+    if (done && ms)
+        *ms = (float)((double)((int64_t)(to->last->time_ns - from->last->time_ns)) / 1e6);
+    emu_unlock();
+    return !both ? CU_INVALID_HANDLE : !done ? CU_NOT_READY : ms ? CU_OK : CU_INVALID;
 }
 
 API CUresult cuEventElapsedTime_v2(float *ms, CUevent from, CUevent to) { return cuEventElapsedTime(ms, from, to); }

@@ -124,9 +124,7 @@ static emu_op *node_op(const exec_node *n)
         op->u.host.fn = (void *)n->p.host.fn;
         op->u.host.data = n->p.host.data;
     } else if (op->kind == OP_WAIT || op->kind == OP_EVENT) {
-        op->u.ev.event = n->p.event;
-        n->p.event->pending++;
-        op->u.ev.seq = op->kind == OP_EVENT ? ++n->p.event->at->submitted : n->p.event->at->submitted;
+        emu_event_name(op, n->p.event);
     }
     return op;
 }

@@ -103,20 +103,11 @@ API CUresult cuIpcGetEventHandle(ipc_handle *out, CUevent e)
     if (!out || (e->flags & (EVENT_NO_TIMING | EVENT_INTERPROCESS)) != (EVENT_NO_TIMING | EVENT_INTERPROCESS))
         return CU_INVALID_HANDLE;
     pthread_mutex_lock(&emu_lock);
-    if (!emu_event_shared(e)) {
-        int fd = anonymous_file("emulated-gpu-event");
-        void *page = fd >= 0 && ftruncate(fd, 4096) == 0 ? mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
-                                                          : MAP_FAILED;
-        if (page != MAP_FAILED) {
-            memcpy(page, &e->own, sizeof e->own);
-            e->at = page;
-            e->fd = fd;
-        }
-    }
+    CUresult r = e->shared ? CU_OK : emu_marks_new(e);
     emu_unlock();
     memset(out, 0, sizeof *out);
     *out = (ipc_handle){.pid = getpid(), .fd = e->fd};
-    return emu_event_shared(e) ? CU_OK : CU_OOM;
+    return r;
 }
 
 API CUresult cuIpcOpenEventHandle(CUevent *out, ipc_handle h)
@@ -127,13 +118,12 @@ API CUresult cuIpcOpenEventHandle(CUevent *out, ipc_handle h)
         return CU_INVALID_CONTEXT;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", h.pid, h.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    void *page = fd >= 0 ? mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-    if (page == MAP_FAILED)
+    if (fd < 0)
         return CU_INVALID;
     CUresult r = cuEventCreate(out, EVENT_NO_TIMING | EVENT_INTERPROCESS);
-    if (r == CU_OK) {
-        (*out)->at = page;
-        (*out)->fd = fd;
-    }
+    if (!r)
+        r = emu_marks_map(*out, fd);
+    if (r)
+        close(fd);
     return r;
 }

@@ -30,7 +30,7 @@ void emu_run_op(CUstream s, emu_op *op, uint64_t at_ns)
         call_host(s, op);
         break;
     case OP_EVENT:
-        emu_event_complete(op->u.ev.event, op->u.ev.seq, at_ns);
+        emu_event_complete(op, at_ns);
         break;
     case OP_FREE: {
         emu_mem *m = emu_mem_find(op->u.ptr);

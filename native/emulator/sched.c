@@ -39,8 +39,8 @@ void emu_op_spin(emu_op *op, const emu_until *until)
     op->u.word.how = 1; /* equal */
 }
 
-/* Somebody waits for the end of `op`. */
-static void notice(emu_op *op)
+/* A thread or another GPU waits for the end of `op`. */
+void emu_sched_notice(emu_op *op)
 {
     if (!op || op->precise)
         return;
@@ -49,8 +49,7 @@ static void notice(emu_op *op)
     emu_sched_wake(op->dev);
 }
 
-void emu_sched_notice_stream(CUstream s) { notice(s->tail); }
-void emu_sched_notice_event(CUevent e) { notice(e->op); }
+void emu_sched_notice_stream(CUstream s) { emu_sched_notice(s->tail); }
 
 void emu_sched_forget(CUstream s)
 {
@@ -70,7 +69,7 @@ static bool ready(CUstream s, const emu_op *op)
     }
     if (op->kind == OP_VALUE)
         return emu_value_met(op);
-    return op->kind != OP_WAIT || op->u.ev.event->at->completed >= op->u.ev.seq;
+    return op->kind != OP_WAIT || emu_event_reached(op);
 }
 
 static void finish(CUstream s, emu_op *op, uint64_t at_ns)
@@ -84,11 +83,8 @@ static void finish(CUstream s, emu_op *op, uint64_t at_ns)
     s->completed++;
     s->end_ns = at_ns;
     sched[op->dev].precise -= op->precise;
-    if (op->kind == OP_EVENT || op->kind == OP_WAIT) {
-        if (op->u.ev.event->op == op)
-            op->u.ev.event->op = NULL;
-        emu_event_unref(op->u.ev.event);
-    }
+    if (op->kind == OP_EVENT || op->kind == OP_WAIT)
+        emu_event_unname(op);
     free(op->stage);
     free(op);
     emu_stream_ended(s);
@@ -98,8 +94,8 @@ static void finish(CUstream s, emu_op *op, uint64_t at_ns)
 static void run_instant(CUstream s, emu_op *op)
 {
     uint64_t at = s->end_ns > op->ready_ns ? s->end_ns : op->ready_ns;
-    if (op->kind == OP_WAIT && op->u.ev.event->at->time_ns > at)
-        at = op->u.ev.event->at->time_ns;
+    if (op->kind == OP_WAIT && op->u.ev.record && op->u.ev.record->time_ns > at)
+        at = op->u.ev.record->time_ns;
     bool event = op->kind == OP_EVENT;
     int dev = s->ctx->dev;
     op->started = true;
@@ -113,7 +109,7 @@ static void run_instant(CUstream s, emu_op *op)
 /* Does the head of a stream wait for what may happen without anybody waking us? */
 static bool by_others(const emu_op *op)
 {
-    return op->kind == OP_VALUE || (op->kind == OP_WAIT && emu_event_shared(op->u.ev.event));
+    return op->kind == OP_VALUE || (op->kind == OP_WAIT && op->u.ev.event->shared);
 }
 
 static bool calls_host(const emu_op *op) { return op->kind == OP_HOST || op->kind == OP_CALLBACK; }
@@ -317,9 +313,9 @@ static void start(int dev)
 static CUresult drop(emu_op *op)
 {
     if (op->kind == OP_EVENT)
-        emu_event_complete(op->u.ev.event, op->u.ev.seq, emu_now());
+        emu_event_complete(op, emu_now());
     if (op->kind == OP_EVENT || op->kind == OP_WAIT)
-        emu_event_unref(op->u.ev.event);
+        emu_event_unname(op);
     free(op->stage);
     free(op);
     emu_sched_done();
@@ -343,9 +339,7 @@ CUresult emu_submit(CUstream s, emu_op *op)
     s->submitted++;
     s->depth++;
     op->dev = s->ctx->dev;
-    if (op->kind == OP_EVENT)
-        op->u.ev.event->op = op;
-    op->precise = calls_host(op) || op->kind == OP_STORE || (op->kind == OP_EVENT && emu_event_shared(op->u.ev.event));
+    op->precise = calls_host(op) || op->kind == OP_STORE || (op->kind == OP_EVENT && op->u.ev.event->shared);
     sched[op->dev].precise += op->precise;
     bool first = !s->head;
     sched[op->dev].busy += first;
@@ -355,8 +349,9 @@ CUresult emu_submit(CUstream s, emu_op *op)
         s->tail->next = op;
     s->tail = op;
     bool instant = op->kind != OP_KERNEL && !calls_host(op);
-    if (op->kind == OP_WAIT && op->u.ev.event->op && op->u.ev.event->op->dev != op->dev)
-        notice(op->u.ev.event->op);
+    emu_op *awaited = op->kind == OP_WAIT && op->u.ev.record ? op->u.ev.record->op : NULL;
+    if (awaited && awaited->dev != op->dev)
+        emu_sched_notice(awaited);
     if (first && instant && ready(s, op)) {
         bool wake = s->ctx->legacy->head || s->legacy;
         int dev = s->ctx->dev;

@@ -269,9 +269,7 @@ API CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
         r = CU_CONTEXT_DESTROYED;
     } else if (!emu_event_done(e)) {
         emu_op *op = emu_op_new(OP_WAIT);
-        op->u.ev.event = e;
-        e->pending++;
-        op->u.ev.seq = e->at->submitted;
+        emu_event_name(op, e);
         r = emu_submit(st, op);
     }
     emu_unlock();
