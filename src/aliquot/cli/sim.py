@@ -12,6 +12,7 @@ import click
 from aliquot.cli.lazy import WholeSentences
 from aliquot.cli.options import output_option
 from aliquot.cli.papers import paper
+from aliquot.cli.sim_turns import turns
 from aliquot.model.errors import AliquotError, UserError
 
 INTERRUPTED = 130
@@ -49,10 +50,11 @@ _TIME = Amount(1e9)
 
 @click.group(cls=WholeSentences)
 def sim() -> None:
-    """Try placement policies on a trace, in virtual time."""
+    """Try placement policies on a trace, and ways of taking turns on programs, in virtual time."""
 
 
 sim.add_command(paper)
+sim.add_command(turns)
 
 
 def nothing_finished(out: Path) -> int:

@@ -21,6 +21,7 @@ from .actions import Action, Grant, Handover, Revoke, Share, TokenConfig
 from .device import Device, Hold
 from .gangs import reservations
 from .lag import Flow, Lag
+from .leavers import Leavers
 from .residual import RESUME_NS
 from .tenant import Tenant
 
@@ -37,6 +38,7 @@ class TokenPolicy(ABC):
         self._tenants: dict[str, Tenant] = {}
         self._devices: dict[str, Device] = {}
         self._flows: dict[str, Flow] = {}
+        self._leavers = Leavers()
         self._ordinal = 0
         self._ticked_at_ns = 0
         self._ranks: dict[str, Rank] = {}  # of this tick; charges do not change within it
@@ -58,11 +60,14 @@ class TokenPolicy(ABC):
             device = self._devices.setdefault(gpu, Device(gpu, now_ns))
             device.members[name] = accounts[gpu]
         self._tenants[name] = Tenant(name, accounts)
+        self._leavers.come(name, accounts, now_ns)
 
     def remove_tenant(self, name: str, now_ns: int) -> None:
         """Forget a tenant; what it holds is free at once."""
         self.dead(name, now_ns)
-        for gpu, account in self._tenants.pop(name).accounts.items():
+        accounts = self._tenants.pop(name).accounts
+        self._leavers.leave(name, accounts, now_ns)
+        for gpu, account in accounts.items():
             account.lag.go(now_ns)
             device = self._devices[gpu]
             del device.members[name]
@@ -183,13 +188,11 @@ class TokenPolicy(ABC):
 
     def holders(self, gpu: str) -> list[str]:
         """Who holds the GPU or still has work on it, holder last."""
-        device = self._devices.get(gpu)
-        return [] if device is None else list(device.occupants)
+        return list(device.occupants) if (device := self._devices.get(gpu)) else []
 
     def holder(self, gpu: str) -> str | None:
         """Who has a valid grant of the GPU."""
-        device = self._devices.get(gpu)
-        return None if device is None else device.holder
+        return device.holder if (device := self._devices.get(gpu)) else None
 
     def waiters(self, gpu: str) -> int:
         """How many tenants wait for this GPU."""

@@ -7,7 +7,8 @@ owner may have turns again while its old work is still there. Before that, an ow
 for a few milliseconds at a time: two ranks that a revocation has caught at different steps then finish the step.
 
 A process that was stopped for a minute says nothing about kernels, so one long residual counts as a few times the
-patience at most, and a residual that ended just after its owner could launch again is not counted.
+patience at most, and a residual that ended just after its owner could launch again is not counted: it has waited for
+that. One that goes on for longer is long by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Residuals:
 
     def __init__(self) -> None:
         self._past: deque[int] = deque(maxlen=KEPT)
-        self.resumed_at_ns = -SLACK_NS
+        self.resumed_at_ns = -2 * RESUME_NS
         self.usual_ns = 0  # the 90th percentile of the last ones; 0 before the first
 
     def patience_ns(self) -> int:
@@ -45,6 +46,6 @@ class Residuals:
 
     def learn(self, expired_ns: int, now_ns: int, *, usual: bool = True) -> None:
         """What was left when a turn ended at `expired_ns` has ended now; not `usual`: its process was stopped."""
-        if usual and now_ns - self.resumed_at_ns >= SLACK_NS:
+        if usual and now_ns - self.resumed_at_ns >= 2 * RESUME_NS:
             self._past.append(min(now_ns - expired_ns, GROWTH * self.patience_ns()))
             self.usual_ns = sorted(self._past)[(len(self._past) - 1) * 9 // 10]
