@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from aliquot.model.errors import in_words
 from aliquot.tokens import MS, Handover, TokenConfig, Turns
 
 from .abi import FailPolicy
@@ -79,7 +80,7 @@ def _serve(settings: Settings, *, fresh: bool) -> None:
     try:
         program = Program(settings, fresh=fresh)
     except OSError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(in_words(error)) from error
     signal.signal(signal.SIGTERM, lambda *_: program.stop())
     signal.signal(signal.SIGINT, lambda *_: program.stop())
     click.echo("ready")

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from aliquot.model.errors import in_words
+
 from .events import Event
 from .records import Answer, Request, TenantRecord
 from .report import status_of
@@ -76,8 +78,10 @@ class Channel:
             return
         try:
             self._serve(request)
-        except (ValueError, OSError) as error:
+        except ValueError as error:
             self._say(Answer(error=str(error)))
+        except OSError as error:
+            self._say(Answer(error=in_words(error)))
 
     def _serve(self, request: Request) -> None:
         server = self._owner.server

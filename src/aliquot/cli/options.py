@@ -76,18 +76,30 @@ def emulate_option(command: Command) -> Command:
     )(command)
 
 
+def _names_some(_context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Refuse an empty list: a script whose variable was empty would else share what it was to leave out."""
+    if value is not None and not value.replace(",", "").strip():
+        raise UserError(
+            f'{option.opts[0]} "{value}" names no GPU; write indices, UUIDs or models with commas between them, '
+            "or leave the option out"
+        )
+    return value
+
+
 def only_gpus_option(command: Command) -> Command:
     """`--only-gpus NAMES`."""
     return click.option(
         "--only-gpus",
         metavar="NAMES",
+        callback=_names_some,
         help="Share only these GPUs: indices, UUIDs or models, with commas between them. [default: all]",
     )(command)
 
 
 def not_gpus_option(command: Command) -> Command:
     """`--not-gpus NAMES`."""
-    return click.option("--not-gpus", metavar="NAMES", help="Leave these GPUs alone; named in the same way.")(command)
+    help_ = "Leave these GPUs alone; named in the same way."
+    return click.option("--not-gpus", metavar="NAMES", callback=_names_some, help=help_)(command)
 
 
 def device_options(command: Command) -> Command:

@@ -82,6 +82,10 @@ def run(
             limit = gpu_limit if gpu_limit is not None else MILLI
             click.echo(f"aliquot: tenant {place.name} on {place.visible_devices}, limit {limit / MILLI:.2f}", err=True)
         sys.stderr.flush()
-        return run_command(place, command, original_environment(), mode=inject, verbose=verbose)
+        status = run_command(
+            place, command, original_environment(), mode=inject, verbose=verbose, engine_gone=connection.wait_until_lost
+        )
+        connection.say_ended()
+        return status
     finally:
         connection.close()

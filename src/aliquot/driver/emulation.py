@@ -8,6 +8,7 @@ protocol, accounting, timing and the binary interface, not arithmetic and not co
 from __future__ import annotations
 
 import filecmp
+import os
 import re
 import shutil
 import uuid
@@ -26,6 +27,8 @@ from aliquot.model.errors import UserError
 from aliquot.topology import Topology, parse_topo
 
 MAX_GPUS: Final = 16
+SHARED_BYTES: Final = 256 << 10
+"""The size of `engine.shm`, no less than what the emulated driver keeps in it."""
 NODES: Final = "dev"
 """Where device nodes of an emulated machine lie in its directory; most have none."""
 _NAMESPACE: Final = uuid.UUID("8f1d9a4e-6c1b-5a0e-9b1f-2d6b2f6d7a10")
@@ -115,6 +118,7 @@ def prepare(directory: Path, spec: str, *, extra: tuple[str, ...] = ()) -> Emula
     Raises:
         UnknownProfile: the specification is wrong.
         NativePartMissing: the emulated libraries are not installed.
+        OSError: a file cannot be written.
     """
     profile, count = parse_spec(spec)
     directory = directory.resolve()
@@ -139,9 +143,19 @@ def prepare(directory: Path, spec: str, *, extra: tuple[str, ...] = ()) -> Emula
     engine = directory / "engine.shm"
     if not engine.exists():
         # The first program may be of a user who cannot make files here; the emulated driver fills it in.
-        engine.touch()
+        with engine.open("wb") as file:
+            _allocate(file.fileno(), engine)
         engine.chmod(0o666)
     return EmulatedMachine(directory, libraries[0], libraries[1], profile, tuple(f"GPU-{u}" for u in uuids))
+
+
+def _allocate(descriptor: int, path: Path) -> None:
+    """Take all of its room now: a program that maps a file without it is killed when the disk is full."""
+    try:
+        os.posix_fallocate(descriptor, 0, SHARED_BYTES)
+    except OSError as error:
+        path.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def driver_version(directory: Path) -> str:

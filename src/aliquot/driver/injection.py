@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from aliquot.driver.mounts import driver_files, linker_cache
+from aliquot.driver.mounts import SYSTEM_CACHE, driver_files, linker_cache
 from aliquot.driver.native import STANDS_FOR
 from aliquot.model.errors import AliquotError
 
@@ -165,8 +165,9 @@ def launch(
     death_signal: int = 0,
     verbose: bool = False,
     blocked: Sequence[int] = (),
+    container: str = "",
 ) -> Launch:
-    """The command that runs `argv` as a program of the tenant.
+    """The command that runs `argv` as a program of the tenant, in one of its containers if there are several.
 
     `auto` substitutes and falls back to the library path where the kernel refuses. `death_signal` reaches the program
     when the thread that started it ends; the command has to be started by the process that asks for it here. `blocked`
@@ -191,7 +192,7 @@ def launch(
         "mode": "substitute" if substitute else mode,
         "called": bare,
         "fallback": mode == "auto",
-        "binds": _binds(folder, environment.get("LD_LIBRARY_PATH", "")) if substitute else [],
+        "binds": _binds(folder, container, environment.get("LD_LIBRARY_PATH", "")) if substitute else [],
         "lib": str(folder.lib),
         "argv": list(argv),
         "env": environment,
@@ -220,7 +221,19 @@ def _write_private(directory: Path, text: str) -> Path:
     return path
 
 
-def _binds(folder: TenantFolder, library_path: str) -> list[tuple[str, str]]:
+def caches(folder: Path, container: str | None = None) -> list[Path]:
+    """The loader's caches that programs of a tenant see in place of the machine's: one for each of its containers.
+
+    No other process sees such a file, so it tells whose a process is.
+    """
+    return sorted(folder.glob("ld.so.cache*")) if container is None else [_cache(folder, container)]
+
+
+def _cache(folder: Path, container: str) -> Path:
+    return folder / (f"ld.so.cache-{container}" if container else "ld.so.cache")
+
+
+def _binds(folder: TenantFolder, container: str, library_path: str) -> list[tuple[str, str]]:
     """What to mount where, in this order: the driver behind, ours before it, and the loader's cache.
 
     `library_path` may lead to another driver, such as CUDA's compatibility package: ours stands before that as well.
@@ -233,10 +246,10 @@ def _binds(folder: TenantFolder, library_path: str) -> list[tuple[str, str]]:
             binds.append((str(library.resolve()), str(folder.directory / "bound" / name)))
         binds.append((str(folder.directory / "bound"), str(folder.directory / "real")))
     binds += [(str(folder.lib / name), str(file)) for name in STANDS_FOR for file in files[name]]
-    cache = folder.directory / "ld.so.cache"
+    cache = _cache(folder.directory, container)
     if not cache.exists():
         linker_cache(cache, folder.lib)
-    binds.append((str(cache), "/etc/ld.so.cache"))
+    binds.append((str(cache), str(SYSTEM_CACHE)))
     return binds
 
 

@@ -6,6 +6,7 @@ status 2) and `AliquotError` (something failed, exit status 1). Everything else 
 
 from __future__ import annotations
 
+import signal
 from typing import ClassVar, Final
 
 WORD: Final = 300
@@ -45,5 +46,11 @@ def _escaped(character: str) -> str:
 
 def in_words(error: OSError) -> str:
     """What the system refused, as a sentence ends: `/var/lib/x: no space left on device`."""
-    where = f"{error.filename}: " if error.filename else ""
+    named = error.filename2 or error.filename  # of a copy the target: it is what the disk has no room for
+    where = f"{named}: " if named else ""
     return where + (error.strerror.lower() if error.strerror else str(error))
+
+
+def status_in_words(status: int) -> str:
+    """How a process ended, by its status as `subprocess` has it: `status 3`, `signal SIGBUS`."""
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"

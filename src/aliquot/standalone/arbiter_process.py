@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,17 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aliquot.arbiter.client import ArbiterClient, ArbiterError
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
 from aliquot.driver.enter import PR_SET_PDEATHSIG
-from aliquot.model.errors import AliquotError
+from aliquot.model.errors import AliquotError, status_in_words
 
 READY_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 5.0
 RESTART_PAUSE_S: Final = 0.2
-RESTARTS_IN_A_ROW: Final = 20
+RESTART_PAUSE_MAX_S: Final = 2.0
 LOOK_EVERY_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 4.0
 MISSES: Final = 2
+PAGE_BYTES: Final = 4096
 
 
 class ArbiterFailed(AliquotError):
@@ -60,17 +64,17 @@ class ArbiterOptions:
 
 
 class ArbiterProcess:
-    """One arbiter at a time; `on_restart` is called after each new start, from the watching thread.
+    """One arbiter at a time; `on_answer` gets each status it is seen to answer with, from the watching thread.
 
     That thread starts every arbiter itself, for the kernel ends an arbiter whose parent thread is gone: an engine that
     is killed takes its arbiter along.
     """
 
-    def __init__(self, argv: list[str], runtime: Path, log: Path, on_restart: Callable[[], None]) -> None:
+    def __init__(self, argv: list[str], runtime: Path, log: Path, on_answer: Callable[[Status], None]) -> None:
         self._argv = argv
         self._runtime = runtime
         self._log = log
-        self._on_restart = on_restart
+        self._on_answer = on_answer
         self._stopping = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._failure: Exception | None = None
@@ -103,6 +107,7 @@ class ArbiterProcess:
 
     def _spawn(self, *extra: str) -> subprocess.Popen[str]:
         with self._log.open("ab") as log:
+            said_before = log.tell()
             # Its own session: Ctrl-C at a terminal is for the engine, which then ends the arbiter last.
             process = subprocess.Popen(
                 [*self._argv, *extra], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
@@ -117,13 +122,17 @@ class ArbiterProcess:
             timer.cancel()
         if line.strip() != "ready":
             process.kill()
-            process.wait()
-            raise ArbiterFailed(f"the arbiter did not start: {self._last_words()}")
+            raise ArbiterFailed(f"the arbiter did not start: {self._last_words(said_before, process.wait())}")
         return process
 
-    def _last_words(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
-        return lines[-1].removeprefix("aliquot: ").removeprefix("Error: ") if lines else "it said nothing"
+    def _last_words(self, since: int, status: int) -> str:
+        """What it wrote to its log; on a full disk that is nothing."""
+        lines = self._log.read_bytes()[since:].decode(errors="replace").strip().splitlines()
+        if lines:
+            return lines[-1].removeprefix("aliquot: ").removeprefix("Error: ")
+        if shutil.disk_usage(self._runtime).free < PAGE_BYTES:
+            return f"{self._runtime}: {os.strerror(errno.ENOSPC).lower()}"
+        return f"it ended with {status_in_words(status)} and said nothing"
 
     def _watch(self) -> None:
         try:
@@ -135,18 +144,18 @@ class ArbiterProcess:
         finally:
             self._first_answer.set()
         failures = 0
-        while failures <= RESTARTS_IN_A_ROW:
+        while True:
             if self._process is not None:
                 self._wait(self._process)
-            if self._stopping.wait(RESTART_PAUSE_S * failures):
+            if self._stopping.wait(min(RESTART_PAUSE_S * failures, RESTART_PAUSE_MAX_S)):
                 return
             try:
                 self._process = self._spawn()
                 if self._stopping.is_set():
                     self._signal(signal.SIGTERM)
-                self._on_restart()
+                self._answers()
                 failures = 0
-            except (AliquotError, ArbiterError, OSError):
+            except (AliquotError, OSError):
                 self._process = None
                 failures += 1
 
@@ -164,9 +173,10 @@ class ArbiterProcess:
     def _answers(self) -> bool:
         try:
             with ArbiterClient(self._runtime, timeout_s=ANSWER_TIMEOUT_S) as client:
-                client.status()
+                status = client.status()
         except (ArbiterError, OSError):
             return False
+        self._on_answer(status)
         return True
 
 

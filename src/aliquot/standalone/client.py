@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import msgspec
 
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.standalone.paths import RuntimeDir, state_dir
-from aliquot.standalone.wire import Call, Lease, Reply
+from aliquot.standalone.wire import COMMAND_ENDED, Call, Lease, Reply
 
 START_TIMEOUT_S: Final = 30.0
 ATTEMPTS: Final = 5
@@ -58,6 +59,17 @@ class Connection:
         """Hang up; a lease ends with it."""
         self._lines.close()
         self._socket.close()
+
+    def say_ended(self) -> None:
+        """Tell the engine that the command in this place has ended; one that is gone need not know."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(COMMAND_ENDED)
+
+    def wait_until_lost(self) -> None:
+        """Return when the engine hangs up."""
+        with contextlib.suppress(OSError):
+            while self._socket.recv(4096):
+                pass
 
     def ask(self, call: Call) -> Reply:
         """One reply to one call.

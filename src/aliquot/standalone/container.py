@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from aliquot.driver.injection import Mode
-from aliquot.model.errors import AliquotError, in_words
+from aliquot.model.errors import AliquotError, in_words, status_in_words
 from aliquot.model.sharepod import Container, RestartPolicy
 from aliquot.standalone.engine import Seat
 from aliquot.standalone.logs import ContainerLog
+from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.tenant import start_program
 
 BACKOFF_FIRST_S: Final = 1.0
@@ -107,7 +108,7 @@ class ContainerRun:
         while not self._ending.is_set():
             began_s = time.monotonic()
             self.exit_status = self._run_once()
-            self._note(f"container {self.spec.name} ended with {_in_words(self.exit_status)}")
+            self._note(f"container {self.spec.name} ended with {status_in_words(self.exit_status)}")
             if not self._again():
                 break
             backoff_s = BACKOFF_FIRST_S if time.monotonic() - began_s > RAN_WELL_S else backoff_s
@@ -142,6 +143,7 @@ class ContainerRun:
             self._process = None
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
+            end_orphans([self._seat.folder.directory], container=self.spec.name)
             copying.join(1.0)
 
     def _start_program(self) -> tuple[subprocess.Popen[bytes], threading.Thread]:
@@ -159,11 +161,8 @@ class ContainerRun:
                 death_signal=signal.SIGKILL,
                 output=writer,
                 new_session=True,
+                container=self.spec.name,
             )
         finally:
             os.close(writer)
         return process, copying
-
-
-def _in_words(status: int) -> str:
-    return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Status
 from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.driver.allowance import context_allowance_mib
 from aliquot.driver.cores import nearest_cores, read_core_list
@@ -41,6 +41,7 @@ from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
 from aliquot.standalone.learned import Learned
 from aliquot.standalone.machine import Machine, find_machine
+from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.tenant import Tenant, start_program
 
@@ -49,6 +50,8 @@ REST_US: Final = 5_000
 """Microseconds that placement may learn at a time."""
 ARBITER_BACK_S: Final = 20.0
 """How long a newcomer waits for an arbiter that is just being restarted."""
+ORPHAN_GRACE_S: Final = 2.0
+"""How long a program has to end by SIGTERM whose engine or `aliquot run` was killed."""
 
 
 class EngineError(AliquotError):
@@ -96,7 +99,7 @@ class Engine:
         self._hook = native_part(HOOK)
         self._own_directory = False
         argv = options.argv(runtime.root, machine.libnvml)
-        self._process = ArbiterProcess(argv, runtime.root, runtime.engine_log, self._register_again)
+        self._process = ArbiterProcess(argv, runtime.root, runtime.engine_log, self._reconcile)
         self.arbiter: ArbiterClient = ArbiterClient(runtime.root)
         self._admin = ArbiterClient(runtime.root)  # a client is not for several threads; this one is used locked
 
@@ -127,7 +130,8 @@ class Engine:
         runtime = RuntimeDir(runtime_dir or Path(tempfile.mkdtemp(prefix="aliquot-")))
         try:
             runtime.create()
-            shutil.rmtree(runtime.tenants, ignore_errors=True)  # of an engine that was killed
+            end_orphans(runtime.tenants.glob("*"), grace_s=ORPHAN_GRACE_S)  # of an engine that was killed
+            shutil.rmtree(runtime.tenants, ignore_errors=True)
             runtime.tenants.mkdir(mode=0o700)
             machine = find_machine(emulate, runtime.emulated, only=only_gpus, excluded=not_gpus)
             arbiter = ArbiterOptions(**options)
@@ -208,8 +212,14 @@ class Engine:
             text = self._learned.due()
         self._learned.write(text)
 
-    def release(self, seat: Seat) -> None:
-        """Take a place away; one that is gone is no error, even if its name has a new one. Its programs have ended."""
+    def release(self, seat: Seat, *, grace_s: float = 0.0, keep: bool = False) -> None:
+        """Take a place away; one that is gone is no error, even if its name has a new one.
+
+        Its programs have ended. What they left running is ended too, after `grace_s`; with `keep` only what is on the
+        GPU.
+        """
+        if not keep and self.seats.get(seat.name) is seat:
+            end_orphans([seat.folder.directory], grace_s=grace_s)
         with self._lock:
             if self._seats.get(seat.name) is not seat:
                 return
@@ -263,12 +273,14 @@ class Engine:
         for tenant in self._started:
             tenant.end()
         self._starter.shutdown()
-        for seat in self.seats.values():
-            self.release(seat)
+        seats = list(self.seats.values())
+        end_orphans([seat.folder.directory for seat in seats], grace_s=ORPHAN_GRACE_S)
+        self._process.stop()
+        for seat in seats:
+            self.release(seat, keep=True)
         for client in (self.arbiter, self._admin):
             with contextlib.suppress(Exception):
                 client.close()
-        self._process.stop()
         self._learned.write(self._learned.fresh())
         shutil.rmtree(self.runtime.tenants, ignore_errors=True)
         shutil.rmtree(self.runtime.emulated, ignore_errors=True)
@@ -305,15 +317,25 @@ class Engine:
         until_s = time.monotonic() + ARBITER_BACK_S
         while True:
             try:
+                if record.name in _tenants(self._admin.status()):  # it missed the end of who had the name before
+                    self._admin.remove_tenant(record.name, end=True)
                 return self._admin.add_tenant(record)
             except NoArbiter:
                 if time.monotonic() > until_s:
                     raise
                 time.sleep(0.05)
 
-    def _register_again(self) -> None:
-        """Tell a new arbiter who is here."""
-        with self._lock, ArbiterClient(self.runtime.root) as client:
-            for seat in self._seats.values():
-                with contextlib.suppress(ArbiterError, OSError):
-                    client.add_tenant(seat.record)
+    def _reconcile(self, status: Status) -> None:
+        """Make the arbiter's tenants those that are seated: it may be a new one, or have missed who came and went."""
+        if _tenants(status) == self.seats.keys():
+            return
+        with self._lock, contextlib.suppress(ArbiterError, OSError), ArbiterClient(self.runtime.root) as client:
+            known = _tenants(client.status())  # nobody comes or goes now
+            for name in known - self._seats.keys():
+                client.remove_tenant(name, end=True)
+            for name in self._seats.keys() - known:
+                client.add_tenant(self._seats[name].record)
+
+
+def _tenants(status: Status) -> set[TenantName]:
+    return {TenantName(tenant.name) for gpu in status.gpus for tenant in gpu.tenants}

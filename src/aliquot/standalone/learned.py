@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from aliquot.driver.files import read_plain, write_whole
-from aliquot.model.errors import in_words
 from aliquot.placement.learned import MOST_BYTES, BadMemory, pack, unpack
 from aliquot.placement.policy import Policy
 
@@ -88,4 +87,4 @@ class Learned:
 
 
 def _reason(error: Exception) -> str:
-    return in_words(error).removeprefix(f"{error.filename}: ") if isinstance(error, OSError) else str(error)
+    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)

@@ -70,7 +70,8 @@ class RuntimeDir:
         if self.root.stat().st_uid != os.geteuid():
             raise RuntimeDirError(f"{self.root} belongs to another user; set ALIQUOT_RUNTIME_DIR to a folder of yours")
         self.root.chmod(0o700)
-        for file in (self.lock, self.engine_log, self.root / "arbiter.lock", self.root / "journal"):
+        of_arbiter = (self.root / name for name in ("arbiter.lock", "journal", "tenants.json"))
+        for file in (self.lock, self.engine_log, *of_arbiter):
             if file.exists() and not file.is_file():
                 raise RuntimeDirError(f"{file} is no plain file; remove it, or set ALIQUOT_RUNTIME_DIR")
         for folder in (self.emulated, self.tenants, self.logs):

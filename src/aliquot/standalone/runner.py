@@ -6,7 +6,9 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -42,8 +44,19 @@ def original_environment() -> dict[str, str]:
     return env
 
 
-def run_command(lease: Lease, argv: Sequence[str], env: Mapping[str, str], *, mode: Mode, verbose: bool = False) -> int:
-    """Run a command in a place and return the exit status for our own end: its code, or 128 + its signal."""
+def run_command(
+    lease: Lease,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    mode: Mode,
+    engine_gone: Callable[[], None],
+    verbose: bool = False,
+) -> int:
+    """Run a command in a place and return the exit status for our own end: its code, or 128 + its signal.
+
+    `engine_gone` returns when the engine is gone, and the place with it: then the command is told to end.
+    """
     conf = TenantConf(lease.name, Path(lease.socket), Path(lease.libcuda), Path(lease.libnvml))
     folder = TenantFolder(Path(lease.directory), conf, bare=lease.enforce == "never")
     environment = dict(env) | {"CUDA_VISIBLE_DEVICES": lease.visible_devices}
@@ -55,10 +68,20 @@ def run_command(lease: Lease, argv: Sequence[str], env: Mapping[str, str], *, mo
         )  # fmt: skip
         # Descriptors that were handed to us on purpose are for the command.
         process = subprocess.Popen(ready.argv, env=ready.env, close_fds=False)
+        threading.Thread(target=_end_with_engine, args=(process, engine_gone), daemon=True).start()
         status = _attend(process)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return 128 - status if status < 0 else status
+
+
+def _end_with_engine(process: subprocess.Popen[bytes], engine_gone: Callable[[], None]) -> None:
+    """The next engine gives the place to others, so what runs in it must have ended by then."""
+    engine_gone()
+    if process.poll() is None:
+        sys.stderr.write("aliquot: the engine has ended, and this run's place with it; the command was sent SIGTERM\n")
+        sys.stderr.flush()
+        process.terminate()
 
 
 def _attend(process: subprocess.Popen[bytes]) -> int:

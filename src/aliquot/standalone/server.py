@@ -15,10 +15,10 @@ import msgspec
 
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import tenant_name
-from aliquot.standalone.engine import Engine, Seat
+from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, Seat
 from aliquot.standalone.explaining import explanations, gpu_facts, gpu_request
 from aliquot.standalone.pods import Pods
-from aliquot.standalone.wire import Call, EngineFacts, Lease, Reply
+from aliquot.standalone.wire import COMMAND_ENDED, Call, EngineFacts, Lease, Reply
 
 LINE_BYTES: Final = 4 << 20
 OUT_OF_DESCRIPTORS_S: Final = 0.1
@@ -131,6 +131,7 @@ class EngineServer:
             name = tenant_name(call.name)
             assert call.ask is not None
             seat = self._engine.admit(name, gpu_request(call.ask), cpu_bind=call.ask.cpu_bind)
+            ended = False
             try:
                 conf = seat.folder.conf
                 place = Lease(
@@ -138,9 +139,10 @@ class EngineServer:
                     seat.visible_devices, seat.enforce,
                 )  # fmt: skip
                 _send(connection, Reply(lease=place))
-                _wait_for_end(connection)
+                ended = _wait_for_end(connection)
             finally:
-                self._engine.release(seat)
+                # A shell's background job outlives its shell; what outlives a run that was killed is an orphan.
+                self._engine.release(seat, grace_s=ORPHAN_GRACE_S, keep=ended)
         finally:
             with self._lock:
                 self._leases -= 1
@@ -163,10 +165,13 @@ def _send(connection: socket.socket, reply: Reply) -> None:
     connection.sendall(msgspec.json.encode(reply) + b"\n")
 
 
-def _wait_for_end(connection: socket.socket) -> None:
+def _wait_for_end(connection: socket.socket) -> bool:
+    """Until the run hangs up; whether it said before that its command has ended."""
+    said = b""
     with contextlib.suppress(OSError):
-        while connection.recv(4096):
-            pass
+        while data := connection.recv(4096):
+            said = data
+    return said.endswith(COMMAND_ENDED)
 
 
 def _hung_up(connection: socket.socket) -> bool:

@@ -24,9 +24,10 @@ def start_program(
     death_signal: int = 0,
     output: IO[bytes] | int | None = None,
     new_session: bool = False,
+    container: str = "",
 ) -> subprocess.Popen[bytes]:
     """Start a command from a tenant's folder; `output` takes both of its streams."""
-    ready = launch(folder, argv, env, mode=mode, cwd=cwd, death_signal=death_signal)
+    ready = launch(folder, argv, env, mode=mode, cwd=cwd, death_signal=death_signal, container=container)
     errors = None if output is None else subprocess.STDOUT
     stdin = None if output is None else subprocess.DEVNULL
     # The child becomes the program by exec, so its process id is the program's. Its environment travels in the file.

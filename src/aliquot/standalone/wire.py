@@ -1,18 +1,21 @@
 """What the command line and an engine say to each other: JSON lines on a socket that only its owner may open.
 
 One connection, one call. The call `lease` keeps its connection: a place lasts as long as the connection of whoever
-holds it, so a runner that dies in whatever way leaves nothing behind.
+holds it, so a runner that dies in whatever way leaves nothing behind. A runner whose command has ended says so before
+it hangs up.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from aliquot.driver.discovery import Gpu
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import Enforce
+
+COMMAND_ENDED: Final = b"ended\n"
 
 
 class Ask(msgspec.Struct, omit_defaults=True):

@@ -52,9 +52,8 @@ class Aliquot:
     def start(self, *words: str, **options) -> subprocess.Popen[str]:
         """Start it and go on."""
         command = [sys.executable, "-m", "aliquot.cli", *words]
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **({"env": self.env} | options)
-        )
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, text=True, **({"env": self.env} | streams | options))
 
     def __call__(self, *words: str, **options) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""

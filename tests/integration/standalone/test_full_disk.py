@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -26,6 +27,11 @@ class Disk:
         self.folder = folder
         self._ballast = folder / "ballast"
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it is filled now."""
+        return self._ballast.exists()
+
     def fill(self) -> None:
         """Take what is left, to the last byte."""
         with self._ballast.open("wb", buffering=0) as file:
@@ -40,14 +46,22 @@ class Disk:
         self._ballast.unlink()
 
 
+@contextlib.contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Disk]:
+    """A file system of that size."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", folder], check=True)
+    try:
+        yield Disk(folder)
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     """A file system of 16 MiB."""
-    folder = tmp_path / "d"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", folder], check=True)
-    yield Disk(folder)
-    subprocess.run(["umount", "-l", folder], check=True)
+    with mounted(tmp_path / "d", "16m") as disk:
+        yield disk
 
 
 @pytest.fixture
@@ -130,3 +144,12 @@ def test_an_engine_without_room_on_the_disk_does_not_start(disk: Disk):
     answer = Aliquot(disk.folder)("up", "--emulate", "v100", "--no-web")
     assert (1, 1) == (answer.returncode, answer.stderr.count("\n")), answer.stderr
     assert FULL in answer.stderr
+
+
+@pytest.mark.parametrize("size", ["256k", "512k", "700k"])
+def test_a_disk_that_is_too_small_is_named(tmp_path: Path, size: str):
+    """Whichever file does not fit, the sentence says that the disk is full and names a file or folder on it."""
+    with mounted(tmp_path / "d", size) as disk:
+        answer = Aliquot(disk.folder)("up", "--emulate", "v100", "--no-web")
+    assert (1, 1) == (answer.returncode, answer.stderr.count("\n")), answer.stderr
+    assert str(disk.folder) in answer.stderr and FULL in answer.stderr

@@ -372,7 +372,8 @@ def test_a_program_left_behind_by_a_run_ends_with_it(up: Cluster, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["engine.log", "engine.lock", "arbiter.lock", "journal", "emulated", "tenants", "logs"]
+    "name",
+    ["engine.log", "engine.lock", "arbiter.lock", "journal", "tenants.json", "emulated", "tenants", "logs"],
 )
 def test_an_engine_says_what_stands_in_its_way(aliquot_cli: Aliquot, name: str):
     """A pipe under the name of a file or folder of the engine is named in one sentence, and nothing waits for it."""
@@ -388,3 +389,27 @@ def test_a_gpu_that_is_not_there_is_refused(aliquot_cli: Aliquot):
     answer = aliquot_cli("up", "--emulate", "v100x2", "--no-web", "--only-gpus", "0,7")
     assert (2, 1) == (answer.returncode, answer.stderr.count("\n"))
     assert '--only-gpus 0,7: there is no GPU "7"; there are 0 (' in answer.stderr
+
+
+@pytest.mark.parametrize("option", ["--only-gpus", "--not-gpus"])
+@pytest.mark.parametrize("names", ["", " , "])
+def test_an_empty_list_of_gpus_is_refused(aliquot_cli: Aliquot, option: str, names: str):
+    """A list that names no GPU, as an empty variable of a script makes it, is refused with the option's name."""
+    answer = aliquot_cli("up", "--emulate", "v100x2", "--no-web", option, names)
+    assert (2, 1) == (answer.returncode, answer.stderr.count("\n"))
+    assert f'{option} "{names}" names no GPU' in answer.stderr
+
+
+def test_an_arbiter_that_missed_who_left_takes_the_next_of_that_name(up: Cluster):
+    """A tenant that left while the arbiter was stopped is gone from it when it goes on, and its name is free."""
+    up.apply(sharepod("a", "sleep 60", request=0.3))
+    (arbiter,) = eventually_one(up.command)
+    os.kill(arbiter, signal.SIGSTOP)
+    deleting = up.command.start("delete", "a")
+    time.sleep(2)
+    os.kill(arbiter, signal.SIGCONT)
+    deleting.communicate()
+    up.apply(sharepod("a", "sleep 60", request=0.5))
+
+    assert "Running" == up.pod("a")["phase"]
+    eventually(lambda: "0.50" in up.command("top").stdout, "the arbiter knows the new one")

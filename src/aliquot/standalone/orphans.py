@@ -1,0 +1,102 @@
+"""Processes that outlive the program of their tenant: found by the tenant's files that are mounted in them, and ended.
+
+A program starts in a mount namespace of its own, in which the loader's cache is a file of its tenant's folder (see
+`driver.enter`). Its children are in that namespace too, whatever session they make, whatever signal they ignore and
+whoever their parent is by now. So an engine can tell whose a process is, also when the engine that started it was
+killed. Where the kernel refuses such a namespace, the environment that a process was started with names the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from aliquot.driver.injection import caches
+from aliquot.driver.mounts import SYSTEM_CACHE
+
+END_TIMEOUT_S: Final = 5.0
+_POLL_S: Final = 0.01
+
+
+def end_orphans(folders: Iterable[Path], *, container: str | None = None, grace_s: float = 0.0) -> list[int]:
+    """End every process of the tenants with these folders, or of one container of theirs; returns those left.
+
+    They have `grace_s` to end by SIGTERM, then SIGKILL comes. A process that the kernel does not let go, as one that
+    waits for a disk, is given up after `END_TIMEOUT_S`.
+    """
+    belongs = _membership(list(folders), container)
+    began_s = time.monotonic()
+    asked: set[int] = set()
+    while left := _processes(belongs):
+        passed_s = time.monotonic() - began_s
+        if passed_s > grace_s + END_TIMEOUT_S:
+            break
+        for pid in left:
+            if passed_s >= grace_s:
+                _signal(pid, signal.SIGKILL, belongs)
+            elif pid not in asked:
+                _signal(pid, signal.SIGTERM, belongs)
+        asked |= set(left)
+        time.sleep(_POLL_S)
+    return left
+
+
+def processes_of(folder: Path) -> list[int]:
+    """The processes of the tenant with this folder."""
+    return _processes(_membership([folder], None))
+
+
+def _processes(belongs: Callable[[int], bool]) -> list[int]:
+    pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208 (for each process there is)
+    return [pid for pid in pids if pid != os.getpid() and belongs(pid)]
+
+
+def _membership(folders: list[Path], container: str | None) -> Callable[[int], bool]:
+    """Whether a process is one of these tenants', or of one container of theirs."""
+    marks: set[tuple[int, int]] = set()
+    for file in (file for folder in folders for file in caches(folder, container)):
+        with contextlib.suppress(OSError):
+            status = file.stat()
+            marks.add((status.st_dev, status.st_ino))
+    bare = [folder for folder in folders if _without_namespace(folder)] if container is None else []
+    words = [os.fsencode(folder / "lib") + end for folder in bare for end in (b":", b"\0", b"/")]
+    return lambda pid: (bool(marks) and _cache_of(pid) in marks) or (bool(words) and _was_given(pid, words))
+
+
+def _without_namespace(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return (folder / "injection").read_text().startswith(("library-path", "preload"))
+    return False
+
+
+def _cache_of(pid: int) -> tuple[int, int]:
+    """Device and inode of the loader's cache that a process sees; zeros for one that is gone or another user's."""
+    try:
+        status = os.stat(f"/proc/{pid}/root{SYSTEM_CACHE}")  # noqa: PTH116 (for each process there is)
+    except OSError:
+        return (0, 0)
+    return (status.st_dev, status.st_ino)
+
+
+def _was_given(pid: int, words: list[bytes]) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return any(word in environment for word in words)
+
+
+def _signal(pid: int, number: int, belongs: Callable[[int], bool]) -> None:
+    """By a descriptor, since the process may have ended meanwhile and another have its number."""
+    with contextlib.suppress(OSError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            if belongs(pid):
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
