@@ -107,15 +107,16 @@ class Channel:
             raise ValueError(f"unknown request {request.op!r}; known: status, events, add_tenant, remove_tenant")
 
     def _add(self, record: TenantRecord) -> None:
-        """Add a tenant and have it written down, or neither."""
+        """Add a tenant and have it written down, or neither; one that is known is written down already."""
         server = self._owner.server
         is_new = record.name not in server.engine.tenants
         server.add_tenant(record)
+        if not is_new:
+            return
         try:
             self._owner.changed()
         except OSError:
-            if is_new:
-                server.remove_tenant(record.name)
+            server.remove_tenant(record.name)
             raise
 
     def _follow(self, event: Event) -> None:

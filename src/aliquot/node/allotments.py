@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from aliquot.node.checkpoint import Allotment, Content, write_checkpoint
+from aliquot.node.checkpoint import Allotment, CheckpointError, Content, write_checkpoint
 from aliquot.node.identity import Claim
 
 NAME_BYTES = 8
@@ -34,12 +35,13 @@ class Allotments:
         return self._by_name.get(name)
 
     async def start_with(self, allotments: Sequence[Allotment]) -> None:
-        """Replace everything, as recovery found it.
+        """Replace everything, as recovery found it; what cannot be written now is in `failure`, and known all the same.
 
-        Raises:
-            CheckpointError: it could not be written.
+        Containers hold these already, so an agent that started on a full disk looks after them and gives nothing new.
         """
-        await self._change(lambda: {allotment.name: allotment for allotment in allotments})
+        self._by_name = {allotment.name: allotment for allotment in allotments}
+        with contextlib.suppress(CheckpointError):
+            await self.write()
 
     async def give(self, ids: Sequence[str]) -> str:
         """A name that was never given before, for these ids.

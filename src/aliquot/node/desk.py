@@ -22,8 +22,8 @@ from aliquot.kube.quantities import parse_count
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
-from aliquot.node.cdi import Edits, qualified, write_spec
-from aliquot.node.checkpoint import PodKey
+from aliquot.node.cdi import CdiError, Edits, qualified, write_spec
+from aliquot.node.checkpoint import CheckpointError, PodKey
 from aliquot.node.devices import DeviceId, device_ids, preferred
 from aliquot.node.identity import Claim, UnknownOwner, identify
 from aliquot.node.kubelet import PodResources, noted
@@ -98,7 +98,7 @@ class ShareDesk:
                 for claim in await self._claims(frozenset(ids)):
                     await self._prepare(claim, ids)
                 return
-            except (UnknownOwner, NotYet, KubeError, OSError) as error:
+            except (UnknownOwner, NotYet, CdiError, CheckpointError, KubeError, OSError) as error:
                 if loop.time() > until_s:
                     _LOG.warning("not-started", ids=len(ids), why=str(error))
                     raise Refused(str(error)) from None
@@ -118,7 +118,7 @@ class ShareDesk:
         """Everything for one container; told as it ends.
 
         Raises:
-            NotYet, KubeError: it may come right by waiting.
+            NotYet, CdiError, CheckpointError, KubeError: it may come right by waiting.
             Refused: it will not.
         """
         try:
@@ -126,7 +126,7 @@ class ShareDesk:
             env = self._environment(claim, plan)
             seat = await asyncio.to_thread(self._seat, claim, plan, env)
             await self.allotments.settle(claim, ids, text, seat.driver, env)
-        except NotYet as error:
+        except (NotYet, CdiError, CheckpointError) as error:
             await self._on_outcome(claim.owner, claim.container, "waits", str(error))
             raise
         except (NoSeat, BadPlan) as error:

@@ -48,11 +48,7 @@ class Recovering:
         self._cdi = Path(settings.cdi_dir)
 
     async def run(self) -> str:
-        """Everybody has again what they had; what was done, in a few words.
-
-        Raises:
-            CheckpointError: what is gone on with could not be written.
-        """
+        """Everybody has again what they had; what was done, in a few words."""
         content, trouble = await asyncio.to_thread(read_checkpoint, self._settings.checkpoint)
         if trouble:
             await self._events.about_node("CheckpointLost", trouble)

@@ -272,7 +272,9 @@ class Seating:
                     client.add_tenant(record)
                 except ArbiterError:
                     # The name may be that of an earlier pod of the same name, whose end nobody told.
-                    if any(seat.record.name == record.name and seat.record != record for seat in self.seats.values()):
+                    known = {tenant.name for gpu in client.status().gpus for tenant in gpu.tenants}
+                    others = (seat.record for seat in self.seats.values() if seat.record != record)
+                    if record.name not in known or record.name in {other.name for other in others}:
                         raise
                     client.remove_tenant(record.name)
                     client.add_tenant(record)

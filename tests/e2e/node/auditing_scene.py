@@ -44,7 +44,7 @@ def create(
 ) -> None:
     """A pod of one container with folders of the node mounted; without a slice it asks for no GPU."""
     container: dict[str, Any] = scene._container("main", piece.request_milli // 10 if piece else 1, list(command))
-    volumes = node_scene._volumes()
+    volumes = node_scene.volumes()
     for number, (inside, host) in enumerate((mounts or {}).items()):
         volumes.append({"name": f"more-{number}", "hostPath": {"path": host}})
         container["volumeMounts"].append({"name": f"more-{number}", "mountPath": inside})

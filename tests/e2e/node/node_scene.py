@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster.gpu_node import GpuNode
+from cluster.gpu_node import STATE, GpuNode
 from cluster.images import PYTHON
 from cluster.kubelet_node import KubeletNode
 from cluster.parts import until
@@ -70,7 +70,7 @@ class Scene(GpuNode):
             "metadata": {"name": name},
             "spec": {
                 "schedulerName": "nobody", "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
-                "containers": containers, "initContainers": inits, "volumes": _volumes(), **spec,
+                "containers": containers, "initContainers": inits, "volumes": volumes(), **spec,
             },
         }  # fmt: skip
         if replicas:
@@ -151,6 +151,20 @@ class Scene(GpuNode):
         self.plane.api.delete(f"{path}/{name}")
         until(lambda: name not in [i["metadata"]["name"] for i in self.plane.api.get(path)["items"]], f"no {name}")
 
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """The agent's state on a disk without room; what the agent wrote there stays when the disk is gone."""
+
+        def shell(script: str) -> None:
+            self.plane.rooms.run(["/bin/sh", "-ec", f"state={STATE}; small=/run/small; {script}"])
+
+        shell("mkdir $small; mount -t tmpfs -o size=64m none $small; cp -a $state/. $small; mount --move $small $state")
+        shell("cat /dev/zero > $state/ballast 2> /dev/null || true")
+        try:
+            yield
+        finally:
+            shell("rm $state/ballast; cp -a $state/. $small; umount -l $state; cp -a $small/. $state; rm -r $small")
+
     def clear(self) -> None:
         """Ends everything a test made: parts run, pods are gone, and so is what they had."""
         for part in (self.plane["containerd"], self.plane["kubelet"], self.arbiter, self.agent):
@@ -181,7 +195,8 @@ def _given(value: Slice | Sequence[Slice] | ContainerPlan) -> ContainerPlan:
     return ContainerPlan((value,) if isinstance(value, Slice) else tuple(value))
 
 
-def _volumes() -> list[dict[str, Any]]:
+def volumes() -> list[dict[str, Any]]:
+    """The probe and the packages of this interpreter."""
     site = sysconfig.get_path("purelib")
     return [{"name": "probe", "hostPath": {"path": str(HERE)}}, {"name": "site", "hostPath": {"path": site}}]
 

@@ -96,19 +96,34 @@ def test_a_full_disk_stops_new_shares_and_nothing_else(scene: Scene):
     what runs goes on."""
     scene.create("runs", {"main": scene.slice(0, 300)})
     scene.told("runs")
-    rooms = scene.plane.rooms
-    rooms.run(["/bin/mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", "/var/lib/aliquot"])
-    try:
-        rooms.run(["/bin/sh", "-c", "head -c 4096 /dev/zero > /var/lib/aliquot/full; true"])
+    with scene.full_disk():
         scene.create("late", {"main": scene.slice(0, 300)})
         until(lambda: scene.phase("late") == "Failed", "kubelet's refusal")
         until(lambda: scene.allocatable()[0] == "0" and scene.allocatable()[1] in ("", "0"), "both withdrawn")
         assert computes(scene, "runs")
-    finally:
-        rooms.run(["/bin/umount", "/var/lib/aliquot"])
     until(scene.fit, "a fit agent")
     scene.create("next", {"main": scene.slice(0, 300)})
     assert [scene.gpus[0]] == scene.told("next")["uuids"]
+
+
+def test_an_agent_that_starts_on_a_full_disk_goes_on(scene: Scene):
+    """An agent killed and started on a full disk looks after what runs, says once why it gives nothing new, and gives
+    again when there is room; `doctor --node` names the disk."""
+    scene.create("runs", {"main": scene.slice(0, 300)})
+    scene.told("runs")
+    with scene.full_disk():
+        scene.agent.kill()
+        scene.agent.launch()
+        until(lambda: " ready " in scene.agent.log.read_text().rpartition("part=driver")[2], "a ready agent")
+        until(lambda: scene.allocatable() == ("0", "0"), "both withdrawn")
+        assert computes(scene, "runs") and scene.agent.running
+        said = scene.agent.log.read_text().rpartition("part=driver")[2]
+        assert 1 == said.count("unfit") and "No space left on device" in said
+        assert {f"{scene.namespace}/runs/main"} == scene.tenants()
+    until(scene.fit, "a fit agent")
+    scene.create("next", {"main": scene.slice(0, 300)})
+    assert [scene.gpus[0]] == scene.told("next")["uuids"]
+    assert computes(scene, "runs")
 
 
 def test_pods_that_are_deleted_leave_nothing(scene: Scene):

@@ -166,6 +166,22 @@ def test_what_does_not_fit_is_not_started(room: Room):
     assert {"ns/b/main"} == set(room.tenants())
 
 
+def test_a_start_waits_while_its_files_cannot_be_written(room: Room):
+    """Where CDI files cannot be written the container waits, its pod is told why, and it starts when they can be."""
+    room.pod("a", 0, 300, 1024)
+    room.admit("a", 30)
+    in_the_way = room.folder / "cdi"
+    in_the_way.touch()
+
+    with pytest.raises(StartError, match="could not be written"):
+        room.start("a")
+    assert "waits" == room.told[-1][2] and "is cdi-dir right?" in room.told[-1][3]
+
+    in_the_way.unlink()
+    room.start("a")
+    assert "seated" == room.told[-1][2]
+
+
 def test_a_pod_nobody_planned_is_refused_at_once(room: Room):
     """Without a plan there is nothing to wait for."""
     room.pod("a", 0, 300, 1024)

@@ -9,8 +9,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from rights import rooms
+
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, TenantRecord
 
 from .conftest import Aliquot, Cluster, engine_of, eventually, sharepod
 
@@ -131,6 +134,18 @@ def test_an_arbiter_that_dies_on_a_full_disk_comes_back(up: Cluster, disk: Disk)
     disk.free()
     eventually(lambda: "default/early" in up.command("top", "--once").stdout, "the arbiter knows its tenants")
     assert early == running(up, "early")
+
+
+def test_a_tenant_that_the_arbiter_knows_can_be_introduced_again_on_a_full_disk(up: Cluster, disk: Disk):
+    """Telling the arbiter again of a tenant writes nothing, so an agent that does so on a full disk loses none."""
+    disk.fill()
+    (record,) = msgspec.json.decode((disk.folder / "tenants.json").read_bytes(), type=list[TenantRecord])
+    with ArbiterClient(disk.folder) as client:
+        client.add_tenant(record)
+        assert ["default/early"] == [tenant.name for gpu in client.status().gpus for tenant in gpu.tenants]
+        other = msgspec.structs.replace(record, name="other", socket=str(disk.folder / "other"))
+        with pytest.raises(ArbiterError, match=FULL):
+            client.add_tenant(other)
 
 
 def _arbiters(runtime: Path) -> list[int]:

@@ -122,12 +122,13 @@ class DriverVolume:
         """Make a generation the current one.
 
         Raises:
-            OSError: the link could not be made anew; the current one stays.
+            OSError: the link has to be made anew and could not be; the current one stays.
         """
-        fresh = self._folder / f"{_MAKING}{CURRENT}"
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(generation.name)
-        fresh.replace(self.link)
+        if not (self.link.is_symlink() and self.link.readlink() == Path(generation.name)):
+            fresh = self._folder / f"{_MAKING}{CURRENT}"
+            fresh.unlink(missing_ok=True)
+            fresh.symlink_to(generation.name)
+            fresh.replace(self.link)
         self.current = generation
 
     def generation(self, name: str) -> Generation | None:
