@@ -46,11 +46,6 @@ def end_orphans(folders: Iterable[Path], *, container: str | None = None, grace_
     return left
 
 
-def processes_of(folder: Path) -> list[int]:
-    """The processes of the tenant with this folder."""
-    return _processes(_membership([folder], None))
-
-
 def _processes(belongs: Callable[[int], bool]) -> list[int]:
     pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208 (for each process there is)
     return [pid for pid in pids if pid != os.getpid() and belongs(pid)]
