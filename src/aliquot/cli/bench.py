@@ -91,6 +91,24 @@ def shares(emulate: str | None, output: str, seconds: float, names: tuple[str, .
 
 @bench.command()
 @_emulate
+@click.option("--mix", "names", multiple=True, help="Only these mixes; `aliquot sim turns --list` says what they are.")
+@click.option("--turns", "way", type=click.Choice(["fluid", "kubeshare", "gemini"]), default="fluid", show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What the programs draw from.")
+@click.option("--seconds", type=click.FloatRange(16), default=40.0, show_default=True, help="Time of each mix.")
+def turns(emulate: str | None, output: str, names: tuple[str, ...], way: str, seed: int, seconds: float) -> None:
+    """How far programs that work, rest, wake and misbehave are from a fluid, and whether the promise is kept."""
+    from aliquot.bench.turns import DEFAULT, MIXES, table
+    from aliquot.bench.turns import turns as measure
+
+    for name in names:
+        if name not in MIXES:
+            raise click.BadParameter(f"no mix {name!r}; there are {', '.join(MIXES)}", param_hint="--mix")
+    figures = measure(emulate, names or DEFAULT, seed=seed, seconds=seconds, way=way)
+    click.echo(json.dumps(figures) if output == "json" else table(figures))
+
+
+@bench.command()
+@_emulate
 @click.option("--seconds", type=float, default=8.0, show_default=True, help="Time per rate.")
 @click.option("--quota-ms", type=click.IntRange(1), multiple=True, help="Only these quotas. [default: 30 60 100 160]")
 @click.option(

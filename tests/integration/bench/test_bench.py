@@ -105,3 +105,16 @@ def test_the_promise_of_figure_six(tmp_path):
     assert seen["max_error"] <= 0.02
     assert [4, True] == [len(seen["phases"]), seen["emulated"]]
     assert {"fig6.svg", "fig6.png"} == {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.timeout(120)
+def test_real_programs_are_held_against_the_fluid():
+    """Each tenant of a mix has what it got and what the fluid would have given, beside what the arbiter's books say."""
+    seen = figures("turns", "--mix", "irregular", "--seconds", "17")
+
+    (case,) = seen["cases"]
+    assert ["a", "b", "c"] == [tenant["name"] for tenant in case["tenants"]]
+    assert 0 <= case["error_p95"] <= case["error_worst"] < 0.5
+    assert 0.3 < case["used_of_fluid"] < 1.1
+    assert 0.9 <= case["arbiter"]["promise_a"] <= 1
+    assert [None, True, "fluid"] == [seen["wake"], seen["emulated"], seen["turns"]]
