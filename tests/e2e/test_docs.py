@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from cluster.ours import OurScheduler, OurWebhook, install_crds
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "integration" / "docs"))
 
-from docpages import Block, Step, blocks  # noqa: E402
+from docpages import Block, Step, blocks, sections  # noqa: E402
 from docplay import play  # noqa: E402
 from docroom import Room  # noqa: E402
 
@@ -54,16 +53,6 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     control_plane.remove_nodes(made)
 
 
-def part_of(page: str, heading: str, folder: Path) -> Path:
-    """One section of a page as a page of its own."""
-    text = (ROOT / page).read_text()
-    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found, f"{page} has no section {heading}"
-    alone = folder / Path(page).name
-    alone.write_text(found[0])
-    return alone
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_cluster_users_page_does_what_it_says(plane: ControlPlane):
@@ -79,7 +68,8 @@ def test_the_cluster_users_page_does_what_it_says(plane: ControlPlane):
 @pytest.mark.timeout(300)
 def test_the_administrators_quota_is_kept(plane: ControlPlane, tmp_path: Path):
     """The namespace, its quota and what is left of it, as the page shows them."""
-    path = part_of("docs/quickstart-administrator.md", "Give teams their part", tmp_path)
+    path = tmp_path / "page.md"
+    path.write_text(sections(ROOT / "docs" / "quickstart-administrator.md")["Give teams their part"])
     counts: Counter[str] = Counter()
     play(path, ClusterRoom(plane, counts), {})
 

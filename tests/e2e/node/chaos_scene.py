@@ -15,7 +15,7 @@ from typing import Any
 from cluster.api import ApiError
 from cluster.gpu_node import RUNTIME, STATE
 from cluster.images import PYTHON
-from cluster.parts import Part
+from cluster.parts import Part, until
 from cluster.whole import Whole
 from node_scene import volumes
 from operating import ALIQUOT, sharepod, vgpus
@@ -71,6 +71,13 @@ class Chaos:
         template = {"containers": [probe()], "volumes": volumes()}
         made = [sharepod(name, "0.4", memory="2Gi", gpuID="team", template=template) for name in NAMED]
         self.plane.api.create(f"{ALIQUOT}/namespaces/{self.namespace}/sharepods", *made)
+
+    def remove(self) -> None:
+        """Nothing is to run any more; returns when no trace of it is left."""
+        self.plane.api.call("DELETE", f"/apis/apps/v1/namespaces/{self.namespace}/replicasets")
+        self.plane.api.call("DELETE", f"{ALIQUOT}/namespaces/{self.namespace}/sharepods")
+        until(lambda: not pods_of(self.plane, self.namespace), "the end of the pods", 60)
+        until(self.nothing_left, "no trace of the pods", 60)
 
     # -- faults ------------------------------------------------------------------------------------------------------
 

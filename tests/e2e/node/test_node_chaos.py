@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from chaos_scene import DISKS, Chaos
 from cluster.kubelet_node import KubeletNode
-from cluster.parts import until
 from cluster.whole import whole
 
 SHORT, LONG = 6, 100
@@ -32,15 +31,15 @@ def chaos(kubelet_node: KubeletNode) -> Iterator[Chaos]:
     plane.make_namespace("chaos")
     with whole(kubelet_node, "v100x2") as cluster:
         made = Chaos(cluster, "chaos")
-        made.create()
-        made.settle()
-        yield made
-        for part in made.parts.values():
-            part.start()
-        plane.remove_namespace("chaos")
-        until(made.nothing_left, "no trace of the pods", 90)
-        for disk in DISKS:
-            rooms.run(["/bin/umount", "-l", disk])
+        try:
+            made.create()
+            made.settle()
+            yield made
+            made.remove()
+            plane.remove_namespace("chaos")
+        finally:
+            for disk in DISKS:
+                rooms.run(["/bin/umount", "-l", disk])
 
 
 def endure(chaos: Chaos, count: int) -> None:

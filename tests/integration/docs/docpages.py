@@ -79,6 +79,12 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
 
+def sections(path: Path) -> dict[str, str]:
+    """The text of each section of a page by its heading."""
+    found = re.split(r"^## (.+)\n", path.read_text(), flags=re.MULTILINE)
+    return dict(zip(found[1::2], found[2::2], strict=True))
+
+
 def blocks(path: Path) -> list[Block]:
     """Every fence of a page, in order.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from docpages import blocks, name_of, pages
+from docpages import ROOT, blocks, name_of, pages, sections
 from docplay import play
 from docroom import Room
 
@@ -18,6 +18,14 @@ SLOW = [
     for page in PAGES
     if "reference" not in page.parts and any(b.takes_long(s) for b in blocks(page) for s in b.steps if not b.not_run)
 ]
+
+ALONE = [
+    (start, heading)
+    for start in ("quickstart-one-machine", "quickstart-planner")
+    for heading, text in sections(ROOT / "docs" / f"{start}.md").items()
+    if "```console" in text
+]
+"""Quick starts whose sections begin anew: a reader may come to any of them first."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,6 +43,17 @@ def native() -> None:
 def test_a_page_does_what_it_says(path: Path, counts: Counter[str], not_run: dict[str, str]):
     """What a page tells to type, save and run works in its order, or a reason for not running it stands above it."""
     play(path, Room(counts, only_read="reference" in path.parts), not_run)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("start", "heading"), ALONE, ids=lambda word: word.replace(" ", "-"))
+def test_a_section_of_a_quick_start_works_from_a_fresh_state(
+    tmp_path: Path, start: str, heading: str, counts: Counter[str], not_run: dict[str, str]
+):
+    """A section prints what it says also where none of those before it was typed."""
+    alone = tmp_path / f"{start}.md"
+    alone.write_text(sections(ROOT / "docs" / f"{start}.md")[heading])
+    play(alone, Room(counts), not_run)
 
 
 @pytest.mark.slow

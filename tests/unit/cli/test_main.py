@@ -12,6 +12,8 @@ import pytest
 
 from aliquot.cli.main import COMMANDS
 from aliquot.cli.top import BAR_CELLS, bar
+from aliquot.driver.emulation import PROFILES
+from aliquot.model import extras
 from aliquot.model.extras import EXTRAS, installed
 
 ENGINE_FREE_COMMANDS = [name for name in COMMANDS if name != "arbiter"]
@@ -170,3 +172,14 @@ def test_without_gpu_and_emulation_the_emulation_is_offered(tmp_path):
 def test_a_bar_is_always_as_wide(usage, limit):
     """The usage bar keeps its width while it refreshes."""
     assert len(bar(usage, limit)) == BAR_CELLS
+
+
+def test_a_suggested_gpu_runs_programs_of_todays_cuda():
+    """Wherever a message offers an emulated GPU for a run, that GPU has what CUDA 13 asks for at least: 7.5."""
+    sources = Path(extras.__file__).parents[1].rglob("*.py")
+    offer = re.compile(r"--emulate ([a-z0-9-]+?)(?:x[0-9]+)?\b")
+    lines = (line for path in sources for line in path.read_text().splitlines() if "topo" not in line)
+    offered = {PROFILES[word] for line in lines for word in offer.findall(line) if word in PROFILES}
+
+    assert PROFILES["h100"] in offered
+    assert [] == [p.name for p in offered if tuple(map(int, p.compute_capability.split("."))) < (7, 5)]
