@@ -9,10 +9,11 @@ from pathlib import Path
 NEWEST = (2, 17)
 WANTED = re.compile(rb"GLIBC_(\d+)\.(\d+)")
 HOOK = tuple(f"aliquot/native/libaliquot{part}.so" for part in ("", "_cuda", "_nvml"))
+HANDOVER = "aliquot/native/libaliquot_handover.so"
 KERNELS = "aliquot/native/libaliquot_kernels.so"
 EMULATOR = ("aliquot/native/emulator/libcuda.so.1", "aliquot/native/emulator/libnvidia-ml.so.1")
 # ELF's e_machine, and the parts that exist for it: hook and emulated driver are written for x86-64.
-ARCHITECTURES = {"x86_64": (62, (*HOOK, KERNELS, *EMULATOR)), "aarch64": (183, (KERNELS,))}
+ARCHITECTURES = {"x86_64": (62, (*HOOK, HANDOVER, KERNELS, *EMULATOR)), "aarch64": (183, (KERNELS,))}
 
 
 def needed(library: bytes) -> tuple[int, int]:

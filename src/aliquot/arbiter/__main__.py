@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from aliquot.driver.native import HANDOVER, NativePartMissing, native_part
 from aliquot.model.errors import in_words
 from aliquot.tokens import MS, Handover, TokenConfig, Turns
 
@@ -34,6 +35,12 @@ from .settings import Settings
 @click.option("--fail-policy", type=click.Choice(["pace", "open", "closed"]), default="pace", show_default=True)
 @click.option("--drain-timeout-ms", type=click.IntRange(10), default=30_000, show_default=True)
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Prometheus on 127.0.0.1; 0 is off.")
+@click.option(
+    "--native-handover/--no-native-handover",
+    default=True,
+    show_default=True,
+    help="Hand over by a native thread where who is next is certain beforehand.",
+)
 @click.option("--fresh", is_flag=True, help="Forget the tenants and debts of an earlier arbiter.")
 def main(
     runtime_dir: Path,
@@ -46,6 +53,7 @@ def main(
     fail_policy: str,
     drain_timeout_ms: int,
     metrics_port: int,
+    native_handover: bool,
     fresh: bool,
 ) -> None:
     """Arbitrate GPU time and memory between the tenants of this machine."""
@@ -65,9 +73,18 @@ def main(
         tokens=tokens,
         fail_policy=FailPolicy[fail_policy.upper()],
         libnvml=libnvml,
+        libhandover=_library() if native_handover else None,
         metrics_port=metrics_port,
     )
     _serve(settings, fresh=fresh)
+
+
+def _library() -> Path | None:
+    """The native loop for hand-overs; the arbiter does without where it was not built."""
+    try:
+        return native_part(HANDOVER)
+    except NativePartMissing:
+        return None
 
 
 def _serve(settings: Settings, *, fresh: bool) -> None:

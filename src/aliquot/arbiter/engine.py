@@ -132,6 +132,14 @@ class Engine:
             elif isinstance(action, Revoke):
                 self._revoke(tenant, now_ns)
 
+    def confirm(self, seat: Seat, epoch: int, now_ns: int) -> None:
+        """What the native loop has granted is what the policy has decided since; if not, it is taken back."""
+        if seat.valid and seat.epoch == epoch:
+            return
+        seat.epoch = epoch  # was seen, so it is not used again
+        seat.page.close_gate(epoch)
+        self._emit("handover-taken-back", now_ns, gpu=seat.gpu.uuid)
+
     def show_waiters(self) -> None:
         """Tell every holder how many others wait for its GPU."""
         waiting: dict[str, int] = {}
@@ -168,7 +176,10 @@ class Engine:
     def _grant(self, tenant: Tenant, action: Grant, now_ns: int) -> None:
         for seat in tenant.seats:  # the GPU waits for these stores, all else comes after them
             seat.first_epoch = seat.epoch = (seat.epoch + 1) & 0x3FFFFFFF
-            seat.page.grant(seat.epoch, now_ns, action.deadline_ns)
+            if seat.granted_epoch == seat.epoch:  # by the native loop, which knew the least that this deadline could be
+                seat.page.renew(action.deadline_ns)
+            else:
+                seat.page.grant(seat.epoch, now_ns, action.deadline_ns)
         waited = now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0
         tenant.wanted_at_ns = 0
         tenant.stopping = False

@@ -54,7 +54,8 @@ class GrantPage:
         self._u16 = self._bytes.cast("H")
         self._u32 = self._bytes.cast("I")
         self._u64 = self._bytes.cast("Q")
-        self._word_address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + _OFFSET["word"]
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self._word_address = self.address + _OFFSET["word"]
         self._u16[_OFFSET["version"] // 2] = ABI_VERSION
         self._u16[_OFFSET["header_size"] // 2] = HEADER_SIZE_BYTES
         self._u64[_OFFSET["boot_id"] // 8] = boot_id

@@ -82,6 +82,7 @@ class Seat:
     page: GrantPage
     epoch: int = 0
     first_epoch: int = 0
+    granted_epoch: int = 0  # of the last grant that the native loop has stored
     valid: bool = False
     draining: bool = False
     stopped: bool = False  # a process that has yet to answer was stopped when its answer was no longer waited for

@@ -2,6 +2,9 @@
 
 Epoll's own time-outs are whole milliseconds, so deadlines run on a timerfd. In one turn every ready connection may say
 a few messages; then the policy decides once, words are stored, and only after that anything slower happens.
+
+From the decision until the loop wakes again, a native thread may hand GPUs over by the plans it was given
+(`handover`). First of all after waking the loop takes the plans back and accounts for what was handed over.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from aliquot.tokens import token_policy
 from .abi import MESSAGE_SIZE_BYTES, MessageType, Refusal
 from .engine import Engine, shares_of
 from .events import EventRing
+from .handover import Done, native_loop, plans
 from .linux import Timer
 from .pages import GrantPage
 from .protocol import TURN_TAKING, Misbehaved, Protocol, answer
@@ -57,6 +61,8 @@ class Server:
         self._stopping = False
         self._next_round_ns = 0
         self._ran_ns = time.monotonic_ns()
+        self._native = native_loop(settings.libhandover, self.selector.fileno())
+        self._look_ns = 0  # when plans that are in force want a look
         self.selector.register(self._timer, selectors.EVENT_READ, self._timer.clear)
 
     def run(self) -> None:
@@ -67,10 +73,12 @@ class Server:
         self.turn()  # arms the timer: without it a stop that comes before the first message would not be seen
         while not self._stopping:
             ready = self.selector.select()
+            self._regain()
             self._notice_stall()
             for key, _ in ready:
                 key.data()
             self.turn()
+        self._regain()
 
     def _notice_stall(self) -> None:
         """After a stop of seconds charge nobody for it: the tenants went on by the fail policy meanwhile."""
@@ -87,13 +95,40 @@ class Server:
     def turn(self) -> None:
         """Let the policy decide, then do what is due less urgently, then arm the timer."""
         now = time.monotonic_ns()
-        self.engine.tick(now)
+        self._decide(now)
         self.engine.show_waiters()
         if now >= self._next_round_ns:
+            self._regain()
             self._next_round_ns = now + self.settings.housekeeping_ns
-            self._round(now)
+            self._round(time.monotonic_ns())
+            self._decide(time.monotonic_ns())
         wake = self.engine.policy.next_wake_ns()
-        self._timer.arm(self._next_round_ns if wake is None else min(wake, self._next_round_ns))
+        until = min(self._next_round_ns, self._look_ns)
+        self._timer.arm(until if wake is None else min(wake, until))
+
+    def _decide(self, now_ns: int) -> None:
+        """Let the policy decide; from here on the native loop may hand over by what is certain beforehand."""
+        self.engine.tick(now_ns)
+        self._look_ns = self._next_round_ns
+        if self._native is not None:
+            for plan in plans(self.engine, now_ns):
+                if self._native.arm(plan):
+                    self._look_ns = min(self._look_ns, plan.look_again_ns)
+
+    def _regain(self) -> None:
+        """Take the plans back; nothing but this loop hands over until the next decision."""
+        if self._native is not None:
+            for done in self._native.take():
+                self._account(done)
+
+    def _account(self, done: Done) -> None:
+        """Carry out the messages of a hand-over, and the decision, as of when it took place."""
+        plan, at_ns = done.plan, done.at_ns
+        plan.next.granted_epoch = plan.next_epoch
+        for _ in range(done.messages):
+            self._carry_out(plan.process, plan.process.sock.recv(MESSAGE_SIZE_BYTES + 1), at_ns)
+        self.engine.tick(at_ns)
+        self.engine.confirm(plan.next, plan.next_epoch, at_ns)
 
     def _round(self, now_ns: int) -> None:
         for process, until in list(self._paused.items()):
@@ -176,6 +211,8 @@ class Server:
 
     def close(self) -> None:
         """Close and unlink everything; running grants end now only under the `closed` policy."""
+        if self._native is not None:
+            self._native.close()
         if self.settings.fail_policy.name == "CLOSED":
             self.engine.close_all()
         for tenant in self.engine.tenants.values():
@@ -277,17 +314,20 @@ class Server:
             if not data:
                 self.drop(process)
                 return
-            self._count(process, now)
-            try:
-                if not self._protocol.handle(process, data, now):
-                    self.drop(process)
-                if data[0] in TURN_TAKING:  # somebody may wait for just this; what else is there comes next turn
-                    return
-            except Misbehaved as fault:
-                self.events.emit("misbehaved", now, tenant=process.tenant.name, pid=process.pid, why=fault.refusal.name)
-                self.drop(process, fault.refusal)
-            except OSError:
+            self._carry_out(process, data, now)
+            if data[0] in TURN_TAKING:  # somebody may wait for just this; what else is there comes next turn
+                return
+
+    def _carry_out(self, process: Process, data: bytes, now_ns: int) -> None:
+        self._count(process, now_ns)
+        try:
+            if not self._protocol.handle(process, data, now_ns):
                 self.drop(process)
+        except Misbehaved as fault:
+            self.events.emit("misbehaved", now_ns, tenant=process.tenant.name, pid=process.pid, why=fault.refusal.name)
+            self.drop(process, fault.refusal)
+        except OSError:
+            self.drop(process)
 
     def _count(self, process: Process, now_ns: int) -> None:
         """Count one message; a connection that sends too many is not read for a second.

@@ -18,6 +18,7 @@ class Settings:
     tokens: TokenConfig = field(default_factory=TokenConfig)
     fail_policy: FailPolicy = FailPolicy.PACE
     libnvml: Path | None = None
+    libhandover: Path | None = None  # None: every hand-over waits for the arbiter's own loop
     metrics_port: int = 0
     max_processes_per_tenant: int = 256
     messages_per_second: int = 5000

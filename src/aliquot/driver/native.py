@@ -20,6 +20,8 @@ STANDS_FOR: Final = MappingProxyType({"libcuda.so.1": "libaliquot_cuda.so", "lib
 EMULATED_CUDA: Final = "emulator/libcuda.so.1"
 EMULATED_NVML: Final = "emulator/libnvidia-ml.so.1"
 KERNELS: Final = "libaliquot_kernels.so"
+HANDOVER: Final = "libaliquot_handover.so"
+"""The arbiter's loop for hand-overs."""
 
 
 PROCESSORS: Final = ("x86_64", "AMD64")

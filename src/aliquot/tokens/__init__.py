@@ -12,6 +12,7 @@ from .actions import (
     Share,
     TokenConfig,
     Turns,
+    Upcoming,
 )
 from .fluid_turns import FluidPolicy
 from .gemini import GeminiPolicy, QuotaEstimate
@@ -39,6 +40,7 @@ __all__ = [
     "TokenPolicy",
     "Turns",
     "UnknownTenant",
+    "Upcoming",
     "token_policy",
 ]
 

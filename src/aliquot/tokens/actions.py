@@ -101,3 +101,18 @@ class Revoke:
 
 
 Action = Grant | Renew | Revoke
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """Who is granted a GPU once its occupant has returned or drained, for as long as nothing else happens.
+
+    It stands until `until_ns`; where the occupant asks for the GPU again before its work has ended, until
+    `until_wanting_ns`. The quota is never above what the policy would give at that time.
+    """
+
+    occupant: str
+    tenant: str
+    quota_ns: int
+    until_ns: int
+    until_wanting_ns: int

@@ -12,10 +12,11 @@ A quantum is the cost of a hand-over over the part of the GPU's time that hand-o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from .account import Account, Rank
-from .actions import MS, Action, Renew, Share, TokenConfig
+from .actions import MS, SECOND, Action, Renew, Share, TokenConfig, Upcoming
 from .device import Hold
 from .fluid import WHOLE
 from .lag import Flow, Lag
@@ -29,6 +30,8 @@ LEAD_PART: Final = 100
 """The lead of a tenant that woke up is this part of a window."""
 SLACK_PART: Final = 500
 """What may be charged beyond limit x window, as a part of the window."""
+EXACT_NS: Final = 2000
+"""A gap below this may come from rounding, or from the little by which a tenant that leaves the fluid is not even."""
 LOOK_NS: Final = MS // 10
 """The least time to the next look, so that rounding never makes the policy look again at once."""
 
@@ -138,6 +141,42 @@ class FluidPolicy(TokenPolicy):
         self._begin(tenant, now_ns)
         actions.append(Renew(tenant.name, hold.gpus, hold.quota_ns, hold.told_ns))
 
+    def upcoming(self, gpu: str, now_ns: int) -> Upcoming | None:
+        """Who is granted this GPU when its occupant has returned or drained; None where that is not certain."""
+        found = super().upcoming(gpu, now_ns)
+        if found is None or self._may_close(self._tenants[found.tenant].accounts[gpu], now_ns):
+            return None
+        # A tenant at rest that is ahead leaves the fluid as soon as it is even and the policy looks: rates change then.
+        leaving = [account.lag.may_leave_at_ns(now_ns) for account in self._devices[gpu].members.values()]
+        until = min([found.until_ns, *(at for at in leaving if at is not None)])
+        return replace(found, until_ns=until, until_wanting_ns=min(until, found.until_wanting_ns))
+
+    def _may_close(self, account: Account, now_ns: int) -> bool:
+        """Whether its limit might hold it back when rates change: it was stopped ahead of it, and is hardly even."""
+        assert isinstance(account, FluidAccount)
+        return account.blocked and account.lag.owed_ns(now_ns) < EXACT_NS
+
+    def _stays_ns(self, gpu: str, first: Tenant, rival: Tenant, occupant: Tenant, now_ns: int) -> int:
+        """For how long at least a waiter goes before a rival; 0 if it may not now.
+
+        An occupant that returns leaves the fluid, and the others share what it is owed.
+        """
+        mine, theirs = first.accounts[gpu], rival.accounts[gpu]
+        gap = _standing(mine, now_ns) - _standing(theirs, now_ns)
+        speed = theirs.lag.rate - mine.lag.rate - (WHOLE if rival is occupant else 0)
+        if occupant.hold is not None:
+            gap += min(0, self._shift(mine.lag, theirs.lag, occupant.accounts[gpu].lag)) - EXACT_NS * WHOLE
+        elif mine.ordinal > theirs.ordinal:
+            gap -= WHOLE  # ranks are in whole nanoseconds, and among equals the other goes first
+        if speed <= 0:
+            return SECOND if gap >= 0 else 0
+        return max(0, gap - WHOLE) // speed
+
+    def _shift(self, mine: Lag, theirs: Lag, leaving: Lag) -> int:
+        """By how much one gains on the other when a third leaves the fluid."""
+        rates = mine.flow.rates_without(leaving)
+        return leaving.level * (rates[mine] - rates[theirs]) // (sum(rates.values()) or 1)
+
     def _end(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
         for account in tenant.accounts.values():
             assert isinstance(account, FluidAccount)
@@ -154,3 +193,8 @@ def _closes_ns(holder: Tenant, waiter: Tenant, gap_ns: int) -> int:
         if gpu in waiter.accounts
     )
     return (QUANTUM_NS - gap_ns) * WHOLE // max(speed, WHOLE // 100)
+
+
+def _standing(account: Account, now_ns: int) -> int:
+    """What puts a tenant into the order of turns, in millionths of a nanosecond: larger goes first."""
+    return -account.rank(now_ns)[1] * WHOLE + account.lag.level % WHOLE

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .account import Account, Rank
-from .actions import Action, Renew, Share, TokenConfig
+from .actions import SECOND, Action, Renew, Share, TokenConfig
 from .device import Hold
 from .lag import KEPT_NS, Flow, Lag
 from .policy import TokenPolicy
-from .promise import PromiseBalance
+from .promise import WAITING_WINDOWS, PromiseBalance
 from .tenant import Tenant
 from .window import LimitBucket
 
@@ -110,6 +110,22 @@ class WindowAccount(Account):
         used, age = self.window.used_ns(now_ns), self.age_ns(now_ns)
         return (1, used * 1_000_000 // max(age, self.config.quota_ns), self.ordinal)
 
+    def stays_before_ns(self, other: WindowAccount, now_ns: int) -> int:
+        """For how long at least this waiter goes before another that waits or is charged; 0 if it does not now."""
+        if self.rank(now_ns) > other.rank(now_ns):
+            return 0
+        mine, theirs = self.missing_ns(now_ns), other.missing_ns(now_ns)
+        if mine > 0:
+            full = mine >= self.share.request_milli * self.config.window_ns * (WAITING_WINDOWS - 1) // 1000
+            speed = other.share.request_milli - (0 if full else self.share.request_milli)
+            # Ranks are in whole nanoseconds, and among equals who came first goes first.
+            lead = self.promise.lead_over(other.promise) - (1000 if self.ordinal > other.ordinal else 0)
+            return _until(lead, speed)
+        used = 1_000_000 * (other.window.used_ns(now_ns) - 2)
+        key, age = self.rank(now_ns)[1] + 1, max(other.age_ns(now_ns), self.config.quota_ns)
+        falls = (used - key * age) // (1_000_000 + key)  # at most all that passes leaves the other's window
+        return min(_until(1000 * (-theirs - 2), other.share.request_milli), falls)
+
 
 class KubeSharePolicy(TokenPolicy):
     """KubeShare's three steps over a sliding window, work-conserving, for any number of GPUs."""
@@ -120,6 +136,12 @@ class KubeSharePolicy(TokenPolicy):
 
     def _turn_ns(self, tenant: Tenant, now_ns: int) -> int:
         return max(self._bounded_quota(tenant, now_ns), self.config.min_quota_ns)
+
+    def _stays_ns(self, gpu: str, first: Tenant, rival: Tenant, occupant: Tenant, now_ns: int) -> int:
+        mine, theirs = first.accounts[gpu], rival.accounts[gpu]
+        assert isinstance(mine, WindowAccount)
+        assert isinstance(theirs, WindowAccount)
+        return mine.stays_before_ns(theirs, now_ns)
 
     def _review(
         self,
@@ -188,3 +210,10 @@ class KubeSharePolicy(TokenPolicy):
         ceiling = max(self.config.quota_ns, self.config.window_ns // (20 if alone else 100))
         quota, runway = min(self.quota_ns(tenant.name), ceiling), tenant.runway_ns(now_ns)
         return quota if runway is None else min(quota, runway)
+
+
+def _until(gap: int, speed_milli: int) -> int:
+    """How many nanoseconds a gap in thousandths of one lasts that closes at this speed."""
+    if speed_milli <= 0:
+        return SECOND if gap >= 0 else 0
+    return max(0, gap - 1000) // speed_milli

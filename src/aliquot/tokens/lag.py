@@ -67,6 +67,18 @@ class Flow:
         """Find the rates of all GPUs that share a tenant with this one, directly or over others."""
         linked = self._linked()
         key = tuple(lag for flow in linked for lag in flow.busy)
+        found = self._rates(key)
+        for flow in linked:
+            flow.accrue(now_ns)
+        for lag, of_lag in zip(key, found, strict=True):
+            lag.flow.busy[lag] = of_lag
+
+    def rates_without(self, leaving: Lag) -> dict[Lag, int]:
+        """The rates of the others on this GPU if one left, where no tenant has several GPUs."""
+        key = tuple(lag for lag in self.busy if lag is not leaving)
+        return dict(zip(key, self._rates(key), strict=True))
+
+    def _rates(self, key: tuple[Lag, ...]) -> list[int]:
         found = self._cache.get(key)
         if found is None:
             tenants: dict[int, list[Lag]] = {}
@@ -78,10 +90,7 @@ class Flow:
             if len(self._cache) >= CACHED:
                 self._cache.clear()
             found = self._cache[key] = [rate[lag] for lag in key]
-        for flow in linked:
-            flow.accrue(now_ns)
-        for lag, of_lag in zip(key, found, strict=True):
-            lag.flow.busy[lag] = of_lag
+        return found
 
     def _linked(self) -> list[Flow]:
         linked, seen = [self], {id(self)}
@@ -209,6 +218,13 @@ class Lag:
             self.leave_at_ns = now_ns + max(LEAST_NS, ahead * WHOLE // max(self.rate, WHOLE // 50))
         else:
             self.go(now_ns)
+
+    def may_leave_at_ns(self, now_ns: int) -> int | None:
+        """From when on `idle` may let it leave; None where it is not about to."""
+        if self._idle_ns is None or self not in self.flow.busy:
+            return None
+        even_ns = now_ns + max(0, -self.owed_ns(now_ns) - LEAST_NS // 1000 - 1) * WHOLE // max(self.rate, 1)
+        return max(self._idle_ns + GRACE_NS, even_ns)
 
     def go(self, now_ns: int) -> None:
         """Leave the fluid now."""

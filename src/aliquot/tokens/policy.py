@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from .account import Account, Rank
-from .actions import Action, Grant, Handover, Revoke, Share, TokenConfig
+from .actions import SECOND, Action, Grant, Handover, Revoke, Share, TokenConfig, Upcoming
 from .device import Device, Hold
 from .gangs import reservations
 from .lag import Flow, Lag
@@ -179,6 +179,35 @@ class TokenPolicy(ABC):
         """When `tick` has something to do even if nothing happens; None for never. To be asked after `tick`."""
         return self._next_wake(self._ticked_at_ns)
 
+    def upcoming(self, gpu: str, now_ns: int) -> Upcoming | None:
+        """Who is granted this GPU when its occupant has returned or drained; None where that is not certain.
+
+        It is what `tick` would decide at any time until then if nothing else happened. To be asked after `tick`, at the
+        same time; changes nothing.
+        """
+        occupant = self._lone_occupant(gpu)
+        if occupant is None:
+            return None
+        returns = occupant.hold is not None
+        members = [self._tenants[name] for name in self._devices[gpu].members]
+        waiting = [t for t in members if t.wanting_since_ns is not None and t is not occupant]
+        ready = [t for t in waiting if t.open_at_ns(now_ns) <= now_ns]
+        if not ready or any(len(t.accounts) > 1 for t in members):
+            return None
+        first = min(ready, key=lambda tenant: (tenant.accounts[gpu].rank(now_ns), tenant.name))
+        rivals = [tenant for tenant in (waiting if returns else [*ready, occupant]) if tenant is not first]
+        stays = min((self._stays_ns(gpu, first, rival, occupant, now_ns) for rival in rivals), default=SECOND)
+        wake = self._next_wake(now_ns)
+        until = now_ns + min(SECOND, max(0, stays))
+        until = until if wake is None else min(until, wake)
+        wanting = 0 if returns else min(until, occupant.resume_at_ns())
+        quota = self._turn_ns(first, now_ns)
+        return Upcoming(occupant.name, first.name, quota, until, wanting) if until > now_ns else None
+
+    def gpus(self) -> list[str]:
+        """Every GPU that a tenant has a share of."""
+        return list(self._devices)
+
     def account(self, name: str, gpu: str) -> Account:
         """The books of one tenant on one GPU, for reading, as of the last tick; raises UnknownTenant."""
         try:
@@ -227,6 +256,23 @@ class TokenPolicy(ABC):
         actions: list[Action],
     ) -> None:
         """Renew the holder's grant or revoke it, if it is time; `rivals` could be granted a GPU of it."""
+
+    @abstractmethod
+    def _stays_ns(self, gpu: str, first: Tenant, rival: Tenant, occupant: Tenant, now_ns: int) -> int:
+        """For how long at least a waiter goes before a rival when the occupant is gone; 0 if it may not now."""
+
+    def _lone_occupant(self, gpu: str) -> Tenant | None:
+        """The tenant that alone holds the GPU, or whose work alone is waited for; None if its end has other effects."""
+        device = self._devices.get(gpu)
+        if device is None or len(device.occupants) != 1:
+            return None
+        tenant = self._tenants[next(iter(device.occupants))]
+        hold = tenant.hold
+        if tenant.outlived or tenant.drained or (hold is not None and (hold.stopped or hold.ended_ns is not None)):
+            return None
+        if hold is not None:
+            return tenant if tenant.wanting_since_ns is None and not tenant.residual else None
+        return tenant if tenant.residual == {gpu} else None
 
     def _learn(self, tenant: Tenant, burst_ns: int) -> None:  # noqa: B027 - most learn nothing
         """A burst of the tenant was measured; zero where none was."""

@@ -39,6 +39,10 @@ class PromiseBalance:
         self._accrue(now_ns, busy=self.waiting)
         return self._balance // 1000
 
+    def lead_over(self, other: PromiseBalance) -> int:
+        """How much more is owed to it than to another, in thousandths of a nanosecond, as of when each was asked."""
+        return self._balance - other._balance
+
     def debt_ns(self, now_ns: int) -> int:
         """How much of the last turn's overrun is not made up for yet."""
         return max(0, min(-self.owed_ns(now_ns), self._overrun_ns))

@@ -37,6 +37,19 @@ def built(kind: str) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_loop_for_hand_overs_finds_no_fault(kind: str):
+    """Plans that are made, carried out and taken back at random moments by two threads leave the sanitizer silent."""
+    program = built(kind) / "handover" / "aliquot-handover-check"
+    done = subprocess.run(
+        [program, "20000"], capture_output=True, text=True, timeout=300, env={**os.environ, **OPTIONS}
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
 def test_threads_that_use_every_kind_of_object_find_no_fault(kind: str, monkeypatch: pytest.MonkeyPatch):
     """Threads of two tenants use every kind of object at once; the sanitizer is silent and nothing stays charged."""
     parts = built(kind)

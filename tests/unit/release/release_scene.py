@@ -73,7 +73,7 @@ class Tree:
         """Puts into dist/ what make release builds first."""
         self.dist.mkdir(exist_ok=True)
         kernels, emulator = "libaliquot_kernels.so", ("emulator/libcuda.so.1", "emulator/libnvidia-ml.so.1")
-        hook = ("libaliquot.so", "libaliquot_cuda.so", "libaliquot_nvml.so")
+        hook = ("libaliquot.so", "libaliquot_cuda.so", "libaliquot_nvml.so", "libaliquot_handover.so")
         wheel(self.dist, "x86_64", {part: elf(62) for part in (*hook, kernels, *emulator)})
         wheel(self.dist, "aarch64", {kernels: elf(183)})
         names = ("LICENSE", "pyproject.toml", "CMakeLists.txt", "native/hook/gate.c", "src/aliquot/cli/main.py")

@@ -1,0 +1,167 @@
+"""Hand-overs that do not wait for the interpreter: plans made beforehand, carried out by a native thread.
+
+After each turn of the loop the policy has said who is next on a GPU, for how long, and until when that stands
+(`TokenPolicy.upcoming`). `plans` puts it into the form of native/handover: which connection's answer completes the
+hand-over, which pages are stored. `NativeLoop` holds them in force. The arbiter takes all of them back when it wakes,
+before it acts on anything, and accounts for what was carried out as of the time at which it was.
+
+Source: native/handover/handover.h, whose structures are repeated here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from ctypes import c_int, c_int32, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from aliquot.tokens.actions import Upcoming
+
+from .abi import MessageType
+from .engine import Engine
+from .seats import Process, Seat
+
+MAX_PLANS: Final = 64
+LEAST_NS: Final = 50_000
+"""A plan that stands for less is not worth making."""
+
+
+class _Plan(ctypes.Structure):
+    _fields_ = (
+        ("holder_page", c_void_p),
+        ("next_page", c_void_p),
+        ("quota_ns", c_uint64),
+        ("until_ns", c_uint64),
+        ("until_wanting_ns", c_uint64),
+        ("socket", c_int32),
+        ("slot", c_uint32),
+        ("answer", c_uint32),
+        ("first_epoch", c_uint32),
+        ("last_epoch", c_uint32),
+        ("next_epoch", c_uint32),
+    )
+
+
+class _Done(ctypes.Structure):
+    _fields_ = (("at_ns", c_uint64), ("plan", c_uint32), ("messages", c_uint32))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """When this process has answered, its tenant's seat is left and the next one is granted."""
+
+    process: Process
+    holder: Seat
+    next: Seat
+    next_epoch: int
+    upcoming: Upcoming
+
+    @property
+    def look_again_ns(self) -> int:
+        """When the arbiter is to look what has come on the connection: the plan may be void then."""
+        return self.upcoming.until_ns if self.holder.valid else self.upcoming.until_wanting_ns
+
+
+class Done(NamedTuple):
+    """A plan that was carried out at this time; so many messages of its process led to it and are yet to be read."""
+
+    plan: Plan
+    at_ns: int
+    messages: int
+
+
+class NativeLoop:
+    """The thread of native/handover beside an arbiter that sleeps on the epoll with this descriptor."""
+
+    def __init__(self, library: Path, epoll: int) -> None:
+        """Start the thread.
+
+        Raises:
+            OSError: the library cannot be loaded, or the thread cannot be started.
+        """
+        # The interpreter lock is kept: each call takes microseconds, and letting another thread in would take longer.
+        self._library = ctypes.PyDLL(str(library), use_errno=True)
+        self._library.handover_start.restype = c_void_p
+        self._library.handover_start.argtypes = [c_int]
+        self._library.handover_arm.argtypes = [c_void_p, ctypes.POINTER(_Plan)]
+        self._library.handover_take.argtypes = [c_void_p, ctypes.POINTER(_Done)]
+        self._library.handover_stop.argtypes = [c_void_p]
+        self._done = (_Done * MAX_PLANS)()
+        self._armed: list[Plan] = []
+        self._loop = self._library.handover_start(epoll)
+        if not self._loop:
+            raise OSError(ctypes.get_errno(), "the loop for hand-overs cannot be started")
+
+    def arm(self, plan: Plan) -> bool:
+        """Put a plan in force; False where it cannot be, and the arbiter hands over itself."""
+        upcoming, holder = plan.upcoming, plan.holder
+        native = _Plan(
+            holder_page=holder.page.address if holder.valid else None,
+            next_page=plan.next.page.address,
+            quota_ns=upcoming.quota_ns,
+            until_ns=upcoming.until_ns,
+            until_wanting_ns=upcoming.until_wanting_ns,
+            socket=plan.process.sock.fileno(),
+            slot=holder.slot,
+            answer=MessageType.RETURN if holder.valid else MessageType.DRAINED,
+            first_epoch=holder.first_epoch if holder.valid else holder.epoch,
+            last_epoch=holder.epoch,
+            next_epoch=plan.next_epoch,
+        )
+        if self._library.handover_arm(self._loop, ctypes.byref(native)) != len(self._armed):
+            return False
+        self._armed.append(plan)
+        return True
+
+    def take(self) -> Sequence[Done]:
+        """Take all plans back; those that were carried out, in order of time."""
+        if not self._armed:
+            return ()
+        armed, self._armed = self._armed, []
+        count = self._library.handover_take(self._loop, self._done)
+        return [Done(armed[done.plan], done.at_ns, done.messages) for done in self._done[:count]]
+
+    def close(self) -> None:
+        """End the thread; plans in force are void."""
+        if self._loop:
+            self._library.handover_stop(self._loop)
+            self._loop = None
+        self._armed = []
+
+
+def plans(engine: Engine, now_ns: int) -> Iterator[Plan]:
+    """The hand-overs that one more message of one process completes, as of the tick at this time."""
+    for gpu in engine.policy.gpus():
+        upcoming = engine.policy.upcoming(gpu, now_ns)
+        if upcoming is None:
+            continue
+        holder, following = engine.tenants[upcoming.occupant].seats[0], engine.tenants[upcoming.tenant].seats[0]
+        process = _awaited(engine, upcoming.occupant, holder)
+        ready = not (following.valid or following.draining or following.behind)
+        if process is None or not ready or process.closed or process.paused:
+            continue
+        plan = Plan(process, holder, following, (following.epoch + 1) & 0x3FFFFFFF, upcoming)
+        if plan.look_again_ns - now_ns >= LEAST_NS:
+            yield plan
+
+
+def _awaited(engine: Engine, tenant: str, seat: Seat) -> Process | None:
+    """The only process whose answer is missing; None where there are several, or the answer means something else."""
+    if seat.behind or seat.stopped or engine.tenants[tenant].stopping:
+        return None
+    if seat.valid:
+        missing = seat.launching - seat.returned
+        return next(iter(missing)) if len(missing) == 1 and seat.users <= missing else None
+    return next(iter(seat.pending)) if seat.draining and len(seat.pending) == 1 else None
+
+
+def native_loop(library: Path | None, epoll: int) -> NativeLoop | None:
+    """The loop, or None where this machine has none: hand-overs are the arbiter's own then."""
+    if library is None:
+        return None
+    try:
+        return NativeLoop(library, epoll)
+    except OSError:
+        return None

@@ -1,0 +1,369 @@
+"""Hand-overs that a native thread carries out by plans made beforehand: the same books, the same checks."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import selectors
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from tenant import until
+
+from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType
+from aliquot.arbiter.engine import Engine
+from aliquot.arbiter.handover import NativeLoop, plans
+from aliquot.arbiter.pages import GrantPage
+from aliquot.arbiter.protocol import Protocol
+from aliquot.arbiter.records import TenantGpu, TenantRecord
+from aliquot.arbiter.seats import Lease, Process, Seat, Tenant
+from aliquot.driver.native import HANDOVER, native_part
+from aliquot.tokens import TokenConfig, Turns, token_policy
+
+ROOT = Path(__file__).parents[3]
+GPU = f"GPU-{uuid.uuid4()}"
+
+
+class Side:
+    """An engine with tenants of one process each, whose messages lie in real sockets."""
+
+    def __init__(self, shares, turns: Turns) -> None:
+        self.engine = Engine(token_policy(TokenConfig(turns=turns)), self.note)
+        self.protocol = Protocol(self.engine, 1)
+        self.selector = selectors.EpollSelector()
+        self.noted: list[str] = []
+        self.processes: list[Process] = []
+        self.tenants: list[socket.socket] = []
+        for index, (request, limit) in enumerate(shares):
+            self._add(f"t{index}", request, limit)
+
+    def note(self, kind, _now_ns, **_facts) -> None:
+        self.noted.append(kind)
+
+    def _add(self, name, request, limit) -> None:
+        gpu = TenantGpu(GPU, request, limit, 1000, 0)
+        page = GrantPage(gpu, boot_id=1, fail_policy=FailPolicy.PACE, window_ms=1000, gap_us=2000, in_flight_us=4000)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        seat = Seat(0, gpu, page)
+        tenant = Tenant(TenantRecord(name, "", [gpu]), theirs, [seat])
+        process = Process(ours, tenant, 0, -1, 0.0, 0, greeted=True, leases={0: Lease()})
+        seat.attached.add(process)
+        seat.launching.add(process)
+        tenant.processes.add(process)
+        self.engine.add(tenant, 0)
+        self.selector.register(ours, selectors.EVENT_READ)
+        self.processes.append(process)
+        self.tenants.append(theirs)
+
+    def say(self, index: int, kind: int, epoch: int = 0) -> None:
+        self.tenants[index].send(MESSAGE_STRUCT.pack(kind, 0, 0, 1, epoch, 0, 0, 0, bytes(16)))
+
+    def read(self, now_ns: int) -> None:
+        """What has come, one message of one process after the other, each followed by a decision."""
+        for process in self.processes:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    self.protocol.handle(process, process.sock.recv(65), now_ns)
+                    self.engine.tick(now_ns)
+
+    def books(self) -> list[tuple]:
+        found = []
+        for process in self.processes:
+            seat = process.tenant.seats[0]
+            account = self.engine.policy.account(process.tenant.name, GPU)
+            owed = (account.lag.level, account.missing_ns(self.engine.policy._ticked_at_ns))
+            found.append((seat.epoch, seat.valid, seat.draining, seat.handovers, account.window.total_ns, owed))
+        return found
+
+    def words(self) -> list[tuple[int, int]]:
+        return [(p.tenant.seats[0].page._u32[16], p.tenant.seats[0].page._u64[9]) for p in self.processes]
+
+    def close(self) -> None:
+        self.selector.close()
+        for process, theirs in zip(self.processes, self.tenants, strict=True):
+            process.sock.close()
+            theirs.close()
+            process.tenant.seats[0].page.close()
+
+
+@pytest.fixture
+def sides():
+    made = []
+
+    def make(shares, turns):
+        made.append(Side(shares, turns))
+        return made[-1]
+
+    yield make
+    for side in made:
+        side.close()
+
+
+def hand_over(side: Side, loop: NativeLoop, now_ns: int, say) -> int | None:
+    """Put plans in force, let a process speak, and account for what was handed over; when, or None."""
+    armed = [loop.arm(plan) for plan in plans(side.engine, now_ns)]
+    assert all(armed)
+    say()
+    done = list(loop.take())
+    for plan, at_ns, messages in done:
+        plan.next.granted_epoch = plan.next_epoch
+        for _ in range(messages):
+            side.protocol.handle(plan.process, plan.process.sock.recv(65), at_ns)
+        side.engine.tick(at_ns)
+        side.engine.confirm(plan.next, plan.next_epoch, at_ns)
+    return done[0].at_ns if done else None
+
+
+def step(turn: random.Random, side: Side) -> tuple:
+    """What happens next: who says what. The holder answers or returns, the others may ask."""
+    holder = next((i for i, p in enumerate(side.processes) if p.tenant.seats[0].valid), None)
+    draining = next((i for i, p in enumerate(side.processes) if p.tenant.seats[0].draining), None)
+    if draining is not None:
+        epoch = side.processes[draining].tenant.seats[0].epoch
+        wants = turn.random() < 0.6
+        return (draining, [(MessageType.WANT, 0)] * wants + [(MessageType.DRAINED, epoch)])
+    if holder is not None and turn.random() < 0.3:
+        return (holder, [(MessageType.RETURN, side.processes[holder].tenant.seats[0].epoch)])
+    return (turn.randrange(len(side.processes)), [(MessageType.WANT, 0)])
+
+
+@pytest.mark.parametrize("turns", list(Turns))
+@pytest.mark.parametrize("seed", range(3))
+def test_books_are_those_of_the_arbiter_alone(sides, turns, seed):
+    """On a random history the native thread leaves the same books, promises and pages as the interpreter alone."""
+    turn = random.Random(seed)
+    shares = [(300, 1000), (200, 500), (100, 1000), (300, 600)][: turn.randint(2, 4)]
+    ahead, alone = sides(shares, turns), sides(shares, turns)
+    loop = NativeLoop(native_part(HANDOVER), ahead.selector.fileno())
+    handed = 0
+    try:
+        now = time.monotonic_ns()
+        for side in (ahead, alone):
+            side.engine.policy.skip(now)
+        for _ in range(400):
+            now = time.monotonic_ns()
+            for side in (ahead, alone):
+                side.engine.tick(now)
+            index, messages = step(turn, ahead)
+
+            def say(index=index, messages=messages):
+                for kind, epoch in messages:
+                    ahead.say(index, kind, epoch)
+                    alone.say(index, kind, epoch)
+
+            at_ns = hand_over(ahead, loop, now, say)
+            handed += at_ns is not None
+            at_ns = at_ns or time.monotonic_ns()
+            ahead.read(at_ns)
+            alone.read(at_ns)
+            assert alone.books() == ahead.books()
+            assert alone.words() == ahead.words()
+            time.sleep(turn.choice((0, 0, 0.0005, 0.003)))
+    finally:
+        loop.close()
+
+    assert handed > 20
+    assert "handover-taken-back" not in ahead.noted
+
+
+@pytest.fixture
+def drained_pair(sides):
+    """Two tenants: the first's turn was ended, its process has yet to answer, the second waits."""
+    side = sides([(500, 1000), (500, 1000)], Turns.KUBESHARE)
+    now = time.monotonic_ns()
+    side.engine.policy.skip(now)
+    side.say(0, MessageType.WANT)
+    side.read(now)
+    side.say(1, MessageType.WANT)
+    side.read(now + 1)
+    side.engine.policy.stop("t0", now + 2)
+    side.engine.tick(time.monotonic_ns())
+    loop = NativeLoop(native_part(HANDOVER), side.selector.fileno())
+    yield side, loop
+    loop.close()
+
+
+def raw(kind, *, gpu=0, a=0) -> bytes:
+    return MESSAGE_STRUCT.pack(kind, 0, gpu, 1, a, 0, 0, 0, bytes(16))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [raw(MessageType.DRAINED, a=7)],
+        [raw(MessageType.RETURN, a=1)],
+        [raw(MessageType.DRAINED, gpu=1, a=1)],
+        [raw(MessageType.DRAINED, a=1) + raw(MessageType.DRAINED, a=1)],
+        [raw(MessageType.DRAINED, a=1)[:40]],
+        [raw(MessageType.RELEASE, a=1 << 40), raw(MessageType.DRAINED, a=1)],
+        [raw(MessageType.WANT)] * 8 + [raw(MessageType.DRAINED, a=1)],
+        [bytes(64), raw(MessageType.DRAINED, a=1)],
+    ],
+    ids=["old epoch", "return after the end", "other GPU", "twice in one", "cut off", "lie before", "flood", "nothing"],
+)
+def test_only_the_awaited_answer_hands_over(drained_pair, said):
+    """A message that is not the answer in force, or that hides it, grants nobody and wakes the arbiter to judge it."""
+    side, loop = drained_pair
+    before = side.words()[1]
+    (plan,) = plans(side.engine, side.engine.policy._ticked_at_ns)
+    assert loop.arm(plan)
+    for message in said:
+        side.tenants[0].send(message)
+
+    assert side.selector.select(2)
+    assert [] == list(loop.take())
+    assert before == side.words()[1]
+
+
+def test_the_arbiter_hears_of_a_hand_over_by_the_messages_that_led_to_it(drained_pair):
+    """The answer grants the next tenant at once and stays in the socket, where it wakes the arbiter."""
+    side, loop = drained_pair
+    (plan,) = plans(side.engine, side.engine.policy._ticked_at_ns)
+    loop.arm(plan)
+    assert [] == side.selector.select(0)
+    side.say(0, MessageType.WANT)
+    side.say(0, MessageType.DRAINED, 1)
+
+    assert side.selector.select(2)
+    word, deadline = side.words()[1]
+    (done,) = loop.take()
+    assert (1 << 2 | 1, done.at_ns + plan.upcoming.quota_ns) == (word, deadline)
+    assert 2 == done.messages
+    assert raw(MessageType.WANT) == side.processes[0].sock.recv(65)
+
+
+def test_a_plan_that_was_taken_back_is_not_carried_out(drained_pair):
+    """An answer that comes after the arbiter took the plan back is the arbiter's."""
+    side, loop = drained_pair
+    (plan,) = plans(side.engine, side.engine.policy._ticked_at_ns)
+    loop.arm(plan)
+    assert [] == list(loop.take())
+    before = side.words()
+    side.say(0, MessageType.DRAINED, 1)
+
+    assert side.selector.select(2)
+    time.sleep(0.02)
+    assert before == side.words()
+
+
+def test_a_holder_that_dies_is_left_to_the_arbiter(drained_pair):
+    """A connection that closes before its answer grants nobody; the arbiter is woken for it."""
+    side, loop = drained_pair
+    (plan,) = plans(side.engine, side.engine.policy._ticked_at_ns)
+    loop.arm(plan)
+    side.tenants[0].close()
+
+    assert side.selector.select(2)
+    assert [] == list(loop.take())
+
+
+def test_a_grant_that_the_policy_did_not_decide_is_taken_back():
+    """Should the policy ever disagree with a plan, the gate that was opened is closed, and its epoch not used again."""
+    seen: list[str] = []
+    engine = Engine(token_policy(TokenConfig()), lambda kind, _now, **_facts: seen.append(kind))
+    gpu = TenantGpu(GPU, 300, 1000, 1000, 0)
+    page = GrantPage(gpu, boot_id=1, fail_policy=FailPolicy.PACE, window_ms=1000, gap_us=2000, in_flight_us=4000)
+    seat = Seat(0, gpu, page, epoch=4)
+    page.grant(5, 0, 1)
+
+    engine.confirm(seat, 5, 0)
+
+    assert (5, 5 << 2) == (seat.epoch, page._u32[16])
+    assert ["handover-taken-back"] == seen
+    page.close()
+
+
+def take_turns(processes, turns: int) -> None:
+    """Let tenants of one process each follow one another, each answering when its turn was ended."""
+    for process in processes:
+        process.want()
+    for _ in range(turns):
+        holder = None
+        while holder is None:
+            holder = next((p for p in processes if p.pages[0].valid), None)
+        holder.wait_closed()
+        holder.want()
+        holder.drained()
+
+
+def test_a_killed_arbiter_comes_back_to_tenants_that_were_handed_the_gpu(arbiter):
+    """After kill -9 in the midst of hand-overs a new arbiter knows the tenants, and they go on."""
+    arbiter.tenant("a", 500)
+    arbiter.tenant("b", 500)
+    processes = [arbiter.process("a"), arbiter.process("b")]
+    take_turns(processes, 20)
+    charged = {name: arbiter.seen(name).charged_ns for name in ("a", "b")}
+    arbiter.kill()
+    arbiter.start()
+    again = [arbiter.process("a"), arbiter.process("b")]
+    take_turns(again, 6)
+
+    for name, before in charged.items():
+        assert arbiter.seen(name).charged_ns >= before - 300_000_000
+    assert not [e for e in arbiter.client.events() if e["kind"] == "handover-taken-back"]
+
+
+def test_a_stopped_arbiter_hands_nothing_over(arbiter):
+    """While the arbiter is stopped nothing is granted; what was planned before is void when it goes on late."""
+    arbiter.tenant("a", 500)
+    arbiter.tenant("b", 500)
+    first, second = arbiter.process("a"), arbiter.process("b")
+    first.want()
+    first.wait_valid()
+    second.want()
+    until(lambda: arbiter.seen("b").waiting)
+    arbiter.child.send_signal(signal.SIGSTOP)
+    first.give_back()
+    time.sleep(0.1)
+    assert not second.pages[0].valid
+    arbiter.child.send_signal(signal.SIGCONT)
+
+    second.wait_valid()
+    assert not first.pages[0].valid
+
+
+def test_a_tenant_removed_while_it_is_next_is_not_granted(arbiter):
+    """A plan does not outlive the tenant that it names: the one after gets the GPU."""
+    for name in ("a", "b", "c"):
+        arbiter.tenant(name, 300)
+    first, second, third = (arbiter.process(name) for name in ("a", "b", "c"))
+    first.want()
+    first.wait_valid()
+    second.want()
+    until(lambda: arbiter.seen("b").waiting)
+    arbiter.client.remove_tenant("b")
+    third.want()
+    until(lambda: arbiter.seen("c").waiting)
+    first.give_back()
+
+    third.wait_valid()
+    assert not second.pages[0].valid
+
+
+def test_an_arbiter_without_the_native_thread_hands_over_too(start_arbiter):
+    """`--no-native-handover` leaves every hand-over to the interpreter."""
+    arbiter = start_arbiter("--no-native-handover")
+    arbiter.tenant("a", 500)
+    arbiter.tenant("b", 500)
+    take_turns([arbiter.process("a"), arbiter.process("b")], 10)
+
+    assert arbiter.seen("b").handovers >= 4
+
+
+def test_the_native_thread_carries_each_plan_out_once_or_not_at_all(tmp_path):
+    """Under random answers, noise and plans taken back, no grant is stored unasked, unreported or twice."""
+    program, folder = tmp_path / "check", ROOT / "native" / "handover"
+    compile_it = ["gcc", "-O1", "-pthread", f"-I{ROOT}/native/include", "-o", program, *sorted(folder.glob("*.c"))]
+    subprocess.run(compile_it, check=True)
+    done = subprocess.run([program, "5000"], capture_output=True, text=True, timeout=60)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    rounds, handed_over = map(int, done.stdout.split())
+    assert rounds >= 5000
+    assert handed_over > 500
