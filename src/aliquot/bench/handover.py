@@ -5,11 +5,16 @@ they may, at a fixed quota of 30 and of 100 ms (native/bench/driver_bench.c). Ea
 and when it saw the kernel finished. With all turns of all tenants in one order, a hand-over is the gap at each change
 of tenant: the answer of who drained, the grant, the wake-up of the next process, and its launch call.
 `gpu_idle_percent` is the sum of these gaps over the whole time.
+
+`limit_us` is what the machine allows: a program (native/bench/token.c) whose processes pass a token through the same
+wake-ups, a message to one that sleeps in epoll and a futex, with nothing decided, checked or launched; run right after,
+for the same number of tenants and length of turns.
 """
 
 from __future__ import annotations
 
 import math
+import subprocess
 from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -25,12 +30,31 @@ from aliquot.driver.native import native_part
 TENANTS: Final = (2, 8, 32)
 QUOTAS_MS: Final = (30, 100)
 SECONDS: Final = 10.0
+TOKEN: Final = "bench/aliquot-bench-token"
 
 
 def _turns(path: Path) -> list[Interval]:
     """What one program wrote."""
     rows = (line.split() for line in path.read_text().splitlines())
     return [Interval(int(asked), int(launched), int(ended)) for asked, launched, ended in rows]
+
+
+def limit_us(tenants: int, quota_ms: int, seconds: float) -> list[float]:
+    """How long each passing of a bare token took, in microseconds.
+
+    Raises:
+        ClientFailed: the program failed.
+    """
+    argv = [str(native_part(TOKEN)), str(tenants), str(quota_ms), str(math.ceil(seconds))]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ClientFailed(f"{TOKEN} ended with status {done.returncode}: {done.stderr.strip()}")
+    return [int(line) / 1e3 for line in done.stdout.split()]
+
+
+def _percentiles(name: str, values_us: Sequence[float]) -> dict[str, float | None]:
+    """The middle and the 99th percentile; None where nothing was seen."""
+    return {f"{name}_p{part}": round(percentile(values_us, part), 1) if values_us else None for part in (50, 99)}
 
 
 def handover_case(emulate: str | None, tenants: int, quota_ms: int, seconds: float) -> tuple[dict[str, Any], str, bool]:
@@ -61,8 +85,8 @@ def handover_case(emulate: str | None, tenants: int, quota_ms: int, seconds: flo
         case = {
             "tenants": tenants,
             "quota_ms": quota_ms,
-            "handover_us_p50": round(percentile(gaps_us, 50), 1) if gaps_us else None,
-            "handover_us_p99": round(percentile(gaps_us, 99), 1) if gaps_us else None,
+            **_percentiles("handover_us", gaps_us),
+            **_percentiles("limit_us", limit_us(tenants, quota_ms, seconds)),
             "gpu_idle_percent": round(seen.idle_percent, 3),
             "handovers": len(gaps_us),
         }
