@@ -1,10 +1,10 @@
 /* backlog.c: how much GPU time a thread has queued in a stream, and the wait that keeps it bounded.
  *
  * What is queued when the token goes still runs before the next tenant does, so it is bounded in time, to what the
- * page says: 2 ms while other tenants are attached to the GPU, and one launch at least, however long. Launches are counted down against what
- * they are thought to cost; a checkpoint, one event behind several launches, shows what they did cost. Between the first
- * and the last moment at which a checkpoint can have been reached lies its cost; the estimate moves only when it falls
- * outside. An estimate that proves far too low counts for everything behind it.
+ * page says: 2 ms while other tenants are attached to the GPU, and one launch at least, however long. Launches are
+ * counted down against what they are thought to cost; a checkpoint, one event behind several launches, shows what they
+ * did cost. Between the first and the last moment at which a checkpoint can have been reached lies its cost; the
+ * estimate moves only when it falls outside. An estimate that proves far too low counts for everything behind it.
  */
 #include "gate.h"
 #include "own.h"
@@ -154,7 +154,8 @@ bool backlog_add(struct gate_entry *entry, uint64_t now)
  * long, and after some vain waits the bound is lifted for a while. */
 static uint64_t patience(const struct gate_entry *entry)
 {
-    uint64_t base = backlog_bound(entry) < WIDE_NS ? PATIENCE_NS : WIDE_PATIENCE_NS, cost = entry->ring[entry->first].cost_ns;
+    uint64_t base = backlog_bound(entry) < WIDE_NS ? PATIENCE_NS : WIDE_PATIENCE_NS;
+    uint64_t cost = entry->ring[entry->first].cost_ns;
     return (base > 4 * cost ? base : 4 * cost) << entry->record->strikes;
 }
 

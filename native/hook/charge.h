@@ -3,7 +3,7 @@
  * The rules: reserve before the driver is asked; take an entry out before the driver frees and put it back when it did
  * not, since the next allocation may have the same address; one locked operation for each change. An allocation holds
  * the slot's books, shared, from its reservation to its entry. One that was refused holds them alone and has what can be
- * spared returned first, so nobody is refused for what another thread is about to give back.
+ * spared returned first, so no allocation is refused for what another thread is about to give back.
  */
 #ifndef ALIQUOT_CHARGE_H
 #define ALIQUOT_CHARGE_H
@@ -34,7 +34,7 @@ bool memory_share(struct slot *slot, uint64_t object, uint64_t bytes, int fd, bo
 void memory_unshare(struct slot *slot, uint64_t number);
 
 /* charge.c */
-/* The slot that pays for the current context's allocations; NULL: nobody (no context, no tenant). */
+/* The slot that pays for the current context's allocations; NULL: none does (no context, no tenant). */
 struct slot *charged_slot(void);
 /* What the current context's memory ends with: a context of the program's own making is its own key; the primary one,
  * and the green ones that are views of it, stand under their slot. */

@@ -13,7 +13,7 @@
  *   REFUSED anything else                        as connection lost
  *
  * r is the tenant's request. The hook never ends the program, and that line is all it ever writes to its streams:
- * where no arbiter was ever reached nobody else can tell why the program fails.
+ * where no arbiter was ever reached nothing else can tell why the program fails.
  */
 #include "hook.h"
 

@@ -1,6 +1,6 @@
 /* lease.c: bytes of this GPU's memory limit.
  *
- * The arbiter leases slabs to the process, so that most allocations ask nobody; what is leased and not used is ours to
+ * The arbiter leases slabs to the process, so that most allocations send no message; what is leased and not used is ours to
  * use or give back. Reserve before the driver is called: over the limit the driver never hears of it.
  *
  * An arbiter that is being replaced is waited for: only its own word is a reason to say OUT_OF_MEMORY, which ends most
@@ -16,7 +16,7 @@
 #define RELEASE_EVERY_NS 10000000ull
 #define PATIENCE_NS 60000000000ull
 
-enum outcome { GRANTED, OVER, CONTENDED, NOBODY };
+enum outcome { GRANTED, OVER, CONTENDED, UNANSWERED };
 
 /* Asks for at least `bytes`, likes a slab; with slot->lock held. */
 static enum outcome ask(struct slot *slot, uint64_t bytes, uint16_t flags, uint64_t *granted)
@@ -26,7 +26,7 @@ static enum outcome ask(struct slot *slot, uint64_t bytes, uint16_t flags, uint6
     aliquot_message message = {
         .type = ALIQUOT_MSG_RESERVE, .flags = flags, .gpu = slot->number, .a = bytes, .b = liked};
     if (atomic_load(&slot->state) != SLOT_HELD || !link_ask(&message, ALIQUOT_MSG_LEASE, NULL))
-        return NOBODY;
+        return UNANSWERED;
     slot->unheard = false;
     *granted = message.type == ALIQUOT_MSG_LEASE ? message.a : 0;
     return *granted ? GRANTED : message.type == ALIQUOT_MSG_LEASE && message.b ? CONTENDED : OVER;
@@ -40,12 +40,12 @@ static uint64_t patience_ns(void)
 /* Lets go of slot->lock for a while; false when `outcome` has lasted too long since `start`. */
 static bool wait_for(struct slot *slot, enum outcome outcome, uint64_t start)
 {
-    if (outcome == OVER || now_ns() - start > (outcome == NOBODY ? patience_ns() : CONTENDED_NS))
+    if (outcome == OVER || now_ns() - start > (outcome == UNANSWERED ? patience_ns() : CONTENDED_NS))
         return false;
     pthread_mutex_unlock(&slot->lock);
-    if (outcome == NOBODY)
+    if (outcome == UNANSWERED)
         link_revive();
-    nanosleep(&(struct timespec){0, outcome == NOBODY ? NAP_NS : SHORT_NAP_NS}, NULL);
+    nanosleep(&(struct timespec){0, outcome == UNANSWERED ? NAP_NS : SHORT_NAP_NS}, NULL);
     pthread_mutex_lock(&slot->lock);
     return true;
 }

@@ -4,7 +4,7 @@
  * together; a dead connection is closed, and link_revive() builds a new one with a jittered back-off, attaches every
  * slot again and restores the books before anybody else may speak.
  *
- * A process that only asks, for memory or for processes, attaches as a viewer: nobody waits for its answers and it has
+ * A process that only asks, for memory or for processes, attaches as a viewer: no answers of it are waited for and it has
  * no helper thread, which in a program that uses NVML alone would have to load the driver. Its first context, allocation
  * or launch attaches it again, in full.
  */

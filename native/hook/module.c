@@ -17,7 +17,7 @@
 #define FATBIN 0xba55ed50u
 
 struct load {
-    struct slot *slot; /* NULL: nobody pays */
+    struct slot *slot; /* NULL: it is not charged */
     uint64_t estimate, most, free_before;
     bool lazy;
 };

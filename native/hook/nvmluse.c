@@ -123,7 +123,7 @@ static bool own_use(struct slot *slot, void *device, struct nvml_utilization *us
                            unsigned long long)(device, rows, &count, 0);
     *use = (struct nvml_utilization){0, 0};
     if (result == NVML_ERROR_NOT_FOUND)
-        return true; /* nobody has run anything */
+        return true; /* no process has run anything */
     if (result != NVML_SUCCESS)
         return false;
     for (unsigned i = keep_own(slot, rows, count, sizeof *rows, 0); i-- > 0;) {

@@ -249,7 +249,7 @@ CUresult on_pool_create(enum aliquot_symbol symbol, void **pool, const struct po
     return result;
 }
 
-/* A destroyed pool is nobody's current one any more. */
+/* A destroyed pool is the current one of no device any more. */
 static void leave_device(struct pool *pool)
 {
     void *current = NULL, *its_default = NULL;

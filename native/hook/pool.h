@@ -20,7 +20,7 @@ struct pool {
     unsigned users;            /* threads that look at it now */
 };
 
-/* The pool of a handle, with its lock held; NULL: of nobody who pays, or destroyed (*gone). */
+/* The pool of a handle, with its lock held; NULL: one that is not charged, or destroyed (*gone). */
 struct pool *pool_open(void *handle, bool *gone);
 void pool_close(struct pool *pool);
 void pool_made(void *handle, struct slot *slot);

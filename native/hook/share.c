@@ -2,7 +2,7 @@
  *
  * A descriptor keeps the memory too. The file behind it is known again by its inode, or, where all have one inode as
  * those of a device node do, by being the same open file: a property of it that is set through one descriptor shows
- * through the other. We keep a descriptor of our own to compare with, and close it when nobody else here needs the
+ * through the other. We keep a descriptor of our own to compare with, and close it when nothing else here needs the
  * memory. Descriptors that other processes or sockets hold are not seen; what is imported there is charged there.
  */
 #include "vmm.h"

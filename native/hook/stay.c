@@ -3,7 +3,7 @@
  * A pause is from the end of a program's work to its next launch. Keeping the token through a pause costs the others the
  * pause; giving it back costs a hand-over there and back. So the token stays while the median of the last pauses is
  * below that cost, for twice the cost at most, and else goes back at once. The time it stays is charged like any other,
- * so no pattern of pauses gains anything. While nobody waits it stays for the burst gap, as before.
+ * so no pattern of pauses gains anything. While no tenant waits it stays for the burst gap, as before.
  *
  * Both parts of a hand-over are measured: from a request that found the GPU free to the grant, and from the grant to the
  * thread that wakes up. Source: anticipatory scheduling (Iyer and Druschel, 2001).

@@ -134,6 +134,21 @@ class FluidPolicy(TokenPolicy):
             ends.append(now_ns if gap >= QUANTUM_NS else now_ns + max(LOOK_NS, _closes_ns(tenant, best, gap)))
         return max(min(ends), hold.period_start_ns + SLICE_NS)
 
+    def _is_due(self, tenant: Tenant, now_ns: int) -> bool:
+        """Whether no other tenant that may start on its GPUs is owed more."""
+        mine = min(account.rank(now_ns) for account in tenant.accounts.values())
+        for rival in self._candidates(now_ns):
+            theirs = min(account.rank(now_ns) for account in rival.accounts.values())
+            if theirs < mine and not tenant.accounts.keys().isdisjoint(rival.accounts):
+                return False
+        return True
+
+    def _enter(self, tenant: Tenant, quota_ns: int, now_ns: int, actions: list[Action]) -> Hold:
+        """Begin a turn; when it ends is found at the next look, which may not wait for the quota."""
+        hold = super()._enter(tenant, quota_ns, now_ns, actions)
+        hold.deadline_ns = min(hold.deadline_ns, now_ns + SLICE_NS)
+        return hold
+
     def _extend(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
         hold.quota_ns = self._turn_ns(tenant, now_ns)
         hold.told_ns = max(hold.told_ns, now_ns + hold.quota_ns)

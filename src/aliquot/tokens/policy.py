@@ -119,14 +119,20 @@ class TokenPolicy(ABC):
     def caught_up(self, name: str, gpu: str, now_ns: int, *, usual: bool = True) -> None:
         """Work on this GPU that outlived an earlier turn has ended, while the tenant holds or waits again.
 
-        A tenant that was resumed for this work gives the GPUs back: now its parts are at the same step.
+        A tenant that was resumed for this work gives the GPUs back, for now its parts are at the same step, or has its
+        turn at once if that is due.
         """
         tenant = self._tenant(name)
         ended = tenant.outlived.pop(gpu, None)
         if ended is None:
             return
         tenant.accounts[gpu].residuals.learn(ended, now_ns, usual=usual)
-        if tenant.hold is not None and tenant.hold.ended_ns is not None and not tenant.outlived:
+        if tenant.hold is None or tenant.hold.ended_ns is None or tenant.outlived:
+            return
+        if self._is_due(tenant, now_ns):
+            tenant.hold.ended_ns, tenant.resumes = None, 0
+            self._begin(tenant, now_ns)
+        else:
             self.stop(name, now_ns)
 
     def stopped(self, name: str, gpu: str, now_ns: int) -> None:
@@ -349,6 +355,10 @@ class TokenPolicy(ABC):
             if (hold := tenant.hold) is not None:
                 rivals = [c for c in candidates if not hold.gpus_set.isdisjoint(c.accounts)]
                 self._review(tenant, hold, rivals, reserved, now_ns, actions)
+
+    def _is_due(self, tenant: Tenant, now_ns: int) -> bool:
+        """Whether a tenant that was resumed may go on with a turn of its own."""
+        return False
 
     def _is_anyone_overdue(self, hold: Hold, now_ns: int) -> bool:
         """Whether a tenant is to finish what it began on a GPU of this grant."""

@@ -41,8 +41,8 @@ def steps(client: Client, seconds: float) -> tuple[float, float]:
     return (last - before) / seconds, max(longest, now_s - moved_s)
 
 
-@pytest.mark.parametrize("mode", ["ranks", "streams", "deep"])
-def test_steps_that_wait_for_each_other_go_on_beside_a_neighbour(stage, mode):
+@pytest.mark.parametrize(("mode", "longest_s"), [("ranks", 0.3), ("streams", 0.3), ("deep", 0.45)])
+def test_steps_that_wait_for_each_other_go_on_beside_a_neighbour(stage, mode, longest_s):
     """Ranks of a collective, two streams, and ranks that launch ahead keep a part of the GPU, beside a neighbour."""
     scene = stage(gpus="v100" if mode == "streams" else "v100x2")
     found = partners(scene, mode)
@@ -55,7 +55,7 @@ def test_steps_that_wait_for_each_other_go_on_beside_a_neighbour(stage, mode):
 
     share = (neighbour.totals.kernel_ns - before) / 1e9 / (time.monotonic() - start_s)
     assert beside > 0.25 * alone, (alone, beside)
-    assert longest < 0.7, longest
+    assert longest < longest_s
     assert 0.3 < share < 0.65
     assert neighbour.end() == 0
 

@@ -5,6 +5,7 @@ import pytest
 from aliquot.tokens import (
     MS,
     SECOND,
+    FluidPolicy,
     GeminiPolicy,
     Grant,
     Handover,
@@ -187,6 +188,27 @@ def test_gang_gets_all_gpus_or_none():
     (grant,) = policy.tick(2 * MS)
 
     assert grant.gpus == ("g0", "g1")
+
+
+def test_turns_of_the_fluid_end_in_time_without_a_message():
+    """Between two halves that always want the GPU no turn lasts for 70 ms, though no message comes during it."""
+    policy = FluidPolicy()
+    for name in "ab":
+        policy.add_tenant(name, {"g0": Share(500, 1000)}, 0)
+        policy.want(name, 0)
+    now, began, turns = 0, 0, []
+    while len(turns) < 12:
+        for action in policy.tick(now):
+            if isinstance(action, Grant):
+                began = now
+            elif isinstance(action, Revoke):
+                turns.append(now - began)
+                policy.want(action.tenant, now + MS)
+                policy.drained(action.tenant, "g0", now + MS)
+                now += MS
+        now = now if policy.holder("g0") is None else policy.next_wake_ns()
+
+    assert max(turns[6:]) < 70 * MS
 
 
 def test_unknown_tenant_has_a_name_for_it():
