@@ -82,6 +82,7 @@ static void reap(struct gate_entry *entry, uint64_t now)
         uint64_t from = point->began_ns > entry->ended_low_ns ? point->began_ns : entry->ended_low_ns;
         uint64_t until = point->recorded_ns > entry->ended_high_ns ? point->recorded_ns : entry->ended_high_ns;
         learn(entry, point, over(point->unfinished_ns, until), over(now, from));
+        longest_note(entry, point, over(point->unfinished_ns, until));
         entry->ended_low_ns = point->unfinished_ns;
         entry->ended_high_ns = now;
     }

@@ -61,6 +61,7 @@ HIDDEN void gate_checkpoint(struct gate_entry *entry);
 /* threads.c */
 HIDDEN struct gate_entry *entry_of(void *stream, bool own);
 /* backlog.c */
+HIDDEN void longest_note(const struct gate_entry *entry, const struct checkpoint *point, uint64_t low);
 HIDDEN int backlog_look(struct gate_entry *entry);
 HIDDEN bool backlog_add(struct gate_entry *entry, uint64_t now);
 HIDDEN void backlog_wait(struct gate_entry *entry);

@@ -228,6 +228,7 @@ static void *help(void *argument)
         }
         memory_tick(slot, page);
         link_report();
+        longest_tell(slot);
         uint32_t word = page_word(page);
         if ((page->features & ALIQUOT_FEATURE_UNGATED) && (word & 3) == ALIQUOT_WORD_VALID) {
             futex_wait_ms(&page->word, word, 100); /* the GPU is ours for good: nothing to give back */

@@ -92,6 +92,9 @@ struct slot {
     uint64_t idle_from_ns, looked_ns; /* the helper's */
     uint32_t used_word;               /* the last grant that something was launched under */
     struct stay stay;
+    /* the longest launch lately: longest.c */
+    _Atomic uint64_t longest_ns;
+    uint64_t longest_before_ns, longest_since_ns, longest_told_ns, longest_told_at_ns, longest_told_boot;
     /* the memory: lease.c, charge.c and graph.c */
     pthread_rwlock_t books; /* shared by allocations from their reservation to their entry; alone when one was refused */
     uint64_t leased, context_bytes, context_each;
@@ -192,6 +195,7 @@ bool link_shares(void); /* the arbiter keeps books of what processes share */
 bool link_revive(void);
 /* Tells the arbiter what of this process has gone past the hook since it was last told; one comparison if nothing. */
 void link_report(void);
+bool link_report_longest(const struct slot *slot, uint64_t longest_ns);
 void link_after_fork(void);
 void slots_after_fork(void);
 /* stay.c */
@@ -205,6 +209,8 @@ void stay_returned(struct slot *slot, uint64_t now);
 void stay_returned_in_vain(struct slot *slot);
 void stay_await(struct slot *slot, bool wanted);
 void stay_hint(void);
+/* longest.c */
+void longest_tell(struct slot *slot);
 /* helper.c, burst.c */
 void helper_start(struct slot *slot);
 bool streams_idle(struct slot *slot, uint64_t launches);

@@ -161,6 +161,16 @@ void link_report(void)
         atomic_store(&reported, unrouted + ungated_ns);
 }
 
+bool link_report_longest(const struct slot *slot, uint64_t longest_ns)
+{
+    aliquot_message report = {.type = ALIQUOT_MSG_REPORT,
+                              .gpu = slot->number,
+                              .a = atomic_load_explicit(&aliquot_counters.disagreed, memory_order_relaxed),
+                              .b = atomic_load_explicit(&aliquot_counters.ungated_ns, memory_order_relaxed),
+                              .c = longest_ns};
+    return link_send(&report);
+}
+
 /* Maps the slot's page; the caller holds slot->lock. */
 static bool attach_locked(struct slot *slot)
 {

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from prometheus_client.core import Metric
 
 from aliquot.arbiter.metrics import Metrics as ArbiterMetrics
-from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
+from aliquot.arbiter.records import GpuStatus, Status, TenantStatus, WakeStatus
 from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 from aliquot.node.telling.metrics import ALIASES, registry_of
 from aliquot.scheduler.metrics import Metrics as SchedulerMetrics
 from reference.markdown import code, page, sentence, table
 
 HEAD = ("metric", "type", "labels", "what it tells")
+_WAKE = WakeStatus(5.0, 1.0, 2.0, 100, True, 3.25)
 _UUID = "GPU-00000000-0000-0000-0000-000000000000"
 
 
@@ -67,7 +68,7 @@ def _scheduler() -> list[tuple[str, str, str, str]]:
 
 
 def _tenant() -> TenantStatus:
-    return TenantStatus("ns/pod/main", 300, 600, 0.25, 1, 512, 4096, 64, 1.0, 0.0, 100.0, 1, 1, False)
+    return TenantStatus("ns/pod/main", 300, 600, 0.25, 1, 512, 4096, 64, 1.0, 0.0, 100.0, 1, 1, False, wake=_WAKE)
 
 
 def _facts() -> NodeFacts:

@@ -95,7 +95,10 @@ class FailPolicy(IntEnum):
 
 
 class MessageType(IntEnum):
-    """Requests of a tenant are below 64, answers of the arbiter above."""
+    """Requests of a tenant are below 64, answers of the arbiter above.
+
+    REPORT may name a gpu, and in c the longest launch that the process lately saw of its own there (ns).
+    """
 
     HELLO = 1  # a = ABI version, b = features, c = pid as the tenant sees it        -> WELCOME | REFUSED
     ATTACH = 2  # uuid, flags; a second one may drop VIEW                            -> PAGE (+ fd) | REFUSED
@@ -105,7 +108,9 @@ class MessageType(IntEnum):
     RESERVE = 6  # gpu, a = bytes needed, b = bytes liked (>= a), flags               -> LEASE | REFUSED
     RELEASE = 7  # gpu, a = bytes given back, b = the memory_demand this answers      (no answer)
     BYE = 8  # the process ends in order                                              (no answer)
-    REPORT = 9  # a = functions handed out unhooked, b = ns launched before any arbiter was reached; sums (no answer)
+    REPORT = (
+        9  # a = functions handed out unhooked, b = ns launched before any arbiter was reached: sums; and c (no answer)
+    )
     DENIED = 10  # gpu; an allocation was refused for the limit, after every try to make room     (no answer)
     SHARE = 11  # gpu, flags, a = bytes, b = descriptor, c = number or 0 for new memory  -> SHARED | REFUSED
     UNSHARE = 12  # gpu, a = number: the process holds that memory no more            (no answer)

@@ -15,8 +15,10 @@ from aliquot.tokens import Grant, Renew, Revoke, Share, TokenPolicy
 from .linux import is_stopped
 from .records import TenantRecord
 from .seats import Process, Seat, Seen, Tenant
+from .wakes import shortest_wake_us
 
 STUCK_FACTOR: Final = 4
+LONGEST_KERNEL_US: Final = 3_600_000_000
 
 Emit = Callable[..., None]
 
@@ -64,9 +66,12 @@ class Engine:
             seat.users.add(process)
             return
         seat.wanting.add(process)
-        if not tenant.wanted_at_ns:
+        first = not tenant.wanted_at_ns
+        if first:
             tenant.wanted_at_ns = now_ns
         self.policy.want(tenant.name, now_ns, burst_ns)
+        if first and seat.gpu.wake_us:
+            seat.woke = self.policy.account(tenant.name, seat.gpu.uuid).is_urgent(now_ns)
 
     def give_back(self, process: Process, seat: Seat, epoch: int, burst_ns: int, now_ns: int) -> None:
         """A process is idle and gives the token back."""
@@ -99,6 +104,10 @@ class Engine:
         """From now on the process takes part in turns."""
         seat.launching.add(process)
         self._show_company({seat.gpu.uuid})
+
+    def note_kernel(self, process: Process, seat: Seat, longest_ns: int) -> None:
+        """The longest kernel or graph that a process lately saw of its own on a GPU."""
+        seat.kernels_us[process] = min(longest_ns // 1000, LONGEST_KERNEL_US)
 
     def leave(self, process: Process, now_ns: int) -> None:
         """A process has ended, in order or not: its memory is free, nobody waits for its answers."""
@@ -191,6 +200,9 @@ class Engine:
             seat.handovers += 1
             seat.waits_ns.append(waited)
             seat.waited_ns += waited
+            if seat.woke:
+                seat.woke = False
+                seat.wakes_ns.append(waited)
             seat.users = set(seat.wanting)
             seat.wanting.clear()
         self.note_stopped(now_ns, {seat.gpu.uuid for seat in tenant.seats})
@@ -214,7 +226,8 @@ class Engine:
             seats = [seat for t in self.tenants.values() for seat in t.seats if seat.gpu.uuid == gpu]
             taking = [seat for seat in seats if seat.launching and not seat.ungated]
             for seat in seats:
-                seat.page.set_company(not seat.ungated and any(other is not seat for other in taking))
+                others = [other for other in taking if other is not seat and not seat.ungated]
+                seat.page.set_company(bool(others), shortest_wake_us(others))
 
     def _reopen(self, process: Process, seat: Seat, now_ns: int) -> None:
         """The process gave its part back while others of the tenant go on: a new epoch lets it in again."""
@@ -282,7 +295,7 @@ def shares_of(record: TenantRecord) -> dict[str, Share]:
     Raises:
         ValueError: a share cannot be kept, or a GPU is named twice.
     """
-    shares = {gpu.uuid: Share(gpu.request_milli, gpu.limit_milli) for gpu in record.gpus}
+    shares = {gpu.uuid: Share(gpu.request_milli, gpu.limit_milli, gpu.wake_us * 1000) for gpu in record.gpus}
     if len(shares) != len(record.gpus):
         raise ValueError(f"tenant {record.name!r} names a GPU twice")
     return shares

@@ -67,6 +67,7 @@ def _tenant_metrics(status: Status) -> Iterable[Metric]:
         "wait_seconds_median": ("Wait for a grant, median of the last 256", lambda t: t.wait_ms_p50 / 1e3),
         "quota_seconds": ("Length of its next grant", lambda t: t.quota_ms / 1e3),
         "processes": ("Processes attached", lambda t: t.processes),
+        "kernel_seconds_longest": ("Longest kernel or graph that was lately seen of it", lambda t: t.kernel_ms / 1e3),
         "fluid_error_ratio": ("Last window's distance from the fluid", lambda t: t.promise.fluid_error),
         "fluid_error_p95_ratio": ("The same, in 95 of 100 windows", lambda t: t.promise.fluid_error_p95),
         "fluid_error_worst_ratio": ("The same, at worst", lambda t: t.promise.fluid_error_worst),
@@ -94,3 +95,23 @@ def _tenant_metrics(status: Status) -> Iterable[Metric]:
             for tenant in gpu.tenants:
                 counter.add_metric([gpu.uuid, tenant.name], read(tenant))
         yield counter
+    yield from _wake_metrics(status)
+
+
+def _wake_metrics(status: Status) -> Iterable[Metric]:
+    """Of tenants that were promised to wake in time alone."""
+    promised = GaugeMetricFamily("aliquot_wake_promised_seconds", "How soon it was promised to wake", labels=_TENANT)
+    measured = GaugeMetricFamily(
+        "aliquot_wake_seconds", "From asking to the grant, after a rest and within its request, of the last 1024 wakes",
+        labels=(*_TENANT, "quantile"),
+    )  # fmt: skip
+    kept = GaugeMetricFamily("aliquot_wake_kept", "0 while a neighbour's kernels or its p99 break it", labels=_TENANT)
+    for gpu in status.gpus:
+        for tenant in gpu.tenants:
+            if (wake := tenant.wake) is not None:
+                where = [gpu.uuid, tenant.name]
+                promised.add_metric(where, wake.promised_ms / 1e3)
+                measured.add_metric([*where, "0.5"], wake.p50_ms / 1e3)
+                measured.add_metric([*where, "0.99"], wake.p99_ms / 1e3)
+                kept.add_metric(where, 1.0 if wake.kept else 0.0)
+    yield from (promised, measured, kept)

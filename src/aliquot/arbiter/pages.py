@@ -14,6 +14,8 @@ import os
 from array import array
 from typing import Final
 
+from aliquot.model.wake import in_flight_us
+
 from .abi import ABI_VERSION, GRANT_PAGE, PAGE_MAGIC, PAGE_SIZE_BYTES, FailPolicy, Feature, WordState, word
 from .linux import F_SEAL_FUTURE_WRITE, futex_wake
 from .records import TenantGpu
@@ -105,10 +107,14 @@ class GrantPage:
         if self._u32[_WAITERS] != count:
             self._u32[_WAITERS] = count
 
-    def set_company(self, others: bool) -> None:
-        """Whether other tenants are attached to this GPU: less may be queued then, for they wait for what is queued."""
+    def set_company(self, others: bool, wake_us: int = 0) -> None:
+        """Whether other tenants are attached to this GPU: less may be queued then, for they wait for what is queued.
+
+        `wake_us` is the shortest time to wake in that one of them was promised, 0 for none.
+        """
         wide = self._in_flight_us and not others
-        self._u32[_IN_FLIGHT] = max(self._in_flight_us, ALONE_IN_FLIGHT_US) if wide else self._in_flight_us
+        bound_us = in_flight_us(wake_us, self._in_flight_us)
+        self._u32[_IN_FLIGHT] = max(self._in_flight_us, ALONE_IN_FLIGHT_US) if wide else bound_us
 
     def set_memory(self, leased_bytes: int, context_bytes: int) -> None:
         """What the tenant is charged, for its own view of memory."""

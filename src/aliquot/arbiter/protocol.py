@@ -103,6 +103,8 @@ class Protocol:
             self._seat(process, gpu).memory_refusals += 1
         elif kind == _REPORT:
             self._engine.report(process, a, b, now_ns)
+            if c and gpu in process.leases:
+                self._engine.note_kernel(process, process.tenant.seats[gpu], c)
         elif kind == _HELLO:
             self._hello(process, seq, a)
         else:

@@ -15,6 +15,7 @@ from .engine import Engine
 from .records import GpuStatus, PromiseStatus, Status, TenantStatus, Unregistered
 from .seats import Seat, Tenant
 from .settings import Settings
+from .wakes import wake_status
 
 SEEN_FOR_NS: Final = 5_000_000_000
 MOST_UNREGISTERED: Final = 64
@@ -117,6 +118,8 @@ def _accounted(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int) -> Tenan
         ungated_ms=round(tenant.ungated_ns / 1e6, 3),
         enforce=seat.gpu.enforce,
         promise=_promise(account),
+        kernel_ms=seat.kernel_us / 1000,
+        wake=wake_status(seat, engine.tenants.values()),
     )
 
 

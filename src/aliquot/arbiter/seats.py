@@ -14,6 +14,7 @@ from typing import Final
 from .pages import GrantPage
 from .records import TenantGpu, TenantRecord
 from .shares import Descriptor, SharedMemory
+from .wakes import WAKES_KEPT
 
 _MEASURE_GAP_NS: Final = 5_000_000_000
 """What lies further back than this is not counted by the measurement after it."""
@@ -101,6 +102,9 @@ class Seat:
     handovers: int = 0
     waits_ns: deque[int] = field(default_factory=lambda: deque(maxlen=256))
     waited_ns: int = 0
+    woke: bool = False  # it waits for its first grant after a rest, within its request and with a promise
+    wakes_ns: deque[int] = field(default_factory=lambda: deque(maxlen=WAKES_KEPT))
+    kernels_us: dict[Process, int] = field(default_factory=dict)  # the longest lately, as each process reports
     memory_refusals: int = 0
     demand: int = 0
     used_ns: int = 0
@@ -125,6 +129,11 @@ class Seat:
         """The part of the window in which the GPU was busy, as far as it was measured."""
         used_ns = sum(used for at_ns, used in self.uses if at_ns > now_ns - window_ns)
         return min(1.0, used_ns / window_ns)
+
+    @property
+    def kernel_us(self) -> int:
+        """The longest kernel lately of its processes, in microseconds; 0: not known."""
+        return max(self.kernels_us.values(), default=0)
 
     @property
     def limit_bytes(self) -> int:
@@ -210,6 +219,7 @@ class Seat:
         turns = (self.launching, self.wanting, self.users, self.returned, self.pending, self.behind)
         for group in (self.attached, *turns):
             group.discard(process)
+        self.kernels_us.pop(process, None)
         self.show_processes()
 
     def show_processes(self) -> None:

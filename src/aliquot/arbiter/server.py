@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from aliquot.tokens import token_policy
+from aliquot.tokens import Turns, token_policy
 
 from .abi import MESSAGE_SIZE_BYTES, MessageType, Refusal
 from .engine import Engine, shares_of
@@ -163,6 +163,11 @@ class Server:
         if not record.gpus:
             raise ValueError(f"tenant {record.name!r} has no GPU")
         shares_of(record)
+        turns = self.settings.tokens.turns
+        if turns is not Turns.FLUID and any(gpu.wake_us for gpu in record.gpus):
+            raise ValueError(
+                f"tenant {record.name!r}: wake is kept by turns fluid alone, and they are {turns.value} here"
+            )
         for gpu in record.gpus:
             gpu.uuid_bytes()
         listener = listen(Path(record.socket), socket.SOCK_SEQPACKET, 0o666)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aliquot.cli.completion import sharepod_names
-from aliquot.cli.options import Milli, Size, device_options, emulate_option, output_option
+from aliquot.cli.options import Milli, Size, device_options, emulate_option, output_option, wake_option
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, checked
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--gpu-mem", type=Size(), help="Its GPU memory: 4Gi, 4096 (MiB), 25%.")
 @click.option("--gpu", default="", metavar="UUID|INDEX", help="Only this GPU.")
 @device_options
+@wake_option
 @emulate_option
 @click.option("--books", type=click.Path(), help="A cluster whose books were saved as JSON, in place of an engine.")
 @click.option("--policy", default="", metavar="NAME", help="With these two: how GPUs are chosen. [default: aliquot]")
@@ -43,6 +44,7 @@ def explain(
     affinity: str,
     anti_affinity: str,
     exclusion: str,
+    wake: int | None,
     emulate: str | None,
     books: str | None,
     policy: str,
@@ -63,10 +65,13 @@ def explain(
         raise UserError(f"--policy {policy}: an engine that is up has its own policy; add --emulate or --books")
     asks: list[tuple[str, Ask]] | None = None
     if gpu_request is not None:
-        checked(GpuRequest(gpu_request, gpu_limit), request_name="--gpu-request", limit_name="--gpu-limit")
+        checked(
+            GpuRequest(gpu_request, gpu_limit, wake_us=wake or 0),
+            request_name="--gpu-request", limit_name="--gpu-limit", wake_name="--wake",
+        )  # fmt: skip
         one = Ask(
             gpu_request, gpu_limit, gpu=gpu, model=gpu_model, gpu_id=gpu_id, affinity=affinity,
-            anti_affinity=anti_affinity, exclusion=exclusion, mixed=mixed_models,
+            anti_affinity=anti_affinity, exclusion=exclusion, mixed=mixed_models, wake_us=wake or 0,
         )  # fmt: skip
         asks = [("the request", one.with_memory(gpu_mem))]
     elif file is not None:
@@ -97,6 +102,7 @@ def _ask_of(pod: SharePod) -> Ask:
     ask = Ask(
         request.request_milli, request.limit_milli, gpu=request.gpu, model=request.model, gpu_id=request.gpu_id,
         affinity=labels.affinity, anti_affinity=labels.anti_affinity, exclusion=labels.exclusion, mixed=request.mixed,
+        wake_us=request.wake_us,
     )  # fmt: skip
     return ask.with_memory(request.memory)
 

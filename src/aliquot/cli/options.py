@@ -11,6 +11,7 @@ from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, Memory, parse_memory, parse_milli
 from aliquot.model.requests import ENFORCE
+from aliquot.model.wake import parse_wake
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,6 +29,21 @@ class Milli(click.ParamType):  # type: ignore[type-arg]
             return parse_milli(value)
         except BadQuantity as error:
             raise UserError(f"{param.opts[0] if param else 'fraction'}: {error}") from None
+
+
+class Wake(click.ParamType):  # type: ignore[type-arg]
+    """How soon a tenant wakes; gives microseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """`5ms` -> 5000."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_wake(value)
+        except BadQuantity as error:
+            raise UserError(f"{param.opts[0] if param else 'wake'}: {error}") from None
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -63,6 +79,16 @@ def enforce_option(command: Command) -> Command:
         type=click.Choice(ENFORCE),
         help="What is enforced: never (the bare driver) and memory are for whole GPUs. "
         "[default: all; on whole GPUs never, or memory with --gpu-mem]",
+    )(command)
+
+
+def wake_option(command: Command) -> Command:
+    """`--wake 5ms`."""
+    return click.option(
+        "--wake",
+        type=Wake(),
+        metavar="TIME",
+        help="When it wakes within its request, its first kernel starts in this time: 5ms, 1s. [default: no promise]",
     )(command)
 
 

@@ -108,6 +108,7 @@ def describe(name: str, output: str) -> None:
         ("Limit", format_milli(pod.limit_milli)),
         ("Memory", _memory(pod)),
         ("Enforced", ENFORCED[pod.enforce]),
+        *([("Wakes in", _wake(pod))] if pod.wake_us else []),
         ("Age", f"{pod.age_s:.0f} s"),
     ]
     for label, value in rows:
@@ -121,6 +122,21 @@ def describe(name: str, output: str) -> None:
     click.echo("Events:")
     for event in pod.events:
         click.echo(f"  {event}")
+
+
+def _wake(pod: PodFacts) -> str:
+    """What was promised, and what was measured where it runs."""
+    from aliquot.arbiter.client import ArbiterClient, ArbiterError
+    from aliquot.model.wake import format_wake
+    from aliquot.standalone.paths import runtime_dir
+
+    try:
+        with ArbiterClient(runtime_dir(), timeout_s=2.0) as client:
+            status = client.status()
+    except (ArbiterError, OSError):
+        return format_wake(pod.wake_us)
+    found = [t.wake.text for gpu in status.gpus for t in gpu.tenants if t.name == pod.name and t.wake is not None]
+    return found[0] if found else format_wake(pod.wake_us)
 
 
 @click.command()

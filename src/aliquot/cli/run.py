@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from aliquot.cli.options import Milli, Size, device_options, emulate_option, enforce_option
+from aliquot.cli.options import Milli, Size, device_options, emulate_option, enforce_option, wake_option
 from aliquot.driver.cores import nearest_cores
 from aliquot.driver.injection import MODES, Mode
 from aliquot.model.errors import UserError
@@ -25,6 +25,7 @@ from aliquot.model.requests import Enforce, GpuRequest, checked
 @click.option("--gpu", default="", metavar="UUID|INDEX", help="Which GPU. [default: what the placement policy says]")
 @device_options
 @enforce_option
+@wake_option
 @click.option("--cpu-bind", type=click.IntRange(1), metavar="N", help="Run on the N CPU cores nearest to the GPU.")
 @emulate_option
 @click.option("--inject", type=click.Choice(MODES), default="auto", show_default=True, help="How CUDA is intercepted.")
@@ -43,6 +44,7 @@ def run(
     anti_affinity: str,
     exclusion: str,
     enforce: Enforce | None,
+    wake: int | None,
     cpu_bind: int | None,
     emulate: str | None,
     inject: Mode,
@@ -61,8 +63,8 @@ def run(
     from aliquot.standalone.wire import Ask, Call
 
     checked(
-        GpuRequest(gpu_request, gpu_limit, gpu_mem, enforce=enforce),
-        request_name="--gpu-request", limit_name="--gpu-limit", enforce_name="--enforce",
+        GpuRequest(gpu_request, gpu_limit, gpu_mem, enforce=enforce, wake_us=wake or 0),
+        request_name="--gpu-request", limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake",
     )  # fmt: skip
     if enforce == "never" and cpu_bind:
         raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")
@@ -73,7 +75,7 @@ def run(
         nearest_cores(cpu_bind)  # refused here, before an engine is started for it
     ask = Ask(
         gpu_request, gpu_limit, gpu=gpu, cpu_bind=cpu_bind or 0, model=gpu_model, gpu_id=gpu_id, affinity=affinity,
-        anti_affinity=anti_affinity, exclusion=exclusion, enforce=enforce, mixed=mixed_models,
+        anti_affinity=anti_affinity, exclusion=exclusion, enforce=enforce, mixed=mixed_models, wake_us=wake or 0,
     ).with_memory(gpu_mem)  # fmt: skip
     call = Call("lease", name=who, ask=ask, pid=os.getpid())
     connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate)

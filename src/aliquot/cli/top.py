@@ -96,7 +96,8 @@ def render(facts: EngineFacts, status: Status) -> str:
 def _tenant_lines(gpu: GpuStatus, window: str) -> list[str]:
     width = max(_NAME_WIDTH, *(len(tenant.name) for tenant in gpu.tenants))
     head = f"  {'TENANT':<{width}} REQUEST  LIMIT   {f'USAGE ({window})':<{BAR_CELLS + 6}}   {'MEMORY':<16} WAITS"
-    return [head, *(_tenant_line(tenant, width) for tenant in gpu.tenants)]
+    lines = [head, *(_tenant_line(tenant, width) for tenant in gpu.tenants)]
+    return lines + [f"  {t.name:<{width}} wakes: {t.wake.text}" for t in gpu.tenants if t.wake is not None]
 
 
 def _tenant_line(tenant: TenantStatus, width: int) -> str:

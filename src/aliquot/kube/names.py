@@ -60,6 +60,9 @@ CPU_BIND: Final = f"{GROUP}/cpu-bind"
 ENFORCE: Final = f"{GROUP}/enforce"
 """Annotation: what is enforced: `never` (the bare driver), `memory` or `all`; whole GPUs may have any of them."""
 
+WAKE: Final = f"{GROUP}/wake"
+"""Annotation: when it wakes within its request, its first kernel starts in this time: `5ms`, `1s`."""
+
 PLAN: Final = f"{GROUP}/plan"
 """Annotation: the decision as JSON, written with the pod's node in one step and never again."""
 
@@ -102,6 +105,7 @@ ASK_ANNOTATIONS: Final = (
     EXCLUSION,
     CPU_BIND,
     ENFORCE,
+    WAKE,
 )
 """What a pod's author may write; the other annotations of the group are written by Aliquot."""
 

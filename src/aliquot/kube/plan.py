@@ -8,15 +8,15 @@ alone, also when someone edits the pod's other annotations later. Compact JSON w
 `n` is the node, `c` the containers; `s` slices of (UUID, milli-GPU guaranteed, milli-GPU limit, MiB), whole GPUs first;
 `k` the CPU cores near them; `l` labels (affinity, anti-affinity, exclusion); `g` the vGPU's name; `p` parts; `u` the
 container whose slices it uses, since both never run at once; `e` what is enforced, `all` where absent; `i` its place
-among the init containers, from 1 on, negative for a sidecar. Keys that a reader does not know are passed over; another
-version is refused.
+among the init containers, from 1 on, negative for a sidecar; `w` the promise of how soon it wakes, in microseconds.
+Keys that a reader does not know are passed over; another version is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -25,6 +25,7 @@ from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Enforce, Labels, Plan, Slice
+from aliquot.model.wake import MOST_US
 
 PLAN_VERSION: Final = 1
 MOST_BYTES: Final = 64 * 1024
@@ -47,6 +48,7 @@ class ContainerPlan:
     uses: str = ""
     enforce: Enforce = "all"
     init: int = 0
+    wake_us: int = 0
 
     @property
     def starts(self) -> int:
@@ -83,6 +85,7 @@ class _Container(msgspec.Struct, omit_defaults=True, frozen=True):
     u: str = ""
     e: Enforce = "all"
     i: int = 0
+    w: Annotated[int, msgspec.Meta(ge=0, le=MOST_US)] = 0
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -107,6 +110,7 @@ def write_plan(plan: PodPlan) -> str:
             given.uses,
             given.enforce,
             given.init,
+            given.wake_us,
         )
         for name, given in plan.containers.items()
     }
@@ -149,4 +153,4 @@ def _container(name: str, raw: _Container) -> ContainerPlan:
     if raw.e != "all" and any(piece.request_milli < MILLI for piece in raw.s):
         raise BadPlan(f'metadata.annotations["{PLAN}"] does not enforce the part of a GPU of container "{name}"')
     slices = tuple(Slice(GpuUuid(s.gpu), s.request_milli, s.limit_milli, s.memory_mib) for s in raw.s)
-    return ContainerPlan(slices, raw.k, Labels(*raw.l[:3]), raw.g, raw.p, raw.u, raw.e, raw.i)
+    return ContainerPlan(slices, raw.k, Labels(*raw.l[:3]), raw.g, raw.p, raw.u, raw.e, raw.i, raw.w)

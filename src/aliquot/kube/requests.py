@@ -226,7 +226,7 @@ def _covers(host: ContainerAsk, guest: ContainerAsk) -> bool:
     same = (a.model, a.gpu, a.gpu_id, a.labels) == (b.model, b.gpu, b.gpu_id, b.labels)
     same = same and (host.models_not, host.uuids_not) == (guest.models_not, guest.uuids_not)
     same = same and (b.enforce is None or host.enforced == guest.enforced)
-    same = same and (b.mixed or not a.mixed)
+    same = same and (b.mixed or not a.mixed) and (not b.wake_us or 0 < a.wake_us <= b.wake_us)
     enough = host.parts == guest.parts and a.request_milli >= b.request_milli and a.ceiling_milli >= b.ceiling_milli
     return same and enough and _memory_covers(a, b)
 

@@ -14,6 +14,7 @@ from typing import Final, Literal, get_args
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli
+from aliquot.model.wake import format_wake
 
 Enforce = Literal["never", "memory", "all"]
 """What of a promise is held: nothing, the memory limit alone, or the memory limit and the share of time."""
@@ -39,7 +40,8 @@ class GpuRequest:
 
     `limit_milli` None means up to the whole device; `memory` None means the same part of the device's memory as of its
     compute. `gpu` fixes the device by UUID or index, `gpu_id` by the name of a vGPU: equal names share a device.
-    `enforce` None leaves to `enforced` what is held. Several GPUs are of one model unless `mixed`.
+    `enforce` None leaves to `enforced` what is held. Several GPUs are of one model unless `mixed`. `wake_us` is how
+    soon its first kernel is to start when it wakes within its request, 0 where that is not promised.
     """
 
     request_milli: int
@@ -51,6 +53,7 @@ class GpuRequest:
     labels: Labels = field(default_factory=Labels)
     enforce: Enforce | None = None
     mixed: bool = False
+    wake_us: int = 0
 
     @property
     def whole(self) -> int:
@@ -99,12 +102,15 @@ def parse_enforce(text: str) -> Enforce:
     raise BadQuantity(f'"{text}" is not one of {", ".join(ENFORCE)}')
 
 
-def checked(request: GpuRequest, *, request_name: str, limit_name: str, enforce_name: str = "enforce") -> GpuRequest:
+def checked(
+    request: GpuRequest, *, request_name: str, limit_name: str, enforce_name: str = "enforce", wake_name: str = "wake"
+) -> GpuRequest:
     """The request itself, if it makes sense; the names say where its fields came from.
 
     Raises:
         BadRequest: nothing asked, a limit below the request or above the devices it can run on, or a share of a GPU
-            that others share, or a memory limit, which are not to be enforced.
+            that others share, or a memory limit, which are not to be enforced; a time to wake in for a request that
+            takes no turns, or takes them on several GPUs at once.
     """
     asked = format_milli(request.request_milli)
     if request.request_milli <= 0:
@@ -126,6 +132,11 @@ def checked(request: GpuRequest, *, request_name: str, limit_name: str, enforce_
     if request.enforce == "never" and request.memory is not None:
         raise BadRequest(
             f"{enforce_name} never holds no memory limit, and one is given; leave the memory out, or write memory"
+        )
+    if request.wake_us and request.request_milli >= MILLI:
+        raise BadRequest(
+            f"{wake_name} {format_wake(request.wake_us)} is for a part of one GPU, {request_name} is {asked}: "
+            "whole GPUs are shared with nobody and wait for nobody; leave it out"
         )
     return request
 

@@ -208,6 +208,7 @@ class Seating:
                 s.memory_mib,
                 context_allowance_mib(gpu.model, s.memory_mib),
                 given.enforce,
+                given.wake_us,
             )
             for s, gpu in zip(given.slices, gpus, strict=True)
         ]

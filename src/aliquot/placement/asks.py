@@ -60,7 +60,7 @@ class Ask:
     `gpu_mem_ppm` parts per million of that device, and 0 there the same part as of its compute. `models` are the
     models allowed, sorted, none for any; `gpu_uuid` names devices by UUID, several with commas between them; `gpu_id`
     is a named vGPU, equal names share a device. `near_cores` CPU cores near the first GPU travel with the plan. Several
-    GPUs are of one model unless `mixed`.
+    GPUs are of one model unless `mixed`. `wake_us` is the promise of how soon it wakes, 0 for none.
 
     Raises:
         BadRequest: a negative number, a rest of a whole GPU or more, or a label that would have to split.
@@ -80,9 +80,10 @@ class Ask:
     priority: int = 0
     near_cores: int = 0
     mixed: bool = False
+    wake_us: int = 0
     shape: Shape = field(init=False, repr=False, compare=False)
     plain: bool = field(init=False, repr=False, compare=False)
-    """Whether neither label nor name of a device is given."""
+    """Whether neither label, name of a device nor a promise of waking is given."""
 
     def __post_init__(self) -> None:
         self._check()
@@ -92,7 +93,9 @@ class Ask:
             self.whole, self.rest_milli, self.gpu_mib, self.gpu_mem_ppm, models, self.cpu_milli, self.memory_mib
         )
         object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "plain", not (self.gpu_uuid or self.gpu_id or self.labels != _NO_LABELS))
+        object.__setattr__(
+            self, "plain", not (self.gpu_uuid or self.gpu_id or self.wake_us or self.labels != _NO_LABELS)
+        )
 
     @property
     def milli(self) -> int:
@@ -139,6 +142,7 @@ class Ask:
             gpu_id=request.gpu_id,
             labels=request.labels,
             mixed=request.mixed,
+            wake_us=request.wake_us,
         )
 
     def less(self, **fields: int) -> Ask:
@@ -149,7 +153,8 @@ class Ask:
         return smaller
 
     def _check(self) -> None:
-        for name in ("whole", "limit_milli", "gpu_mib", "gpu_mem_ppm", "cpu_milli", "memory_mib", "near_cores"):
+        for name in ("whole", "limit_milli", "gpu_mib", "gpu_mem_ppm", "cpu_milli", "memory_mib", "near_cores",
+                     "wake_us"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise BadRequest(f"{name} {getattr(self, name)} is negative; the least is 0")
         if not 0 <= self.rest_milli < MILLI:

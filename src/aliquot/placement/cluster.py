@@ -32,6 +32,7 @@ from aliquot.placement.books import (
 )
 from aliquot.placement.labels import LabelIndex
 from aliquot.placement.saved import Diff
+from aliquot.placement.wakes import Measured
 
 __all__ = ["Cluster", "Holding", "LedgerError", "NodeSpec", "Placement", "Resident", "namespace_of"]
 
@@ -77,6 +78,7 @@ class Cluster:
         self.model_mib: list[int] = []  # the least memory a device of each model has
         self.layout = 0
         self.labels = LabelIndex()
+        self.measured = Measured()
         self.unhealthy: set[tuple[int, int]] = set()
         self.mixed: set[int] = set()
         """Nodes with GPUs of more than one model."""

@@ -63,16 +63,16 @@ class Decider:
         """
         if not again:
             self.policy.arrived(ask.shape)
-        rules = self._rules(ask, namespace)
         ranked = self._remembered(ask.shape)
-        if self.policy.stable and rules is None and (ask.plain or self._label_scores is None):
-            place = int(ranked.argmax()) if len(ranked) else 0
-            if len(ranked) and ranked.item(place) != NEVER:
-                return self._place(ask, self._order.item(place), None)
-        else:
-            nodes, scores = self._scored(ask, ranked, rules)
-            if len(nodes):
-                return self._place(ask, nodes.item(int(scores.argmax())), rules)
+        for rules in self._choices(ask, namespace):
+            if self.policy.stable and rules is None and (ask.plain or self._label_scores is None):
+                place = int(ranked.argmax()) if len(ranked) else 0
+                if len(ranked) and ranked.item(place) != NEVER:
+                    return self._place(ask, self._order.item(place), None)
+            else:
+                nodes, scores = self._scored(ask, ranked, rules)
+                if len(nodes):
+                    return self._place(ask, nodes.item(int(scores.argmax())), rules)
         return Refusal(self.cluster, ask, self.quotas, namespace)
 
     def feasible(self, ask: Ask, namespace: str = "") -> BoolArray:
@@ -82,21 +82,28 @@ class Decider:
         return fits
 
     def scores(self, ask: Ask, namespace: str = "") -> IntArray:
-        """The policy's score of every node for the ask, `NEVER` where it does not fit: int64 [N]."""
+        """The policy's score of every node for the ask, `NEVER` where it does not fit: int64 [N].
+
+        Nodes where a promise of waking is certain score above those where it is not.
+        """
         found = np.full(len(self.cluster.rank), NEVER)
-        nodes, scores = self._scored(ask, self._remembered(ask.shape), self._rules(ask, namespace))
-        found[nodes] = scores
+        ranked, raised = self._remembered(ask.shape), 0
+        for rules in reversed(self._choices(ask, namespace)):
+            nodes, scores = self._scored(ask, ranked, rules)
+            if len(nodes):
+                found[nodes] = scores + raised
+                raised = int(scores.max() - scores.min()) + 1
         return found
 
     def place_on(self, ask: Ask, node: str, namespace: str = "") -> Placement | Refusal:
         """The devices the ask would get on one node that others chose, or why it can not go there."""
         number = self.cluster.node_index(node)
-        rules = self._rules(ask, namespace)
         one = np.array([number], dtype=np.int64)
-        fits = fitting_nodes(self.cluster, ask.shape, one).any()
-        if not fits or not self._kept(ask.shape, one, rules).any():
-            return Refusal(self.cluster, ask, self.quotas, namespace)
-        return self._place(ask, number, rules)
+        if fitting_nodes(self.cluster, ask.shape, one).any():
+            for rules in self._choices(ask, namespace):
+                if self._kept(ask.shape, one, rules).any():
+                    return self._place(ask, number, rules)
+        return Refusal(self.cluster, ask, self.quotas, namespace)
 
     def commit(self, tenant: str, placement: Placement, ask: Ask) -> None:
         """Reserve a placement.
@@ -130,6 +137,14 @@ class Decider:
     def _rules(self, ask: Ask, namespace: str) -> Rules | None:
         closed = self.quotas.closed(self.cluster, namespace, ask) if self.quotas is not None else ()
         return rules_for(self.cluster, ask, closed)
+
+    def _choices(self, ask: Ask, namespace: str) -> list[Rules | None]:
+        """The rules, and before them those under which a promise of waking is certain to be kept."""
+        rules = self._rules(ask, namespace)
+        if not ask.wake_us:
+            return [rules]
+        closed = self.quotas.closed(self.cluster, namespace, ask) if self.quotas is not None else ()
+        return [rules_for(self.cluster, ask, closed, certain=True), rules]
 
     def _remembered(self, shape: Shape) -> IntArray:
         """Scores of all nodes for a shape, in the order of ranks, brought up to date.

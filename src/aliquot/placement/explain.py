@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from aliquot.model.quantities import format_mib, format_milli
+from aliquot.model.wake import format_wake
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import Placement
 from aliquot.placement.changes import Change, changes
@@ -18,6 +19,7 @@ from aliquot.placement.decide import NEVER, Decider
 from aliquot.placement.policy import IntArray, Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Code, Reason, Refusal, Verdict
+from aliquot.placement.wakes import obstacle
 
 _CHANGES_SHOWN: Final = 3
 _NODES_SHOWN: Final = 8
@@ -132,6 +134,8 @@ def wish(ask: Ask) -> str:
         parts.append(f"{ask.cpu_milli / 1000:g} CPU")
     if ask.memory_mib:
         parts.append(f"{format_mib(ask.memory_mib)} of memory")
+    if ask.wake_us:
+        parts.append(f"to wake in {format_wake(ask.wake_us)}")
     labels = ask.labels
     named = {"affinity": labels.affinity, "anti-affinity": labels.anti_affinity, "exclusion": labels.exclusion}
     named |= {"vGPU": ask.gpu_id, "GPU": ask.gpu_uuid}
@@ -150,6 +154,8 @@ def _why(decider: Decider, ask: Ask, placement: Placement, scores: IntArray) -> 
             f"{format_milli(free - piece.request_milli)} after; {format_mib(free_mib)} now, "
             f"{format_mib(free_mib - piece.memory_mib)} after"
         )
+        if ask.wake_us and (unsure := obstacle(cluster, (number, g), ask.wake_us, certain=True)) is not None:
+            yield f"whether it wakes in time is not certain yet: kernels of {unsure.tenant} were not measured"
     yield from _links(cluster, placement, number)
     because = getattr(policy, "because", "")
     if because:

@@ -154,6 +154,7 @@ class MachineBooks:
         copy = MachineBooks(self.devices, topology=self.spec.topology, by=self._by, node=self.node)
         for name, holding in self.cluster.tenants.items():
             copy.cluster.reserve(name, holding.placement, holding.ask)
+        copy.cluster.measured = self.cluster.measured
         return copy
 
     def empty(self) -> MachineBooks:

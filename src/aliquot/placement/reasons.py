@@ -12,10 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from aliquot.model.quantities import MILLI, format_mib, format_milli
+from aliquot.model.wake import format_us
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.books import NodeSpec
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.devices import hold_rest, hold_whole
+from aliquot.placement.wakes import obstacle
 
 if TYPE_CHECKING:
     from aliquot.placement.quota import Quotas
@@ -42,6 +44,8 @@ class Code(StrEnum):
     GPU_NAME = "gpu-name"
     GPU_EXCLUSION = "gpu-exclusion"
     GPU_ANTI_AFFINITY = "gpu-anti-affinity"
+    GPU_WAKE = "gpu-wake"
+    GPU_TURNS = "gpu-turns"
     GPU_COMPUTE = "gpu-compute"
     GPU_MEMORY = "gpu-memory"
 
@@ -84,6 +88,10 @@ class Reason:
             Code.GPU_NAME: "is called by another name",
             Code.GPU_EXCLUSION: f'has residents without exclusion "{label}"' if label else "is exclusive to others",
             Code.GPU_ANTI_AFFINITY: f'has a resident with anti-affinity "{label}" too',
+            Code.GPU_WAKE: f'has "{label}" with kernels of {format_us(have)}, wake allows {format_us(asked)}'
+            if have
+            else f'has "{label}" with a wake of its own, too many to keep one as short as this',
+            Code.GPU_TURNS: f"takes turns by {label}, wake is kept by fluid alone",
             Code.GPU_COMPUTE: f"has {format_milli(have)} unreserved, {format_milli(asked)} were asked",
             Code.GPU_MEMORY: f"has {format_mib(have)} unreserved, {format_mib(asked)} were asked",
         }
@@ -209,7 +217,7 @@ def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, s
         return Reason(Code.GPU_UNHEALTHY, spec.name, device.index)
     if device.model in closed:
         return Reason(Code.QUOTA, spec.name, device.index, label=closed[device.model])
-    return _labels(cluster, ask, number, g) or _room(cluster, ask, number, g)
+    return _labels(cluster, ask, number, g) or _wake(cluster, ask, number, g) or _room(cluster, ask, number, g)
 
 
 def _labels(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
@@ -227,6 +235,18 @@ def _labels(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
     code = {"exclusion": Code.GPU_EXCLUSION, "anti-affinity": Code.GPU_ANTI_AFFINITY, "name": Code.GPU_NAME}[conflict]
     label = {"exclusion": ask.labels.exclusion, "anti-affinity": ask.labels.anti_affinity, "name": ask.gpu_id}[conflict]
     return Reason(code, name, gpu, label=label)
+
+
+def _wake(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
+    """Whether kernels of those who are there, or the order of turns, stand against a promise of waking."""
+    spec = cluster.spec(number)
+    found = obstacle(cluster, (number, g), ask.wake_us) if ask.wake_us else None
+    if found is None:
+        return None
+    if found.turns:
+        return Reason(Code.GPU_TURNS, spec.name, spec.gpus[g].index, label=found.turns, lasting=True)
+    asked, have = max(0, found.allowed_us), found.kernel_us
+    return Reason(Code.GPU_WAKE, spec.name, spec.gpus[g].index, asked, have, label=found.tenant)
 
 
 def _room(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:

@@ -13,6 +13,7 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.fits import fitting_nodes
 from aliquot.placement.labels import Cell
 from aliquot.placement.policy import BoolArray, IntArray
+from aliquot.placement.wakes import barred
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,15 @@ class Rules:
         return np.asarray(everywhere[nodes])
 
 
-def rules_for(cluster: Cluster, ask: Ask, closed_models: Sequence[str] = ()) -> Rules | None:
-    """The rules for an ask now; None when nothing is ruled out anywhere."""
+def rules_for(cluster: Cluster, ask: Ask, closed_models: Sequence[str] = (), *, certain: bool = False) -> Rules | None:
+    """The rules for an ask now; None when nothing is ruled out anywhere.
+
+    With `certain`, devices on which a promise of waking cannot be judged yet are ruled out too.
+    """
     one_model = ask.devices > 1 and not ask.mixed and bool(cluster.mixed)
     if not one_model:
-        return _ruled(cluster, ask, closed_models)
-    return _of_one_model(cluster, ask, _ruled(cluster, ask, closed_models))
+        return _ruled(cluster, ask, closed_models, certain=certain)
+    return _of_one_model(cluster, ask, _ruled(cluster, ask, closed_models, certain=certain))
 
 
 def models_apart(cluster: Cluster, node: int, gpus: Sequence[int]) -> list[list[int]]:
@@ -74,8 +78,8 @@ def _of_one_model(cluster: Cluster, ask: Ask, rules: Rules | None) -> Rules:
     return Rules(nodes, left, only=rules is not None and rules.only)
 
 
-def _ruled(cluster: Cluster, ask: Ask, closed_models: Sequence[str]) -> Rules | None:
-    """What labels, names, quota and health rule out."""
+def _ruled(cluster: Cluster, ask: Ask, closed_models: Sequence[str], *, certain: bool) -> Rules | None:
+    """What labels, names, quota, health and a promise of waking rule out."""
     if not ask.devices or (ask.plain and not cluster.labels.exclusive and not cluster.unhealthy and not closed_models):
         return None
     pins: list[Mapping[Cell, int]] = list(cluster.labels.pins(ask))
@@ -83,6 +87,8 @@ def _ruled(cluster: Cluster, ask: Ask, closed_models: Sequence[str]) -> Rules | 
         uuids = [uuid.strip() for uuid in ask.gpu_uuid.split(",")]
         pins.append({cluster.uuids[uuid]: 1 for uuid in uuids if uuid in cluster.uuids})
     cells = _barred_cells(cluster, ask)
+    if ask.wake_us:
+        cells.update(barred(cluster, ask.wake_us, certain=certain))
     wide = _barred_widely(cluster, ask, closed_models)
     if pins:
         left = {cell for cell in pins[0] if all(cell in pin for pin in pins)}.difference(cells)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 _ASK_FIELDS: Final = (
     "whole", "rest_milli", "limit_milli", "gpu_mib", "gpu_mem_ppm", "cpu_milli", "memory_mib", "gpu_uuid", "gpu_id",
-    "priority", "near_cores", "mixed",
+    "priority", "near_cores", "mixed", "wake_us",
 )  # fmt: skip
 
 
@@ -90,6 +90,7 @@ def copy(cluster: Cluster) -> Cluster:
         fresh.set_cordoned(name)
     for tenant, holding in cluster.tenants.items():
         fresh.reserve(tenant, holding.placement, holding.ask)
+    fresh.measured = cluster.measured
     return fresh
 
 

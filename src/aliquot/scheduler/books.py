@@ -379,6 +379,7 @@ class Books:
                 asked.parts,
                 enforce=asked.enforced,
                 init=asked.init,
+                wake_us=asked.request.wake_us,
             )
         for asked in ask.containers:
             if asked.uses:

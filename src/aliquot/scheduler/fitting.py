@@ -93,7 +93,7 @@ class _Trial:
         if placed is None:
             return False
         self.placements.append(placed)
-        part = Part(seat.tenant, seat.init, placed.slices, ask.labels, ask.gpu_id)
+        part = Part(seat.tenant, seat.init, placed.slices, ask.labels, ask.gpu_id, ask.wake_us)
         self._parts.append(part)
         if not (self._phased or last):
             self._reserve(part)

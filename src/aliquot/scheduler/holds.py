@@ -44,6 +44,7 @@ class Part:
     slices: tuple[Slice, ...]
     labels: Labels
     gpu_id: str
+    wake_us: int = 0
 
     @property
     def ask(self) -> Ask:
@@ -51,7 +52,7 @@ class Part:
         whole, rest = divmod(sum(piece.request_milli for piece in self.slices), MILLI)
         shared = self.slices[-1].memory_mib if rest or len(self.slices) == 1 else 0
         limit = sum(piece.limit_milli for piece in self.slices)
-        return Ask(whole, rest, limit, gpu_mib=shared, labels=self.labels, gpu_id=self.gpu_id)
+        return Ask(whole, rest, limit, gpu_mib=shared, labels=self.labels, gpu_id=self.gpu_id, wake_us=self.wake_us)
 
 
 def phases(parts: Sequence[Part], init: int | None = None) -> list[list[Part]]:
@@ -93,7 +94,7 @@ def _cut(part: Part, slices: tuple[Slice, ...]) -> Part:
     """A part with only some of what it has: its pod's other containers answer for its labels there."""
     if slices == part.slices:
         return part
-    return Part(part.name, part.init, slices, Labels(exclusion=part.labels.exclusion), part.gpu_id)
+    return Part(part.name, part.init, slices, Labels(exclusion=part.labels.exclusion), part.gpu_id, part.wake_us)
 
 
 def parts_of(key: str, plan: PodPlan) -> list[Part]:
@@ -105,7 +106,8 @@ def parts_of(key: str, plan: PodPlan) -> list[Part]:
         groups = [given.slices] if given.parts == 1 else [(piece,) for piece in given.slices]
         for number, slices in enumerate(groups):
             suffix = f"#{number + 1}" if number else ""
-            found.append(Part(f"{key}/{container}{suffix}", given.init, slices, given.labels, given.gpu_id))
+            name = f"{key}/{container}{suffix}"
+            found.append(Part(name, given.init, slices, given.labels, given.gpu_id, given.wake_us))
     return found
 
 

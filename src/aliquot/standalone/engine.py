@@ -191,11 +191,13 @@ class Engine:
         """
         with self._lock:
             enforce = request.enforced(library=cpu_bind > 0)
+            if request.wake_us:
+                self.measure()
             plan = self.books.plan(request, again=again)
             self.books.reserve(name, plan, request)
             directory = self.runtime.tenants / str(next(self._numbers))
             try:
-                seat = self._provide(name, plan, directory, cpu_bind, enforce)
+                seat = self._provide(name, plan, directory, cpu_bind, enforce, request.wake_us)
             except BaseException as error:
                 self.books.release(name)
                 shutil.rmtree(directory, ignore_errors=True)
@@ -204,6 +206,17 @@ class Engine:
                 raise
             self._seats[name] = seat
             return seat
+
+    def measure(self) -> None:
+        """Let the books know how long the tenants' kernels are, as the arbiter measures them, and whose turn it is."""
+        with self._lock, contextlib.suppress(ArbiterError, OSError):
+            status = self._admin.status()
+            found = self.books.cluster.measured
+            found.turns = {self.books.node: status.turns}
+            found.kernels = {
+                gpu.uuid: {tenant.name: round(tenant.kernel_ms * 1000) for tenant in gpu.tenants if tenant.kernel_ms}
+                for gpu in status.gpus
+            }
 
     def rest(self) -> None:
         """Let placement learn from what came, for a moment, and now and then keep it; when nothing else is to do."""
@@ -241,6 +254,7 @@ class Engine:
         memory_mib: int | None = None,
         gpu: int | str = 0,
         enforce: Enforce | None = None,
+        wake_us: int = 0,
         injection: Mode | None = None,
     ) -> Tenant:
         """Start a program as a new tenant; its place is given up when the program is seen to have ended.
@@ -251,7 +265,7 @@ class Engine:
             AliquotError: as `admit`.
         """
         memory = None if memory_mib is None else Memory(mib=memory_mib)
-        request = GpuRequest(request_milli, limit_milli, memory, gpu=str(gpu), enforce=enforce)
+        request = GpuRequest(request_milli, limit_milli, memory, gpu=str(gpu), enforce=enforce, wake_us=wake_us)
         seat = self.admit(TenantName(name), request)
         environment = dict(os.environ if env is None else env) | {"CUDA_VISIBLE_DEVICES": seat.visible_devices}
         try:
@@ -287,7 +301,9 @@ class Engine:
         if self._own_directory:
             shutil.rmtree(self.runtime.root, ignore_errors=True)
 
-    def _provide(self, name: TenantName, plan: Plan, directory: Path, cpu_bind: int, enforce: Enforce) -> Seat:
+    def _provide(
+        self, name: TenantName, plan: Plan, directory: Path, cpu_bind: int, enforce: Enforce, wake_us: int
+    ) -> Seat:
         near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
         used = Counter(core for seat in self._seats.values() for core in read_core_list(seat.cpus))
         cpus = nearest_cores(cpu_bind, near, used) if cpu_bind else ""
@@ -302,6 +318,7 @@ class Engine:
                 p.memory_mib,
                 context_allowance_mib(models[p.gpu], p.memory_mib),
                 enforce,
+                wake_us,
             )
             for p in plan.slices
         ]

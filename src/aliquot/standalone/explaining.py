@@ -37,8 +37,9 @@ def gpu_request(ask: Ask) -> GpuRequest:
         memory = Memory(part=Fraction(str(ask.memory_percent)) / 100)
     labels = Labels(ask.affinity, ask.anti_affinity, ask.exclusion)
     return GpuRequest(
-        ask.request_milli, ask.limit_milli, memory, ask.model, ask.gpu, ask.gpu_id, labels, ask.enforce, ask.mixed
-    )
+        ask.request_milli, ask.limit_milli, memory, ask.model, ask.gpu, ask.gpu_id, labels, ask.enforce, ask.mixed,
+        ask.wake_us,
+    )  # fmt: skip
 
 
 def gpu_facts(books: MachineBooks, gpus: Sequence[Gpu]) -> list[GpuFacts]:
@@ -72,6 +73,7 @@ def explanations(engine: Engine, pods: Pods, call: Call) -> list[ExplanationFact
     Raises:
         UserError: no tenant or SharePod of that name.
     """
+    engine.measure()
     if call.ask is not None:
         request = gpu_request(call.ask)
         return [engine.look(lambda books: explained(books, call.name or "the request", request))]

@@ -314,6 +314,7 @@ class Pods:
             memory_mib=sum(piece.memory_mib for piece in slices),
             requested_memory=str(request.memory or ""),
             enforce=request.enforced(),
+            wake_us=request.wake_us,
             restarts=sum(container.restarts for container in pod.containers),
             age_s=round(time.monotonic() - pod.created_s, 1),
             message=pod.message,

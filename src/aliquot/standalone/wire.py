@@ -34,6 +34,7 @@ class Ask(msgspec.Struct, omit_defaults=True):
     exclusion: str = ""
     enforce: Enforce | None = None
     mixed: bool = False
+    wake_us: int = 0
 
     def with_memory(self, memory: Memory | None) -> Ask:
         """Itself, asking for so much memory."""
@@ -128,6 +129,7 @@ class PodFacts(msgspec.Struct):
     containers: list[dict[str, Any]] = []
     events: list[str] = []
     enforce: Enforce = "all"
+    wake_us: int = 0
 
 
 class Reply(msgspec.Struct, omit_defaults=True):

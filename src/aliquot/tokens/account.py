@@ -83,6 +83,10 @@ class Account(ABC):
         self.lag.flow.accrue(now_ns)
         self.kept.look(Books(now_ns, self.window.total_ns, self.lag.wanted_ns, self.lag.given // WHOLE, debt))
 
+    def is_urgent(self, now_ns: int) -> bool:
+        """Whether it is to start at once, by a promise of how soon it wakes: under `fluid` alone."""
+        return False
+
     def usage(self, now_ns: int) -> float:
         """Charged share of the window, or of the tenant's time here if that is shorter; 1.0 is the whole GPU."""
         age = self.age_ns(now_ns)

@@ -55,10 +55,12 @@ class TokenConfig:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one tenant was promised on one GPU: at least `request_milli`, at most `limit_milli`."""
+    """What one tenant was promised on one GPU: at least `request_milli`, at most `limit_milli`; and, with `wake_ns`,
+    that its first kernel starts in this time when it wakes within its request."""
 
     request_milli: int
     limit_milli: int
+    wake_ns: int = 0
 
     def __post_init__(self) -> None:
         """Refuse shares that cannot be kept.

@@ -3,6 +3,8 @@
     turn     a free GPU goes to the waiter that is owed most; one that woke from a rest counts as owed LEAD more until
              a turn is taken from it
     change   the holder's turn ends when the best waiter is owed a quantum more than it, never before SLICE
+    wake     a tenant that was promised to wake in time goes before all others when it wakes, at once, until a turn is
+             taken from it; another one with a promise keeps its turn for SLICE
     limit    a tenant whose rate is its limit runs down to a quantum ahead and waits until it is even; and none is
              charged more than limit x window and SLACK in any window
 
@@ -28,6 +30,8 @@ QUANTUM_NS: Final = 30 * MS
 SLICE_NS: Final = 2 * MS
 LEAD_PART: Final = 100
 """The lead of a tenant that woke up is this part of a window."""
+AHEAD_PART: Final = 50
+"""A tenant that is ahead of the fluid by more than this part of a window is no longer within its request."""
 SLACK_PART: Final = 500
 """What may be charged beyond limit x window, as a part of the window."""
 EXACT_NS: Final = 2000
@@ -83,9 +87,15 @@ class FluidAccount(Account):
         return min(room, (self.lag.owed_ns(now_ns) + QUANTUM_NS) * WHOLE // (WHOLE - self.lag.rate))
 
     def rank(self, now_ns: int) -> Rank:
-        """Smaller goes first: whoever is farthest behind the fluid."""
+        """Smaller goes first: whoever was promised to wake in time, then whoever is farthest behind the fluid."""
         lead = self.config.window_ns // LEAD_PART if self.lag.fresh else 0
-        return (0, -self.lag.owed_ns(now_ns) - lead, self.ordinal)
+        return (-1 if self.is_urgent(now_ns) else 0, -self.lag.owed_ns(now_ns) - lead, self.ordinal)
+
+    def is_urgent(self, now_ns: int) -> bool:
+        """Whether it was promised to wake in time, woke, has not lost a turn since, and is within its request."""
+        if not (self.share.wake_ns and self.lag.fresh):
+            return False
+        return self.lag.owed_ns(now_ns) >= -self.config.window_ns // AHEAD_PART
 
 
 class FluidPolicy(TokenPolicy):
@@ -130,6 +140,8 @@ class FluidPolicy(TokenPolicy):
             ends.append(now_ns)
         if rivals:
             best = min(rivals, key=lambda rival: self._rank(rival, now_ns))
+            if self._is_urgent(best, now_ns):
+                return hold.period_start_ns + SLICE_NS if self._is_urgent(tenant, now_ns) else now_ns
             gap = self._rank(tenant, now_ns)[1] - self._rank(best, now_ns)[1]
             ends.append(now_ns if gap >= QUANTUM_NS else now_ns + max(LOOK_NS, _closes_ns(tenant, best, gap)))
         return max(min(ends), hold.period_start_ns + SLICE_NS)
@@ -148,6 +160,10 @@ class FluidPolicy(TokenPolicy):
         hold = super()._enter(tenant, quota_ns, now_ns, actions)
         hold.deadline_ns = min(hold.deadline_ns, now_ns + SLICE_NS)
         return hold
+
+    @staticmethod
+    def _is_urgent(tenant: Tenant, now_ns: int) -> bool:
+        return any(account.is_urgent(now_ns) for account in tenant.accounts.values())
 
     def _extend(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
         hold.quota_ns = self._turn_ns(tenant, now_ns)

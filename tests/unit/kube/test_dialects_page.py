@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs" / "dialects.md").read_text()
 
 def test_every_word_of_ours_is_on_the_page():
     """Each resource and annotation that people may write is explained, and the page names no other."""
-    written = set(re.findall(r"`(?:aliquot\.dev/)?((?:gpu|cpu|anti|affin|exclu|prior|enforce)[a-z-]*)`", PAGE))
+    written = set(re.findall(r"`(?:aliquot\.dev/)?((?:gpu|cpu|anti|affin|exclu|prior|enforce|wake)[a-z-]*)`", PAGE))
     known = {name.removeprefix(names.PREFIX) for name in (*names.RESOURCES, *names.ASK_ANNOTATIONS)}
 
     assert known <= written

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from telling_scenes import UUIDS, facts, tenant
 
+from aliquot.arbiter.records import WakeStatus
 from aliquot.model.errors import UserError
 from aliquot.node.settings import METRIC_ALIASES
 from aliquot.node.telling.aliases import ALIASES
@@ -175,4 +178,25 @@ def test_every_metric_that_a_page_names_exists():
     named = {name for page in pages for name in re.findall(r"`(aliquot_(?:node|container)_\w+)`", page.read_text())}
 
     assert "aliquot_node_audited" in named
-    assert set() == named - NAMES
+    assert set() == named - NAMES - WAKES
+
+
+WAKES = {f"aliquot_container_gpu_wake_{name}" for name in ("promised_seconds", "seconds", "kept")}
+"""Of containers that were promised to wake in time alone."""
+
+
+def test_a_promise_of_waking_has_metrics_where_there_is_one():
+    """What was promised, the measured quantiles, and whether it is kept; without a promise nothing."""
+    before = facts()
+    (gpu, *others) = before.gpus
+    (use, *uses) = gpu.uses
+    status = msgspec.structs.replace(use.status, wake=WakeStatus(5.0, 1.5, 4.0, 200, True, 3.25))
+    now = replace(before, gpus=(replace(gpu, uses=(replace(use, status=status), *uses)), *others))
+    found = scraped(now)
+
+    assert WAKES == set(found) - set(scraped(before))
+    assert [0.005] == [seconds for _, seconds in found["aliquot_container_gpu_wake_promised_seconds"]]
+    assert {"0.5": 0.0015, "0.99": 0.004} == {
+        labels["quantile"]: seconds for labels, seconds in found["aliquot_container_gpu_wake_seconds"]
+    }
+    assert [1.0] == [kept for _, kept in found["aliquot_container_gpu_wake_kept"]]

@@ -23,6 +23,7 @@ from aliquot.kube.quantities import format_mib_quantity, mib_up
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
 from aliquot.model.quantities import BadQuantity, Memory, format_milli, parse_milli
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, parse_enforce
+from aliquot.model.wake import format_wake, parse_wake
 
 T = TypeVar("T")
 _TAKEN_BACK: Final = f"{names.PREFIX}priority"
@@ -100,6 +101,7 @@ def _annotations(c: ContainerAsk) -> dict[str, str]:
         names.GPU_MODELS_MIXED: "true" if request.mixed else "",
         names.CPU_BIND: str(c.near_cores) if c.near_cores else "",
         names.ENFORCE: request.enforce or "",
+        names.WAKE: format_wake(request.wake_us) if request.wake_us else "",
     }
 
 
@@ -228,6 +230,7 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
     gpu_id = notes.read(names.GPU_ID, _label) or ""
     cores = notes.read(names.CPU_BIND, lambda text: _integer(text, 1, _CORES_MOST)) or 0
     enforce = notes.read(names.ENFORCE, parse_enforce)
+    wake_us = notes.read(names.WAKE, parse_wake) or 0
     mixed = notes.read(names.GPU_MODELS_MIXED, _truth) or False
     models, models_not = notes.read(names.GPU_MODEL, _words) or (), notes.read(names.GPU_MODEL_NOT, _words) or ()
     if len(faults) > before or not total:
@@ -248,7 +251,13 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
         labels=labels,
         enforce=enforce,
         mixed=mixed,
+        wake_us=wake_us,
     )
+    if wake_us and parts > 1:
+        faults.append(
+            f"{notes.where(names.WAKE)} is for a part of one GPU, {notes.where(names.GPU_PARTS)} is {parts}; "
+            "leave one of them out"
+        )
     if enforce == "never" and cores:
         faults.append(
             f"{notes.where(names.CPU_BIND)} is done by the library that {notes.where(names.ENFORCE)} never leaves out; "
@@ -275,6 +284,7 @@ def _check(entry: _Entry, request: GpuRequest, parts: int, notes: _Notes, faults
             request_name=path,
             limit_name=notes.where(names.GPU_LIMIT),
             enforce_name=notes.where(names.ENFORCE),
+            wake_name=notes.where(names.WAKE),
         )
     except BadRequest as error:
         faults.append(str(error))

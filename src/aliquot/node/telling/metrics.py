@@ -46,6 +46,10 @@ CONTAINER_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] 
     "aliquot_container_gpu_wait_seconds_median": ("Wait for one of the last 256 grants", lambda t: t.wait_ms_p50 / 1e3),
     "aliquot_container_gpu_quota_seconds": ("Length of its next grant", lambda t: t.quota_ms / 1e3),
     "aliquot_container_gpu_debt_seconds": ("Time that ran after its grant, not paid yet", lambda t: t.debt_ms / 1e3),
+    "aliquot_container_gpu_kernel_seconds_longest": (
+        "Longest kernel or graph seen lately",
+        lambda t: t.kernel_ms / 1e3,
+    ),
     "aliquot_container_gpu_processes": ("Processes attached", lambda t: t.processes),
     "aliquot_container_gpu_fluid_error_ratio": (
         "Last window's distance from the fluid",
@@ -156,3 +160,27 @@ def _container_metrics(facts: NodeFacts) -> Iterable[Metric]:
                 where = [facts.node, str(gpu.index), gpu.uuid, owner.namespace, owner.pod, owner.container]
                 family.add_metric(where, read(use.status))
         yield family
+    yield from _wake_metrics(facts)
+
+
+def _wake_metrics(facts: NodeFacts) -> Iterable[Metric]:
+    """Of containers that were promised to wake in time alone."""
+    promised = GaugeMetricFamily(
+        "aliquot_container_gpu_wake_promised_seconds", "How soon it was promised to wake", labels=_CONTAINER
+    )
+    measured = GaugeMetricFamily(
+        "aliquot_container_gpu_wake_seconds", "From asking to the grant, after a rest", labels=(*_CONTAINER, "quantile")
+    )
+    kept = GaugeMetricFamily(
+        "aliquot_container_gpu_wake_kept", "0 while a neighbour's kernels or its p99 break it", labels=_CONTAINER
+    )
+    for gpu in facts.gpus:
+        for use in gpu.uses:
+            if (wake := use.status.wake) is not None:
+                owner = use.owner
+                where = [facts.node, str(gpu.index), gpu.uuid, owner.namespace, owner.pod, owner.container]
+                promised.add_metric(where, wake.promised_ms / 1e3)
+                measured.add_metric([*where, "0.5"], wake.p50_ms / 1e3)
+                measured.add_metric([*where, "0.99"], wake.p99_ms / 1e3)
+                kept.add_metric(where, 1.0 if wake.kept else 0.0)
+    yield from (promised, measured, kept)

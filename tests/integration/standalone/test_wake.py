@@ -1,0 +1,108 @@
+"""Tenants that were promised to wake in time, beside others on the emulated GPU."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from aliquot.arbiter.records import TenantStatus
+from aliquot.bench.progress import read_totals
+from aliquot.bench.scene import native_client
+from aliquot.placement.machine import NoRoom
+from aliquot.standalone.engine import Engine
+
+MS_NS = 1_000_000
+WAKE_US = 5000
+WAKES = 120
+
+
+class Scene:
+    """An engine with one GPU; tenants are the benchmarks' clients."""
+
+    def __init__(self, engine: Engine, directory: Path) -> None:
+        self.engine = engine
+        self.directory = directory
+
+    def training(self, name: str, kernel_ms: float, request_milli: int = 700) -> None:
+        """A tenant that launches kernels of one length without a rest."""
+        program = native_client("steady", str(int(kernel_ms * MS_NS)))
+        self._start(name, program(self.directory / name), request_milli)
+
+    def inference(self, name: str, wake_us: int) -> None:
+        """A tenant that works 2 ms in kernels of 0.5 ms and rests for 25."""
+        argv = [sys.executable, "-m", "aliquot.bench.client", "burst", "--progress", str(self.directory / name)]
+        self._start(name, [*argv, "--kernel-ms=0.5", "--batch=4", "--idle-ms=25"], 300, wake_us)
+
+    def seen(self, name: str) -> TenantStatus:
+        """What the arbiter says of a tenant."""
+        return next(t for gpu in self.engine.arbiter.status().gpus for t in gpu.tenants if t.name == name)
+
+    def _start(self, name: str, argv: list[str], request_milli: int, wake_us: int = 0) -> None:
+        self.engine.spawn(name, argv, request_milli=request_milli, memory_mib=1024, wake_us=wake_us)
+        until(lambda: read_totals(self.directory / name), f"{name} launches")
+
+
+def until(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+    """Wait for something that other processes make true."""
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s, f"not in {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+def lateness_ms(done: Callable[[], bool], timeout_s: float = 40.0) -> float:
+    """By how much a program that sleeps on this machine wakes too late at worst, measured until `done`."""
+    late, end_s, look_s = [], time.monotonic() + timeout_s, 0.0
+    while time.monotonic() < end_s:
+        due_s = time.monotonic() + 0.002
+        time.sleep(0.002)
+        late.append(time.monotonic() - due_s)
+        if time.monotonic() >= look_s:
+            if done():
+                return max(late) * 1000
+            look_s = time.monotonic() + 0.2
+    raise AssertionError(f"not in {timeout_s} s: it wakes often enough")
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    """An engine of its own."""
+    with Engine.start(emulate="v100") as engine:
+        yield Scene(engine, tmp_path)
+
+
+def test_a_tenant_wakes_as_soon_as_promised_beside_one_that_never_rests(scene: Scene):
+    """Beside kernels of 1 ms without a rest, 99 of 100 wakes are within the 5 ms promised, half within 3 ms."""
+    scene.training("training", 1.0)
+    until(lambda: scene.seen("training").kernel_ms, "its kernels are measured")
+    scene.inference("server", WAKE_US)
+    late_ms = lateness_ms(lambda: scene.seen("server").wake.count >= WAKES)
+
+    wake = scene.seen("server").wake
+    assert 5.0 == wake.promised_ms
+    assert wake.p50_ms <= 3.0, wake
+    # Three programs take part in a hand-over; on a machine without a free core each is late as this one was.
+    assert wake.p99_ms <= 5.0 + 3 * late_ms, (wake, late_ms)
+
+
+def test_a_promise_beside_kernels_that_are_too_long_is_refused(scene: Scene):
+    """Beside kernels of 20 ms a wake in 5 ms is refused with the neighbour's name and what is allowed."""
+    scene.training("training", 20.0)
+    until(lambda: scene.seen("training").kernel_ms > 15, "its kernels are measured")
+
+    with pytest.raises(NoRoom, match=r'GPU 0 has "training" with kernels of (19|2\d) ms, wake allows 3.2 ms'):
+        scene.inference("server", WAKE_US)
+
+
+def test_a_promise_that_a_neighbour_breaks_later_is_shown_with_its_name(scene: Scene):
+    """A neighbour that comes later with kernels that are too long is named where the promise is shown as not kept."""
+    scene.inference("server", WAKE_US)
+    assert scene.seen("server").wake.kept
+    scene.training("training", 20.0)
+    until(lambda: not scene.seen("server").wake.kept, "its kernels are measured")
+
+    assert "not kept: training runs kernels of" in scene.seen("server").wake.text
