@@ -20,7 +20,8 @@ static const char *const names[KINDS] = {
     "user object", "capture",
 };
 static struct {
-    size_t size, mapped, waiting;
+    _Atomic size_t size; /* stored once, and read without the lock */
+    size_t mapped, waiting;
     _Atomic uintptr_t base;
     _Atomic size_t used; /* bytes with an object, living or not */
     head *first, *last;
@@ -94,7 +95,8 @@ static void retire_unread(void)
 void *emu_object_new(enum emu_kind kind, size_t size)
 {
     pthread_mutex_lock(&lock);
-    heap[kind].size = (size + 15) & ~(size_t)15;
+    if (!heap[kind].size)
+        heap[kind].size = (size + 15) & ~(size_t)15;
     head *h = heap[kind].waiting > EMU_QUARANTINE ? heap[kind].first : NULL;
     if (h) {
         heap[kind].first = h->next;

@@ -69,7 +69,10 @@ class Client:
 class Stage:
     """One GPU, one arbiter; `client` starts programs, `kill_arbiter` and `start_arbiter` are the fault."""
 
-    def __init__(self, fail_policy: str = "pace", *, gpus: str = "v100") -> None:
+    def __init__(
+        self, fail_policy: str = "pace", *, gpus: str = "v100", arbiter_env: dict[str, str] | None = None
+    ) -> None:
+        self.arbiter_env = arbiter_env or {}
         self.directory = Path(tempfile.mkdtemp(prefix="alq-"))
         self.machine: EmulatedMachine = prepare(self.directory / "gpu", gpus)
         self.fail_policy = fail_policy
@@ -80,7 +83,7 @@ class Stage:
         """Start one, or one again, over the same directory."""
         command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.directory / "run")]
         command += ["--window-ms", str(int(WINDOW_S * 1000)), "--fail-policy", self.fail_policy]
-        environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+        environment = {**os.environ, "PYTHONPATH": str(SOURCES)} | self.arbiter_env
         self.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert self.arbiter.stdout is not None
         assert self.arbiter.stdout.readline() == "ready\n"

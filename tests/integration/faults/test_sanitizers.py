@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from stage import Stage
 
+from aliquot.driver.native import HOOK, native_part
+
 ROOT = Path(__file__).parents[3]
 SECONDS, THREADS = 8, 4
 MEMORY_MIB = 7800
@@ -52,11 +54,11 @@ def test_the_loop_for_hand_overs_finds_no_fault(kind: str):
 @pytest.mark.parametrize("kind", KINDS)
 def test_threads_that_use_every_kind_of_object_find_no_fault(kind: str, monkeypatch: pytest.MonkeyPatch):
     """Threads of two tenants use every kind of object at once; the sanitizer is silent and nothing stays charged."""
-    parts = built(kind)
+    parts, plain = built(kind), str(native_part(HOOK).parent)
     monkeypatch.setenv("ALIQUOT_NATIVE_DIR", str(parts))
     for name, value in OPTIONS.items():
         monkeypatch.setenv(name, os.environ.get(name, value))
-    scene = Stage()
+    scene = Stage(arbiter_env={"ALIQUOT_NATIVE_DIR": plain})  # an interpreter does not begin with a sanitizer
     try:
         argv = [str(parts / "bench" / "aliquot-stress"), str(THREADS), str(SECONDS)]
         clients = [
