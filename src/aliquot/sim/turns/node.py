@@ -10,6 +10,7 @@ time between two kernels of one queue, the length of a slice, processors that ar
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -21,6 +22,9 @@ from .mixes import Member, Mix
 from .programs import MS, SECOND, Burst, Rest, Restart, Step
 
 STEP_NS: Final = 50 * MS
+AT_ONCE_NS: Final = 50_000
+PAUSES: Final = 9
+"""The last pauses that tell how long a turn is kept without work."""
 JUDGE_NS: Final = SECOND // 4
 
 
@@ -29,8 +33,9 @@ class Machine:
     """How fast messages are, how much work may be queued, and how long a turn is kept without work."""
 
     handover_ns: int = 300_000
-    queued_ns: int = 4 * MS
+    queued_ns: int = 2 * MS
     stay_ns: int = 2 * MS
+    """While nobody waits; else as learned from the pauses: see native/hook/stay.c."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +87,8 @@ class Process:
     asked: bool = False
     draining: bool = False
     idle: int = 0  # counts, so that a check knows that something happened since
+    idle_at_ns: int | None = None
+    pauses_ns: deque[int] = field(default_factory=lambda: deque(maxlen=PAUSES))
     woke_at_ns: int | None = None
 
 
@@ -184,6 +191,9 @@ class Node:
         assert todo is not None
         gpu = process.gpus[todo.gpu]
         process.idle += 1
+        if process.idle_at_ns is not None:
+            process.pauses_ns.append(self.now - process.idle_at_ns)
+            process.idle_at_ns = None
         if tenant.burst_began_ns is None:
             tenant.burst_began_ns = self.now
         gpu.advance(self.now)
@@ -239,13 +249,29 @@ class Node:
 
     def _go_idle(self, process: Process) -> None:
         process.idle += 1
+        process.idle_at_ns = self.now
+        self._check_later(process)
+
+    def _check_later(self, process: Process) -> None:
         if not process.tenant.member.clings:
-            self._at(self.now + self.machine.stay_ns, self._idle_check, process, process.idle)
+            self._at(self.now + AT_ONCE_NS, self._idle_check, process, process.idle)
 
     def _idle_check(self, process: Process, idle: int) -> None:
-        if process.idle == idle and process.valid and not process.queued:
-            process.valid = False
-            self._at(self.now + self._latency_ns, self._returned, process.tenant, process.tenant.epoch)
+        if process.idle != idle or not process.valid or process.queued or process.idle_at_ns is None:
+            return
+        if self.now - process.idle_at_ns < self._stay_ns(process):
+            self._check_later(process)
+            return
+        process.valid = False
+        self._at(self.now + self._latency_ns, self._returned, process.tenant, process.tenant.epoch)
+
+    def _stay_ns(self, process: Process) -> int:
+        """How long an idle holder keeps its turn: while others wait, only where its pauses are mostly short."""
+        if not any(self.policy.waiters(gpu) for gpu in process.tenant.member.gpus):
+            return self.machine.stay_ns
+        both_ways_ns, pauses = 2 * self.machine.handover_ns, sorted(process.pauses_ns)
+        short = not pauses or pauses[len(pauses) // 2] < both_ways_ns
+        return min(2 * both_ways_ns, self.machine.stay_ns) if short else AT_ONCE_NS
 
     def _want(self, process: Process) -> None:
         tenant = process.tenant
