@@ -1,0 +1,48 @@
+"""When a turn ends under the policy that follows the fluid."""
+
+from __future__ import annotations
+
+from aliquot.tokens import MS, FluidPolicy, Grant, Revoke, Share
+
+
+def policy_of(*names: str) -> FluidPolicy:
+    """Tenants of half a GPU each that want it from 0 on."""
+    policy = FluidPolicy()
+    for name in names:
+        policy.add_tenant(name, {"g": Share(500, 1000)}, 0)
+        policy.want(name, 0)
+    return policy
+
+
+def test_a_turn_ends_when_the_waiter_is_a_quantum_farther_behind():
+    """Of two equal tenants the first runs for 30 ms, although nothing happens meanwhile."""
+    policy = policy_of("a", "b")
+    assert [("a", Grant)] == [(action.tenant, type(action)) for action in policy.tick(0)]
+
+    assert 30 * MS == policy.next_wake_ns()
+    assert [("a", Revoke)] == [(action.tenant, type(action)) for action in policy.tick(30 * MS)]
+
+
+def test_later_turns_are_as_long_as_the_gap_there_and_back():
+    """A tenant that waited for a quantum runs until the other one has: 60 ms."""
+    policy = policy_of("a", "b")
+    now, turns = 0, []
+    for _ in range(40):
+        for action in policy.tick(now):
+            if isinstance(action, Grant):
+                turns.append(now)
+            elif isinstance(action, Revoke):
+                policy.want(action.tenant, now)
+                policy.drained(action.tenant, "g", now)
+        now = now if policy.holder("g") is None else policy.next_wake_ns()
+    spans_ms = [(later - early) // MS for early, later in zip(turns[3:], turns[4:], strict=False)]
+
+    assert spans_ms
+    assert {60} == set(spans_ms)
+
+
+def test_a_tenant_alone_is_not_interrupted():
+    """Without a waiter the turn is renewed."""
+    policy = policy_of("a")
+    policy.tick(0)
+    assert not any(isinstance(a, Revoke) for at in range(0, 1000, 10) for a in policy.tick(at * MS))
