@@ -53,7 +53,9 @@ def draw(told: dict[str, Any]) -> Any:
         axes.set_ylabel("behind the fluid (ms)")
         error = told[way]["error_p95"]
         axes.set_title(f"{way}: 95 of 100 windows within {error:.3f} of the fluid", loc="left", fontsize=10)
-    panels[0].legend(("a  .2 to .5", "b  .3 to 1", "c  .5 to .5"), ncols=3, frameon=False, loc="upper right", fontsize=9)
+    panels[0].legend(
+        ("a  .2 to .5", "b  .3 to 1", "c  .5 to .5"), ncols=3, frameon=False, loc="upper right", fontsize=9
+    )
     panels[1].set_xlabel("time (s)")
     figure.suptitle("Turns that follow the fluid leave nobody far behind it", x=0.01, ha="left")
     return figure

@@ -138,6 +138,7 @@ class FluidPolicy(TokenPolicy):
             ends.append(now_ns if runway <= 0 else now_ns + max(LOOK_NS, runway))
         if not hold.gpus_set.isdisjoint(reserved):
             ends.append(now_ns)
+        rivals = [rival for rival in rivals if self._could_start(rival, hold, now_ns)]
         if rivals:
             best = min(rivals, key=lambda rival: self._rank(rival, now_ns))
             if self._is_urgent(best, now_ns):
@@ -145,6 +146,10 @@ class FluidPolicy(TokenPolicy):
             gap = self._rank(tenant, now_ns)[1] - self._rank(best, now_ns)[1]
             ends.append(now_ns if gap >= QUANTUM_NS else now_ns + max(LOOK_NS, _closes_ns(tenant, best, gap)))
         return max(min(ends), hold.period_start_ns + SLICE_NS)
+
+    def _could_start(self, rival: Tenant, hold: Hold, now_ns: int) -> bool:
+        """Whether it would have all of its GPUs if this turn ended; a gang that would not, reserves them in time."""
+        return all(gpu in hold.gpus_set or self._free(gpu, rival.name, now_ns) for gpu in rival.accounts)
 
     def _is_due(self, tenant: Tenant, now_ns: int) -> bool:
         """Whether no other tenant that may start on its GPUs is owed more."""
