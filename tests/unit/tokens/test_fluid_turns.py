@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from aliquot.tokens import MS, FluidPolicy, Grant, Revoke, Share
 
 
@@ -36,7 +38,7 @@ def test_later_turns_are_as_long_as_the_gap_there_and_back():
                 policy.want(action.tenant, now)
                 policy.drained(action.tenant, "g", now)
         now = now if policy.holder("g") is None else policy.next_wake_ns()
-    spans_ms = [(later - early) // MS for early, later in zip(turns[3:], turns[4:], strict=False)]
+    spans_ms = [(later - early) // MS for early, later in pairwise(turns[3:])]
 
     assert spans_ms
     assert {60} == set(spans_ms)
