@@ -75,6 +75,9 @@ GPUS: Final = f"{GROUP}/gpus"
 GPU_WELL: Final = f"{GROUP}/gpu-well"
 """Annotation on nodes: these GPUs (UUIDs, or `all`) are well again; the node's agent takes it away."""
 
+GPU_KERNELS: Final = f"{GROUP}/gpu-kernels"
+"""Annotation on nodes: how long the kernels of each GPU's tenants are, and whose turn it is, written by its agent."""
+
 DIALECT: Final = f"{GROUP}/dialect"
 """Annotation on pods: the peer in whose words the pod was written, so that its tools are answered in kind."""
 

@@ -274,7 +274,7 @@ class Agent:
         offered, labels = self.seating.offered(), dict(self.settings.own_labels)
         if self.settings.node_labels:
             labels |= labels_of(self.machine)
-        await self.status.describe(self.sick, offered=offered, labels=labels)
+        await self.status.describe(self.sick, offered=offered, labels=labels, kernels=self.seating.kernels)
         await self.status.advertise(self._resources())
 
     async def _look_at_holders(self) -> None:

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
-from aliquot.arbiter.records import TenantGpu, TenantRecord
+from aliquot.arbiter.records import Status, TenantGpu, TenantRecord
 from aliquot.driver.allowance import context_allowance_mib
 from aliquot.driver.cores import core_list
 from aliquot.driver.injection import TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, native_part
+from aliquot.kube.kernels import Kernels, write_kernels
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
@@ -77,6 +78,8 @@ class Seating:
         self._hook = native_part(HOOK)
         self._lock = threading.Lock()
         self._boot = 0
+        self.kernels = ""
+        """What the node tells of its tenants' kernels; empty before the arbiter has answered."""
 
     def take(self, owner: PodKey, container: str, plan: PodPlan, *, driver: str = "", again: bool = False) -> Seat:
         """The seat of a container by its pod's plan.
@@ -134,7 +137,8 @@ class Seating:
         """Empty, or why the arbiter can not be used; one that is another than last time is told who is here."""
         try:
             with ArbiterClient(self._arbiter_dir, timeout_s=5.0) as client:
-                boot = client.status().boot_id
+                status = client.status()
+            boot, self.kernels = status.boot_id, _kernels(status)
             if boot != self._boot:
                 with self._lock:
                     for seat in self.seats.values():
@@ -299,6 +303,14 @@ class Seating:
                 client.remove_tenant(name)
         except (ArbiterError, OSError):
             return  # an arbiter that is away forgets a tenant whose folder is gone when it comes back
+
+
+def _kernels(status: Status) -> str:
+    measured = {
+        gpu.uuid: {tenant.name: round(tenant.kernel_ms * 1000) for tenant in gpu.tenants if tenant.kernel_ms}
+        for gpu in status.gpus
+    }
+    return write_kernels(Kernels(status.turns, {uuid: found for uuid, found in measured.items() if found}))
 
 
 def _share_of(owner: PodKey, container: str, plan: PodPlan, node: str) -> tuple[str, ContainerPlan]:

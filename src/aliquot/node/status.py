@@ -87,8 +87,10 @@ class NodeStatus:
         self._now: Node | None = None
         self.reflector = Reflector(api, NODES, self._changed, selectors={"fieldSelector": f"metadata.name={node}"})
 
-    async def describe(self, sick: Mapping[GpuUuid, str], *, offered: Machine, labels: Mapping[str, str]) -> bool:
-        """Say the labels, and the annotation, which is about the GPUs that are offered.
+    async def describe(
+        self, sick: Mapping[GpuUuid, str], *, offered: Machine, labels: Mapping[str, str], kernels: str = ""
+    ) -> bool:
+        """Say the labels, the annotation about the GPUs that are offered, and the one about their tenants' kernels.
 
         Whether anything had to be written: a node that shows them is left alone, one that was made anew is told again.
 
@@ -96,6 +98,8 @@ class NodeStatus:
             KubeError: the API server refuses or is not there.
         """
         wanted: dict[str, dict[str, str | None]] = {"annotations": {names.GPUS: described(offered, sick)}}
+        if kernels:
+            wanted["annotations"][names.GPU_KERNELS] = kernels
         if labels:
             wanted["labels"] = {**self._stale(labels), **labels}
         if self._now is not None:

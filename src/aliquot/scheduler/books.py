@@ -35,6 +35,7 @@ from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.reasons import judge
 from aliquot.scheduler.fitting import fit, gpu_only
 from aliquot.scheduler.holds import Hold, tenancies
+from aliquot.scheduler.measures import Measures
 
 log = logging.getLogger(__name__)
 _SEEN_MOST: Final = 100_000
@@ -71,7 +72,7 @@ class Books:
     _seen: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.decider = Decider(self.cluster, self.policy, self.seed)
+        self.decider, self._measures = Decider(self.cluster, self.policy, self.seed), Measures(self.cluster.measured)
 
     # What the API server says
 
@@ -79,6 +80,7 @@ class Books:
         """A node came, changed or went."""
         node = change.object
         name = node.metadata.name
+        self._measures.take(node, gone=change.kind == "deleted")
         text = node.metadata.annotations.get(GPUS, "") if change.kind != "deleted" else ""
         if text == self._inventories.get(name, ""):
             if name in self._twins:

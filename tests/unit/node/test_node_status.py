@@ -14,7 +14,8 @@ import pytest
 from aliquot.driver.discovery import Gpu
 from aliquot.kube.api import Api
 from aliquot.kube.errors import Unreachable
-from aliquot.kube.names import GPU_MEMORY, GPUS
+from aliquot.kube.kernels import Kernels, read_kernels, write_kernels
+from aliquot.kube.names import GPU_KERNELS, GPU_MEMORY, GPUS
 from aliquot.kube.objects import Node
 from aliquot.node.agent import Agent
 from aliquot.node.health import Health, HealthWatch
@@ -64,6 +65,8 @@ class Plugin:
 
 class Seats:
     """Seating that has all it needs."""
+
+    kernels = ""
 
     def look_at_arbiter(self) -> str:
         return ""
@@ -197,3 +200,18 @@ def test_what_is_withdrawn_at_the_end_stays_withdrawn(agent: Agent, server: Serv
     asyncio.run(life())
 
     assert GPU_MEMORY not in server.node["status"]["capacity"]
+
+
+def test_what_is_measured_of_kernels_is_told_where_it_changes(agent: Agent, server: Server):
+    """The node's annotation has the lengths that the arbiter measured, and a node that shows them is left alone."""
+
+    async def life() -> None:
+        await agent._describe()
+        assert GPU_KERNELS not in server.node["metadata"]["annotations"]
+        agent.seating.kernels = write_kernels(Kernels("fluid", {"GPU-a": {"default/a/main": 20_000}}))
+        await agent._describe()
+
+    asyncio.run(life())
+    told = read_kernels(server.node["metadata"]["annotations"])
+
+    assert Kernels("fluid", {"GPU-a": {"default/a/main": 20480}}) == told
