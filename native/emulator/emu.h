@@ -12,7 +12,7 @@
 enum op_kind {
     OP_KERNEL, OP_COPY, OP_FILL, OP_HOST, OP_CALLBACK, OP_EVENT, OP_WAIT, OP_FREE, OP_VALUE, OP_STORE, OP_NOP
 };
-#define EMU_POLL_NS 100000ull /* how often a word that anybody may write is looked at */
+#define EMU_POLL_NS 100000ull /* how often a word that any thread may write is looked at */
 typedef struct emu_op {
     struct emu_op *next;
     enum op_kind kind;
@@ -208,7 +208,7 @@ void emu_unlock(void);
 void emu_sched_wake(int dev); /* when the lock is let go */
 void emu_sched_nap(int dev, uint32_t seen, uint64_t until); /* the GPU's thread: unless its word is another than `seen` */
 void emu_sched_wait(void); /* for something to be done */
-void emu_sched_done(void); /* everybody who waits looks again */
+void emu_sched_done(void); /* all threads that wait look again */
 /* sched.c */
 emu_op *emu_op_new(enum op_kind kind);
 void emu_op_spin(emu_op *op, const emu_until *until);

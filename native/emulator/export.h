@@ -2,7 +2,7 @@
  *
  * A table is an array of pointers. Most begin with their own size in bytes, which takes the place of entry 0; a table
  * without a size ends with a null pointer. What is known of them comes from published sources, named in
- * docs/decisions/0022-cuda-runtime-programs.md; an entry that nobody has described answers NOT_SUPPORTED and is counted and
+ * docs/decisions/0022-cuda-runtime-programs.md; an entry that no source describes answers NOT_SUPPORTED and is counted and
  * written to the log.
  */
 #ifndef EMU_EXPORT_H

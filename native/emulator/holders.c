@@ -1,5 +1,5 @@
 /* holders.c: memory that several processes hold. It is booked once, to one of its holders, and passes to another when
- * that one lets go or dies; it is free when nobody holds it.
+ * that one lets go or dies; it is free when no process holds it.
  */
 #include <string.h>
 #include "shm.h"

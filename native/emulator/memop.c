@@ -1,6 +1,6 @@
 /* memop.c: a stream waits for a word of memory or writes one.
  *
- * Anybody may write the word: a kernel's neighbour, the host, another process. So a stream that waits is looked at again
+ * Any thread may write the word: a kernel's neighbour, the host, another process. So a stream that waits is looked at again
  * every EMU_POLL_NS (sched.c).
  */
 #include <string.h>

@@ -79,19 +79,19 @@ API int nvmlDeviceGetComputeRunningProcesses_v3(nv_device d, unsigned *n, proces
     return processes(d, n, list, sizeof *list);
 }
 
-static int nobody(nv_device d, unsigned *n)
+static int no_processes(nv_device d, unsigned *n)
 {
     NEED_DEVICE(d);
     *n = 0;
     return NV_OK;
 }
 
-API int nvmlDeviceGetGraphicsRunningProcesses(nv_device d, unsigned *n, void *list) { return nobody(d, n); }
-API int nvmlDeviceGetGraphicsRunningProcesses_v2(nv_device d, unsigned *n, void *list) { return nobody(d, n); }
-API int nvmlDeviceGetGraphicsRunningProcesses_v3(nv_device d, unsigned *n, void *list) { return nobody(d, n); }
-API int nvmlDeviceGetMPSComputeRunningProcesses(nv_device d, unsigned *n, void *list) { return nobody(d, n); }
-API int nvmlDeviceGetMPSComputeRunningProcesses_v2(nv_device d, unsigned *n, void *list) { return nobody(d, n); }
-API int nvmlDeviceGetMPSComputeRunningProcesses_v3(nv_device d, unsigned *n, void *list) { return nobody(d, n); }
+API int nvmlDeviceGetGraphicsRunningProcesses(nv_device d, unsigned *n, void *list) { return no_processes(d, n); }
+API int nvmlDeviceGetGraphicsRunningProcesses_v2(nv_device d, unsigned *n, void *list) { return no_processes(d, n); }
+API int nvmlDeviceGetGraphicsRunningProcesses_v3(nv_device d, unsigned *n, void *list) { return no_processes(d, n); }
+API int nvmlDeviceGetMPSComputeRunningProcesses(nv_device d, unsigned *n, void *list) { return no_processes(d, n); }
+API int nvmlDeviceGetMPSComputeRunningProcesses_v2(nv_device d, unsigned *n, void *list) { return no_processes(d, n); }
+API int nvmlDeviceGetMPSComputeRunningProcesses_v3(nv_device d, unsigned *n, void *list) { return no_processes(d, n); }
 
 /* Busy share of the last sampled half second, 0 to 100. The clock stands still on an idle GPU; real time does not. */
 static unsigned busy_percent(int gpu)

@@ -3,7 +3,7 @@
  * Work that takes no GPU time (copies, fills, events, callbacks) is done as soon as its stream gets there; kernels need
  * the GPU (share.c). A kernel is booked with exactly its time once its end has passed, the next one begins where it
  * ended: who looks late (the thread here, or a call that asks whether work is done) books all that is past in one go and
- * loses nothing. So the thread does not wake up for every kernel, only for what somebody notices: see `nap_end`.
+ * loses nothing. So the thread does not wake up for every kernel, only for what a program can notice: see `nap_end`.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -16,11 +16,11 @@
 
 #define QUEUE 1024
 #define PATIENCE_NS 10000000ull /* how often a waiting process looks whether the owner still lives */
-#define BATCH_NS 100000ull      /* kernels that nobody waits for are booked this late */
+#define BATCH_NS 100000ull      /* kernels that no thread waits for are booked this late */
 #define SPIN_NS 20000ull        /* how often a spinning kernel looks at its word */
 #define IDLE_NS 10000000000ull
 static __thread bool in_a_hurry;
-/* precise: how many queued operations have an end that somebody notices at once; busy: how many streams have work. */
+/* precise: how many queued operations have an end that must be noticed at once; busy: how many streams have work. */
 static struct { bool started, polls, spinning; int precise, busy; CUstream current; } sched[EMU_GPUS];
 
 emu_op *emu_op_new(enum op_kind kind)
@@ -106,7 +106,7 @@ static void run_instant(CUstream s, emu_op *op)
             emu_sched_wake(d);
 }
 
-/* Does the head of a stream wait for what may happen without anybody waking us? */
+/* Does the head of a stream wait for what may happen without a wake-up here? */
 static bool by_others(const emu_op *op)
 {
     return op->kind == OP_VALUE || (op->kind == OP_WAIT && op->u.ev.event->shared);
@@ -169,7 +169,7 @@ static CUstream pick(int dev)
     return begun ? now : best ? best : spinner;
 }
 
-/* How long to sleep when the kernel of `s` ends at `end`: up to the first end that somebody notices. Another process that
+/* How long to sleep when the kernel of `s` ends at `end`: up to the first end that must be noticed. Another process that
  * waits for the GPU notices that nothing is left. */
 static uint64_t nap_end(int dev, CUstream s, uint64_t end, uint64_t now, bool others)
 {

@@ -2,7 +2,7 @@
  *
  * At most one process (slot) owns a GPU. A process with runnable work marks `wants` and sleeps; the owner hands over at
  * its slice's end, or at once when it has nothing left, to the next waiting slot in round-robin order. `clock_ns` is the
- * time up to which the GPU is used and is handed on with the GPU, so that nobody's late waking loses GPU time. An owner
+ * time up to which the GPU is used and is handed on with the GPU, so that a late wake-up loses no GPU time. An owner
  * that is stopped (SIGSTOP, a debugger) loses the GPU at its slice's end and goes on when it has it again, and so does one
  * that has not moved STUCK_NS after it.
  */

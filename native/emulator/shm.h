@@ -63,7 +63,7 @@ int shm_charge(int device, uint64_t bytes);
 void shm_release(int device, uint64_t bytes);
 void shm_memory(int device, uint64_t *total, uint64_t *free_bytes);
 bool shm_share(uint64_t inode, int device, uint64_t bytes); /* memory that this process has booked is exported */
-int shm_hold(uint64_t inode); /* it is imported: its device, or -1 where nobody holds it or it is out of sight */
+int shm_hold(uint64_t inode); /* it is imported: its device, or -1 where no process holds it or it is out of sight */
 void shm_let_go(uint64_t inode);
 void shm_heirs(int slot); /* of a slot whose process is gone, after its books are cleared */
 bool shm_acquire(int device);

@@ -49,3 +49,18 @@ answer([rows(4, 2), rows(5, 2), rows(1 << 20, 2), rows(4, 3), rows(5, 3), rows(4
 """)
 
     assert [0, 1, 1, 0, 1, 1] == answers
+
+
+def test_a_thread_without_a_context_launches_nothing(clients):
+    """In a new thread a launch is CUDA_ERROR_INVALID_CONTEXT, into a stream of a context as well, until one is current."""
+    codes = clients().run("""
+import threading
+c = open_gpu(); k = Spinner(); codes = []
+def work():
+    for stream in (0, k.stream):
+        k.stream, kept = stream, k.stream; codes.append(code(k.try_launch())); k.stream = kept
+    ck(d.cuCtxSetCurrent(c)); codes.append(code(k.try_launch()))
+t = threading.Thread(target=work); t.start(); t.join(); answer(codes)
+""")
+
+    assert [201, 201, 0] == codes
