@@ -20,7 +20,7 @@ def room() -> Iterator[Room]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_cufft_needs_a_context_in_its_thread(room: Room, way: str):
-    """In a thread without a context cuFFT fails with CUFFT_EXEC_FAILED, as the launch does; after cudaSetDevice it runs.
+    """In a thread without a context cuFFT fails with CUFFT_EXEC_FAILED, as its launch does; with one it runs.
 
     It launches by the driver interface, which reads the calling thread's context, and makes none current.
     """

@@ -2,8 +2,8 @@
 
 On a machine with an NVIDIA driver, from a checkout, with the Python that has the frameworks to be tried (PyTorch, CuPy,
 Triton, numba, JAX, cuda-bindings, nvidia-ml-py; what is missing is skipped and said). Nothing has to be installed:
-hook and programs are built into build/gpu with gcc and cmake. Of what the package imports, click, numpy, pyyaml and
-prometheus-client are on most images for GPUs; on a machine without a package index bring the others as wheels:
+hook and programs are built into build/gpu with gcc and cmake. Of what the package imports, click, numpy, pyyaml,
+nvidia-ml-py and prometheus-client are on most images for GPUs; where there is no package index, bring the others:
 
     pip download --no-deps --only-binary=:all: --python-version 3.12 --dest wheels msgspec structlog     (elsewhere)
     pip install --no-index --no-deps --target site wheels/*.whl && PYTHONPATH=$PWD/site python3 tests/gpu/run.py
@@ -38,7 +38,7 @@ BUDGET_S = 540.0
 LEAST_S = 5
 """With less than this left a check is not begun."""
 PARTS = ("libaliquot.so", "libaliquot_cuda.so", "bench/aliquot-bench-client")
-WANTED = ("msgspec", "structlog", "click", "yaml", "prometheus_client", "numpy")
+WANTED = ("msgspec", "structlog", "click", "yaml", "prometheus_client", "numpy", "pynvml")
 
 
 def prepare_paths(emulate: str | None) -> None:

@@ -52,7 +52,7 @@ answer([rows(4, 2), rows(5, 2), rows(1 << 20, 2), rows(4, 3), rows(5, 3), rows(4
 
 
 def test_a_thread_without_a_context_launches_nothing(clients):
-    """In a new thread a launch is CUDA_ERROR_INVALID_CONTEXT, into a stream of a context as well, until one is current."""
+    """In a new thread a launch is CUDA_ERROR_INVALID_CONTEXT until a context is current, whatever the stream."""
     codes = clients().run("""
 import threading
 c = open_gpu(); k = Spinner(); codes = []
