@@ -198,6 +198,12 @@ class FluidPolicy(TokenPolicy):
         An occupant that returns leaves the fluid, and the others share what it is owed.
         """
         mine, theirs = first.accounts[gpu], rival.accounts[gpu]
+        urgent = mine.is_urgent(now_ns) and mine.lag.owed_ns(now_ns) >= EXACT_NS - self.config.window_ns // AHEAD_PART
+        if theirs.share.wake_ns and theirs.lag.fresh:
+            if not urgent:
+                return 0  # it goes first from when on it is within its request
+        elif urgent:
+            return SECOND
         gap = _standing(mine, now_ns) - _standing(theirs, now_ns)
         speed = theirs.lag.rate - mine.lag.rate - (WHOLE if rival is occupant else 0)
         if occupant.hold is not None:

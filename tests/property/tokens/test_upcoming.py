@@ -33,6 +33,7 @@ def workloads(draw, most=5):
             {
                 "request": request,
                 "limit": limit,
+                "wake_ns": draw(st.sampled_from((0, 0, 5 * MS))),
                 "start_ns": draw(st.integers(0, 200)) * MS + draw(st.integers(0, MS)),
                 "residual_ns": draw(st.integers(0, 4_000_000)),
                 "busy_ns": draw(st.integers(300_000, 40_000_000)) if bursty else 0,
@@ -45,7 +46,8 @@ def workloads(draw, most=5):
 def node_of(found, config) -> VirtualNode:
     node = VirtualNode(config, keep_log=True)
     for index, each in enumerate(found):
-        node.tenant(f"t{index}", each["request"], each["limit"], **{k: each[k] for k in list(each)[2:]})
+        made = node.tenant(f"t{index}", each["request"], each["limit"], **{k: each[k] for k in list(each)[3:]})
+        made.shares[GPU] = Share(each["request"], each["limit"], each["wake_ns"])
     return node
 
 
