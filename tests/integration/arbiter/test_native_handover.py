@@ -279,6 +279,12 @@ def test_a_grant_that_the_policy_did_not_decide_is_taken_back():
     page.close()
 
 
+@pytest.fixture
+def arbiter(start_arbiter):
+    """An arbiter with the native thread."""
+    return start_arbiter("--native-handover")
+
+
 def take_turns(processes, turns: int) -> None:
     """Let tenants of one process each follow one another, each answering when its turn was ended."""
     for process in processes:
