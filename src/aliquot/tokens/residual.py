@@ -33,7 +33,7 @@ class Residuals:
 
     def __init__(self) -> None:
         self._past: deque[int] = deque(maxlen=KEPT)
-        self.resumed_at_ns = -2 * RESUME_NS
+        self.resumed_at_ns = -SLACK_NS
         self.usual_ns = 0  # the 90th percentile of the last ones; 0 before the first
 
     def patience_ns(self) -> int:
@@ -46,6 +46,6 @@ class Residuals:
 
     def learn(self, expired_ns: int, now_ns: int, *, usual: bool = True) -> None:
         """What was left when a turn ended at `expired_ns` has ended now; not `usual`: its process was stopped."""
-        if usual and now_ns - self.resumed_at_ns >= 2 * RESUME_NS:
+        if usual and now_ns - self.resumed_at_ns >= SLACK_NS:
             self._past.append(min(now_ns - expired_ns, GROWTH * self.patience_ns()))
             self.usual_ns = sorted(self._past)[(len(self._past) - 1) * 9 // 10]
