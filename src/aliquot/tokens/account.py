@@ -44,7 +44,8 @@ class Account(ABC):
         self.lag.wait(now_ns)
 
     def begin(self, now_ns: int) -> None:
-        """A turn of it begins."""
+        """A turn of it begins, which it may have asked for before it was stopped."""
+        self.lag.wait(now_ns)
         self.lag.begin(now_ns)
 
     def rest(self, now_ns: int) -> None:

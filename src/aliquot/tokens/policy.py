@@ -108,6 +108,8 @@ class TokenPolicy(ABC):
         """After a revocation: its work here has ended; if not `usual` (stopped), nothing is learned from its length."""
         tenant = self._tenant(name)
         self._learn(tenant, burst_ns)
+        if not usual:
+            self._go_on(tenant, now_ns)
         if gpu not in tenant.residual:
             return
         tenant.accounts[gpu].residuals.learn(tenant.revoked_ns, now_ns, usual=usual)
@@ -123,6 +125,8 @@ class TokenPolicy(ABC):
         turn at once if that is due.
         """
         tenant = self._tenant(name)
+        if not usual:
+            self._go_on(tenant, now_ns)
         ended = tenant.outlived.pop(gpu, None)
         if ended is None:
             return
@@ -136,10 +140,22 @@ class TokenPolicy(ABC):
             self.stop(name, now_ns)
 
     def stopped(self, name: str, gpu: str, now_ns: int) -> None:
-        """A process whose work was left here is stopped, and no tenant waits for it: it is not charged from now on."""
-        if gpu in self._tenant(name).residual:
+        """A process whose work was left here is stopped, and no tenant waits for it: it is not charged from now on.
+
+        Nor is it owed anything for that time, until it is granted, asks, or says that its work has ended.
+        """
+        tenant = self._tenant(name)
+        if gpu in tenant.residual:
             self._devices[gpu].settle(now_ns)
             self._devices[gpu].leave(name)
+            for account in tenant.accounts.values():
+                account.lag.go(now_ns)
+
+    def _go_on(self, tenant: Tenant, now_ns: int) -> None:
+        """It is stopped no more: if it waits, it is owed its part again."""
+        if tenant.wanting_since_ns is not None:
+            for account in tenant.accounts.values():
+                account.lag.wait(now_ns)
 
     def dead(self, name: str, now_ns: int) -> None:
         """The tenant has no process left: charge to now, free its GPUs, forget what it wanted."""

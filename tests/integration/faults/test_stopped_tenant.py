@@ -70,3 +70,30 @@ def test_a_stopped_tenant_is_charged_nothing_and_its_neighbour_keeps_its_limit(s
 
     assert beside_stopped < 0.56
     assert after[0] > 0.2, after
+
+
+def test_a_tenant_that_was_stopped_is_owed_nothing_for_that_time(stage):
+    """When it goes on after seconds, its neighbour has its turns as before, with no long wait."""
+    scene = stage()
+    held = scene.client("a", 500).wait_ready()
+    neighbour = scene.client("b", 500, 1000, "sync").wait_ready()
+    time.sleep(1)
+    stop_as_holder(scene, held)
+    time.sleep(2.5)
+    held.process.send_signal(signal.SIGCONT)
+
+    assert longest_wait_s(neighbour, 2.5) < 0.4
+    assert [held.end(), neighbour.end()] == [0, 0]
+
+
+def longest_wait_s(client: Client, seconds: float) -> float:
+    """The longest time from now on in which the client completed no kernel."""
+    began_s = moved_s = time.monotonic()
+    longest_s, before = 0.0, client.totals.completed
+    while time.monotonic() < began_s + seconds:
+        now_s, completed = time.monotonic(), client.totals.completed
+        longest_s = max(longest_s, now_s - moved_s)
+        if completed != before:
+            moved_s, before = now_s, completed
+        time.sleep(0.002)
+    return longest_s
