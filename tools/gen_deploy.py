@@ -108,7 +108,7 @@ def manifest(helm: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
-        sys.exit(f"{helm} can not be run: {error.strerror}; --helm names the program helm")
+        sys.exit(f"{helm} cannot be run: {error.strerror}; --helm names the program helm")
     if done.returncode:
         said = (done.stderr.strip() or "it says nothing").splitlines()[-1]
         sys.exit(f"`{helm} template` ends with status {done.returncode}: {said}")

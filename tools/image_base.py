@@ -42,7 +42,7 @@ def command(target: Path) -> list[str]:
 
 
 def main() -> int:
-    """Make the file; status 1 with a sentence when it can not be made."""
+    """Make the file; status 1 with a sentence when it cannot be made."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path, help="the file to write, ending in .tar")
     chosen = parser.parse_args()

@@ -61,7 +61,7 @@ typedef struct {
   double share;
 } aliquot_target;
 
-/* amount[i] = expected idle milli-GPU of nodes[i] that the next pod of the target workload can not use: the classes
+/* amount[i] = expected idle milli-GPU of nodes[i] that the next pod of the target workload cannot use: the classes
  * are each summed over the targets in order and added as ((((q1+q2)+q4)+xl)+xr)+no_access, which is what the published
  * figures need. For the policy `fgd` and for the fragmentation metric of the simulator. */
 ALIQUOT_API void aliquot_fragmentation(const aliquot_view *view, const aliquot_target *targets, int64_t count,

@@ -306,7 +306,7 @@ def sharepod(gpu: dict[str, Any], **spec: Any) -> dict[str, Any]:
         (sharepod({"request": 0.3, "affinity": "a b"}), "spec.gpu.affinity"),
         (
             sharepod({"request": 0.3, "affinity": "red", "antiAffinity": "red"}),
-            "affinity and antiAffinity are the same label, which can not mean together and apart",
+            "affinity and antiAffinity are the same label, which cannot mean together and apart",
         ),
         (sharepod({"request": 0.3}, template={"spec": {"containers": []}}), "spec.template.spec.containers"),
         (
@@ -337,7 +337,7 @@ def test_a_place_is_chosen_once(control_plane: ControlPlane, namespace: str):
         place = {"spec": {"nodeName": "node-1", "gpu": {"gpuID": "abcde"}}}
         await api.patch(SHAREPODS, "a", place, namespace=namespace)
         for change in ({"nodeName": "node-2"}, {"nodeName": None}, {"gpu": {"gpuID": "zxcvb"}}):
-            with pytest.raises(Invalid, match="can not be changed once"):
+            with pytest.raises(Invalid, match="cannot be changed once"):
                 await api.patch(SHAREPODS, "a", {"spec": change}, namespace=namespace)
 
     run(control_plane, body)

@@ -45,7 +45,7 @@ def archive(cluster_parts: Parts) -> Path:
     try:
         return builder.image()
     except Unavailable as error:
-        pytest.fail(f"the image can not be built: {error}")
+        pytest.fail(f"the image cannot be built: {error}")
 
 
 def test_the_image_runs_as_nobody_and_is_small(archive: Path):
@@ -191,7 +191,7 @@ def test_an_upgrade_leaves_pods_their_share(installed: Installation, namespace: 
 def test_containers_have_the_rights_that_are_written_down(
     installed: Installation, component: str, container: str, rights: list[str]
 ):
-    """The runtime was told: no capability but those named, no way to more, a root that can not be written."""
+    """The runtime was told: no capability but those named, no way to more, a root that cannot be written."""
     spec = installed.spec(component, container)
     process = spec["process"]
 

@@ -49,7 +49,7 @@ def test_what_is_not_known_is_accessible_too(
     visit: Open, server: WebServer, facts: MadeUpFacts, scheme: str, width: int
 ):
     """The same holds where a node tells nothing, and there the page says so."""
-    facts.silence("node-000", "it can not be reached")
+    facts.silence("node-000", "it cannot be reached")
     gpu = next(gpu for gpu in facts.gpus() if not gpu.measured and gpu.shares)
     seen = visit(server.url, color_scheme=scheme)
     seen.page.set_viewport_size({"width": width, "height": 800})
@@ -58,7 +58,7 @@ def test_what_is_not_known_is_accessible_too(
     faults = {path: found for path in paths if (found := seen.go(path).evaluate(checks))}
 
     assert {} == faults
-    expect(seen.go("/?q=node-000").locator(".group .note")).to_contain_text("it can not be reached")
+    expect(seen.go("/?q=node-000").locator(".group .note")).to_contain_text("it cannot be reached")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -178,3 +178,18 @@ def shipped(path: Path) -> bool:
 def called_by_decorator(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
     """Whether a decorator hands the definition to what calls it: a command, a route; a property does not."""
     return any(ast.unparse(d).partition("(")[0] not in PASSIVE for d in node.decorator_list)
+
+
+@pytest.mark.parametrize(("words", "instead"), [("can" + " not", "cannot")])
+def test_words_that_are_not_used(words: str, instead: str):
+    """No text of the project has words for which the glossary has others."""
+    pattern = re.compile(rf"\b{words}\b", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: write {instead}"
+        for path in tracked(".py", ".c", ".h", ".S", ".md", ".yaml", ".toml", ".html", ".sh", ".txt")
+        if "vendor" not in str(path) and "tests/data" not in str(path)
+        for number, line in enumerate(path.read_text(errors="ignore").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+    assert [] == found

@@ -1,7 +1,7 @@
 """What the arbiter and the hook agree on, byte for byte: the grant page and the messages.
 
 This file is the one source. `tools/gen_abi.py` writes `native/include/aliquot_abi.h` from it, and a test compares the
-two, so the C side can not drift. All numbers are little endian; times are CLOCK_MONOTONIC nanoseconds; memory is bytes.
+two, so the C side cannot drift. All numbers are little endian; times are CLOCK_MONOTONIC nanoseconds; memory is bytes.
 
 A *grant page* is one memfd per (tenant, GPU), sealed against writes by the tenant, written by the arbiter alone. The
 hook reads `word` once per launch and sleeps on it with futex. `word` is `epoch << 2 | state`: a grant raises the epoch

@@ -58,7 +58,7 @@ def status_of(engine: Engine, settings: Settings, boot_id: int) -> Status:
 def _compare(engine: Engine, gpus: dict[str, GpuStatus], now_ns: int) -> bool:
     """Note the processes that NVML sees on tenants' GPUs and that are not attached; whether that could be told.
 
-    It can not where NVML has told nothing for a while, nor where its numbers are of another pid namespace than ours: a
+    It cannot where NVML has told nothing for a while, nor where its numbers are of another pid namespace than ours: a
     tenant's process has no number then, or none of those that have a context is in NVML's list.
     """
     seen, attached = engine.seen, set()

@@ -26,7 +26,7 @@ def topology(files: tuple[str, ...], jobs: int, seeds: int, out: str | None, out
     """Modelled bandwidth of 2- and 4-GPU jobs by first index, by NVIDIA's best-effort policy and by ours.
 
     FILES are what nvidia-smi topo -m printed; without any, the machines of the emulated profiles. Machines whose links
-    are all alike, and those with more than 8 GPUs, can not tell policies apart and are left out.
+    are all alike, and those with more than 8 GPUs, cannot tell policies apart and are left out.
     """
     from aliquot.bench.churn import LOAD, SIZES, compare
     from aliquot.bench.churn_plot import draw_churn, means

@@ -45,7 +45,7 @@ def examine_node(root: Path, config: Path | None) -> list[Finding]:
     """A node of a cluster, whose root is seen at `root`.
 
     Raises:
-        BadSettings: the agent's settings can not be read.
+        BadSettings: the agent's settings cannot be read.
     """
     from aliquot.node.doctoring.checks import examine as examine_host
     from aliquot.node.doctoring.reading import read_host

@@ -44,7 +44,7 @@ from aliquot.cli.options import emulate_option, not_gpus_option, only_gpus_optio
 @click.option("--allocation-check-period-s", type=float, metavar="S", help="Between two checks. [default: 30]")
 @click.option("--pre-start-wait-s", type=float, metavar="S", help="How long a start may be waited for. [default: 20]")
 @click.option("--replace-pods/--no-replace-pods", default=None,
-              help="Whether pods that can not be served are deleted where a controller makes them anew. [default: yes]",
+              help="Whether pods that cannot be served are deleted where a controller makes them anew. [default: yes]",
 )  # fmt: skip
 @click.option(
     "--audit-grace-s",

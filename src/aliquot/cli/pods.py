@@ -26,7 +26,7 @@ ENFORCED: Final = {
 
 
 class UnreadableFile(UserError):
-    """The file that was named can not be read."""
+    """The file that was named cannot be read."""
 
 
 def read_text(file: str) -> str:
@@ -40,7 +40,7 @@ def read_text(file: str) -> str:
     except UnicodeDecodeError:
         raise UnreadableFile(f"{file} is not readable as YAML: it is not UTF-8 text") from None
     except OSError as error:
-        raise UnreadableFile(f"{file} can not be read: {(error.strerror or str(error)).lower()}") from None
+        raise UnreadableFile(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
 def _ask(call: Call) -> Reply:

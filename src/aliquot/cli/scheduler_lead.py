@@ -32,7 +32,7 @@ class Lead:
     address: str
 
     def check(self, port: int) -> None:
-        """Refuse what can not be.
+        """Refuse what cannot be.
 
         Raises:
             BadLead: an option that needs another, or an address that is none.

@@ -62,7 +62,7 @@ def read_topology(file: str) -> tuple[str, Topology]:
     """The name to show for a file (`-` is stdin) and the machine in it.
 
     Raises:
-        UserError: it can not be read, is no text or holds no whole matrix.
+        UserError: it cannot be read, is no text or holds no whole matrix.
     """
     from aliquot.topology import parse_topo
 
@@ -72,7 +72,7 @@ def read_topology(file: str) -> tuple[str, Topology]:
     except UnicodeDecodeError:
         raise UserError(f"{file} is no text; give what nvidia-smi topo -m printed") from None
     except OSError as error:
-        raise UserError(f"{file} can not be read: {(error.strerror or str(error)).lower()}") from None
+        raise UserError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
     if len(text) > LONGEST:
         raise UserError(f"{file} is longer than {LONGEST} characters; give what nvidia-smi topo -m printed")
     name = "stdin" if file == "-" else file

@@ -38,7 +38,7 @@ _ENTER: Final = Path(__file__).with_name("enter.py")
 
 
 class InjectionError(AliquotError):
-    """The tenant's folder can not be made as it has to be."""
+    """The tenant's folder cannot be made as it has to be."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ _WHERE_DRIVERS_LIE: Final = (
 
 
 class LinkerCacheError(AliquotError):
-    """ldconfig is missing or failed, so programs can not be led to our libraries by the loader's cache."""
+    """ldconfig is missing or failed, so programs cannot be led to our libraries by the loader's cache."""
 
 
 def ldconfig() -> str:

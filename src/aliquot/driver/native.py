@@ -32,7 +32,7 @@ class NativePartMissing(FileNotFoundError):
 
 
 def wrong_processor(part: str) -> str:
-    """Why a part can not exist on this machine, as a sentence; empty where it can. The kernels run everywhere."""
+    """Why a part cannot exist on this machine, as a sentence; empty where it can. The kernels run everywhere."""
     machine = platform.machine()
     if part == KERNELS or machine in PROCESSORS:
         return ""

@@ -1,4 +1,4 @@
-"""Placement policies of installed packages, which the pure core can not look for itself.
+"""Placement policies of installed packages, which the pure core cannot look for itself.
 
 A package adds a policy with the entry point group `aliquot.policies`: the name is the entry point's, the object makes
 the policy when called without arguments.
@@ -17,7 +17,7 @@ GROUP: Final = "aliquot.policies"
 
 
 class BrokenPolicy(AliquotError):
-    """A policy of an installed package can not be loaded."""
+    """A policy of an installed package cannot be loaded."""
 
 
 def policy_names() -> list[str]:
@@ -26,11 +26,11 @@ def policy_names() -> list[str]:
 
 
 def maker(name: str) -> Callable[[], Policy]:
-    """What makes a policy of that name; a name of the core can not be taken by a package.
+    """What makes a policy of that name; a name of the core cannot be taken by a package.
 
     Raises:
         UnknownPolicy: there is none; the text lists those there are.
-        BrokenPolicy: its package can not be loaded.
+        BrokenPolicy: its package cannot be loaded.
     """
     if name in POLICIES:
         return POLICIES[name]
@@ -43,5 +43,5 @@ def _loaded(entry: EntryPoint) -> Callable[[], Policy]:
     try:
         made: Callable[[], Policy] = entry.load()
     except Exception as error:
-        raise BrokenPolicy(f'policy "{entry.name}" ({entry.value}) can not be loaded: {error}') from None
+        raise BrokenPolicy(f'policy "{entry.name}" ({entry.value}) cannot be loaded: {error}') from None
     return made

@@ -251,4 +251,4 @@ def _decoded(resource: Resource[T], body: bytes) -> T:
     try:
         return resource.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadAnswer(f"the API server sent a {resource.kind} that can not be read: {error}") from None
+        raise BadAnswer(f"the API server sent a {resource.kind} that cannot be read: {error}") from None

@@ -35,7 +35,7 @@ def load_config(kubeconfig: str = "", context: str = "") -> SingleConfig:
     """The connection to use: the file named, else the pod's service account, else KUBECONFIG, else ~/.kube/config.
 
     Raises:
-        BadKubeConfig: none of these is there, one can not be read, or the context is not in it.
+        BadKubeConfig: none of these is there, one cannot be read, or the context is not in it.
     """
     try:
         config = _from_files(kubeconfig) if kubeconfig else _from_surroundings()
@@ -60,7 +60,7 @@ def open_client(config: SingleConfig, *, timeout_s: float = 10.0) -> httpx2.Asyn
     try:
         return AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(timeout_s)))
     except (ConfigError, OSError, ValueError) as error:
-        raise BadKubeConfig(f"the kubeconfig can not be used: {error}") from None
+        raise BadKubeConfig(f"the kubeconfig cannot be used: {error}") from None
 
 
 def _from_surroundings() -> KubeConfig:

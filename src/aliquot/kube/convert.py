@@ -47,7 +47,7 @@ _PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
 
 
 class BadManifest(UserError):
-    """A manifest whose wish for GPUs can not be read."""
+    """A manifest whose wish for GPUs cannot be read."""
 
 
 @dataclass(frozen=True)

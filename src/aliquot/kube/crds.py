@@ -1,7 +1,7 @@
 """CustomResourceDefinitions, made from the types that decode the objects.
 
 A structural schema is written from msgspec's view of a type: fields, patterns, enumerations, descriptions. What types
-can not say is written here: rules in CEL, printer columns, short names. `tools/gen_crds.py` writes the files under
+cannot say is written here: rules in CEL, printer columns, short names. `tools/gen_crds.py` writes the files under
 deploy/crds; a test sees that they are fresh, another that the real API server takes them.
 """
 
@@ -40,7 +40,7 @@ class Definition:
 def _fixed(name: str, what: str) -> Rule:
     return (
         f"!has(oldSelf.{name}) || oldSelf.{name} == '' || (has(self.{name}) && self.{name} == oldSelf.{name})",
-        f"{name} can not be changed once {what}",
+        f"{name} cannot be changed once {what}",
     )
 
 
@@ -66,7 +66,7 @@ DEFINITIONS: Final = (
                 (
                     "!has(self.affinity) || !has(self.antiAffinity) || self.affinity == '' "
                     "|| self.affinity != self.antiAffinity",
-                    "affinity and antiAffinity are the same label, which can not mean together and apart",
+                    "affinity and antiAffinity are the same label, which cannot mean together and apart",
                 ),
             ),
             "spec.template.spec": (
@@ -89,7 +89,7 @@ DEFINITIONS: Final = (
             ("UUID", "string", ".status.uuid", 1),
             AGE,
         ),
-        {"spec": (("self.nodeName == oldSelf.nodeName", "nodeName can not be changed; a vGPU stays on its node"),)},
+        {"spec": (("self.nodeName == oldSelf.nodeName", "nodeName cannot be changed; a vGPU stays on its node"),)},
         CONDITIONS,
     ),
     Definition(

@@ -56,7 +56,7 @@ class BadAnswer(KubeError):
 
 
 class BadKubeConfig(UserError):
-    """The kubeconfig can not be used."""
+    """The kubeconfig cannot be used."""
 
 
 def error_of(code: int, status: Status, what: str, retry_after_s: float) -> KubeError:

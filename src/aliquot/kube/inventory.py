@@ -28,7 +28,7 @@ INVENTORY_VERSION: Final = 1
 
 
 class BadInventory(AliquotError):
-    """A node's account of its devices that can not be read; the node gets no pods that ask for GPUs."""
+    """A node's account of its devices that cannot be read; the node gets no pods that ask for GPUs."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
     try:
         raw = msgspec.json.decode(text, type=_Inventory)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise BadInventory(f"{where} can not be read: {error}") from None
+        raise BadInventory(f"{where} cannot be read: {error}") from None
     if raw.v != INVENTORY_VERSION:
         raise BadInventory(f"{where} is of version {raw.v}, this program reads version {INVENTORY_VERSION}; upgrade it")
     devices = tuple(Device(GpuUuid(d.uuid), d.index, d.model, d.memory_mib) for d in raw.devices)

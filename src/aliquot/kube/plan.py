@@ -33,7 +33,7 @@ STARTS_LAST: Final = 1 << 31
 
 
 class BadPlan(AliquotError):
-    """A plan that can not be read; the pod must not be given a GPU by it."""
+    """A plan that cannot be read; the pod must not be given a GPU by it."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
             )
         raw = msgspec.json.decode(text, type=_Plan)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise BadPlan(f'metadata.annotations["{PLAN}"] can not be read: {error}') from None
+        raise BadPlan(f'metadata.annotations["{PLAN}"] cannot be read: {error}') from None
     return PodPlan(raw.n, {name: _container(name, given) for name, given in raw.c.items()})
 
 
@@ -149,7 +149,7 @@ def _labels(labels: Labels) -> tuple[str, ...]:
 def _container(name: str, raw: _Container) -> ContainerPlan:
     for piece in raw.s:
         if not (0 < piece.request_milli <= piece.limit_milli <= 1000 and piece.memory_mib >= 0):
-            raise BadPlan(f'metadata.annotations["{PLAN}"] gives container "{name}" a slice that can not be: {piece}')
+            raise BadPlan(f'metadata.annotations["{PLAN}"] gives container "{name}" a slice that cannot be: {piece}')
     if raw.e != "all" and any(piece.request_milli < MILLI for piece in raw.s):
         raise BadPlan(f'metadata.annotations["{PLAN}"] does not enforce the part of a GPU of container "{name}"')
     slices = tuple(Slice(GpuUuid(s.gpu), s.request_milli, s.limit_milli, s.memory_mib) for s in raw.s)

@@ -2,7 +2,7 @@
 
 Level-triggered work needs to know *what* to look at, not what happened: so the queue holds keys, and adding one that
 waits changes nothing. A key that is added while it is worked on is handed out again afterwards, never twice at once.
-The queue can not grow beyond the number of objects; `most` bounds it all the same, and what is dropped then is counted
+The queue cannot grow beyond the number of objects; `most` bounds it all the same, and what is dropped then is counted
 and comes back with the next full look (`overflowed`).
 """
 

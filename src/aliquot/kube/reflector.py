@@ -13,7 +13,7 @@ One LIST fills the store, one WATCH follows from there. What holds, whatever the
 7. `synced` is set after the first list, and the store is whole whenever it is set.
 8. However long a list is, the loop's other tasks have their turn after every few of its objects.
 
-An event that repeats what the store has, or is older than it, changes nothing. An object that can not be decoded is
+An event that repeats what the store has, or is older than it, changes nothing. An object that cannot be decoded is
 counted and left as it was, and the watch goes on behind it. With `streaming`, the first objects come through the watch
 itself (sendInitialEvents), which spares the server building the list.
 """
@@ -300,7 +300,7 @@ class Reflector(Generic[T]):
             return self.resource.decode(raw)
         except (msgspec.DecodeError, RecursionError) as error:
             self.counts.undecodable += 1
-            self.counts.last_failure = f"a {self.resource.kind} that can not be read: {error}"
+            self.counts.last_failure = f"a {self.resource.kind} that cannot be read: {error}"
             return None
 
 
@@ -324,7 +324,7 @@ def _page(body: bytes) -> RawList:
     try:
         return msgspec.json.decode(body, type=RawList)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer(f"a list that can not be read: {error}") from None
+        raise BadAnswer(f"a list that cannot be read: {error}") from None
 
 
 def _meta(raw: msgspec.Raw) -> MetaOnly:

@@ -30,7 +30,7 @@ FAULT_LENGTH: Final = 500
 
 
 class BadPod(UserError):
-    """A pod whose wish for GPUs contradicts itself or can not be read; `faults` lists each with its path."""
+    """A pod whose wish for GPUs contradicts itself or cannot be read; `faults` lists each with its path."""
 
     def __init__(self, pod: str, faults: Sequence[str]) -> None:
         told = [shortened(fault) for fault in faults[:MOST_FAULTS]]
@@ -232,7 +232,7 @@ def _covers(host: ContainerAsk, guest: ContainerAsk) -> bool:
 
 
 def _memory_covers(a: GpuRequest, b: GpuRequest) -> bool:
-    """Is a's memory at least b's on any device? Bytes and parts of a device can not be compared before it is known."""
+    """Is a's memory at least b's on any device? Bytes and parts of a device cannot be compared before it is known."""
     if a.rest_milli == 0 and a.memory is None:
         return True
     if (a.memory is not None and a.memory.mib) or (b.memory is not None and b.memory.mib):

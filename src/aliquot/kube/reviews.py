@@ -66,7 +66,7 @@ class Reviews:
             nobody = config._replace(user=User())
             self._http = Client(nobody, ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT_S)))
         except (ConfigError, OSError, ValueError) as error:
-            raise BadKubeConfig(f"the kubeconfig can not be used: {error}") from None
+            raise BadKubeConfig(f"the kubeconfig cannot be used: {error}") from None
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
 
     @classmethod
@@ -103,7 +103,7 @@ class Reviews:
         try:
             return msgspec.json.decode(answer.content, type=_Review).status.allowed
         except msgspec.DecodeError as error:
-            raise BadAnswer(f"the API server's review can not be read: {error}") from None
+            raise BadAnswer(f"the API server's review cannot be read: {error}") from None
 
     def _post(self, token: str, content: bytes) -> httpx2.Response:
         if not self._slots.acquire(timeout=_TURN_S):

@@ -25,7 +25,7 @@ class AliquotError(Exception):
 
 
 class UserError(AliquotError):
-    """What was asked can not be right, whatever the state of the machine."""
+    """What was asked cannot be right, whatever the state of the machine."""
 
     exit_code: ClassVar[int] = 2
 

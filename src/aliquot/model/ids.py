@@ -17,7 +17,7 @@ _TENANT: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?")
 
 
 class BadName(UserError):
-    """A name that can not be a tenant's."""
+    """A name that cannot be a tenant's."""
 
 
 def tenant_name(text: str) -> TenantName:

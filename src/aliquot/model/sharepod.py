@@ -34,7 +34,7 @@ _WRONG: Final = re.compile(r"(.*) - at `\$\.?(.*?)`$")
 
 
 class BadSharePod(UserError):
-    """A SharePod that can not be understood or does not make sense."""
+    """A SharePod that cannot be understood or does not make sense."""
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):

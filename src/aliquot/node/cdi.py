@@ -118,7 +118,7 @@ def remove_spec(folder: Path, name: str) -> None:
     """Take a device away; what is not there is away already.
 
     Raises:
-        CdiError: its file can not be removed.
+        CdiError: its file cannot be removed.
     """
     path = folder / f"{_PREFIX}{name}.json"
     try:

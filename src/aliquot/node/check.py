@@ -34,7 +34,7 @@ class Finding:
 def findings(
     pods: Iterable[NodePod], held: Sequence[Held], noted: Sequence[Noted] | None, refused: Mapping[str, str]
 ) -> list[Finding]:
-    """All that is amiss. `refused` has the final refusal of a pod by its uid; `noted` None is: can not be told."""
+    """All that is amiss. `refused` has the final refusal of a pod by its uid; `noted` None is: cannot be told."""
     rows = {(row.namespace, row.pod, row.container) for row in held}
     entries = None if noted is None else {(entry.uid, entry.container) for entry in noted}
     found: list[Finding] = []

@@ -2,7 +2,7 @@
 
 Allocate says nothing but a fresh CDI device name, for it cannot know who asks. PreStartContainer finds out (see
 `identity`), takes the seat that the pod's plan names, and only then writes the CDI file that the runtime reads next.
-What may come right by waiting is waited for within kubelet's own limit; what can not is refused with a sentence.
+What may come right by waiting is waited for within kubelet's own limit; what cannot is refused with a sentence.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class ShareDesk:
         """The plan, and its text: that which was followed before, else the pod's own.
 
         Raises:
-            NoSeat: there is none. BadPlan: it can not be read.
+            NoSeat: there is none. BadPlan: it cannot be read.
         """
         settled = self.allotments.get(claim.name)
         pod = self.pods.get(claim.owner.uid)

@@ -40,7 +40,7 @@ def open_driver(settings: Settings) -> tuple[Machine, NodeDriver]:
         UnknownMachine: there is no emulated machine of that name.
         NoDriver: there is no driver, it does not answer, it shows no GPU, or a device node is missing.
         NoGpuLeft: all GPUs are left out.
-        VolumeError: its files can not be mirrored.
+        VolumeError: its files cannot be mirrored.
     """
     volume = DriverVolume(settings.driver_volume, native_part(HOOK))
     machine, driver = _emulated(settings, volume) if settings.emulate else _real(settings, volume)

@@ -1,4 +1,4 @@
-"""What the agent tells people: events on pods and the node. An event that can not be written never stops the work."""
+"""What the agent tells people: events on pods and the node. An event that cannot be written never stops the work."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def identify(
 ) -> list[Claim]:
     """Every container that these very ids were given to; all of them are of one pod.
 
-    `noted` is None when kubelet's file can not be read; `pods` are the node's pods by uid.
+    `noted` is None when kubelet's file cannot be read; `pods` are the node's pods by uid.
 
     Raises:
         UnknownOwner: no account names a container, or a pod that it names is not known (yet).
@@ -97,7 +97,7 @@ def _from_rows(
     names = [allotment.name for allotment in allotments if frozenset(allotment.ids) == ids]
     if len(rows) != 1 or len(names) != 1:
         raise UnknownOwner(
-            f"kubelet's checkpoint can not be read, and PodResources has {len(rows)} containers with {_shown(ids)}, "
+            f"kubelet's checkpoint cannot be read, and PodResources has {len(rows)} containers with {_shown(ids)}, "
             f"our checkpoint {len(names)}"
         )
     row = rows[0]

@@ -83,7 +83,7 @@ class PodResources:
 
 
 def noted(folder: Path, resource: str = GPU_PERCENT) -> list[Noted] | None:
-    """Kubelet's device checkpoint for one resource; None when it can not be read."""
+    """Kubelet's device checkpoint for one resource; None when it cannot be read."""
     try:
         file = msgspec.json.decode((folder / CHECKPOINT).read_bytes(), type=_File)
         entries = file.data.pod_device_entries or []

@@ -38,7 +38,7 @@ class Leaving:
     async def clear(self, owner: PodKey) -> None:
         """The seats, names and files of a pod that is over; nothing while that is under way already.
 
-        What can not be taken away now stays known, so that it can be tried again.
+        What cannot be taken away now stays known, so that it can be tried again.
         """
         if owner.uid in self._leaving:
             return
@@ -83,7 +83,7 @@ async def containers_ended(
 
 
 def remove_specs(cdi: Path, names: Iterable[str]) -> list[str]:
-    """Remove the files of devices; the names of those that are gone. One that can not be removed is told."""
+    """Remove the files of devices; the names of those that are gone. One that cannot be removed is told."""
     gone = []
     for name in names:
         try:

@@ -80,7 +80,7 @@ def _drives(folder: Path, majors: frozenset[int]) -> bool | None:
     """Whether it has a device of the driver open, or the shared state of an emulated machine.
 
     None where we may not look, which needs CAP_SYS_PTRACE or no more capabilities on its side than on ours; where it
-    has more open than is looked through; and where the C library can not tell a device's number (glibc before 2.28).
+    has more open than is looked through; and where the C library cannot tell a device's number (glibc before 2.28).
     """
     try:
         with os.scandir(folder / "fd") as entries:
@@ -107,7 +107,7 @@ def _is_driver(descriptor: Path, majors: frozenset[int]) -> bool:
 def _device_major(path: Path) -> int | None:
     """The number of a character device's driver; None for any other file.
 
-    Asks with AT_STATX_DONT_SYNC, which os.stat can not: a file system in a tenant's hands, or one whose server is away,
+    Asks with AT_STATX_DONT_SYNC, which os.stat cannot: a file system in a tenant's hands, or one whose server is away,
     would else keep the audit waiting for ever.
     """
     found = ctypes.create_string_buffer(_STATX_BYTES)

@@ -85,7 +85,7 @@ class Recovering:
         return later or (pod is not None and pod.status.initialized)
 
     async def _seat_again(self, allotment: Allotment) -> bool:
-        """Whether its container has its seat again; one that can not have it is told on its pod."""
+        """Whether its container has its seat again; one that cannot have it is told on its pod."""
         owner = allotment.owner
         if owner is None or not allotment.plan:
             return False

@@ -44,7 +44,7 @@ def recover(
 ) -> Recovered:
     """The allotments that stand.
 
-    `noted` is None when kubelet's file can not be read, `pods` is None when the API server does not answer; what only
+    `noted` is None when kubelet's file cannot be read, `pods` is None when the API server does not answer; what only
     these could tell is then left as our checkpoint has it.
     """
     told: list[str] = []

@@ -40,11 +40,11 @@ DONE: Final = "made"
 
 
 class NoSeat(AliquotError):
-    """A plan that can not be honoured on this node, and will not be by waiting."""
+    """A plan that cannot be honoured on this node, and will not be by waiting."""
 
 
 class NotYet(AliquotError):
-    """A plan that can not be honoured now, but may be soon."""
+    """A plan that cannot be honoured now, but may be soon."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Seating:
         return keys
 
     def look_at_arbiter(self) -> str:
-        """Empty, or why the arbiter can not be used; one that is another than last time is told who is here."""
+        """Empty, or why the arbiter cannot be used; one that is another than last time is told who is here."""
         try:
             with ArbiterClient(self._arbiter_dir, timeout_s=5.0) as client:
                 status = client.status()

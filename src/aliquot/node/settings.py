@@ -29,7 +29,7 @@ _VALUE: Final = re.compile(rf"({_NAME})?")
 
 
 class BadSettings(UserError):
-    """A configuration file or a flag that can not be used."""
+    """A configuration file or a flag that cannot be used."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -121,7 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """The settings themselves, if they make sense.
 
         Raises:
-            BadSettings: one of them can not be.
+            BadSettings: one of them cannot be.
         """
         if self.gpus not in GPUS:
             raise BadSettings(f"gpus {self.gpus!r} is not known; take {' or '.join(GPUS)}")
@@ -170,7 +170,7 @@ def read_settings(file: Path | None, flags: dict[str, Any]) -> Settings:
     """The settings of a file (YAML, names as in `Settings`), with those flags before them that were given.
 
     Raises:
-        BadSettings: the file can not be read, or names a setting there is none of.
+        BadSettings: the file cannot be read, or names a setting there is none of.
     """
     given: dict[str, Any] = {}
     if file is not None:

@@ -2,7 +2,7 @@
 
 A lasting task that ends, by an error or by itself, ends the agent, so that it is started again as a whole: half an
 agent would go on giving shares away that nobody looks after. A task for one thing that fails is told, and no more: a
-file that can not be removed now is no reason to take the node's shares away from everybody. Whoever starts such a task
+file that cannot be removed now is no reason to take the node's shares away from everybody. Whoever starts such a task
 sees to it that what it left undone is found again (see `checking`).
 """
 

@@ -256,7 +256,7 @@ class Cluster:
         """Books from a dump.
 
         Raises:
-            BadBooks: it can not be read.
+            BadBooks: it cannot be read.
             LedgerError: it contradicts itself.
         """
         cluster = cls()

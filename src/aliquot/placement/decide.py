@@ -96,7 +96,7 @@ class Decider:
         return found
 
     def place_on(self, ask: Ask, node: str, namespace: str = "") -> Placement | Refusal:
-        """The devices the ask would get on one node that others chose, or why it can not go there."""
+        """The devices the ask would get on one node that others chose, or why it cannot go there."""
         number = self.cluster.node_index(node)
         one = np.array([number], dtype=np.int64)
         if fitting_nodes(self.cluster, ask.shape, one).any():

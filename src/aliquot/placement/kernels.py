@@ -67,7 +67,7 @@ class Kernels(Protocol):
         """Idle milli-GPU in all, and by model bit [MODELS]."""
 
     def fragmentation(self, columns: Columns, targets: Records, nodes: IntArray) -> FloatArray:
-        """Milli-GPU of each node that the next pod of the target workload (`TARGET` [m]) can not use."""
+        """Milli-GPU of each node that the next pod of the target workload (`TARGET` [m]) cannot use."""
 
     def fgd_scores(
         self, columns: Columns, targets: Records, shape: ShapeRecord, before: FloatArray, nodes: IntArray
@@ -155,7 +155,7 @@ class NativeKernels:
     """The library `libaliquot_kernels.so`.
 
     Raises:
-        OSError: it can not be loaded, or is of another version.
+        OSError: it cannot be loaded, or is of another version.
     """
 
     native = True
@@ -260,7 +260,7 @@ def use(path: str | None) -> Kernels:
     """Take the library at this path for all that is made from now on, None for the plain oracles.
 
     Raises:
-        OSError: it can not be loaded, or is of another version.
+        OSError: it cannot be loaded, or is of another version.
     """
     global _current
     _current = NativeKernels(path) if path else PlainKernels()

@@ -22,12 +22,12 @@ _LEAST_PART: Final = 1 / 1024
 
 
 class BadMemory(AliquotError):
-    """A record of what was learned that can not be read."""
+    """A record of what was learned that cannot be read."""
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """A policy that can say what it has learned. One that can not is kept nowhere and learns anew at each start."""
+    """A policy that can say what it has learned. One that cannot is kept nowhere and learns anew at each start."""
 
     def dump(self, part: float = 1.0) -> Mapping[str, Any]:
         """What was learned, fit for JSON; with a `part` below 1 only about so much of it, the latest."""
@@ -36,7 +36,7 @@ class Learner(Protocol):
         """Go on from such a record.
 
         Raises:
-            BadMemory: it can not be read; nothing is changed.
+            BadMemory: it cannot be read; nothing is changed.
         """
 
 
@@ -85,5 +85,5 @@ def unpack(policy: Policy, text: str) -> None:
         policy.load(json.loads(body))
     except BadMemory:
         raise
-    except Exception as fault:  # a policy of somebody else's; what it can not read must stop nobody
-        raise BadMemory(f"the policy can not read it ({fault!r})") from fault
+    except Exception as fault:  # a policy of somebody else's; what it cannot read must stop nobody
+        raise BadMemory(f"the policy cannot read it ({fault!r})") from fault

@@ -28,7 +28,7 @@ _ASK_FIELDS: Final = (
 
 
 class BadBooks(AliquotError):
-    """A dump that can not be loaded."""
+    """A dump that cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def load(saved: Mapping[str, Any], into: Cluster) -> None:
             slices = tuple(Slice(GpuUuid(gpu), milli, limit, mib) for gpu, milli, limit, mib in held["slices"])
             into.reserve(name, Placement(held["node"], slices), _ask_of(held["ask"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise BadBooks(f"the books can not be read: {type(error).__name__} {error}") from None
+        raise BadBooks(f"the books cannot be read: {type(error).__name__} {error}") from None
 
 
 def copy(cluster: Cluster) -> Cluster:

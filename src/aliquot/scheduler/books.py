@@ -44,7 +44,7 @@ CLOSED: Final = "~closed/"
 
 
 class NoRoom(Exception):
-    """The node can not take the pod now; the text says why."""
+    """The node cannot take the pod now; the text says why."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Books:
     strays: dict[str, str] = field(default_factory=dict)
     """Pods (uid) whose plan does not fit the books, and why: somebody else gave away what was taken."""
     faulty: dict[str, str] = field(default_factory=dict)
-    """Nodes whose inventory can not be read, and why."""
+    """Nodes whose inventory cannot be read, and why."""
     closed: set[str] = field(default_factory=set)
     """Devices (UUID) that nobody may come onto any more."""
     _on: dict[str, dict[Hold, None]] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 Only the leader writes, every few minutes while something new was learned, and when it ends; whoever takes over reads it
 before its first decision. What is kept is statistics of arrivals, not a promise: a write of a leader that has just been
-replaced does no harm, and a record that can not be read or written is a warning and a cold start.
+replaced does no harm, and a record that cannot be read or written is a warning and a cold start.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Learned:
                 self._there = text
                 log.info("placement goes on with what %s says", self._where)
         except (KubeError, BadMemory, TimeoutError) as error:
-            self._warn(f"{self._where} can not be used: {_reason(error)}; placement learns anew")
+            self._warn(f"{self._where} cannot be used: {_reason(error)}; placement learns anew")
 
     async def keep(self) -> None:
         """Write it, if this process leads and something new was learned."""
@@ -86,7 +86,7 @@ class Learned:
             await asyncio.wait_for(self.api.apply(CONFIG_MAPS, body, manager=OWNER), ANSWER_S)
             self._there, self._told = text, ""
         except (KubeError, TimeoutError) as error:
-            self._warn(f"{self._where} can not be written: {_reason(error)}; a restart loses what placement learned")
+            self._warn(f"{self._where} cannot be written: {_reason(error)}; a restart loses what placement learned")
 
     @property
     def _where(self) -> str:

@@ -26,7 +26,7 @@ class Metrics:
         self.holds = Gauge("aliquot_scheduler_holds", "Pods that hold GPUs, by state.", ["state"], registry=registry)
         self.strays = Gauge("aliquot_scheduler_strays", "Pods whose plan the books could not take.", registry=registry)
         self.faulty = Gauge(
-            "aliquot_scheduler_faulty_nodes", "Nodes whose inventory can not be read.", registry=registry
+            "aliquot_scheduler_faulty_nodes", "Nodes whose inventory cannot be read.", registry=registry
         )
         self.gpu_milli = Gauge(
             "aliquot_scheduler_gpu_milli", "Thousandths of GPUs, by state.", ["state"], registry=registry

@@ -134,7 +134,7 @@ def _order(lesser: Sequence[Hold], gpu: str, find: Callable[[str], Pod | None]) 
 
 
 def _least(books: Books, seats: Sequence[Seat], node: str, namespace: str, lesser: Sequence[Hold]) -> list[Hold]:
-    """Who can not stay, when each stays that can, in this order."""
+    """Who cannot stay, when each stays that can, in this order."""
     leaving = list(lesser)
     for hold in lesser:
         rest = [other for other in leaving if other is not hold]

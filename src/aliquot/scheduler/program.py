@@ -271,7 +271,7 @@ def _renewed(fault: BadCertificate | None) -> None:
 
 
 def quotas_of(held: GPUQuota) -> list[Quota]:
-    """The bounds of one GPUQuota; those that can not be read are left out and logged."""
+    """The bounds of one GPUQuota; those that cannot be read are left out and logged."""
     found = []
     for limit in held.spec.limits:
         try:

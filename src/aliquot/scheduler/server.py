@@ -1,6 +1,6 @@
 """The extender over HTTP: verbs for kube-scheduler, facts for people and peers' tools.
 
-A body that can not be understood is answered with one sentence and a status of 4xx, and changes nothing. Verbs are not
+A body that cannot be understood is answered with one sentence and a status of 4xx, and changes nothing. Verbs are not
 answered before the caches are whole (503), because a filter on half the books would give away what is taken. One that
 does not lead answers from its own books, but binds nothing, and ends the connection: the next one goes to the leader.
 """

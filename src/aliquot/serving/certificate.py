@@ -30,7 +30,7 @@ class Certificate:
         """Read the files; with `client_ca` only clients are served whose certificate it signed.
 
         Raises:
-            BadCertificate: they can not be read, or do not belong together.
+            BadCertificate: they cannot be read, or do not belong together.
         """
         self._files = (chain, key)
         self._stamp: _Stamp = ()
@@ -64,7 +64,7 @@ class Certificate:
         """Take the files anew if they have changed since the last try; whether that was so.
 
         Raises:
-            BadCertificate: they have changed and can not be used; the old certificate stays.
+            BadCertificate: they have changed and cannot be used; the old certificate stays.
         """
         chain, key = self._files
         try:

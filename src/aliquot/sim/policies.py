@@ -26,7 +26,7 @@ def made(name: str, mix: Mapping[Shape, int] | None = None) -> Policy:
 
     Raises:
         UnknownPolicy: there is none of that name; the text has the list.
-        BrokenPolicy: an installed package's policy can not be loaded.
+        BrokenPolicy: an installed package's policy cannot be loaded.
     """
     _with_kernels()
     if name == "fgd" and mix:

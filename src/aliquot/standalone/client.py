@@ -116,7 +116,7 @@ def lease(runtime: RuntimeDir, call: Call, *, emulate: str | None) -> tuple[Conn
     """A place for a run: from the engine that is up, else from one started for it, which ends with its last run.
 
     Raises:
-        EngineRefused: the place can not be given.
+        EngineRefused: the place cannot be given.
         UserError: the engine that is up drives another machine than the one asked for.
     """
     for attempt in range(ATTEMPTS):
@@ -151,7 +151,7 @@ def start_engine(runtime: RuntimeDir, emulate: str | None) -> None:
     """Start an engine in the background and wait until it answers.
 
     Raises:
-        EngineRefused: it said why it can not start.
+        EngineRefused: it said why it cannot start.
     """
     runtime.create()
     argv = [sys.executable, "-m", "aliquot.standalone.daemon", "--runtime-dir", str(runtime.root)]

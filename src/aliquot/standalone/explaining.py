@@ -93,7 +93,7 @@ def saved_cluster(text: str, name: str, by: str = "") -> Decider:
     """A decider for books that were saved as JSON; `name` is what errors call them.
 
     Raises:
-        UserError: they can not be read.
+        UserError: they cannot be read.
         UnknownPolicy: no such policy.
     """
     use_kernels()

@@ -1,7 +1,7 @@
 """The file in which an engine keeps what its placement policy has learned, over its own end.
 
 Written beside, synced, renamed over the old one, and the folder synced: after a crash there is the old one or the new
-one. At most once a minute while something new was learned, and at the end. A file that can not be used is a warning
+one. At most once a minute while something new was learned, and at the end. A file that cannot be used is a warning
 and a cold start, never a reason not to serve; it is written over at the next occasion.
 """
 
@@ -56,7 +56,7 @@ class Learned:
         except FileNotFoundError:
             return
         except (OSError, BadMemory, ValueError) as error:
-            self._warn(f"{self.path} can not be used: {_reason(error)}; placement learns anew")
+            self._warn(f"{self.path} cannot be used: {_reason(error)}; placement learns anew")
 
     def due(self) -> str:
         """The text to write now: empty but once a minute, and while nothing new was learned."""
@@ -78,7 +78,7 @@ class Learned:
             write_whole(self.path, text.encode())
             self._there, self._told = text, ""
         except OSError as error:
-            self._warn(f"{self.path} can not be written ({_reason(error)}); what placement learns is lost at the end")
+            self._warn(f"{self.path} cannot be written ({_reason(error)}); what placement learns is lost at the end")
 
     def _warn(self, text: str) -> None:
         if text != self._told:

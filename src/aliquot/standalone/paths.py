@@ -13,7 +13,7 @@ _LONGEST_NAME: Final = "tenants/99999/socket"
 
 
 class RuntimeDirError(AliquotError):
-    """The runtime directory can not be used."""
+    """The runtime directory cannot be used."""
 
 
 def runtime_dir() -> Path:
@@ -57,7 +57,7 @@ class RuntimeDir:
         """Make the directory, for this user alone.
 
         Raises:
-            RuntimeDirError: it is somebody else's, can not be made, or its name is too long for sockets in it.
+            RuntimeDirError: it is somebody else's, cannot be made, or its name is too long for sockets in it.
         """
         if len(os.fsencode(self.root / _LONGEST_NAME)) > SOCKET_PATH_BYTES:
             raise RuntimeDirError(
@@ -66,7 +66,7 @@ class RuntimeDir:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise RuntimeDirError(f"{self.root} can not be made ({error.strerror}); set ALIQUOT_RUNTIME_DIR") from None
+            raise RuntimeDirError(f"{self.root} cannot be made ({error.strerror}); set ALIQUOT_RUNTIME_DIR") from None
         if self.root.stat().st_uid != os.geteuid():
             raise RuntimeDirError(f"{self.root} belongs to another user; set ALIQUOT_RUNTIME_DIR to a folder of yours")
         self.root.chmod(0o700)

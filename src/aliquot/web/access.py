@@ -85,7 +85,7 @@ class TokenDoor:
 
         Raises:
             Refused: 401 without a token that the cluster knows, 403 for one without rights, 503 where the API server
-                can not be asked.
+                cannot be asked.
         """
         token = self._sessions.token_of(headers)
         if not token:
@@ -101,7 +101,7 @@ class TokenDoor:
             except TokenRefused as error:
                 known.refused, known.until_s = str(error), self._clock() + REFUSED_S
             except (KubeError, TimeoutError):
-                raise Refused("The API server can not be asked what you may see; try again.", 503) from None
+                raise Refused("The API server cannot be asked what you may see; try again.", 503) from None
             if known.refused:
                 raise Refused(f"Sign in again: {known.refused}.", 401)
             if known.everything:

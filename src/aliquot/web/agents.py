@@ -103,7 +103,7 @@ def read_told(body: bytes) -> NodeTold:
     try:
         told = msgspec.json.decode(body, type=NodeTold)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Unreadable(f"its answer can not be read: {str(error)[:200]}") from None
+        raise Unreadable(f"its answer cannot be read: {str(error)[:200]}") from None
     if not told.arbiter_answers:
         raise Unreadable("its arbiter does not answer")
     return told

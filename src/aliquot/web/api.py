@@ -212,7 +212,7 @@ class History(msgspec.Struct, frozen=True):
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why a place, or a group of them, can not take a request; `lasting` when an empty one could not either."""
+    """Why a place, or a group of them, cannot take a request; `lasting` when an empty one could not either."""
 
     where: str
     text: str

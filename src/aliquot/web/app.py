@@ -50,7 +50,7 @@ PAGES: Final[Mapping[str, tuple[Draw, str, str]]] = {
 
 
 class Refused(Exception):
-    """The door shows this viewer nothing; `status` is 401, 403, or 503 where it can not find out."""
+    """The door shows this viewer nothing; `status` is 401, 403, or 503 where it cannot find out."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)

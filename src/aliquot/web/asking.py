@@ -63,7 +63,7 @@ def bounded_get(client: httpx2.AsyncClient) -> Fetch:
         except httpx2.TimeoutException:
             raise TimeoutError from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise Unreadable(f"it can not be reached ({str(error) or type(error).__name__})") from None
+            raise Unreadable(f"it cannot be reached ({str(error) or type(error).__name__})") from None
         return bytes(body)
 
     return fetch

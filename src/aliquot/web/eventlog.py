@@ -17,7 +17,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "too-many-processes": "process {pid} is one too many and was turned away",
     "drain-timeout": "processes {pids} did not answer a revocation; the GPU went on without them",
     "out-of-descriptors": "the arbiter is out of file descriptors; new processes of it wait",
-    "journal-not-written": "the arbiter can not write its journal ({why}); debts would be forgotten at a restart",
+    "journal-not-written": "the arbiter cannot write its journal ({why}); debts would be forgotten at a restart",
     "tenant-lost": "could not be taken over from the last arbiter: {why}",
 }
 

@@ -95,7 +95,7 @@ def _described(operation: Operation, schema: dict[str, Any], problem: dict[str, 
     ]
     if operation.name:
         parameters.append({"name": operation.name, "in": "path", "required": True, "schema": {"type": "string"}})
-    answers = {"200": _answer("The facts", schema), "400": _answer("What was asked can not be read", problem)}
+    answers = {"200": _answer("The facts", schema), "400": _answer("What was asked cannot be read", problem)}
     if operation.name:
         answers["404"] = _answer("There is no such thing", problem)
     operation_id = operation.path.strip("/").replace("/", "_").replace("{", "").replace("}", "")

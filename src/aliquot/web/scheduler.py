@@ -91,7 +91,7 @@ async def dashboard_beside(scheduler: Scheduler, settings: WebSettings) -> Async
     Raises:
         PortTaken: another program listens there.
         BadCertificate: the files of the certificate are none.
-        BadKubeConfig: tokens are asked for and the API server's authority can not be read.
+        BadKubeConfig: tokens are asked for and the API server's authority cannot be read.
     """
     facts, beside = facts_of(scheduler, settings.title)
     async with contextlib.AsyncExitStack() as stack:

@@ -22,7 +22,7 @@ def asked(ask: AskFor) -> GpuRequest:
     """The request that a person wrote.
 
     Raises:
-        UserError: a quantity can not be read, or the numbers contradict each other.
+        UserError: a quantity cannot be read, or the numbers contradict each other.
     """
     request = GpuRequest(
         request_milli=parse_milli(ask.request),

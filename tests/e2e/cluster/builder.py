@@ -48,7 +48,7 @@ def image() -> Path:
     ALIQUOT_IMAGE names another to be tested, such as the one that `make image` has left.
 
     Raises:
-        Unavailable: it can not be built here; what the build said stands above.
+        Unavailable: it cannot be built here; what the build said stands above.
     """
     if ready := os.environ.get("ALIQUOT_IMAGE"):
         return Path(ready).resolve()

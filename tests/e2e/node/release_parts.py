@@ -23,7 +23,7 @@ def release_parts() -> Path:
     """A folder such as `ALIQUOT_NATIVE_DIR` names; made if it is not in the cache.
 
     Raises:
-        Unavailable: the compiler can not be had, or the wheel does not build.
+        Unavailable: the compiler cannot be had, or the wheel does not build.
     """
     sources = sorted(path for path in (ROOT / "native").rglob("*") if path.suffix in (".c", ".h", ".S", ".txt", ".map"))
     facts = [path.read_bytes() for path in (*sources, ROOT / "CMakeLists.txt", BUILD, ROOT / "tools" / "zigcc")]

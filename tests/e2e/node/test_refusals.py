@@ -1,4 +1,4 @@
-"""What can not be honoured is refused in words, and nothing runs without its share."""
+"""What cannot be honoured is refused in words, and nothing runs without its share."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_container_that_slipped_through_is_found(scene: Scene):
 
 
 def test_a_controllers_pod_that_can_not_be_served_is_replaced(scene: Scene):
-    """A pod whose plan can not be honoured is deleted where a controller makes another, a bare one is only told."""
+    """A pod whose plan cannot be honoured is deleted where a controller makes another, a bare one is only told."""
     wrong = PodPlan("another-node", {})
     scene.create("set", {"main": scene.slice(0, 300)}, replicas=1)
     scene.create("bare", {"main": scene.slice(0, 300)}, bind=False)

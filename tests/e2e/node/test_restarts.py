@@ -92,7 +92,7 @@ def test_a_lost_checkpoint_is_rebuilt_from_what_kubelet_knows(scene: Scene, dama
 
 
 def test_a_full_disk_stops_new_shares_and_nothing_else(scene: Scene):
-    """When the checkpoint can not be written nothing new is given, both resources are withdrawn until it can be, and
+    """When the checkpoint cannot be written nothing new is given, both resources are withdrawn until it can be, and
     what runs goes on."""
     scene.create("runs", {"main": scene.slice(0, 300)})
     scene.told("runs")

@@ -195,7 +195,7 @@ def test_nothing_is_left_behind_by_many_tenants(arbiter):
 
 
 def test_a_full_disk_costs_no_grant_and_is_told_once(start_arbiter):
-    """Where the journal can not be written, tenants run on; the event is told once, not at every try."""
+    """Where the journal cannot be written, tenants run on; the event is told once, not at every try."""
     arbiter = start_arbiter()
     arbiter.kill()
     (arbiter.directory / "journal").unlink()

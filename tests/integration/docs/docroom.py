@@ -118,7 +118,7 @@ class Room:
                 self.counts["too slow for every run, options checked"] += 1
                 understand(place, step.command)
             elif NEEDS_A_NETWORK.match(first):
-                raise Complaint(f"{place}: {first} can not be run here; say above the block why nobody runs it")
+                raise Complaint(f"{place}: {first} cannot be run here; say above the block why nobody runs it")
             else:
                 self.counts["run"] += 1
                 self.type(place, block, step)

@@ -214,7 +214,7 @@ BREAKS: dict[str, tuple[Callable[[Node], Callable[[], object]], str, str]] = {
     "kubelet is gone": (kubelet_gone, "kubelet", "kubelet.sock is missing"),
     "PodResources is gone": (moved(lambda n: n.kubelet.pod_resources), "PodResources", "does not answer"),
     "kubelet's checkpoint is damaged": (
-        rewritten(lambda n: n.kept, b"{"), "kubelet's checkpoint", "kubelet_internal_checkpoint can not be read",
+        rewritten(lambda n: n.kept, b"{"), "kubelet's checkpoint", "kubelet_internal_checkpoint cannot be read",
     ),
     "the agent's checkpoint is damaged": (
         rewritten(lambda n: n.checkpoint, b"{}\n{}\n"), "agent's checkpoint", "node-checkpoint.json is no checkpoint",
@@ -242,7 +242,7 @@ def test_a_broken_node_is_told_and_mended(made: Node, name: str):
 
 
 def test_what_is_not_seen_from_here_is_no_fault(made: Node):
-    """A container that has kubelet's folders, not the node's /etc can not judge the runtime; it says what it needs."""
+    """A container that has kubelet's folders, not the node's /etc cannot judge the runtime; it says what it needs."""
     mend = moved(lambda n: n.containerd)(made)
     status, said = command(made)
     mend()

@@ -62,7 +62,7 @@ def test_a_lost_checkpoint_takes_no_driver_away(any_room: Room):
 
 
 def test_a_container_whose_driver_was_lost_gets_the_current_one(any_room: Room):
-    """Somebody emptied the state folder: what it had can not be had again, and it starts all the same."""
+    """Somebody emptied the state folder: what it had cannot be had again, and it starts all the same."""
     seat = any_room.take("train", driver="550.1-0123456789ab-01234567")
 
     assert any_room.driver.current.name == seat.driver

@@ -30,7 +30,7 @@ def test_engines_go_on_from_each_other(aliquot_cli: Aliquot, tmp_path: Path):
 
 
 def test_a_spoilt_file_does_not_stop_the_engine(aliquot_cli: Aliquot, tmp_path: Path):
-    """`aliquot up` says in one line that it can not use what it finds, serves, and mends it at its end."""
+    """`aliquot up` says in one line that it cannot use what it finds, serves, and mends it at its end."""
     file = tmp_path / "learned-aliquot-emulated.json"
     file.write_text('{"version": 1, "policy": "aliquot", "sha256": ""}\n{}\n')
     process = aliquot_cli.start("up", "--emulate", "v100", "--no-web", "--state-dir", str(tmp_path))
@@ -45,6 +45,6 @@ def test_a_spoilt_file_does_not_stop_the_engine(aliquot_cli: Aliquot, tmp_path: 
         _, told = process.communicate(timeout=30)
 
     assert (0, 0) == (ran.returncode, process.returncode)
-    assert f"aliquot: {file} can not be used: it does not have the checksum" in told
+    assert f"aliquot: {file} cannot be used: it does not have the checksum" in told
     assert 1 == len(told.splitlines())
     assert 1 == arrivals(file)

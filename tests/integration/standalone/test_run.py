@@ -219,7 +219,7 @@ def test_another_user_substitutes_in_a_user_namespace_or_says_why_not(aliquot_cl
     somebody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", python]
     probe = [*somebody, "-c", "import msgspec, click, yaml, cuda.bindings.driver"]
     if not Path(python).exists() or subprocess.run(probe, env=env, capture_output=True, check=False).returncode != 0:
-        pytest.skip("another user can not reach a Python with this one's packages")
+        pytest.skip("another user cannot reach a Python with this one's packages")
     os.chown(aliquot_cli.runtime, 65534, 65534)
     run = ["run", "--emulate", "v100", "--gpu-mem", "2Gi", "-v", "--", python, "-c", CLIENT]
     done = subprocess.run(

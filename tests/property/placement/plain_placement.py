@@ -368,7 +368,7 @@ class Fgd(Oracle):
         self.target = target
 
     def amount(self, cpu, left, models):
-        """Idle milli-GPU that the next pod can not use, summed class by class."""
+        """Idle milli-GPU that the next pod cannot use, summed class by class."""
         sums = dict.fromkeys(("q1", "q2", "q4", "xl", "xr", "na"), 0.0)
         idle = sum(left)
         for shape, share in self.target:

@@ -113,7 +113,7 @@ def well_told(node: Node) -> list[str]:
 
 
 def tenancies_of(hold: Hold) -> bool:
-    """Whether a plan stands for any booking, or for one that can not be."""
+    """Whether a plan stands for any booking, or for one that cannot be."""
     try:
         return bool(tenancies(hold))
     except Exception:

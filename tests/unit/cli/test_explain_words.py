@@ -25,7 +25,7 @@ def explain(*words: str) -> subprocess.CompletedProcess[str]:
     ("words", "sentence"),
     [
         (["pod", "--gpu-request", "1"], "explain one thing at a time"),
-        (["--books", "/nonexistent", "--gpu-request", "1"], "/nonexistent can not be read"),
+        (["--books", "/nonexistent", "--gpu-request", "1"], "/nonexistent cannot be read"),
         (["--books", __file__, "--gpu-request", "1"], "no books of a cluster"),
         (["--books", "x", "--emulate", "v100", "--gpu-request", "1"], "on one thing at a time"),
         (["--policy", "gaia"], "an engine that is up has its own policy"),

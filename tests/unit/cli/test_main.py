@@ -65,7 +65,7 @@ def test_a_group_lists_its_commands_with_whole_sentences(group):
         (["run", "--cpu-bind", "99999", "--emulate", "v100", "--", "true"], "ask for at most those"),
         (["run"], "Missing argument"),
         (["run", "--name", "a\nlibcuda=/x", "--", "true"], "no name for a tenant"),
-        (["apply", "-f", "/nonexistent.yaml"], "/nonexistent.yaml can not be read: no such file or directory"),
+        (["apply", "-f", "/nonexistent.yaml"], "/nonexistent.yaml cannot be read: no such file or directory"),
         (["frobnicate"], "No such command"),
         (["run", "--no-such-option"], "No such option"),
         (["delete"], "name one SharePod"),

@@ -243,7 +243,7 @@ def test_names_are_text(facts: MadeUpFacts):
 
 def test_what_is_not_measured_is_a_dash(facts: MadeUpFacts):
     """A GPU whose node tells nothing shows its promises, dashes for its use, and why."""
-    facts.silence("node-000", "it can not be reached")
+    facts.silence("node-000", "it cannot be reached")
     gpu = next(gpu for gpu in facts.gpus() if not gpu.measured and gpu.shares)
     silent = {node.name: node.silent for node in facts.nodes() if node.silent}
     app = TopApp(lambda: look_of(facts)._replace(silent=silent), interval_s=0.2)
@@ -254,7 +254,7 @@ def test_what_is_not_measured_is_a_dash(facts: MadeUpFacts):
             assert f"{gpu.busy_milli / 1000:.2f}" not in cells(app, gpu.uuid)
             assert " -  " in cells(app, gpu.uuid) and gpu.state in cells(app, gpu.uuid)
             assert "on 4" in text_of(app, "#head")
-            await until(pilot, lambda: "it can not be reached" in text_of(app, "#detail"))
+            await until(pilot, lambda: "it cannot be reached" in text_of(app, "#detail"))
             app.table.move_cursor(row=app.shown.index(gpu.uuid))
             await pilot.press("enter")
             await until(pilot, lambda: "not known" in text_of(app, "#detail"))

@@ -112,8 +112,8 @@ def test_json_has_a_list_of_gpus(topo):
     ("words", "sentence"),
     [
         ([str(FOLDER / f"{SHORT}.txt")], "rows GPU5, GPU6, GPU7 are missing"),
-        (["/nonexistent.txt"], "/nonexistent.txt can not be read: no such file or directory"),
-        (["/"], "/ can not be read: is a directory"),
+        (["/nonexistent.txt"], "/nonexistent.txt cannot be read: no such file or directory"),
+        (["/"], "/ cannot be read: is a directory"),
         (["/dev/zero"], "is longer than 1048576 characters"),
         ([sys.executable], "is no text; give what nvidia-smi topo -m printed"),
         (["-"], "stdin: there is no matrix in this text"),

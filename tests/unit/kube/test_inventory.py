@@ -30,7 +30,7 @@ def test_a_node_that_says_nothing_has_no_inventory():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "can not be read"),
+        ("{", "cannot be read"),
         ('{"v":2,"devices":[]}', "is of version 2, this program reads version 1; upgrade it"),
         (
             '{"devices":[{"index":0,"uuid":"a","model":"m","memory_mib":1},{"index":1,"uuid":"a","model":"m","memory_mib":1}]}',

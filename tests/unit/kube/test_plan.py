@@ -38,15 +38,15 @@ def test_no_annotation_is_no_plan():
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "can not be read"),
-        ("{", "can not be read"),
-        ("[]", "can not be read"),
-        ('{"n":"a"}', "can not be read: Object missing required field `v`"),
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"n":"a"}', "cannot be read: Object missing required field `v`"),
         ('{"v":2,"c":[]}', "is of version 2, this program reads version 1; upgrade it or let the pod end"),
-        ('{"v":1,"c":{"main":{"s":[["GPU-1",300,200,0]]}}}', 'gives container "main" a slice that can not be'),
-        ('{"v":1,"c":{"main":{"s":[["GPU-1",0,1000,0]]}}}', "a slice that can not be"),
-        ('{"v":1,"c":{"main":{"s":[["GPU-1",1,1001,0]]}}}', "a slice that can not be"),
-        ('{"v":1,"c":{"main":{"s":[["GPU-1",1]]}}}', "can not be read"),
+        ('{"v":1,"c":{"main":{"s":[["GPU-1",300,200,0]]}}}', 'gives container "main" a slice that cannot be'),
+        ('{"v":1,"c":{"main":{"s":[["GPU-1",0,1000,0]]}}}', "a slice that cannot be"),
+        ('{"v":1,"c":{"main":{"s":[["GPU-1",1,1001,0]]}}}', "a slice that cannot be"),
+        ('{"v":1,"c":{"main":{"s":[["GPU-1",1]]}}}', "cannot be read"),
         ("x" * 70_000, "is longer than 65536 bytes"),
     ],
 )

@@ -242,7 +242,7 @@ MEMORY = 'spec.containers[main].resources.limits["aliquot.dev/gpu-memory"]'
         ),
         (
             pod(limits("main", gpu(30)), annotations=notes(affinity="red", anti_affinity="red")),
-            "the same label can not mean together and apart",
+            "the same label cannot mean together and apart",
         ),
         (
             pod(limits("main", gpu(50)), annotations=notes(gpu_parts=3)),

@@ -106,7 +106,7 @@ def test_a_pod_on_a_node_is_told_its_gpu():
         (pod("p", 30, nodeName="a"), "unplanned", "bound past Aliquot"),
         (pod("p"), "other", "asks for no GPU"),
         (pod("p", 30, notes={"aliquot.dev/gpu-limit": "0.2"}), "wrong", 'gpu-limit"] 0.20 is below'),
-        (pod("p", 30, notes={PLAN: "{"}, nodeName="a"), "wrong", "can not be read"),
+        (pod("p", 30, notes={PLAN: "{"}, nodeName="a"), "wrong", "cannot be read"),
     ],
 )
 def test_what_is_no_plain_waiting_is_told_as_what_it_is(found: Pod, state: str, sentence: str):
@@ -151,7 +151,7 @@ def test_what_an_agent_tells_is_found_by_the_tenant():
 
     assert share is not None and (250, 300) == (share.usage_milli, share.memory_used_mib)
     assert used.of("b", "GPU-a-0", "lab/h/c0") is None
-    with pytest.raises(Unreadable, match="can not be read"):
+    with pytest.raises(Unreadable, match="cannot be read"):
         read_told(b"<html>")
 
 
@@ -161,14 +161,14 @@ def test_top_is_by_node_with_what_is_not_known_left_open():
     for gpu in told:
         for one in gpu["residents"]:
             one |= {"usage": None, "memory_used_mib": None}
-    text = "\n".join(top_lines(told, told, {"a": "it can not be reached"}))
+    text = "\n".join(top_lines(told, told, {"a": "it cannot be reached"}))
     first = text.index("\na  ")
 
     assert text.startswith(f"{len(told)} GPUs, 0.50 of them promised")
     assert first < text.index("GPU 0  0.50 of 1.00") < text.index("lab/h/c0")
     assert re.search(r"lab/h/c0 .* -  1\.0 GiB +-$", text, re.M)
     assert re.search(r"^GPU 1.*  nobody$", text, re.M)
-    assert text.endswith("the agent of a tells nothing: it can not be reached")
+    assert text.endswith("the agent of a tells nothing: it cannot be reached")
 
 
 def test_a_right_scheduler_configuration_is_found_right(tmp_path: Path):

@@ -85,7 +85,7 @@ def test_the_yaml_of_a_cluster_is_the_yaml_of_a_machine():
 
 
 def test_a_value_from_the_cluster_is_refused_on_a_machine():
-    """A variable whose value is in a Secret can not be set here, and the message says so."""
+    """A variable whose value is in a Secret cannot be set here, and the message says so."""
     with pytest.raises(BadSharePod, match='container "main" takes PASSWORD from the cluster'):
         parse_sharepod(sharepod(container={"env": [{"name": "PASSWORD", "valueFrom": {"secretKeyRef": {}}}]}))
 

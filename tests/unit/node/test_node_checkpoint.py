@@ -85,7 +85,7 @@ def test_a_file_of_the_version_before_is_read(tmp_path: Path):
 
 
 def test_what_can_not_be_written_leaves_the_old_one(tmp_path: Path):
-    """When the new file can not be made, the old one is still there and a sentence says what to do."""
+    """When the new file cannot be made, the old one is still there and a sentence says what to do."""
     file = tmp_path / "checkpoint.json"
     write_checkpoint(file, CONTENT)
     (tmp_path / "checkpoint.json.new").mkdir()

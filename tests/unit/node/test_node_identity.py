@@ -53,12 +53,12 @@ def test_kubelets_file_alone_is_enough():
 
 
 def test_without_kubelets_file_two_other_accounts_have_to_be_sure():
-    """If kubelet's file can not be read, one line of PodResources and one of our names are an answer, more are none."""
+    """If kubelet's file cannot be read, one line of PodResources and one of our names are an answer, more are none."""
     ours = Allotment("first", tuple(IDS))
 
     assert [Claim("first", POD, "main")] == identify(IDS, [ROW], None, [ours], PODS)
     for held, names in (([], [ours]), ([ROW], []), ([ROW], [ours, Allotment("second", tuple(IDS))])):
-        with pytest.raises(UnknownOwner, match="kubelet's checkpoint can not be read"):
+        with pytest.raises(UnknownOwner, match="kubelet's checkpoint cannot be read"):
             identify(IDS, held, None, names, PODS)
 
 

@@ -71,7 +71,7 @@ def test_a_sound_node_has_nothing_to_mend():
         ),
         (
             {"runtime": replace(CONTAINERD, trouble="config.toml: line 3")},
-            "container runtime", "can not be read: config.toml: line 3", "restart containerd",
+            "container runtime", "cannot be read: config.toml: line 3", "restart containerd",
         ),
         ({"kubelet": kubelet(registration="missing")}, "kubelet", "kubelet.sock is missing", "systemctl"),
         ({"kubelet": kubelet(registration="refuses")}, "kubelet", "nobody listens there", "--kubelet-dir"),

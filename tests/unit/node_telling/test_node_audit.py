@@ -81,7 +81,7 @@ def test_without_a_comparison_nobody_is_accused_and_the_grace_starts_again():
 
 @pytest.mark.parametrize(("drives", "expected"), [(True, [7]), (None, [7]), (False, [])])
 def test_a_program_that_has_no_driver_open_is_not_the_one_that_was_meant(drives: bool | None, expected: list[int]):
-    """Where that can not be seen, the number alone has to do."""
+    """Where that cannot be seen, the number alone has to do."""
     assert [[], expected] == told(audit(drives=drives), (0, seen(7)), (60, seen(7)))
 
 

@@ -134,7 +134,7 @@ def test_a_port_that_is_taken_is_named():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(PortTaken, match="can not be listened on"):
+        with pytest.raises(PortTaken, match="cannot be listened on"):
             asyncio.run(attempt(other.getsockname()[1]))
 
 

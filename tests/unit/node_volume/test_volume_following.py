@@ -23,7 +23,7 @@ OLD, NEW = "570.124.06", "575.57.08"
 
 
 class Node:
-    """A node with driver OLD; `module` is the loaded kernel module's version, empty where that can not be told."""
+    """A node with driver OLD; `module` is the loaded kernel module's version, empty where that cannot be told."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.container = folder / "root", folder / "root/run/nvidia/driver"

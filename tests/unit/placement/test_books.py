@@ -142,8 +142,8 @@ def test_books_that_are_kept_are_loaded_as_they_were():
     ("change", "says"),
     [
         ({"version": 2}, "of version 2, this program reads version 1"),
-        ({"nodes": [{"name": "a"}]}, "can not be read: KeyError"),
-        ({"tenants": {"t": {"node": "a", "slices": [1], "ask": {}}}}, "can not be read: TypeError"),
+        ({"nodes": [{"name": "a"}]}, "cannot be read: KeyError"),
+        ({"tenants": {"t": {"node": "a", "slices": [1], "ask": {}}}}, "cannot be read: TypeError"),
     ],
 )
 def test_books_that_can_not_be_read_are_refused(change, says):

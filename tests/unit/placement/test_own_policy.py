@@ -48,7 +48,7 @@ def test_names_of_the_core_are_taken(installed):
 
 def test_a_policy_that_can_not_be_loaded_is_told(installed):
     """A package that is broken is named with what is wrong."""
-    with pytest.raises(BrokenPolicy, match=r'policy "broken" \(nowhere_at_all:Policy\) can not be loaded: No module'):
+    with pytest.raises(BrokenPolicy, match=r'policy "broken" \(nowhere_at_all:Policy\) cannot be loaded: No module'):
         maker("broken")
 
 

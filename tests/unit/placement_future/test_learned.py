@@ -142,7 +142,7 @@ def test_a_window_of_many_large_shapes_keeps_its_latest_part():
 
 
 def test_policies_of_others_can_stop_nobody():
-    """A policy that can not say what it learned is not kept; one that fails at reading is a refusal like any other."""
+    """A policy that cannot say what it learned is not kept; one that fails at reading is a refusal like any other."""
     assert "" == pack(Binpack())
     unpack(Binpack(), "whatever")
     with pytest.raises(BadMemory, match="one of its own"):

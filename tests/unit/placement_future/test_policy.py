@@ -255,7 +255,7 @@ def test_what_was_learned_outlives_a_restart(fast: Kernels):
 
 @pytest.mark.parametrize("record", [{}, {"version": 99}, {"version": 1, "shapes": [{}], "recent": [3]}, {"version": 1}])
 def test_a_broken_record_is_refused_in_one_sentence(record: dict[str, object], fast: Kernels):
-    """What can not be read is refused whole, and the policy goes on as it was."""
+    """What cannot be read is refused whole, and the policy goes on as it was."""
     policy = Aliquot()
     feed = Feed(Decider(mixed(), policy))
     feed(SOME[0])

@@ -56,7 +56,7 @@ def test_slots_cost_their_expected_use_in_a_cluster_that_lives(both: Kernels):
 
 
 def test_no_slot_no_price(both: Kernels):
-    """A cluster that can not hold two GPUs on one node keeps no slots for them."""
+    """A cluster that cannot hold two GPUs on one node keeps no slots for them."""
     cluster = cluster_of(("T4", 1, 64000), ("T4", 1, 64000))
 
     assert [0.0] == prices_of(both, cluster, [PAIR, ONE]).slots["price"].tolist()

@@ -99,7 +99,7 @@ def test_generated_files_are_fresh(tree: Tree):
 
 
 def test_helm_is_needed(tree: Tree):
-    """Without helm the plain manifests can not be compared, so the release is refused."""
+    """Without helm the plain manifests cannot be compared, so the release is refused."""
     sentence = "helm is missing, with which deploy/manifests is compared and the chart packed; make release HELM=PATH"
 
     assert [sentence] == faults(tree, helm="")

@@ -101,7 +101,7 @@ def test_a_lost_request_keeps_its_share_until_it_can_not_come_any_more():
 
 
 def test_a_request_sent_again_keeps_its_share_as_long_as_the_first():
-    """The doubt counts from the last request, for that one can still arrive when the first can not."""
+    """The doubt counts from the last request, for that one can still arrive when the first cannot."""
     s = scene("lost before", "late")
     pod = s.truth.create("a", HALF)
     s.catch_up()

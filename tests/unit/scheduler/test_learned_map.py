@@ -157,9 +157,9 @@ def test_an_api_server_that_says_no_is_told_once(server: Server, fault: KubeErro
     replica.keeps()
 
     assert 1 == len(caplog.records)
-    assert "configmap home/aliquot-learned can not be written" in caplog.text
+    assert "configmap home/aliquot-learned cannot be written" in caplog.text
     replica.takes_over()
-    assert "can not be used" in caplog.text
+    assert "cannot be used" in caplog.text
     assert 2 == replica.arrivals
 
 

@@ -111,7 +111,7 @@ def test_a_node_whose_inventory_is_garbage_says_so():
     bad = msgspec.convert({"metadata": {"name": "bad", "annotations": {GPUS: "{"}}}, Node)
     s.books.node_changed(Change("added", bad))
 
-    assert "can not be read" in verdicts(s.books, ask(pod(percent(30))), ["bad"]).never["bad"]
+    assert "cannot be read" in verdicts(s.books, ask(pod(percent(30))), ["bad"]).never["bad"]
 
 
 def test_an_unhealthy_device_takes_nobody_new():

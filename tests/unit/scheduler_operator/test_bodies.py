@@ -87,8 +87,8 @@ def test_every_fault_is_named_by_its_path():
     [
         ({"request": 0.5, "limit": 0.3}, "spec.gpu.limit 0.30 is below spec.gpu.request 0.50"),
         ({"request": 2, "gpuID": "g"}, "spec.gpu.gpuID means one GPU"),
-        ({"request": 0.5, "gpuID": "Team_A"}, 'spec.gpu.gpuID "Team_A" can not be the name of a vGPU'),
-        ({"request": 0.1, "affinity": "a", "antiAffinity": "a"}, "can not mean together and apart"),
+        ({"request": 0.5, "gpuID": "Team_A"}, 'spec.gpu.gpuID "Team_A" cannot be the name of a vGPU'),
+        ({"request": 0.1, "affinity": "a", "antiAffinity": "a"}, "cannot mean together and apart"),
     ],
 )
 def test_contradictions_are_told(gpu: dict[str, Any], text: str):
@@ -98,7 +98,7 @@ def test_contradictions_are_told(gpu: dict[str, Any], text: str):
 
 
 def test_annotations_for_plain_pods_are_refused_in_a_template():
-    """What spec.gpu says can not be said twice; priority and near cores have no field and stay."""
+    """What spec.gpu says cannot be said twice; priority and near cores have no field and stay."""
     notes = {"metadata": {"annotations": {"aliquot.dev/gpu-limit": "1", "aliquot.dev/cpu-bind": "2"}}}
     with pytest.raises(BadTemplate, match=r'annotations\["aliquot.dev/gpu-limit"\] is for plain pods') as refused:
         pod_of(sharepod({"request": 0.5}, template=notes))

@@ -130,7 +130,7 @@ def test_a_broken_secret_is_mended(broken: str):
 
 
 def test_who_does_not_lead_waits_for_a_broken_secret_to_be_mended():
-    """A replica never shows what can not be served with, such as a key that is not the certificate's."""
+    """A replica never shows what cannot be served with, such as a key that is not the certificate's."""
     truth, clock = Truth(), Clock()
     shown: list[Kept] = []
     asyncio.run(keeper(truth, clock, shown).look())

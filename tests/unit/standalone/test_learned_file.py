@@ -113,7 +113,7 @@ def test_what_can_not_be_read_is_a_warning_and_a_cold_start(spoil, file: Path, c
 
     assert 0 == engine.arrivals
     assert [logging.WARNING] == [record.levelno for record in caplog.records]
-    assert f"{file} can not be used: " in caplog.text
+    assert f"{file} cannot be used: " in caplog.text
     assert "placement learns anew" in caplog.text
 
 
@@ -127,7 +127,7 @@ def test_a_spoilt_file_is_written_over(file: Path):
 
 
 def test_a_folder_that_takes_nothing_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """A file that can not be written stops nobody and is not told again every minute."""
+    """A file that cannot be written stops nobody and is not told again every minute."""
     (tmp_path / "state").write_text("a file, not a folder")
     engine = Engine(tmp_path / "other").sees(300)
     engine.learned.path = tmp_path / "state" / "learned-aliquot.json"
@@ -135,7 +135,7 @@ def test_a_folder_that_takes_nothing_is_told_once(tmp_path: Path, caplog: pytest
     engine.sees(500).ends()
 
     assert 1 == len(caplog.records)
-    assert "can not be written" in caplog.text
+    assert "cannot be written" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_a_node_that_is_not_one_node_is_unknown(cell, node):
     ],
 )
 def test_a_cut_list_of_cores_keeps_what_is_whole(cell, cores):
-    """nvidia-smi cuts long lists anywhere; a piece that can not be meant is dropped."""
+    """nvidia-smi cuts long lists anywhere; a piece that cannot be meant is dropped."""
     assert (cores,) == parse_topo(f"     GPU0 CPU Affinity\nGPU0 X {cell}\n").cores
 
 

@@ -193,7 +193,7 @@ def test_a_token_that_expires_is_asked_for_again(scene: Scene):
 
 
 def test_an_api_server_that_is_away_opens_nothing(scene: Scene):
-    """What can not be asked is not believed longer than else."""
+    """What cannot be asked is not believed longer than else."""
     scene.get("/", WEB)
     scene.cluster.away = True
     scene.now_s += access.BELIEVED_S + 1

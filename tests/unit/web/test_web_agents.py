@@ -165,8 +165,8 @@ HOSTILE = {
     floods: "longer than 4 MiB",
     packs: "packed content",
     sends_elsewhere: "status 302",
-    hangs_up: "can not be reached",
-    babbles: "can not be read",
+    hangs_up: "cannot be reached",
+    babbles: "cannot be read",
 }
 
 
@@ -190,7 +190,7 @@ WRONG = [b"", b"[]", b"{}", b'{"gpus": 5}', b'{"gpus": [{"uuid": 5}]}', b"\xff\x
 @pytest.mark.parametrize("answer", WRONG, ids=range(len(WRONG)))
 def test_what_is_no_answer_is_refused(answer: bytes):
     """Anything but an agent's page of facts is told as unreadable, whatever it is."""
-    with pytest.raises(Unreadable, match="can not be read"):
+    with pytest.raises(Unreadable, match="cannot be read"):
         read_told(answer)
 
 

@@ -56,7 +56,7 @@ def test_the_address_that_was_come_to_is_a_name_too(facts, came_to: str, host: s
     ],
 )
 def test_foreign_pages_may_only_link_here(visitor: TestClient, site: str, mode: str, status: int):
-    """A page of another site can not make a browser try requests or open live pages in the background."""
+    """A page of another site cannot make a browser try requests or open live pages in the background."""
     for path in ("/try?request=0.5", "/api/v1/try?request=0.5"):
         headers = {"sec-fetch-site": site, "sec-fetch-mode": mode}
         assert status == visitor.get(path, headers=headers).status_code

@@ -217,7 +217,7 @@ def test_deleting_the_key_signs_everybody_out(monkeypatch: pytest.MonkeyPatch):
 def test_without_a_common_key_it_is_said_once(
     api: Secrets, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
-    """Where the key can not be had, people sign in at each replica, and the log says why, not over and over."""
+    """Where the key cannot be had, people sign in at each replica, and the log says why, not over and over."""
     sessions = Sessions()
     after(api, sessions, lambda: None, monkeypatch)
 

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.testing import MadeUpFacts
 
-WHY = "it can not be reached"
+WHY = "it cannot be reached"
 
 
 @pytest.fixture

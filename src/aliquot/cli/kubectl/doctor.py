@@ -187,7 +187,7 @@ def configuration(path: Path) -> list[Finding]:
     """What is wrong with a KubeSchedulerConfiguration, against the one that `aliquot scheduler` prints.
 
     Raises:
-        UserError: the file can not be read.
+        UserError: the file cannot be read.
     """
     given = read_yaml_file(path)
     if not isinstance(given, dict) or given.get("kind") != "KubeSchedulerConfiguration":

@@ -33,7 +33,7 @@ LIMITS: Final = Limits(tries=2, wait_first_s=0.1, wait_most_s=1.0)
 
 
 class NoAnswer(AliquotError):
-    """The API server can not be asked."""
+    """The API server cannot be asked."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ async def read_scene(target: Target) -> Scene:
     """Everything, read at once.
 
     Raises:
-        KubeError: nodes or pods can not be listed.
+        KubeError: nodes or pods cannot be listed.
     """
     async with target.connect() as api:
         missing: list[str] = []
@@ -154,7 +154,7 @@ async def listed(api: Api, resource: Resource[T], namespace: str = "") -> list[T
             page = msgspec.json.decode(body, type=RawList)
             found += [resource.decode(bytes(raw)) for raw in page.items or []]
         except msgspec.DecodeError as error:
-            raise BadAnswer(f"the API server sent {resource.plural} that can not be read: {error}") from None
+            raise BadAnswer(f"the API server sent {resource.plural} that cannot be read: {error}") from None
         if not page.metadata.continue_:
             return sorted(found, key=lambda item: item.metadata.key)
         params = {"limit": str(PAGE), "continue": page.metadata.continue_}

@@ -2,7 +2,7 @@
 
 A dialect owns certain resource names, annotations and labels. `read` turns a pod in its words into the model, `write`
 turns the model into its words, and `planned` gives the annotations that the project's own tools look for on a pod that
-has its GPU. What a dialect can not say is an error, never a silent loss.
+has its GPU. What a dialect cannot say is an error, never a silent loss.
 """
 
 from __future__ import annotations

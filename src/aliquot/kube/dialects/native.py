@@ -297,7 +297,7 @@ def _check(entry: _Entry, request: GpuRequest, parts: int, notes: _Notes, faults
     if labels.affinity and labels.affinity == labels.anti_affinity:
         faults.append(
             f'{notes.where(names.AFFINITY)} and {notes.where(names.ANTI_AFFINITY)} are both "{labels.affinity}"; '
-            "the same label can not mean together and apart"
+            "the same label cannot mean together and apart"
         )
     if request.memory is not None and request.whole and (request.rest_milli == 0 and request.whole > 1):
         faults.append(

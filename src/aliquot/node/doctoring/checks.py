@@ -92,7 +92,7 @@ def _runtime(runtime: Runtime | None, cdi_dir: str, *, kubelet_runs: bool) -> It
         return
     where = f"in {runtime.config} and restart {runtime.name}" if runtime.config else f"and restart {runtime.name}"
     if runtime.trouble:
-        yield Finding(what, "fault", f"its configuration can not be read: {runtime.trouble}", f"mend it {where}")
+        yield Finding(what, "fault", f"its configuration cannot be read: {runtime.trouble}", f"mend it {where}")
         return
     if not runtime.serves_kubelet:
         yield Finding(what, "fault", "containerd's CRI plugin is disabled", f"take cri out of disabled_plugins {where}")
@@ -134,7 +134,7 @@ def _kubelet_faults(kubelet: Kubelet, folder: str) -> Iterator[Finding]:
         found = "the feature gate DevicePluginCDIDevices is off: kubelet drops what the plugin answers"
         yield Finding("kubelet", "fault", found, "take it out of featureGates in kubelet's configuration")
     if kubelet.offered is None:
-        found = f"{plugins}/kubelet_internal_checkpoint can not be read: devices of init containers have no owner"
+        found = f"{plugins}/kubelet_internal_checkpoint cannot be read: devices of init containers have no owner"
         way_out = "drain the node, remove the file, restart kubelet: it writes a new one"
         yield Finding("kubelet's checkpoint", "fault", found, way_out)
 
@@ -220,7 +220,7 @@ def _folder(what: str, folder: str, state: FolderState) -> Iterator[Finding]:
         case "missing":
             yield Finding(what, "note", f"{folder} is not there yet", "the agent makes it when it starts")
         case "barred":
-            yield Finding(what, "note", f"{folder} can not be tried from here", "run as root, with a writable --root")
+            yield Finding(what, "note", f"{folder} cannot be tried from here", "run as root, with a writable --root")
         case "writable":
             return
 

@@ -9,7 +9,7 @@ from typing import Literal
 from aliquot.node.doctoring.runtime import Runtime
 
 SocketState = Literal["answers", "refuses", "missing", "barred"]
-"""Somebody listens; a file is left that nobody listens at; nothing is there; it can not be told from here."""
+"""Somebody listens; a file is left that nobody listens at; nothing is there; it cannot be told from here."""
 FolderState = Literal["writable", "missing", "read-only", "full", "barred", "no folder"]
 
 
@@ -18,7 +18,7 @@ class Kubelet:
     """Kubelet's side: its two sockets and its device checkpoint.
 
     `plugins` are the sockets of device plugins; `offered` counts the devices of each resource by the checkpoint, None
-    where that can not be read; `cdi` is False where its feature gate was put off.
+    where that cannot be read; `cdi` is False where its feature gate was put off.
     """
 
     registration: SocketState = "answers"

@@ -215,7 +215,7 @@ def _containerd(root: Path, config: str) -> Runtime:
 
 
 def _containerd_release(root: Path) -> tuple[int, ...]:
-    """By the program itself; empty where it can not be run from here."""
+    """By the program itself; empty where it cannot be run from here."""
     for folder in ("usr/bin", "usr/local/bin", "opt/bin"):
         program = root / folder / "containerd"
         if not _there(program):
@@ -327,8 +327,8 @@ def _checkpoint(path: Path) -> str:
         try:
             copy.write_bytes(path.read_bytes())
         except PermissionError:
-            return ""  # the state folder is told as one that can not be tried
+            return ""  # the state folder is told as one that cannot be tried
         except OSError as error:
-            return f"{path} can not be read ({error.strerror})"
+            return f"{path} cannot be read ({error.strerror})"
         trouble = read_checkpoint(copy)[1]
     return f"{path}{trouble.removeprefix(str(copy)).partition(';')[0]}" if trouble else ""

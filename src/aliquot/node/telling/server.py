@@ -107,7 +107,7 @@ async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterato
     """Serve in the running loop while inside; gives the port, which is a free one for 0.
 
     Raises:
-        PortTaken: it can not be had.
+        PortTaken: it cannot be had.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -116,7 +116,7 @@ async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterato
     except OSError as error:
         listener.close()
         raise PortTaken(
-            f"{host}:{port} can not be listened on ({error.strerror}); set --display-address or --display-port"
+            f"{host}:{port} cannot be listened on ({error.strerror}); set --display-address or --display-port"
         ) from None
     config = uvicorn.Config(
         app,

@@ -60,7 +60,7 @@ def read_library(path: Path) -> Library:
 
     Raises:
         NotElf: it is no ELF file, of the other byte order, or damaged.
-        OSError: it can not be read.
+        OSError: it cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

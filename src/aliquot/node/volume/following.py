@@ -16,7 +16,7 @@ from aliquot.node.volume.source import DriverSource, NoDriverFiles
 from aliquot.node.volume.volume import DriverVolume, Generation, VolumeError
 
 MOST_SKIPPED: Final = 64
-"""Looks between two tries of a driver that can not be mirrored: one at first, then twice as many each time."""
+"""Looks between two tries of a driver that cannot be mirrored: one at first, then twice as many each time."""
 
 
 def nothing_loaded() -> str:
@@ -54,7 +54,7 @@ class NodeDriver:
         """The current generation if it is another than before; None while nothing changes, or the driver is away.
 
         Raises:
-            VolumeError: there is another driver and it can not be mirrored; the current one stays.
+            VolumeError: there is another driver and it cannot be mirrored; the current one stays.
         """
         with self._lock:
             try:

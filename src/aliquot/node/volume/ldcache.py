@@ -35,7 +35,7 @@ Bits = Literal[32, 64]
 
 
 class BadCache(AliquotError):
-    """A loader cache that can not be read."""
+    """A loader cache that cannot be read."""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def from_libraries(libcuda: Path, libnvml: Path, version: str) -> DriverSource:
     try:
         found = [Found(path.resolve(), read_library(path).bits, path.name) for path in (libcuda, libnvml)]
     except (OSError, NotElf) as error:
-        raise NoDriverFiles(f"the emulated driver can not be read: {error}") from None
+        raise NoDriverFiles(f"the emulated driver cannot be read: {error}") from None
     return DriverSource(tuple(found), (), version, in_place=True)
 
 

@@ -33,7 +33,7 @@ CURRENT: Final = "current"
 
 
 class VolumeError(AliquotError):
-    """The driver volume can not be made."""
+    """The driver volume cannot be made."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class DriverVolume:
         """The generation of this driver, made now if there is none; it becomes the current one.
 
         Raises:
-            VolumeError: it can not be made; the current one stays.
+            VolumeError: it cannot be made; the current one stays.
         """
         try:
             name = f"{source.version}-{source.fingerprint}-{_fingerprint(self._hook)}"
@@ -190,7 +190,7 @@ def read_generation(folder: Path) -> Generation:
 
 
 def _remove(path: Path) -> None:
-    """A generation, a half of one, or a link that a crash left; what can not be removed now is left for next time."""
+    """A generation, a half of one, or a link that a crash left; what cannot be removed now is left for next time."""
     with contextlib.suppress(OSError):
         if path.is_symlink() or path.is_file():
             path.unlink()

@@ -113,7 +113,7 @@ class Fgd(BasePolicy):
         return (max(fitting, key=lambda g: (scores[g], -g)),)
 
     def fragmentation(self) -> NDArray[np.float64]:
-        """Milli-GPU of every node that the next pod of the target workload can not use: [N]."""
+        """Milli-GPU of every node that the next pod of the target workload cannot use: [N]."""
         self._catch_up()
         return self._amount
 

@@ -126,7 +126,7 @@ def on_node(spec: dict[str, Any], node: str) -> None:
 
 
 def _template_faults(sharepod: SharePod, spec: Mapping[str, Any]) -> list[str]:
-    """Why the template's spec can not be one of ours."""
+    """Why the template's spec cannot be one of ours."""
     faults = []
     if not spec.get("containers"):
         faults.append("spec.template.spec.containers is empty; one container is the least")
@@ -162,12 +162,12 @@ def _gpu_faults(sharepod: SharePod) -> list[str]:
             faults.append(f"spec.gpu.{name}: {error}")
     if gpu.gpu_id and not _OBJECT_NAME.fullmatch(gpu.gpu_id):
         faults.append(
-            f'spec.gpu.gpuID "{gpu.gpu_id}" can not be the name of a vGPU; use lower-case letters, digits, - and ., '
+            f'spec.gpu.gpuID "{gpu.gpu_id}" cannot be the name of a vGPU; use lower-case letters, digits, - and ., '
             "as in team-a"
         )
     if gpu.affinity and gpu.affinity == gpu.anti_affinity:
         faults.append(
-            f'spec.gpu.affinity and spec.gpu.antiAffinity are both "{gpu.affinity}"; the same label can not mean '
+            f'spec.gpu.affinity and spec.gpu.antiAffinity are both "{gpu.affinity}"; the same label cannot mean '
             "together and apart"
         )
     if faults:

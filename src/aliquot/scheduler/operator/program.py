@@ -129,7 +129,7 @@ class Operator:
                     await self._recovered()
                 return
             except TimeoutError:
-                log.warning("vGPUs and quotas can not be listed, so this leader does not bind yet")
+                log.warning("vGPUs and quotas cannot be listed, so this leader does not bind yet")
 
     async def _recovered(self) -> None:
         await self.vgpus.synced.wait()

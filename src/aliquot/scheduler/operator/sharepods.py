@@ -55,7 +55,7 @@ class SharePods:
         """Bring one SharePod forward; seconds until it wants to be looked at again, None for not by itself.
 
         Raises:
-            KubeError: the API server can not be asked now; look again.
+            KubeError: the API server cannot be asked now; look again.
         """
         self._waiting.discard(key)
         sharepod = self.sharepod(key)

@@ -31,7 +31,7 @@ _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9.-]+")
 
 
 def name_for(uuid: str) -> str:
-    """The name of a device's vGPU when nobody gave one: always the same, so that two can not be made."""
+    """The name of a device's vGPU when nobody gave one: always the same, so that two cannot be made."""
     return _NOT_IN_NAMES.sub("-", uuid.lower()).strip("-.")[:63]
 
 

@@ -109,7 +109,7 @@ class Admission:
             words.annotations[names.DIALECT] = dialect.name
         words.annotations |= self._default_limits(pod, ask)
         put(document, words)
-        # The API server has written its default by now: a pod that names it can not be told from one that names none.
+        # The API server has written its default by now: a pod that names it cannot be told from one that names none.
         if self.pod_scheduler and document["spec"].get("schedulerName") in (None, "", DEFAULT_SCHEDULER):
             document["spec"]["schedulerName"] = self.pod_scheduler
         try:

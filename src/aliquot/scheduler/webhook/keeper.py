@@ -80,7 +80,7 @@ class Keeper:
         """One look; True when nothing more is to be done now.
 
         Raises:
-            KubeError: the API server can not be asked; Conflict: another replica was faster.
+            KubeError: the API server cannot be asked; Conflict: another replica was faster.
         """
         secret = await self.api.find(SECRETS, SECRET, namespace=self.namespace)
         kept = read_secret(secret)
@@ -145,7 +145,7 @@ class Keeper:
 
 
 def read_secret(secret: Secret | None) -> Kept | None:
-    """What a Secret keeps; None when a part of it is missing or can not be used, so that the leader makes it anew."""
+    """What a Secret keeps; None when a part of it is missing or cannot be used, so that the leader makes it anew."""
     if secret is None:
         return None
     try:
