@@ -12,6 +12,17 @@ static size_t format_bytes(int format)
     return 0;
 }
 
+/* False where the array has more bytes than there are addresses. */
+static bool sizes(struct emu_array *a)
+{
+    size_t rows;
+    if (__builtin_mul_overflow(a->desc.width, a->element, &a->pitch) || __builtin_add_overflow(a->pitch, 511, &a->pitch))
+        return false;
+    a->pitch &= ~(size_t)511;
+    return !__builtin_mul_overflow(a->desc.height ? a->desc.height : 1, a->desc.depth ? a->desc.depth : 1, &rows) &&
+           !__builtin_mul_overflow(a->pitch, rows, &a->bytes) && a->bytes < SIZE_MAX / 2;
+}
+
 API CUresult cuArray3DCreate_v2(CUarray *out, const CUarray3d *d)
 {
     NEED_CTX();
@@ -20,9 +31,9 @@ API CUresult cuArray3DCreate_v2(CUarray *out, const CUarray3d *d)
     CUcontext c = emu_root(emu_current());
     struct emu_array made = {.ctx = c, .life = c->life, .desc = *d, .dev = c->dev};
     made.element = format_bytes(d->format) * d->channels;
-    made.pitch = (d->width * made.element + 511) & ~(size_t)511;
-    made.bytes = made.pitch * (d->height ? d->height : 1) * (d->depth ? d->depth : 1);
     CUresult r = emu_forbid_in_capture();
+    if (!r && !sizes(&made))
+        r = CU_OOM;
     if (!r)
         r = emu_mem_new(made.bytes, MEM_DEVICE, made.dev, !(d->flags & EMU_DEFERRED), &made.ptr);
     if (r)
@@ -112,7 +123,8 @@ static bool inside(const end *e, size_t n)
 {
     if (e->type != ARRAY)
         return e->p != 0;
-    return e->array->desc.height <= 1 && e->at + n <= e->array->desc.width * e->array->element;
+    return e->array->desc.height <= 1 && n <= e->array->desc.width * e->array->element &&
+           e->at <= e->array->desc.width * e->array->element - n;
 }
 
 /* Copies from and to an array of one dimension, by bytes. */

@@ -174,6 +174,7 @@ CUcontext emu_primary_handle(int dev)
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev)
 {
     NEED_INIT();
+    NEED_OUT(out);
     if (!valid_dev(dev))
         return CU_INVALID_DEVICE;
     CUcontext c = emu_primary_handle(dev);
@@ -292,6 +293,7 @@ API CUresult cuCtxDetach(CUcontext c) { return cuCtxDestroy_v2(c); }
 API CUresult cuCtxAttach(CUcontext *c, unsigned flags)
 {
     NEED_CTX();
+    NEED_OUT(c);
     *c = emu_current();
     return CU_OK;
 }
@@ -335,6 +337,7 @@ API CUresult cuCtxSetCurrent(CUcontext c)
 API CUresult cuCtxGetCurrent(CUcontext *c)
 {
     NEED_INIT();
+    NEED_OUT(c);
     *c = depth ? stack[depth - 1].ctx : NULL;
     return CU_OK;
 }
@@ -342,9 +345,11 @@ API CUresult cuCtxGetCurrent(CUcontext *c)
 API CUresult cuCtxGetDevice_v2(CUdevice *dev, CUcontext c)
 {
     CUresult r = emu_context_of(&c);
-    if (!r)
-        *dev = c->dev;
-    return r;
+    if (r)
+        return r;
+    NEED_OUT(dev);
+    *dev = c->dev;
+    return CU_OK;
 }
 
 API CUresult cuCtxGetDevice(CUdevice *dev) { return cuCtxGetDevice_v2(dev, NULL); }

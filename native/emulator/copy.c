@@ -31,37 +31,41 @@ void emu_copy(const CUmemcpy3d *c)
             memmove(to + dp * (y + dh * z), from + sp * (y + sh * z), c->width);
 }
 
-static bool in_bounds(CUdeviceptr p, size_t size)
+static bool array_named(int type, CUarray a)
 {
-    emu_mem *m = emu_mem_find(p);
-    return m && p + size <= m->base + m->size;
+    return type >= HOST && type <= UNIFIED && (type != ARRAY || emu_array_use(a) == CU_OK);
 }
-
-static bool array_named(int type, CUarray a) { return type != ARRAY || emu_array_use(a) == CU_OK; }
 
 bool emu_copy_named(const CUmemcpy3d *c)
 {
     return array_named(c->src_type, c->src_array) && array_named(c->dst_type, c->dst_array);
 }
 
-typedef struct { int type; CUdeviceptr dev; CUarray array; size_t x, y, z, pitch, height; } side;
+typedef struct { int type; const void *host; CUdeviceptr dev; CUarray array; size_t x, y, z, pitch, height; } side;
+
+static bool within(size_t at, size_t n, size_t all) { return n <= all && at <= all - n; }
 
 static bool inside(const side *s, const CUmemcpy3d *c)
 {
     if (s->type == ARRAY) {
         const CUarray3d *d = &s->array->desc;
-        return s->x + c->width <= d->width * s->array->element && s->y + c->height <= (d->height ? d->height : 1) &&
-               s->z + c->depth <= (d->depth ? d->depth : 1);
+        return within(s->x, c->width, d->width * s->array->element) &&
+               within(s->y, c->height, d->height ? d->height : 1) && within(s->z, c->depth, d->depth ? d->depth : 1);
     }
-    size_t pitch = s->pitch ? s->pitch : c->width, slice = pitch * (s->height ? s->height : c->height);
-    size_t last = (s->z + c->depth - 1) * slice + (s->y + c->height - 1) * pitch + s->x + c->width;
-    return s->type != DEVICE || in_bounds(s->dev, last);
+    if (s->type == HOST ? !s->host : !s->dev)
+        return false;
+    size_t pitch = s->pitch ? s->pitch : c->width, rows = s->height ? s->height : c->height, last;
+    bool wraps = __builtin_add_overflow(s->z, c->depth - 1, &last) || __builtin_mul_overflow(last, rows, &last) ||
+                 __builtin_add_overflow(last, s->y, &last) || __builtin_add_overflow(last, c->height - 1, &last) ||
+                 __builtin_mul_overflow(last, pitch, &last) || __builtin_add_overflow(last, s->x, &last) ||
+                 __builtin_add_overflow(last, c->width, &last);
+    return s->type != DEVICE || (!wraps && emu_mem_holds(s->dev, last));
 }
 
 bool emu_copy_fits(const CUmemcpy3d *c)
 {
-    const side from = {c->src_type, c->src_dev, c->src_array, c->src_x, c->src_y, c->src_z, c->src_pitch, c->src_height};
-    const side to = {c->dst_type, c->dst_dev, c->dst_array, c->dst_x, c->dst_y, c->dst_z, c->dst_pitch, c->dst_height};
+    const side from = {c->src_type, c->src_host, c->src_dev, c->src_array, c->src_x, c->src_y, c->src_z, c->src_pitch, c->src_height};
+    const side to = {c->dst_type, c->dst_host, c->dst_dev, c->dst_array, c->dst_x, c->dst_y, c->dst_z, c->dst_pitch, c->dst_height};
     return !c->width || !c->height || !c->depth || (inside(&from, c) && inside(&to, c));
 }
 
@@ -135,7 +139,7 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
 static CUresult flat(int to_type, CUdeviceptr to, int from_type, CUdeviceptr from, size_t size, CUstream s, bool wait)
 {
     NEED_CTX();
-    bool to_ok = to_type != DEVICE || in_bounds(to, size), from_ok = from_type != DEVICE || in_bounds(from, size);
+    bool to_ok = to_type != DEVICE || emu_mem_holds(to, size), from_ok = from_type != DEVICE || emu_mem_holds(from, size);
     if ((!to_ok || !from_ok || !to || !from) && size)
         return CU_INVALID;
     CUmemcpy3d c = {.src_type = from_type, .src_host = (void *)from, .src_dev = from, .dst_type = to_type,

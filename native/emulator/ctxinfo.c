@@ -5,6 +5,7 @@
 API CUresult cuCtxGetFlags(unsigned *flags)
 {
     NEED_CTX();
+    NEED_OUT(flags);
     *flags = emu_current()->flags;
     return CU_OK;
 }
@@ -19,9 +20,11 @@ API CUresult cuCtxSetFlags(unsigned flags)
 API CUresult cuCtxGetId(CUcontext c, unsigned long long *id)
 {
     CUresult r = emu_context_of(&c);
-    if (!r)
-        *id = c->id;
-    return r;
+    if (r)
+        return r;
+    NEED_OUT(id);
+    *id = c->id;
+    return CU_OK;
 }
 
 API CUresult cuCtxGetApiVersion(CUcontext c, unsigned *version)
@@ -37,6 +40,7 @@ API CUresult cuCtxGetApiVersion(CUcontext c, unsigned *version)
 API CUresult cuCtxGetLimit(size_t *value, int limit)
 {
     NEED_CTX();
+    NEED_OUT(value);
     if (limit < 0 || limit > 10)
         return CU_INVALID;
     *value = emu_current()->limits[limit];
@@ -72,7 +76,7 @@ API CUresult cuCtxSetLimit(int limit, size_t value)
     return CU_OK;
 }
 
-#define ALWAYS(name, value) API CUresult name(int *out) { NEED_CTX(); *out = value; return CU_OK; }
+#define ALWAYS(name, value) API CUresult name(int *out) { NEED_CTX(); NEED_OUT(out); *out = value; return CU_OK; }
 #define ACCEPTED(name, ...) API CUresult name(__VA_ARGS__) { NEED_CTX(); return CU_OK; }
 ALWAYS(cuCtxGetCacheConfig, 0)
 ACCEPTED(cuCtxSetCacheConfig, int config)

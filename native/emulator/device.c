@@ -17,6 +17,7 @@ API CUresult cuDeviceGetCount(int *count)
 API CUresult cuDeviceGet(CUdevice *dev, int ordinal)
 {
     NEED_DEV(ordinal);
+    NEED_OUT(dev);
     *dev = ordinal;
     return CU_OK;
 }
@@ -33,6 +34,7 @@ API CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
 API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 {
     NEED_DEV(dev);
+    NEED_OUT(uuid);
     memcpy(uuid->bytes, emu_conf()->gpu[dev].uuid, 16);
     return CU_OK;
 }
@@ -54,6 +56,7 @@ API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 API CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
 {
     NEED_DEV(dev);
+    NEED_OUT(bytes);
     uint64_t size = emu_conf()->memory;
     *bytes = size > 0xffffffffull ? 0xffffffffu : (unsigned)size;
     return CU_OK;
@@ -62,6 +65,7 @@ API CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
 API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 {
     NEED_DEV(dev);
+    NEED_OUT(major && minor);
     *major = emu_conf()->major;
     *minor = emu_conf()->minor;
     return CU_OK;
@@ -120,6 +124,7 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
 API CUresult cuDeviceGetProperties(int *prop, CUdevice dev)
 {
     NEED_DEV(dev);
+    NEED_OUT(prop);
     const emu_config *c = emu_conf();
     const int values[] = {1024, 1024, 1024, 64, 2147483647, 65535, 65535, 49152, 65536, 32, 2147483647, 65536,
         c->clock_khz, 512};
@@ -130,6 +135,7 @@ API CUresult cuDeviceGetProperties(int *prop, CUdevice dev)
 API CUresult cuDeviceGetPCIBusId(char *text, int len, CUdevice dev)
 {
     NEED_DEV(dev);
+    NEED_OUT(text && len > 0);
     snprintf(text, (size_t)len, "%s", emu_conf()->gpu[dev].pci);
     return CU_OK;
 }
@@ -137,6 +143,7 @@ API CUresult cuDeviceGetPCIBusId(char *text, int len, CUdevice dev)
 API CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *text)
 {
     NEED_INIT();
+    NEED_OUT(dev && text);
     for (int i = 0; i < emu_conf()->count; i++)
         if (!strcmp(text, emu_conf()->gpu[i].pci)) {
             *dev = i;
@@ -149,6 +156,7 @@ API CUresult cuDeviceCanAccessPeer(int *can, CUdevice dev, CUdevice peer)
 {
     NEED_DEV(dev);
     NEED_DEV(peer);
+    NEED_OUT(can);
     *can = dev != peer;
     return CU_OK;
 }
@@ -157,6 +165,7 @@ API CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, C
 {
     NEED_DEV(from);
     NEED_DEV(to);
+    NEED_OUT(value);
     if (from == to)
         return CU_INVALID_DEVICE;
     bool nvlink = emu_conf()->link[from][to][0] == 'N' && emu_conf()->link[from][to][1] == 'V';
@@ -167,6 +176,7 @@ API CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, C
 API CUresult cuDeviceGetExecAffinitySupport(int *supported, int type, CUdevice dev)
 {
     NEED_DEV(dev);
+    NEED_OUT(supported);
     *supported = 0;
     return CU_OK;
 }

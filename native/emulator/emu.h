@@ -153,6 +153,8 @@ bool emu_ready(void);
 /* What nearly every call begins with, each a declaration that holds to the end of the block (call.h). */
 #define NEED_INIT() EMU_CALL(); if (!emu_ready()) return emu_torn_down ? CU_DEINITIALIZED : CU_NOT_INITIALIZED
 #define NEED_CTX() EMU_CALL(); do { CUresult ctx_ = emu_need_context(); if (ctx_) return ctx_; } while (0)
+/* Where an answer goes: a real driver refuses NULL there. After the two above, whose answers come first. */
+#define NEED_OUT(p) do { if (!(p)) return CU_INVALID; } while (0)
 #define NEED_LIVE(handle, kind) do { CUresult live_ = emu_use(handle, kind, __func__); if (live_) return live_; } while (0)
 #define NEED_LIVE_LAST(handle, kind) \
     do { CUresult live_ = emu_use_last(handle, kind, __func__); if (live_) return live_; } while (0)
@@ -235,6 +237,7 @@ void emu_mem_drop_context(CUcontext c);
 /* table.c */
 CUresult emu_mem_insert(emu_mem m);
 emu_mem *emu_mem_find(CUdeviceptr p);
+bool emu_mem_holds(CUdeviceptr p, size_t size); /* from there on, in one allocation */
 bool emu_mem_take(CUdeviceptr base, emu_mem *out); /* and out of the table */
 bool emu_mem_next(CUdeviceptr from, emu_mem *out); /* the first that begins at `from` or later */
 void emu_mem_set_pool(CUdeviceptr base, CUmemoryPool pool);

@@ -17,9 +17,12 @@ void emu_fill(const CUmemsetNode *f)
 
 bool emu_fill_fits(const CUmemsetNode *f)
 {
-    size_t size = f->height ? (f->height - 1) * f->pitch + f->width * f->element : 0;
-    emu_mem *m = emu_mem_find(f->dst);
-    return !size || (m && f->dst + size <= m->base + m->size);
+    size_t rows, row;
+    if (!f->height || !f->width)
+        return true;
+    if (__builtin_mul_overflow(f->height - 1, f->pitch, &rows) || __builtin_mul_overflow(f->width, f->element, &row))
+        return false;
+    return !__builtin_add_overflow(rows, row, &row) && emu_mem_holds(f->dst, row);
 }
 
 /* A capture takes any address: cuDNN captures its plans with addresses of nothing to see what graph they make. */

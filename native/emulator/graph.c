@@ -30,7 +30,7 @@ CUresult graph_fill(CUgraphNode n, const void *from)
         p->copy = *(const CUmemcpy3d *)from;
         return emu_copy_named(&p->copy) ? CU_OK : CU_INVALID;
     case N_FILL: p->fill = *(const CUmemsetNode *)from; break;
-    case N_HOST: p->host = *(const CUhostNode *)from; break;
+    case N_HOST: p->host = *(const CUhostNode *)from; return p->host.fn ? CU_OK : CU_INVALID;
     case N_CHILD: {
         CUresult r = cuGraphClone(&p->child, *(const CUgraph *)from);
         if (!r)

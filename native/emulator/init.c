@@ -104,6 +104,7 @@ static const struct { int code; const char *name, *text; } errors[] = {
 
 API CUresult cuGetErrorName(CUresult error, const char **name)
 {
+    NEED_OUT(name);
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (errors[i].code == error) {
             *name = errors[i].name;
@@ -115,6 +116,7 @@ API CUresult cuGetErrorName(CUresult error, const char **name)
 
 API CUresult cuGetErrorString(CUresult error, const char **text)
 {
+    NEED_OUT(text);
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
         if (errors[i].code == error) {
             *text = errors[i].text;

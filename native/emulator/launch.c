@@ -99,6 +99,7 @@ typedef struct { CUfunction f; unsigned gx, gy, gz, bx, by, bz, shared; CUstream
 
 API CUresult cuLaunchCooperativeKernelMultiDevice(const multi_launch *list, unsigned count, unsigned flags)
 {
+    NEED_OUT(list && count);
     CUresult r = CU_OK;
     for (unsigned i = 0; i < count && !r; i++) {
         CUkernelNode k = {list[i].f, list[i].gx, list[i].gy, list[i].gz, list[i].bx, list[i].by, list[i].bz,

@@ -121,7 +121,9 @@ API CUresult cuParamSetv(CUfunction f, int at, const void *value, unsigned bytes
     struct emu_legacy *l = settings(f);
     if (at < 0 || bytes > PARAMETER_BYTES || (unsigned)at > PARAMETER_BYTES - bytes)
         return CU_INVALID;
-    memcpy(l->parameters + at, value, bytes);
+    NEED_OUT(value || !bytes);
+    if (bytes)
+        memcpy(l->parameters + at, value, bytes);
     return CU_OK;
 }
 

@@ -95,8 +95,11 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, s
 {
     if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16))
         return CU_INVALID;
-    *pitch = (width + 511) & ~(size_t)511;
-    return allocate(out, *pitch * height, MEM_DEVICE);
+    size_t row, size;
+    if (__builtin_add_overflow(width, 511, &row) || __builtin_mul_overflow(row & ~(size_t)511, height, &size))
+        return CU_OOM;
+    *pitch = row & ~(size_t)511;
+    return allocate(out, size, MEM_DEVICE);
 }
 
 API CUresult cuMemAllocHost_v2(void **out, size_t size) { return allocate((CUdeviceptr *)out, size, MEM_HOST); }
@@ -133,7 +136,7 @@ API CUresult cuMemFreeHost(void *p) { return release((CUdeviceptr)p, true); }
 API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *p, unsigned flags)
 {
     NEED_CTX();
-    if (!emu_mem_find((CUdeviceptr)p))
+    if (!out || !emu_mem_find((CUdeviceptr)p))
         return CU_INVALID;
     *out = (CUdeviceptr)p;
     return CU_OK;
@@ -143,7 +146,7 @@ API CUresult cuMemHostGetFlags(unsigned *flags, void *p)
 {
     NEED_CTX();
     emu_mem *m = emu_mem_find((CUdeviceptr)p);
-    if (!m)
+    if (!flags || !m)
         return CU_INVALID;
     *flags = m->flags | 2;
     return CU_OK;

@@ -226,7 +226,6 @@ static bool is_loaded(CUmodule m)
     return loaded;
 }
 
-#define NEED_OUT(p) if (!(p)) return CU_INVALID
 API CUresult cuLibraryGetModule(CUmodule *out, CUmodule m) { NEED_CTX(); NEED_LIVE(m, KIND_MODULE); NEED_OUT(out); *out = m; return use(m); }
 API CUresult cuKernelGetFunction(CUfunction *out, CUfunction k) { NEED_CTX(); NEED_LIVE(k, KIND_FUNCTION); NEED_OUT(out); *out = k; return use_function(k); }
 API CUresult cuKernelGetLibrary(CUmodule *out, CUfunction k) { NEED_INIT(); NEED_LIVE(k, KIND_FUNCTION); NEED_OUT(out); *out = k->module; return CU_OK; }

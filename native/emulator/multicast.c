@@ -13,6 +13,7 @@ API CUresult cuMulticastGetGranularity(size_t *out, const multicast_prop *prop, 
     NEED_INIT();
     if (emu_conf()->major < 9)
         return CU_NOT_SUPPORTED;
+    NEED_OUT(out && prop);
     *out = GRAIN;
     return CU_OK;
 }

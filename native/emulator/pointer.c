@@ -42,6 +42,7 @@ API CUresult cuPointerGetAttribute(void *data, int which, CUdeviceptr p)
 API CUresult cuPointerGetAttributes(unsigned count, int *which, void **data, CUdeviceptr p)
 {
     NEED_INIT();
+    NEED_OUT(!count || (which && data));
     for (unsigned i = 0; i < count; i++)
         if (attribute(data[i], which[i], p) != CU_OK && data[i]) {
             /* unknown addresses are not an error here: the answer is zero, and -2 for the device */

@@ -253,6 +253,7 @@ API CUresult cuMemPoolSetAccess(CUmemoryPool p, const CUmemAccessDesc *d, size_t
 API CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool p, CUmemLocation *where)
 {
     NEED_POOL(p);
+    NEED_OUT(flags && where);
     *flags = where->type == 1 && where->id == p->dev ? 3 : 0;
     return CU_OK;
 }
@@ -262,6 +263,7 @@ API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice dev)
     NEED_INIT();
     if (dev < 0 || dev >= emu_conf()->count)
         return CU_INVALID_DEVICE;
+    NEED_OUT(out);
     *out = emu_pool_default(dev);
     return CU_OK;
 }
@@ -285,15 +287,18 @@ API CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool p)
 
 API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
 {
+    NEED_OUT(out && where);
     return where->type == 1 ? cuDeviceGetDefaultMemPool(out, where->id) : emu_unsupported("cuMemGetDefaultMemPool");
 }
 
 API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *where, int type)
 {
+    NEED_OUT(out && where);
     return where->type == 1 ? cuDeviceGetMemPool(out, where->id) : emu_unsupported("cuMemGetMemPool");
 }
 
 API CUresult cuMemSetMemPool(CUmemLocation *where, int type, CUmemoryPool p)
 {
+    NEED_OUT(where);
     return where->type == 1 ? cuDeviceSetMemPool(where->id, p) : emu_unsupported("cuMemSetMemPool");
 }

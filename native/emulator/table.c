@@ -88,6 +88,12 @@ emu_mem *emu_mem_find(CUdeviceptr p)
     return hit ? &found : NULL;
 }
 
+bool emu_mem_holds(CUdeviceptr p, size_t size)
+{
+    emu_mem *m = emu_mem_find(p);
+    return m && size <= m->base + m->size - p;
+}
+
 bool emu_mem_take(CUdeviceptr base, emu_mem *out)
 {
     node *below, *above, *hit = NULL;

@@ -64,6 +64,7 @@ static void unref(physical *p)
 API CUresult cuMemGetAllocationGranularity(size_t *out, const CUallocProp *prop, int option)
 {
     NEED_INIT();
+    NEED_OUT(out && prop);
     *out = GRAIN;
     return CU_OK;
 }
@@ -184,6 +185,7 @@ API CUresult cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *
 API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *where, CUdeviceptr at)
 {
     NEED_INIT();
+    NEED_OUT(flags && where);
     *flags = emu_mem_find(at) ? 3 : 0;
     return CU_OK;
 }
@@ -203,6 +205,7 @@ API CUresult cuMemGetAllocationPropertiesFromHandle(CUallocProp *prop, handle *h
 API CUresult cuMemRetainAllocationHandle(handle **out, void *at)
 {
     NEED_INIT();
+    NEED_OUT(out);
     CUresult r = CU_INVALID;
     pthread_mutex_lock(&lock);
     for (mapping *m = mappings; m && r; m = m->next)
@@ -221,6 +224,7 @@ API CUresult cuMemRetainAllocationHandle(handle **out, void *at)
 API CUresult cuMemExportToShareableHandle(int *fd, handle *h, int type, unsigned long long flags)
 {
     NEED_INIT();
+    NEED_OUT(fd);
     if (type != 1)
         return CU_NOT_SUPPORTED;
     pthread_mutex_lock(&lock);
@@ -250,6 +254,7 @@ static physical *from_outside(int fd, const struct stat *st)
 API CUresult cuMemImportFromShareableHandle(handle **out, void *fd, int type)
 {
     NEED_INIT();
+    NEED_OUT(out);
     struct stat st;
     int mine = type == 1 ? dup((int)(intptr_t)fd) : -1;
     if (mine < 0 || fstat(mine, &st) != 0)

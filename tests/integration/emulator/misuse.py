@@ -24,10 +24,17 @@ def made(name, *arguments):
     return out.value
 
 
-def box(array):
+def box(array, at_byte=0):
     """CUDA_MEMCPY3D: a byte of an array to the host."""
-    words = [0] * 25
+    words = [at_byte, *[0] * 24]
     words[4], words[7], words[15], words[16], words[22:] = 3, array, 1, at([0]), [1, 1, 1]
+    return at(words)
+
+
+def plain_box(kind, host):
+    """CUDA_MEMCPY3D: a byte of the host, or of a kind of memory that there is not, to the host."""
+    words = [0] * 25
+    words[4], words[5], words[15], words[16], words[22:] = kind, host, 1, at([0]), [1, 1, 1]
     return at(words)
 
 
@@ -123,6 +130,9 @@ def words(text, handle):
         "resource": at([0, handle] + [0] * 16), "levels": at([1, handle] + [0] * 16), "list": at([handle]),
         "kernel": at([handle, *kernel]), "wellkernel": at([function, *kernel]), "fill": at([0, 0, 1 << 32, 1, 1]),
         "host": at([ctypes.cast(END, ctypes.c_void_p).value, 0]),
+        "square": at([1 << 40, 1 << 40, 0x20 | 4 << 32]), "cube": at([1 << 21, 1 << 21, 1 << 21, 0x20 | 1 << 32, 0]),
+        "formless": at([16, 16, 0x77 | 1 << 32]), "channelless": at([16, 16, 0x20 | 3 << 32]),
+        "beyond": box(NEW["array"](), 2**64 - 1), "fromnull": plain_box(1, 0), "fromnothing": plain_box(9, at([0])),
     }  # fmt: skip
     return [named[w] if w in named else NEW[w]() if w in NEW else int(w) for w in text]
 
@@ -148,6 +158,33 @@ def wrong(lines, strict):
                 seen.append(f"{text}, {how}: {got} instead of {expected}")
             ck(d.cuCtxSetCurrent(PRIMARY))
     return seen
+
+
+def missing(lines):
+    """The calls that did not answer as nulls.txt says, and those that without a context answered with no such error."""
+    seen = []
+    for line in lines:
+        text, _, own = line.partition(" > ")
+        name, *arguments = text.split()
+        print(text, file=sys.stderr, flush=True)
+        given, expected = words(arguments, 0), int(own or 1)
+        got = call(name, *given)
+        ck(d.cuCtxSetCurrent(None))
+        bare = call(name, *given)
+        ck(d.cuCtxSetCurrent(PRIMARY))
+        if got != expected or bare not in (expected, 201):
+            seen.append(f"{text}: {got} instead of {expected}, {bare} without a context")
+    return seen
+
+
+def survived(names):
+    """All of these calls, with zeros for all arguments, and the number of them that came back."""
+    for name in names:
+        made("cuDevicePrimaryCtxRetain", None, 0)
+        ck(d.cuCtxSetCurrent(PRIMARY))
+        print(name, file=sys.stderr, flush=True)
+        call(name, *[0] * 12)
+    return len(names)
 
 
 PRIMARY = open_gpu()

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
 CLIENT = (HERE / "misuse.py").read_text("utf-8")
-CALLS = [line for line in (HERE / "misuse.txt").read_text("utf-8").splitlines() if line and not line.startswith("#")]
+SYMBOLS = HERE.parents[2] / "native/symbols/cuda.def"
+
+
+def table(name: str) -> list[str]:
+    """The lines of a table beside this file, without comments."""
+    return [line for line in (HERE / name).read_text("utf-8").splitlines() if line and not line.startswith("#")]
 
 
 @pytest.mark.parametrize("strict", [0, 1])
 def test_a_bad_handle_is_an_error(clients, strict):
     """Every call answers every kind of bad handle with an error; for some that are gone strict mode aborts."""
-    seen = clients("h100x2", f"strict={strict}").run(f"{CLIENT}\nanswer(wrong({CALLS!r}, {strict}))")
+    seen = clients("h100x2", f"strict={strict}").run(f"{CLIENT}\nanswer(wrong({table('misuse.txt')!r}, {strict}))")
 
     assert "" == "\n".join(seen)
+
+
+def test_what_is_missing_is_an_error(clients):
+    """NULL for an answer, a text or a list, and a number that means nothing are an error and write nowhere."""
+    seen = clients("h100x2").run(f"{CLIENT}\nanswer(missing({table('nulls.txt')!r}))")
+
+    assert "" == "\n".join(seen)
+
+
+def test_zeros_end_no_program(clients):
+    """Every call of the driver comes back when all its arguments are zero."""
+    names = sorted(set(re.findall(r"ROW\(\w+, \d+, (\w+)\)", SYMBOLS.read_text("utf-8"))))
+
+    assert len(names) == clients("h100x2").run(f"{CLIENT}\nanswer(survived({names!r}))")
 
 
 def test_a_graph_that_is_not_the_programs_is_not_destroyed_by_it(clients):
