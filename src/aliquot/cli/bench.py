@@ -12,8 +12,10 @@ import click
 from aliquot.cli.bench_filter import filter_
 from aliquot.cli.bench_topology import topology
 from aliquot.cli.lazy import WholeSentences
+from aliquot.cli.options import SECONDS, Amount
 
 Measurement = Callable[..., dict[str, Any]]
+RATE = Amount(1e6, above_zero=True)
 
 
 @click.group(cls=WholeSentences)
@@ -60,7 +62,7 @@ def gate(emulate: str | None, output: str) -> None:
 
 @bench.command()
 @_emulate
-@click.option("--seconds", type=float, default=10.0, show_default=True, help="Time per case.")
+@click.option("--seconds", type=SECONDS, default=10.0, show_default=True, help="Time per case.")
 @click.option("--tenants", type=int, multiple=True, default=(2, 8, 32), show_default=True)
 @click.option("--quota-ms", type=int, multiple=True, default=(30, 100), show_default=True)
 def handover(
@@ -74,7 +76,9 @@ def handover(
 
 @bench.command()
 @_emulate
-@click.option("--seconds", type=float, default=20.0, show_default=True, help="Time per mix, after a window to settle.")
+@click.option(
+    "--seconds", type=SECONDS, default=20.0, show_default=True, help="Time per mix, after a window to settle."
+)
 @click.option("--mix", "names", multiple=True, help="Only these mixes.")
 def shares(emulate: str | None, output: str, seconds: float, names: tuple[str, ...]) -> None:
     """Points by which a tenant's share of a window was off, at worst."""
@@ -94,7 +98,9 @@ def shares(emulate: str | None, output: str, seconds: float, names: tuple[str, .
 @click.option("--mix", "names", multiple=True, help="Only these mixes; `aliquot sim turns --list` says what they are.")
 @click.option("--turns", "way", type=click.Choice(["fluid", "kubeshare", "gemini"]), default="fluid", show_default=True)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What the programs draw from.")
-@click.option("--seconds", type=click.FloatRange(16), default=40.0, show_default=True, help="Time of each mix.")
+@click.option(
+    "--seconds", type=Amount(100_000, least=16), default=40.0, show_default=True, help="Time of each mix, 16 at least."
+)
 def turns(emulate: str | None, output: str, names: tuple[str, ...], way: str, seed: int, seconds: float) -> None:
     """How far programs that work, rest, wake and misbehave are from a fluid, and whether the promise is kept."""
     from aliquot.bench.turns import DEFAULT, MIXES, table
@@ -109,7 +115,7 @@ def turns(emulate: str | None, output: str, names: tuple[str, ...], way: str, se
 
 @bench.command()
 @_emulate
-@click.option("--seconds", type=float, default=8.0, show_default=True, help="Time per rate.")
+@click.option("--seconds", type=SECONDS, default=8.0, show_default=True, help="Time per rate.")
 @click.option("--quota-ms", type=click.IntRange(1), multiple=True, help="Only these quotas. [default: 30 60 100 160]")
 @click.option(
     "--kernel-us", type=click.IntRange(1), multiple=True, help="Only these kernels. [default: 5 10 20 50 200 2000]"
@@ -131,8 +137,8 @@ def slowdown(
 
 @bench.command()
 @_emulate
-@click.option("--seconds", type=float, default=10.0, show_default=True, help="Time per case.")
-@click.option("--rate", "rates", type=float, multiple=True, help="Requests per second. [default: 10 25 50]")
+@click.option("--seconds", type=SECONDS, default=10.0, show_default=True, help="Time per case.")
+@click.option("--rate", "rates", type=RATE, multiple=True, help="Requests per second. [default: 10 25 50]")
 def inference(emulate: str | None, output: str, seconds: float, rates: tuple[float, ...]) -> None:
     """Milliseconds of a request, beside nobody, beside training, and beside it with time slices alone."""
     from aliquot.bench.inference import RATES
@@ -143,8 +149,8 @@ def inference(emulate: str | None, output: str, seconds: float, rates: tuple[flo
 
 @bench.command()
 @_emulate
-@click.option("--seconds", type=float, default=10.0, show_default=True, help="Time per rate.")
-@click.option("--rate", "rates", type=float, multiple=True, help="Requests per second. [default: 10 to 100]")
+@click.option("--seconds", type=SECONDS, default=10.0, show_default=True, help="Time per rate.")
+@click.option("--rate", "rates", type=RATE, multiple=True, help="Requests per second. [default: 10 to 100]")
 def fig5(emulate: str | None, output: str, seconds: float, rates: tuple[float, ...]) -> None:
     """GPU use by requests per second, as in Fig. 5 of KubeShare, and the line through it."""
     from aliquot.bench.inference import FIG5_RATES

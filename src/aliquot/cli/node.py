@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from aliquot.cli.options import emulate_option, not_gpus_option, only_gpus_option
+from aliquot.cli.options import SECONDS, emulate_option, not_gpus_option, only_gpus_option
 
 
 @click.command()
@@ -40,15 +40,15 @@ from aliquot.cli.options import emulate_option, not_gpus_option, only_gpus_optio
     "--node-labels/--no-node-labels", default=None, help="Whether to label the node by its GPUs. [default: yes]"
 )
 @click.option("--labels", metavar="KEY=VALUE,...", help="Further labels of your own for the node.")
-@click.option("--health-period-s", type=float, metavar="S", help="Between two looks at everything. [default: 5]")
-@click.option("--allocation-check-period-s", type=float, metavar="S", help="Between two checks. [default: 30]")
-@click.option("--pre-start-wait-s", type=float, metavar="S", help="How long a start may be waited for. [default: 20]")
+@click.option("--health-period-s", type=SECONDS, metavar="S", help="Between two looks at everything. [default: 5]")
+@click.option("--allocation-check-period-s", type=SECONDS, metavar="S", help="Between two checks. [default: 30]")
+@click.option("--pre-start-wait-s", type=SECONDS, metavar="S", help="How long a start may be waited for. [default: 20]")
 @click.option("--replace-pods/--no-replace-pods", default=None,
               help="Whether pods that cannot be served are deleted where a controller makes them anew. [default: yes]",
 )  # fmt: skip
 @click.option(
     "--audit-grace-s",
-    type=float,
+    type=SECONDS,
     metavar="S",
     help="How long a program may use a shared GPU unregistered before it is told. [default: 10]",
 )

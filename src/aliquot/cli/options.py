@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -59,6 +60,35 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             return parse_memory(value)
         except BadQuantity as error:
             raise UserError(f"{param.opts[0] if param else 'memory'}: {error}") from None
+
+
+class Amount(click.ParamType):  # type: ignore[type-arg]
+    """A finite number from 0, from another least or above 0, to a most. click's own let NaN and infinity through."""
+
+    name = "number"
+
+    def __init__(self, most: float, *, least: float = 0, above_zero: bool = False) -> None:
+        self.most, self.least, self.above_zero = most, least, above_zero
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number itself.
+
+        Raises:
+            UserError: it is none, or not in the range.
+        """
+        option = param.opts[0] if param else "number"
+        least = "above 0" if self.above_zero else f"from {self.least:g}"
+        allowed = f"a finite number {least} to {self.most:g}"
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise UserError(f"{option} {value!r} is not a number; allowed is {allowed}") from None
+        if not math.isfinite(number) or not self.least <= number <= self.most or (self.above_zero and number == 0):
+            raise UserError(f"{option} {value} must be {allowed}")
+        return number
+
+
+SECONDS = Amount(100_000, above_zero=True)
 
 
 def output_option(command: Command) -> Command:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from aliquot.cli.lazy import WholeSentences
-from aliquot.cli.options import output_option
+from aliquot.cli.options import Amount, output_option
 from aliquot.cli.sim_churn import churn
 from aliquot.model.errors import AliquotError
 
@@ -54,8 +54,8 @@ def gaia(repetitions: int, out: Path | None, output: str) -> None:
 @click.option("--out", type=_FILE, help="Folder for the result files, summary.json and paper.json.")
 @click.option(
     "--within",
-    type=click.FloatRange(0, 100),
-    help="Exit 1 if a mean is farther off (and by 2 standard errors).",
+    type=Amount(100),
+    help="Exit 1 if a mean is farther off (and by 2 standard errors), 0 to 100.",
 )
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time; all cores if left out.")
 @output_option

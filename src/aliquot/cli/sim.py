@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import click
 
 from aliquot.cli.lazy import WholeSentences
-from aliquot.cli.options import output_option
+from aliquot.cli.options import Amount, output_option
 from aliquot.cli.papers import paper
 from aliquot.cli.sim_turns import turns
 from aliquot.model.errors import AliquotError, UserError
 
 INTERRUPTED = 130
 _FILE = click.Path(path_type=Path)
-
-
-class Amount(click.ParamType):  # type: ignore[type-arg]
-    """A finite number from 0, or above 0, to a most."""
-
-    name = "number"
-
-    def __init__(self, most: float, *, above_zero: bool = False) -> None:
-        self.most, self.above_zero = most, above_zero
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number itself.
-
-        Raises:
-            UserError: it is none, or not in the range.
-        """
-        option = param.opts[0] if param else "number"
-        least = "above 0" if self.above_zero else "from 0"
-        allowed = f"a finite number {least} to {self.most:g}"
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise UserError(f"{option} {value!r} is not a number; allowed is {allowed}") from None
-        if not math.isfinite(number) or not 0 <= number <= self.most or (self.above_zero and number == 0):
-            raise UserError(f"{option} {value} must be {allowed}")
-        return number
-
-
 _TIME = Amount(1e9)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from aliquot.cli.options import output_option
+from aliquot.cli.options import Amount, output_option
 from aliquot.model.errors import UserError
 
 INTERRUPTED = 130
@@ -19,8 +19,8 @@ _DIR = click.Path(path_type=Path)
 @click.option("--setup", type=click.Choice(["A", "B"]), default="A", show_default=True,
               help="A: an eighth of the cluster; B: all of it.")  # fmt: skip
 @click.option("--trace", "names", multiple=True, help="Such as default or gpuspec33; the five of the page if left out.")
-@click.option("--load", "loads", type=click.FloatRange(0.05, 2.0), multiple=True,
-              help="Offered GPU time over capacity; may be given again.")  # fmt: skip
+@click.option("--load", "loads", type=Amount(2, least=0.05), multiple=True,
+              help="Offered GPU time over capacity, 0.05 to 2; may be given again.")  # fmt: skip
 @click.option("--policy", default="bestfit,fgd,aliquot", show_default=True, metavar="P[,Q]")
 @click.option("--seeds", default="42..45", show_default=True, metavar="A..B", help="Seeds: 42, 42..45 or 42,44.")
 @click.option("--arrivals", type=click.IntRange(4), help="Pods to arrive; 40,000 in A, 60,000 in B if left out.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from aliquot.cli.options import output_option
+from aliquot.cli.options import Amount, output_option
 from aliquot.model.errors import UserError
 from aliquot.sim.seeds import seed_list
 from aliquot.tokens import Turns
@@ -39,7 +39,9 @@ def chosen(names: Sequence[str], groups: dict[str, Sequence[Any]], default: str)
 @click.option("--turns", "ways", type=click.Choice([way.value for way in Turns]), multiple=True,
               help="Only these ways of taking turns; may be given again. [default: each]")  # fmt: skip
 @click.option("--seed", default="1", show_default=True, metavar="A..B", help="Seeds: 1, 1..5 or 1,3.")
-@click.option("--seconds", type=click.FloatRange(LEAST_S, 100_000), default=60, show_default=True, help="Time of each.")
+@click.option(
+    "--seconds", type=Amount(100_000, least=LEAST_S), default=60, show_default=True, help="Time of each, 16 at least."
+)
 @click.option("--list", "listing", is_flag=True, help="What the mixes are.")
 @output_option
 def turns(names: tuple[str, ...], ways: tuple[str, ...], seed: str, seconds: float, listing: bool, output: str) -> None:

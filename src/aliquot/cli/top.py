@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aliquot.cli.options import output_option
+from aliquot.cli.options import Amount, output_option
 from aliquot.model.quantities import format_milli
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ _NAME_WIDTH = 14
 @click.command()
 @click.option("--once", is_flag=True, help="Print one table and end.")
 @click.option("--plain", is_flag=True, help="Refresh a plain table, without keys.")
-@click.option("--interval", "interval_s", type=click.FloatRange(0.1), default=1.0, show_default=True,
-              help="Seconds between refreshes.")  # fmt: skip
+@click.option("--interval", "interval_s", type=Amount(86_400, least=0.1), default=1.0, show_default=True,
+              help="Seconds between refreshes, 0.1 at least.")  # fmt: skip
 @output_option
 def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
     """Show who uses the GPUs: on a terminal with keys and history, elsewhere as one table."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from aliquot.cli.options import emulate_option, not_gpus_option, only_gpus_option
+from aliquot.cli.options import Amount, emulate_option, not_gpus_option, only_gpus_option
 from aliquot.model.errors import AliquotError
 from aliquot.model.quantities import format_mib
 
@@ -36,8 +36,8 @@ class PortTaken(AliquotError):
               help="Serve the dashboard here; 0 is any free port.  [default: 8765, or the next free one]")  # fmt: skip
 @click.option("--web/--no-web", default=True, show_default=True, help="Whether to serve the dashboard.")
 @click.option("--metrics-port", type=click.IntRange(1, 65535), metavar="PORT", help="Serve Prometheus metrics here.")
-@click.option("--window", "window_s", type=click.FloatRange(0.5, 600), default=10.0, show_default=True,
-              metavar="SECONDS", help="Time over which shares are kept.")  # fmt: skip
+@click.option("--window", "window_s", type=Amount(600, least=0.5), default=10.0, show_default=True,
+              metavar="SECONDS", help="Time over which shares are kept, 0.5 to 600.")  # fmt: skip
 @click.option("--turns", type=click.Choice(["fluid", "kubeshare", "gemini"]), default="fluid", show_default=True,
               help="Whose turn it is: the farthest behind a fluid, or as in those papers.")  # fmt: skip
 @click.option("--quota-ms", type=click.IntRange(1, 10_000), default=100, show_default=True,

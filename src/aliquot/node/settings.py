@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 from collections.abc import Mapping
@@ -132,8 +133,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not 1 <= self.ids_per_gpu <= MOST_IDS:
             raise BadSettings(f"ids-per-gpu {self.ids_per_gpu} is not between 1 and {MOST_IDS}")
         for name in ("health_period_s", "allocation_check_period_s", "pre_start_wait_s", "audit_grace_s"):
-            if getattr(self, name) <= 0:
-                raise BadSettings(f"{name.replace('_', '-')} {getattr(self, name):g} is not more than 0 seconds")
+            if not 0 < getattr(self, name) < math.inf:
+                raise BadSettings(f"{name.replace('_', '-')} {getattr(self, name):g} is no finite number above 0")
         if self.pre_start_wait_s >= 30:
             raise BadSettings(
                 f"pre-start-wait-s {self.pre_start_wait_s:g} is too long: kubelet waits for 30 in all; take 25 or less"

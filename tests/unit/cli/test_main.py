@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from aliquot.cli.main import COMMANDS
+import aliquot.cli as aliquot_cli
+from aliquot.cli.main import COMMANDS, cli
 from aliquot.cli.top import BAR_CELLS, bar
 from aliquot.driver.emulation import PROFILES
 from aliquot.model import extras
+from aliquot.model.errors import UserError
 from aliquot.model.extras import EXTRAS, installed
 
 ENGINE_FREE_COMMANDS = [name for name in COMMANDS if name != "arbiter"]
@@ -78,6 +81,44 @@ def test_a_users_mistake_is_one_sentence_and_status_2(words, sentence, tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert (1, True) == (len(done.stderr.splitlines()), done.stderr.startswith("aliquot: "))
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["up", "--emulate", "h100", "--no-web", "--window"],
+        ["top", "--once", "--interval"],
+        ["node", "--health-period-s"],
+        ["sim", "turns", "--seconds"],
+        ["sim", "paper", "churn", "--load"],
+        ["sim", "paper", "fgd", "--within"],
+        ["bench", "handover", "--seconds"],
+        ["bench", "turns", "--seconds"],
+        ["bench", "fig5", "--rate"],
+    ],
+    ids=" ".join,
+)
+def test_a_number_without_an_end_is_refused(words, text):
+    """NaN and infinity are refused in one sentence that names the option, the value and what is allowed."""
+    done = CliRunner().invoke(cli, [*words, text])
+
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception).startswith(f"{words[-1]} {text} must be a finite number ")
+
+
+def test_a_number_without_an_end_ends_with_status_2():
+    """What is refused is told in one line on standard error, with status 2."""
+    done = aliquot("sim", "turns", "--seconds", "nan")
+
+    assert (2, "aliquot: --seconds nan must be a finite number from 16 to 100000\n") == (done.returncode, done.stderr)
+
+
+def test_no_option_takes_click_s_own_numbers():
+    """No command has an option of click's floats, which take NaN."""
+    sources = (Path(aliquot_cli.__file__).parent).rglob("*.py")
+
+    assert not [s.name for s in sources if re.search(r"type=float|click\.FLOAT|FloatRange", s.read_text("utf-8"))]
 
 
 @pytest.mark.parametrize(

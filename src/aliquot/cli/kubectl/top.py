@@ -13,6 +13,7 @@ import click
 from aliquot.cli.kubectl import facts
 from aliquot.cli.kubectl.printing import form_option, show, table, target_options
 from aliquot.cli.kubectl.scene import Target, read_scene
+from aliquot.cli.options import Amount
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 
 BAR: Final = 20
@@ -21,8 +22,8 @@ BAR: Final = 20
 @click.command()
 @click.option("--agent-port", default=5678, show_default=True, help="Where the nodes' agents tell what is used.")
 @click.option("--once", is_flag=True, help="Print one table and end.")
-@click.option("--interval", "interval_s", type=click.FloatRange(0.2), default=2.0, show_default=True,
-              help="Seconds between refreshes on a terminal.")  # fmt: skip
+@click.option("--interval", "interval_s", type=Amount(86_400, least=0.2), default=2.0, show_default=True,
+              help="Seconds between refreshes on a terminal, 0.2 at least.")  # fmt: skip
 @target_options
 @form_option
 @click.pass_context
