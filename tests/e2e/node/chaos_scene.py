@@ -67,10 +67,16 @@ class Chaos:
                 "template": {"metadata": {"labels": labels}, "spec": spec},
             },
         }  # fmt: skip
-        self.plane.api.create(f"/apis/apps/v1/namespaces/{self.namespace}/replicasets", body)
         template = {"containers": [probe()], "volumes": volumes()}
         made = [sharepod(name, "0.4", memory="2Gi", gpuID="team", template=template) for name in NAMED]
         self.plane.api.create(f"{ALIQUOT}/namespaces/{self.namespace}/sharepods", *made)
+        # First, for what another pod takes of their vGPU between them would keep one of them waiting.
+        until(lambda: len(self.placed()) == len(NAMED), "the SharePods on their vGPU", 60)
+        self.plane.api.create(f"/apis/apps/v1/namespaces/{self.namespace}/replicasets", body)
+
+    def placed(self) -> list[Any]:
+        """The pods that have a node."""
+        return [pod for pod in pods_of(self.plane, self.namespace) if pod["spec"].get("nodeName")]
 
     def remove(self) -> None:
         """Nothing is to run any more; returns when no trace of it is left."""
