@@ -1,6 +1,6 @@
 /* longest.c: the longest launch of this process on one GPU lately, which bounds how soon a neighbour can have its turn.
  *
- * Noted where a checkpoint was reached, told to the arbiter by the helper thread when it has changed. What is told is
+ * Recorded where a checkpoint is reached; the helper thread reports a change to the arbiter. What it reports is
  * an estimate: not less than what was proven, not more than what the longest burst leaves room for.
  */
 #include "gate.h"

@@ -39,7 +39,7 @@ from .settings import Settings
     "--native-handover/--no-native-handover",
     default=False,
     show_default=True,
-    help="Hand over by a native thread where who is next is certain beforehand.",
+    help="Hand over in a native thread where the policy has already chosen the next tenant.",
 )
 @click.option("--fresh", is_flag=True, help="Forget the tenants and debts of an earlier arbiter.")
 def main(

@@ -1,6 +1,6 @@
 """Hand-overs that do not wait for the interpreter: plans made beforehand, carried out by a native thread.
 
-After each turn of the loop the policy has said who is next on a GPU, for how long, and until when that stands
+After each turn of the loop the policy names the next tenant of a GPU, the length of its grant and how long that stands
 (`TokenPolicy.upcoming`). `plans` puts it into the form of native/handover: which connection's answer completes the
 hand-over, which pages are stored. `NativeLoop` holds them in force. The arbiter takes all of them back when it wakes,
 before it acts on anything, and accounts for what was carried out as of the time at which it was.

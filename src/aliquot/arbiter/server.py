@@ -320,7 +320,7 @@ class Server:
                 self.drop(process)
                 return
             self._carry_out(process, data, now)
-            if data[0] in TURN_TAKING:  # somebody may wait for just this; what else is there comes next turn
+            if data[0] in TURN_TAKING:  # a tenant may be waiting for it; other messages are read in the next turn
                 return
 
     def _carry_out(self, process: Process, data: bytes, now_ns: int) -> None:

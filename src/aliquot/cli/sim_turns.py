@@ -64,7 +64,7 @@ def turns(names: tuple[str, ...], ways: tuple[str, ...], seed: str, seconds: flo
     WAKE ms     from waking to the first kernel, median and 99 of 100
     CHANGES     grants a second
 
-    A hand-over takes 0.3 ms, a program may have 2 ms queued, and keeps a turn without work for 2 ms while nobody waits.
+    A hand-over takes 0.3 ms, a program may have 2 ms queued, and keeps an idle turn for 2 ms while no tenant waits.
     """
     from aliquot.sim.turns.mixes import MISBEHAVIOURS, MIXES
     from aliquot.sim.turns.study import study, table
