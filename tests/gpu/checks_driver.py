@@ -45,8 +45,8 @@ def compute(framework: str, injection: str) -> dict[str, Any]:
     need_compiler(framework)
     need_mounts(injection)
     with engine() as (running, folder):
-        out = folder / "out.json"
-        seen = run_tenant(running, program("compute", framework, out), injection=injection)
+        out, held = folder / "out.json", folder / "held"
+        seen = run_tenant(running, program("compute", framework, out, held), injection=injection, held=held)
         told = read_json(out)
     assert told["right"] or EMULATE, f"{framework} computed something else under {injection}"
     if told["total_bytes"] is not None:

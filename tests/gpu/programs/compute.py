@@ -1,4 +1,4 @@
-"""One framework computes something whose answer is known: `compute.py torch|cupy|triton|numba|jax|bindings OUT`.
+"""One framework computes something whose answer is known: `compute.py torch|cupy|triton|numba|jax|bindings OUT HELD`.
 
 It writes {"right": bool, "total_bytes": what the framework believes the GPU has, "hook": what the hook counted}; the
 computation knows nothing of Aliquot.
@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from driver import counters
+from driver import counters, hold
 
 ROUNDS = 200
 
@@ -120,3 +120,4 @@ if __name__ == "__main__":
     Path(sys.argv[2]).write_text(
         json.dumps({**facts, "hook": counters(), "seconds": round(time.monotonic() - began, 2)})
     )
+    hold(Path(sys.argv[3]))
