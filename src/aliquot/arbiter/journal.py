@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from aliquot.driver.files import open_plain, read_plain
+from aliquot.lib.files import open_plain, read_plain, write_whole
 from aliquot.tokens import TokenPolicy
 
 from .engine import Engine
@@ -73,9 +73,7 @@ class Journal:
         full = self._file.tell() > self._limit_bytes
         lines, seen = self._lines(engine, now_ns, everything=full)
         if full:
-            fresh = self._path.with_suffix(".new")
-            fresh.write_bytes(b"".join(lines))
-            fresh.replace(self._path)
+            write_whole(self._path, b"".join(lines), synced=False)
             self._file.close()
             self._file = self._open()
         elif lines:

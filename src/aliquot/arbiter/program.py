@@ -8,7 +8,7 @@ from typing import IO, Protocol
 
 import msgspec
 
-from aliquot.driver.files import read_plain
+from aliquot.lib.files import read_plain, write_whole
 
 from .channels import Channels
 from .journal import Journal
@@ -78,9 +78,7 @@ class Program:
 
     def _save_tenants(self) -> None:
         records = [tenant.record for tenant in self.server.engine.tenants.values()]
-        fresh = self._tenants_file.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(records))
-        fresh.replace(self._tenants_file)
+        write_whole(self._tenants_file, msgspec.json.encode(records), synced=False)
 
     def _restore(self) -> None:
         """Bring back every tenant whose folder is still there, with its charges and debts."""

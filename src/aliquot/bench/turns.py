@@ -25,6 +25,7 @@ from aliquot.bench.fig6 import Ask, Tenant
 from aliquot.bench.figures import percentile
 from aliquot.bench.progress import read_totals
 from aliquot.bench.scene import ClientFailed, Program, Scene, scene
+from aliquot.lib.files import write_whole
 from aliquot.model.extras import require
 from aliquot.sim.turns.measures import Seen, judge
 from aliquot.sim.turns.mixes import BY_NAME, Mix
@@ -100,9 +101,7 @@ def run_mix(
     with scene(emulate, window_ms=int(WINDOW_S * 1000), turns=turns) as stage:
         go, paths = _start(stage, mix, seed, seconds), _paths(stage, mix)
         start_s = time.monotonic() + 0.2
-        fresh = go.with_suffix(".new")
-        fresh.write_text(str(int(start_s * 1e9)))
-        fresh.rename(go)
+        write_whole(go, str(int(start_s * 1e9)).encode(), synced=False)
         samples = []
         for step in range(int(seconds / STEP_S)):
             time.sleep(max(0.0, start_s + step * STEP_S - time.monotonic()))

@@ -18,6 +18,7 @@ from typing import Any
 
 from aliquot.bench.cuda import Gpu
 from aliquot.bench.progress import ProgressWriter
+from aliquot.lib.files import write_whole
 from aliquot.sim.turns.mixes import BY_NAME
 from aliquot.sim.turns.programs import MS, Burst, Pause, Rest, Step
 
@@ -112,8 +113,7 @@ def main(argv: list[str]) -> int:
     if player.phases and player.phases[-1][1] < 0:
         player.phases[-1][1] = player.now()
     told = {"phases": player.phases, "waits_ms": player.waits_ms}
-    Path(f"{path}.tmp").write_text(json.dumps(told))
-    Path(f"{path}.tmp").rename(f"{path}.json")
+    write_whole(Path(f"{path}.json"), json.dumps(told).encode(), synced=False)
     return 0
 
 

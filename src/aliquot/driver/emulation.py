@@ -10,7 +10,6 @@ from __future__ import annotations
 import filecmp
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import yaml
 
 from aliquot.driver.cores import core_list
 from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, native_part
+from aliquot.lib.files import write_whole
 from aliquot.model.errors import UserError
 from aliquot.topology import Topology, parse_topo
 
@@ -129,17 +129,14 @@ def prepare(directory: Path, spec: str, *, extra: tuple[str, ...] = ()) -> Emula
         libraries.append(target)
         if target.exists() and filecmp.cmp(native_part(part), target, shallow=False):
             continue  # the same file to whoever has it open, and to whoever asks whether it is another
-        fresh = target.with_name(target.name + ".new")
-        shutil.copyfile(native_part(part), fresh)
-        fresh.chmod(0o755)
-        fresh.replace(target)
+        write_whole(target, native_part(part).read_bytes(), synced=False, mode=0o755)
+        target.chmod(0o755)  # whatever the umask: programs of other users load it
     link = libraries[0].with_suffix("")  # compilers link with this name (Triton's launchers)
     if not link.is_symlink():
         link.symlink_to(libraries[0].name)
     uuids = tuple(str(uuid.uuid5(_NAMESPACE, f"{directory}/{profile.name}/{i}")) for i in range(count))
-    conf = directory / "emulator.conf.new"
-    conf.write_text("\n".join([*_conf_lines(profile, count, uuids), *extra]) + "\n", "utf-8")
-    conf.replace(directory / "emulator.conf")
+    conf = "\n".join([*_conf_lines(profile, count, uuids), *extra]) + "\n"
+    write_whole(directory / "emulator.conf", conf.encode(), synced=False, mode=0o644)
     engine = directory / "engine.shm"
     if not engine.exists():
         # The first program may be of a user who cannot make files here; the emulated driver fills it in.

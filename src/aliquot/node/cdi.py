@@ -9,7 +9,6 @@ Source: CNCF container device interface, SPEC.md, version 0.6.0.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from aliquot.lib.files import UNFINISHED, write_whole
 from aliquot.model.errors import AliquotError
 from aliquot.node.kubelet import CDI_KIND
 
@@ -100,16 +100,12 @@ def write_spec(folder: Path, name: str, edits: Edits) -> Path:
     device = {"name": name, "containerEdits": edits.body()}
     body = msgspec.json.encode({"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": [device]})
     path = folder / f"{_PREFIX}{name}.json"
-    fresh = folder / f".{_PREFIX}{name}.{os.getpid()}"
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         if path.exists() and path.read_bytes() == body:
             return path
-        fresh.write_bytes(body)
-        fresh.replace(path)
+        write_whole(path, body, synced=False, mode=0o644)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         raise CdiError(f"{path} could not be written ({error.strerror}); is cdi-dir right?") from None
     return path
 
@@ -129,7 +125,7 @@ def remove_spec(folder: Path, name: str) -> None:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove what a crash left amid `write_spec`; nothing may be written meanwhile."""
-    for path in folder.glob(f".{_PREFIX}*") if folder.is_dir() else ():
+    for path in folder.glob(f"{_PREFIX}*{UNFINISHED}") if folder.is_dir() else ():
         with contextlib.suppress(OSError):
             path.unlink()
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from aliquot.driver.files import read_plain, write_whole
+from aliquot.lib.files import read_plain, write_whole
 from aliquot.model.errors import AliquotError
 
 VERSION: Final = 2
@@ -80,7 +80,7 @@ def write_checkpoint(path: Path, content: Content) -> None:
     body = msgspec.json.encode(content)
     header = msgspec.json.encode(_Header(VERSION, hashlib.sha256(body).hexdigest()))
     try:
-        write_whole(path, header + b"\n" + body + b"\n")
+        write_whole(path, header + b"\n" + body + b"\n", synced=True)
     except OSError as error:
         raise CheckpointError(f"{path} could not be written ({error.strerror}); make room or mend the disk") from None
 

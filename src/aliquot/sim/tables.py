@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from aliquot.lib import files
 from aliquot.model.errors import UserError
 
 
@@ -109,11 +110,9 @@ def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
 
 def write_whole(path: Path, content: str) -> None:
     """Put a text file in place in one step; its folder is made when missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
     raw = content.encode()
-    beside.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
-    beside.replace(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_whole(path, gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw, synced=False, mode=0o666)
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

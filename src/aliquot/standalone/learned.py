@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from aliquot.driver.files import read_plain, write_whole
+from aliquot.lib.files import read_plain, write_whole
 from aliquot.placement.learned import MOST_BYTES, BadMemory, pack, unpack
 from aliquot.placement.policy import Policy
 
@@ -75,7 +75,7 @@ class Learned:
         if not text or self.path is None:
             return
         try:
-            write_whole(self.path, text.encode())
+            write_whole(self.path, text.encode(), synced=True)
             self._there, self._told = text, ""
         except OSError as error:
             self._warn(f"{self.path} cannot be written ({_reason(error)}); what placement learns is lost at the end")

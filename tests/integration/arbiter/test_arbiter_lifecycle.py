@@ -215,10 +215,9 @@ def test_a_full_disk_costs_no_grant_and_is_told_once(start_arbiter):
 
 def test_a_tenant_that_can_not_be_written_down_is_not_taken(arbiter):
     """It would be lost at a restart: the caller hears why, and nothing of it is left."""
-    (arbiter.directory / "tenants.new").symlink_to("/dev/full")
+    (arbiter.directory / "tenants.json.new").symlink_to("/dev/full")
     with pytest.raises(ArbiterError, match="no space left on device"):
         arbiter.tenant("a")
-    (arbiter.directory / "tenants.new").unlink()
 
     assert not (arbiter.directory / "a.sock").exists()
     assert arbiter.tenant("a", request=500).name == "a"

@@ -168,7 +168,7 @@ def test_a_seat_that_can_not_be_had_again_is_told_on_its_pod(room: Checked, monk
 def test_what_a_crash_left_amid_writing_a_device_file_is_swept(room: Checked):
     """A file under a passing name is nobody's at the agent's start."""
     room.started("a")
-    (room.folder / "cdi/.aliquot.dev-gpu_ab12.77").write_text("{")
+    (room.folder / "cdi/aliquot.dev-gpu_ab12.json.new").write_text("{")
 
     said = room.do(room.recovering.run())
 

@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from aliquot.driver.files import on_disk
 from aliquot.driver.native import STANDS_FOR
+from aliquot.lib.files import on_disk
 from aliquot.node.volume.names import GLX, SUBSTITUTED, stem
 from aliquot.node.volume.source import DriverSource, Found
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aliquot.driver.files import on_disk
+from aliquot.lib.files import on_disk
 from aliquot.model.errors import AliquotError
 from aliquot.node.cdi import Edits, Mount
 from aliquot.node.volume.mirror import FILES, ORIGIN, SHARED, mirror

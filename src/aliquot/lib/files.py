@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Final
 
 MAX_BYTES: Final = 64 << 20
+UNFINISHED: Final = ".new"
+"""How the name of a file ends while `write_whole` fills it."""
 
 
-def open_plain(path: Path, flags: int) -> int:
+def open_plain(path: Path, flags: int, mode: int = 0o600) -> int:
     """A descriptor of a plain file or character device; a FIFO under its name is refused and never waited for.
 
     Raises:
         OSError: it cannot be opened, or is no plain file.
     """
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-    mode = os.fstat(descriptor).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
+    kind = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(kind) or stat.S_ISCHR(kind)):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a plain file", str(path))
     return descriptor
@@ -39,25 +41,31 @@ def read_plain(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     return data
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Put data in place of what is there, for its owner alone; when this returns it survives a power cut.
+def write_whole(path: Path, data: bytes, *, synced: bool, mode: int = 0o600) -> None:
+    """Put data in place of what is there, so that readers and whoever starts after a crash see the old or the new.
+
+    `synced`: when this returns the data also survives a power cut; without it only the death of this process. Of two
+    processes that write one file at once, one may fail. The file's folder is made, for its owner alone, where it is
+    missing.
 
     Raises:
         OSError: it cannot be written; what was there is there still.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".new")
+    fresh = path.with_name(path.name + UNFINISHED)
     try:
-        with os.fdopen(open_plain(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+        with os.fdopen(open_plain(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
         fresh.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
-    on_disk(path.parent)
+    if synced:
+        on_disk(path.parent)
 
 
 def on_disk(path: Path) -> None:
