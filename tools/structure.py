@@ -1,0 +1,195 @@
+"""Prints how the package is built, as a table of counts and below it what is counted.
+
+Nothing is imported and nothing is run: the figures come from parsing `src/aliquot`, without what is generated. An import
+counts wherever it stands, also within a function or for types alone; cycles are counted with and without those.
+
+    tools/structure.py [--details]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SHORT = 50
+GPU = re.compile(r"^_?(Gpu|Device|Whole|Card)(?!Plugin)")
+IDENTITY = {"uuid", "gpu", "gpu_uuid"}
+SIZE = re.compile(r"memory|mib|milli|share|used")
+FILLS = {"write", "write_text", "write_bytes", "copyfile", "dump"}
+
+
+@dataclass
+class Module:
+    """One file; `always` and `sometimes` are what it imports of the package when it is loaded, and otherwise."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+    lines: int
+    always: set[str] = field(default_factory=set)
+    sometimes: set[str] = field(default_factory=set)
+    names: set[tuple[str, str]] = field(default_factory=set)
+
+
+def modules(package: Path) -> dict[str, Module]:
+    """Every handwritten module of a package by its dotted name, with its imports resolved."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        if "_pb2" in path.name:
+            continue
+        text = path.read_text()
+        dotted = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+        found[dotted] = Module(dotted, path, ast.parse(text), len(text.splitlines()))
+    for module in found.values():
+        _imports(module, module.tree, found, late=False)
+    return found
+
+
+def _imports(module: Module, node: ast.AST, known: Mapping[str, Module], *, late: bool) -> None:
+    for child in ast.iter_child_nodes(node):
+        typing = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        for target, name in _targets(module, child):
+            whole = f"{target}.{name}" if f"{target}.{name}" in known else target
+            if whole in known and whole != module.name:
+                (module.sometimes if late else module.always).add(whole)
+                module.names.add((whole, name))
+        _imports(module, child, known, late=late or typing or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def _targets(module: Module, node: ast.AST) -> Iterator[tuple[str, str]]:
+    if isinstance(node, ast.Import):
+        yield from ((alias.name, "") for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        folder = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
+        above = folder.split(".")[: len(folder.split(".")) - node.level + 1]
+        base = ".".join([*above, node.module or ""]).rstrip(".") if node.level else node.module or ""
+        yield from ((base, alias.name) for alias in node.names)
+
+
+def classes(found: Mapping[str, Module]) -> Iterator[tuple[Module, ast.ClassDef]]:
+    """Every class with its module."""
+    for module in found.values():
+        yield from ((module, node) for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+
+
+def gpu_classes(found: Mapping[str, Module]) -> list[str]:
+    """Records of a GPU: called so, or with an identity and a size among their fields; with who else imports each."""
+    lines = []
+    for module, node in classes(found):
+        fields = {f.target.id for f in node.body if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)}
+        record = fields & IDENTITY and any(SIZE.search(f) for f in fields)
+        if fields and (GPU.match(node.name) or record):
+            users = sum((module.name, node.name) in other.names for other in found.values())
+            lines.append(f"{module.name}.{node.name} ({users} other modules)")
+    return sorted(lines)
+
+
+def fragments(found: Mapping[str, Module]) -> list[str]:
+    """Modules under 50 lines that exactly one other module imports."""
+    importers = defaultdict(list)
+    for module in found.values():
+        for target in module.always | module.sometimes:
+            importers[target].append(module.name)
+    return [
+        f"{name} ({found[name].lines} lines) <- {importers[name][0]}"
+        for name in sorted(found)
+        if len(importers[name]) == 1 and found[name].lines < SHORT and found[name].path.name != "__init__.py"
+    ]
+
+
+def shared_names(found: Mapping[str, Module]) -> list[str]:
+    """Public names that two or more classes have, but for those that are private to their module."""
+    where = defaultdict(list)
+    for module, node in classes(found):
+        if not node.name.startswith("_"):
+            where[node.name].append(module.name.removeprefix("aliquot."))
+    return [f"{name}: {', '.join(at)}" for name, at in sorted(where.items()) if len(at) > 1]
+
+
+def cycles(found: Mapping[str, Module], *, late: bool) -> list[str]:
+    """Groups of modules that import one another, round about."""
+    graph = {m.name: m.always | (m.sometimes if late else set()) for m in found.values()}
+    reach = {name: _reachable(graph, name) for name in graph}
+    groups = {frozenset(o for o in reach[name] if name in reach[o]) for name in graph if name in reach[name]}
+    return [", ".join(sorted(group)) for group in sorted(groups, key=sorted)]
+
+
+def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    todo = list(graph[start])
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            todo.extend(graph[name])
+    return seen
+
+
+def _calls(node: ast.AST) -> Iterator[tuple[str, int]]:
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            yield call.func.attr, len(call.args)
+
+
+def whole_writers(found: Mapping[str, Module]) -> list[str]:
+    """Functions that fill a file and then put it in another's place."""
+    return [
+        f"{module.name}.{node.name}"
+        for module in found.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if (calls := set(_calls(node))) & {("replace", 1), ("rename", 1)} and {name for name, _ in calls} & FILLS
+    ]
+
+
+def servers(found: Mapping[str, Module]) -> list[str]:
+    """Modules that configure or start uvicorn."""
+    return [
+        m.name for m in found.values() if re.search(r"^import uvicorn|^\s+import uvicorn", m.path.read_text(), re.M)
+    ]
+
+
+def measures(found: Mapping[str, Module]) -> dict[str, list[str]]:
+    """What is counted, by what it is."""
+    alone = [m for m in fragments(found)]
+    return {
+        "records of a GPU": gpu_classes(found),
+        f"modules under {SHORT} lines with one importer": alone,
+        "public class names with more than one class": shared_names(found),
+        "import cycles when loaded": cycles(found, late=False),
+        "import cycles with late and typing imports": cycles(found, late=True),
+        "functions that write a file whole": whole_writers(found),
+        "modules that start uvicorn": servers(found),
+        "import-linter contracts": [
+            contract["name"]
+            for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+        ],
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--details", action="store_true", help="also print what is counted")
+    details = parser.parse_args(arguments).details
+    found = modules(ROOT / "src" / "aliquot")
+    counted = measures(found)
+    print(f"{sum(m.lines for m in found.values()):7}  handwritten lines of Python in the wheel")
+    print(f"{len(found):7}  modules")
+    for what, listed in counted.items():
+        print(f"{len(listed):7}  {what}")
+    for what, listed in counted.items() if details else ():
+        print(f"\n{what}", *(f"  {line}" for line in listed), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
