@@ -105,6 +105,17 @@ def test_nothing_fits_on_a_node_that_the_pod_may_not_go_to():
     assert "fits" not in told
 
 
+def test_a_node_with_fewer_gpus_than_are_asked_is_explained_by_its_gpus():
+    """Where the pod asks for more GPUs than any node has, the account says so, and how much less would fit."""
+    told = explain(
+        document({"aliquot.dev/gpu-percent": "900"}, said="0/1 nodes are available: 1 Insufficient."), node("n")
+    )
+
+    assert told.startswith("lab/p waits: asks 9 GPUs close to each other")
+    assert "not counted" not in told
+    assert "Nearest: ask 7.00 GPU less, and it fits on n." in told
+
+
 def test_a_pod_that_kube_scheduler_left_waiting_is_not_said_to_fit():
     """GPUs that are free now are named as such, and kube-scheduler's own reason follows."""
     told = explain(document(said="0/1 nodes are available: 1 node(s) had volume node affinity conflict."), node("n"))

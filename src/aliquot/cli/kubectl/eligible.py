@@ -104,8 +104,8 @@ PLACED_PODS: Final = Resource(PlacedPod, "Pod", "pods")
 def barred(pod: PlacedPod, nodes: Iterable[Node], pods: Iterable[Pod], fitting: Collection[str] = ()) -> dict[str, str]:
     """Why the pod may not go to nodes, by their name; `pods` are all of the cluster.
 
-    Where the GPUs are full the books know better, so what is left of them is asked of `fitting` nodes only: there
-    Kubernetes counts more than the books do.
+    Where the GPUs are full or too few the books know better, down to the device, so how much of them a node offers and
+    has left is asked of `fitting` nodes only: there Kubernetes counts more than the books do.
     """
     used: dict[str, Counter[str]] = {}
     for other in pods:
@@ -156,9 +156,11 @@ def _resources(asked: Mapping[str, int], node: Node, used: Mapping[str, int], *,
         has = milli(allocatable.get(name, 0))
         if name == GPU_PERCENT and not has:
             return f"offers no {GPU_PERCENT} now; is its aliquot node running?"
+        if not gpus and name in RESOURCES:
+            continue
         if has < amount:
             return f"offers {_shown(name, has)} of {name}, {_shown(name, amount)} are asked"
-        if has - used.get(name, 0) < amount and (gpus or name not in RESOURCES):
+        if has - used.get(name, 0) < amount:
             return f"has {_shown(name, has - used.get(name, 0))} of {name} left, {_shown(name, amount)} are asked"
     return ""
 
