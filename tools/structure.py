@@ -1,7 +1,7 @@
 """Prints how the package is built, as a table of counts and below it what is counted.
 
-Nothing is imported and nothing is run: the figures come from parsing `src/aliquot`, without what is generated. An import
-counts wherever it stands, also within a function or for types alone; cycles are counted with and without those.
+Nothing is imported or run: the figures come from parsing `src/aliquot` without its generated files. An import counts
+wherever it stands, also within a function or for types alone; cycles are counted with and without those.
 
     tools/structure.py [--details]
 """
@@ -159,10 +159,9 @@ def servers(found: Mapping[str, Module]) -> list[str]:
 
 def measures(found: Mapping[str, Module]) -> dict[str, list[str]]:
     """What is counted, by what it is."""
-    alone = [m for m in fragments(found)]
     return {
         "records of a GPU": gpu_classes(found),
-        f"modules under {SHORT} lines with one importer": alone,
+        f"modules under {SHORT} lines with one importer": fragments(found),
         "public class names with more than one class": shared_names(found),
         "import cycles when loaded": cycles(found, late=False),
         "import cycles with late and typing imports": cycles(found, late=True),
