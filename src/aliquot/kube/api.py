@@ -17,11 +17,11 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from aliquot.kube.backoff import Backoff
 from aliquot.kube.config import load_config, open_client
 from aliquot.kube.errors import BadAnswer, Busy, KubeError, NotFound, Unreachable, error_of
 from aliquot.kube.objects import HasMeta, Status
 from aliquot.kube.resources import Resource
+from aliquot.lib.backoff import Backoff
 
 T = TypeVar("T", bound=HasMeta)
 Body = Mapping[str, Any]

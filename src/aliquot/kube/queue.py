@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from aliquot.kube.backoff import Backoff
+from aliquot.lib.backoff import Backoff
 
 
 class WorkQueue:

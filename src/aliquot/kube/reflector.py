@@ -30,11 +30,11 @@ from typing import Final, Generic, Literal, TypeVar
 import msgspec
 
 from aliquot.kube.api import Api
-from aliquot.kube.backoff import Backoff
 from aliquot.kube.errors import BadAnswer, Gone, Invalid, KubeError, Unreachable, error_of
 from aliquot.kube.objects import HasMeta, MetaOnly, RawList, Status, WatchEvent
 from aliquot.kube.resources import Resource
 from aliquot.kube.turns import turn
+from aliquot.lib.backoff import Backoff
 
 T = TypeVar("T", bound=HasMeta)
 INITIAL_END: Final = "k8s.io/initial-events-end"

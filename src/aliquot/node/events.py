@@ -13,6 +13,7 @@ from aliquot.kube.clock import Clock, RealClock, seconds_time
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import Event, Meta, ObjectReference
 from aliquot.kube.resources import EVENTS
+from aliquot.lib.bounded import Bounded
 
 _LOG: Final = structlog.get_logger("aliquot.node")
 MOST_REMEMBERED: Final = 1000
@@ -27,7 +28,7 @@ class Events:
         self._api = api
         self._node = node
         self._clock = clock or RealClock()
-        self._told: dict[tuple[str, str, str], float] = {}
+        self._told: Bounded[tuple[str, str, str], float] = Bounded(MOST_REMEMBERED)
         self._number = 0
 
     async def about_pod(self, namespace: str, name: str, uid: str, reason: str, message: str, kind: Kind) -> None:
@@ -44,8 +45,6 @@ class Events:
         key, now_s = (subject.uid or subject.name, reason, message), self._clock.monotonic_s()
         if now_s - self._told.get(key, -AGAIN_S) < AGAIN_S:
             return
-        if len(self._told) >= MOST_REMEMBERED:
-            self._told.clear()
         self._told[key] = now_s
         self._number += 1
         log = _LOG.warning if kind == "Warning" else _LOG.info

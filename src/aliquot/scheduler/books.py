@@ -23,6 +23,7 @@ from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, read_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import Known, PodAsk, Seat
+from aliquot.lib.bounded import Bounded
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import BadRequest, Slice
@@ -69,7 +70,7 @@ class Books:
     _inventories: dict[str, str] = field(default_factory=dict)
     _ranks: int = 0
     _known: Known | None = None
-    _seen: dict[str, None] = field(default_factory=dict)
+    _seen: Bounded[str, None] = field(default_factory=lambda: Bounded(_SEEN_MOST))
 
     def __post_init__(self) -> None:
         self.decider, self._measures = Decider(self.cluster, self.policy, self.seed), Measures(self.cluster.measured)
@@ -266,8 +267,6 @@ class Books:
         if uid in self._seen:
             return False
         self._seen[uid] = None
-        if len(self._seen) > _SEEN_MOST:
-            del self._seen[next(iter(self._seen))]
         return True
 
     def suppose(self, node: Node) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aliquot.kube.clock import Clock, RealClock
+from aliquot.lib.bounded import Bounded
 
 SLEPT_S: Final = 1.0
 """Who is asked about after this time slept; kube-scheduler's second look comes sooner."""
@@ -24,7 +25,7 @@ class Wording:
     """Remembers how pods were refused last, and when."""
 
     clock: Clock = field(default_factory=RealClock)
-    _last: dict[str, tuple[bool, float]] = field(default_factory=dict)
+    _last: Bounded[str, tuple[bool, float]] = field(default_factory=lambda: Bounded(MOST_REMEMBERED))
 
     def other(self, key: str) -> bool:
         """Whether the pod, about to be refused, is to be refused in the other of the two wordings."""
@@ -32,6 +33,4 @@ class Wording:
         other, at_s = self._last.pop(key, (True, float("-inf")))
         other = other != (now_s - at_s > SLEPT_S)
         self._last[key] = (other, now_s)
-        if len(self._last) > MOST_REMEMBERED:
-            del self._last[next(iter(self._last))]
         return other

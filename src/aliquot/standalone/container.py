@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from aliquot.driver.injection import Mode
+from aliquot.lib.backoff import doubled_s
 from aliquot.model.errors import AliquotError, in_words, status_in_words
 from aliquot.model.sharepod import Container, RestartPolicy
 from aliquot.standalone.engine import Seat
@@ -104,19 +105,19 @@ class ContainerRun:
             os.killpg(process.pid, number)
 
     def _live(self) -> None:
-        backoff_s = BACKOFF_FIRST_S
+        failures = 0
         while not self._ending.is_set():
             began_s = time.monotonic()
             self.exit_status = self._run_once()
             self._note(f"container {self.spec.name} ended with {status_in_words(self.exit_status)}")
             if not self._again():
                 break
-            backoff_s = BACKOFF_FIRST_S if time.monotonic() - began_s > RAN_WELL_S else backoff_s
+            failures = 0 if time.monotonic() - began_s > RAN_WELL_S else failures
             self._backing_off = True
-            if self._ending.wait(backoff_s):
+            if self._ending.wait(doubled_s(BACKOFF_FIRST_S, BACKOFF_MOST_S, failures)):
                 break
             self._backing_off = False
-            backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
+            failures += 1
             self.restarts += 1
         self.done, self._backing_off = True, False
         self._on_done()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Final, Protocol
 
 from aliquot.kube.errors import KubeError
 from aliquot.kube.reviews import Listing, TokenRefused
+from aliquot.lib.bounded import Bounded
 from aliquot.web.app import Refused
 from aliquot.web.facts import Facts
 from aliquot.web.rights import Seen
@@ -72,8 +72,8 @@ class TokenDoor:
         self._sessions = sessions
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()
-        self._views: OrderedDict[frozenset[str], Seen] = OrderedDict()
+        self._known: Bounded[bytes, _Known] = Bounded(MOST_TOKENS)
+        self._views: Bounded[frozenset[str], Seen] = Bounded(MOST_VIEWS)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="web-reviews")
 
     def close(self) -> None:
@@ -114,10 +114,7 @@ class TokenDoor:
     def _entry(self, token: str) -> _Known:
         key = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         with self._lock:
-            known = self._known.setdefault(key, _Known())
-            self._known.move_to_end(key)
-            while len(self._known) > MOST_TOKENS:
-                self._known.popitem(last=False)
+            known = self._known[key] = self._known.get(key) or _Known()
             return known
 
     def _find_out(self, token: str, known: _Known) -> None:
@@ -138,12 +135,7 @@ class TokenDoor:
     def _view(self, namespaces: frozenset[str]) -> Seen:
         """Viewers with equal rights get the same object, since live pages are shared by it."""
         with self._lock:
-            view = self._views.get(namespaces)
-            if view is None:
-                view = self._views[namespaces] = Seen(self._facts, namespaces)
-            self._views.move_to_end(namespaces)
-            while len(self._views) > MOST_VIEWS:
-                self._views.popitem(last=False)
+            view = self._views[namespaces] = self._views.get(namespaces) or Seen(self._facts, namespaces)
             return view
 
 

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from aliquot.arbiter.records import TenantStatus
+from aliquot.lib.backoff import doubled_s
 from aliquot.model.quantities import MILLI
 from aliquot.web.api import Share
 from aliquot.web.log import defect
@@ -262,8 +263,7 @@ class Agents:
     def _failed(self, asked: _Asked, why: str) -> None:
         asked.failures += 1
         asked.why = why[:200]
-        pause_s = min(self.interval_s * 2 ** min(asked.failures - 1, 10), self._pace.backoff_most_s)
-        asked.due_s = self._clock() + pause_s
+        asked.due_s = self._clock() + doubled_s(self.interval_s, self._pace.backoff_most_s, asked.failures - 1)
 
     def _publish(self, now_s: float) -> None:
         kept_s = max(self._pace.kept_s, 3 * self.interval_s)

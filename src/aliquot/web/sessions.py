@@ -12,13 +12,13 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from starlette.requests import cookie_parser
 
+from aliquot.lib.bounded import Bounded
 from aliquot.web.guard import LOOPBACK, host_name
 
 LIFE_S: Final = 8 * 3600
@@ -43,7 +43,7 @@ class Sessions:
         self._seals = MultiFernet([self._own])
         self._clock = clock
         self._lock = threading.Lock()
-        self._ended: OrderedDict[bytes, None] = OrderedDict()
+        self._ended: Bounded[bytes, None] = Bounded(MOST_ENDED)
 
     def share(self, key: bytes) -> None:
         """Seal with this key from now on, as other replicas do; what was sealed with this process's own stays good.
@@ -64,8 +64,6 @@ class Sessions:
         good = [_mark(sealed) for sealed in _sealed(headers) if self._opened(sealed)]
         with self._lock:
             self._ended |= dict.fromkeys(good)
-            while len(self._ended) > MOST_ENDED:
-                self._ended.popitem(last=False)
 
     def token_of(self, headers: Mapping[str, str]) -> str:
         """The token of a request: what its Authorization header bears, else its session's; empty without one."""

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aliquot.kube.backoff import Backoff
 from aliquot.kube.queue import WorkQueue
+from aliquot.lib.backoff import Backoff
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:

@@ -6,6 +6,11 @@ import random
 from dataclasses import dataclass, field
 
 
+def doubled_s(first_s: float, most_s: float, failures: int) -> float:
+    """The wait after `failures` earlier ones, without jitter: `first_s` doubled that often, `most_s` at most."""
+    return min(first_s * float(1 << min(failures, 40)), most_s)
+
+
 @dataclass
 class Backoff:
     """Waits of `first_s`, doubling up to `most_s`, each multiplied by a random factor of 0.5 to 1.5.
@@ -20,7 +25,7 @@ class Backoff:
 
     def next_s(self) -> float:
         """The wait after one more failure, in seconds."""
-        base_s = min(self.first_s * float(1 << min(self.failures, 40)), self.most_s)
+        base_s = doubled_s(self.first_s, self.most_s, self.failures)
         self.failures += 1
         return base_s * (0.5 + self.random.random())
 
