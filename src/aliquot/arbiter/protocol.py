@@ -160,16 +160,18 @@ class Protocol:
         """Charge one context's allowance; an allowance of nothing is granted as one byte that is not charged.
 
         The allowance is the least that a context was seen to take on this GPU, and until then what the record says. It
-        was seen in a process of some tenant, maybe one that hides memory, so it is at most twice the record's; and at
-        most half of the tenant's memory, which may run until the truth of this context is measured.
+        was seen in a process of some tenant, maybe one that hides memory, so beyond the record's it is at most twice
+        that and half of the tenant's memory, which may run until the truth of this context is measured. What a process
+        is charged already, for a context that was made past the hook, is part of the first one's.
         """
         guess = seat.gpu.context_mib << 20
         seen = self._engine.context_bytes.get(seat.gpu.uuid, 0)
-        allowance = min(seen, 2 * guess, seat.limit_bytes // 2) or guess
-        if not restore and (allowance > seat.free_bytes() or not seat.limit_bytes):
+        allowance = min(seen, max(guess, min(2 * guess, seat.limit_bytes // 2))) or guess
+        more = max(0, allowance - (0 if lease.contexts else lease.context_bytes))
+        if not restore and (more > seat.free_bytes() or not seat.limit_bytes):
             return 0
         lease.contexts += 1
-        seat.add(lease, context=allowance)
+        seat.add(lease, context=more)
         return max(1, allowance)
 
     def _share(

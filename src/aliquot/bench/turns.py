@@ -51,7 +51,7 @@ def _start(stage: Scene, mix: Mix, seed: int, seconds: float) -> Path:
     """Start all programs; the file that lets them begin, once it is there."""
     go = stage.directory / "go"
     for member in mix.members:
-        memory_mib = (256 if len(mix.members) > 8 else 1024) * min(4, member.processes)
+        memory_mib = (384 if len(mix.members) > 8 else 1024) * min(4, member.processes)
         ask = Ask(member.request_milli, member.limit_milli, memory_mib)
         stage.start_program(Tenant(member.name), ask, _program(mix.name, member.name, seed, go, seconds))
     for client in stage.clients.values():

@@ -7,6 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from aliquot.driver.allowance import context_allowance_mib
 from aliquot.standalone.engine import Engine
 
@@ -41,8 +43,48 @@ def test_a_tenant_that_takes_all_it_can_at_once_stays_within_its_limit(tmp_path)
     assert held_mib > LIMIT_MIB - 64, facts
 
 
-def test_the_allowance_leaves_room_to_run():
-    """A known model's context is charged in full, another's by a guess, a small tenant's up to half its memory."""
-    assert context_allowance_mib("Tesla V100-SXM2-16GB", 4096) == 300
+RIVALS = """
+import ctypes, json, os, sys, time
+out, rivals = sys.argv[1], 2
+gate, gate_in = os.pipe()
+answers, answers_in = os.pipe()
+for _ in range(rivals):
+    if os.fork() == 0:
+        lib, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        lib.cuInit(0)
+        os.write(answers_in, b"ready")
+        os.read(gate, 1)
+        code = lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        os.write(answers_in, bytes([code]))
+        time.sleep(60)
+ready = b""
+while len(ready) < 5 * rivals: ready += os.read(answers, 64)
+os.write(gate_in, b"go")
+codes = b""
+while len(codes) < rivals: codes += os.read(answers, 64)
+open(out, "w").write(json.dumps(sorted(codes)))
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("limit_mib", "codes"), [(200, [2, 2]), (400, [0, 2]), (600, [0, 0])])
+def test_contexts_that_are_made_at_the_same_time_stay_within_the_limit(tmp_path, limit_mib, codes):
+    """A context that does not fit is OUT_OF_MEMORY from the call that makes it, also when two processes make theirs."""
+    out = tmp_path / "out.json"
+    with Engine.start(emulate="v100") as engine:
+        argv = [sys.executable, "-c", RIVALS, str(out)]
+        tenant = engine.spawn("t", argv, request_milli=500, memory_mib=limit_mib)
+        eventually(lambda: out.exists() and out.read_text() != "", "both have been answered", 60)
+        held_mib, answers = used_mib(engine.machine.libnvml), json.loads(out.read_text())
+        tenant.kill()
+        tenant.wait()
+
+    assert codes == answers
+    assert held_mib <= limit_mib
+
+
+def test_a_known_models_context_is_charged_in_full_and_a_guess_leaves_room_to_run():
+    """What a model's context takes is charged whole; a guess is at most half of the tenant's memory."""
+    assert context_allowance_mib("Tesla V100-SXM2-16GB", 256) == 300
     assert context_allowance_mib("NVIDIA Something New", 4096) == 300
-    assert context_allowance_mib("Tesla V100-SXM2-16GB", 256) == 128
+    assert context_allowance_mib("NVIDIA Something New", 256) == 128
