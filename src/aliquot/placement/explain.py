@@ -52,8 +52,8 @@ class Explanation:
         """The explanation as a person reads it, the answer first; `name` is what is explained."""
         if self.placement is not None:
             return [f"{name} fits{self._where()}: asks {wish(self.ask)}.", *(f"  {line}" for line in self.why)]
-        count = f"none of {self.nodes} nodes has" if self.nodes != 1 else f"{self.verdicts[0].node} has not"
-        lines = [f"{name} waits: asks {wish(self.ask)}, {count} that free.", *_table(self.verdicts)]
+        count = f"none of {self.nodes} nodes has" if self.nodes != 1 else f"node {self.verdicts[0].node} does not have"
+        lines = [f"{name} waits: asks {wish(self.ask)}, {count} that much free.", *_table(self.verdicts)]
         for number, change in enumerate(self.changes[:_CHANGES_SHOWN]):
             lines.append(f"{'Nearest' if number == 0 else 'Or'}: {change.text}.")
         return lines if self.changes else [*lines, "Nothing smaller than another request would make it fit."]

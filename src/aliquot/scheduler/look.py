@@ -1,7 +1,7 @@
 """Which nodes could take a pod now, why the others could not, and how good each is.
 
 All nodes are judged at once on the columns of the placement cluster. A reason is one of a few sentences, the same for
-all nodes of a kind, because kube-scheduler counts equal reasons in its event ("3 has not a GPU with 0.30 unreserved").
+all nodes of a kind, because kube-scheduler counts equal reasons in its event ("3 does not have a GPU with 0.30 unreserved").
 The exact account per device is `aliquot explain`'s.
 """
 
@@ -237,4 +237,4 @@ def _sentence(ask: Ask, *, lasting: bool, open_: bool) -> str:
         memory = f" and {format_mib(ask.gpu_mib)}" if ask.gpu_mib else ""
         asked.append(f"a GPU with {format_milli(ask.rest_milli % MILLI)}{memory} unreserved")
     labels = " that its labels allow" if not ask.plain else ""
-    return f"has not {' and '.join(asked)}{labels}"
+    return f"does not have {' and '.join(asked)}{labels}"

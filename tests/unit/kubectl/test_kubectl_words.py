@@ -79,7 +79,7 @@ def test_a_waiting_pod_is_told_the_smallest_change():
     assert "waiting" == told["state"]
     assert ["a", "b"] == sorted(v["node"] for v in told["requests"][0]["verdicts"])
     lines = list(lines_of(told))
-    assert lines[0] == "lab/w waits: asks 1 GPU, none of 2 nodes has that free."
+    assert lines[0] == "lab/w waits: asks 1 GPU, none of 2 nodes has that much free."
     assert any(line.startswith("Nearest: ") for line in lines)
 
 

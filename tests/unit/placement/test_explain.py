@@ -123,7 +123,7 @@ def test_many_nodes_are_told_in_few_lines():
     lines = explained(scene, 2000, models=("V100",)).lines("default/train-7")
 
     assert [
-        "default/train-7 waits: asks 2 GPUs of model V100 close to each other, none of 13 nodes has that free.",
+        "default/train-7 waits: asks 2 GPUs of model V100 close to each other, none of 13 nodes has that much free.",
         '  9 nodes  4 x is "Tesla T4", another model was asked  (cannot change)',
         "  4 nodes  has 1 GPU with room, 2 were asked: has 0.00 unreserved, 1.00 were asked",
         "Nearest: ask 1.00 GPU less, and it fits on v0.",

@@ -93,7 +93,7 @@ def test_a_full_node_is_told_apart_from_an_unsuited_one():
     put(s, "b", "n", percent(80))
     found = verdicts(s.books, ask(pod(percent(30, "4Gi"))), ["n"])
 
-    assert {"n": "has not a GPU with 0.30 and 4.0 GiB unreserved"} == found.failed
+    assert {"n": "does not have a GPU with 0.30 and 4.0 GiB unreserved"} == found.failed
 
 
 def test_a_cordoned_node_takes_nobody():
@@ -122,7 +122,7 @@ def test_an_unhealthy_device_takes_nobody_new():
     sick = msgspec.convert({"metadata": {"name": "sick", "annotations": {GPUS: text}}}, Node)
     s.books.node_changed(Change("added", sick))
 
-    assert {"sick": "has not a GPU with 0.30 unreserved"} == verdicts(s.books, ask(pod(percent(30))), ["sick"]).failed
+    assert {"sick": "does not have a GPU with 0.30 unreserved"} == verdicts(s.books, ask(pod(percent(30))), ["sick"]).failed
     assert ["GPU 0 is not well"] == [str(why) for why in judge(s.books.cluster, Ask(rest_milli=300), "sick").devices]
 
 

@@ -70,7 +70,7 @@ def test_the_filter_says_that_it_is_the_quota():
 
     for name, percent in (("two", 200), ("one", 100)):
         made.hold(ask(name, percent, "others"), "n", 0.0)
-    assert verdicts(made, ask("b", 60), ["n"]).failed["n"].startswith("has not a GPU")
+    assert verdicts(made, ask("b", 60), ["n"]).failed["n"].startswith("does not have a GPU")
 
 
 @given(st.lists(st.tuples(st.sampled_from("hr"), st.integers(1, 120), st.integers(0, 9)), max_size=40))
