@@ -242,6 +242,41 @@ def test_the_hour_is_drawn_and_told(visit: Open, server: WebServer, facts: MadeU
     assert f"{sum(usage) / len(usage) / 1000:.2f}" == row[-2]
 
 
+ROWS = """(levels) => {
+  const canvas = document.querySelector("figure canvas"), over = document.querySelector("figure .u-over");
+  const box = canvas.getBoundingClientRect(), plot = over.getBoundingClientRect(), by = canvas.width / box.width;
+  const [left, width] = [Math.round((plot.left - box.left) * by), Math.round(plot.width * by)];
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const drawn = (x, y) => pixels[(y * canvas.width + x) * 4 + 3] > 100;
+  const inked = (y) => [...Array(width).keys()].filter((x) => drawn(left + x, y)).length / width;
+  const row = (level) => Math.round((plot.top - box.top + plot.height * (1 - level)) * by);
+  return levels.map((level) => Math.max(...[-1, 0, 1].map((dy) => inked(row(level) + dy))));
+}"""
+"""How much of the first chart's width is drawn on at each of some heights."""
+
+
+def test_charts_show_what_was_promised(visit: Open, server: WebServer, facts: MadeUpFacts):
+    """Request and limit are lines in the chart of usage; its legend has the table's order and each line's dashes."""
+    idle = next(gpu for gpu in facts.gpus() if not gpu.shares)
+    facts.put(idle.uuid, Share("lab/b/c", 330, 770, 200, 2048, 1024))
+    facts.pass_time()
+    facts.put(idle.uuid, Share("lab/a/c", 110, 530, 100, 3072, 1024))
+    facts.pass_time(points=3)
+    page = visit(server.url).go(f"/gpus/{idle.uuid}")
+    legend = page.locator("figure").first.locator(".u-legend .u-series")
+    expect(legend).to_have_count(3)
+    named = [text.partition(",")[0].split()[-1] for text in legend.all_inner_texts()[1:]]
+    samples = legend.locator(".u-marker").evaluate_all("(all) => all.slice(-2).map((one) => one.style.backgroundImage)")
+    levels = [0.33, 0.77, 0.11, 0.53, 0.45, 0.65]
+    drawn = dict(zip(levels, page.evaluate(ROWS, levels), strict=True))
+
+    assert [row.split()[0] for row in page.locator("#tenants tbody th").all_inner_texts()] == named
+    assert "request 0.33, limit 0.77" in legend.nth(1).inner_text()
+    assert "transparent" not in samples[0] and "transparent 8px" in samples[1]
+    assert {0.33, 0.11} == {level for level, part in drawn.items() if part > 0.9}
+    assert {0.77, 0.53} == {level for level, part in drawn.items() if 0.3 < part <= 0.9}
+
+
 def test_hostile_names_stay_text(visit: Open, server: WebServer, facts: MadeUpFacts):
     """Names that are markup are shown as they are, on first sight and when they come live."""
     seen = visit(server.url)

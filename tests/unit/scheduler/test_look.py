@@ -122,7 +122,9 @@ def test_an_unhealthy_device_takes_nobody_new():
     sick = msgspec.convert({"metadata": {"name": "sick", "annotations": {GPUS: text}}}, Node)
     s.books.node_changed(Change("added", sick))
 
-    assert {"sick": "does not have a GPU with 0.30 unreserved"} == verdicts(s.books, ask(pod(percent(30))), ["sick"]).failed
+    assert {"sick": "does not have a GPU with 0.30 unreserved"} == verdicts(
+        s.books, ask(pod(percent(30))), ["sick"]
+    ).failed
     assert ["GPU 0 is not well"] == [str(why) for why in judge(s.books.cluster, Ask(rest_milli=300), "sick").devices]
 
 

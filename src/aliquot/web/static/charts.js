@@ -1,4 +1,5 @@
-// The last hour of one GPU: a line for each tenant and quantity, renewed as often as there are new points.
+// The last hour of one GPU: a line for each tenant and quantity, renewed as often as there are new points. Thin lines
+// are what the tenant was promised, so that one sees whether it is kept.
 (() => {
   "use strict";
   const section = document.getElementById("charts");
@@ -11,44 +12,84 @@
   const plots = new Map();
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  // A tenant has the shade that its row and its part of the bar have; one that left has the next in turn.
-  function shadesOf(names) {
+  // The tenants in the order of the table above, with the shade of their row and of their part of the bar, and what
+  // they were promised; after them those that left, with the next shades in turn and no promise.
+  function sorted(series) {
     const rows = new Map();
-    for (const row of document.querySelectorAll("#tenants tbody th")) {
-      rows.set(row.textContent.trim(), Number((row.querySelector("i") || {}).className.slice(1)) || 0);
+    for (const row of document.querySelectorAll("#tenants tbody tr")) {
+      const head = row.querySelector("th");
+      const { request, limit, memory } = row.dataset;
+      const promised = { usage_milli: [request / 1000, limit / 1000], memory_mib: [memory / 1024] };
+      rows.set(head.textContent.trim(), { place: rows.size, shade: Number(head.querySelector("i").className.slice(1)), promised });
     }
-    return names.map((name, i) => (rows.has(name) ? rows.get(name) : (rows.size + i) % 4));
+    return series
+      .map((one, i) => ({ one, ...(rows.get(one.tenant) || { place: rows.size + i, shade: (rows.size + i) % 4, promised: {} }) }))
+      .sort((a, b) => a.place - b.place);
   }
 
-  function options(metric, names, shade, width) {
+  // The line of a tenant as its legend shows it.
+  function sample(shade, colour) {
+    let at = 0;
+    const parts = (dashes[shade].length ? dashes[shade] : [24]).map((length, i) => `${i % 2 ? "transparent" : colour} ${at}px ${(at += length)}px`);
+    return `repeating-linear-gradient(90deg, ${parts.join(", ")})`;
+  }
+
+  // Request, and memory, as a thin line; the limit as a dotted one.
+  function drawPromised(plot, tenants, metric, shades) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.lineWidth = devicePixelRatio;
+    for (const { shade, promised } of tenants) {
+      ctx.strokeStyle = colour(shades[shade]);
+      (promised[metric] || []).forEach((value, i) => {
+        const y = Math.round(plot.valToPos(value, "y", true)) + ctx.lineWidth / 2;
+        ctx.setLineDash(i ? [devicePixelRatio, devicePixelRatio] : []);
+        ctx.beginPath();
+        ctx.moveTo(bbox.left, y);
+        ctx.lineTo(bbox.left + bbox.width, y);
+        ctx.stroke();
+      });
+    }
+    ctx.restore();
+  }
+
+  function labelOf({ one, promised }, metric) {
+    const [first, limit] = promised[metric] || [];
+    if (first === undefined) return one.tenant;
+    return `${one.tenant}, ${metric === "usage_milli" ? `request ${first.toFixed(2)}, limit ${limit.toFixed(2)}` : `of ${first.toFixed(1)}`}`;
+  }
+
+  function options(metric, tenants, width) {
     const shades = families[metric] || families.usage_milli;
+    const most = Math.max(1, ...tenants.flatMap(({ promised }) => promised[metric] || []));
     const digits = metric === "usage_milli" ? 2 : metric === "memory_mib" ? 1 : 0;
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
     return {
       width, height: 176, cursor: { points: { size: 5 } },
-      scales: { x: { range: (_, low, high) => [Math.min(low, high - 300), high] }, y: { range: (_, low, high) => [0, metric === "usage_milli" ? 1 : Math.max(high || 0, 1)] } },
+      scales: { x: { range: (_, low, high) => [Math.min(low, high - 300), high] }, y: { range: (_, low, high) => [0, Math.max(metric === "usage_milli" ? 0 : high || 0, most * (metric === "usage_milli" ? 1 : 1.05))] } },
       axes: [{ ...axis, space: 72, values: (_, ticks) => ticks.map((s) => clock(s, s % 60 !== 0)) }, { ...axis, size: 44 }],
-      series: [{ label: "at", value: (_, s) => (s == null ? "–" : clock(s, true)) }].concat(names.map((name, i) => ({
-        label: name, stroke: colour(shades[shade[i]]), width: 2, dash: dashes[shade[i]], points: { show: false },
+      legend: { markers: { width: 0, fill: (_, i) => sample(tenants[i - 1].shade, colour(shades[tenants[i - 1].shade])) } },
+      hooks: { drawAxes: [(plot) => drawPromised(plot, tenants, metric, shades)] },
+      series: [{ label: "at", value: (_, s) => (s == null ? "–" : clock(s, true)) }].concat(tenants.map((tenant) => ({
+        label: labelOf(tenant, metric), stroke: colour(shades[tenant.shade]), width: 2, dash: dashes[tenant.shade], points: { show: false },
         value: (_, v) => (v == null ? "–" : v.toFixed(digits)),
       }))),
     };
   }
 
   function draw(history) {
-    const names = history.series.map((series) => series.tenant);
-    const shade = shadesOf(names);
+    const tenants = sorted(history.series);
     for (const figure of section.querySelectorAll("figure")) {
       const metric = figure.dataset.metric;
       const by = scale[metric] || 1;
-      const data = [history.at_s].concat(history.series.map((series) => series[metric].map((v) => (v == null ? null : v / by))));
-      const key = names.concat(shade).join("\n");
+      const data = [history.at_s].concat(tenants.map(({ one }) => one[metric].map((v) => (v == null ? null : v / by))));
+      const key = JSON.stringify(tenants.map(({ one, shade, promised }) => [one.tenant, shade, promised]));
       const known = plots.get(metric);
       if (known && known.key === key) { known.plot.setData(data); continue; }
       if (known) known.plot.destroy();
       const place = figure.querySelector(".plot");
       place.replaceChildren();
-      plots.set(metric, { key, plot: new uPlot(options(metric, names, shade, place.clientWidth), data, place) });
+      plots.set(metric, { key, plot: new uPlot(options(metric, tenants, place.clientWidth), data, place) });
     }
   }
 
