@@ -212,11 +212,13 @@ class _Server:
         import gc
         import resource
 
-        import uvicorn
         from starlette.requests import Request
         from starlette.responses import Response
         from starlette.routing import Route
 
+        from aliquot.http.connections import ClientConnection
+        from aliquot.http.listening import listening
+        from aliquot.http.server import Server
         from aliquot.scheduler.bind import Binder
         from aliquot.scheduler.server import Extender
 
@@ -230,14 +232,15 @@ class _Server:
         app.router.routes.append(Route("/churn", churn, methods=["POST"]))
         gc.collect()
         gc.freeze()
-        listening = socket.create_server(("127.0.0.1", 0))
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so only for sockets it made
+        listener = listening("127.0.0.1", 0)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        facts = {"port": listening.getsockname()[1], "fill_s": round(fill_s, 2), "memory_mib": memory}
-        sys.stdout.write(json.dumps(facts) + "\n")
-        sys.stdout.flush()
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
-        asyncio.run(uvicorn.Server(config).serve([listening]))
+        facts = {"port": listener.getsockname()[1], "fill_s": round(fill_s, 2), "memory_mib": memory}
+
+        def tell() -> None:
+            sys.stdout.write(json.dumps(facts) + "\n")
+            sys.stdout.flush()
+
+        asyncio.run(Server(app, listener, protocol=ClientConnection, on_up=tell).serve())
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
 
 DASHBOARD_PORT: Final = 8765
 PORTS_TRIED: Final = 100
-
-
-class PortTaken(AliquotError):
-    """Another program listens where the dashboard or the metrics were to be."""
 
 
 @click.command()
@@ -146,9 +141,6 @@ def _announce(engine: Engine, dashboard: str | None, metrics_port: int | None) -
 
 def _require_free(option: str, port: int) -> None:
     """Say so now, in words, rather than let the arbiter fail on it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise PortTaken(f"{option} {port}: {(error.strerror or str(error)).lower()}; choose another port") from None
+    from aliquot.http.listening import listening
+
+    listening("127.0.0.1", port, called=f"{option} {port}").close()

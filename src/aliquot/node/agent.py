@@ -14,6 +14,7 @@ from typing import Final
 
 import structlog
 
+from aliquot.http.listening import PortTaken
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
@@ -40,7 +41,7 @@ from aliquot.node.seating import Seating
 from aliquot.node.settings import Settings
 from aliquot.node.status import OF_GPUSHARE, OWN, NodeStatus, labels_of, resources_of
 from aliquot.node.tasks import Tasks, every
-from aliquot.node.telling.server import PortTaken, application, serving
+from aliquot.node.telling.server import application, serving
 from aliquot.node.telling.wiring import tell_pods, telling_of
 from aliquot.node.volume.following import NodeDriver
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-import uvicorn
-
 from aliquot.driver.kernels import use_kernels
 from aliquot.driver.policies import maker
+from aliquot.http.certificate import BadCertificate, Certificate
+from aliquot.http.connections import ClientConnection
+from aliquot.http.listening import listening
+from aliquot.http.server import Server
 from aliquot.kube.api import Api
 from aliquot.kube.custom import GPUQUOTAS, GPUQuota
 from aliquot.kube.dialects import aliyun, foreign
@@ -36,8 +38,6 @@ from aliquot.scheduler.operator.program import Operator, OperatorSettings
 from aliquot.scheduler.server import Extender
 from aliquot.scheduler.webhook.admission import Admission
 from aliquot.scheduler.webhook.server import Webhook, WebhookSettings
-from aliquot.serving.certificate import BadCertificate, Certificate
-from aliquot.serving.quiet import QuietServer
 
 log = logging.getLogger(__name__)
 SETTLE_EVERY_S: Final = 10.0
@@ -134,21 +134,18 @@ class Scheduler:
 
     async def run(self) -> None:
         """Serve until `stopping` is set, then give the lease back."""
-        server = QuietServer(self._server_config())
-        tasks = [asyncio.create_task(work) for work in self._works()]
+        server = self._server()
+        tasks = [asyncio.create_task(work) for work in (*self._works(), server.serve())]
         if not self.settings.lead:
             self._lead_changed(True)
-        serving = asyncio.create_task(server.serve())
-        asyncio.create_task(self._tell_listening(server)).add_done_callback(lambda task: task.exception())
         stop = asyncio.create_task(self.stopping.wait())
-        done, _ = await asyncio.wait({*tasks, serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
         takeover = self._takeover
         await self.learned.keep()
-        server.should_exit = True
         for task in [*tasks, stop]:
             task.cancel()
-        await asyncio.gather(*tasks, stop, serving, return_exceptions=True)
-        for task in done - {stop, serving}:
+        await asyncio.gather(*tasks, stop, return_exceptions=True)
+        for task in done - {stop}:
             task.result()  # a task that ended by itself has failed
         if takeover is not None and takeover.done() and not takeover.cancelled():
             takeover.result()
@@ -168,29 +165,23 @@ class Scheduler:
         address = Address(s.lease_namespace, s.leader_service, s.leader_address, s.port, s.identity)
         return LeaderEndpoint(self.api, address, self.leads)
 
-    def _server_config(self) -> uvicorn.Config:
+    def _server(self) -> Server:
         s = self.settings
-        return uvicorn.Config(
+        listener = listening(s.host, s.port, called=f"--bind {s.host}:{s.port}", instead="choose another address")
+        url = f"{'https' if s.tls_cert else 'http'}://{s.host}:{listener.getsockname()[1]}"
+        return Server(
             self.extender.app(),
-            host=s.host,
-            port=s.port,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ssl_context_factory=self._certificate.context_for if self._certificate else None,
-            timeout_keep_alive=120,
+            listener,
+            context=self._certificate.context if self._certificate else None,
+            protocol=ClientConnection,
+            keep_alive_s=120,
+            grace_s=None,
+            on_up=lambda: self.on_listening(url),
         )
 
     async def _never_ends(self, work: Coroutine[Any, Any, None]) -> None:
         await work
         await asyncio.Event().wait()
-
-    async def _tell_listening(self, server: uvicorn.Server) -> None:
-        while not server.started:
-            await asyncio.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        scheme = "https" if self.settings.tls_cert else "http"
-        self.on_listening(f"{scheme}://{self.settings.host}:{port}")
 
     def _lead_changed(self, leads: bool) -> None:
         self._took_over = False

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from aliquot.http.body import BadBody, body_of
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.aliyun import Unit, Used, inspect
 from aliquot.kube.objects import MetaOnly, Node, Pod
@@ -30,7 +31,6 @@ from aliquot.kube.turns import turn
 from aliquot.model.quantities import MILLI
 from aliquot.placement.policy import POLICIES
 from aliquot.scheduler import wire
-from aliquot.scheduler.asked import BadBody, body_of
 from aliquot.scheduler.bind import Binder, CanNotBind
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.groups import Groups, PodGroups, group_of

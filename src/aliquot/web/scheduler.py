@@ -37,7 +37,7 @@ from aliquot.web.cluster import Beside, ClusterFacts
 from aliquot.web.guard import LOOPBACK
 from aliquot.web.log import defect
 from aliquot.web.rights import Seen
-from aliquot.web.serve import PortTaken, WebServer
+from aliquot.web.serve import WebServer
 from aliquot.web.sessions import Sessions
 from aliquot.web.sharing import keep_shared
 from aliquot.web.signin import SignIn
@@ -109,10 +109,10 @@ async def dashboard_beside(scheduler: Scheduler, settings: WebSettings) -> Async
 
 def _served(door: Door, settings: WebSettings, signing_in: SignIn | None) -> WebServer:
     host, port, hosts = settings.host, settings.port, LOOPBACK | settings.hosts
-    try:
-        return WebServer(door, host=host, port=port, hosts=hosts, signing_in=signing_in, tls=settings.tls)
-    except PortTaken as error:
-        raise PortTaken(f"--web {host}:{port}: {error.reason}; choose another address", error.reason) from None
+    called, instead = f"--web {host}:{port}", "choose another address"
+    return WebServer(
+        door, host=host, port=port, hosts=hosts, signing_in=signing_in, tls=settings.tls, called=called, instead=instead
+    )
 
 
 async def _door(

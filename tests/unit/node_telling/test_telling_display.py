@@ -12,9 +12,10 @@ import pytest
 from starlette.testclient import TestClient
 from telling_scenes import UUIDS, facts, machine, sources
 
-from aliquot.node.telling.server import PortTaken, application, serving
+from aliquot.http import connections
+from aliquot.http.listening import PortTaken
+from aliquot.node.telling.server import application, serving
 from aliquot.node.telling.text import graph, usage
-from aliquot.serving import connections
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_a_port_that_is_taken_is_named():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(PortTaken, match="cannot be listened on"):
+        with pytest.raises(PortTaken, match="address already in use; set --display-address or"):
             asyncio.run(attempt(other.getsockname()[1]))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
+from aliquot.http.listening import PortTaken, listening
 from aliquot.web.app import Refused, dashboard
 from aliquot.web.guard import host_name
-from aliquot.web.serve import PortTaken, listening
 
 PAGES = ["/", "/workloads", "/topology", "/pool", "/try", "/api/v1/gpus", "/nowhere", "/static/aliquot.css"]
 

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("lightkube", reason="the parts for a cluster are not installed: no scheduler to look at")
 
+from aliquot.http.listening import PortTaken
 from aliquot.kube.custom import VGPU, GPUQuota
 from aliquot.kube.dialects import foreign, read
 from aliquot.kube.inventory import Inventory, write_inventory
@@ -31,7 +32,6 @@ from aliquot.scheduler.books import Books
 from aliquot.web import scheduler as web
 from aliquot.web.api import AskFor
 from aliquot.web.scheduler import WebSettings, dashboard_beside, facts_of, gather
-from aliquot.web.serve import PortTaken
 
 NOW_S = 1_800_000_000.0
 MADE = "2027-01-15T07:59:00Z"  # a minute before

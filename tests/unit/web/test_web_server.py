@@ -19,10 +19,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from aliquot.serving import connections
-from aliquot.serving.certificate import BadCertificate
+from aliquot.http import connections
+from aliquot.http.certificate import BadCertificate
+from aliquot.http.listening import own_address
 from aliquot.web.app import everyone
-from aliquot.web.serve import WebServer, own_address
+from aliquot.web.serve import WebServer
 from aliquot.web.testing import MadeUpFacts
 
 
@@ -82,7 +83,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
     facts: MadeUpFacts, files: Files, monkeypatch: pytest.MonkeyPatch
 ):
     """New connections see it; one that was open goes on, and half a renewal changes nothing."""
-    monkeypatch.setattr("aliquot.serving.certificate.LOOK_S", 0.05)
+    monkeypatch.setattr("aliquot.http.certificate.LOOK_S", 0.05)
     trusting = ssl._create_unverified_context()
     with WebServer(everyone(facts), tls=files.names) as server:
         assert server.url.startswith("https://") and 1 == shown(server.port)

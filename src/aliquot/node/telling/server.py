@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from importlib import metadata
 from typing import Any, Final
 
 import msgspec
-import uvicorn
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -23,19 +21,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from aliquot.model.errors import AliquotError
+from aliquot.http.listening import listening
+from aliquot.http.server import Server
 from aliquot.node.telling.aliases import by_container, gpu_manager_usage
 from aliquot.node.telling.facts import NodeFacts, Sources, driver_of, look
 from aliquot.node.telling.metrics import registry_of
 from aliquot.node.telling.text import graph, usage
-from aliquot.serving.connections import HEAD_BYTES, Connection
-from aliquot.serving.quiet import QuietServer
 
 _LOCAL: Final = "127.0.0.1"
-
-
-class PortTaken(AliquotError):
-    """Another program listens where the node was to tell of itself."""
 
 
 def application(sources: Sources, aliases: Sequence[str] = ()) -> Starlette:
@@ -109,36 +102,18 @@ async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterato
     Raises:
         PortTaken: it cannot be had.
     """
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise PortTaken(
-            f"{host}:{port} cannot be listened on ({error.strerror}); set --display-address or --display-port"
-        ) from None
-    config = uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_graceful_shutdown=2,
-        h11_max_incomplete_event_size=HEAD_BYTES,
+    listener = listening(
+        host, port, called=f"--display-port {port} of {host}", instead="set --display-address or --display-port"
     )
-    server = QuietServer(config)
-    task = asyncio.create_task(server.serve([listener]))
+    up = asyncio.Event()
+    server = Server(app, listener, on_up=up.set)
+    task = asyncio.create_task(server.serve())
     try:
-        while not server.started and not task.done():
-            await asyncio.sleep(0.01)
-        yield listener.getsockname()[1]
+        await up.wait()
+        yield server.port
     finally:
-        server.should_exit = True
+        server.stop()
         await task
-        listener.close()
 
 
 def _version() -> str:

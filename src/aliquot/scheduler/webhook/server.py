@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from aliquot.http.body import BadBody, body_of
+from aliquot.http.connections import ClientConnection
+from aliquot.http.listening import listening
+from aliquot.http.server import Server
 from aliquot.kube.api import Api
-from aliquot.scheduler.asked import BadBody, body_of
 from aliquot.scheduler.webhook.admission import Admission, Answer, BadReview, Document, answer
 from aliquot.scheduler.webhook.certs import Kept
 from aliquot.scheduler.webhook.keeper import Keeper
-from aliquot.serving.quiet import QuietServer
 
 log = logging.getLogger(__name__)
 MOST_BYTES: Final = 8 * 1024 * 1024
@@ -89,28 +90,16 @@ class Webhook:
     async def _serve(self) -> None:
         await self._ready.wait()
         s = self.settings
-        config = uvicorn.Config(
+        listener = listening(s.host, s.port, called=f"--webhook {s.host}:{s.port}", instead="choose another address")
+        url = f"https://{s.host}:{listener.getsockname()[1]}"
+        await Server(
             self.app(),
-            host=s.host,
-            port=s.port,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_keep_alive=KEEP_ALIVE_S,
-            ssl_context_factory=lambda *_: self._context,
-        )
-        server = QuietServer(config)
-        serving = asyncio.ensure_future(server.serve())
-        try:
-            while not server.started and not serving.done():
-                await asyncio.sleep(0.02)
-            if server.started:
-                port = server.servers[0].sockets[0].getsockname()[1]
-                self.on_listening(f"https://{s.host}:{port}")
-            await asyncio.shield(serving)
-        finally:
-            server.should_exit = True
-            await asyncio.wait({serving}, timeout=2)
+            listener,
+            context=self._context,
+            protocol=ClientConnection,
+            keep_alive_s=KEEP_ALIVE_S,
+            on_up=lambda: self.on_listening(url),
+        ).serve()
 
     def _new(self, kept: Kept) -> None:
         """New certificates, for connections that begin from now on."""

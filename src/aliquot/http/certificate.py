@@ -49,10 +49,6 @@ class Certificate:
             except BadCertificate as error:
                 told(error)
 
-    def context_for(self, *_: object) -> ssl.SSLContext:
-        """`context`, as uvicorn's `ssl_context_factory`."""
-        return self.context
-
     def _trust(self, client_ca: str) -> None:
         try:
             self.context.load_verify_locations(client_ca)

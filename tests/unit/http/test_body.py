@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from aliquot.scheduler.asked import BadBody, body_of
+from aliquot.http.body import BadBody, body_of
 
 
 def body(*parts: bytes, length: str = "", whole: bool = True) -> bytes:

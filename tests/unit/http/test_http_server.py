@@ -1,0 +1,134 @@
+"""A server that is a part of a program."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from aliquot.http import connections
+from aliquot.http.connections import ClientConnection, Connection
+from aliquot.http.listening import PortTaken, listening
+from aliquot.http.server import Server
+
+Scene = Callable[[Server], Awaitable[object]]
+KINDS = pytest.mark.parametrize("protocol", [Connection, ClientConnection])
+
+
+def app(answer: Callable[[], Awaitable[str]] | None = None) -> Starlette:
+    """One page, which may take its time."""
+
+    async def page(_: Request) -> PlainTextResponse:
+        return PlainTextResponse(await answer() if answer else "here")
+
+    return Starlette(routes=[Route("/", page)])
+
+
+def served(scene: Scene, protocol: type[asyncio.Protocol] = Connection, page: Starlette | None = None) -> object:
+    """What `scene` gives while a server is up."""
+
+    async def run() -> object:
+        up = asyncio.Event()
+        server = Server(page or app(), listening("127.0.0.1", 0), protocol=protocol, keep_alive_s=1, on_up=up.set)
+        task = asyncio.create_task(server.serve())
+        await up.wait()
+        try:
+            return await scene(server)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    return asyncio.run(asyncio.wait_for(run(), 30))
+
+
+async def fetched(server: Server) -> str:
+    """The page."""
+    async with httpx.AsyncClient() as http:
+        return (await http.get(f"http://127.0.0.1:{server.port}/")).text
+
+
+@KINDS
+def test_it_answers_once_it_is_up(protocol: type[asyncio.Protocol]):
+    """After `on_up` a request is answered, whichever parser reads it."""
+    assert "here" == served(fetched, protocol)
+
+
+def test_a_cancelled_server_lets_go_of_its_port():
+    """When the server's task is cancelled nothing listens any more, and the port can be had again."""
+
+    async def port(server: Server) -> int:
+        return server.port
+
+    number = served(port)
+    assert isinstance(number, int)
+
+    listening("127.0.0.1", number).close()
+
+
+def test_a_cancelled_server_answers_what_was_asked():
+    """A request that is being answered when the end comes has its answer."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> str:
+        asked.set()
+        await go_on.wait()
+        return "late"
+
+    async def scene(server: Server) -> str:
+        request = asyncio.create_task(fetched(server))
+        await asked.wait()
+        server.stop()
+        asyncio.get_running_loop().call_later(0.3, go_on.set)
+        return await request
+
+    assert "late" == served(scene, page=app(slow))
+
+
+@KINDS
+def test_too_many_connections_are_closed_at_once(protocol: type[asyncio.Protocol], monkeypatch: pytest.MonkeyPatch):
+    """Every server of ours bounds its connections."""
+    monkeypatch.setattr(connections, "MOST", 2)
+
+    async def scene(server: Server) -> bytes:
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        reader, _ = await asyncio.open_connection("127.0.0.1", server.port)
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            for _, writer in held:
+                writer.close()
+
+    assert b"" == served(scene, protocol)
+
+
+@KINDS
+def test_a_silent_connection_is_closed(protocol: type[asyncio.Protocol], monkeypatch: pytest.MonkeyPatch):
+    """Who asks for nothing within the patience of a server is cut off."""
+    monkeypatch.setattr(connections, "PATIENCE_S", 0.2)
+
+    async def scene(server: Server) -> bytes:
+        reader, _ = await asyncio.open_connection("127.0.0.1", server.port)
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+
+    assert b"" == served(scene, protocol)
+
+
+def test_a_port_that_is_taken_is_named():
+    """The error names the port by its option, says why, and what to do instead."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        with pytest.raises(PortTaken, match=f"^--port {port}: address already in use; choose another port"):
+            listening("127.0.0.1", port)
