@@ -70,15 +70,18 @@ static void learn(struct gate_entry *entry, const struct checkpoint *point, uint
         correct(&cost[LAUNCH_GRAPH], over(took, kernels * cost[LAUNCH_KERNEL]) / graphs);
 }
 
-/* Takes out the checkpoints that were reached; within an own call. */
-static void reap(struct gate_entry *entry, uint64_t now)
+/* Takes out the checkpoints that were reached; within an own call. The clock is read before a query for what has not been
+ * reached and after it for what has: the thread may lose its processor in between. */
+static void reap(struct gate_entry *entry)
 {
     for (; entry->used; entry->used--, entry->first = (entry->first + 1) % CHECKPOINTS) {
         struct checkpoint *point = &entry->ring[entry->first];
+        uint64_t asked = now_ns();
         if (!event_done(point->event)) {
-            point->unfinished_ns = now;
+            point->unfinished_ns = asked;
             return;
         }
+        uint64_t now = now_ns();
         uint64_t from = point->began_ns > entry->ended_low_ns ? point->began_ns : entry->ended_low_ns;
         uint64_t until = point->recorded_ns > entry->ended_high_ns ? point->recorded_ns : entry->ended_high_ns;
         learn(entry, point, over(point->unfinished_ns, until), over(now, from));
@@ -94,7 +97,7 @@ int backlog_look(struct gate_entry *entry)
     struct own_call call;
     enum own_answer answer = entry->used ? own_begin(&call, entry->context, entry->life, false) : OWN_BUSY;
     if (answer == OWN_YES) {
-        reap(entry, now_ns());
+        reap(entry);
         own_end(&call);
     }
     return answer;
@@ -129,7 +132,7 @@ static bool fits(const struct gate_entry *entry, uint64_t now)
  * taken, because the bound is lifted, the latest moves. */
 bool backlog_add(struct gate_entry *entry, uint64_t now)
 {
-    reap(entry, now);
+    reap(entry);
     bool full = entry->used == CHECKPOINTS;
     struct checkpoint *point = &entry->ring[(entry->first + entry->used - full) % CHECKPOINTS];
     if (!point->event && !(point->event = event_take(entry->context)))

@@ -145,6 +145,17 @@ def test_a_thread_runs_ahead_for_two_milliseconds_beside_others(tenant, gate, wa
     assert kernel_ns / 1e6 <= facts["most_ms"] <= most_ms
 
 
+@pytest.mark.parametrize(("kernel_ns", "most_ms"), [(500_000, 2.5), (1_000_000, 3)])
+def test_a_thread_that_is_held_up_runs_no_further_ahead(tenant, gate, kernel_ns, most_ms):
+    """A thread that loses its processor again and again, in the driver's queries too, queues no more than others do."""
+    scene = tenant(auto_grant=True, extra=("query_ns=20000",))
+    scene.arbiter.crowd()
+
+    facts = scene.start(gate("ahead", kernel_ns, 400, 7_000)).read()
+
+    assert kernel_ns / 1e6 <= facts["most_ms"] <= most_ms
+
+
 def test_a_thread_runs_far_ahead_on_a_gpu_of_its_own(tenant, gate):
     """Where no other tenant is attached, a thread queues some 100 ms of kernels, so that no pause of it is felt."""
     scene = tenant(auto_grant=True)

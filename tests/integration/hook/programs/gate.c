@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -204,9 +205,21 @@ static void streams(const long *with)
     wait_line();
 }
 
-/* with: kernel ns, launches, milliseconds of GPU time before it stops to launch. Says how far it ran ahead at most. */
+/* A signal handler that takes its time is to the thread what another program on its processor is. */
+static void dawdle(int signal)
+{
+    uint64_t began = now();
+    (void)signal;
+    while (now() - began < 4000000)
+        ;
+}
+
+/* with: kernel ns, launches, every how many microseconds something holds the thread up. Says how far it ran ahead at most. */
 static void ahead(const long *with)
 {
+    struct itimerval often = {{0, with[2]}, {0, with[2]}};
+    signal(SIGALRM, dawdle);
+    setitimer(ITIMER_REAL, &often, NULL);
     uint64_t most = 0;
     void *stream = stream_new(1), **events = calloc((size_t)with[1], sizeof *events);
     long reached = 0;
