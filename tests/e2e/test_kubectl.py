@@ -164,7 +164,7 @@ def test_explain_says_why_a_pod_waits_and_what_would_help(
     assert not request["fits"] and {nodes[0], nodes[1]} <= {v["node"] for v in request["verdicts"]}
     assert request["changes"]
     assert text.startswith(f"{namespace}/wants waits: asks 1 GPU of model A100")
-    assert "Nearest: " in text and "kube-scheduler says: 0/" in text
+    assert "Nearest: " in text and "kube-scheduler reports: 0/" in text
     placed = ask(control_plane, "explain", "pod", "h0", "-n", namespace)
     assert f"{namespace}/h0 is on {nodes[1]}:" in placed and "request 0.60, limit 1.00" in placed
 

@@ -20,7 +20,7 @@ RATE = Amount(1e6, above_zero=True)
 
 @click.group(cls=WholeSentences)
 def bench() -> None:
-    """Measure what sharing costs and how exact it is. The method of each is in bench/README.md."""
+    """Measure the cost and the accuracy of sharing. The methods are in bench/README.md."""
 
 
 bench.add_command(topology)
@@ -29,7 +29,7 @@ bench.add_command(filter_)
 
 def _emulate(command: Callable[..., None]) -> Callable[..., None]:
     """The options every measurement has."""
-    command = click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="What to print.")(
+    command = click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="Output format.")(
         command
     )
     return click.option(
@@ -95,9 +95,9 @@ def shares(emulate: str | None, output: str, seconds: float, names: tuple[str, .
 
 @bench.command()
 @_emulate
-@click.option("--mix", "names", multiple=True, help="Only these mixes; `aliquot sim turns --list` says what they are.")
+@click.option("--mix", "names", multiple=True, help="Only these mixes; `aliquot sim turns --list` describes them.")
 @click.option("--turns", "way", type=click.Choice(["fluid", "kubeshare", "gemini"]), default="fluid", show_default=True)
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What the programs draw from.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed of the programs.")
 @click.option(
     "--seconds", type=Amount(100_000, least=16), default=40.0, show_default=True, help="Time of each mix, 16 at least."
 )
@@ -140,7 +140,7 @@ def slowdown(
 @click.option("--seconds", type=SECONDS, default=10.0, show_default=True, help="Time per case.")
 @click.option("--rate", "rates", type=RATE, multiple=True, help="Requests per second. [default: 10 25 50]")
 def inference(emulate: str | None, output: str, seconds: float, rates: tuple[float, ...]) -> None:
-    """Milliseconds of a request, beside nobody, beside training, and beside it with time slices alone."""
+    """Milliseconds of a request: alone, with training on the same GPU, and the same with time slices only."""
     from aliquot.bench.inference import RATES
     from aliquot.bench.inference import inference as measure
 
@@ -181,7 +181,7 @@ def storm(emulate: str | None, output: str, processes: int) -> None:
 
 
 @bench.command()
-@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="What to print.")
+@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @click.option("--policy", "policies", multiple=True, help="Only these policies.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of the openb trace; a checkout has it.")
 def placement(output: str, policies: tuple[str, ...], data: Path | None) -> None:

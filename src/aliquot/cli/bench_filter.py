@@ -9,10 +9,10 @@ import click
 
 @click.command("filter")
 @click.option("--case", "cases", multiple=True, metavar="NODES/PODS", default=("1000/4000", "5000/20000"))
-@click.option("--asks", type=click.IntRange(20), default=300, show_default=True, help="Measured asks per case.")
-@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="What to print.")
+@click.option("--asks", type=click.IntRange(20), default=300, show_default=True, help="Measured requests per case.")
+@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 def filter_(cases: tuple[str, ...], asks: int, output: str) -> None:
-    """Milliseconds of filter and prioritize over HTTP with JSON, by nodes and pods in the books."""
+    """Milliseconds of filter and prioritize over HTTP with JSON, by nodes and pods in the ledger."""
     from aliquot.bench.filter import filter_times
 
     sizes = []

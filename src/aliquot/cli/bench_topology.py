@@ -1,4 +1,4 @@
-"""`aliquot bench topology`: what choosing by links is worth while jobs come and go."""
+"""`aliquot bench topology`: what choosing by links gains while jobs arrive and leave."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def topology(files: tuple[str, ...], jobs: int, seeds: int, out: str | None, output: str) -> None:
     """Modelled bandwidth of 2- and 4-GPU jobs by first index, by NVIDIA's best-effort policy and by ours.
 
-    FILES are what nvidia-smi topo -m printed; without any, the machines of the emulated profiles. Machines whose links
-    are all alike, and those with more than 8 GPUs, cannot tell policies apart and are left out.
+    FILES are outputs of nvidia-smi topo -m; without any, the machines of the emulated profiles. Machines whose links
+    are all alike, and those with more than 8 GPUs, cannot distinguish policies and are left out.
     """
     from aliquot.bench.churn import LOAD, SIZES, compare
     from aliquot.bench.churn_plot import draw_churn, means
@@ -35,7 +35,7 @@ def topology(files: tuple[str, ...], jobs: int, seeds: int, out: str | None, out
     if not machines:
         raise UserError("no machine here has 2 to 8 GPUs with different links; give another matrix")
     rows = compare(machines, jobs=jobs, seeds=range(1, seeds + 1))
-    shares = ", ".join(f"{part:.0%} ask {size}" for size, part in SIZES.items())
+    shares = ", ".join(f"{part:.0%} request {size}" for size, part in SIZES.items())
     about = f"{seeds} seeds of {jobs} jobs on each machine; {shares}; load {LOAD:.0%}"
     if out:
         draw_churn(rows, Path(out), about)

@@ -35,7 +35,7 @@ def completion(shell: str) -> None:
 def sharepod_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The SharePods of the engine that is up, by full name and, in the namespace `default`, by name alone.
 
-    Nothing where no engine answers: a Tab is no place for errors.
+    Empty where no engine answers: completion must not print errors.
     """
     from aliquot.model.errors import AliquotError
     from aliquot.standalone.client import ask

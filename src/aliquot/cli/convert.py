@@ -23,14 +23,15 @@ TARGETS = ("aliquot", "tencent", "aliyun", "hami", "kubeshare1", "kubeshare2", "
     type=click.Choice(["GiB", "MiB"]),
     default="GiB",
     show_default=True,
-    help="What aliyun.com/gpu-mem counts; gpushare's device plugin was told so.",
+    help="Unit of aliyun.com/gpu-mem, as set for gpushare's device plugin.",
 )
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
 def convert(files: tuple[str, ...], target: str, aliyun_unit: str, output: str) -> None:
     """Show manifests of gpu-manager, gpushare, HAMi, KubeShare and the stock plugin in Aliquot's words.
 
-    What asks for no GPU comes out as it went in. Comments of the file are not kept. What has no counterpart or is not
-    understood is reported on stderr, one line each, and makes the exit status 1.
+    Documents without a GPU request are printed unchanged. Comments of the file are not kept. Fields without a
+    counterpart
+    or that are not understood are reported on stderr, one line each, and make the exit status 1.
     """
     from aliquot.cli.pods import read_text
     from aliquot.kube.convert import convert as convert_document

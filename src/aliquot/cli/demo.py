@@ -1,4 +1,4 @@
-"""`aliquot demo`: the promise, seen to be kept on this machine."""
+"""`aliquot demo`: demonstrate on this machine that shares are kept."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def demo() -> None:
 @demo.command()
 @click.option("--fast", is_flag=True, help="Under a minute: shorter phases and a window of 2 s, by the same clock.")
 @click.option("--emulate", metavar="PROFILE", help="Use an emulated GPU; v100 where there is no NVIDIA driver.")
-@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="What to print.")
+@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("demo-out"), help="Folder for the pictures.")
 def fig6(fast: bool, emulate: str | None, output: str, out: Path) -> None:
-    """Fig. 6 of KubeShare: three tenants share one GPU and each gets its due.
+    """Fig. 6 of KubeShare: three tenants share one GPU and each gets its share.
 
     The exit status is 0 when every share is within 0.02, else 1.
     """
@@ -61,7 +61,7 @@ def tell(report: Report, out: Path, output: str) -> int:
 
 @contextmanager
 def watching(*, silent: bool) -> Iterator[Watch]:
-    """How the run is shown: nothing, a refreshing chart on a terminal, a line every few seconds elsewhere."""
+    """The display of the run: none, a refreshing chart on a terminal, otherwise a line every few seconds."""
     from aliquot.bench import chart
 
     if silent:

@@ -1,4 +1,4 @@
-"""`aliquot doctor`: what was found here, and what to do about each fault."""
+"""`aliquot doctor`: check this machine, and how to fix each problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aliquot.model.findings import Finding
 
 
 @click.command()
-@click.option("--node", "of_node", is_flag=True, help="Look at this machine as a node of a Kubernetes cluster.")
+@click.option("--node", "of_node", is_flag=True, help="Check this machine as a node of a Kubernetes cluster.")
 @click.option("--root", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("/"),
               help="With --node: where the node's root is mounted, as in a container. [default: /]",
 )  # fmt: skip
@@ -25,7 +25,7 @@ from aliquot.model.findings import Finding
 )  # fmt: skip
 @output_option
 def doctor(of_node: bool, root: Path, config: Path | None, output: str) -> int:
-    """Tell what was found on this machine and what to do about faults; exit status 1 when there is one."""
+    """Check this machine: driver, protection level, and how to fix each problem; exit status 1 when there is one."""
     if not of_node and (config is not None or root != Path("/")):
         raise click.UsageError("--root and --config are about a node; give --node with them")
     findings = examine_node(root, config) if of_node else examine()
@@ -42,7 +42,7 @@ def doctor(of_node: bool, root: Path, config: Path | None, output: str) -> int:
 
 
 def examine_node(root: Path, config: Path | None) -> list[Finding]:
-    """A node of a cluster, whose root is seen at `root`.
+    """A node of a cluster, whose root is mounted at `root`.
 
     Raises:
         BadSettings: the agent's settings cannot be read.
@@ -109,7 +109,7 @@ def _driver() -> list[Finding]:
     try:
         found = find_gpus(driver.libnvml)
     except NoDriver as error:
-        return [Finding("driver", "fault", str(error), f"look with nvidia-smi; or {emulate}")]
+        return [Finding("driver", "fault", str(error), f"check with nvidia-smi; or {emulate}")]
     gpus = found.gpus
     findings = [Finding("driver", "ok", f"{driver.libcuda} (version {gpus[0].driver if gpus else 'unknown'})")]
     if not gpus:
@@ -137,8 +137,8 @@ def _injection() -> list[Finding]:
     except LinkerCacheError as error:
         reason = reason or str(error)
     if not reason:
-        who = "as root" if os.geteuid() == 0 else "in a user namespace"
-        return [Finding("injection", "ok", f"substitution, in a private mount namespace {who}")]
+        how = "as root" if os.geteuid() == 0 else "in a user namespace"
+        return [Finding("injection", "ok", f"substitution, in a private mount namespace {how}")]
     way_out = (
         "programs run by library path instead, which a program can lose by clearing its environment; "
         "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
@@ -152,7 +152,7 @@ def _protection() -> list[Finding]:
         Finding(
             "protection",
             "note",
-            "cooperative: a library in the program keeps its share; a program that works against it is not held",
+            "cooperative: a library in the program enforces its share; a hostile program is not stopped",
             "for untrusted programs use MIG or separate machines; in a cluster the node's agent can audit",
         )
     ]
@@ -205,7 +205,7 @@ def _arbiter(runtime: Path) -> list[Finding]:
 
 
 def unhooked(status: Status) -> list[Finding]:
-    """Tenants whose programs got functions of the driver that the hook could not stand before, or ran unasked."""
+    """Tenants whose programs got driver functions that the hook could not intercept, or ran unhooked."""
     told = records.unhooked(status)
     way_out = "their share or memory limit may not hold; report the driver's version with this line"
     return [Finding("hook", "fault", "; ".join(told), way_out)] if told else []

@@ -14,38 +14,38 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
         "aliquot run --gpu-request .3 --gpu-limit .6 --gpu-mem 4Gi -- python train.py",
     ),
     "up": ("two emulated GPUs, the dashboard on port 9000", "aliquot up --emulate h100x2 --port 9000"),
-    "apply": ("what is in a file", "aliquot apply -f examples/neighbours.yaml"),
+    "apply": ("the SharePods of a file", "aliquot apply -f examples/neighbours.yaml"),
     "get": ("every GPU, for a program", "aliquot get gpus -o json"),
     "describe": ("one SharePod with its events", "aliquot describe research/notebook"),
     "delete": ("everything that a file started", "aliquot delete -f examples/neighbours.yaml"),
-    "logs": ("what a SharePod prints, as it comes", "aliquot logs -f notebook"),
-    "top": ("one table, then end", "aliquot top --once"),
+    "logs": ("the output of a SharePod, continuously", "aliquot logs -f notebook"),
+    "top": ("print one table and exit", "aliquot top --once"),
     "explain": ("why a SharePod waits", "aliquot explain research/notebook"),
     "topo": ("which four GPUs of an emulated machine talk fastest", "aliquot topo --emulate v100x8 --best 4"),
-    "doctor": ("what is wrong here, for a program", "aliquot doctor -o json"),
+    "doctor": ("the problems of this machine, as JSON", "aliquot doctor -o json"),
     "demo": ("a figure of KubeShare in under five minutes", "aliquot demo fig6 --fast --out demo-out"),
-    "bench": ("what the hook adds to a launch", "aliquot bench gate"),
-    "sim": ("what there is to simulate", "aliquot sim --help"),
+    "bench": ("the hook's cost of a launch", "aliquot bench gate"),
+    "sim": ("the available simulations", "aliquot sim --help"),
     "convert": ("a manifest of another project, in Aliquot's words", "aliquot convert -f pod.yaml --to aliquot"),
     "node": ("this node's settings as a file", "aliquot node --print-config"),
-    "scheduler": ("how kube-scheduler is told of it", "aliquot scheduler --print-kube-scheduler-config"),
+    "scheduler": ("the configuration for kube-scheduler", "aliquot scheduler --print-kube-scheduler-config"),
     "completion": ("for this shell only", 'eval "$(aliquot completion bash)"'),
-    "arbiter": ("an arbiter of its own", "aliquot arbiter --runtime-dir /tmp/arbiter --fresh"),
+    "arbiter": ("a separate arbiter", "aliquot arbiter --runtime-dir /tmp/arbiter --fresh"),
 }
 
 
 KUBECTL_EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
     "get": ("every GPU with its UUID", "kubectl aliquot get gpus -o wide"),
-    "top": ("the GPUs that one namespace has parts of, once", "kubectl aliquot top -n research --once"),
+    "top": ("the GPUs that one namespace uses, once", "kubectl aliquot top -n research --once"),
     "explain": ("why a pod waits", "kubectl aliquot explain pod train-7 -n research"),
     "inspect": ("the comparison, for a program", "kubectl aliquot inspect -o json"),
     "topo": ("which two free GPUs of a node to take together", "kubectl aliquot topo node-a --best 2"),
-    "doctor": ("what is wrong, for a program", "kubectl aliquot doctor -o json"),
+    "doctor": ("the problems of the cluster, as JSON", "kubectl aliquot doctor -o json"),
 }
 
 
 def epilog(name: str, examples: Mapping[str, tuple[str, str]] = EXAMPLES) -> str | None:
-    """What stands at the end of a command's help; None where there is no example."""
+    """The end of a command's help; None where there is no example."""
     if name not in examples:
         return None
     text, command = examples[name]
@@ -55,6 +55,6 @@ def epilog(name: str, examples: Mapping[str, tuple[str, str]] = EXAMPLES) -> str
 def with_example(
     name: str, command: click.Command, examples: Mapping[str, tuple[str, str]] = EXAMPLES
 ) -> click.Command:
-    """The command itself, its help ending with its example unless it has an end of its own."""
+    """The command, its help ending with its example unless it already has an epilogue."""
     command.epilog = command.epilog or epilog(name, examples)
     return command

@@ -1,4 +1,4 @@
-"""`aliquot explain`: why a request waits, what would let it in, or why it goes where it goes."""
+"""`aliquot explain`: why a request waits, what would make it fit, or why it is placed where it is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @device_options
 @wake_option
 @emulate_option
-@click.option("--books", type=click.Path(), help="A cluster whose books were saved as JSON, in place of an engine.")
+@click.option("--books", type=click.Path(), help="A cluster whose ledger was saved as JSON, in place of an engine.")
 @click.option("--policy", default="", metavar="NAME", help="With these two: how GPUs are chosen. [default: aliquot]")
 @output_option
 def explain(
@@ -52,8 +52,8 @@ def explain(
 ) -> None:
     """Explain a SharePod or tenant by NAME, the SharePods of a file, or a request that you think of.
 
-    Without any of them: every SharePod that waits. The engine that is up is asked, with --emulate an empty machine,
-    with --books a cluster that was saved.
+    Without any of them: every waiting SharePod. The running engine answers; with --emulate an empty machine is used,
+    with --books a saved cluster.
     """
     from aliquot.standalone.wire import Ask
 
@@ -62,7 +62,7 @@ def explain(
     if emulate and books:
         raise UserError("explain on one thing at a time: an emulated machine with --emulate, or a cluster with --books")
     if policy and not emulate and not books:
-        raise UserError(f"--policy {policy}: an engine that is up has its own policy; add --emulate or --books")
+        raise UserError(f"--policy {policy}: a running engine has its own policy; add --emulate or --books")
     asks: list[tuple[str, Ask]] | None = None
     if gpu_request is not None:
         checked(
@@ -108,7 +108,7 @@ def _ask_of(pod: SharePod) -> Ask:
 
 
 def _asked(name: str, asks: list[tuple[str, Ask]] | None) -> list[ExplanationFacts]:
-    """What the engine that is up says."""
+    """The answer of the running engine."""
     from aliquot.standalone.client import ask as call_engine
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
     from aliquot.standalone.wire import Call
@@ -121,12 +121,12 @@ def _asked(name: str, asks: list[tuple[str, Ask]] | None) -> list[ExplanationFac
 def _imagined(
     emulate: str | None, books: str | None, policy: str, asks: list[tuple[str, Ask]] | None
 ) -> list[ExplanationFacts]:
-    """What would be on an empty machine of a profile, or on a cluster that was saved."""
+    """The answer for an empty machine of a profile, or for a saved cluster."""
     from aliquot.standalone.explaining import explained, explained_on, gpu_request, saved_cluster
     from aliquot.standalone.machine import imagined_books
 
     if not asks:
-        where = f"--emulate {emulate} is an empty machine" if emulate else "--books has nobody who waits"
+        where = f"--emulate {emulate} is an empty machine" if emulate else "--books has no waiting request"
         raise UserError(f"{where}; give a request (--gpu-request 0.5) or a file (-f)")
     if emulate:
         machine = imagined_books(emulate, policy)

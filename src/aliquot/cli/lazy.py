@@ -1,4 +1,4 @@
-"""Groups of commands: one that imports each of them only when it is called for, and how --help lists them."""
+"""Groups of commands: import each command only when it is called, and list all in --help."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class WholeSentences(click.Group):
 
 
 class LazyGroup(click.Group):
-    """Commands by a table: name -> (module, what --help says). A command has its name in its module.
+    """Commands by a table: name -> (module, line in --help). A command has its name in its module.
 
-    `examples` are what each one's help ends with (see `examples.py`).
+    `examples` are the epilogues of their help (see `examples.py`).
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The command `aliquot`: finds the subcommand, and turns errors into one sentence and an exit status.
 
-Commands are imported when they are asked for, so that `aliquot --help` and completion stay quick and a `run` does not
+Commands are imported when they are called, so that `aliquot --help` and completion stay quick and a `run` does not
 pay for tables and plots.
 """
 
@@ -17,19 +17,19 @@ from aliquot.cli.lazy import LazyGroup
 from aliquot.model.errors import AliquotError, in_words, one_line
 from aliquot.model.extras import missing_extra
 
-# name -> (module, what --help says), in the order of --help: what is used most comes first.
+# name -> (module, line in --help), in the order of --help: the most used first.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "run": ("aliquot.cli.run", "Run a command with a part of a GPU."),
     "up": ("aliquot.cli.up", "Serve this machine's GPUs to SharePods until stopped."),
     "apply": ("aliquot.cli.pods", "Give SharePods to the engine that is up."),
     "get": ("aliquot.cli.pods", "List sharepods, tenants or gpus."),
-    "describe": ("aliquot.cli.pods", "Tell everything about one SharePod."),
+    "describe": ("aliquot.cli.pods", "Show details of one SharePod."),
     "delete": ("aliquot.cli.pods", "End a SharePod."),
-    "logs": ("aliquot.cli.pods", "Show what a SharePod prints."),
-    "top": ("aliquot.cli.top", "Show who uses the GPUs, as it happens."),
-    "explain": ("aliquot.cli.explain", "Tell why a request waits, or why it goes where it goes."),
+    "logs": ("aliquot.cli.pods", "Show the output of a SharePod."),
+    "top": ("aliquot.cli.top", "Show the use of the GPUs, live."),
+    "explain": ("aliquot.cli.explain", "Explain why a request waits, or why it is placed where it is."),
     "topo": ("aliquot.cli.topo", "Show which GPUs are near each other and which to take together."),
-    "doctor": ("aliquot.cli.doctor", "Tell what was found on this machine and what to do about faults."),
+    "doctor": ("aliquot.cli.doctor", "Check this machine: driver, protection level, how to fix each problem."),
     "demo": ("aliquot.cli.demo", "Show what Aliquot does, with real CUDA programs."),
     "bench": ("aliquot.cli.bench", "Measure Aliquot on your GPU or an emulated one."),
     "sim": ("aliquot.cli.sim", "Try placement policies on a trace, in virtual time."),
@@ -49,7 +49,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 )
 @click.version_option(package_name="aliquot", prog_name="aliquot")
 def cli() -> None:
-    """Share GPUs by the fraction and keep the promise."""
+    """Share GPUs by the fraction and enforce the shares."""
 
 
 def main() -> None:
@@ -58,10 +58,10 @@ def main() -> None:
 
 
 def run_group(group: click.Group, name: str) -> None:
-    """Run a program's commands and end with the status of what happened; `name` is what people call it by."""
+    """Run a program's commands and exit with their status; `name` is the program's name in messages."""
     try:
         status = group.main(prog_name=name, standalone_mode=False)
-        sys.stdout.flush()  # what cannot be written is an error like any other, not a traceback at exit
+        sys.stdout.flush()  # a failed write is an error like any other, not a traceback at exit
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else error.format_message())
         sys.exit(2)
@@ -102,7 +102,7 @@ def _expected(error: Exception) -> str | None:
 
 
 def _drop_unwritable_output() -> None:
-    """Where stdout takes nothing more, keep the interpreter from trying again at exit, with a traceback."""
+    """After stdout was closed, keep the interpreter from writing again at exit, with a traceback."""
     try:
         sys.stdout.flush()
     except OSError:

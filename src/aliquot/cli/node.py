@@ -21,15 +21,15 @@ from aliquot.cli.options import SECONDS, emulate_option, not_gpus_option, only_g
               help="Further driver libraries for containers: graphics, or names as libnvidia-fbc.so.",
 )  # fmt: skip
 @click.option("--extra-devices", metavar="PATHS", help="Further devices for every container, as /dev/infiniband/*.")
-@click.option("--host-root", metavar="DIR", help="Where the node's root is seen, for those devices. [default: /]")
+@click.option("--host-root", metavar="DIR", help="Where the node's root is mounted, for those devices. [default: /]")
 @click.option("--gpus", metavar="own|coexist",
-              help="Who has the GPUs: this agent, or a stock plugin that lends some to holder pods. [default: own]",
+              help="Owner of the GPUs: this agent, or a stock plugin from which holder pods take some. [default: own]",
 )  # fmt: skip
 @only_gpus_option
 @not_gpus_option
 @click.option("--holder-namespace", metavar="NAME", help="Where holder pods are (coexist). [default: kube-system]")
 @click.option("--turns", metavar="fluid|kubeshare|gemini",
-              help="Whose turn it is by the arbiter's settings, which are to be the same. [default: fluid]",
+              help="Turn policy; must match the arbiter's. [default: fluid]",
 )  # fmt: skip
 @click.option("--runtime-dir", metavar="DIR", help="Tenants, and the arbiter's sockets. [default: /run/aliquot]")
 @click.option("--state-dir", metavar="DIR", help="The checkpoint. [default: /var/lib/aliquot]")
@@ -40,25 +40,25 @@ from aliquot.cli.options import SECONDS, emulate_option, not_gpus_option, only_g
     "--node-labels/--no-node-labels", default=None, help="Whether to label the node by its GPUs. [default: yes]"
 )
 @click.option("--labels", metavar="KEY=VALUE,...", help="Further labels of your own for the node.")
-@click.option("--health-period-s", type=SECONDS, metavar="S", help="Between two looks at everything. [default: 5]")
+@click.option("--health-period-s", type=SECONDS, metavar="S", help="Period of all checks. [default: 5]")
 @click.option("--allocation-check-period-s", type=SECONDS, metavar="S", help="Between two checks. [default: 30]")
 @click.option("--pre-start-wait-s", type=SECONDS, metavar="S", help="How long a start may be waited for. [default: 20]")
 @click.option("--replace-pods/--no-replace-pods", default=None,
-              help="Whether pods that cannot be served are deleted where a controller makes them anew. [default: yes]",
+              help="Whether pods that cannot be served are deleted where a controller recreates them. [default: yes]",
 )  # fmt: skip
 @click.option(
     "--audit-grace-s",
     type=SECONDS,
     metavar="S",
-    help="How long a program may use a shared GPU unregistered before it is told. [default: 10]",
+    help="How long a program may use a shared GPU unregistered before it is reported. [default: 10]",
 )
 @click.option("--audit-kill/--no-audit-kill", default=None,
               help="Whether such programs are killed where a pod runs them. [default: no]",
 )  # fmt: skip
 @click.option("--display-address", metavar="IP", help="Where pages and metrics are served. [default: 127.0.0.1]")
 @click.option("--display-port", type=int, metavar="N", help="The port for it; 0 serves none. [default: 5678]")
-@click.option("--metric-aliases", metavar="NAMES", help="Other names told too: gpu-manager, hami, hami-legacy.")
-@click.option("--aliyun-unit", metavar="GiB|MiB", help="What aliyun.com/gpu-mem counts. [default: GiB]")
+@click.option("--metric-aliases", metavar="NAMES", help="Also publish as gpu-manager, hami, hami-legacy.")
+@click.option("--aliyun-unit", metavar="GiB|MiB", help="Unit of aliyun.com/gpu-mem. [default: GiB]")
 @click.option("--gpushare-inspect/--no-gpushare-inspect", default=None,
               help="Offer aliyun.com/gpu-mem and gpu-count, which kubectl inspect gpushare reads. [default: no]",
 )  # fmt: skip

@@ -92,7 +92,7 @@ SECONDS = Amount(100_000, above_zero=True)
 
 
 def output_option(command: Command) -> Command:
-    """`-o json` for those that print facts."""
+    """`-o json` for commands that print facts."""
     return click.option(
         "-o",
         "--output",
@@ -133,7 +133,7 @@ def emulate_option(command: Command) -> Command:
 
 
 def _names_some(_context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Refuse an empty list: a script whose variable was empty would else share what it was to leave out."""
+    """Refuse an empty list: a script whose variable was empty would otherwise share GPUs that it meant to exclude."""
     if value is not None and not value.replace(",", "").strip():
         raise UserError(
             f'{option.opts[0]} "{value}" names no GPU; write indices, UUIDs or models with commas between them, '

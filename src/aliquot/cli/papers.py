@@ -1,4 +1,4 @@
-"""`aliquot sim paper`: the published experiments, ours beside theirs."""
+"""`aliquot sim paper`: the published experiments, with our figures."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def read_text(file: str) -> str:
     """The text of a file; `-` is stdin.
 
     Raises:
-        UnreadableFile: it is not there, not ours to read, or not text.
+        UnreadableFile: it does not exist, may not be read, or is not text.
     """
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
@@ -58,12 +58,12 @@ def _call(verb: str, **fields: Any) -> Call:
 
 @click.command()
 @click.option("-f", "--filename", "file", required=True, type=click.Path(), help="YAML with SharePods; - is stdin.")
-@click.option("--restart", is_flag=True, help="End changed SharePods that run, and start them anew.")
+@click.option("--restart", is_flag=True, help="Restart changed SharePods that run.")
 def apply(file: str, restart: bool) -> None:
     """Create or update SharePods from a file.
 
-    New ones start, equal ones stay. A changed one that runs has to end first: it is refused, with what would be lost,
-    unless --restart is given. Its logs and events go on.
+    New SharePods start, unchanged ones stay. A changed SharePod that runs has to be restarted: it is refused, with what
+    would be lost, unless --restart is given. Its logs and events are kept.
     """
     from aliquot.standalone.pods import read_documents
 
@@ -94,7 +94,7 @@ def get(what: str, name: str, output: str) -> None:
 @click.argument("name", shell_complete=sharepod_names)
 @output_option
 def describe(name: str, output: str) -> None:
-    """Tell everything about one SharePod."""
+    """Show details of one SharePod."""
     pod = (_ask(_call("pods", name=name.removeprefix("sharepod/"))).pods or [])[0]
     if output == "json":
         click.echo(_json(pod))
@@ -125,7 +125,7 @@ def describe(name: str, output: str) -> None:
 
 
 def _wake(pod: PodFacts) -> str:
-    """What was promised, and what was measured where it runs."""
+    """Its promise, and what was measured while it runs."""
     from aliquot.arbiter.client import ArbiterClient, ArbiterError
     from aliquot.model.wake import format_wake
     from aliquot.standalone.paths import runtime_dir
@@ -159,9 +159,9 @@ def delete(name: str, file: str | None) -> None:
 @click.command()
 @click.argument("name", shell_complete=sharepod_names)
 @click.option("-c", "--container", default="", help="Which container. [default: the first]")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output.")
 def logs(name: str, container: str, follow: bool) -> None:
-    """Show what a SharePod prints."""
+    """Show the output of a SharePod."""
     from aliquot.standalone.client import Connection
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
 
@@ -194,7 +194,7 @@ def _pod_table(pods: list[PodFacts]) -> list[list[str]]:
 
 
 def _memory(pod: PodFacts) -> str:
-    """What it has, or what it asked for while it waits."""
+    """What it has, or what it requested while it waits."""
     return format_mib(pod.memory_mib) if pod.gpus else pod.requested_memory or "-"
 
 
@@ -209,7 +209,7 @@ def _tenant_table(tenants: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def _gpu_table(gpus: list[GpuFacts]) -> list[list[str]]:
-    """Each GPU with its class of links to the others, and under it who holds what."""
+    """Each GPU with its class of links to the others, and under it its tenants."""
     table = [["GPU", "MODEL", "SHARES", "MEMORY", "NEAREST", "LABELS", "UUID"]]
     for gpu in gpus:
         held = f"{format_milli(1000 - gpu.free_milli)} of 1.00"

@@ -20,9 +20,9 @@ from aliquot.model.requests import Enforce, GpuRequest, checked
 @click.option(
     "--gpu-request", type=Milli(), default="1", show_default=True, help="Guaranteed part of a GPU: 0.3, 300m."
 )
-@click.option("--gpu-limit", type=Milli(), help="Most it may use while others are idle. [default: the whole GPU]")
+@click.option("--gpu-limit", type=Milli(), help="Maximum while others are idle. [default: the whole GPU]")
 @click.option("--gpu-mem", type=Size(), help="GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]")
-@click.option("--gpu", default="", metavar="UUID|INDEX", help="Which GPU. [default: what the placement policy says]")
+@click.option("--gpu", default="", metavar="UUID|INDEX", help="Which GPU. [default: chosen by the placement policy]")
 @device_options
 @enforce_option
 @wake_option
@@ -30,7 +30,7 @@ from aliquot.model.requests import Enforce, GpuRequest, checked
 @emulate_option
 @click.option("--inject", type=click.Choice(MODES), default="auto", show_default=True, help="How CUDA is intercepted.")
 @click.option("--name", help="The tenant's name. [default: run-PID]")
-@click.option("-v", "--verbose", is_flag=True, help="Say on stderr what is done.")
+@click.option("-v", "--verbose", is_flag=True, help="Report progress on stderr.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
 def run(
     gpu_request: int,

@@ -17,14 +17,14 @@ class BadAddress(UserError):
 
 
 @click.command()
-@click.option("--bind", default="127.0.0.1:8770", show_default=True, help="Where to listen; port 0 takes a free one.")
+@click.option("--bind", default="127.0.0.1:8770", show_default=True, help="Where to listen; port 0 chooses a free one.")
 @click.option("--kubeconfig", default="", type=click.Path(), help="Instead of the pod's account and KUBECONFIG.")
 @click.option("--context", default="", help="Context of the kubeconfig.")
 @click.option("--policy", default="aliquot", show_default=True, help="Placement policy by name.")
 @click.option("--seed", default=0, show_default=True, help="For policies that roll dice.")
 @click.option("--tls-cert", default="", type=click.Path(), help="Serve https with this certificate.")
 @click.option("--tls-key", default="", type=click.Path(), help="Key of the certificate.")
-@click.option("--client-ca", default="", type=click.Path(), help="Answer only who shows a certificate of this CA.")
+@click.option("--client-ca", default="", type=click.Path(), help="Answer only clients with a certificate of this CA.")
 @lead_options
 @click.option(
     "--aliyun-unit", type=click.Choice(["GiB", "MiB"]), default="GiB", show_default=True, help="Of aliyun.com/gpu-mem."
@@ -35,7 +35,7 @@ class BadAddress(UserError):
     type=click.Choice(["own", "coexist"]),
     default="own",
     show_default=True,
-    help="Who has the GPUs: Aliquot's device plugin, or the stock one, from which holder pods take them.",
+    help="Owner of the GPUs: Aliquot's device plugin, or the stock one, from which holder pods take them.",
 )
 @click.option(
     "--pool", default="on-demand", show_default=True, help="Idle vGPUs: on-demand, reservation:N, hybrid:SECONDS."
@@ -46,7 +46,7 @@ class BadAddress(UserError):
     show_default=True,
     help="Where holder pods and certificates are.",
 )
-@click.option("--holder-image", default="", help="Image of holder pods, one that sleeps (coexist).")
+@click.option("--holder-image", default="", help="Image of holder pods, which must sleep (coexist).")
 @webhook_options(lambda text, option: _address(text, option))
 @pages_options(lambda text, option: _address(text, option))
 @click.option("--print-kube-scheduler-config", is_flag=True, help="Print kube-scheduler's configuration, and end.")
@@ -73,7 +73,7 @@ def scheduler(
     url: str,
     ca_file: str,
 ) -> None:
-    """Answer the stock kube-scheduler: which nodes have room, which is best, who has to go; and bind with the plan."""
+    """Answer the stock kube-scheduler: which nodes fit, which is best, which pods to evict; and bind with the plan."""
     host, port = _address(bind)
     if print_kube_scheduler_config:
         _print_config(url or f"{'https' if tls_cert else 'http'}://{host}:{port}", ca_file)
@@ -130,7 +130,7 @@ def _version() -> str:
 def _address(text: str, option: str = "--bind") -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise BadAddress(f'{option} "{text}" is no address; write HOST:PORT as in 0.0.0.0:8770')
+        raise BadAddress(f'{option} "{text}" is not an address; write HOST:PORT as in 0.0.0.0:8770')
     return host.strip("[]"), int(port)
 
 

@@ -1,4 +1,4 @@
-"""The options of `aliquot scheduler` about who leads."""
+"""The options of `aliquot scheduler` for leader election."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class BadLead(UserError):
-    """Options that do not go together, or no address."""
+    """Options that exclude each other, or an invalid address."""
 
 
 @dataclass(frozen=True)
 class Lead:
-    """Whether and where candidates stand for election, and the Service that leads to the one that won."""
+    """Whether and where candidates stand for election, and the Service that points to the leader."""
 
     elect: bool
     namespace: str
@@ -32,7 +32,7 @@ class Lead:
     address: str
 
     def check(self, port: int) -> None:
-        """Refuse what cannot be.
+        """Refuse contradictory options.
 
         Raises:
             BadLead: an option that needs another, or an address that is none.
@@ -44,7 +44,7 @@ class Lead:
         try:
             ip_address(self.address or "::1")
         except ValueError:
-            text = f'--leader-address "{self.address}" is no IP address; give that of this pod'
+            text = f'--leader-address "{self.address}" is not an IP address; give that of this pod'
             raise BadLead(text) from None
 
 

@@ -22,7 +22,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Pages:
-    """Where the dashboard is, by which names it may be addressed, who sees what, and where agents are asked."""
+    """The dashboard's address, the names it answers to, who sees what, and where agents are queried."""
 
     host: str
     port: int
@@ -57,8 +57,8 @@ _OPTIONS: Final[tuple[Decorator, ...]] = (
         "--web-access",
         type=click.Choice(["open", "token"]),
         default=None,
-        help="Who sees the dashboard: everybody who reaches it, or who signs in with a token of the cluster, each what "
-        "Kubernetes lets them list. [default: open on a loopback address, token elsewhere]",
+        help="Access to the dashboard: open to every client, or by a token of the cluster, which shows what Kubernetes "
+        "lets its owner list. [default: open on a loopback address, token elsewhere]",
     ),
     click.option("--web-namespace", multiple=True, metavar="NAME", help="Show this namespace's names only (open)."),
     click.option("--web-tls-cert", default="", type=click.Path(), help="Serve the dashboard over https with this."),
@@ -68,7 +68,7 @@ _OPTIONS: Final[tuple[Decorator, ...]] = (
         type=click.IntRange(0, 65535),
         default=5678,
         show_default=True,
-        help="Where the nodes' agents tell what is used; 0 asks none.",
+        help="Port of the nodes' agents, which report the use; 0 queries none.",
     ),
 )
 
@@ -101,7 +101,7 @@ def tls_files(option: str, cert: str, key: str) -> tuple[str, str] | None:
     """The two files of `option`-cert and `option`-key; None without them.
 
     Raises:
-        UserError: one is given without the other.
+        UserError: one of the two is missing.
     """
     if bool(cert) != bool(key):
         raise UserError(f"{option}-cert and {option}-key come together; give both or none")
@@ -109,14 +109,14 @@ def tls_files(option: str, cert: str, key: str) -> tuple[str, str] | None:
 
 
 def _how(pages: Pages) -> str:
-    """What else a person has to know to get in."""
+    """What else a viewer must know to sign in."""
     if pages.tokens and not pages.tls and pages.host not in LOCAL:
         return " (a token is taken over https and at localhost only)"
     return ""
 
 
 def beside(pages: Pages | None) -> Beside:
-    """What runs beside the scheduler program: the dashboard, or nothing."""
+    """The programs that run beside the scheduler: the dashboard, or none."""
 
     @contextlib.asynccontextmanager
     async def with_pages(program: Scheduler) -> AsyncIterator[None]:

@@ -18,7 +18,7 @@ Address = Callable[[str, str], tuple[str, int]]
 
 @dataclass(frozen=True)
 class Hook:
-    """Where the webhook listens, how it is called, and what it writes into pods that leave it open."""
+    """Where the webhook listens, its name, and the defaults that it writes into pods."""
 
     host: str
     port: int
@@ -29,7 +29,7 @@ class Hook:
     gpushare_inspect: bool
 
     def settings(self, namespace: str) -> WebhookSettings:
-        """For a webhook whose certificate is kept in `namespace`."""
+        """Options for a webhook whose certificate is kept in `namespace`."""
         from aliquot.scheduler.webhook.server import WebhookSettings
 
         return WebhookSettings(
@@ -78,11 +78,11 @@ _OPTIONS: Final[tuple[Decorator, ...]] = (
     click.option("--webhook", default="", help="HOST:PORT of the admission webhook; without it there is none."),
     click.option("--webhook-service", default="aliquot-webhook", show_default=True, help="The Service in front of it."),
     click.option("--webhook-name", multiple=True, help="Further names or addresses that its certificate is for."),
-    click.option("--default-gpu-limit", default="", help="gpu-limit of pods that say none, as 0.5; 1 without it."),
+    click.option("--default-gpu-limit", default="", help="gpu-limit of pods that specify none, as 0.5; 1 without it."),
     click.option(
         "--pod-scheduler",
         default="",
-        help="schedulerName of pods that ask for a GPU and name no scheduler; they keep the default one without it.",
+        help="schedulerName of pods that request a GPU and name no scheduler; without it they keep the default one.",
     ),
     click.option(
         "--gpushare-inspect",

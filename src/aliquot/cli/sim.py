@@ -29,16 +29,16 @@ sim.add_command(turns)
 
 
 def nothing_finished(out: Path) -> int:
-    """What to say and return when Ctrl-C came before the first run was done; nothing is written."""
+    """Report an interrupt before the first run was done, and return its status; nothing is written."""
     click.echo(f"aliquot: interrupted before a run was finished; {out} is not written", err=True)
     return INTERRUPTED
 
 
 def require_folder(folder: Path) -> None:
-    """Refuse an output folder that cannot be one, before anything runs.
+    """Refuse an invalid output folder, before anything runs.
 
     Raises:
-        UserError: a file stands there, or in its path.
+        UserError: it, or a part of its path, is a file.
     """
     for path in (folder, *folder.parents):
         if path.exists():
@@ -114,15 +114,15 @@ def openb(
               help="Idle vGPUs: on-demand, reservation:N, hybrid:SECONDS, as in a cluster.")  # fmt: skip
 @click.option("--vgpu-create-s", type=_TIME, default=0.0, help="Time that making a vGPU takes.")
 @click.option("--pod-start-s", type=_TIME, default=0.0, help="Time that starting a pod takes.")
-@click.option("--moves", type=click.IntRange(0, 3), default=0, help="Running pods to move for one that waits.")
+@click.option("--moves", type=click.IntRange(0, 3), default=0, help="Running pods to move for a waiting one.")
 @click.option("--load", type=Amount(10, above_zero=True), help="Draw from the trace at this load (1 = all GPUs busy).")
 @click.option("--arrivals", type=click.IntRange(1, 10_000_000), default=10_000, show_default=True, help="Jobs drawn.")
 @click.option("--service-s", type=Amount(1e9, above_zero=True), help="Mean of exponential service times to draw.")
-@click.option("--services", type=_FILE, help="Trace whose service times are drawn, for one that has none.")
+@click.option("--services", type=_FILE, help="Trace whose service times are drawn, for a trace without any.")
 @click.option("--from-s", type=Amount(1e12), default=0.0, help="Only tasks created from then on.")
-@click.option("--gpu-only", is_flag=True, help="Only tasks that ask for a GPU.")
-@click.option("--whole", is_flag=True, help="A part of a GPU becomes a whole one, as without sharing.")
-@click.option("--jitter-s", type=_TIME, default=0.0, help="Move each arrival by up to so much, by seed.")
+@click.option("--gpu-only", is_flag=True, help="Only tasks that request a GPU.")
+@click.option("--whole", is_flag=True, help="Round a part of a GPU up to a whole one, as without sharing.")
+@click.option("--jitter-s", type=_TIME, default=0.0, help="Move each arrival by up to this time, by seed.")
 @click.option("--compress", type=Amount(1e6, above_zero=True), default=1.0, help="Divide all times of the trace.")
 @click.option("--warmup", type=Amount(0.9), default=0.0, help="Part of the arrivals that is not counted.")
 @click.option("--until-last", is_flag=True, help="End with the last arrival, not when all is done.")

@@ -1,4 +1,4 @@
-"""`aliquot sim paper churn`: what the policies do to a cluster that lives."""
+"""`aliquot sim paper churn`: the policies in a cluster where pods arrive and leave."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def churn(
     data: Path | None, setup: str, names: tuple[str, ...], loads: tuple[float, ...], policy: str, seeds: str,
     arrivals: int | None, jobs: int | None, out: Path | None, output: str,
 ) -> int:  # fmt: skip
-    """Pods of the openb traces arrive and leave: who is placed, who waits and for how long."""
+    """Pods of the openb traces arrive and leave: which are placed, which wait and for how long."""
     from aliquot.sim.papers import churn as paper
     from aliquot.sim.papers.fgd import data_folder
     from aliquot.sim.policies import parsed

@@ -1,4 +1,4 @@
-"""`aliquot sim turns`: what each way of taking turns gives programs that share a GPU."""
+"""`aliquot sim turns`: what each turn policy gives to programs that share a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def chosen(names: Sequence[str], groups: dict[str, Sequence[Any]], default: str)
     """The mixes of these names, of the default group where there is none.
 
     Raises:
-        UserError: a name that is no mix and no group.
+        UserError: a name that is neither a mix nor a group.
     """
     known = {mix.name: mix for group in groups.values() for mix in group}
     found: dict[str, Any] = {}
@@ -42,12 +42,12 @@ def chosen(names: Sequence[str], groups: dict[str, Sequence[Any]], default: str)
 @click.option(
     "--seconds", type=Amount(100_000, least=LEAST_S), default=60, show_default=True, help="Time of each, 16 at least."
 )
-@click.option("--list", "listing", is_flag=True, help="What the mixes are.")
+@click.option("--list", "listing", is_flag=True, help="Describe the mixes.")
 @output_option
 def turns(names: tuple[str, ...], ways: tuple[str, ...], seed: str, seconds: float, listing: bool, output: str) -> None:
-    """What programs that share a GPU get, by way of taking turns: in virtual time, with the arbiter's own policies.
+    """What programs that share a GPU get, by turn policy: in virtual time, with the arbiter's own policies.
 
-    Each row is a mix of programs under one way. What each got in every window of 10 s is held against a fluid: requests
+    Each row is a mix of programs under one policy. The share in every window of 10 s is compared with a fluid: requests
     first, the rest levelled up to the limits, for exactly the time in which each wanted the GPU.
 
     \b

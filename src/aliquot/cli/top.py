@@ -1,4 +1,4 @@
-"""`aliquot top`: who uses the GPUs, GPU first, tenants under it."""
+"""`aliquot top`: the use of the GPUs, with the tenants of each."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NAME_WIDTH = 14
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print one table and end.")
+@click.option("--once", is_flag=True, help="Print one table and exit.")
 @click.option("--plain", is_flag=True, help="Refresh a plain table, without keys.")
 @click.option("--interval", "interval_s", type=Amount(86_400, least=0.1), default=1.0, show_default=True,
               help="Seconds between refreshes, 0.1 at least.")  # fmt: skip
 @output_option
 def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
-    """Show who uses the GPUs: on a terminal with keys and history, elsewhere as one table."""
+    """Show the use of the GPUs: on a terminal with keys and history, otherwise as one table."""
     from aliquot.arbiter.client import ArbiterClient
     from aliquot.standalone.client import ask
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
@@ -49,7 +49,7 @@ def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
 
 
 def _takes_keys() -> bool:
-    """Whether somebody can press keys and the library for an application is here."""
+    """Whether a person can press keys and the library for an application is installed."""
     from importlib.util import find_spec
 
     return sys.stdin.isatty() and find_spec("textual") is not None
@@ -109,7 +109,7 @@ def _tenant_line(tenant: TenantStatus, width: int) -> str:
 
 
 def bar(usage: float, limit_milli: int) -> str:
-    """Usage as a filled bar with a stroke at the limit; always so many cells wide."""
+    """Usage as a filled bar with a stroke at the limit, of fixed width."""
     filled = min(BAR_CELLS, round(usage * BAR_CELLS))
     cells = ["█"] * filled + ["░"] * (BAR_CELLS - filled)
     if limit_milli < 1000:

@@ -1,6 +1,6 @@
-"""`aliquot top` on a terminal: GPUs first, Enter goes to a GPU's tenants and their history, Escape back.
+"""`aliquot top` on a terminal: GPUs first, Enter opens a GPU's tenants and their history, Escape returns.
 
-Every view is one table and one box under it, so that keys mean the same everywhere. What is looked at is fetched in a
+Every view is one table and one box under it, so that keys mean the same everywhere. Data is fetched in a
 thread; the screen never waits for the engine.
 """
 
@@ -48,7 +48,7 @@ class Rows(DataTable[str | Text]):
 
 
 class Looked(Message):
-    """What a look has found; without it, why it found nothing."""
+    """A snapshot; without one, the error."""
 
     def __init__(self, look: Look | None, why: str = "") -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Looked(Message):
 
 
 class TopApp(App[int]):
-    """The application; `source` is asked every `interval_s`, from a thread, and may raise AliquotError."""
+    """The application; it reads `source` every `interval_s`, in a thread, and `source` may raise AliquotError."""
 
     CSS = """
     Screen { layout: vertical; }
@@ -148,10 +148,10 @@ class TopApp(App[int]):
                 self.table.move_cursor(row=self._keys.index(uuid))
 
     def action_filter(self) -> None:
-        """Type what rows must contain."""
+        """Open the filter field."""
         entry = self.query_one("#filter", Input)
         entry.add_class("shown")
-        self.set_focus(entry)  # at once: `focus` would let what is typed meanwhile reach the rows
+        self.set_focus(entry)  # at once: with `focus`, keys typed meanwhile would reach the rows
 
     def action_sort(self) -> None:
         """The next order of GPUs."""
@@ -171,12 +171,12 @@ class TopApp(App[int]):
         self.exit(130)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Rows follow what is typed."""
+        """Filter the rows as the user types."""
         self._text = event.value
         self._draw()
 
     def on_input_submitted(self, _event: Input.Submitted) -> None:
-        """Keep the filter and go to the rows."""
+        """Keep the filter and return to the rows."""
         self.query_one("#filter", Input).remove_class("shown")
         self.set_focus(self.table)
 
@@ -189,14 +189,14 @@ class TopApp(App[int]):
         self._draw_detail()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Fewer columns where there is less room."""
+        """Show fewer columns on a narrow terminal."""
         self._draw()
 
     # Looking
 
     @work(thread=True, exclusive=True, group="look")
     def _fetch(self) -> None:
-        """Tells what it found and does not wait to be heard: an application that ends would never answer."""
+        """Post the result without waiting: an application that is ending would never answer."""
         try:
             found_now = Looked(self._source())
         except (AliquotError, OSError, RuntimeError) as error:

@@ -21,7 +21,7 @@ LONGEST: Final = 1 << 20
 @click.command()
 @click.argument("file", required=False, type=click.Path())
 @emulate_option
-@click.option("--best", metavar="N", type=int, help="Name the best N free GPUs and what they leave behind.")
+@click.option("--best", metavar="N", type=int, help="Name the best N free GPUs and what remains.")
 @click.option("--used", metavar="GPUS", default="", help="Mark GPUs as taken, whole or in milli: 0,3=500.")
 @output_option
 def topo(file: str | None, emulate: str | None, best: int | None, used: str, output: str) -> None:

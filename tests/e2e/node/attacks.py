@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 HELD, BYPASSED, REFUSED = "held", "bypassed", "refused"
-NO_RUN, NOBODY, NONE, OWN = "does not run", "reaches nobody", "finds none", "sees its own only"
+NO_RUN, NOBODY, NONE, OWN = "does not run", "reaches none", "finds none", "sees its own only"
 LIBRARY = Path("/usr/lib/x86_64-linux-gnu/libcuda.so.1")
 STAYS_S = 4.0
 PROCESSES = 6

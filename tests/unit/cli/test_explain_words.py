@@ -28,7 +28,7 @@ def explain(*words: str) -> subprocess.CompletedProcess[str]:
         (["--books", "/nonexistent", "--gpu-request", "1"], "/nonexistent cannot be read"),
         (["--books", __file__, "--gpu-request", "1"], "no books of a cluster"),
         (["--books", "x", "--emulate", "v100", "--gpu-request", "1"], "on one thing at a time"),
-        (["--policy", "gaia"], "an engine that is up has its own policy"),
+        (["--policy", "gaia"], "a running engine has its own policy"),
         (["--emulate", "v100"], "is an empty machine; give a request"),
         (["--emulate", "voodoo2", "--gpu-request", "1"], "known are"),
         (["--emulate", "v100", "--gpu-request", "1", "--policy", "best"], 'no policy "best"; there are aliquot, '),

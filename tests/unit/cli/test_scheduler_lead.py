@@ -14,7 +14,7 @@ from aliquot.cli.scheduler_lead import BadLead
     [
         (("--leader-service", "x"), "--leader-service and --leader-address come together"),
         (("--leader-address", "10.0.0.1"), "--leader-service and --leader-address come together"),
-        (("--leader-service", "x", "--leader-address", "here"), '--leader-address "here" is no IP address'),
+        (("--leader-service", "x", "--leader-address", "here"), '--leader-address "here" is not an IP address'),
         (("--leader-service", "x", "--leader-address", "10.0.0.1", "--bind", "0.0.0.0:0"), "a port that is known"),
     ],
 )

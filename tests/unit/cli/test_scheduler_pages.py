@@ -60,7 +60,7 @@ def test_an_address_for_all_is_no_name():
     [
         (("--web", "0.0.0.0:1", "--web-namespace", "a"), "--web-namespace is for --web-access open"),
         (("--web", "127.0.0.1:1", "--web-tls-cert", "c"), "come together"),
-        (("--web", "nowhere"), "is no address"),
+        (("--web", "nowhere"), "is not an address"),
     ],
 )
 def test_what_does_not_go_together_is_told(words: tuple[str, ...], sentence: str):

@@ -84,7 +84,7 @@ def test_what_other_pods_have_of_a_node_is_counted():
     ]
     ended, both = ([msgspec.convert(one, Pod) for one in some] for some in (others[1:], others))
 
-    assert {"n": "has 1 of cpu left, 2 are asked"} == barred(asking, [where], both)
+    assert {"n": "has 1 of cpu left, 2 are requested"} == barred(asking, [where], both)
     assert {} == barred(asking, [where], ended)
 
 
@@ -99,7 +99,7 @@ def test_nothing_fits_on_a_node_that_the_pod_may_not_go_to():
     """With the agent away on one node and a taint on the other the pod waits, and each node has its reason."""
     told = explain(document(), node("real", offers={"cpu": "4"}), node("fake", taints=[TAINT]))
 
-    assert "lab/p waits: it may go to none of the 2 nodes with GPUs" in told
+    assert "lab/p waits: Kubernetes allows none of the 2 nodes with GPUs for it" in told
     assert "not counted: real: offers no aliquot.dev/gpu-percent now; is its aliquot node running?" in told
     assert "not counted: fake: has a taint that the pod does not tolerate (kwok:NoSchedule)" in told
     assert "fits" not in told
@@ -121,7 +121,7 @@ def test_a_pod_that_kube_scheduler_left_waiting_is_not_said_to_fit():
     told = explain(document(said="0/1 nodes are available: 1 node(s) had volume node affinity conflict."), node("n"))
 
     assert told.startswith("lab/p waits, though GPUs for it are free now: asks 0.30 GPU.")
-    assert "kube-scheduler says: 0/1 nodes are available" in told
+    assert "kube-scheduler reports: 0/1 nodes are available" in told
 
 
 def test_a_pod_that_nobody_looked_at_yet_fits():

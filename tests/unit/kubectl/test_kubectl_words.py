@@ -103,8 +103,8 @@ def test_a_pod_on_a_node_is_told_its_gpu():
 @pytest.mark.parametrize(
     ("found", "state", "sentence"),
     [
-        (pod("p", 30, nodeName="a"), "unplanned", "bound past Aliquot"),
-        (pod("p"), "other", "asks for no GPU"),
+        (pod("p", 30, nodeName="a"), "unplanned", "bound without Aliquot"),
+        (pod("p"), "other", "requests no GPU"),
         (pod("p", 30, notes={"aliquot.dev/gpu-limit": "0.2"}), "wrong", 'gpu-limit"] 0.20 is below'),
         (pod("p", 30, notes={PLAN: "{"}, nodeName="a"), "wrong", "cannot be read"),
     ],
@@ -167,8 +167,8 @@ def test_top_is_by_node_with_what_is_not_known_left_open():
     assert text.startswith(f"{len(told)} GPUs, 0.50 of them promised")
     assert first < text.index("GPU 0  0.50 of 1.00") < text.index("lab/h/c0")
     assert re.search(r"lab/h/c0 .* -  1\.0 GiB +-$", text, re.M)
-    assert re.search(r"^GPU 1.*  nobody$", text, re.M)
-    assert text.endswith("the agent of a tells nothing: it cannot be reached")
+    assert re.search(r"^GPU 1.*  no tenants$", text, re.M)
+    assert text.endswith("the agent of a does not answer: it cannot be reached")
 
 
 def test_a_right_scheduler_configuration_is_found_right(tmp_path: Path):
@@ -225,7 +225,7 @@ def test_a_node_without_topology_is_told():
     bare = msgspec.convert({"metadata": {"name": "bare"}}, Node)
     seen = scene(nodes=[node("a"), bare])
 
-    for name, sentence in (("x", 'no node "x"'), ("bare", "no GPUs that Aliquot knows"), ("a", "does not say how")):
+    for name, sentence in (("x", 'no node "x"'), ("bare", "no GPUs that Aliquot knows"), ("a", "does not report how")):
         with pytest.raises(UserError, match=sentence):
             picture_of(seen, name)
 
@@ -264,7 +264,7 @@ def test_tab_is_answered_as_kubectl_wants_it(monkeypatch: pytest.MonkeyPatch, ca
     lines = capsys.readouterr().out.splitlines()
 
     assert ["top", "topo", ":4"] == [line.partition("\t")[0] for line in lines]
-    assert "as it happens" in lines[0]
+    assert "live" in lines[0]
     monkeypatch.setattr("sys.argv", ["kubectl_complete-aliquot", "top", "--on"])
     complete()
     assert capsys.readouterr().out.startswith("--once\t")

@@ -1,4 +1,4 @@
-"""`kubectl aliquot`: the GPUs of a cluster, who has which part of them, and why a pod waits.
+"""`kubectl aliquot`: the GPUs of a cluster, their tenants, and why a pod waits.
 
 kubectl finds the program `kubectl-aliquot` on the PATH and passes it everything after its name.
 """
@@ -17,11 +17,11 @@ from aliquot.cli.main import run_group
 # name -> (module, what --help says)
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "get": (f"{__name__}.get", "List gpus, sharepods, vgpus or quota."),
-    "top": (f"{__name__}.top", "Show who uses the GPUs, as it happens."),
-    "explain": (f"{__name__}.explain", "Tell why a pod waits, or where it is."),
-    "inspect": (f"{__name__}.inspect", "Compare the scheduler's books with what the pods say."),
-    "topo": (f"{__name__}.topo", "Show which GPUs of a node are near each other, and what is free."),
-    "doctor": (f"{__name__}.doctor", "Tell whether the cluster is set up right."),
+    "top": (f"{__name__}.top", "Show the use of the GPUs, live."),
+    "explain": (f"{__name__}.explain", "Explain why a pod waits, or where it is placed."),
+    "inspect": (f"{__name__}.inspect", "Compare the scheduler's ledger with the pods' plans."),
+    "topo": (f"{__name__}.topo", "Show how the GPUs of a node are connected, and which are free."),
+    "doctor": (f"{__name__}.doctor", "Check the cluster's set-up."),
 }
 
 
@@ -39,8 +39,8 @@ def cli() -> None:
 def complete() -> None:
     """The entry point of `kubectl_complete-aliquot`, which kubectl runs at a Tab after `kubectl aliquot`.
 
-    kubectl gives the words, the last of them incomplete, and reads lines of `word<TAB>what it is` and a line with a
-    number, of which 4 says that no file names are wanted.
+    kubectl passes the words, the last of them incomplete, and reads lines of `word<TAB>description` and a line with a
+    number, of which 4 means that no file names are wanted.
     """
     import sys
 

@@ -1,4 +1,4 @@
-"""`kubectl aliquot doctor`: is the cluster set up so that a pod which asks for a part of a GPU gets it?"""
+"""`kubectl aliquot doctor`: is the cluster set up so that a pod that requests a part of a GPU gets it?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from aliquot.model.findings import Finding
 from aliquot.scheduler.config import kube_scheduler_config
 
 OLDEST: Final = (1, 29)
-"""The first Kubernetes of whose API all that is used here is stable."""
+"""The first Kubernetes version in which every API used here is stable."""
 
 LEASE: Final = "aliquot-scheduler"
 NAMED: Final = 3
@@ -46,12 +46,12 @@ class _Version(Wire):
     "--scheduler-config",
     "config",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="kube-scheduler's configuration file, to be looked at too; it is on the control plane's own machines.",
+    help="kube-scheduler's configuration file, to be checked too; it is on the control plane's machines.",
 )
 @target_options
 @form_option
 def doctor(scheduler: str, config: Path | None, target: Target, form: str) -> int:
-    """Tell whether the cluster is set up right and what to do about faults; exit status 1 when there is one."""
+    """Check the cluster's set-up, with a remedy for each problem; exit status 1 when there is one."""
     link = Link.of(scheduler)
     findings = [] if config is None else configuration(config)
     scene = target.run(read_scene(target))
@@ -81,11 +81,11 @@ async def _asked(target: Target, link: Link) -> list[Finding]:
 
 
 async def _look(what: str, api: Api, look: Callable[[Api], Awaitable[Finding]]) -> Finding:
-    """One look; what you may not see is a note."""
+    """Run one check; a missing permission is reported as a note."""
     try:
         return await look(api)
     except Forbidden as error:
-        return Finding(what, "note", f"you may not look: {error}", "ask with the rights of an administrator")
+        return Finding(what, "note", f"permission denied: {error}", "run it with the rights of an administrator")
     except KubeError as error:
         return Finding(what, "fault", str(error), "is the scheduler running? Name its service with --scheduler")
 
@@ -111,19 +111,19 @@ async def _versions(api: Api, link: Link) -> Finding:
     theirs, ours = (await link.text(api, "/version")).strip(), own()
     if theirs == ours:
         return Finding("versions", "ok", f"the scheduler and this program are {ours}")
-    told = f"the scheduler is {theirs}, this program is {ours}"
-    return Finding("versions", "note", told, "what they show may differ; use the same version of both")
+    text = f"the scheduler is {theirs}, this program is {ours}"
+    return Finding("versions", "note", text, "their output may differ; use the same version of both")
 
 
 async def _lead(api: Api, link: Link) -> Finding:
-    """Somebody renews the lease; clocks may differ by what a lease lasts."""
+    """A scheduler renews the lease; clocks may differ by a lease's duration."""
     leases = [one for one in await listed(api, LEASES) if one.metadata.name == LEASE]
     if not leases:
         way_out = "no scheduler ran yet, or it runs with --no-leader-elect; then there must be one only"
         return Finding("lead", "note", f"there is no lease {LEASE}", way_out)
     spec = leases[0].spec
     if not spec.holder_identity or not spec.renew_time:
-        return Finding("lead", "fault", "nobody leads", "is the scheduler running?")
+        return Finding("lead", "fault", "no scheduler leads", "is the scheduler running?")
     renewed = datetime.datetime.fromisoformat(spec.renew_time)
     old_s = (datetime.datetime.now(datetime.UTC) - renewed).total_seconds()
     lasts_s = spec.lease_duration_seconds or 15
@@ -143,7 +143,7 @@ def _kinds(scene: Scene) -> list[Finding]:
 def _nodes(scene: Scene) -> list[Finding]:
     cluster, found = scene.books.cluster, []
     for name, why in sorted(scene.books.faulty.items()):
-        found.append(Finding(f"node {name}", "fault", why, "look into the log of its aliquot node"))
+        found.append(Finding(f"node {name}", "fault", why, "check the log of its aliquot node"))
     for node in scene.nodes:
         name = node.metadata.name
         if GPUS not in node.metadata.annotations or name in scene.books.faulty:
@@ -159,22 +159,22 @@ def _nodes(scene: Scene) -> list[Finding]:
 
 
 def _pods(scene: Scene) -> list[Finding]:
-    """Pods that hold what they should not, or were bound by somebody who did not ask."""
+    """Pods with an inconsistent plan, or bound by a scheduler that does not call Aliquot."""
     unplanned = [pod.metadata.key for pod in scene.pods if _past_us(scene, pod)]
     found = []
     if unplanned:
         more = f" and {len(unplanned) - NAMED} more" if len(unplanned) > NAMED else ""
-        text = f"{len(unplanned)} ask for GPUs and were bound without: {', '.join(unplanned[:NAMED])}{more}"
-        way_out = "the scheduler that bound them does not ask Aliquot: give it the extender, and make them anew"
+        text = f"{len(unplanned)} request GPUs and were bound without: {', '.join(unplanned[:NAMED])}{more}"
+        way_out = "the scheduler that bound them does not call Aliquot: add the extender, recreate the pods"
         found.append(Finding("pods", "fault", text, way_out))
     keys = {pod.metadata.uid: pod.metadata.key for pod in scene.pods}
     for uid, why in scene.books.strays.items():
-        found.append(Finding(f"pod {keys.get(uid, uid)}", "fault", why, "end it, or the pods that hold the same"))
-    return found or [Finding("pods", "ok", f"{len(scene.books.holds)} hold parts of GPUs, all within what there is")]
+        found.append(Finding(f"pod {keys.get(uid, uid)}", "fault", why, "delete it, or the pods that hold the same"))
+    return found or [Finding("pods", "ok", f"{len(scene.books.holds)} hold parts of GPUs, all within capacity")]
 
 
 def _past_us(scene: Scene, pod: Pod) -> bool:
-    """Asks for a GPU, is on a node whose GPUs are ours, and has no plan."""
+    """Whether the pod requests a GPU, is on a node with GPUs of ours, and has no plan."""
     if pod.ended or pod.spec.node_name not in scene.books.cluster.index:
         return False
     try:
@@ -184,19 +184,19 @@ def _past_us(scene: Scene, pod: Pod) -> bool:
 
 
 def configuration(path: Path) -> list[Finding]:
-    """What is wrong with a KubeSchedulerConfiguration, against the one that `aliquot scheduler` prints.
+    """The problems of a KubeSchedulerConfiguration, compared with the one that `aliquot scheduler` prints.
 
     Raises:
         UserError: the file cannot be read.
     """
     given = read_yaml_file(path)
     if not isinstance(given, dict) or given.get("kind") != "KubeSchedulerConfiguration":
-        raise UserError(f"{path} is no KubeSchedulerConfiguration; give the file that kube-scheduler's --config names")
+        raise UserError(f"{path} is not a KubeSchedulerConfiguration; give the file of kube-scheduler's --config")
     return _of_configuration(given)
 
 
 def _of_configuration(given: dict[str, Any]) -> list[Finding]:
-    way_out = "aliquot scheduler --print-kube-scheduler-config prints a right one"
+    way_out = "aliquot scheduler --print-kube-scheduler-config prints a correct one"
     extenders = [one for one in given.get("extenders") or [] if _manages(one)]
     if not extenders:
         found = f"no extender manages {GPU_PERCENT}"
@@ -214,7 +214,7 @@ def _of_configuration(given: dict[str, Any]) -> list[Finding]:
     if given.get("percentageOfNodesToScore") != 100:
         text = f"percentageOfNodesToScore is {given.get('percentageOfNodesToScore') or 'not set'}"
         found_.append(Finding("sampling", "note", f"{text}: the only node with the right GPU may be missed", "set 100"))
-    return found_ or [Finding("configuration", "ok", f"asks the extender at {extender.get('urlPrefix')}")]
+    return found_ or [Finding("configuration", "ok", f"calls the extender at {extender.get('urlPrefix')}")]
 
 
 def _manages(extender: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Which nodes Kubernetes lets a pod go to, and why not the others, whatever their GPUs have free.
+"""Which nodes Kubernetes allows for a pod, and why not the others, regardless of their free GPUs.
 
-Asked are those of kube-scheduler's questions that meet GPUs: taints, selector, required affinity of nodes, and
-what the node offers and has left of each resource the pod asks for. Not asked are volumes, ports, affinity of pods and
+Checked are those of kube-scheduler's predicates that concern GPUs: taints, selector, required node affinity, and
+the capacity and free amount of each resource the pod requests. Not checked are volumes, ports, affinity of pods and
 spread; for these kube-scheduler's own sentence is repeated by the caller.
 
 Source: Kubernetes, "Taints and Tolerations", "Assigning Pods to Nodes"; kube-scheduler's plugins of these names.
@@ -60,39 +60,39 @@ class Requirement(Value, frozen=True):
 
 
 class Term(Value, frozen=True):
-    """Conditions all of which hold."""
+    """Conditions that must all hold."""
 
     match_expressions: tuple[Requirement, ...] = ()
     match_fields: tuple[Requirement, ...] = ()
 
 
 class Terms(Value, frozen=True):
-    """Terms one of which holds."""
+    """Terms of which one must hold."""
 
     node_selector_terms: tuple[Term, ...] = ()
 
 
 class RequiredNodes(Value, frozen=True):
-    """Where a pod must go."""
+    """The required node affinity of a pod."""
 
     required: Terms | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
 
 
 class RequiredAffinity(Value, frozen=True):
-    """A pod's affinity, as far as it must be met by a node alone."""
+    """A pod's affinity, as far as a node alone can satisfy it."""
 
     node_affinity: RequiredNodes | None = None
 
 
 class PlacedSpec(PodSpec):
-    """A pod's spec with all that decides where it may go."""
+    """The parts of a pod's spec that decide which nodes it may run on."""
 
     tolerations: tuple[Toleration, ...] = ()
     affinity: RequiredAffinity | None = None  # type: ignore[assignment]
 
 
 class PlacedPod(Wire):
-    """A pod read for the question where it may go."""
+    """A pod with the fields that decide which nodes it may run on."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: PlacedSpec = msgspec.field(default_factory=PlacedSpec)
@@ -102,10 +102,10 @@ PLACED_PODS: Final = Resource(PlacedPod, "Pod", "pods")
 
 
 def barred(pod: PlacedPod, nodes: Iterable[Node], pods: Iterable[Pod], fitting: Collection[str] = ()) -> dict[str, str]:
-    """Why the pod may not go to nodes, by their name; `pods` are all of the cluster.
+    """Why the pod may not run on nodes, by their name; `pods` are all pods of the cluster.
 
-    Where the GPUs are full or too few the books know better, down to the device, so how much of them a node offers and
-    has left is asked of `fitting` nodes only: there Kubernetes counts more than the books do.
+    Where GPUs are full or too few the ledger knows more, down to the device, so the capacity and free amount of GPU
+    resources are checked on `fitting` nodes only: there Kubernetes counts more than the ledger does.
     """
     used: dict[str, Counter[str]] = {}
     for other in pods:
@@ -148,7 +148,7 @@ def _labels(pod: PlacedPod, node: Node) -> str:
 
 
 def _resources(asked: Mapping[str, int], node: Node, used: Mapping[str, int], *, gpus: bool) -> str:
-    """What of the resources is not offered or not left; amounts are in thousandths."""
+    """The resources that are not offered or not free; amounts are in thousandths."""
     allocatable = node.status.allocatable
     if not allocatable:
         return ""
@@ -159,9 +159,9 @@ def _resources(asked: Mapping[str, int], node: Node, used: Mapping[str, int], *,
         if not gpus and name in RESOURCES:
             continue
         if has < amount:
-            return f"offers {_shown(name, has)} of {name}, {_shown(name, amount)} are asked"
+            return f"offers {_shown(name, has)} of {name}, {_shown(name, amount)} are requested"
         if has - used.get(name, 0) < amount:
-            return f"has {_shown(name, has - used.get(name, 0))} of {name} left, {_shown(name, amount)} are asked"
+            return f"has {_shown(name, has - used.get(name, 0))} of {name} left, {_shown(name, amount)} are requested"
     return ""
 
 

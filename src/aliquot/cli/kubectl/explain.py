@@ -1,6 +1,6 @@
 """`kubectl aliquot explain pod NAME`: why it waits and the smallest change that would let it in, or where it is.
 
-Only nodes to which Kubernetes lets the pod go are counted, as the extender is asked about these alone.
+Only nodes that Kubernetes allows for the pod are counted, because the extender is called with these only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KINDS = {"pod": "pod", "pods": "pod", "po": "pod", "sharepod": "sharepod", "shar
 @target_options
 @form_option
 def explain(what: str, name: str, target: Target, form: str) -> None:
-    """Tell why a pod or SharePod waits, node by node and device by device, and what would let it in; or where it is."""
+    """Explain why a pod or SharePod waits, by node and device, and what would make it fit; or where it is placed."""
     kind, slash, after = what.partition("/")
     if slash and not name:
         name = after
@@ -56,14 +56,14 @@ def find(scene: Scene, kind: str, name: str) -> Pod:
     """The pod of that name, or that of the SharePod.
 
     Raises:
-        UserError: there is none, or more than one in all the namespaces.
+        UserError: no pod or SharePod has the name, or more than one in all the namespaces.
     """
     if kind == "sharepod":
         shares = [one for one in scene.sharepods if scene.here(one) and one.metadata.name == name]
         _only_one(shares, f'SharePod "{name}"', scene)
         status = shares[0].status
         if not status.pod_name:
-            said = "; ".join(c.message for c in status.conditions if c.message) or "nothing was said about it yet"
+            said = "; ".join(c.message for c in status.conditions if c.message) or "it has no status yet"
             raise UserError(f'SharePod "{name}" has no pod: {said}')
         name, namespace = status.pod_name, shares[0].metadata.namespace
         pods = [pod for pod in scene.pods if pod.metadata.key == f"{namespace}/{name}"]
@@ -83,9 +83,9 @@ def _only_one(found: list[Any], what: str, scene: Scene) -> None:
 
 
 def explained(scene: Scene, pod: Pod, placed: PlacedPod | None = None) -> dict[str, Any]:
-    """What is to be said about a pod: its state, sentences, and for one that waits the account of each request.
+    """The explanation of a pod: its state, sentences, and for a waiting pod the account of each request.
 
-    With `placed` only nodes count to which Kubernetes lets the pod go; the scene's books are without the others then.
+    With `placed` only nodes count that Kubernetes allows for the pod; the scene's ledger is then without the others.
     """
     told: dict[str, Any] = {"pod": pod.metadata.key, "state": "", "node": pod.spec.node_name, "sentences": []}
     try:
@@ -97,12 +97,12 @@ def explained(scene: Scene, pod: Pod, placed: PlacedPod | None = None) -> dict[s
     if pod.spec.node_name:
         return told | _placed(scene, pod, plan, asks=ask is not None)
     if ask is None:
-        return told | {"state": "other", "sentences": ["it asks for no GPU; why it waits: kubectl describe pod"]}
+        return told | {"state": "other", "sentences": ["it requests no GPU; why it waits: kubectl describe pod"]}
     return told | _waiting(scene, pod, ask, _closed(scene, ask, placed) if placed is not None else {})
 
 
 def _closed(scene: Scene, ask: PodAsk, placed: PlacedPod) -> dict[str, str]:
-    """Nodes with GPUs to which Kubernetes does not let the pod go, and why."""
+    """Nodes with GPUs that Kubernetes does not allow for the pod, and why."""
     known = scene.books.cluster.index
     fitting = verdicts(scene.books, ask, list(known)).fitting
     found = barred(placed, scene.nodes, scene.pods, fitting)
@@ -113,10 +113,10 @@ def _placed(scene: Scene, pod: Pod, plan: PodPlan | None, *, asks: bool) -> dict
     if plan is None:
         sentence = f"it is on {pod.spec.node_name} without a plan"
         why = (
-            f"{sentence}, so it holds no GPU here: it was bound past Aliquot; let a scheduler that asks Aliquot "
+            f"{sentence}, so it holds no GPU here: it was bound without Aliquot; let a scheduler that calls Aliquot "
             "bind it (kubectl aliquot doctor)"
         )
-        return {"state": "unplanned", "sentences": [why if asks else f"{sentence}; it asks for no GPU"]}
+        return {"state": "unplanned", "sentences": [why if asks else f"{sentence}; it requests no GPU"]}
     index = scene.index
     slices = [
         {
@@ -135,14 +135,14 @@ def _placed(scene: Scene, pod: Pod, plan: PodPlan | None, *, asks: bool) -> dict
     ]
     sentences = []
     if stray := scene.books.strays.get(pod.metadata.uid, ""):
-        sentences.append(f"its plan does not fit the books: {stray}")
+        sentences.append(f"its plan does not fit the ledger: {stray}")
     if status := pod.metadata.annotations.get(names.PLAN_STATUS, ""):
-        sentences.append(f"its node says: {status}")
+        sentences.append(f"its node reports: {status}")
     return {"state": "placed", "slices": slices, "sentences": sentences}
 
 
 def _waiting(scene: Scene, pod: Pod, ask: PodAsk, closed: Mapping[str, str]) -> dict[str, Any]:
-    """The account of each request of a pod that is on no node yet; `closed` are nodes it may not go to, and why."""
+    """The account of each request of a pod without a node; `closed` are nodes it may not run on, and why."""
     books, namespace = scene.books, pod.metadata.namespace
     for node in scene.nodes:
         if node.metadata.name in closed:
@@ -166,10 +166,10 @@ def _waiting(scene: Scene, pod: Pod, ask: PodAsk, closed: Mapping[str, str]) -> 
 def _obstacles(
     scene: Scene, pod: Pod, ask: PodAsk, closed: Mapping[str, str], *, each_fits: bool, said: str
 ) -> Iterator[str]:
-    """What else stands against a pod, or why nothing does."""
+    """Other reasons that the pod waits, or why it should not."""
     if not scene.books.cluster.index:
         if closed:
-            yield f"{pod.metadata.key} waits: it may go to none of the {len(closed)} nodes with GPUs"
+            yield f"{pod.metadata.key} waits: Kubernetes allows none of the {len(closed)} nodes with GPUs for it"
         else:
             yield "no node has GPUs that Aliquot knows of; is aliquot node running (kubectl aliquot doctor)?"
     for why in dict.fromkeys(closed.values()):
@@ -185,9 +185,9 @@ def _obstacles(
         if not found.fitting:
             yield "its containers fit one by one, but no node has room for all of them together"
         elif not said and not pod.spec.scheduling_gates:
-            yield f"{len(found.fitting)} nodes have the GPUs it asks for; kube-scheduler has not looked at it yet"
+            yield f"{len(found.fitting)} nodes have the GPUs it requests; kube-scheduler has not considered it yet"
     if said:
-        yield f"kube-scheduler says: {said}"
+        yield f"kube-scheduler reports: {said}"
 
 
 def lines_of(told: dict[str, Any]) -> Iterable[str]:

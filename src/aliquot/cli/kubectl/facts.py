@@ -1,4 +1,4 @@
-"""What `kubectl aliquot` tells, as plain values: devices, SharePods, vGPUs and quotas of one scene."""
+"""The facts that `kubectl aliquot` shows, as plain values: devices, SharePods, vGPUs and quotas of one scene."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aliquot.topology import link_cost
 
 
 def gpus(scene: Scene) -> list[dict[str, Any]]:
-    """Every device that pods may use, and who is on it."""
+    """Every device that pods may use, with its tenants."""
     cluster = scene.books.cluster
     found = []
     for name, number in sorted(cluster.index.items()):
@@ -82,7 +82,7 @@ def vgpus(scene: Scene) -> list[dict[str, Any]]:
 
 
 def quotas(scene: Scene) -> list[dict[str, Any]]:
-    """Each bound of each quota, with what the plans of the namespace's pods hold of it."""
+    """Each bound of each quota, with the amount that the plans of the namespace's pods hold."""
     return [entry for quota in scene.quotas if scene.here(quota) for entry in _bounds(scene, quota)]
 
 

@@ -1,4 +1,4 @@
-"""`kubectl aliquot get`: what there is and who has it."""
+"""`kubectl aliquot get`: GPUs, SharePods, vGPUs and quotas, with their holders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kubectl aliquot inspect`: do the scheduler's books say what the pods say?"""
+"""`kubectl aliquot inspect`: do the scheduler's ledger and the pods' plans agree?"""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Cells = dict[str, tuple[int, int]]
 @target_options
 @form_option
 def inspect(scheduler: str, target: Target, form: str) -> int:
-    """Compare the scheduler's books with what the pods' plans say; exit status 1 where they differ.
+    """Compare the scheduler's ledger with the pods' plans; exit status 1 where they differ.
 
-    A pod that is being bound is in the books before it is in the API server: look twice before you worry.
+    A pod that is being bound is in the ledger before it is in the API server: repeat the check before you act.
     """
     link = Link.of(scheduler)
 
@@ -40,7 +40,7 @@ def inspect(scheduler: str, target: Target, form: str) -> int:
 
 
 def compared(answer: dict[str, Any], gpus: list[dict[str, Any]]) -> dict[str, Any]:
-    """Every device with what the scheduler has on it and what the pods say; `agree` when they are all the same."""
+    """Every device with its amounts in the ledger and in the pods' plans; `agree` when they are equal."""
     books: Cells = {
         d["uuid"]: (MILLI - d["free_milli"], d["memory_mib"] - d["free_mib"])
         for node in answer.get("nodes", [])
@@ -78,9 +78,9 @@ def _lines(told: dict[str, Any]) -> Iterable[str]:
         if not row["agree"] or any((row["pods"] or [0])[:1])
     ]
     if rows:
-        yield from table(["NODE", "GPU", "IN THE BOOKS", "BY THE PODS", ""], rows)
+        yield from table(["NODE", "GPU", "IN THE LEDGER", "BY THE PODS", ""], rows)
     for uid, why in told["strays"].items():
-        yield f"pod {uid} holds what the books do not have: {why}"
+        yield f"pod {uid} has a plan that is not in the ledger: {why}"
     for node, why in told["faulty"].items():
         yield f"node {node} takes no pods: {why}"
 

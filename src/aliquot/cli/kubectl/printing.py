@@ -42,7 +42,7 @@ def form_option(command: Command) -> Command:
 
 
 def show(form: str, facts: Any, lines: Callable[[], Iterable[str]]) -> None:
-    """Print facts in a form; `lines` are those for people."""
+    """Print facts in a format; `lines` is the form for people."""
     if form == "json":
         click.echo(json.dumps(facts, indent=2))
     elif form == "yaml":

@@ -1,7 +1,7 @@
-"""The cluster as its API server tells it: nodes, pods and our own objects, and the scheduler's books made from them.
+"""The cluster read from its API server: nodes, pods and our own objects, and the ledger made from them.
 
-Nothing is asked of our programs, so these commands work while the scheduler is down; what a pod holds is written in its
-plan annotation, what a node has in its own.
+Our own programs are not queried, so these commands work while the scheduler is down; a pod's plan is in its annotation,
+a node's inventory in the node's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMITS: Final = Limits(tries=2, wait_first_s=0.1, wait_most_s=1.0)
 
 
 class NoAnswer(AliquotError):
-    """The API server cannot be asked."""
+    """The API server is not reachable."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Target:
         """The way to the API server.
 
         Raises:
-            BadKubeConfig: there is none.
+            BadKubeConfig: no kubeconfig was found.
         """
         return Api.connect(self.kubeconfig, self.context, limits=LIMITS)
 
@@ -71,7 +71,7 @@ class Target:
 
 @dataclass
 class Scene:
-    """What was read. `missing` names the kinds (plural) that the API server does not know."""
+    """The objects read. `missing` names the kinds (plural) that the API server does not know."""
 
     nodes: list[Node]
     pods: list[Pod]
@@ -83,7 +83,7 @@ class Scene:
     books: Books = field(init=False)
 
     def __post_init__(self) -> None:
-        """Write the books: every node, then every pod that is on one."""
+        """Fill the ledger: every node, then every pod with a node."""
         books = self.books = Books(named_policy("aliquot"))
         for node in sorted(self.nodes, key=lambda n: n.metadata.name):
             books.node_changed(Change("added", node))
@@ -98,7 +98,7 @@ class Scene:
 
     @property
     def index(self) -> Mapping[str, tuple[str, int]]:
-        """(node, index of the GPU there) by UUID, of every device in the books."""
+        """(node, index of the GPU there) by UUID, of every device in the ledger."""
         specs = self.books.cluster.nodes
         return {d.uuid: (spec.name, d.index) for spec in specs for d in spec.gpus}
 
@@ -137,7 +137,7 @@ async def _own(api: Api, resource: Resource[T], missing: list[str]) -> list[T]:
 
 
 async def listed(api: Api, resource: Resource[T], namespace: str = "") -> list[T]:
-    """All objects of a kind, in the order of their names; in pages, and anew in one piece when a page is gone.
+    """All objects of a kind, sorted by name; read in pages, and again in one piece when a page has expired.
 
     Raises:
         KubeError: the API server refused.

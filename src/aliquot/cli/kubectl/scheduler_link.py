@@ -1,4 +1,4 @@
-"""The way to the scheduler's own pages: through the API server's service proxy, so that nothing needs to be opened."""
+"""Access to the scheduler's own pages through the API server's service proxy, so that no port has to be opened."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Link:
         """A page of the scheduler.
 
         Raises:
-            KubeError: the API server has no such service, may not ask it for us, or gets no answer.
+            KubeError: the API server has no such service, refuses the proxy request, or gets no answer.
         """
         return (await api.request("GET", self.path(page), timeout_s=5.0)).decode("utf-8", "replace")
 
@@ -58,7 +58,7 @@ class Link:
         try:
             return msgspec.json.decode(await self.text(api, page))
         except msgspec.DecodeError as error:
-            raise BadAnswer(f"{self.path(page)} is no JSON: {error}") from None
+            raise BadAnswer(f"{self.path(page)} is not JSON: {error}") from None
 
 
 def scheduler_option(command: Command) -> Command:

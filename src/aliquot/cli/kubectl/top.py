@@ -1,4 +1,4 @@
-"""`kubectl aliquot top`: who uses the cluster's GPUs, as it happens on a terminal, as one table elsewhere."""
+"""`kubectl aliquot top`: the use of the cluster's GPUs, live on a terminal, otherwise as one table."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ BAR: Final = 20
 
 
 @click.command()
-@click.option("--agent-port", default=5678, show_default=True, help="Where the nodes' agents tell what is used.")
-@click.option("--once", is_flag=True, help="Print one table and end.")
+@click.option("--agent-port", default=5678, show_default=True, help="Port of the nodes' agents.")
+@click.option("--once", is_flag=True, help="Print one table and exit.")
 @click.option("--interval", "interval_s", type=Amount(86_400, least=0.2), default=2.0, show_default=True,
               help="Seconds between refreshes on a terminal, 0.2 at least.")  # fmt: skip
 @target_options
 @form_option
 @click.pass_context
 def top(context: click.Context, agent_port: int, once: bool, interval_s: float, target: Target, form: str) -> None:
-    """Show who holds how much of the GPUs and what they use of it, by node.
+    """Show the pods' shares of the GPUs and their use, by node.
 
-    On a terminal this goes on with keys and history, as `aliquot top` does; elsewhere, with --once or -o it is printed
-    once. Every namespace is shown unless -n names one. What is promised is in the pods' plans; what is used is asked of
+    On a terminal it refreshes, with keys and history, as `aliquot top` does; elsewhere, with --once or -o it is printed
+    once. Every namespace is shown unless -n names one. Shares come from the pods' plans; use is queried from
     the nodes' agents, and is "-" where none answers.
     """
     source = context.get_parameter_source("form")
@@ -42,7 +42,7 @@ def top(context: click.Context, agent_port: int, once: bool, interval_s: float, 
 
 
 def on_terminal() -> bool:
-    """Whether somebody sees a screen and can press keys, and the library for an application is here."""
+    """Whether a person sees a screen and can press keys, and the library for an application is installed."""
     from importlib.util import find_spec
 
     screen = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
@@ -54,7 +54,7 @@ def _application(target: Target, agent_port: int, interval_s: float) -> None:
     from aliquot.cli.top_app import TopApp
 
     with ClusterSource(target, agent_port) as source:
-        source()  # what is wrong is told before the screen changes
+        source()  # errors are printed before the screen changes
         status = TopApp(source, interval_s=interval_s).run()
     sys.exit(status or 0)
 
@@ -82,7 +82,7 @@ def _print(target: Target, agent_port: int, form: str) -> None:
 
 
 def lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]], silent: dict[str, str]) -> Iterable[str]:
-    """The table: nodes, their GPUs, the tenants of each; GPUs that nobody has in one line."""
+    """The table: nodes, their GPUs, the tenants of each; GPUs without tenants in one line."""
     promised = sum(MILLI - g["free_milli"] for g in everything)
     idle = sum(g["free_milli"] == MILLI for g in everything)
     yield f"{len(everything)} GPUs, {format_milli(promised)} of them promised, {idle} wholly free"
@@ -90,7 +90,7 @@ def lines(shown: list[dict[str, Any]], everything: list[dict[str, Any]], silent:
         yield ""
         yield from _node_lines(node, list(gpus))
     for node, why in sorted(silent.items()):
-        yield f"the agent of {node} tells nothing: {why}"
+        yield f"the agent of {node} does not answer: {why}"
 
 
 def _node_lines(node: str, gpus: list[dict[str, Any]]) -> Iterable[str]:
@@ -104,7 +104,7 @@ def _node_lines(node: str, gpus: list[dict[str, Any]]) -> Iterable[str]:
             yield from table(head, [_row(r) for r in g["residents"]], right=(1, 2, 4, 5, 6))
     free = [str(g["index"]) for g in gpus if not g["residents"]]
     if free:
-        yield f"GPU {', '.join(free)}  nobody"
+        yield f"GPU {', '.join(free)}  no tenants"
 
 
 def _row(r: dict[str, Any]) -> list[str]:

@@ -1,7 +1,8 @@
-"""Where `kubectl aliquot top` looks: the cluster followed by watches, in books like the scheduler's, and its agents.
+"""The data of `kubectl aliquot top`: the cluster followed by watches, in a ledger like the scheduler's, and its agents.
 
-A thread follows nodes and pods; a look costs one question to the API server, whether it is there. Agents are asked
-through its proxy, seldom enough that many who look do no harm.
+A thread follows nodes and pods; a snapshot costs one call to the API server, to check that it answers. Agents are
+polled
+through its proxy, seldom enough that many viewers do no harm.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ PACE: Final = Pace(seen_s=5.0, most_per_s=20.0, at_once=8)
 
 
 class ClusterSource:
-    """One look at a time, from any thread, while this is open."""
+    """One snapshot at a time, from any thread, while this is open."""
 
     def __init__(self, target: Target, agent_port: int) -> None:
         """Begin to follow.
 
         Raises:
-            BadKubeConfig: there is no API server to talk to.
+            BadKubeConfig: no API server is configured.
         """
         self._port = agent_port
         self._api: Api = target.connect()
@@ -118,7 +119,7 @@ class ClusterSource:
                 await asyncio.gather(self._nodes.synced.wait(), self._pods.synced.wait())
         except TimeoutError:
             why = self._nodes.counts.last_failure or self._pods.counts.last_failure
-            raise TimeoutError(why or "the API server does not tell what there is") from None
+            raise TimeoutError(why or "the API server did not list the objects in time") from None
         self._agents.places = {pod.spec.node_name: proxied(pod, self._port) for pod in self._pods if is_agent(pod)}
         self._beside.measured, self._beside.silent = self._agents.measured, self._agents.silent
         self._beside.waiting = list(waiting_pods(self._pods, FOREIGN, self._books.known, time.time()))

@@ -1,4 +1,4 @@
-"""`kubectl aliquot topo NODE`: how the GPUs of a node are connected, and what is free of them."""
+"""`kubectl aliquot topo NODE`: how the GPUs of a node are connected, and which are free."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from aliquot.model.errors import UserError
 
 @click.command()
 @click.argument("node")
-@click.option("--best", metavar="N", type=int, help="Name the best N free GPUs and what they leave behind.")
+@click.option("--best", metavar="N", type=int, help="Name the best N free GPUs and what remains.")
 @target_options
 @form_option
 def topo(node: str, best: int | None, target: Target, form: str) -> None:
-    """Show how the GPUs of NODE are connected and what the pods leave of them.
+    """Show how the GPUs of NODE are connected and how much of them is free.
 
     Costs are of a pair, lower is nearer. The best set is the one whose pairs cost least in all.
     """
@@ -33,7 +33,7 @@ def picture_of(scene: Scene, node: str) -> Picture:
     """A node's GPUs as `aliquot topo` draws them.
 
     Raises:
-        UserError: the node is not there, has no GPUs that Aliquot knows of, or does not say how they are connected.
+        UserError: the node does not exist, has no known GPUs, or does not report how they are connected.
     """
     cluster = scene.books.cluster
     if node not in {n.metadata.name for n in scene.nodes}:
@@ -44,6 +44,6 @@ def picture_of(scene: Scene, node: str) -> Picture:
     number = cluster.index[node]
     spec = cluster.spec(number)
     if spec.topology is None:
-        raise UserError(f'node "{node}" does not say how its GPUs are connected')
+        raise UserError(f'node "{node}" does not report how its GPUs are connected')
     free = tuple(max(0, cluster.free_milli.item(number, g)) for g in range(len(spec.gpus)))
     return Picture(f"node {node}", spec.topology, free, tuple(d.model for d in spec.gpus))

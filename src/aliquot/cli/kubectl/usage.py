@@ -1,4 +1,4 @@
-"""What tenants use now: asked of each node's agent, through the API server's proxy to its pod."""
+"""Current use by tenants: queried from each node's agent, through the API server's proxy to its pod."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from aliquot.web.asking import PAGE, is_agent
 
 @dataclass
 class Usage:
-    """What each node's agent measures, and why nodes told nothing, by their name."""
+    """The measurements of each node's agent, and why nodes did not answer, by their name."""
 
     nodes: dict[str, NodeMeasure] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
 
     def of(self, node: str, uuid: str, tenant: str) -> Share | None:
-        """A tenant's use by its name in the books; None where its node does not know it."""
+        """A tenant's use by its name in the ledger; None where its node does not know it."""
         told = self.nodes.get(node)
         gpu = told.gpus.get(uuid) if told else None
         return gpu.shares.get(tenant_key(tenant)) if gpu else None
 
 
 async def read_usage(target: Target, scene: Scene, port: int) -> Usage:
-    """Ask every agent at once; one that does not answer is named and does no harm."""
+    """Query every agent at once; one that does not answer is named and does no harm."""
     found = Usage()
     async with target.connect() as api:
         await asyncio.gather(*(_ask(api, pod, port, found) for pod in scene.pods if is_agent(pod)))
