@@ -95,10 +95,10 @@ def _told(stage: Scene, paths: dict[str, list[Path]]) -> dict[str, dict[str, Any
 
 
 def run_mix(
-    emulate: str | None, mix: Mix, seed: int, seconds: float, turns: str
+    emulate: str | None, mix: Mix, seed: int, seconds: float, turns: str, *, native: bool = True
 ) -> tuple[dict[str, Any], list[float], str, bool]:
     """One mix: its figures, the waits after rests in milliseconds, the GPU, and whether it is emulated."""
-    with scene(emulate, window_ms=int(WINDOW_S * 1000), turns=turns) as stage:
+    with scene(emulate, window_ms=int(WINDOW_S * 1000), turns=turns, native_handover=native) as stage:
         go, paths = _start(stage, mix, seed, seconds), _paths(stage, mix)
         start_s = time.monotonic() + 0.2
         write_whole(go, str(int(start_s * 1e9)).encode(), synced=False)
@@ -144,17 +144,24 @@ def _case(
 
 
 def turns(
-    emulate: str | None, names: Sequence[str] = DEFAULT, *, seed: int = 1, seconds: float = SECONDS, way: str = "fluid"
+    emulate: str | None,
+    names: Sequence[str] = DEFAULT,
+    *,
+    seed: int = 1,
+    seconds: float = SECONDS,
+    way: str = "fluid",
+    native: bool = True,
 ) -> dict[str, Any]:
     """All mixes and the waits after rests."""
     require("cuda")
-    seen = [run_mix(emulate, BY_NAME[name], seed, seconds, way) for name in names]
+    seen = [run_mix(emulate, BY_NAME[name], seed, seconds, way, native=native) for name in names]
     waits_ms = [wait for _, waits, _, _ in seen for wait in waits]
     wake = {f"p{part}_ms": round(percentile(waits_ms, part), 2) for part in (50, 99)} if waits_ms else None
     return {
         "cases": [case for case, _, _, _ in seen],
         "wake": wake,
         "turns": way,
+        "native_handover": native,
         "seed": seed,
         "gpu": seen[0][2],
         "emulated": seen[0][3],

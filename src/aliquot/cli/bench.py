@@ -37,6 +37,12 @@ def _emulate(command: Callable[..., None]) -> Callable[..., None]:
     )(command)
 
 
+_native = click.option(
+    "--native-handover/--no-native-handover", "native", default=True, show_default=True,
+    help="Whether the arbiter hands over in a native thread where it can.",
+)  # fmt: skip
+
+
 def _show(figures: dict[str, Any], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(figures))
@@ -65,13 +71,14 @@ def gate(emulate: str | None, output: str) -> None:
 @click.option("--seconds", type=SECONDS, default=10.0, show_default=True, help="Time per case.")
 @click.option("--tenants", type=int, multiple=True, default=(2, 8, 32), show_default=True)
 @click.option("--quota-ms", type=int, multiple=True, default=(30, 100), show_default=True)
+@_native
 def handover(
-    emulate: str | None, output: str, seconds: float, tenants: tuple[int, ...], quota_ms: tuple[int, ...]
+    emulate: str | None, output: str, seconds: float, tenants: tuple[int, ...], quota_ms: tuple[int, ...], native: bool
 ) -> None:
     """Microseconds from one tenant's last use to the next one's launch."""
     from aliquot.bench.handover import handover as measure
 
-    _show(measure(emulate, tenants, quota_ms, seconds), output)
+    _show(measure(emulate, tenants, quota_ms, seconds, native=native), output)
 
 
 @bench.command()
@@ -101,7 +108,10 @@ def shares(emulate: str | None, output: str, seconds: float, names: tuple[str, .
 @click.option(
     "--seconds", type=Amount(100_000, least=16), default=40.0, show_default=True, help="Time of each mix, 16 at least."
 )
-def turns(emulate: str | None, output: str, names: tuple[str, ...], way: str, seed: int, seconds: float) -> None:
+@_native
+def turns(
+    emulate: str | None, output: str, names: tuple[str, ...], way: str, seed: int, seconds: float, native: bool
+) -> None:
     """How far programs that work, rest, wake and misbehave are from a fluid, and whether the promise is kept."""
     from aliquot.bench.turns import DEFAULT, MIXES, table
     from aliquot.bench.turns import turns as measure
@@ -109,7 +119,7 @@ def turns(emulate: str | None, output: str, names: tuple[str, ...], way: str, se
     for name in names:
         if name not in MIXES:
             raise click.BadParameter(f"no mix {name!r}; there are {', '.join(MIXES)}", param_hint="--mix")
-    figures = measure(emulate, names or DEFAULT, seed=seed, seconds=seconds, way=way)
+    figures = measure(emulate, names or DEFAULT, seed=seed, seconds=seconds, way=way, native=native)
     click.echo(json.dumps(figures) if output == "json" else table(figures))
 
 

@@ -49,6 +49,7 @@ class ArbiterOptions:
     handover: str = "auto"
     fail_policy: str = "pace"
     metrics_port: int | None = None
+    native_handover: bool = True
 
     def argv(self, runtime: Path, libnvml: Path | None) -> list[str]:
         """The command line."""
@@ -56,6 +57,7 @@ class ArbiterOptions:
         argv += ["--window-ms", str(self.window_ms), "--turns", self.turns, "--quota-ms", str(self.quota_ms)]
         argv += ["--min-quota-ms", str(self.min_quota_ms), "--handover", self.handover]
         argv += ["--fail-policy", self.fail_policy]
+        argv.append("--native-handover" if self.native_handover else "--no-native-handover")
         if libnvml is not None:
             argv += ["--libnvml", str(libnvml)]
         if self.metrics_port is not None:

@@ -1,7 +1,7 @@
 """Turns that follow the fluid: whoever is farthest behind it is next, and the turn changes when the gap is a quantum.
 
     turn     a free GPU goes to the waiter that is owed most; one that woke from a rest counts as owed LEAD more until
-             a turn is taken from it
+             a turn is taken from it or it has had a whole one
     change   the holder's turn ends when the best waiter is owed a quantum more than it, never before SLICE
     wake     a tenant that was promised to wake in time goes before all others when it wakes, at once, until a turn is
              taken from it; another one with a promise keeps its turn for SLICE
@@ -117,12 +117,20 @@ class FluidPolicy(TokenPolicy):
         actions: list[Action],
     ) -> None:
         if not hold.stopped:
+            if now_ns >= hold.told_ns - self._lead(hold):
+                self._settle_in(tenant)
             ends = self._ends_ns(tenant, hold, rivals, reserved, now_ns)
             if now_ns >= hold.told_ns - self._lead(hold) and ends > hold.told_ns:
                 self._extend(tenant, hold, now_ns, actions)
             hold.deadline_ns = min(hold.told_ns, ends)
         if now_ns >= hold.deadline_ns:
             self._end(tenant, hold, now_ns, actions)
+
+    def _settle_in(self, tenant: Tenant) -> None:
+        """It has had a whole turn since it woke, and no longer goes before others."""
+        for account in tenant.accounts.values():
+            account.lag.fresh = False
+        self._ranks.pop(tenant.name, None)
 
     def _ends_ns(
         self, tenant: Tenant, hold: Hold, rivals: list[Tenant], reserved: Mapping[str, str], now_ns: int

@@ -18,6 +18,8 @@ KEPT_NS = 1 * SECOND
 """What a tenant that rests keeps at most of what it is owed."""
 GRACE_NS = 2 * MS
 """How long after a turn was taken from it a tenant may say that it wants more, before it counts as resting."""
+REST_NS = 2 * MS
+"""A tenant goes first after a rest; a shorter pause is none: a program that lacks processor time makes such pauses."""
 LEAST_NS = 1 * MS
 CACHED = 64
 """Sets of busy tenants whose rates are kept."""
@@ -129,7 +131,7 @@ class Lag:
     __slots__ = (
         "_idle_ns",
         "_most_ahead_ns",
-        "_rested",
+        "_rested_at_ns",
         "flow",
         "fresh",
         "given",
@@ -156,7 +158,7 @@ class Lag:
         self.fresh = False  # it woke from a rest, and no turn was taken from it since
         self.leave_at_ns: int | None = None  # when to look again whether it leaves
         self._idle_ns: int | None = None
-        self._rested = True
+        self._rested_at_ns: int | None = -REST_NS  # since when it has rested; None while it wants the GPU
 
     @property
     def rate(self) -> int:
@@ -190,8 +192,9 @@ class Lag:
         if self not in self.flow.busy:
             self.level = min(self.level, KEPT_NS * WHOLE)
             self.flow.join(self, now_ns)
-        if self._rested:
-            self._rested, self.fresh = False, True
+        if self._rested_at_ns is not None:
+            self.fresh |= now_ns - self._rested_at_ns >= REST_NS
+            self._rested_at_ns = None
 
     def begin(self, now_ns: int) -> None:
         """It waits no more: it holds the GPU, or asks for nothing, and whether that is a rest, `idle` finds out."""
@@ -212,7 +215,8 @@ class Lag:
         if now_ns < ready_ns:
             self.leave_at_ns = ready_ns
             return
-        self._rested, self.fresh = True, False
+        if self._rested_at_ns is None:
+            self._rested_at_ns = now_ns
         ahead = -self.owed_ns(now_ns)
         if ahead > LEAST_NS // 1000:
             self.leave_at_ns = now_ns + max(LEAST_NS, ahead * WHOLE // max(self.rate, WHOLE // 50))
@@ -231,7 +235,8 @@ class Lag:
         self.flow.accrue(now_ns)
         self.leave_at_ns = self._idle_ns = None
         self.waiting = self.wants = False
-        self._rested = True
+        if self._rested_at_ns is None:
+            self._rested_at_ns = now_ns
         if self in self.flow.busy:
             self.flow.leave(self, now_ns)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def stage() -> Iterator[Callable[..., Stage]]:
     """Makes stages; the arguments are those of `Stage`."""
     made: list[Stage] = []
 
-    def make(*args: str, **options: str) -> Stage:
+    def make(*args: str, **options: Any) -> Stage:
         try:
             made.append(Stage(*args, **options))
         except NativePartMissing as missing:

@@ -70,9 +70,15 @@ class Stage:
     """One GPU, one arbiter; `client` starts programs, `kill_arbiter` and `start_arbiter` are the fault."""
 
     def __init__(
-        self, fail_policy: str = "pace", *, gpus: str = "v100", arbiter_env: dict[str, str] | None = None
+        self,
+        fail_policy: str = "pace",
+        *,
+        gpus: str = "v100",
+        arbiter_env: dict[str, str] | None = None,
+        arbiter_options: tuple[str, ...] = (),
     ) -> None:
         self.arbiter_env = arbiter_env or {}
+        self.arbiter_options = arbiter_options
         self.directory = Path(tempfile.mkdtemp(prefix="alq-"))
         self.machine: EmulatedMachine = prepare(self.directory / "gpu", gpus)
         self.fail_policy = fail_policy
@@ -83,6 +89,7 @@ class Stage:
         """Start one, or one again, over the same directory."""
         command = [sys.executable, "-m", "aliquot.arbiter", "--runtime-dir", str(self.directory / "run")]
         command += ["--window-ms", str(int(WINDOW_S * 1000)), "--fail-policy", self.fail_policy]
+        command += self.arbiter_options
         environment = {**os.environ, "PYTHONPATH": str(SOURCES)} | self.arbiter_env
         self.arbiter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert self.arbiter.stdout is not None
@@ -143,6 +150,14 @@ class Stage:
         time.sleep(seconds)
         passed_ns = (time.monotonic() - start_s) * 1e9
         return [(c.totals.kernel_ns - b) / passed_ns for c, b in zip(clients, before, strict=True)]
+
+    def charged(self, clients: list[Client], seconds: float = WINDOW_S) -> list[float]:
+        """What each is charged from now on, as a part of the time that passes: exact however busy the machine is."""
+        before = self.admin.status()
+        time.sleep(seconds)
+        after = self.admin.status()
+        then, now = ({t.name: t.charged_ns for t in status.gpus[0].tenants} for status in (before, after))
+        return [(now[c.name] - then[c.name]) / (after.now_ns - before.now_ns) for c in clients]
 
     def close(self) -> None:
         """End everything and remove the directory."""

@@ -28,9 +28,10 @@ def until_launched(client: Client, since_ns: int) -> int:
     return min(found)
 
 
-def test_an_arbiter_killed_under_load_costs_no_error_and_one_window(stage):
+@pytest.mark.parametrize("switch", ["--native-handover", "--no-native-handover"])
+def test_an_arbiter_killed_under_load_costs_no_error_and_one_window(stage, switch):
     """After kill -9 and a restart no program saw an error, and within one window each has its share again."""
-    scene = stage()
+    scene = stage(arbiter_options=(switch,))
     clients = [scene.client(name, request) for name, request in (("a", 300), ("b", 400), ("c", 300))]
     for client in clients:
         client.wait_ready()
@@ -43,10 +44,12 @@ def test_an_arbiter_killed_under_load_costs_no_error_and_one_window(stage):
     until(lambda: all(scene.seen(c.name).processes == 1 for c in clients), "all have attached again")
     after = {c.name: scene.seen(c.name).charged_ns for c in clients}
     time.sleep(WINDOW_S)
-    shares = scene.shares(clients, 1.5 * WINDOW_S)
+    completed = [client.totals.completed for client in clients]
+    shares = scene.charged(clients, 1.5 * WINDOW_S)
 
     assert all(after[name] >= charged[name] - JOURNAL_NS for name in charged)
     assert shares == pytest.approx([0.3, 0.4, 0.3], abs=0.03)
+    assert all(client.totals.completed > before for client, before in zip(clients, completed, strict=True))
     assert [client.end() for client in clients] == [0, 0, 0]
     assert [client.said for client in clients] == ["", "", ""]
 

@@ -49,3 +49,31 @@ def test_a_tenant_alone_is_not_interrupted():
     policy = policy_of("a")
     policy.tick(0)
     assert not any(isinstance(a, Revoke) for at in range(0, 1000, 10) for a in policy.tick(at * MS))
+
+
+def test_a_tenant_that_has_had_a_whole_turn_no_longer_goes_first():
+    """A tenant that woke and then had the GPU for a whole turn is interrupted at once by another one that wakes."""
+    policy = policy_of("a")
+    policy.add_tenant("b", {"g": Share(500, 1000)}, 0)
+    for at_ms in range(0, 200, 5):
+        policy.tick(at_ms * MS)
+    policy.want("b", 200 * MS)
+
+    assert [Revoke("a", ("g",))] == policy.tick(200 * MS)
+
+
+def test_a_pause_of_a_moment_is_no_rest():
+    """A tenant that returned the GPU and asks again within a millisecond, as one that lacks processor time, is not put
+    first; one that rested for longer is."""
+    for pause_ms, ended in ((1, True), (5, False)):
+        policy = policy_of("a")
+        policy.add_tenant("b", {"g": Share(500, 1000)}, 0)
+        for at_ms in range(0, 200, 5):
+            policy.tick(at_ms * MS)
+        policy.returned("a", 200 * MS)
+        policy.tick(200 * MS)
+        policy.want("a", (200 + pause_ms) * MS)
+        policy.tick((200 + pause_ms) * MS)
+        policy.want("b", 210 * MS)
+
+        assert ended == any(isinstance(action, Revoke) for action in policy.tick(210 * MS))
