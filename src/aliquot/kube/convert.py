@@ -24,6 +24,7 @@ from aliquot.kube.quantities import format_mib_quantity
 from aliquot.kube.requests import BadPod, ContainerAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
+from aliquot.model.validation import sentence
 
 TEMPLATE: Final = ("spec", "template")
 WHERE_PODS_ARE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -150,14 +151,12 @@ def _pod(whole: dict[str, Any], inner: dict[str, Any], path: tuple[str, ...]) ->
                 where = ".".join((*path, place, key))
                 written = yaml.safe_dump(value).split("\n")[0]
                 raise BadManifest(f'{who(whole)}: {where}["{name}"] is {written}, which is not text; put it in quotes')
+    pod = _without_nulls(inner)
     try:
-        return msgspec.convert(_without_nulls(inner), Pod)
+        return msgspec.convert(pod, Pod)
     except msgspec.ValidationError as error:
-        text = str(error)
-        message, _, where = text.rpartition(" - at ")
-        where = where.strip("`$").lstrip(".") if message else ""
-        place = f"{'.'.join((*path, where))}: " if where else ""
-        raise BadManifest(f"{who(whole)}: {place}{(message or text)[:1].lower()}{(message or text)[1:]}") from None
+        place = ".".join((*path, ""))
+        raise BadManifest(f"{who(whole)}: {place}{sentence(error, pod, Pod)}") from None
 
 
 def _without_nulls(value: Any) -> Any:

@@ -17,20 +17,25 @@ from aliquot.model.clusterfields import ClusterContainer, ClusterMetadata, Clust
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
 from aliquot.model.requests import BadRequest, Enforce, GpuRequest, Labels, checked
+from aliquot.model.validation import sentence, shown
 from aliquot.model.wake import parse_wake
 
 API_VERSION: Final = "aliquot.dev/v1alpha1"
-Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+_NAME: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_LABEL: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+_YEAR_S: Final = 365 * 24 * 3600
+Name = Annotated[str, msgspec.Meta(pattern=_NAME, max_length=253)]
 Template = TypeVar("Template")
 Amount = Annotated[
     str | float | int,
     msgspec.Meta(extra_json_schema={"pattern": r"^[0-9.]+ ?[A-Za-z%]*$", "minimum": 0, "maxLength": 32}),
 ]
-Label = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
+Label = Annotated[str, msgspec.Meta(pattern=_LABEL, max_length=63)]
 RestartPolicy = Literal["Always", "OnFailure", "Never"]
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$\.?(.*?)`)?$")
-_MISSING: Final = re.compile(r"Object missing required field `(.*?)`(?: - at `\$\.?(.*?)`)?$")
-_WRONG: Final = re.compile(r"(.*) - at `\$\.?(.*?)`$")
+_IN_WORDS: Final = {
+    _NAME: "no name; write lower-case letters, digits, - and ., beginning and ending with a letter or digit",
+    _LABEL: "no label; write letters, digits, -, _ and ., beginning and ending with a letter or digit",
+}
 
 
 class BadSharePod(UserError):
@@ -109,7 +114,7 @@ class PodSpec(Strict, ClusterPodSpec):
 
     containers: list[Container]
     restart_policy: RestartPolicy = "Always"
-    termination_grace_period_seconds: int = 30
+    termination_grace_period_seconds: Annotated[int, msgspec.Meta(ge=0, le=_YEAR_S)] = 30
     volumes: list[dict[str, Any]] = []
     node_selector: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []
@@ -228,7 +233,9 @@ def parse_sharepod(document: object) -> SharePod:
     try:
         pod = msgspec.convert(document, SharePod)
     except msgspec.ValidationError as error:
-        raise BadSharePod(f"{who}: {_sentence(str(error))}") from None
+        cluster = (ClusterMetadata, ClusterPodSpec, ClusterContainer)
+        text = sentence(error, document, SharePod, patterns=_IN_WORDS, others=cluster)
+        raise BadSharePod(f"{who}: {text}") from None
     if not pod.metadata.name:
         raise BadSharePod(f"{who}: metadata.name is missing")
     try:
@@ -242,40 +249,6 @@ def parse_sharepod(document: object) -> SharePod:
 def _name_of(document: object) -> str:
     metadata = document.get("metadata") if isinstance(document, dict) else None
     return str(metadata.get("name", "?")) if isinstance(metadata, dict) else "?"
-
-
-def _sentence(message: str) -> str:
-    """msgspec's message with the path first, as in `spec.gpu has no field "limt"`."""
-    if found := _UNKNOWN.search(message):
-        where = found[2] or "a SharePod"
-        return f'{where} has no field "{found[1]}"; {_known(where)}'
-    if found := _MISSING.search(message):
-        return f"{f'{found[2]}.' if found[2] else ''}{found[1]} is missing"
-    if found := _WRONG.search(message):
-        return f"{found[2]}: {found[1][0].lower()}{found[1][1:]}"
-    return message
-
-
-_TYPES: Final[dict[str, type[msgspec.Struct]]] = {
-    "a SharePod": SharePod,
-    "metadata": Metadata,
-    "spec": SharePodSpec,
-    "spec.gpu": GpuSpec,
-    "spec.template": PodTemplateSpec,
-    "spec.template.spec": PodSpec,
-    "spec.template.spec.containers[]": Container,
-    "spec.template.spec.containers[].env[]": EnvVar,
-}
-
-
-def _known(where: str) -> str:
-    known = _TYPES.get(re.sub(r"\[(\d+|\.\.\.)\]", "[]", where))
-    if known is None:
-        return "see the example in the documentation"
-    bases = (ClusterMetadata, ClusterPodSpec, ClusterContainer)
-    theirs = {field.name for base in bases if issubclass(known, base) for field in msgspec.structs.fields(base)}
-    own = [field.encode_name for field in msgspec.structs.fields(known) if field.name not in theirs]
-    return f"it knows {', '.join(own)}{' and the fields of a pod in a cluster' if theirs else ''}"
 
 
 def _quantity_field(gpu: GpuSpec) -> str:
@@ -295,7 +268,9 @@ def _check_containers(who: str, pod: PodSpec) -> None:
     names = [container.name for container in pod.containers]
     if len(set(names)) != len(names):
         raise BadSharePod(f"{who}: two containers have the same name; each needs one of its own")
-    for container in pod.containers:
+    for number, container in enumerate(pod.containers):
+        if fault := _unusable(container):
+            raise BadSharePod(f"{who}: spec.template.spec.containers[{number}].{fault}")
         if not container.command:
             raise BadSharePod(
                 f'{who}: container "{container.name}" has no command; on one machine there is no image to take it from'
@@ -308,3 +283,14 @@ def _check_containers(who: str, pod: PodSpec) -> None:
                 f'{who}: container "{container.name}" takes {elsewhere[0]} from the cluster (valueFrom, envFrom); '
                 "one machine has no Secrets and ConfigMaps, so write the value"
             )
+
+
+def _unusable(container: Container) -> str:
+    """What no program can be started with: a field and why; empty if there is nothing."""
+    texts = {f"command[{i}]": text for i, text in enumerate(container.command)}
+    texts |= {f"args[{i}]": text for i, text in enumerate(container.args)} | {"workingDir": container.working_dir}
+    for i, variable in enumerate(container.env):
+        if not variable.name or "=" in variable.name or "\0" in variable.name:
+            return f"env[{i}].name: {shown(variable.name)} is no name of a variable; write it without ="
+        texts[f"env[{i}].value"] = variable.value
+    return next((f"{name}: a program takes no NUL character" for name, text in texts.items() if "\0" in text), "")

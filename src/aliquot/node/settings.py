@@ -16,6 +16,7 @@ from aliquot.kube.dialects.aliyun import UNIT_MIB, Unit
 from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.kube.names import GROUP
 from aliquot.model.errors import UserError
+from aliquot.model.validation import sentence
 from aliquot.node.volume.names import wanted
 from aliquot.tokens import Turns
 
@@ -185,9 +186,8 @@ def read_settings(file: Path | None, flags: dict[str, Any]) -> Settings:
     try:
         return msgspec.convert(given, Settings).checked()
     except msgspec.ValidationError as error:
-        known = ", ".join(field.encode_name for field in msgspec.structs.fields(Settings))
         where = f"--config {file}: " if file is not None else ""
-        raise BadSettings(f"{where}{error}; the settings are {known}") from None
+        raise BadSettings(f"{where}{sentence(error, given, Settings, called='an agent')}") from None
 
 
 def print_settings(settings: Settings) -> str:

@@ -48,11 +48,29 @@ def test_without_memory_the_fraction_of_compute_is_the_fraction_of_memory():
         (sharepod({"request": "lots"}), 'spec.gpu.request: "lots" is no fraction of a GPU'),
         (sharepod({"request": 0.3, "memory": "4X"}), 'spec.gpu.memory: "4X" is no amount of memory'),
         (sharepod({"request": 0}), "spec.gpu.request 0.00 asks for nothing"),
-        (sharepod({"request": [1]}), "spec.gpu.request: expected"),
-        (sharepod(kind="Pod"), "kind: invalid enum value 'Pod'"),
+        (sharepod({"request": [1]}), "spec.gpu.request is a list; write a number or text"),
+        (sharepod({"request": True}), "spec.gpu.request: true is a truth value; write a number or text"),
+        (sharepod({"request": 0.3, "wake": 5}), "spec.gpu.wake: 5 is a number; write text, in quotes"),
+        (sharepod({"request": 0.3, "affinity": "a b"}), 'spec.gpu.affinity: "a b" is no label; write letters, digits'),
+        (sharepod({"request": 0.3, "affinity": "a" * 64}), "is longer than 63 characters"),
+        (sharepod(kind="Pod"), 'kind: "Pod" is not known; write SharePod'),
+        (sharepod(spec={"template": None}), "spec.template is empty; write a mapping"),
+        (sharepod(metadata={"name": "näme"}), 'metadata.name: "näme" is no name; write lower-case letters, digits'),
+        (sharepod(metadata={"name": "a", "labels": {"b": "c", "d": 1}}), 'metadata.labels["d"]: 1 is a number; write'),
+        (sharepod(metadata={"name": "a", 1: 2}), "metadata: the name of a field is not text"),
+        (sharepod(container={"command": "true"}), 'containers[0].command: "true" is text; write a list'),
+        (sharepod(container={"command": ["a", 1]}), "containers[0].command[1]: 1 is a number; write text, in quotes"),
+        (sharepod(container={"command": ["a\0b"]}), "containers[0].command[0]: a program takes no NUL character"),
+        (sharepod(container={"args": ["a\0b"]}), "containers[0].args[0]: a program takes no NUL character"),
+        (sharepod(container={"workingDir": "a\0b"}), "containers[0].workingDir: a program takes no NUL character"),
+        (sharepod(container={"env": [{"name": "A", "value": "\0"}]}), "env[0].value: a program takes no NUL character"),
+        (sharepod(container={"env": [{"name": "A=B"}]}), 'env[0].name: "A=B" is no name of a variable'),
+        (sharepod(container={"env": [{"name": ""}]}), 'env[0].name: "" is no name of a variable'),
         (sharepod(container={"imag": "x"}), 'has no field "imag"; it knows name, image'),
         (sharepod(container={"command": []}), 'container "main" has no command'),
         (sharepod(metadata={}), "metadata.name is missing"),
+        (sharepod(spek={}), 'a SharePod has no field "spek"; it knows apiVersion, kind, metadata, spec'),
+        (sharepod(spec={"gpus": {}}), 'spec has no field "gpus"; it knows gpu, template, nodeName'),
         ("text", "a SharePod is a mapping with apiVersion"),
     ],
 )
@@ -62,6 +80,19 @@ def test_what_is_wrong_is_named_by_its_path(document, sentence):
         parse_sharepod(document)
 
     assert sentence.lower() in str(caught.value).lower()
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "sentence"),
+    [(-1, "-1 is out of range; write at least 0"), (10**12, "1000000000000 is out of range; write at most 31536000")],
+)
+def test_a_grace_period_is_within_a_year(grace_s: int, sentence: str):
+    """A grace period that cannot be waited for is refused with the bound."""
+    document = sharepod()
+    document["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = grace_s
+
+    with pytest.raises(BadSharePod, match=f"spec.template.spec.terminationGracePeriodSeconds: {sentence}"):
+        parse_sharepod(document)
 
 
 def test_cluster_fields_are_accepted_and_listed():
@@ -110,7 +141,10 @@ def test_whole_gpus_may_be_left_unenforced():
     ("gpu", "sentence"),
     [
         ({"request": 0.3, "enforce": "never"}, "spec.gpu.enforce never needs whole GPUs, spec.gpu.request is 0.30"),
-        ({"request": 1, "enforce": "sometimes"}, "spec.gpu.enforce: invalid enum value 'sometimes'"),
+        (
+            {"request": 1, "enforce": "sometimes"},
+            'spec.gpu.enforce: "sometimes" is not known; write all, memory or never',
+        ),
     ],
 )
 def test_what_can_not_be_left_unenforced_is_refused_by_its_path(gpu: dict[str, Any], sentence: str):

@@ -22,6 +22,7 @@ from aliquot.kube.objects import OwnerReference, Pod
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
 from aliquot.model.sharepod import BadSharePod, check_gpu, gpu_request
+from aliquot.model.validation import sentence
 
 PROFILE: Final = "aliquot-scheduler"
 """The profile of kube-scheduler that a pod gets whose template names none."""
@@ -106,10 +107,11 @@ def _understood(sharepod: SharePod, body: Mapping[str, Any]) -> Pod:
     Raises:
         BadTemplate: a field is not of its type.
     """
+    pod = _without_nulls(body)
     try:
-        return msgspec.convert(_without_nulls(body), Pod)
+        return msgspec.convert(pod, Pod)
     except msgspec.ValidationError as error:
-        raise BadTemplate(sharepod.metadata.key, (f"spec.template: {error}",)) from None
+        raise BadTemplate(sharepod.metadata.key, (f"spec.template.{sentence(error, pod, Pod)}",)) from None
 
 
 def on_node(spec: dict[str, Any], node: str) -> None:

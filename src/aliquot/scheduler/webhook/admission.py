@@ -25,6 +25,7 @@ from aliquot.kube.objects import MetaOnly, Pod
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, format_milli
+from aliquot.model.validation import sentence
 from aliquot.scheduler.operator.bodies import BadTemplate, pod_of
 from aliquot.scheduler.operator.quotas import Usage
 from aliquot.scheduler.operator.quotas import faults as quota_faults
@@ -32,6 +33,10 @@ from aliquot.scheduler.operator.quotas import faults as quota_faults
 Document = dict[str, Any]
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS)
+
+
+class Undecodable(ValueError):
+    """An object with a field that is not of its type; the text names it."""
 
 
 class BadReview(UserError):
@@ -75,7 +80,7 @@ class Admission:
             ask = dialect.read(pod)
         except BadPod as error:
             return Answer(error.faults)
-        except msgspec.ValidationError as error:
+        except Undecodable as error:
             return Answer((str(error),))
         if not ask.containers:
             return Answer()
@@ -94,7 +99,7 @@ class Admission:
                 return Answer(tuple(quota_faults(quota.spec.limits, usage)))
             if kind == "Pod":
                 return _plan_untouched(document, request.get("oldObject") or {})
-        except msgspec.ValidationError as error:
+        except Undecodable as error:
             return Answer((str(error),))
         return Answer()
 
@@ -219,7 +224,16 @@ def _plan_untouched(document: Document, old: Document) -> Answer:
 
 
 def _decoded(document: Document, kind: Any) -> Any:
-    return msgspec.convert(_without_nulls(document), kind)
+    """The object.
+
+    Raises:
+        Undecodable: a field is not of its type.
+    """
+    given = _without_nulls(document)
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise Undecodable(sentence(error, given, kind)) from None
 
 
 def _without_nulls(value: Any) -> Any:
