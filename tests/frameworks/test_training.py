@@ -76,6 +76,7 @@ def lone_steps_per_s() -> float:
 def test_training_gets_the_share_that_it_is_due(room: Room, lone_steps_per_s: float, neighbour: bool):
     """Training gets its request beside a busy neighbour, else its limit, in `aliquot top` and in steps.
 
+    The driver was given as many launches as the gate let through.
     What it is charged and makes no steps of is time in which its threads had the token and no processor to run on.
     """
     due, over = (0.3, 0.02) if neighbour else (0.6, 0.03)
@@ -90,6 +91,7 @@ def test_training_gets_the_share_that_it_is_due(room: Room, lone_steps_per_s: fl
     waited = facts["waited_s"] / facts["seconds"]
     assert due - 0.02 - waited <= share <= due + over, facts
     assert due - 0.02 <= facts["usage"] <= share + 0.02 + waited, facts
+    assert facts["launches"]["emulator"] == facts["launches"]["gate"] > facts["kernels"], facts
 
 
 @pytest.mark.timeout(900)
@@ -111,3 +113,4 @@ def test_training_runs_out_of_memory_at_its_limit_and_goes_on(room: Room, block_
     assert 4096 - max(block_mib, 20) - 2 <= held_mib <= 4096, facts
     assert facts["refused_s"] < 2, facts
     assert after["steps"] > 0
+    assert after["launches"]["emulator"] == after["launches"]["gate"] > 0, after

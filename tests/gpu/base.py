@@ -20,6 +20,8 @@ from typing import Any
 
 PROGRAMS = Path(__file__).with_name("programs")
 EMULATE = os.environ.get("ALIQUOT_GPU_EMULATE") or None
+PATIENCE = 3 if EMULATE else 1
+"""How many times longer everything may take on an emulated GPU, whose machine may be small and busy."""
 LIMIT_MIB = 8192
 CHECKS: dict[str, tuple[int, Callable[[], dict[str, Any]]]] = {}
 
@@ -168,7 +170,7 @@ def run_tenant(
     stays until both its time and its context were seen, 5 s at most.
     """
     tenant = spawn(running, "t", argv, injection=injection, **ask)
-    charged, most_mib, context_mib, until = 0, 0, 0, time.monotonic() + seconds
+    charged, most_mib, context_mib, until = 0, 0, 0, time.monotonic() + seconds * PATIENCE
     seen_until = None
     while tenant.process.poll() is None:
         if time.monotonic() > until:
@@ -192,7 +194,7 @@ def run_tenant(
 
 def wait_file(path: Path, tenant, seconds: float) -> None:
     """Until a program has written, or made, a file."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + seconds * PATIENCE
     while not path.exists():
         assert tenant.process.poll() is None, f"the program ended with {tenant.process.poll()} before {path.name}"
         assert time.monotonic() < until, f"no {path.name} in {seconds} s"
@@ -209,9 +211,10 @@ def wait_ready(files: list[Path], tenants: list) -> None:
     """Until each client has completed its first work."""
     from aliquot.bench.progress import read_totals
 
-    until = time.monotonic() + 60
+    seconds = 60 * PATIENCE
+    until = time.monotonic() + seconds
     while any(read_totals(path) is None for path in files):
-        assert time.monotonic() < until, "a client launched nothing in 60 s"
+        assert time.monotonic() < until, f"a client launched nothing in {seconds} s"
         assert all(tenant.process.poll() is None for tenant in tenants), "a client ended early"
         time.sleep(0.05)
 

@@ -168,7 +168,7 @@ def latency_beside_a_big_tenant() -> dict[str, Any]:
     from aliquot.bench.scene import native_client
 
     quota_ms, kernel_ms = 20, 1
-    with engine(quota="fixed", quota_ms=quota_ms) as (running, folder):
+    with engine(turns="kubeshare", quota_ms=quota_ms) as (running, folder):
         small = folder / "small"
         argv = native_client("inference", str(kernel_ms * 1_000_000), "50", "1", "1", "1")(small)
         with neighbour(running, folder, request=700, kernel_us=2000):

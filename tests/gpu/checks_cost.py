@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from base import (
     EMULATE,
-    Missing,
     check,
     end,
     engine,
@@ -22,8 +22,15 @@ from base import (
     wait_ready,
 )
 
-SUM_OF_LONE = 0.9
-"""The least that tenants together complete of what one alone does; the figures say how much it was."""
+NOT_LEARNED = 3
+"""Status of a training loop whose loss did not fall."""
+EMULATED_SLOW = 50
+"""How many times longer an emulated kernel takes; the emulated 10 us leave a training step waiting for Python."""
+SUM_OF_LONE = 0.4 if EMULATE else 0.9
+"""The least that tenants together complete of what one alone does; the figures say how much it was.
+
+Emulated, it is a figure of this machine's processors, and so is how far steps are from what is due."""
+FAR, LOST = (0.1, 0.3) if EMULATE else (0.05, 0.1)
 
 
 def completed_and_charged(running, files: dict[str, Path], seconds: float) -> tuple[dict[str, float], dict[str, float]]:
@@ -40,43 +47,48 @@ def completed_and_charged(running, files: dict[str, Path], seconds: float) -> tu
 def lone_rate(running, folder: Path, *words: str) -> float:
     """Steps per second of a training loop that has the GPU to itself, under the hook."""
     path = folder / "lone"
-    tenant = spawn(running, "lone", program("train", path, *words), request=1000)
+    tenant = spawn(running, "lone", train(path, *words), request=1000)
     wait_ready([path], [tenant])
     time.sleep(1)
     (rate,) = rates([path], 3)
-    assert end(tenant) == [0], "the lone loop ended badly (3: the loss did not fall)"
+    need_learned(end(tenant))
     return rate
 
 
-def need_training() -> None:
-    """Skip without PyTorch and a GPU that computes."""
-    need("torch")
-    if EMULATE:
-        raise Missing("the emulated driver does not compute")
+def train(path: Path, *words: str) -> list[str]:
+    """The command of a training loop; emulated kernels are slowed until a step waits for the GPU, not for Python."""
+    slowed = ["env", f"ALIQUOT_EMULATOR_FAULTS=slow={EMULATED_SLOW}"] if EMULATE else []
+    return [*slowed, *program("train", path, *words)]
+
+
+def need_learned(statuses: Sequence[int]) -> None:
+    """Every training loop ended well, and its loss fell where the GPU computes."""
+    good = (0, NOT_LEARNED) if EMULATE else (0,)
+    assert all(status in good for status in statuses), f"the loops ended with {statuses} ({NOT_LEARNED}: no learning)"
 
 
 def train_shares(*, graphs: bool, requests: tuple[int, ...], seconds: float) -> dict[str, Any]:
     """PyTorch training loops share by their requests, in charged time and in steps, and all learn."""
-    need_training()
+    need("torch")
     words = ["graphs"] * graphs
     with engine(window_ms=2000) as (running, folder):
         lone = lone_rate(running, folder, *words)
         files = {f"t{number}": folder / str(number) for number in range(len(requests))}
         tenants = [
-            spawn(running, name, program("train", path, *words), request=request)
+            spawn(running, name, train(path, *words), request=request)
             for (name, path), request in zip(files.items(), requests, strict=True)
         ]
         wait_ready(list(files.values()), tenants)
         time.sleep(4)
         per_s, shares = completed_and_charged(running, files, seconds)
         statuses = end(*tenants)
-    assert statuses == [0] * len(requests), f"the loops ended with {statuses} (3: the loss did not fall)"
+    need_learned(statuses)
     done = {name: round(rate / lone, 4) for name, rate in per_s.items()}
     due = {f"t{number}": request / 1000 for number, request in enumerate(requests)}
     seen = {"charged": shares, "done_of_lone": done, "due": due, "lone_per_s": round(lone, 1)}
     assert max(abs(shares[name] - part) for name, part in due.items()) <= 0.02, seen
     assert sum(done.values()) >= SUM_OF_LONE, f"the loops together do less than one alone: {seen}"
-    assert max(abs(done[name] / sum(done.values()) - part) for name, part in due.items()) <= 0.05, seen
+    assert max(abs(done[name] / sum(done.values()) - part) for name, part in due.items()) <= FAR, seen
     return seen
 
 
@@ -94,10 +106,10 @@ def cuda_graphs() -> dict[str, Any]:
 
 @check(100)
 def slowdown() -> dict[str, Any]:
-    """What sharing costs with kernels from 5 us to 2 ms (KubeShare Fig. 7)."""
+    """What sharing costs with kernels of 5 us and 2 ms (KubeShare Fig. 7)."""
     from aliquot.bench.slowdown import slowdown as measure
 
-    figures = measure(EMULATE, quotas_ms=(), kernels_us=(5, 50, 2000), seconds=3)
+    figures = measure(EMULATE, quotas_ms=(), kernels_us=(5, 2000), seconds=2)
     if not EMULATE:
         slow = [each for each in figures["by_kernel_us"] if each["slowdown_percent"] > 10]
         assert not slow, f"more than 10 % lost: {slow}"
@@ -124,26 +136,24 @@ def slowdown_of_graphs() -> dict[str, Any]:
         both = sum(rates(files, 4))
         end(*tenants)
     figures = {"lone_per_s": round(lone), "both_per_s": round(both), "done_of_lone": round(both / lone, 4)}
-    assert both >= (0.5 if EMULATE else SUM_OF_LONE) * lone, figures
+    assert both >= SUM_OF_LONE * lone, figures
     return figures
 
 
 @check(120)
 def fig6_torch() -> dict[str, Any]:
-    """Fig. 6 of KubeShare with three PyTorch training loops, by charged time and by completed steps."""
-    need_training()
-    from aliquot.bench.fig6 import ASKS, TOLERANCE, timeline
+    """Fig. 6 of KubeShare with PyTorch training loops until all three are there, by charged time and by steps."""
+    need("torch")
+    from aliquot.bench.fig6 import ASKS, FAST, TOLERANCE
 
-    plan, phases = timeline((0, 11, 22, 33, 44), window_s=2), []
+    phases: list[dict[str, Any]] = []
     tenants: dict[str, Any] = {}
     with engine(window_ms=2000) as (running, folder):
         lone = lone_rate(running, folder)
-        for phase in plan.phases:
-            for name in set(tenants) - set(phase.expected):
-                tenants.pop(name).end()
+        for phase in FAST.phases[:-1]:  # the last one repeats the second
             for name in [name for name in phase.expected if name not in tenants]:
                 ask = ASKS[name]
-                argv = program("train", folder / name)
+                argv = train(folder / name)
                 tenants[name] = spawn(running, name, argv, request=ask.request_milli, limit=ask.limit_milli)
                 wait_ready([folder / name], [tenants[name]])
             time.sleep(3)
@@ -156,10 +166,10 @@ def fig6_torch() -> dict[str, Any]:
                 {"name": phase.name, "expected": phase.expected, "charged": shares, "done_of_lone": done}
                 | {"error": round(worst, 4), "lost": round(lost, 4)}
             )
-        end(*tenants.values())
+        need_learned(end(*tenants.values()))
     max_error, max_lost = (max(phase[word] for phase in phases) for word in ("error", "lost"))
     assert max_error <= TOLERANCE, json.dumps(phases)
-    assert max_lost <= 0.1, f"steps fall behind the charged time: {json.dumps(phases)}"
+    assert max_lost <= LOST, f"steps fall behind the charged time: {json.dumps(phases)}"
     return {"phases": phases, "max_error": max_error, "max_lost": max_lost}
 
 
@@ -167,10 +177,10 @@ def fig6_torch() -> dict[str, Any]:
 def fig6() -> dict[str, Any]:
     """Fig. 6 of KubeShare with kernels of known duration; both measures agree with what is due."""
     need("cuda.bindings")
-    from aliquot.bench.fig6 import FAST
+    from aliquot.bench.fig6 import timeline
     from aliquot.bench.fig6_run import play
 
-    report = play(FAST, emulate=EMULATE, watch=lambda *_: None)
+    report = play(timeline((0, 7, 15, 24, 31), window_s=2), emulate=EMULATE, watch=lambda *_: None)
     out = os.environ.get("ALIQUOT_GPU_OUT")
     if out and has("matplotlib"):
         from aliquot.bench.plots import draw_fig6
@@ -204,7 +214,7 @@ def handover() -> dict[str, Any]:
     need("cuda.bindings")
     from aliquot.bench.handover import handover as measure
 
-    return measure(EMULATE, tenants=(2, 8), quotas_ms=(30, 100), seconds=4)
+    return measure(EMULATE, tenants=(2, 8), quotas_ms=(30,), seconds=4)
 
 
 @check(60)

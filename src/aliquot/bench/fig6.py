@@ -27,11 +27,12 @@ C: Final = Tenant("c")
 
 @dataclass(frozen=True)
 class Ask:
-    """What one SharePod asks: milli-GPU guaranteed, milli-GPU at most, MiB of memory."""
+    """What one SharePod asks: milli-GPU guaranteed, milli-GPU at most, MiB of memory, and how soon it is to wake."""
 
     request_milli: int
     limit_milli: int
     memory_mib: int
+    wake_us: int = 0
 
 
 ASKS: Final[Mapping[Tenant, Ask]] = {A: Ask(300, 600, 2048), B: Ask(400, 600, 2048), C: Ask(300, 500, 2048)}

@@ -61,6 +61,10 @@ def native_client(mode: str, *options: str) -> Program:
 class Running(Protocol):
     """What a scene needs of a started process (subprocess.Popen has it)."""
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
     def poll(self) -> int | None:
         """The exit status, or None while it runs."""
 
@@ -81,6 +85,11 @@ class Client:
         self.tenant = tenant
         self._process = process
         self._progress = progress
+
+    @property
+    def pid(self) -> int:
+        """The process id of its program."""
+        return self._process.pid
 
     @property
     def totals(self) -> Totals | None:
@@ -145,6 +154,7 @@ class Scene:
             request_milli=ask.request_milli,
             limit_milli=ask.limit_milli,
             memory_mib=ask.memory_mib,
+            wake_us=ask.wake_us,
             enforce="all",
         )
         client = Client(tenant, process, progress)

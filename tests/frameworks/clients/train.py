@@ -42,7 +42,7 @@ def loop(seconds: float, warm_s: float) -> None:
     start_s, before, idle_s = time.monotonic(), launches()["emulator"], waited_s()
     steps = until(start_s + seconds)
     facts = {"seconds": time.monotonic() - start_s, "steps": steps, "kernels": launches()["emulator"] - before}
-    facts["waited_s"] = waited_s() - idle_s
+    facts["waited_s"], facts["launches"] = waited_s() - idle_s, launches()
     print(json.dumps(facts), flush=True)
     while not select.select([sys.stdin], [], [], 0)[0]:
         step()

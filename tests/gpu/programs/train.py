@@ -46,11 +46,11 @@ def main(path: Path, graphs: bool) -> None:
     run()
     torch.cuda.synchronize()
     progress.ready()
-    first = float(loss)
+    first = float(loss.detach())
     while not stop:
         for _ in range(10):
             run()
-        last = float(loss)
+        last = float(loss.detach())
         progress.launched += 10
         progress.completed += 10
         progress.store()
