@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +13,20 @@ from click.shell_completion import CompletionItem
 from aliquot.cli.examples import with_example
 
 
-class WholeSentences(click.Group):
+class SuggestingGroup(click.Group):
+    """A group that names the commands that a misspelt one may be."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments name, or a refusal with those that are spelt nearly so."""
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and (close := get_close_matches(args[0], known)):
+            ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(close)}?")
+        return super().resolve_command(ctx, args)
+
+
+class WholeSentences(SuggestingGroup):
     """A group whose --help lists each command with the first line of its help, whole.
 
     click ends a short help at the first full stop, which may be that of an abbreviation, and cuts it to one line.
@@ -26,7 +40,7 @@ class WholeSentences(click.Group):
             formatter.write_dl(rows)
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """Commands by a table: name -> (module, line in --help). A command has its name in its module.
 
     `examples` are the epilogues of their help (see `examples.py`).

@@ -11,7 +11,7 @@ import click
 from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, Memory, parse_memory, parse_milli
-from aliquot.model.requests import ENFORCE
+from aliquot.model.requests import ENFORCE, parse_label
 from aliquot.model.wake import parse_wake
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -45,6 +45,19 @@ class Wake(click.ParamType):  # type: ignore[type-arg]
             return parse_wake(value)
         except BadQuantity as error:
             raise UserError(f"{param.opts[0] if param else 'wake'}: {error}") from None
+
+
+class Label(click.ParamType):  # type: ignore[type-arg]
+    """A label, or the name of a vGPU; empty is none."""
+
+    name = "label"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text itself, if it is one."""
+        try:
+            return parse_label(value) if value else ""
+        except BadQuantity as error:
+            raise UserError(f"{param.opts[0] if param else 'label'}: {error}") from None
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -163,10 +176,16 @@ def device_options(command: Command) -> Command:
     options = [
         click.option("--gpu-model", default="", metavar="MODEL", help="Only GPUs of this model: v100, a100|h100."),
         click.option("--mixed-models", is_flag=True, help="Whether several GPUs may be of different models."),
-        click.option("--gpu-id", default="", metavar="NAME", help="A named vGPU; equal names share a GPU."),
-        click.option("--affinity", default="", metavar="LABEL", help="On the GPU that has this label."),
-        click.option("--anti-affinity", default="", metavar="LABEL", help="Not on a GPU that has this label."),
-        click.option("--exclusion", default="", metavar="LABEL", help="Only with tenants of the same label."),
+        click.option(
+            "--gpu-id", type=Label(), default="", metavar="NAME", help="A named vGPU; equal names share a GPU."
+        ),
+        click.option("--affinity", type=Label(), default="", metavar="LABEL", help="On the GPU that has this label."),
+        click.option(
+            "--anti-affinity", type=Label(), default="", metavar="LABEL", help="Not on a GPU that has this label."
+        ),
+        click.option(
+            "--exclusion", type=Label(), default="", metavar="LABEL", help="Only with tenants of the same label."
+        ),
     ]
     for option in reversed(options):
         command = option(command)

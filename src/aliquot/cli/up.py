@@ -75,8 +75,8 @@ def up(
     from aliquot.standalone.server import EngineServer
 
     text = "" if file is None else read_text(file)
-    if text:
-        read_documents(text, file or "")
+    if file is not None:
+        read_documents(text, file)
     maker(policy or DEFAULT_POLICY)  # an unknown name is told before anything starts
     for option, number in (("--port", port if web else None), ("--metrics-port", metrics_port)):
         if number:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import signal
@@ -105,6 +106,8 @@ def main(path: str) -> None:
     try:
         if launch["cwd"]:
             os.chdir(launch["cwd"])
+        if not argv[0]:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "")
         os.execvpe(argv[0], argv, env)
     except OSError as error:
         what = launch["cwd"] if error.filename == launch["cwd"] else argv[0]

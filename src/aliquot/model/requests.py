@@ -6,6 +6,7 @@ own all their memory, and half of a third, to which the memory asked for belongs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -19,6 +20,9 @@ from aliquot.model.wake import format_wake
 Enforce = Literal["never", "memory", "all"]
 """What of a promise is held: nothing, the memory limit alone, or the memory limit and the share of time."""
 ENFORCE: Final[tuple[Enforce, ...]] = get_args(Enforce)
+
+
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class BadRequest(UserError):
@@ -88,6 +92,17 @@ class GpuRequest:
         if self.memory is not None:
             return self.memory.on(device_mib)
         return int(Fraction(self.rest_milli or MILLI, MILLI) * device_mib)
+
+
+def parse_label(text: str) -> str:
+    """A label, or the name of a vGPU.
+
+    Raises:
+        BadQuantity: it has other characters than Kubernetes lets a label have, or too many.
+    """
+    if not _LABEL.fullmatch(text):
+        raise BadQuantity(f'"{text}" is no label; use up to 63 letters, digits and -_. as in team-a')
+    return text
 
 
 def parse_enforce(text: str) -> Enforce:

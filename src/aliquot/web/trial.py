@@ -8,7 +8,7 @@ import msgspec
 
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import parse_memory, parse_milli
-from aliquot.model.requests import GpuRequest, Labels, Slice, checked
+from aliquot.model.requests import GpuRequest, Labels, Slice, checked, parse_label
 from aliquot.placement.explain import elsewhere_now
 from aliquot.placement.machine import MachineBooks, NeverFits
 from aliquot.placement.reasons import Verdict
@@ -30,8 +30,8 @@ def asked(ask: AskFor) -> GpuRequest:
         memory=parse_memory(ask.memory) if ask.memory else None,
         model=ask.model,
         gpu=ask.gpu,
-        gpu_id=ask.gpu_id,
-        labels=Labels(ask.affinity, ask.anti_affinity, ask.exclusion),
+        gpu_id=parse_label(ask.gpu_id) if ask.gpu_id else "",
+        labels=Labels(*(parse_label(one) if one else "" for one in (ask.affinity, ask.anti_affinity, ask.exclusion))),
     )
     return checked(request, request_name="request", limit_name="limit")
 

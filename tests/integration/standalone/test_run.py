@@ -40,7 +40,7 @@ def test_a_command_ended_by_a_signal_gives_128_and_the_signal(aliquot_cli: Aliqu
     assert aliquot_cli.run("--", "sh", "-c", "kill -KILL $$").returncode == 128 + signal.SIGKILL
 
 
-@pytest.mark.parametrize(("command", "status"), [("/no/such/program", 127), ("/etc/passwd", 126)])
+@pytest.mark.parametrize(("command", "status"), [("/no/such/program", 127), ("", 127), ("/etc/passwd", 126)])
 def test_a_command_that_can_not_start_is_said_as_a_shell_does(aliquot_cli: Aliquot, command, status):
     """A missing command is 127, one that may not be run 126, each with a sentence."""
     done = aliquot_cli.run("--", command)

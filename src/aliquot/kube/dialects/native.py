@@ -22,12 +22,11 @@ from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
 from aliquot.model.quantities import BadQuantity, Memory, format_milli, parse_milli
-from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, parse_enforce
+from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, parse_enforce, parse_label
 from aliquot.model.wake import format_wake, parse_wake
 
 T = TypeVar("T")
 _TAKEN_BACK: Final = f"{names.PREFIX}priority"
-_LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LIST: Final = re.compile(r"\s*[,|]\s*")
 _PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,4})?)\s*%?")
 _WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS, names.DIALECT)
@@ -226,8 +225,8 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
     parts = notes.read(names.GPU_PARTS, lambda text: _integer(text, 1, _PARTS_MOST)) or 1
     memory = _memory_of(entry, notes, parts)
     uuids = notes.read(names.GPU_UUID, _words) or ()
-    labels = Labels(*(notes.read(n, _label) or "" for n in (names.AFFINITY, names.ANTI_AFFINITY, names.EXCLUSION)))
-    gpu_id = notes.read(names.GPU_ID, _label) or ""
+    labels = Labels(*(notes.read(n, parse_label) or "" for n in (names.AFFINITY, names.ANTI_AFFINITY, names.EXCLUSION)))
+    gpu_id = notes.read(names.GPU_ID, parse_label) or ""
     cores = notes.read(names.CPU_BIND, lambda text: _integer(text, 1, _CORES_MOST)) or 0
     enforce = notes.read(names.ENFORCE, parse_enforce)
     wake_us = notes.read(names.WAKE, parse_wake) or 0
@@ -384,12 +383,6 @@ def _truth(text: str) -> bool:
     if text not in ("true", "false"):
         raise BadQuantity(f'"{text}" is neither true nor false')
     return text == "true"
-
-
-def _label(text: str) -> str:
-    if not _LABEL.fullmatch(text):
-        raise BadQuantity(f'"{text}" is no label; use up to 63 letters, digits and -_. as in team-a')
-    return text
 
 
 def _words(text: str) -> tuple[str, ...]:
