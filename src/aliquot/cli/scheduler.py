@@ -82,6 +82,7 @@ def scheduler(
     import logging
 
     from aliquot.driver.policies import maker
+    from aliquot.lib.package import version
     from aliquot.placement.pool_policy import pool_policy
     from aliquot.scheduler.operator.program import OperatorSettings
     from aliquot.scheduler.pool.owners import PAUSE
@@ -110,21 +111,12 @@ def scheduler(
         leader_service=lead.service,
         leader_address=lead.address,
         aliyun_unit="MiB" if aliyun_unit == "MiB" else "GiB",
-        version=_version(),
+        version=version(),
         operator=OperatorSettings(mode, pool, namespace, holder_image or PAUSE),
         webhook=hook.settings(namespace),
     )
     tell = partial(click.echo, err=True)
     asyncio.run(serve(settings, lambda where: tell(f"aliquot scheduler listens on {where}"), beside(pages)))
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("aliquot")
-    except PackageNotFoundError:  # run from its sources
-        return "unknown"
 
 
 def _address(text: str, option: str = "--bind") -> tuple[str, int]:

@@ -19,7 +19,7 @@ import msgspec
 
 from aliquot.kube.config import load_config, open_client
 from aliquot.kube.errors import BadAnswer, Busy, KubeError, NotFound, Unreachable, error_of
-from aliquot.kube.objects import HasMeta, Status
+from aliquot.kube.objects import HasMeta, RawList, Status
 from aliquot.kube.resources import Resource
 from aliquot.lib.backoff import Backoff
 
@@ -150,6 +150,27 @@ class Api:
         except NotFound:
             return False
         return True
+
+    async def pages(
+        self, path: str, params: Mapping[str, str] | None = None, *, size: int = 0, timeout_s: float = 10.0
+    ) -> AsyncIterator[RawList]:
+        """A list page by page, with `size` objects in each; 0 is all in one.
+
+        Raises:
+            Gone: the next page is of a version that the API server no longer has.
+            KubeError: it refused, or sent what is no list.
+        """
+        asked = {**(params or {}), **({"limit": str(size)} if size else {})}
+        while True:
+            body = await self.request("GET", path, params=asked, timeout_s=timeout_s)
+            try:
+                page = msgspec.json.decode(body, type=RawList)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise BadAnswer(f"{path}: a list that cannot be read: {error}") from None
+            yield page
+            if not page.metadata.continue_:
+                return
+            asked["continue"] = page.metadata.continue_
 
     async def request(
         self,

@@ -19,7 +19,7 @@ from aliquot.kube.dialects import FOREIGN, NATIVE, spoken
 from aliquot.kube.dialects.base import Dialect, put, strip
 from aliquot.kube.dialects.kubeshare1 import API_VERSION as KUBESHARE1
 from aliquot.kube.names import API_VERSION
-from aliquot.kube.objects import Pod
+from aliquot.kube.objects import Pod, without_nulls
 from aliquot.kube.quantities import format_mib_quantity
 from aliquot.kube.requests import BadPod, ContainerAsk
 from aliquot.model.errors import UserError
@@ -151,18 +151,12 @@ def _pod(whole: dict[str, Any], inner: dict[str, Any], path: tuple[str, ...]) ->
                 where = ".".join((*path, place, key))
                 written = yaml.safe_dump(value).split("\n")[0]
                 raise BadManifest(f'{who(whole)}: {where}["{name}"] is {written}, which is not text; put it in quotes')
-    pod = _without_nulls(inner)
+    pod = without_nulls(inner)
     try:
         return msgspec.convert(pod, Pod)
     except msgspec.ValidationError as error:
         place = ".".join((*path, ""))
         raise BadManifest(f"{who(whole)}: {place}{sentence(error, pod, Pod)}") from None
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
-    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
 def _placed(text: str, path: tuple[str, ...]) -> str:

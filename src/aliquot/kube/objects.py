@@ -74,6 +74,13 @@ class MetaOnly(Wire):
     metadata: Meta = msgspec.field(default_factory=Meta)
 
 
+def without_nulls(value: Any) -> Any:
+    """JSON without the fields that are null, which mean the same as fields that are left out."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
 class ListMeta(Wire):
     """The metadata of a list: its version, and where the next page goes on."""
 

@@ -31,7 +31,7 @@ import msgspec
 
 from aliquot.kube.api import Api
 from aliquot.kube.errors import BadAnswer, Gone, Invalid, KubeError, Unreachable, error_of
-from aliquot.kube.objects import HasMeta, MetaOnly, RawList, Status, WatchEvent
+from aliquot.kube.objects import HasMeta, MetaOnly, Status, WatchEvent
 from aliquot.kube.resources import Resource
 from aliquot.kube.turns import turn
 from aliquot.lib.backoff import Backoff
@@ -175,20 +175,14 @@ class Reflector(Generic[T]):
     async def _list_all(self) -> None:
         """Guarantee 1. The store changes only once the list is whole."""
         found: dict[str, T] = {}
-        goes_on, version = "", ""
-        while True:
-            params = {"limit": str(self.tuning.page), **self.selectors}
-            if goes_on:
-                params["continue"] = goes_on
-            page = _page(await self.api.request("GET", self._path, params=params, timeout_s=self.tuning.list_s))
+        version = ""
+        size, list_s = self.tuning.page, self.tuning.list_s
+        async for page in self.api.pages(self._path, self.selectors, size=size, timeout_s=list_s):
             version = page.metadata.resource_version
             for raw in page.items or []:
                 item = self._decoded(raw)
                 if item is not None:
                     found[item.metadata.key] = item
-            goes_on = page.metadata.continue_
-            if not goes_on:
-                break
             await asyncio.sleep(0)
         await self._filled(found, version)
 
@@ -318,13 +312,6 @@ def _event(line: bytes, path: str) -> WatchEvent:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(f"watch {path}: a line that is no event: {error}") from None
     raise error_of(status.code, status, f"watch {path}", 0.0)
-
-
-def _page(body: bytes) -> RawList:
-    try:
-        return msgspec.json.decode(body, type=RawList)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer(f"a list that cannot be read: {error}") from None
 
 
 def _meta(raw: msgspec.Raw) -> MetaOnly:

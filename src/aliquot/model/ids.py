@@ -13,6 +13,13 @@ GpuUuid = NewType("GpuUuid", str)
 TenantName = NewType("TenantName", str)
 """Unique on a machine: `run-4711`, `default/notebook`."""
 
+
+def split_key(key: str) -> tuple[str, str]:
+    """Namespace and name of `namespace/name`; the namespace is empty where the key has none."""
+    namespace, stroke, name = key.partition("/")
+    return (namespace, name) if stroke else ("", key)
+
+
 _TENANT: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?")
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
-from aliquot.placement.books import GONE, kind_of, namespace_of
+from aliquot.placement.books import GONE, kind_of
 from aliquot.placement.labels import LabelIndex
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def audit(cluster: Cluster) -> None:
             for tenant, resident in residents.items():
                 assert resident.piece in cluster.tenants[tenant].placement.slices
                 labels.add((number, g), resident.labels, resident.gpu_id)
-                used = totals.setdefault((namespace_of(tenant), cluster.model.item(number, g)), [0, 0])
+                used = totals.setdefault((split_key(tenant)[0], cluster.model.item(number, g)), [0, 0])
                 used[0] += resident.piece.request_milli
                 used[1] += resident.piece.memory_mib
     seated = sum(len(residents) for node in cluster.rows if node for residents in node.residents)

@@ -67,8 +67,3 @@ class Holding:
 def kind_of(ask: Ask | Shape) -> int:
     """The kind of a GPU pod: the number of its devices, 0 for a part of one."""
     return min(ask.devices, 62) if ask.whole else 0
-
-
-def namespace_of(tenant: str) -> str:
-    """The part of a tenant's name before its first slash; empty for one that has none."""
-    return tenant.partition("/")[0] if "/" in tenant else ""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Device
 from aliquot.placement import saved
@@ -28,13 +29,12 @@ from aliquot.placement.books import (
     Placement,
     Resident,
     kind_of,
-    namespace_of,
 )
 from aliquot.placement.labels import LabelIndex
 from aliquot.placement.saved import Diff
 from aliquot.placement.wakes import Measured
 
-__all__ = ["Cluster", "Holding", "LedgerError", "NodeSpec", "Placement", "Resident", "namespace_of"]
+__all__ = ["Cluster", "Holding", "LedgerError", "NodeSpec", "Placement", "Resident"]
 
 
 @dataclass(slots=True)
@@ -281,7 +281,7 @@ class Cluster:
         self.free_mib[number, g] -= piece.memory_mib
         self.free_total[number] -= piece.request_milli
         self.labels.add((number, g), resident.labels, resident.gpu_id)
-        used = self.used.setdefault(namespace_of(resident.tenant), {}).setdefault(self.model.item(number, g), [0, 0])
+        used = self.used.setdefault(split_key(resident.tenant)[0], {}).setdefault(self.model.item(number, g), [0, 0])
         used[0] += piece.request_milli
         used[1] += piece.memory_mib
 
@@ -293,7 +293,7 @@ class Cluster:
         self.free_mib[number, g] += piece.memory_mib
         self.free_total[number] += piece.request_milli
         self.labels.drop((number, g), resident.labels, resident.gpu_id)
-        used = self.used[namespace_of(tenant)][self.model.item(number, g)]
+        used = self.used[split_key(tenant)[0]][self.model.item(number, g)]
         used[0] -= piece.request_milli
         used[1] -= piece.memory_mib
 

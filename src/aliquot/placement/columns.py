@@ -32,9 +32,6 @@ SLOT: Final = np.dtype(
     [("gpus", "f8"), ("cpu_milli", "f8"), ("memory_mib", "f8"), ("price", "f8"), ("models", "u4"), ("unused", "u4")]
 )
 
-IntArray: TypeAlias = NDArray[np.int64]
-FloatArray: TypeAlias = NDArray[np.float64]
-BoolArray: TypeAlias = NDArray[np.bool_]
 Records: TypeAlias = NDArray[np.void]
 
 

@@ -11,13 +11,14 @@ from typing import Final
 
 import numpy as np
 
+from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Slice
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster, Holding, Placement
 from aliquot.placement.devices import hold_rest, hold_whole
 from aliquot.placement.fits import fitting_nodes
-from aliquot.placement.policy import BoolArray, IntArray, LabelAware, Policy
+from aliquot.placement.policy import LabelAware, Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Refusal
 from aliquot.placement.rules import Rules, rules_for

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aliquot.lib.arrays import IntArray
 from aliquot.model.quantities import format_mib, format_milli
 from aliquot.model.wake import format_wake
 from aliquot.placement.asks import Ask
@@ -16,7 +17,7 @@ from aliquot.placement.books import Placement
 from aliquot.placement.changes import Change, changes
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import NEVER, Decider
-from aliquot.placement.policy import IntArray, Policy
+from aliquot.placement.policy import Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Code, Reason, Refusal, Verdict
 from aliquot.placement.wakes import obstacle

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import PPM, Shape
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.policy import BoolArray, IntArray
 
 
 def _memory_fits(cluster: Cluster, shape: Shape, nodes: IntArray) -> BoolArray:

@@ -13,15 +13,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aliquot.placement.columns import (
-    MODELS,
-    BoolArray,
-    Columns,
-    FloatArray,
-    IntArray,
-    Records,
-    ShapeRecord,
-)
+from aliquot.lib.arrays import BoolArray, FloatArray, IntArray
+from aliquot.placement.columns import MODELS, Columns, Records, ShapeRecord
 from aliquot.placement.future.oracle import PlainFuture
 from aliquot.placement.plain import PlainKernels
 

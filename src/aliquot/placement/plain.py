@@ -11,17 +11,8 @@ from math import exp
 import numpy as np
 from numpy.typing import NDArray
 
-from aliquot.placement.columns import (
-    IDLE_MILLI,
-    MODELS,
-    BoolArray,
-    Columns,
-    FloatArray,
-    IntArray,
-    Records,
-    ShapeRecord,
-    model_bit,
-)
+from aliquot.lib.arrays import BoolArray, FloatArray, IntArray
+from aliquot.placement.columns import IDLE_MILLI, MODELS, Columns, Records, ShapeRecord, model_bit
 from aliquot.placement.future.oracle import PlainFuture, slot_capacity
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
+from aliquot.lib.arrays import IntArray
 from aliquot.model.errors import UserError
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.devices import pick_devices
@@ -20,9 +18,6 @@ from aliquot.placement.devices import pick_devices
 if TYPE_CHECKING:
     from aliquot.placement.cluster import Cluster
     from aliquot.placement.rules import Rules
-
-IntArray: TypeAlias = NDArray[np.int64]
-BoolArray: TypeAlias = NDArray[np.bool_]
 
 
 class Policy(Protocol):

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from aliquot.model.errors import AliquotError
+from aliquot.model.ids import split_key
 from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.asks import Ask, model_matches
-from aliquot.placement.cluster import Cluster, Placement, namespace_of
+from aliquot.placement.cluster import Cluster, Placement
 
 
 class QuotaExceeded(AliquotError):
@@ -35,13 +36,17 @@ class Quota:
         """Whether it counts GPUs of that model."""
         return not self.model or model_matches(self.model, model)
 
+    def counted(self, used: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+        """What of (milli-GPU, MiB) by model it counts."""
+        amounts = [amount for model, amount in used.items() if self.covers(model)]
+        return sum(milli for milli, _ in amounts), sum(mib for _, mib in amounts)
+
     def excess(self, used: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int, int]]) -> str:
         """What would be too much with `more` on top of `used`, as a sentence; empty when nothing.
 
         Both are (milli-GPU, MiB) by model.
         """
-        have = [sum(amount[i] for model, amount in used.items() if self.covers(model)) for i in (0, 1)]
-        asked = [sum(amount[i] for model, amount in more.items() if self.covers(model)) for i in (0, 1)]
+        have, asked = self.counted(used), self.counted(more)
         of = f" of {self.model}" if self.model else ""
         if asked[0] and self.milli is not None and have[0] + asked[0] > self.milli:
             return (
@@ -90,7 +95,7 @@ class Quotas:
         Raises:
             QuotaExceeded: it does not.
         """
-        namespace = namespace_of(tenant)
+        namespace = split_key(tenant)[0]
         quotas = self._by_namespace.get(namespace)
         if quotas is None:
             return

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.fits import fitting_nodes
 from aliquot.placement.labels import Cell
-from aliquot.placement.policy import BoolArray, IntArray
 from aliquot.placement.wakes import barred
 
 

@@ -33,6 +33,7 @@ from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod
 from aliquot.kube.resources import PODS
 from aliquot.model.errors import UserError
+from aliquot.model.ids import split_key
 from aliquot.scheduler.books import Books, NoRoom
 from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.wire import BindingArgs
@@ -91,7 +92,7 @@ class Binder:
         freed = 0
         before_s = self.clock.monotonic_s() - DOUBT_S
         for hold in self.books.unsettled(before_s):
-            namespace, _, name = hold.key.partition("/")
+            namespace, name = split_key(hold.key)
             try:
                 pod = await self.api.find(PODS, name, namespace=namespace)
             except KubeError as error:

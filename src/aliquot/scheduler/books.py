@@ -24,7 +24,7 @@ from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, read_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import Known, PodAsk, Seat
 from aliquot.lib.bounded import Bounded
-from aliquot.model.ids import GpuUuid
+from aliquot.model.ids import GpuUuid, split_key
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import BadRequest, Slice
 from aliquot.placement.asks import Ask
@@ -294,7 +294,7 @@ class Books:
                 return known
         if node not in self.cluster.index:
             raise NoRoom(self.faulty.get(node, f'node "{node}" has no GPUs that Aliquot knows of'))
-        namespace = ask.key.partition("/")[0]
+        namespace = split_key(ask.key)[0]
         seats, reasons = ask.seats(self.known), [""]
         placed = fit(
             self.decider, seats, node, namespace, lambda seat: reasons.append(self._why(node, seat, namespace))

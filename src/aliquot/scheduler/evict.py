@@ -25,6 +25,7 @@ from aliquot.kube.errors import Conflict, KubeError, NotFound, Unreachable
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import PodAsk
 from aliquot.kube.resources import PODS
+from aliquot.model.ids import split_key
 from aliquot.scheduler.books import Books, NoRoom
 from aliquot.scheduler.preempt import needed
 
@@ -154,7 +155,7 @@ class Evictor:
         return wish.kept.isdisjoint(leaving.values())
 
     async def _ask(self, key: str, uid: str, **options: Any) -> None:
-        namespace, _, name = key.partition("/")
+        namespace, name = split_key(key)
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

@@ -25,10 +25,12 @@ from aliquot.kube.api import Api
 from aliquot.kube.errors import KubeError, NotFound
 from aliquot.kube.objects import Pod, Wire
 from aliquot.kube.requests import PodAsk
+from aliquot.lib.arrays import IntArray
 from aliquot.model.errors import UserError
+from aliquot.model.ids import split_key
 from aliquot.scheduler.books import Books, NoRoom
 from aliquot.scheduler.holds import Hold
-from aliquot.scheduler.look import FITS, IntArray, Judged, scores
+from aliquot.scheduler.look import FITS, Judged, scores
 
 log = logging.getLogger(__name__)
 ASSUMED_S: Final = 5.0
@@ -152,7 +154,7 @@ class PodGroups:
 
     async def needed(self, group: str) -> int:
         """`minCount` of a group; 0 where it has none or cannot be read."""
-        namespace, _, name = group.partition("/")
+        namespace, name = split_key(group)
         for version in list(self._versions):
             path = f"/apis/scheduling.k8s.io/{version}/namespaces/{namespace}/podgroups/{name}"
             try:

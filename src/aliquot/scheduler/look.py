@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.kube.requests import PodAsk, Seat
+from aliquot.lib.arrays import BoolArray, IntArray
+from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.placement.asks import Ask
 from aliquot.placement.decide import NEVER
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.fitting import fit, gpu_only
 
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 BEST: Final = 10
 NEXT: Final = 9
 FITS: Final = 0
@@ -78,7 +78,7 @@ def lasting(code: int) -> bool:
 def judge(books: Books, ask: PodAsk, numbers: IntArray, name: Callable[[int], str]) -> Judged:
     """What becomes of the nodes of these indices, -1 for unknown ones; `name` tells that of a place in `numbers`."""
     seats = ask.seats(books.known)
-    namespace = ask.key.partition("/")[0]
+    namespace = split_key(ask.key)[0]
     cluster = books.cluster
     each = [books.decider.feasible(gpu_only(seat.ask), namespace) for seat in seats]
     fits = np.array(np.logical_and.reduce(each))
@@ -115,7 +115,7 @@ def scores(books: Books, ask: PodAsk, numbers: IntArray, *, near: bool = False) 
     if (kept := np.isin(numbers, held)).any():
         found[kept] = BEST
         return found
-    values = books.decider.scores(gpu_only(seat.ask), ask.key.partition("/")[0])
+    values = books.decider.scores(gpu_only(seat.ask), split_key(ask.key)[0])
     here = values[numbers] if len(values) else np.full(len(numbers), NEVER)
     known = (numbers >= 0) & (here != NEVER)
     if not known.any():

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from aliquot.lib.arrays import IntArray
 from aliquot.placement.cluster import Cluster
 
-IntArray = NDArray[np.int64]
 Words = list[NDArray[np.uint64]]
 _WORD: Final = 8
 _QUOTE, _COMMA, _FIRST_PRINTABLE = 34, 44, 32

@@ -27,7 +27,6 @@ from aliquot.kube.leases import Elector
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import NODES, PODS
-from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.bind import Binder
 from aliquot.scheduler.books import Books
@@ -35,6 +34,7 @@ from aliquot.scheduler.endpoint import Address, LeaderEndpoint
 from aliquot.scheduler.evict import Evictor
 from aliquot.scheduler.learned import Learned
 from aliquot.scheduler.operator.program import Operator, OperatorSettings
+from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.scheduler.server import Extender
 from aliquot.scheduler.webhook.admission import Admission
 from aliquot.scheduler.webhook.server import Webhook, WebhookSettings
@@ -259,20 +259,6 @@ def _renewed(fault: BadCertificate | None) -> None:
         log.info("the extender has a new certificate")
     else:
         log.error("the extender's new certificate is not used: %s", fault)
-
-
-def quotas_of(held: GPUQuota) -> list[Quota]:
-    """The bounds of one GPUQuota; those that cannot be read are left out and logged."""
-    found = []
-    for limit in held.spec.limits:
-        try:
-            milli = None if limit.gpus is None else parse_milli(limit.gpus)
-            memory = None if limit.memory is None else parse_memory(limit.memory).mib
-        except BadQuantity as error:
-            log.warning("gpuquota %s: %s", held.metadata.key, error)
-            continue
-        found.append(Quota(held.metadata.namespace, limit.model, milli, memory))
-    return found
 
 
 Beside = Callable[[Scheduler], contextlib.AbstractAsyncContextManager[object]]

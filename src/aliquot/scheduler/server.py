@@ -28,6 +28,7 @@ from aliquot.kube.dialects.aliyun import Unit, Used, inspect
 from aliquot.kube.objects import MetaOnly, Node, Pod
 from aliquot.kube.requests import BadPod, PodAsk, shortened
 from aliquot.kube.turns import turn
+from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
 from aliquot.placement.policy import POLICIES
 from aliquot.scheduler import wire
@@ -266,7 +267,7 @@ class Extender:
                     amounts[place] = amounts.get(place, 0) + piece.memory_mib
         found: dict[str, list[Used]] = {}
         for (node, key, uuid), mib in amounts.items():
-            found.setdefault(node, []).append(Used(*_split(key), uuid, mib))
+            found.setdefault(node, []).append(Used(*split_key(key), uuid, mib))
         return found
 
     def measure(self) -> None:
@@ -288,11 +289,6 @@ class Extender:
         self.metrics.gpu_milli.labels("free").set(free)
         self.metrics.gpu_milli.labels("reserved").set(total - free)
         self.on_scrape()
-
-
-def _split(key: str) -> tuple[str, str]:
-    namespace, _, name = key.partition("/")
-    return namespace, name
 
 
 def _names(args: wire.Args) -> tuple[Names, dict[str, msgspec.Raw] | None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from aliquot.lib.arrays import IntArray
 from aliquot.placement.cluster import Cluster
-from aliquot.sim.openb.fragmentation import Fragmentation, IntArray
+from aliquot.sim.openb.fragmentation import Fragmentation
 
 
 class NodeChanges:

@@ -14,14 +14,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from aliquot.lib.arrays import FloatArray, IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.cluster import NodeSpec
 from aliquot.sim.jobs import CLASSES, job_class
 from aliquot.sim.kernel import US_PER_S
-from aliquot.sim.openb.fragmentation import Fragmentation, IntArray, TaskShape, target_workload
+from aliquot.sim.openb.fragmentation import Fragmentation, TaskShape, target_workload
 from aliquot.sim.record import NEVER, Outcome
 
-FloatArray = NDArray[np.float64]
 BINS: Final = 200
 QUANTILES: Final = (50, 90, 99)
 CURVES: Final = ("allocation_percent", "fragmentation_percent", "waiting_percent", "active_gpus")

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from aliquot.lib.arrays import IntArray
 from aliquot.placement.cluster import Cluster, Holding
 from aliquot.sim.changes import NodeChanges
 from aliquot.sim.jobs import Job
-from aliquot.sim.openb.fragmentation import Fragmentation, IntArray
+from aliquot.sim.openb.fragmentation import Fragmentation
 from aliquot.sim.waiting import Waiting
 
 NEVER = -1

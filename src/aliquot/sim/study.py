@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from aliquot.sim.measures import BINS, CURVES, FloatArray, Measured
+from aliquot.lib.arrays import FloatArray
+from aliquot.sim.measures import BINS, CURVES, Measured
 from aliquot.sim.parallel import Finished
 from aliquot.sim.runs import RunTask, Scenario, cluster_of
 from aliquot.sim.tables import csv_text, write_whole

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from aliquot.model.ids import split_key
 from aliquot.model.requests import Enforce
 
 GpuState = Literal["whole", "shared", "idle"]
@@ -105,8 +106,7 @@ class Workload(msgspec.Struct, frozen=True):
     @property
     def namespace(self) -> str:
         """The part before the first stroke; empty for a run."""
-        namespace, stroke, _ = self.name.partition("/")
-        return namespace if stroke else ""
+        return split_key(self.name)[0]
 
 
 class Node(msgspec.Struct, frozen=True):

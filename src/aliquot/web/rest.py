@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -12,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from aliquot.lib.package import version
 from aliquot.model.errors import UserError
 from aliquot.web import openapi
 from aliquot.web.facts import Facts, totals
@@ -65,11 +65,7 @@ def _json(body: bytes, status: int = 200) -> Response:
 
 @cache
 def _document() -> bytes:
-    try:
-        here = version("aliquot")
-    except PackageNotFoundError:
-        here = "0"
-    return msgspec.json.encode(openapi.document(here))
+    return msgspec.json.encode(openapi.document(version()))
 
 
 def _count(request: Request, name: str, default: int) -> int:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from aliquot.model.ids import split_key
 from aliquot.web.api import (
     AskFor,
     Event,
@@ -110,8 +111,7 @@ class Seen:
         )
 
     def _mine(self, name: str) -> bool:
-        namespace, stroke, _ = name.partition("/")
-        return bool(stroke) and namespace in self.namespaces
+        return split_key(name)[0] in self.namespaces - {""}
 
     def _masked(self, gpu: Gpu, *, own: int | None = None) -> Gpu:
         """`own` is the place of a share that is the viewer's whatever its name: that of a trial."""

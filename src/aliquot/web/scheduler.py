@@ -28,7 +28,7 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.quota import Quota
 from aliquot.scheduler.books import CLOSED
-from aliquot.scheduler.program import quotas_of
+from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.web.access import TokenDoor
 from aliquot.web.api import Pool, QuotaLine, Vgpu, Workload
 from aliquot.web.app import Door, everyone
@@ -226,8 +226,7 @@ def quota_lines(cluster: Cluster, bounds: Iterable[Quota]) -> list[QuotaLine]:
     """Every bound with what is used of it; one for all models is a line with the model `any`."""
     lines = []
     for bound in bounds:
-        used = [amount for model, amount in cluster.usage(bound.namespace).items() if bound.covers(model)]
-        milli, mib = sum(amount[0] for amount in used), sum(amount[1] for amount in used)
+        milli, mib = bound.counted(cluster.usage(bound.namespace))
         lines.append(QuotaLine(bound.namespace, bound.model or "any", milli, mib, bound.milli, bound.memory_mib))
     return sorted(lines, key=lambda line: (line.namespace, line.model))
 

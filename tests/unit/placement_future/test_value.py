@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from conftest import visits
 
+from aliquot.lib.arrays import IntArray
 from aliquot.placement.asks import Shape
-from aliquot.placement.columns import IntArray
 from aliquot.placement.kernels import Future, Kernels
 
 HALF = Shape(rest_milli=500, cpu_milli=1000)

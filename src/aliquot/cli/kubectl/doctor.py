@@ -23,6 +23,7 @@ from aliquot.kube.objects import Pod, Wire
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.requests import BadPod
 from aliquot.kube.resources import LEASES
+from aliquot.lib.package import version
 from aliquot.model.errors import UserError
 from aliquot.model.findings import Finding
 from aliquot.scheduler.config import kube_scheduler_config
@@ -106,9 +107,7 @@ async def _scheduler(api: Api, link: Link) -> Finding:
 
 
 async def _versions(api: Api, link: Link) -> Finding:
-    from aliquot.cli.scheduler import _version as own
-
-    theirs, ours = (await link.text(api, "/version")).strip(), own()
+    theirs, ours = (await link.text(api, "/version")).strip(), version()
     if theirs == ours:
         return Finding("versions", "ok", f"the scheduler and this program are {ours}")
     text = f"the scheduler is {theirs}, this program is {ours}"

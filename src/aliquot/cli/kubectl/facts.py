@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aliquot.cli.kubectl.scene import Scene, age, bounds_of
+from aliquot.cli.kubectl.scene import Scene, age
 from aliquot.model.quantities import MILLI, format_mib, format_milli
+from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.topology import link_cost
 
 
@@ -88,8 +89,8 @@ def quotas(scene: Scene) -> list[dict[str, Any]]:
 
 def _bounds(scene: Scene, quota: Any) -> Iterator[dict[str, Any]]:
     used = scene.books.cluster.usage(quota.metadata.namespace)
-    for bound in bounds_of(quota):
-        held = [sum(amount[i] for model, amount in used.items() if bound.covers(model)) for i in (0, 1)]
+    for bound in quotas_of(quota):
+        held = bound.counted(used)
         yield {
             "namespace": quota.metadata.namespace,
             "name": quota.metadata.name,

@@ -17,13 +17,14 @@ import msgspec
 from aliquot.kube.api import Api, Limits
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import BadAnswer, Gone, KubeError, NotFound
-from aliquot.kube.objects import HasMeta, Node, Pod, RawList
+from aliquot.kube.objects import HasMeta, Node, Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.resources import NODES, PODS, Resource
 from aliquot.model.errors import AliquotError
 from aliquot.placement.policy import policy as named_policy
 from aliquot.placement.quota import Quotas
 from aliquot.scheduler.books import Books
+from aliquot.scheduler.operator.quotas import quotas_of
 
 T = TypeVar("T", bound=HasMeta)
 R = TypeVar("R")
@@ -89,7 +90,7 @@ class Scene:
             books.node_changed(Change("added", node))
         for pod in self.pods:
             books.pod_changed(Change("added", pod))
-        bounds = [bound for quota in self.quotas for bound in bounds_of(quota)]
+        bounds = [bound for quota in self.quotas for bound in quotas_of(quota)]
         books.decider.quotas = Quotas(bounds) if bounds else None
 
     def here(self, item: HasMeta) -> bool:
@@ -101,13 +102,6 @@ class Scene:
         """(node, index of the GPU there) by UUID, of every device in the ledger."""
         specs = self.books.cluster.nodes
         return {d.uuid: (spec.name, d.index) for spec in specs for d in spec.gpus}
-
-
-def bounds_of(quota: GPUQuota) -> list[Any]:
-    """The bounds of a GPUQuota as the scheduler reads them."""
-    from aliquot.scheduler.program import quotas_of
-
-    return list(quotas_of(quota))
 
 
 async def read_scene(target: Target) -> Scene:
@@ -142,22 +136,15 @@ async def listed(api: Api, resource: Resource[T], namespace: str = "") -> list[T
     Raises:
         KubeError: the API server refused.
     """
-    params: dict[str, str] = {"limit": str(PAGE)}
-    found: list[T] = []
-    while True:
-        try:
-            body = await api.request("GET", resource.path(namespace=namespace), params=params)
-        except Gone:
-            found, params = [], {}
-            continue
-        try:
-            page = msgspec.json.decode(body, type=RawList)
-            found += [resource.decode(bytes(raw)) for raw in page.items or []]
-        except msgspec.DecodeError as error:
-            raise BadAnswer(f"the API server sent {resource.plural} that cannot be read: {error}") from None
-        if not page.metadata.continue_:
-            return sorted(found, key=lambda item: item.metadata.key)
-        params = {"limit": str(PAGE), "continue": page.metadata.continue_}
+    path = resource.path(namespace=namespace)
+    try:
+        items = [raw async for page in api.pages(path, size=PAGE) for raw in page.items or []]
+    except Gone:
+        items = [raw async for page in api.pages(path) for raw in page.items or []]
+    try:
+        return sorted((resource.decode(bytes(raw)) for raw in items), key=lambda item: item.metadata.key)
+    except msgspec.DecodeError as error:
+        raise BadAnswer(f"the API server sent {resource.plural} that cannot be read: {error}") from None
 
 
 def age(created: str | None, now: datetime.datetime | None = None) -> str:

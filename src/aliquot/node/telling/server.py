@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from importlib import metadata
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +22,7 @@ from starlette.routing import Route
 
 from aliquot.http.listening import listening
 from aliquot.http.server import Server
+from aliquot.lib import package
 from aliquot.node.telling.aliases import by_container, gpu_manager_usage
 from aliquot.node.telling.facts import NodeFacts, Sources, driver_of, look
 from aliquot.node.telling.metrics import registry_of
@@ -58,7 +58,7 @@ def application(sources: Sources, aliases: Sequence[str] = ()) -> Starlette:
         return Response(msgspec.json.encode(node_body(facts)), media_type="application/json")
 
     async def version(_: Request) -> Response:
-        return PlainTextResponse(f"aliquot {_version()}\ndriver {driver_of(sources) or 'unknown'}\n")
+        return PlainTextResponse(f"aliquot {package.version()}\ndriver {driver_of(sources) or 'unknown'}\n")
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -114,11 +114,3 @@ async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterato
     finally:
         server.stop()
         await task
-
-
-def _version() -> str:
-    """Of the installed package; a source tree that runs uninstalled has none."""
-    try:
-        return metadata.version("aliquot")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from aliquot.lib.arrays import IntArray
 from aliquot.placement.asks import Ask, Shape
-from aliquot.placement.columns import IntArray
 
 WINDOW: Final = 4096
 DECAY: Final = 1024

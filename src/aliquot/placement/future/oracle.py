@@ -13,17 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from aliquot.placement.columns import (
-    IDLE_MILLI,
-    MODELS,
-    BoolArray,
-    Columns,
-    FloatArray,
-    IntArray,
-    Records,
-    ShapeRecord,
-    model_bit,
-)
+from aliquot.lib.arrays import BoolArray, FloatArray, IntArray
+from aliquot.placement.columns import IDLE_MILLI, MODELS, Columns, Records, ShapeRecord, model_bit
 
 NO_SCORE: Final = -(1 << 63)
 

@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from aliquot.placement.columns import (
-    ANY_MODEL,
-    MODELS,
-    SLOT,
-    Columns,
-    FloatArray,
-    IntArray,
-    Records,
-    ShapeRecord,
-    model_bit,
-)
+from aliquot.lib.arrays import FloatArray, IntArray
+from aliquot.placement.columns import ANY_MODEL, MODELS, SLOT, Columns, Records, ShapeRecord, model_bit
 from aliquot.placement.future.history import History
 from aliquot.placement.kernels import Kernels
 

@@ -21,11 +21,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from aliquot.lib.arrays import FloatArray, IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import BadRequest
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.columns import VISIT, Columns, FloatArray, IntArray, Records, ShapeRecord, shape_record
+from aliquot.placement.columns import VISIT, Columns, Records, ShapeRecord, shape_record
 from aliquot.placement.devices import hold_rest
 from aliquot.placement.future.history import WINDOW, History
 from aliquot.placement.future.prices import Demand, Pricing

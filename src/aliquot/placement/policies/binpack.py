@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from aliquot.lib.arrays import IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Shape
 from aliquot.placement.fits import rest_mask
-from aliquot.placement.policy import BasePolicy, IntArray
+from aliquot.placement.policy import BasePolicy
 
 _MILLI_IN_MIB = 1 << 40
 """One milli-GPU weighs more than any memory."""

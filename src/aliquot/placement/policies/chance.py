@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aliquot.lib.arrays import IntArray
 from aliquot.placement.asks import Shape
-from aliquot.placement.policy import BasePolicy, IntArray
+from aliquot.placement.policy import BasePolicy
 
 if TYPE_CHECKING:
     from aliquot.placement.cluster import Cluster

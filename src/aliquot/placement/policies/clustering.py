@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from aliquot.lib.arrays import IntArray
 from aliquot.placement.asks import Shape
 from aliquot.placement.books import kind_of
-from aliquot.placement.policy import BasePolicy, IntArray
+from aliquot.placement.policy import BasePolicy
 
 _MAX_GPU_MILLI = 8_000
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from aliquot.lib.arrays import IntArray
 from aliquot.placement.asks import Shape
 from aliquot.placement.policies import MAX_CPU_MILLI, MAX_GPU_MILLI
-from aliquot.placement.policy import BasePolicy, IntArray
+from aliquot.placement.policy import BasePolicy
 
 
 class DotProduct(BasePolicy):

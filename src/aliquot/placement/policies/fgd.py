@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from aliquot.lib.arrays import IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.columns import TARGET, Columns, Records, ShapeRecord, shape_record
 from aliquot.placement.kernels import kernels
 from aliquot.placement.plain import device_scores
-from aliquot.placement.policy import BasePolicy, IntArray
+from aliquot.placement.policy import BasePolicy
 
 if TYPE_CHECKING:
     from aliquot.placement.cluster import Cluster

@@ -17,10 +17,11 @@ from typing import Final
 
 import numpy as np
 
+from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.fits import rest_mask
-from aliquot.placement.policy import BasePolicy, BoolArray, IntArray
+from aliquot.placement.policy import BasePolicy
 from aliquot.placement.rules import Rules
 
 _STEP: Final = 1 << 55

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from aliquot.lib.arrays import IntArray
 from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Shape
 from aliquot.placement.fits import rest_mask, whole_mask
-from aliquot.placement.policy import BasePolicy, IntArray
+from aliquot.placement.policy import BasePolicy
 
 
 class Packing(BasePolicy):

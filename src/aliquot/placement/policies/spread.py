@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from aliquot.lib.arrays import IntArray
 from aliquot.placement.asks import Shape
 from aliquot.placement.fits import rest_mask
-from aliquot.placement.policy import BasePolicy, IntArray
+from aliquot.placement.policy import BasePolicy
 
 _MILLI_IN_MIB = 1 << 40
 

@@ -18,7 +18,7 @@ from aliquot.kube import names
 from aliquot.kube.custom import SHAREPODS, SharePod
 from aliquot.kube.dialects import NATIVE, read
 from aliquot.kube.dialects.base import put
-from aliquot.kube.objects import OwnerReference, Pod
+from aliquot.kube.objects import OwnerReference, Pod, without_nulls
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
 from aliquot.model.sharepod import BadSharePod, check_gpu, gpu_request
@@ -107,7 +107,7 @@ def _understood(sharepod: SharePod, body: Mapping[str, Any]) -> Pod:
     Raises:
         BadTemplate: a field is not of its type.
     """
-    pod = _without_nulls(body)
+    pod = without_nulls(body)
     try:
         return msgspec.convert(pod, Pod)
     except msgspec.ValidationError as error:
@@ -193,9 +193,3 @@ def _base(key: str) -> str:
 def _placed(fault: str) -> str:
     """Paths of the pod as paths of the SharePod's template."""
     return _PATH.sub(r"spec.template.\1.", fault)
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

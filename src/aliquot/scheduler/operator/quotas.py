@@ -5,6 +5,7 @@ The bounds themselves are kept where a placement is written into the books; here
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,15 +13,27 @@ import msgspec
 
 from aliquot.kube.custom import GPUQuota, ModelQuota, ModelUse
 from aliquot.model.quantities import BadQuantity, format_mib, format_milli, parse_memory, parse_milli
-from aliquot.placement.asks import model_matches
+from aliquot.placement.quota import Quota
 from aliquot.scheduler.operator.status import Verdict, changed, conditions
 
+log = logging.getLogger(__name__)
 Usage = Mapping[str, tuple[int, int]]
 """Model -> (milli-GPU, MiB) that a namespace holds."""
 
 
-def bounds(limit: ModelQuota) -> tuple[int | None, int | None]:
-    """A bound in (milli-GPU, MiB).
+def quotas_of(found: GPUQuota) -> list[Quota]:
+    """The bounds of one GPUQuota; those that cannot be read are left out and logged."""
+    quotas = []
+    for limit in found.spec.limits:
+        try:
+            quotas.append(bound(limit, found.metadata.namespace))
+        except BadQuantity as error:
+            log.warning("gpuquota %s: %s", found.metadata.key, error)
+    return quotas
+
+
+def bound(limit: ModelQuota, namespace: str = "") -> Quota:
+    """One bound.
 
     Raises:
         BadQuantity: one of its fields is no quantity, or memory is given as a part of a device.
@@ -29,13 +42,7 @@ def bounds(limit: ModelQuota) -> tuple[int | None, int | None]:
     memory = None if limit.memory is None else parse_memory(limit.memory)
     if memory is not None and memory.part is not None:
         raise BadQuantity(f'"{limit.memory}" is a part of a device; a bound on memory is an amount, as 64Gi')
-    return milli, None if memory is None else memory.mib
-
-
-def held(limit: ModelQuota, usage: Usage) -> tuple[int, int]:
-    """What of a namespace's (milli-GPU, MiB) a bound counts."""
-    counted = [amount for model, amount in usage.items() if not limit.model or model_matches(limit.model, model)]
-    return sum(milli for milli, _ in counted), sum(mib for _, mib in counted)
+    return Quota(namespace, limit.model, milli, None if memory is None else memory.mib)
 
 
 def faults(limits: Iterable[ModelQuota], usage: Usage) -> list[str]:
@@ -44,11 +51,12 @@ def faults(limits: Iterable[ModelQuota], usage: Usage) -> list[str]:
     for number, limit in enumerate(limits):
         where = f"spec.limits[{number}]"
         try:
-            milli, mib = bounds(limit)
+            quota = bound(limit)
         except BadQuantity as error:
             found.append(f"{where}: {error}")
             continue
-        used_milli, used_mib = held(limit, usage)
+        milli, mib = quota.milli, quota.memory_mib
+        used_milli, used_mib = quota.counted(usage)
         of = f" of {limit.model}" if limit.model else ""
         if milli is not None and used_milli > milli:
             found.append(
@@ -67,13 +75,14 @@ def body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None:
     """The merge patch of the status; None when it says so already."""
     used, lines, over = [], [], []
     for limit in quota.spec.limits:
-        milli, mib = held(limit, usage)
+        milli, mib = Quota("", limit.model).counted(usage)
         used.append(ModelUse(limit.model, format_milli(milli), format_mib(mib)))
         try:
-            most_milli, most_mib = bounds(limit)
+            most = bound(limit)
         except BadQuantity as error:
             over.append(str(error))
             continue
+        most_milli, most_mib = most.milli, most.memory_mib
         parts = [f"{format_milli(milli)}/{format_milli(most_milli)} GPU"] if most_milli is not None else []
         parts += [f"{format_mib(mib)}/{format_mib(most_mib)}"] if most_mib is not None else []
         lines.append(f"{limit.model or 'all'}: {', '.join(parts)}")

@@ -21,7 +21,7 @@ from aliquot.kube.custom import GPUQuota, SharePod
 from aliquot.kube.dialects import FOREIGN, NATIVE, read, spoken
 from aliquot.kube.dialects.base import Dialect, Owned, Words, put, strip
 from aliquot.kube.dialects.native import resources_for, unknown_words
-from aliquot.kube.objects import MetaOnly, Pod
+from aliquot.kube.objects import MetaOnly, Pod, without_nulls
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, format_milli
@@ -229,14 +229,8 @@ def _decoded(document: Document, kind: Any) -> Any:
     Raises:
         Undecodable: a field is not of its type.
     """
-    given = _without_nulls(document)
+    given = without_nulls(document)
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
         raise Undecodable(sentence(error, given, kind)) from None
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

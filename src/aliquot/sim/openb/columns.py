@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from aliquot.sim.openb.fragmentation import IntArray
+from aliquot.lib.arrays import FloatArray, IntArray
 
 LAST_COLUMN: Final = 130
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
+from aliquot.lib.arrays import IntArray
+
 COVER: Final = 0.95
 _BATCH: Final = 2048
 

@@ -12,8 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from aliquot.lib.arrays import FloatArray
 from aliquot.model.errors import UserError
-from aliquot.sim.openb.columns import LAST_COLUMN, Columns, FloatArray
+from aliquot.sim.openb.columns import LAST_COLUMN, Columns
 from aliquot.sim.tables import csv_text, read_text, write_whole
 
 # The number orders the published tables; a policy of yours comes after them.

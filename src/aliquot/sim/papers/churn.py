@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from aliquot.lib.arrays import FloatArray
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
 from aliquot.placement.cluster import NodeSpec
@@ -28,7 +29,7 @@ from aliquot.placement.policy import Policy
 from aliquot.sim.engine import Settings, Simulation
 from aliquot.sim.jobs import CLASSES, Workload, job_class
 from aliquot.sim.kernel import US_PER_S
-from aliquot.sim.measures import Curve, FloatArray, task_mix
+from aliquot.sim.measures import Curve, task_mix
 from aliquot.sim.openb.trace import NodeRow, node_specs, read_nodes, read_pods
 from aliquot.sim.papers.fgd import NODES
 from aliquot.sim.parallel import Finished, part_done, run_all

@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 import aliquot
+from aliquot.lib.arrays import FloatArray
 from aliquot.model.errors import UserError
 from aliquot.sim.openb.arrivals import TUNE
 from aliquot.sim.openb.batch import RunDone, RunTask, run_batch, tasks
-from aliquot.sim.openb.columns import FloatArray
 from aliquot.sim.openb.results import FILES, SC_POLICY, Published, compare
 from aliquot.sim.openb.summary import grouped, summary, write_batch
 from aliquot.sim.parallel import Finished

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from aliquot.sim.measures import BINS, FloatArray
+from aliquot.lib.arrays import FloatArray
+from aliquot.sim.measures import BINS
 from aliquot.sim.report.style import STYLE
 from aliquot.sim.report.svg import COLOURS, Axis, Line, chart, legend, strip
 

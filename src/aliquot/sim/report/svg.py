@@ -12,9 +12,9 @@ from html import escape
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from aliquot.lib.arrays import FloatArray
+
 WIDTH: Final = 1120
 HEIGHT: Final = 300
 COLOURS: Final = 9

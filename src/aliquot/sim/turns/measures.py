@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from aliquot.lib.arrays import FloatArray
 from aliquot.tokens import Share
 from aliquot.tokens.fluid import WHOLE, rates
 from aliquot.tokens.kept import SLACK_MILLI, WHOLE_WINDOW
 
-Array = NDArray[np.float64]
 SLACK: Final = SLACK_MILLI / 1000
 
 
@@ -31,17 +30,17 @@ class Seen:
     ran_s: Sequence[float]
 
 
-def wanted(phases: Sequence[tuple[float, float]], at_s: Array) -> Array:
+def wanted(phases: Sequence[tuple[float, float]], at_s: FloatArray) -> FloatArray:
     """For how long the GPU has been wanted, at each time."""
     if not phases:
         return np.zeros(len(at_s))
     edges = np.array(phases, float)
     sums = np.concatenate([[0.0], np.cumsum(edges[:, 1] - edges[:, 0])])
-    passed: Array = np.interp(at_s, edges.reshape(-1), np.repeat(sums, 2)[1:-1], left=0.0, right=float(sums[-1]))
+    passed: FloatArray = np.interp(at_s, edges.reshape(-1), np.repeat(sums, 2)[1:-1], left=0.0, right=float(sums[-1]))
     return passed
 
 
-def fluid(tenants: Mapping[str, Seen], at_s: Array) -> dict[str, Array]:
+def fluid(tenants: Mapping[str, Seen], at_s: FloatArray) -> dict[str, FloatArray]:
     """What the fluid has given each by each time, in seconds."""
     names = list(tenants)
     edges = [edge for seen in tenants.values() for phase in seen.phases for edge in phase]
@@ -75,16 +74,16 @@ def judge(
         ValueError: there is no whole window.
     """
     steps = min(len(seen.ran_s) for seen in tenants.values())
-    at_s: Array = np.arange(steps, dtype=np.float64) * step_s
+    at_s: FloatArray = np.arange(steps, dtype=np.float64) * step_s
     first, width = round(warm_s / step_s), round(window_s / step_s)
     if steps <= first + width:
         raise ValueError(f"{steps * step_s:.1f} s hold no window of {window_s:g} s after {warm_s:g} s")
 
-    def windows(sums: Array) -> Array:
+    def windows(sums: FloatArray) -> FloatArray:
         return (sums[first + width :] - sums[first:-width]) / window_s
 
     given = fluid(tenants, at_s)
-    errors: list[Array] = []
+    errors: list[FloatArray] = []
     kept, busy_kept, told = [], [], []
     whole_s = float(at_s[-1] - at_s[first])
     for name, seen in tenants.items():
