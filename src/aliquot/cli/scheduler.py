@@ -49,6 +49,9 @@ class BadAddress(UserError):
 @click.option("--holder-image", default="", help="Image of holder pods, which must sleep (coexist).")
 @webhook_options(lambda text, option: _address(text, option))
 @pages_options(lambda text, option: _address(text, option))
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
+              help="How to log, on stderr.",
+)  # fmt: skip
 @click.option("--print-kube-scheduler-config", is_flag=True, help="Print kube-scheduler's configuration, and end.")
 @click.option("--url", default="", help="For --print-kube-scheduler-config: how kube-scheduler reaches the extender.")
 @click.option("--ca-file", default="", help="For --print-kube-scheduler-config: CA of the extender's certificate.")
@@ -69,6 +72,7 @@ def scheduler(
     holder_image: str,
     hook: Hook,
     pages: Pages | None,
+    log_format: str,
     print_kube_scheduler_config: bool,
     url: str,
     ca_file: str,
@@ -79,9 +83,9 @@ def scheduler(
         _print_config(url or f"{'https' if tls_cert else 'http'}://{host}:{port}", ca_file)
         return
     import asyncio
-    import logging
 
     from aliquot.driver.policies import maker
+    from aliquot.lib.log import set_up_log
     from aliquot.lib.package import version
     from aliquot.placement.pool_policy import pool_policy
     from aliquot.scheduler.operator.program import OperatorSettings
@@ -93,8 +97,7 @@ def scheduler(
     maker(policy)()
     pool_policy(pool)
     lead.check(port)
-    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx2").setLevel("WARNING")
+    set_up_log(log_format)
     settings = Settings(
         kubeconfig=kubeconfig,
         context=context,

@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from aliquot.http.listening import PortTaken
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT
+from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
@@ -45,7 +44,7 @@ from aliquot.node.telling.server import application, serving
 from aliquot.node.telling.wiring import tell_pods, telling_of
 from aliquot.node.volume.following import NodeDriver
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 SYNC_S: Final = 20.0
 MISSES: Final = 2
 HOLDERS_S: Final = 1.0

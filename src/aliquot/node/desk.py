@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-import structlog
-
 from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT, PLAN
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
 from aliquot.kube.quantities import parse_count
+from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
@@ -32,7 +31,7 @@ from aliquot.node.pods import NodePod, Pods
 from aliquot.node.seating import NoSeat, NotYet, Seat, Seating
 from aliquot.node.settings import Settings
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 AGAIN_S: Final = 0.2
 Outcome = Literal["seated", "waits", "refused"]
 """`waits` may come right by itself, `refused` never does."""

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from aliquot.driver.discovery import NoDriver
 from aliquot.driver.emulation import driver_version
 from aliquot.driver.native import HOOK, native_part
+from aliquot.lib.log import Logger
 from aliquot.node.allotments import Allotments
 from aliquot.node.machine import WAY_OUT, Machine, emulated_machine, real_machine
 from aliquot.node.seating import Seating
@@ -29,7 +28,7 @@ from aliquot.node.volume.source import (
 )
 from aliquot.node.volume.volume import DriverVolume, VolumeError
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 _LIBRARIES: Final = Path("origin/lib64")
 
 

@@ -6,16 +6,15 @@ import os
 import time
 from typing import Final, Literal
 
-import structlog
-
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock, seconds_time
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import Event, Meta, ObjectReference
 from aliquot.kube.resources import EVENTS
 from aliquot.lib.bounded import Bounded
+from aliquot.lib.log import Logger
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 MOST_REMEMBERED: Final = 1000
 AGAIN_S: Final = 60.0
 Kind = Literal["Normal", "Warning"]

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import structlog
 
+from aliquot.lib.log import Logger
 from aliquot.model.ids import GpuUuid
 from aliquot.node.machine import Machine
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 AGAIN_S: Final = 5.0
 
 

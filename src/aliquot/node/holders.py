@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
-import structlog
-
 from aliquot.kube.api import Api
 from aliquot.kube.dialects.nvidia import GPU
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import HOLDS, VGPU
 from aliquot.kube.resources import PODS
+from aliquot.lib.log import Logger, Repeats
 from aliquot.model.ids import GpuUuid
 from aliquot.node.events import Events
 from aliquot.node.identity import Held
@@ -28,7 +27,7 @@ from aliquot.node.pods import NodePod
 from aliquot.node.seating import Seat
 from aliquot.node.settings import Settings
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 STOCK: Final = GPU
 """The stock plugin's resource."""
 
@@ -87,8 +86,7 @@ class Holders:
         self._pods = pods
         self._namespace = namespace
         self._gpus = frozenset(GpuUuid(gpu.uuid) for gpu in machine.gpus)
-        self._told: tuple[str, ...] = ()
-        self._untaken: dict[GpuUuid, str] = {}
+        self._repeats = Repeats()
         self.held: frozenset[GpuUuid] = frozenset()
 
     @classmethod
@@ -110,8 +108,7 @@ class Holders:
         except OSError:
             return frozenset(), frozenset()
         found, faults = held_gpus(self._pods, rows, self._namespace, self._gpus)
-        if faults != self._told:
-            self._told = faults
+        if self._repeats.news(faults):
             for fault in faults:
                 _LOG.warning("not-held", why=fault)
         before, self.held = self.held, frozenset(found)
@@ -130,11 +127,10 @@ class Holders:
             try:
                 await self._api.patch(PODS, meta.name, body, namespace=meta.namespace)
             except KubeError as error:
-                if self._untaken.get(uuid) != str(error):
-                    self._untaken[uuid] = str(error)
+                if self._repeats.news(str(error), uuid):
                     _LOG.warning("holder-not-told", pod=str(pod.key), gpu=uuid, why=str(error))
                 continue
-            self._untaken.pop(uuid, None)
+            self._repeats.news("", uuid)
             _LOG.info("held", gpu=uuid, vgpu=meta.labels[VGPU])
 
 

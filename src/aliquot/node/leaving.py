@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-import structlog
-
+from aliquot.lib.log import Logger
 from aliquot.node.allotments import Allotments
 from aliquot.node.cdi import CdiError, remove_spec, remove_unfinished, written_names
 from aliquot.node.checkpoint import CheckpointError, PodKey
@@ -17,7 +16,7 @@ from aliquot.node.kubelet import PodResources
 from aliquot.node.pods import NodePod, Pods
 from aliquot.node.seating import Seating
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 WAIT_S: Final = 120.0
 LOOK_S: Final = 0.5
 

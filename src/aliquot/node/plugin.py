@@ -15,14 +15,14 @@ from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
-import structlog
 
+from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.node.devices import HEALTHY, UNHEALTHY, DeviceId
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.kubelet_api import deviceplugin_pb2_grpc as rpc
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 API: Final = "v1beta1"
 KUBELET_SOCKET: Final = "kubelet.sock"
 LOOK_S: Final = 0.1

@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-
-import structlog
 
 from aliquot.kube.api import Api
+from aliquot.lib.log import set_up_log
 from aliquot.node.agent import Agent
 from aliquot.node.settings import Settings
-
-
-def set_up_log(form: str) -> None:
-    """One line for each thing that happens, on stderr: for people, or as JSON."""
-    last = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            last,
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 def serve(settings: Settings) -> None:

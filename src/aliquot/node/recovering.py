@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from aliquot.kube.names import PLAN
 from aliquot.kube.plan import BadPlan, ContainerPlan, read_plan
+from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.node.allotments import Allotments
 from aliquot.node.cdi import Edits, write_spec
@@ -24,7 +23,7 @@ from aliquot.node.recovery import Known, recover
 from aliquot.node.seating import Seating
 from aliquot.node.settings import Settings
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 
 
 class Recovering:

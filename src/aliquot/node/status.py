@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import structlog
-
 from aliquot.driver.discovery import Gpu
 from aliquot.kube import names
 from aliquot.kube.api import Api
@@ -25,11 +23,12 @@ from aliquot.kube.objects import Node
 from aliquot.kube.quantities import parse_quantity
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import NODES
+from aliquot.lib.log import Logger
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.node.machine import Machine
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 MIB: Final = 1 << 20
 OWN: Final = (names.GPU_MEMORY,)
 OF_GPUSHARE: Final = (aliyun.MEMORY, aliyun.COUNT)

@@ -12,11 +12,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-import structlog
-
+from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 
 
 class PartEnded(AliquotError):

@@ -14,7 +14,6 @@ Binding with the pod's uid as precondition. Whatever becomes of that request, th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,13 +31,14 @@ from aliquot.kube.plan import write_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod
 from aliquot.kube.resources import PODS
+from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
 from aliquot.scheduler.books import Books, NoRoom
 from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.wire import BindingArgs
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 DOUBT_S: Final = 70.0
 """Longer than the API server works on a request (60 s by default)."""
 

@@ -9,7 +9,6 @@ Nothing here waits or talks to anyone; every method leaves the books whole.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, read_plan
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import Known, PodAsk, Seat
 from aliquot.lib.bounded import Bounded
+from aliquot.lib.log import Logger
 from aliquot.model.ids import GpuUuid, split_key
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import BadRequest, Slice
@@ -38,7 +38,7 @@ from aliquot.scheduler.fitting import fit, gpu_only
 from aliquot.scheduler.holds import Hold, tenancies
 from aliquot.scheduler.measures import Measures
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 _SEEN_MOST: Final = 100_000
 CLOSED: Final = "~closed/"
 """Tenants of this prefix are no pods: they keep devices that are about to leave the pool."""

@@ -10,17 +10,17 @@ A leader that was cut off may still hold connections from kube-scheduler; see `s
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aliquot.kube.api import Api
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import MetaOnly
 from aliquot.kube.resources import Resource
+from aliquot.lib.log import Logger, Repeats
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 SERVICES: Final = Resource(MetaOnly, "Service", "services")
 SLICES: Final = Resource(MetaOnly, "EndpointSlice", "endpointslices", "discovery.k8s.io")
 OWNER: Final = "aliquot-scheduler"
@@ -48,7 +48,7 @@ class LeaderEndpoint:
     api: Api
     address: Address
     leads: Callable[[], bool]
-    last_failure: str = ""
+    _repeats: Repeats = field(default_factory=Repeats)
 
     async def run(self) -> None:
         """Until cancelled. The last address stays: who has ended answers nobody, and the next leader overwrites it."""
@@ -70,11 +70,10 @@ class LeaderEndpoint:
                 return False
             await self.api.apply(SLICES, self._slice(service), manager=OWNER)
         except KubeError as error:
-            if str(error) != self.last_failure:
+            if self._repeats.news(str(error)):
                 log.warning("service %s/%s does not lead here: %s", a.namespace, a.service, error)
-            self.last_failure = str(error)
             return False
-        self.last_failure = ""
+        self._repeats.news("")
         return True
 
     def _slice(self, service: MetaOnly) -> dict[str, Any]:

@@ -11,7 +11,6 @@ bound or gone, so that nobody slips in between. Pods with `preemptionPolicy: Nev
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,11 +24,12 @@ from aliquot.kube.errors import Conflict, KubeError, NotFound, Unreachable
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import PodAsk
 from aliquot.kube.resources import PODS
+from aliquot.lib.log import Logger
 from aliquot.model.ids import split_key
 from aliquot.scheduler.books import Books, NoRoom
 from aliquot.scheduler.preempt import needed
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 PATIENCE_S: Final = 3.0
 MOST_WAITING: Final = 1000
 NODES_TRIED: Final = 64

@@ -13,7 +13,6 @@ Source: Kubernetes KEP-4671, gang scheduling; k8s.io/api scheduling/v1alpha2 Pod
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,13 +25,14 @@ from aliquot.kube.errors import KubeError, NotFound
 from aliquot.kube.objects import Pod, Wire
 from aliquot.kube.requests import PodAsk
 from aliquot.lib.arrays import IntArray
+from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
 from aliquot.scheduler.books import Books, NoRoom
 from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.look import FITS, Judged, scores
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 ASSUMED_S: Final = 5.0
 """Longer than kube-scheduler needs from its last question about a group to the binds."""
 ASK_S: Final = 2.0

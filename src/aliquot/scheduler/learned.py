@@ -8,7 +8,6 @@ replaced does no harm, and a record that cannot be read or written is a warning 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,10 +19,11 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import Meta, Wire
 from aliquot.kube.resources import Resource
+from aliquot.lib.log import Logger, Repeats
 from aliquot.placement.learned import BadMemory, pack, unpack
 from aliquot.placement.policy import Policy
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 NAME: Final = "aliquot-learned"
 KEY: Final = "learned.json"
 OWNER: Final = "aliquot-scheduler"
@@ -53,7 +53,7 @@ class Learned:
     clock: Clock = field(default_factory=RealClock)
     _there: str = ""
     """The text that is there as far as this process knows; at first that of a policy that knows nothing yet."""
-    _told: str = ""
+    _repeats: Repeats = field(default_factory=Repeats)
 
     def __post_init__(self) -> None:
         self._there = pack(self.policy)
@@ -84,7 +84,8 @@ class Learned:
         body = {"metadata": {"name": NAME, "namespace": self.namespace}, "data": {KEY: text}}
         try:
             await asyncio.wait_for(self.api.apply(CONFIG_MAPS, body, manager=OWNER), ANSWER_S)
-            self._there, self._told = text, ""
+            self._there = text
+            self._repeats.news("")
         except (KubeError, TimeoutError) as error:
             self._warn(f"{self._where} cannot be written: {_reason(error)}; a restart loses what placement learned")
 
@@ -93,9 +94,8 @@ class Learned:
         return f"configmap {self.namespace}/{NAME}"
 
     def _warn(self, text: str) -> None:
-        if text != self._told:
-            log.warning("%s", text)
-        self._told = text
+        if self._repeats.news(text):
+            log.warning(text)
 
 
 def _reason(error: Exception) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from aliquot.kube.leases import Elector
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import NODES, PODS
+from aliquot.lib.log import Logger
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.bind import Binder
 from aliquot.scheduler.books import Books
@@ -39,7 +39,7 @@ from aliquot.scheduler.server import Extender
 from aliquot.scheduler.webhook.admission import Admission
 from aliquot.scheduler.webhook.server import Webhook, WebhookSettings
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 SETTLE_EVERY_S: Final = 10.0
 IDLE_US: Final = 2000
 IDLE_EVERY_S: Final = 0.05

@@ -7,7 +7,6 @@ and a cold start, never a reason not to serve; it is written over at the next oc
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable
@@ -15,11 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from aliquot.lib.files import read_plain, write_whole
+from aliquot.lib.log import Logger, Repeats
 from aliquot.placement.learned import MOST_BYTES, BadMemory, pack, unpack
 from aliquot.placement.policy import Policy
 
 EVERY_S: Final = 60.0
-log = logging.getLogger(__name__)
+log = Logger("standalone")
 
 
 class Learned:
@@ -43,7 +43,7 @@ class Learned:
         self._there = pack(policy)  # of a policy that knows nothing yet: not worth a file
         self._clock_s = clock_s
         self._looked_s = clock_s()
-        self._told = ""
+        self._repeats = Repeats()
 
     def recall(self) -> None:
         """Let the policy go on from the file, if there is one."""
@@ -76,14 +76,14 @@ class Learned:
             return
         try:
             write_whole(self.path, text.encode(), synced=True)
-            self._there, self._told = text, ""
+            self._there = text
+            self._repeats.news("")
         except OSError as error:
             self._warn(f"{self.path} cannot be written ({_reason(error)}); what placement learns is lost at the end")
 
     def _warn(self, text: str) -> None:
-        if text != self._told:
-            log.warning("aliquot: %s", text)
-        self._told = text
+        if self._repeats.news(text):
+            log.warning(text)
 
 
 def _reason(error: Exception) -> str:

@@ -5,7 +5,6 @@ One SharePod is one tenant: its containers share one grant, as the processes of 
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aliquot.kube.manifest import BadYaml, read_yaml
+from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
@@ -23,7 +23,7 @@ from aliquot.standalone.logs import ContainerLog
 from aliquot.standalone.wire import PodFacts
 
 EVENTS_KEPT = 50
-log = logging.getLogger(__name__)
+log = Logger("standalone")
 
 
 class UnknownPod(UserError):
@@ -223,7 +223,7 @@ class Pods:
             self._waits(pod, str(error))
             return
         except Exception as error:  # a defect that one SharePod brings out does not end those of the others
-            log.exception("aliquot: sharepod %s cannot be placed", name)
+            log.exception("sharepod %s cannot be placed", name)
             self._waits(pod, f"internal error, {type(error).__name__}: {error}")
             return
         try:

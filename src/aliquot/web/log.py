@@ -5,9 +5,9 @@ from __future__ import annotations
 import traceback
 from typing import Final
 
-import structlog
+from aliquot.lib.log import Logger
 
-_LOG: Final = structlog.get_logger("aliquot.web")
+_LOG: Final = Logger("web")
 
 
 def defect(what: str, error: Exception, *, path: str = "") -> None:

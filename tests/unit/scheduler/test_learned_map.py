@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
 
 from aliquot.kube.errors import Forbidden, KubeError, Unreachable
 from aliquot.kube.resources import Resource
@@ -148,18 +149,19 @@ def test_a_record_that_can_not_be_read_is_a_cold_start(server: Server, text: str
 @pytest.mark.parametrize(
     "fault", [Forbidden("configmaps is forbidden"), Unreachable("no answer", may_have_happened=True)]
 )
-def test_an_api_server_that_says_no_is_told_once(server: Server, fault: KubeError, caplog: pytest.LogCaptureFixture):
+def test_an_api_server_that_says_no_is_told_once(server: Server, fault: KubeError):
     """A missing right or a lost server is one warning, and no reason not to lead."""
     server.fault = fault
     replica = Replica(server).sees(300)
-    replica.keeps()
-    replica.sees(500)
-    replica.keeps()
+    with capture_logs() as logged:
+        replica.keeps()
+        replica.sees(500)
+        replica.keeps()
+        replica.takes_over()
 
-    assert 1 == len(caplog.records)
-    assert "configmap home/aliquot-learned cannot be written" in caplog.text
-    replica.takes_over()
-    assert "cannot be used" in caplog.text
+    assert ["warning", "warning"] == [line["log_level"] for line in logged]
+    assert "configmap home/aliquot-learned cannot be written" in logged[0]["event"]
+    assert "cannot be used" in logged[1]["event"]
     assert 2 == replica.arrivals
 
 

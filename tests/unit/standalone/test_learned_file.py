@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
@@ -104,17 +104,18 @@ def as_another_policys(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [as_folder, as_pipe, as_noise, as_too_long, as_another_policys])
-def test_what_can_not_be_read_is_a_warning_and_a_cold_start(spoil, file: Path, caplog: pytest.LogCaptureFixture):
+def test_what_can_not_be_read_is_a_warning_and_a_cold_start(spoil, file: Path):
     """The engine serves with an empty memory, says so in one line, and does not wait for anything."""
     file.parent.mkdir()
     spoil(file)
 
-    engine = Engine(file.parent)
+    with capture_logs() as logged:
+        engine = Engine(file.parent)
 
     assert 0 == engine.arrivals
-    assert [logging.WARNING] == [record.levelno for record in caplog.records]
-    assert f"{file} cannot be used: " in caplog.text
-    assert "placement learns anew" in caplog.text
+    assert ["warning"] == [line["log_level"] for line in logged]
+    assert f"{file} cannot be used: " in logged[0]["event"]
+    assert "placement learns anew" in logged[0]["event"]
 
 
 def test_a_spoilt_file_is_written_over(file: Path):
@@ -126,16 +127,17 @@ def test_a_spoilt_file_is_written_over(file: Path):
     assert 1 == Engine(file.parent).arrivals
 
 
-def test_a_folder_that_takes_nothing_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_folder_that_takes_nothing_is_told_once(tmp_path: Path):
     """A file that cannot be written stops nobody and is not told again every minute."""
     (tmp_path / "state").write_text("a file, not a folder")
     engine = Engine(tmp_path / "other").sees(300)
     engine.learned.path = tmp_path / "state" / "learned-aliquot.json"
-    engine.ends()
-    engine.sees(500).ends()
+    with capture_logs() as logged:
+        engine.ends()
+        engine.sees(500).ends()
 
-    assert 1 == len(caplog.records)
-    assert "cannot be written" in caplog.text
+    assert 1 == len(logged)
+    assert "cannot be written" in logged[0]["event"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any, NoReturn, cast
 
 import pytest
@@ -42,11 +41,10 @@ class Failing:
 
 
 @pytest.mark.parametrize("error", [ValueError("bad state"), PermissionError(13, "", "/x"), MemoryError("none")])
-def test_an_unforeseen_error_is_the_reason_of_one_sharepod_and_stops_no_other(caplog, error):
+def test_an_unforeseen_error_is_the_reason_of_one_sharepod_and_stops_no_other(error):
     """Whatever goes wrong while a SharePod is placed, it waits with that as its reason, and the next is looked at."""
     engine = Failing(error)
     pods = Pods(cast(Engine, engine))
-    caplog.set_level(logging.CRITICAL)
     pods.apply(sharepod("a") + "\n---\n" + sharepod("b"))
     pods.place_waiting()
     assert ["default/a", "default/b"] * 2 == engine.asked

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-import structlog
-
+from aliquot.lib.log import Logger
 from aliquot.node.audit import Audit, Bypass, container_of, pod_of
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePod, Pods
 from aliquot.node.processes import end_program
 from aliquot.node.telling.facts import Sources, look
 
-_LOG: Final = structlog.get_logger("aliquot.node")
+_LOG: Final = Logger("node")
 FOUND: Final = "GpuUnregisteredProcess"
 ENDED: Final = "GpuUnregisteredProcessEnded"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -25,6 +24,7 @@ from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.queue import WorkQueue
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.turns import SLICE
+from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.ledger import BooksLedger
@@ -36,7 +36,7 @@ from aliquot.scheduler.pool.known import Known
 from aliquot.scheduler.pool.owners import PAUSE, Coexist, Own
 from aliquot.scheduler.pool.pool import Pool
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 WORKERS: Final = 8
 ALL_AGAIN_S: Final = 30.0
 CRDS_AGAIN_S: Final = 10.0

@@ -5,18 +5,18 @@ The bounds themselves are kept where a placement is written into the books; here
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from aliquot.kube.custom import GPUQuota, ModelQuota, ModelUse
+from aliquot.lib.log import Logger
 from aliquot.model.quantities import BadQuantity, format_mib, format_milli, parse_memory, parse_milli
 from aliquot.placement.quota import Quota
 from aliquot.scheduler.operator.status import Verdict, changed, conditions
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 Usage = Mapping[str, tuple[int, int]]
 """Model -> (milli-GPU, MiB) that a namespace holds."""
 

@@ -9,7 +9,6 @@ A pod is created once. One that somebody deletes is not made again, since its au
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +21,7 @@ from aliquot.kube.objects import Pod
 from aliquot.kube.plan import BadPlan, PodPlan, read_plan
 from aliquot.kube.requests import PodAsk
 from aliquot.kube.resources import PODS
+from aliquot.lib.log import Logger
 from aliquot.placement.asks import model_matches
 from aliquot.scheduler.operator.bodies import PROFILE, BadTemplate, ask_of, pod_of, scheduled_by_others
 from aliquot.scheduler.operator.demand import Demand
@@ -29,7 +29,7 @@ from aliquot.scheduler.operator.status import Told, body, lost, of_pod, waiting
 from aliquot.scheduler.pool.pool import NAMED, Pool
 from aliquot.scheduler.ports import Ledger
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 ENDED = ("Succeeded", "Failed")
 LOOKS_PER_S: Final = 100
 """At those that wait: each may be a question to the books about every node."""

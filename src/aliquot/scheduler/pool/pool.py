@@ -6,7 +6,6 @@ here is decided from what the API server and the books say at that moment; nothi
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +16,14 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.custom import VGPU, VGPUS
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from aliquot.kube.names import POOL
+from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import PoolPolicy
 from aliquot.scheduler.pool.known import Known
 from aliquot.scheduler.pool.owners import Owner
 from aliquot.scheduler.pool.phases import body, idle_s, phase_of
 from aliquot.scheduler.ports import Gpu, Ledger
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 AUTOMATIC: Final = "automatic"
 NAMED: Final = "named"
 LOOK_AGAIN_S: Final = 1.0

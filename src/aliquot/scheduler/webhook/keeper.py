@@ -7,7 +7,6 @@ in, so that whoever installed the configurations (a chart) goes on owning them.
 from __future__ import annotations
 
 import base64
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,10 +18,11 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError
 from aliquot.kube.objects import Meta, Wire
 from aliquot.kube.resources import Resource
+from aliquot.lib.log import Logger
 from aliquot.scheduler.webhook.certs import Kept, Lives, next_step, readable
 from aliquot.scheduler.webhook.configuration import NAME
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 SECRET: Final = "aliquot-webhook-tls"
 FIELDS: Final = {"ca.crt": "bundle", "ca.key": "authority_key", "tls.crt": "certificate", "tls.key": "key"}
 

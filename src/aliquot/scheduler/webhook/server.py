@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import ssl
 import tempfile
@@ -23,11 +22,12 @@ from aliquot.http.connections import ClientConnection
 from aliquot.http.listening import listening
 from aliquot.http.server import Server
 from aliquot.kube.api import Api
+from aliquot.lib.log import Logger
 from aliquot.scheduler.webhook.admission import Admission, Answer, BadReview, Document, answer
 from aliquot.scheduler.webhook.certs import Kept
 from aliquot.scheduler.webhook.keeper import Keeper
 
-log = logging.getLogger(__name__)
+log = Logger("scheduler")
 MOST_BYTES: Final = 8 * 1024 * 1024
 """More than the object and the one before it, of 3 MiB each, that the API server takes."""
 
