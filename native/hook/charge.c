@@ -31,6 +31,8 @@ static bool reclaim(struct slot *slot)
 /* Frees that streams have yet to come to are waited for, but not during a capture, which must not be waited in. */
 bool charge_try(struct slot *slot, bool (*attempt)(struct slot *, bool, void *), void *with)
 {
+    if (!context_noticed(slot))
+        return false;
     pthread_rwlock_rdlock(&slot->books);
     if (attempt(slot, false, with))
         return true;

@@ -33,6 +33,9 @@ uint64_t memory_charged(struct slot *slot, const aliquot_page *page);
 bool memory_share(struct slot *slot, uint64_t object, uint64_t bytes, int fd, bool exported, bool *over);
 void memory_unshare(struct slot *slot, uint64_t number);
 
+/* context.c */
+bool context_noticed(struct slot *slot);
+
 /* charge.c */
 /* The slot that pays for the current context's allocations; NULL: none does (no context, no tenant). */
 struct slot *charged_slot(void);

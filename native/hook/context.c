@@ -10,6 +10,15 @@ static bool enter(int device, struct slot **slot)
     return !*slot || context_reserve(*slot);
 }
 
+/* A context that is not the primary one has been charged. */
+static void entered(void *context, struct slot *slot)
+{
+    struct gpu_context *known = context_of(context, true);
+    if (known)
+        known->created = true;
+    ledger_put((struct ledger_entry){.kind = LEDGER_CONTEXT, .key = (uintptr_t)context, .slot = slot, .refs = 1}, NULL);
+}
+
 static CUresult created(CUresult result, struct slot *slot, void **context)
 {
     thread_forget();
@@ -19,9 +28,7 @@ static CUresult created(CUresult result, struct slot *slot, void **context)
         context_release(slot);
         return result;
     }
-    context_of(*context, true); /* now, while it is certain that this call made it */
-    ledger_put((struct ledger_entry){.kind = LEDGER_CONTEXT, .key = (uintptr_t)*context, .slot = slot, .refs = 1},
-               NULL);
+    entered(*context, slot); /* now, while it is certain that this call made it */
     return result;
 }
 
@@ -110,6 +117,25 @@ CUresult on_primary_retain(enum aliquot_symbol symbol, void **context, int devic
     if (slot)
         primary_leave(slot);
     return result;
+}
+
+/* A context that was made past us, by a private table of the driver's say, is charged before the first allocation that
+ * its GPU pays for. False: no room for it. */
+bool context_noticed(struct slot *slot)
+{
+    void *context = NULL;
+    int device = -1;
+    if (slot->contexts || REAL(cuCtxGetCurrent, void **)(&context) != CUDA_SUCCESS || !context ||
+        REAL(cuCtxGetDevice, int *)(&device) != CUDA_SUCCESS || device != slot->device)
+        return true;
+    pthread_mutex_lock(&slot->primary_lock);
+    bool seen = slot->contexts, good = seen || context_reserve(slot);
+    if (good && !seen && primary_active(device))
+        slot->primary_charged = true;
+    else if (good && !seen)
+        entered(context, slot);
+    pthread_mutex_unlock(&slot->primary_lock);
+    return good;
 }
 
 /* With the driver_lock held: the primary context is gone, and the views of green ones with it. */

@@ -136,6 +136,20 @@ def test_a_context_that_was_made_past_the_hook_is_charged_as_measured(scene):
     assert [336, 336, 286, 0] == charged
 
 
+@pytest.mark.parametrize(("measured", "charged"), [(200, 300), (336, 336)])
+def test_a_context_made_past_the_hook_is_not_charged_again_when_the_hook_sees_it(scene, measured, charged):
+    """What was measured of a context is part of its allowance once the process asks for that."""
+    seat, lease = scene
+    process = next(iter(seat.attached))
+    process.greeted = True
+    correct(seat, {(GPU, PID): measured * MIB})
+    engine = Engine(token_policy(TokenConfig()), lambda *_, **__: None)
+
+    Protocol(engine, 1).handle(process, message(MessageType.RESERVE, ReserveFlag.CONTEXT), 0)
+
+    assert (1, charged) == (lease.contexts, seat.context_bytes // MIB)
+
+
 @pytest.mark.parametrize(
     ("used", "leased", "contexts", "charged"),
     [(410, 0, 1, 410), (410, 100, 1, 300), (410, 0, 2, 300), (900, 0, 1, 500), (220, 0, 1, 220)],
