@@ -27,6 +27,12 @@ static uint64_t channel_bytes(int format)
     return 8; /* more than any that cuda.h has */
 }
 
+static bool looks_wrong(uint64_t width, int format, unsigned channels)
+{
+    bool known = channel_bytes(format) != 8 || (format >= BC1 && format <= PLANAR_END);
+    return !width || !known || (channels != 1 && channels != 2 && channels != 4);
+}
+
 static uint64_t times(uint64_t a, uint64_t b)
 {
     return b && a > UINT64_MAX / b ? UINT64_MAX : a * b;
@@ -100,6 +106,9 @@ static CUresult end(CUresult result, struct slot *slot, void **array, const stru
     {                                                                                                                  \
         struct slot *slot = desc && !(how) ? charged_slot() : NULL;                                                    \
         struct cost cost = {0};                                                                                        \
+        ANSWER_WRONG(!array || !desc || looks_wrong(desc->width, desc->format, desc->channels),                        \
+                     (REAL_AT(symbol, void **, const struct type *)(array, desc)),                                     \
+                     REAL(cuArrayDestroy, void *)(*array));                                                            \
         if (slot)                                                                                                      \
             add(&cost, bytes_of(desc->width, desc->height, deep, desc->format, desc->channels));                       \
         if (!begin(slot, &cost))                                                                                       \
@@ -125,6 +134,9 @@ CUresult on_mipmap_create(enum aliquot_symbol symbol, void **array, const struct
 {
     struct slot *slot = desc && !(desc->flags & (ARRAY_SPARSE | ARRAY_DEFERRED)) ? charged_slot() : NULL;
     struct cost cost = {0};
+    ANSWER_WRONG(!array || !desc || !levels || looks_wrong(desc->width, desc->format, desc->channels),
+                 (REAL_AT(symbol, void **, const struct array3d_v2 *, unsigned)(array, desc, levels)),
+                 REAL(cuMipmappedArrayDestroy, void *)(*array));
     if (slot)
         add_levels(&cost, desc, levels);
     if (!begin(slot, &cost))

@@ -54,6 +54,17 @@ void charge_gone(const struct ledger_entry *entry);
 /* After the driver's answer to a free: `known` when `entry` was taken out before it. */
 CUresult charge_freed(CUresult result, bool known, const struct ledger_entry *entry);
 
+/* Arguments that look wrong are for the driver to answer, whatever room there is. Should it agree all the same, that is
+ * undone, and asked for again like anything else. */
+#define ANSWER_WRONG(wrong, forward, undo)                                                                             \
+    do {                                                                                                               \
+        CUresult answer_ = (wrong) ? (forward) : CUDA_SUCCESS;                                                         \
+        if (answer_ != CUDA_SUCCESS)                                                                                   \
+            return answer_;                                                                                            \
+        if (wrong)                                                                                                     \
+            (undo);                                                                                                    \
+    } while (0)
+
 /* page.c: linear memory; small pointers share pages, so that what they cost depends on where they are. */
 uint64_t linear_cost(uint64_t bytes);
 CUresult linear_end(CUresult result, struct slot *slot, uint64_t ptr, uint64_t bytes);

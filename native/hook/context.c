@@ -4,9 +4,9 @@
 #include "charge.h"
 #include "own.h"
 
-static bool enter(int device, struct slot **slot)
+static bool enter(void **context, int device, struct slot **slot)
 {
-    *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
+    *slot = context && conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
     return !*slot || context_reserve(*slot);
 }
 
@@ -35,7 +35,7 @@ static CUresult created(CUresult result, struct slot *slot, void **context)
 CUresult on_ctx_create(enum aliquot_symbol symbol, void **context, unsigned flags, int device)
 {
     struct slot *slot;
-    if (!enter(device, &slot))
+    if (!enter(context, device, &slot))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return created(REAL_AT(symbol, void **, unsigned, int)(context, flags, device), slot, context);
 }
@@ -44,7 +44,7 @@ CUresult on_ctx_create_v3(enum aliquot_symbol symbol, void **context, void *affi
                           int device)
 {
     struct slot *slot;
-    if (!enter(device, &slot))
+    if (!enter(context, device, &slot))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return created(REAL_AT(symbol, void **, void *, int, unsigned, int)(context, affinity, count, flags, device), slot,
                    context);
@@ -53,7 +53,7 @@ CUresult on_ctx_create_v3(enum aliquot_symbol symbol, void **context, void *affi
 CUresult on_ctx_create_v4(enum aliquot_symbol symbol, void **context, void *params, unsigned flags, int device)
 {
     struct slot *slot;
-    if (!enter(device, &slot))
+    if (!enter(context, device, &slot))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return created(REAL_AT(symbol, void **, void *, unsigned, int)(context, params, flags, device), slot, context);
 }
@@ -110,7 +110,7 @@ static void primary_leave(struct slot *slot)
 
 CUresult on_primary_retain(enum aliquot_symbol symbol, void **context, int device)
 {
-    struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
+    struct slot *slot = context && conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!slot || primary_enter(slot))
         result = REAL_AT(symbol, void **, int)(context, device);

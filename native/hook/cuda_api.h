@@ -38,6 +38,8 @@ enum {
 #define STREAM_LEGACY ((void *)1)
 #define STREAM_PER_THREAD ((void *)2)
 #define LOCATION_DEVICE 1
+#define MANAGED_GLOBAL 1
+#define MANAGED_HOST 2
 #define CAPTURE_MODE_RELAXED 2
 #define EVENT_NO_TIMING 2
 #define POOL_RELEASE_THRESHOLD 4

@@ -11,6 +11,8 @@ static _Atomic unsigned later; /* frees of linear memory that wait for a stream 
     CUresult name(enum aliquot_symbol symbol, pointer *ptr, size bytes)                                                \
     {                                                                                                                  \
         struct slot *slot = charged_slot();                                                                            \
+        if (!ptr || !bytes)                                                                                            \
+            return REAL_AT(symbol, pointer *, size)(ptr, bytes);                                                       \
         if (!charge_begin(slot, linear_cost(bytes)))                                                                   \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
         CUresult result = REAL_AT(symbol, pointer *, size)(ptr, bytes);                                                \
@@ -40,6 +42,10 @@ static CUresult pitch_end(CUresult result, struct slot *slot, uint64_t guess, ui
         struct slot *slot = charged_slot();                                                                            \
         uint64_t row = granules(width), guess;                                                                         \
         guess = height && row > UINT64_MAX / height ? UINT64_MAX : linear_cost(row * height);                          \
+        bool wrong = !ptr || !pitch || !width || !height || (element != 4 && element != 8 && element != 16);           \
+        ANSWER_WRONG(wrong,                                                                                            \
+                     (REAL_AT(symbol, pointer *, size *, size, size, unsigned)(ptr, pitch, width, height, element)),   \
+                     REAL(cuMemFree_v2, CUdeviceptr)(*ptr));                                                           \
         if (!charge_begin(slot, guess))                                                                                \
             return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
         CUresult result = REAL_AT(symbol, pointer *, size *, size, size, unsigned)(ptr, pitch, width, height, element); \
@@ -52,6 +58,9 @@ ALLOC_PITCH(on_mem_alloc_pitch_v1, unsigned, unsigned)
 CUresult on_mem_alloc_managed(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t bytes, unsigned flags)
 {
     struct slot *slot = charged_slot();
+    bool wrong = !ptr || !bytes || (flags != MANAGED_GLOBAL && flags != MANAGED_HOST);
+    ANSWER_WRONG(wrong, (REAL_AT(symbol, CUdeviceptr *, size_t, unsigned)(ptr, bytes, flags)),
+                 REAL(cuMemFree_v2, CUdeviceptr)(*ptr));
     if (!charge_begin(slot, linear_cost(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, unsigned)(ptr, bytes, flags);

@@ -184,10 +184,10 @@ CUresult on_enumerate(enum aliquot_symbol symbol, void **kernels, unsigned count
 
 static CUresult load_image(enum aliquot_symbol symbol, void **module, const void *image)
 {
-    struct load load;
+    struct load load = {0};
     bool fat = false;
     uint64_t bytes = image_bytes(image, &fat);
-    if (!begin(&load, bytes, fat))
+    if (module && image && !begin(&load, bytes, fat))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, const void *)(module, image);
     return finish(&load, result, module, SYM_cuModuleUnload);
@@ -200,8 +200,11 @@ CUresult on_module_load_data(enum aliquot_symbol symbol, void **module, const vo
 
 CUresult on_module_load(enum aliquot_symbol symbol, void **module, const char *path)
 {
-    struct load load;
-    if (!begin(&load, file_bytes(path), false))
+    struct load load = {0};
+    uint64_t bytes = file_bytes(path);
+    ANSWER_WRONG(!module || !bytes, (REAL_AT(symbol, void **, const char *)(module, path)),
+                 REAL(cuModuleUnload, void *)(*module));
+    if (!begin(&load, bytes, false))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, const char *)(module, path);
     return finish(&load, result, module, SYM_cuModuleUnload);
@@ -210,10 +213,10 @@ CUresult on_module_load(enum aliquot_symbol symbol, void **module, const char *p
 CUresult on_module_load_ex(enum aliquot_symbol symbol, void **module, const void *image, unsigned count, int *options,
                            void **values)
 {
-    struct load load;
+    struct load load = {0};
     bool fat = false;
     uint64_t bytes = image_bytes(image, &fat);
-    if (!begin(&load, bytes, fat))
+    if (module && image && !begin(&load, bytes, fat))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result =
         REAL_AT(symbol, void **, const void *, unsigned, int *, void **)(module, image, count, options, values);
@@ -223,9 +226,13 @@ CUresult on_module_load_ex(enum aliquot_symbol symbol, void **module, const void
 CUresult on_library_load(enum aliquot_symbol symbol, void **library, const void *source, int *jit, void **jit_values,
                          unsigned jit_count, int *options, void **values, unsigned count)
 {
-    struct load load;
+    struct load load = {0};
     bool fat = false, file = symbol == SYM_cuLibraryLoadFromFile;
     uint64_t bytes = file ? file_bytes(source) : image_bytes(source, &fat);
+    ANSWER_WRONG(!library || !source || (file && !bytes),
+                 (REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned)(
+                     library, source, jit, jit_values, jit_count, options, values, count)),
+                 REAL(cuLibraryUnload, void *)(*library));
     if (!begin(&load, bytes, fat || file))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned)(

@@ -69,6 +69,13 @@ CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t b
                        unsigned long long flags)
 {
     struct slot *slot = NULL;
+    size_t unit = 0;
+    bool wrong = !handle || !prop || !bytes || flags ||
+                 REAL(cuMemGetAllocationGranularity, size_t *, const void *, int)(&unit, prop, 0) != CUDA_SUCCESS ||
+                 (unit && bytes % unit);
+    ANSWER_WRONG(wrong, (REAL_AT(symbol, CUdeviceptr *, size_t, const struct allocation_prop *, unsigned long long)(
+                            handle, bytes, prop, flags)),
+                 REAL(cuMemRelease, CUdeviceptr)(*handle));
     if (conf_load() == MODE_HELD && prop && prop->location.type == LOCATION_DEVICE)
         slot = slot_of_device(prop->location.id);
     if (slot && (!slot_attach(slot) || !charge_begin(slot, round_up(bytes, PAGE_BYTES))))
