@@ -13,6 +13,7 @@
 #include "shm.h"
 #include "vmm.h"
 
+#define POSIX_FD 1
 typedef struct mapping { struct mapping *next; CUdeviceptr at; size_t size; physical *of; } mapping;
 static mapping *mappings;
 static physical *all;
@@ -98,6 +99,8 @@ API CUresult cuMemCreate(handle **out, size_t size, const CUallocProp *prop, uns
     NEED_INIT();
     if (!out || !prop || !size || size % GRAIN || flags)
         return CU_INVALID;
+    if (prop->handle_types & ~POSIX_FD) /* there is no fabric */
+        return CU_NOT_SUPPORTED;
     int dev = prop->location.id;
     bool device = prop->location.type == 1;
     if (device && (dev < 0 || dev >= emu_conf()->count))
@@ -225,7 +228,7 @@ API CUresult cuMemExportToShareableHandle(int *fd, handle *h, int type, unsigned
 {
     NEED_INIT();
     NEED_OUT(fd);
-    if (type != 1)
+    if (type != POSIX_FD)
         return CU_NOT_SUPPORTED;
     pthread_mutex_lock(&lock);
     physical *p = emu_physical(h);
@@ -256,7 +259,9 @@ API CUresult cuMemImportFromShareableHandle(handle **out, void *fd, int type)
     NEED_INIT();
     NEED_OUT(out);
     struct stat st;
-    int mine = type == 1 ? dup((int)(intptr_t)fd) : -1;
+    if (type != POSIX_FD)
+        return CU_NOT_SUPPORTED;
+    int mine = dup((int)(intptr_t)fd);
     if (mine < 0 || fstat(mine, &st) != 0)
         return CU_INVALID;
     pthread_mutex_lock(&lock);

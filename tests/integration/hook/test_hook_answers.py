@@ -129,3 +129,22 @@ def test_a_context_without_a_place_for_its_handle_is_invalid_whatever_room_there
     )
 
     assert {"own": 1, "primary": 1} == program.read()
+
+
+def test_a_driver_without_a_fabric_says_so_under_the_hook(tenant):
+    """Fabric handles are CUDA_ERROR_NOT_SUPPORTED, the attribute of the device is 0, and nothing stays charged."""
+    scene = tenant(memory_mib=64, spec="h100")
+    program = scene.run(
+        PRELUDE + "fabric = 8; supported = c.c_int(9); room = (c.c_ubyte * 64)()\n"
+        "L.cuDeviceGetAttribute(c.byref(supported), 128, 0)\n"
+        "prop = Prop(1, fabric, Location(1, 0)); size, none = c.c_size_t(2 * MIB), c.c_uint64(0)\n"
+        "made = [L.cuMemCreate(ref, size, c.byref(prop), none)]; prop.handles = 1 | fabric\n"
+        "made.append(L.cuMemCreate(ref, size, c.byref(prop), none))\n"
+        "pool = L.cuMemPoolCreate(c.byref(c.c_void_p()), c.byref(PoolProps(1, fabric, Location(1, 0))))\n"
+        "vmm(2); shown = L.cuMemExportToShareableHandle(room, ptr, fabric, none); L.cuMemRelease(ptr)\n"
+        "taken = L.cuMemImportFromShareableHandle(ref, room, fabric)\n"
+        "say(supported=supported.value, made=made, pool=pool, shown=shown, taken=taken,"
+        " held=cuda.stats()['reserved_bytes'])"
+    )
+
+    assert {"supported": 0, "made": [801, 801], "pool": 801, "shown": 801, "taken": 801, "held": 0} == program.read()
