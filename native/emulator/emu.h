@@ -262,6 +262,9 @@ CUmemoryPool emu_pool_default(int dev);
 void emu_pool_free(emu_mem *m);
 uint64_t emu_pool_steps(uint64_t bytes); /* what a pool reserves for that much */
 /* code.c: with emu_lock, as all of these */
+/* A free of a graph's memory was asked for; it was freed. Of what is none nothing is done. */
+void emu_graph_free_asked(CUdeviceptr at);
+void emu_graph_freed(CUdeviceptr at);
 CUresult emu_code_load(CUmodule m, CUcontext c);
 bool emu_code_loaded(CUmodule m, CUcontext c);
 CUresult emu_code_use(CUfunction f, CUcontext c);

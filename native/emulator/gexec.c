@@ -1,16 +1,11 @@
 /* gexec.c: executable graphs. A launch puts the nodes into the stream one after another, in an order that respects every
  * dependency: the GPU runs one kernel at a time here anyway.
- *
- * Memory of allocation nodes is booked at the first launch. When the executable graph is destroyed it stays with the
- * device's graph memory, for the next one, until cuDeviceGraphMemTrim; its address is fixed when the node is made.
  */
 #include <stdlib.h>
 #include <string.h>
 #include "graph.h"
 #include "shm.h"
 
-/* Memory of graphs: in use by executables, and reserved from the device; the difference is a cache until it is trimmed. */
-static uint64_t used[EMU_GPUS], used_high[EMU_GPUS], reserved[EMU_GPUS], reserved_high[EMU_GPUS];
 static _Atomic unsigned next_id;
 
 #define NEED_EXEC(e) do { if (!emu_object_alive(e, KIND_EXEC)) return CU_INVALID; } while (0)
@@ -30,13 +25,21 @@ static CUresult flatten(CUgraphExec e, CUgraph g)
         e->nodes = realloc(e->nodes, (e->count + 1) * sizeof *e->nodes);
         e->nodes[e->count++] = (exec_node){n, n->type, n->p, true};
         if (n->type == N_ALLOC)
-            e->bytes += (n->p.alloc.bytes + 511) & ~(uint64_t)511;
+            graph_memory_hold(n->p.alloc.dptr, 1);
     }
     free(order);
     return r;
 }
 
-static void release(void *exec) { free(((CUgraphExec)exec)->nodes); }
+static void let_go(CUgraphExec e)
+{
+    for (size_t i = 0; i < e->count; i++)
+        if (e->nodes[i].type == N_ALLOC)
+            graph_memory_hold(e->nodes[i].p.alloc.dptr, -1);
+    free(e->nodes);
+}
+
+static void release(void *exec) { let_go(exec); }
 
 static void discard(CUgraphExec e)
 {
@@ -88,20 +91,11 @@ API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph g, instantia
     return r;
 }
 
-static void give_back(CUgraphExec e)
-{
-    pthread_mutex_lock(&graph_lock);
-    used[e->dev] -= e->charged;
-    e->charged = 0;
-    pthread_mutex_unlock(&graph_lock);
-}
-
 /* Launches still in a stream are plain copies of the nodes, so nothing here is needed any more. */
 API CUresult cuGraphExecDestroy(CUgraphExec e)
 {
     NEED_INIT();
     NEED_EXEC(e);
-    give_back(e);
     discard(e);
     return CU_OK;
 }
@@ -123,6 +117,9 @@ static emu_op *node_op(const exec_node *n)
     else if (op->kind == OP_HOST) {
         op->u.host.fn = (void *)n->p.host.fn;
         op->u.host.data = n->p.host.data;
+    } else if (n->type == N_FREE && n->enabled) {
+        op->kind = OP_FREE;
+        op->u.ptr = n->p.ptr;
     } else if (op->kind == OP_WAIT || op->kind == OP_EVENT) {
         emu_event_name(op, n->p.event);
     }
@@ -144,24 +141,6 @@ static CUresult nodes_usable(CUgraphExec e)
     return CU_OK;
 }
 
-static CUresult reserve(CUgraphExec e)
-{
-    CUresult r = CU_OK;
-    pthread_mutex_lock(&graph_lock);
-    uint64_t need = e->bytes - e->charged, spare = reserved[e->dev] - used[e->dev], more = need > spare ? emu_pool_steps(need - spare) : 0;
-    if (more && shm_charge(e->dev, more) != 0) {
-        r = CU_OOM;
-    } else {
-        reserved[e->dev] += more;
-        used[e->dev] += need;
-        e->charged = e->bytes;
-        reserved_high[e->dev] = reserved[e->dev] > reserved_high[e->dev] ? reserved[e->dev] : reserved_high[e->dev];
-        used_high[e->dev] = used[e->dev] > used_high[e->dev] ? used[e->dev] : used_high[e->dev];
-    }
-    pthread_mutex_unlock(&graph_lock);
-    return r;
-}
-
 API CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
 {
     NEED_CTX();
@@ -177,7 +156,7 @@ API CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
     if (!r)
         r = nodes_usable(e);
     if (!r)
-        r = reserve(e);
+        r = graph_memory_launch(e);
     if (!r)
         emu_count_launch();
     pthread_mutex_lock(&emu_lock);
@@ -191,7 +170,7 @@ API CUresult cuGraphUpload(CUgraphExec e, CUstream s)
 {
     NEED_CTX();
     NEED_EXEC(e);
-    return emu_stream(s) ? reserve(e) : CU_INVALID_HANDLE;
+    return emu_stream(s) ? graph_memory_upload(e) : CU_INVALID_HANDLE;
 }
 
 API CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *bad, int *result)
@@ -209,10 +188,10 @@ API CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *bad, int *
     if (result)
         *result = same ? 0 : 2; /* the topology changed */
     if (!same) {
-        free(fresh.nodes);
+        let_go(&fresh);
         return CU_GRAPH_UPDATE_FAILURE;
     }
-    free(e->nodes);
+    let_go(e);
     e->nodes = fresh.nodes;
     return CU_OK;
 }
@@ -295,45 +274,3 @@ API CUresult cuGraphNodeGetEnabled(CUgraphExec e, CUgraphNode n, unsigned *on)
 
 API CUresult cuGraphExecGetFlags(CUgraphExec e, uint64_t *flags) { NEED_INIT(); NEED_EXEC(e); if (!flags) return CU_INVALID; *flags = e->flags; return CU_OK; }
 API CUresult cuGraphExecGetId(CUgraphExec e, unsigned *id) { NEED_INIT(); NEED_EXEC(e); if (!id) return CU_INVALID; *id = e->id; return CU_OK; }
-
-API CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, uint64_t *value)
-{
-    NEED_INIT();
-    if (dev < 0 || dev >= emu_conf()->count)
-        return CU_INVALID_DEVICE;
-    if (attribute < 0 || attribute > 3 || !value)
-        return CU_INVALID;
-    pthread_mutex_lock(&graph_lock);
-    const uint64_t values[] = {used[dev], used_high[dev], reserved[dev], reserved_high[dev]};
-    *value = values[attribute];
-    pthread_mutex_unlock(&graph_lock);
-    return CU_OK;
-}
-
-API CUresult cuDeviceSetGraphMemAttribute(CUdevice dev, int attribute, uint64_t *value)
-{
-    NEED_INIT();
-    if (dev < 0 || dev >= emu_conf()->count)
-        return CU_INVALID_DEVICE;
-    if (!value || *value || !(attribute & 1) || attribute > 3)
-        return CU_INVALID; /* only the high marks, and only to nothing */
-    pthread_mutex_lock(&graph_lock);
-    *(attribute == 1 ? &used_high[dev] : &reserved_high[dev]) = attribute == 1 ? used[dev] : reserved[dev];
-    pthread_mutex_unlock(&graph_lock);
-    return CU_OK;
-}
-
-API CUresult cuDeviceGraphMemTrim(CUdevice dev)
-{
-    NEED_INIT();
-    if (dev < 0 || dev >= emu_conf()->count)
-        return CU_INVALID_DEVICE;
-    pthread_mutex_lock(&graph_lock);
-    uint64_t kept = emu_pool_steps(used[dev]);
-    if (reserved[dev] > kept) {
-        shm_release(dev, reserved[dev] - kept);
-        reserved[dev] = kept;
-    }
-    pthread_mutex_unlock(&graph_lock);
-    return CU_OK;
-}

@@ -43,8 +43,10 @@ CUresult graph_fill(CUgraphNode n, const void *from)
         break;
     case N_ALLOC: {
         p->alloc = *(const CUallocNode *)from;
-        int dev = p->alloc.props.location.id;
-        return emu_mem_new(p->alloc.bytes, MEM_POOL, dev < 0 || dev >= emu_conf()->count ? 0 : dev, false, &p->alloc.dptr);
+        CUresult r = graph_memory_new(&p->alloc);
+        if (!r)
+            graph_memory_hold(p->alloc.dptr, 1);
+        return r;
     }
     case N_FREE: p->ptr = *(const CUdeviceptr *)from; break;
     case N_EMPTY: break;
@@ -64,6 +66,8 @@ static void release_node(void *node) { free(((CUgraphNode)node)->deps); }
 
 static void discard(CUgraphNode n)
 {
+    if (n->type == N_ALLOC)
+        graph_memory_hold(n->p.alloc.dptr, -1);
     emu_object_end(n, END_DESTROYED);
     emu_object_free(n, release_node);
 }
@@ -187,6 +191,8 @@ API CUresult cuGraphClone(CUgraph *out, CUgraph g)
         CUgraphNode twin = node_new(copy, n->type, n->deps, n->dep_count);
         twin->p = n->p;
         twin->origin = n;
+        if (n->type == N_ALLOC)
+            graph_memory_hold(n->p.alloc.dptr, 1);
         append(copy, twin);
         if (n->type == N_CHILD && cuGraphClone(&twin->p.child, n->p.child) == CU_OK)
             twin->p.child->owned = true;

@@ -29,7 +29,7 @@ struct emu_node {
 /* owned: by a node or a capture, so that the program may not destroy it. */
 struct emu_graph { emu_head object; CUgraphNode first, last; size_t count; unsigned id; bool owned; };
 typedef struct { CUgraphNode origin; enum node_type type; node_params p; bool enabled; } exec_node;
-struct emu_gexec { emu_head object; CUcontext ctx; uint64_t life; exec_node *nodes; size_t count; uint64_t bytes, charged, flags; int dev; unsigned id; };
+struct emu_gexec { emu_head object; CUcontext ctx; uint64_t life; exec_node *nodes; size_t count; uint64_t flags; int dev; unsigned id; };
 struct emu_capture {
     emu_head object;
     struct emu_capture *next;
@@ -43,6 +43,12 @@ struct emu_capture {
 };
 #define NEED_GRAPH(g) do { if (!emu_object_alive(g, KIND_GRAPH)) return CU_INVALID; } while (0)
 #define NEED_NODE(n) do { if (!emu_object_alive(n, KIND_NODE)) return CU_INVALID; } while (0)
+
+/* gmemory.c */
+CUresult graph_memory_new(CUallocNode *node);
+void graph_memory_hold(CUdeviceptr at, int change); /* one node or executable more, or fewer */
+CUresult graph_memory_upload(CUgraphExec e);
+CUresult graph_memory_launch(CUgraphExec e);
 
 extern pthread_mutex_t graph_lock;
 CUgraph graph_new(void);

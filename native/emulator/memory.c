@@ -121,6 +121,8 @@ static CUresult release(CUdeviceptr p, bool host)
     if (c)
         emu_ctx_sync(c);
     if (copy.kind == MEM_POOL) {
+        if (!copy.pool)
+            emu_graph_free_asked(p);
         pthread_mutex_lock(&emu_lock);
         emu_pool_free(&copy);
         emu_unlock();

@@ -71,8 +71,10 @@ void emu_pool_used(CUmemoryPool p, uint64_t size)
 void emu_pool_free(emu_mem *m)
 {
     CUmemoryPool p = m->pool;
-    if (!p) /* memory of a graph stays with the graph */
+    if (!p) {
+        emu_graph_freed(m->base);
         return;
+    }
     if (emu_mem_drop(m->base) != CU_OK)
         return;
     emu_pool_unmap(m);
@@ -151,6 +153,8 @@ API CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream s)
         return CU_INVALID;
     if (st->capture)
         return emu_capture_add(st, 11, &ptr, sizeof ptr, NULL);
+    if (!m->pool)
+        emu_graph_free_asked(ptr);
     pthread_mutex_lock(&emu_lock);
     emu_op *op = emu_op_new(OP_FREE);
     op->u.ptr = ptr;

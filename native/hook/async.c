@@ -144,7 +144,7 @@ CUresult on_mem_alloc_async(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t
     if (into_graph && (!slot_attach(slot) || !graph_begin(slot, granules(bytes))))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, void *)(ptr, bytes, stream);
-    return into_graph ? graph_captured_alloc(result, slot, stream, granules(bytes)) : result;
+    return into_graph ? graph_captured_alloc(result, slot, stream, granules(bytes), ptr) : result;
 }
 
 CUresult on_mem_alloc_from_pool(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t bytes, void *handle, void *stream)
@@ -163,5 +163,5 @@ CUresult on_mem_alloc_from_pool(enum aliquot_symbol symbol, CUdeviceptr *ptr, si
         return from_pool(&ask, slot);
     if (!slot_attach(slot) || !graph_begin(slot, granules(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return graph_captured_alloc(forward(&ask), slot, stream, granules(bytes));
+    return graph_captured_alloc(forward(&ask), slot, stream, granules(bytes), ptr);
 }

@@ -79,7 +79,8 @@ bool pools_reclaim(struct slot *slot);
 bool graphs_reclaim(struct slot *slot);
 /* charge_begin for memory of graphs, and what follows an allocation that was captured. */
 bool graph_begin(struct slot *slot, uint64_t bytes);
-CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, uint64_t bytes);
+CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, uint64_t bytes, const CUdeviceptr *ptr);
+void graph_freed(CUdeviceptr ptr);
 bool later_reclaim(void);
 bool shared_reclaim(void);
 void pools_freed(void);      /* something was freed: the next completion point looks */

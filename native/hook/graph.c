@@ -1,6 +1,7 @@
 /* graph.c: memory that lives in graphs. Charged when its node is added or captured, held while the graph or anything
- * instantiated from it lives. The driver keeps it longer, as a cache of the device: that is trimmed, and what is still
- * in use stays charged until a later completion point finds it gone (pool.c).
+ * instantiated from it lives. The driver keeps it longer, as a cache of the device: that is trimmed. What a launch has
+ * allocated and nothing has freed outlives the graph too: its pointers are kept, and stay charged until a later
+ * completion point (pool.c) finds that the driver does not know them any more.
  *
  * A graph with memory has one ledger entry of kind GRAPH under a number of ours; the graph's and the executables'
  * handles lead to it. A second executable of the same graph holds as much again. What the slot is charged for all of
@@ -10,6 +11,8 @@
 
 #define GRAPH_STEP_MOST (32ull << 20) /* until the driver shows a smaller one */
 #define LINGERING_NS 500000000ull     /* memory of graphs that are gone is waited for this long; the rest is in use */
+#define LOST_NS 20000000ull           /* between two looks at what is in use though its graph is gone */
+#define LOST_MOST 256                 /* pointers in one look; those beyond stay charged */
 
 static _Atomic uint64_t numbers = 1ull << 63; /* no handle looks like that */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* what a slot is charged for graphs, living and gone */
@@ -17,7 +20,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* what a slot is charg
 /* What living graphs may make the device reserve, with `more` bytes of them; with the lock held. */
 static uint64_t graphs_cost(const struct slot *slot, uint64_t more)
 {
-    uint64_t bytes = more > UINT64_MAX - slot->graph_bytes ? UINT64_MAX : slot->graph_bytes + more;
+    uint64_t has = slot->graph_bytes + slot->graph_lost, bytes = more > UINT64_MAX - has ? UINT64_MAX : has + more;
     return round_up(bytes, slot->graph_step ? slot->graph_step : GRAPH_STEP_MOST);
 }
 
@@ -35,18 +38,66 @@ static uint64_t graphs_reserved(struct slot *slot)
     return reserved;
 }
 
+struct lost {
+    struct slot *slot;
+    uint64_t bytes;
+    struct ledger_entry entries[LOST_MOST];
+    unsigned count;
+};
+
+static void note_lost(struct ledger_entry *entry, void *with)
+{
+    struct lost *lost = with;
+    if (entry->other || entry->slot != lost->slot)
+        return;
+    lost->bytes += entry->bytes;
+    if (lost->count < LOST_MOST)
+        lost->entries[lost->count++] = *entry;
+}
+
+/* The driver does not know its address any more, or has given it to another. */
+static bool was_freed(uint64_t ptr)
+{
+    struct ledger_entry another;
+    CUdeviceptr base;
+    size_t bytes;
+    CUresult result = REAL(cuMemGetAddressRange_v2, CUdeviceptr *, size_t *, CUdeviceptr)(&base, &bytes, ptr);
+    return result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_FOUND ||
+           ledger_get(LEDGER_POINTER, ptr, &another) || ledger_get(LEDGER_SMALL, ptr, &another) ||
+           ledger_get(LEDGER_ASYNC, ptr, &another);
+}
+
+/* What is in use though its graph is gone; with the lock held. */
+static uint64_t graphs_lost(struct slot *slot)
+{
+    struct lost lost = {.slot = slot};
+    slot->graph_looked_ns = now_ns();
+    ledger_each(LEDGER_NODE, note_lost, &lost);
+    for (unsigned i = 0; i < lost.count; i++)
+        if (was_freed(lost.entries[i].key) && ledger_take(LEDGER_NODE, lost.entries[i].key, &lost.entries[i]))
+            lost.bytes -= lost.entries[i].bytes;
+    return lost.bytes;
+}
+
 /* Brings the charge to what the device has reserved and the living may make it reserve. True: more may come soon. */
 static bool settle(struct slot *slot, bool trim)
 {
     if (trim)
         REAL(cuDeviceGraphMemTrim, int)(slot->device);
-    uint64_t reserved = graphs_reserved(slot), cost = graphs_cost(slot, 0), charge = reserved > cost ? reserved : cost;
+    uint64_t reserved = graphs_reserved(slot), lost = slot->graph_lost ? graphs_lost(slot) : 0;
+    slot->graph_lost = lost < reserved ? lost : reserved;
+    uint64_t cost = graphs_cost(slot, 0), charge = reserved > cost ? reserved : cost;
     if (charge < slot->graph_charge)
         memory_release(slot, slot->graph_charge - charge);
     else if (!memory_reserve(slot, charge - slot->graph_charge, MEMORY_ASK))
         charge = slot->graph_charge;
     slot->graph_charge = charge;
-    return reserved > cost;
+    return reserved > cost || slot->graph_lost;
+}
+
+static bool lost_due(const struct slot *slot)
+{
+    return slot->graph_lost && now_ns() - slot->graph_looked_ns > LOST_NS;
 }
 
 /* Of one slot, trimmed; of all (NULL) where what is charged may be too much. */
@@ -57,9 +108,10 @@ bool graphs_reclaim(struct slot *slot)
         return true;
     for (unsigned i = 0; slot_at(i); i++) {
         struct slot *one = slot_at(i);
-        bool too_much = one->graph_charge > graphs_cost(one, 0);
+        bool too_much = one->graph_charge > graphs_cost(one, 0) || lost_due(one);
         if (one->graph_charge && (one == slot || (!slot && (too_much || !one->graph_step))))
             more |= settle(one, slot || too_much) && (!slot || now_ns() - one->graph_gone_ns < LINGERING_NS);
+        more |= !slot && one->graph_lost;
     }
     pthread_mutex_unlock(&lock);
     return more;
@@ -85,11 +137,28 @@ bool graph_begin(struct slot *slot, uint64_t bytes)
     return !slot || charge_try(slot, take_more, &bytes);
 }
 
-/* The memory of a graph, or of a second executable, is the program's no more. */
-static void gone(struct slot *slot, uint64_t bytes)
+struct ended {
+    uint64_t number, bytes;
+};
+
+static void lose(struct ledger_entry *entry, void *with)
 {
+    struct ended *ended = with;
+    if (entry->other != ended->number)
+        return;
+    entry->other = 0;
+    ended->bytes += entry->bytes;
+}
+
+/* The memory of a graph, or of a second executable (0), is the program's no more. */
+static void gone(struct slot *slot, uint64_t bytes, uint64_t number)
+{
+    struct ended ended = {.number = number};
     int mode = quietly(CAPTURE_MODE_RELAXED);
     pthread_mutex_lock(&lock);
+    if (number)
+        ledger_each(LEDGER_NODE, lose, &ended);
+    slot->graph_lost += ended.bytes;
     slot->graph_bytes -= bytes;
     slot->graph_gone_ns = now_ns();
     if (settle(slot, true))
@@ -98,13 +167,26 @@ static void gone(struct slot *slot, uint64_t bytes)
     quietly(mode);
 }
 
-static void enter(void *graph, struct slot *slot, uint64_t bytes)
+/* After a free of a pointer that is none of the other kinds. */
+void graph_freed(CUdeviceptr ptr)
+{
+    struct ledger_entry entry;
+    if (!ledger_get(LEDGER_NODE, ptr, &entry) || entry.other)
+        return;
+    entry.slot->graph_gone_ns = now_ns();
+    __atomic_store_n(&entry.slot->graph_looked_ns, 0, __ATOMIC_RELAXED);
+    pools_freed();
+}
+
+static void enter(void *graph, struct slot *slot, uint64_t bytes, CUdeviceptr ptr)
 {
     struct ledger_entry name, body;
     pthread_mutex_lock(&lock);
     bool known = ledger_get(LEDGER_GRAPH, (uintptr_t)graph, &name) &&
                  ledger_change(LEDGER_GRAPH, name.other, 0, bytes, &body) != LEDGER_NONE;
-    uint64_t number = known ? 0 : atomic_fetch_add(&numbers, 1);
+    uint64_t number = known ? name.other : atomic_fetch_add(&numbers, 1);
+    ledger_put((struct ledger_entry){.kind = LEDGER_NODE, .key = ptr, .slot = slot, .bytes = bytes, .other = number,
+                                     .refs = 1}, NULL);
     if (!known) {
         ledger_put((struct ledger_entry){.kind = LEDGER_GRAPH, .key = number, .slot = slot, .bytes = bytes, .refs = 1},
                    NULL);
@@ -126,14 +208,14 @@ static struct slot *node_slot(const struct alloc_node *params)
 }
 
 /* After graph_begin: enters what was reserved, or gives it back. */
-static CUresult added(CUresult result, struct slot *slot, void *graph, uint64_t bytes)
+static CUresult added(CUresult result, struct slot *slot, void *graph, uint64_t bytes, CUdeviceptr ptr)
 {
     if (!slot)
         return result;
     if (result == CUDA_SUCCESS)
-        enter(graph, slot, bytes);
+        enter(graph, slot, bytes, ptr);
     else
-        gone(slot, bytes);
+        gone(slot, bytes, 0);
     pthread_rwlock_unlock(&slot->books);
     return result;
 }
@@ -147,7 +229,7 @@ CUresult on_graph_add_alloc(enum aliquot_symbol symbol, void **node, void *graph
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, void *, const void *, size_t, struct alloc_node *)(node, graph, deps,
                                                                                                   count, params);
-    return added(result, slot, graph, bytes);
+    return added(result, slot, graph, bytes, slot ? params->ptr : 0);
 }
 
 static struct slot *any_node_slot(const struct node_params *params)
@@ -164,7 +246,7 @@ CUresult on_graph_add_node(enum aliquot_symbol symbol, void **node, void *graph,
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, void *, const void *, size_t, struct node_params *)(node, graph, deps,
                                                                                                    count, params);
-    return added(result, slot, graph, bytes);
+    return added(result, slot, graph, bytes, slot ? params->alloc.ptr : 0);
 }
 
 CUresult on_graph_add_node_v2(enum aliquot_symbol symbol, void **node, void *graph, const void *deps, const void *edges,
@@ -176,11 +258,11 @@ CUresult on_graph_add_node_v2(enum aliquot_symbol symbol, void **node, void *gra
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, void **, void *, const void *, const void *, size_t, struct node_params *)(
         node, graph, deps, edges, count, params);
-    return added(result, slot, graph, bytes);
+    return added(result, slot, graph, bytes, slot ? params->alloc.ptr : 0);
 }
 
 /* An allocation that was captured: the graph being captured into pays. Called with the books held. */
-CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, uint64_t bytes)
+CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, uint64_t bytes, const CUdeviceptr *ptr)
 {
     int status = 0;
     uint64_t id;
@@ -194,7 +276,7 @@ CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, 
         pthread_rwlock_unlock(&slot->books);
         return result;
     }
-    return added(result, slot, graph, bytes);
+    return added(result, slot, graph, bytes, result == CUDA_SUCCESS ? *ptr : 0);
 }
 
 /* What leads to `number` is gone; its memory is, when it was the last. */
@@ -202,9 +284,9 @@ static void drop(const struct ledger_entry *name)
 {
     struct ledger_entry body;
     if (name->bytes)
-        gone(name->slot, name->bytes);
+        gone(name->slot, name->bytes, 0);
     else if (name->other && ledger_change(LEDGER_GRAPH, name->other, -1, 0, &body) == LEDGER_GONE)
-        gone(body.slot, body.bytes);
+        gone(body.slot, body.bytes, name->other);
 }
 
 /* Before a graph is instantiated: what leads from the executable to its memory. False: over the limit. */

@@ -106,7 +106,9 @@ struct slot {
     _Atomic bool primary_charged;
     pthread_mutex_t primary_lock; /* taken before driver_lock and lock */
     uint64_t graph_bytes, graph_charge; /* of living graphs; charged for them and for what the device keeps of others */
-    uint64_t graph_step, graph_gone_ns; /* what the device takes at a time, as far as is known; when a graph last ended */
+    uint64_t graph_lost, graph_looked_ns; /* in use though their graphs are gone, and when that was last looked at */
+    uint64_t graph_step; /* what the device takes at a time, as far as is known */
+    _Atomic uint64_t graph_gone_ns; /* when a graph last ended, or its memory was freed */
     uint64_t block, block_left; /* the page that arrays share now, and how much of it is left (page.c) */
     _Atomic uint64_t pool_step;        /* what pools of this GPU grow by, as far as is known */
 };
@@ -248,6 +250,7 @@ enum ledger_kind {
     LEDGER_LATER,  /* a pointer whose free waits for a stream */
     LEDGER_LAZY,   /* a module of which nothing is on a device until it is used */
     LEDGER_CODE,   /* its code on one GPU */
+    LEDGER_NODE,   /* a pointer of a graph; other: the graph's number, 0: it is gone */
 };
 struct ledger_entry {
     uint64_t key;

@@ -78,7 +78,10 @@ CUresult on_mem_free(enum aliquot_symbol symbol, CUdeviceptr ptr)
 {
     struct ledger_entry entry;
     bool known = take(ptr, &entry);
-    return charge_freed(REAL_AT(symbol, CUdeviceptr)(ptr), known, &entry);
+    CUresult result = REAL_AT(symbol, CUdeviceptr)(ptr);
+    if (!known)
+        graph_freed(ptr);
+    return charge_freed(result, known, &entry);
 }
 
 CUresult on_mem_free_v1(enum aliquot_symbol symbol, unsigned ptr)
@@ -119,6 +122,8 @@ CUresult on_mem_free_async(enum aliquot_symbol symbol, CUdeviceptr ptr, void *st
     CUresult result = REAL_AT(symbol, CUdeviceptr, void *)(ptr, stream);
     if (known && entry.kind != LEDGER_ASYNC)
         return freed_later(result, &entry);
+    if (!known)
+        graph_freed(ptr);
     return charge_freed(result, known, &entry);
 }
 
