@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import Aliquot, eventually
-from .test_up import children_of
+from .test_up_faults import children_of
 
 
 class Served:

@@ -6,10 +6,10 @@ import pytest
 from histories import asks, clusters, steps
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from plain_books import Books, fits
 from plain_placement import (
     BestFit,
     Binpack,
-    Books,
     Clustering,
     DotProduct,
     Fgd,
@@ -18,7 +18,6 @@ from plain_placement import (
     Oracle,
     Packing,
     Spread,
-    fits,
 )
 
 from aliquot.placement.asks import Ask, Shape

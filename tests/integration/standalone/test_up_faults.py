@@ -1,0 +1,181 @@
+"""An engine whose arbiter dies or hangs, that is killed, or that has something in its way."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import Aliquot, Cluster, eventually, sharepod
+
+
+@pytest.fixture
+def up(engine: Aliquot, tmp_path) -> Cluster:
+    """An engine with two emulated GPUs."""
+    return Cluster(engine, tmp_path)
+
+
+def children_of(pid: int, word: str) -> list[int]:
+    """Children of a process, of whichever thread, with a word in their command line."""
+    children = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return [child for child in children if word.encode() in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def engine_pid(command: Aliquot) -> int:
+    """Of the engine that is up."""
+    facts = json.loads(command("doctor", "-o", "json").stdout)
+    return int(next(f["found"] for f in facts["findings"] if f["what"] == "engine").rsplit(" ", 1)[1])
+
+
+def test_an_arbiter_that_dies_comes_back_with_its_tenants(up: Cluster):
+    """The engine starts a killed arbiter again, and those who were seated are known to it."""
+    up.apply(sharepod("a", "sleep 60"))
+    (arbiter,) = children_of(engine_pid(up.command), "aliquot.arbiter")
+    os.kill(arbiter, signal.SIGKILL)
+
+    eventually(lambda: "default/a" in up.command("top").stdout, "the arbiter knows the tenant again")
+
+
+def test_a_run_that_comes_between_two_arbiters_waits_for_the_next(up: Cluster):
+    """Nobody is turned away because the arbiter was just killed."""
+    for _ in range(5):
+        (arbiter,) = eventually_one(up.command)
+        os.kill(arbiter, signal.SIGKILL)
+        done = up.command("run", "--gpu-request", ".2", "--", "true")
+        assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_an_arbiter_that_hangs_is_replaced(up: Cluster):
+    """The engine ends an arbiter that answers nobody; a run that came meanwhile starts, and nothing else has ended."""
+    up.apply(sharepod("a", "sleep 60"))
+    (arbiter,) = eventually_one(up.command)
+    os.kill(arbiter, signal.SIGSTOP)
+
+    done = up.command("run", "--gpu-request", ".2", "--", "true")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert [arbiter] != eventually_one(up.command)
+    assert "default/a" in up.command("top").stdout
+
+
+def eventually_one(command: Aliquot) -> list[int]:
+    """The arbiter of an engine, once it is there."""
+    arbiters = lambda: children_of(engine_pid(command), "aliquot.arbiter")  # noqa: E731
+    eventually(lambda: len(arbiters()) == 1, "there is one arbiter")
+    return arbiters()
+
+
+def test_an_engine_that_is_killed_takes_everything_along(aliquot_cli: Aliquot, tmp_path):
+    """After kill -9 of the engine its arbiter and containers end, and the next engine starts with clean books."""
+    engine = aliquot_cli.start("up", "--emulate", "v100x2")
+    eventually(lambda: aliquot_cli.engine_is_up, "the engine is up")
+    Cluster(aliquot_cli, tmp_path).apply(sharepod("a", "exec sleep 300"))
+    eventually(lambda: len(children_of(engine.pid, "sleep")) == 1, "the container runs")
+    left = [*children_of(engine.pid, "aliquot.arbiter"), *children_of(engine.pid, "sleep")]
+    engine.kill()
+    engine.communicate()
+
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), "nothing of the engine is left")
+    assert aliquot_cli.run("--", "true").returncode == 0
+
+
+def test_a_second_engine_is_refused(up: Cluster):
+    """One runtime directory has one engine."""
+    done = up.command("up", "--emulate", "v100")
+
+    assert (1, True) == (done.returncode, "an engine is up" in done.stderr)
+
+
+def test_a_taken_port_is_told_before_anything_starts(aliquot_cli: Aliquot):
+    """A port in use that was asked for ends `up` with one sentence."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = aliquot_cli("up", "--emulate", "v100", "--port", str(port))
+
+    assert (1, f"aliquot: --port {port}: address already in use; choose another port\n") == (
+        done.returncode,
+        done.stderr,
+    )
+
+
+def test_an_engine_out_of_descriptors_answers_again_when_some_are_free(up: Cluster):
+    """Callers that hold connections without end delay the others; they do not make the engine deaf."""
+    engine = engine_pid(up.command)
+    hard = resource.prlimit(engine, resource.RLIMIT_NOFILE)[1]
+    taken = len(list(Path(f"/proc/{engine}/fd").iterdir()))
+    resource.prlimit(engine, resource.RLIMIT_NOFILE, (taken + 10, hard))
+    callers = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(30)]
+    for caller in callers:
+        caller.connect(str(up.command.runtime / "engine.sock"))
+    eventually(lambda: len(list(Path(f"/proc/{engine}/fd").iterdir())) >= taken + 10, "no descriptor is left")
+    time.sleep(0.5)
+    for caller in callers:
+        caller.close()
+
+    assert 0 == up.command("get", "gpus").returncode
+
+
+def test_a_program_left_behind_by_a_run_ends_with_it(up: Cluster, tmp_path):
+    """What a run leaves in the background on the GPU is ended with its place, so no share is given twice."""
+    progress, pid_file = tmp_path / "p", tmp_path / "pid"
+    left = f"setsid {sys.executable} -m aliquot.bench.client steady --progress {progress}"
+    wait = f"while ! test -s {progress}; do sleep 0.1; done; sleep 1"
+    script = f"{left} >/dev/null 2>&1 & echo $! > {pid_file}; {wait}"
+    assert 0 == up.command("run", "--gpu-request", ".6", "--", "sh", "-c", script).returncode
+    pid = int(pid_file.read_text())
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), "the program has ended", 5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["engine.log", "engine.lock", "arbiter.lock", "journal", "tenants.json", "emulated", "tenants", "logs"],
+)
+def test_an_engine_says_what_stands_in_its_way(aliquot_cli: Aliquot, name: str):
+    """A pipe under the name of a file or folder of the engine is named in one sentence, and nothing waits for it."""
+    os.mkfifo(aliquot_cli.runtime / name)
+    answer = aliquot_cli("up", "--emulate", "v100", "--no-web")
+    (aliquot_cli.runtime / name).unlink()
+    assert (1, 1) == (answer.returncode, answer.stderr.count("\n"))
+    assert f"{aliquot_cli.runtime / name} is no " in answer.stderr
+
+
+def test_a_gpu_that_is_not_there_is_refused(aliquot_cli: Aliquot):
+    """A list of GPUs of this machine with a name that none of them has is refused, with those there are."""
+    answer = aliquot_cli("up", "--emulate", "v100x2", "--no-web", "--only-gpus", "0,7")
+    assert (2, 1) == (answer.returncode, answer.stderr.count("\n"))
+    assert '--only-gpus 0,7: there is no GPU "7"; there are 0 (' in answer.stderr
+
+
+@pytest.mark.parametrize("option", ["--only-gpus", "--not-gpus"])
+@pytest.mark.parametrize("names", ["", " , "])
+def test_an_empty_list_of_gpus_is_refused(aliquot_cli: Aliquot, option: str, names: str):
+    """A list that names no GPU, as an empty variable of a script makes it, is refused with the option's name."""
+    answer = aliquot_cli("up", "--emulate", "v100x2", "--no-web", option, names)
+    assert (2, 1) == (answer.returncode, answer.stderr.count("\n"))
+    assert f'{option} "{names}" names no GPU' in answer.stderr
+
+
+def test_an_arbiter_that_missed_who_left_takes_the_next_of_that_name(up: Cluster):
+    """A tenant that left while the arbiter was stopped is gone from it when it goes on, and its name is free."""
+    up.apply(sharepod("a", "sleep 60", request=0.3))
+    (arbiter,) = eventually_one(up.command)
+    os.kill(arbiter, signal.SIGSTOP)
+    deleting = up.command.start("delete", "a")
+    time.sleep(2)
+    os.kill(arbiter, signal.SIGCONT)
+    deleting.communicate()
+    up.apply(sharepod("a", "sleep 60", request=0.5))
+
+    assert "Running" == up.pod("a")["phase"]
+    eventually(lambda: "0.50" in up.command("top").stdout, "the arbiter knows the new one")
