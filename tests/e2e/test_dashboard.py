@@ -223,7 +223,7 @@ def test_what_an_agent_measures_is_shown(pages: Pages, control_plane: ControlPla
         page = pages.get(f"/gpus/{uuid}")[1].decode()
 
     assert (250, 2048, 7.0) == (share["usage_milli"], share["memory_used_mib"], share["wait_ms"])
-    assert "" == silent.pop(node) and {"no agent is known there"} == set(silent.values())
+    assert "" == silent.pop(node) and {"no agent is known on the node"} == set(silent.values())
     assert "0.25" in page
     assert b"use not known" in pages.get("/?sort=name")[1]
 

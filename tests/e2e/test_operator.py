@@ -109,7 +109,7 @@ def test_what_can_not_be_is_told_and_another_scheduler_is_obeyed(
     )
     told = wait_for(lambda: look(control_plane, namespace, "nowhere"), lambda s: reason(s)[0], "nothing is told")
     waits = wait_for(lambda: look(control_plane, namespace, "mine"), lambda s: reason(s)[0], "nothing is told")
-    assert ("Impossible", 'spec.nodeName "atlantis" is no node of this cluster') == reason(told)
+    assert ("Impossible", 'spec.nodeName "atlantis" is not a node of this cluster') == reason(told)
     assert ("WaitsForScheduler", 'scheduler "my-scheduler" has not set spec.nodeName') == reason(waits)
     assert [] == pods_of(control_plane, namespace)
 

@@ -264,7 +264,7 @@ def _quantity_field(gpu: GpuSpec) -> str:
 
 def _check_containers(who: str, pod: PodSpec) -> None:
     if not pod.containers:
-        raise BadSharePod(f"{who}: spec.template.spec.containers is empty; one container is the least")
+        raise BadSharePod(f"{who}: spec.template.spec.containers is empty; write at least one container")
     names = [container.name for container in pod.containers]
     if len(set(names)) != len(names):
         raise BadSharePod(f"{who}: two containers have the same name; each needs one of its own")

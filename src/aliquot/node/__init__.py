@@ -1,1 +1,1 @@
-"""The node agent: what the scheduler planned is what the container gets."""
+"""The node agent: gives each container the share that the scheduler planned."""

@@ -1,6 +1,6 @@
 """The node agent: its parts, started one after the other, each with a name and a line in the log.
 
-The arbiter is no part of it: a process (and container) of its own that goes on while the agent is restarted.
+The arbiter is separate: its own process (and container), which keeps running while the agent restarts.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ HOLDERS_S: Final = 1.0
 
 
 class GpuReturned(AliquotError):
-    """A GPU that was lost when the agent started is back: an agent that starts anew has it."""
+    """A GPU that was lost when the agent started is available again: the agent restarts to include it."""
 
 
 class Agent:
-    """One node's agent. `run` is its life; `steps` are the names of its start-up in order."""
+    """One node's agent. `run` runs it; `steps` are the names of its start-up in order."""
 
     machine: Machine
     driver: NodeDriver
@@ -92,7 +92,7 @@ class Agent:
         self._opened = contextlib.AsyncExitStack()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Start everything, go on until `stop` is set, and end in order.
+        """Start everything, run until `stop` is set, and shut down in order.
 
         Raises:
             AliquotError: a part could not start, or failed.
@@ -127,7 +127,7 @@ class Agent:
             await asyncio.wait_for(self.pods.reflector.synced.wait(), SYNC_S)
         except TimeoutError:
             why = self.pods.reflector.counts.last_failure or "no answer"
-            return f"the API server does not answer ({why}); going on with what is on disk"
+            return f"the API server does not answer ({why}); continuing with the state on disk"
         return f"{len(self.pods.reflector)} pods on {self.node}"
 
     async def _open_tenants(self) -> str:
@@ -196,17 +196,17 @@ class Agent:
         self._tasks.last("notices", tell_pods(sources, self.events, self.settings.health_period_s))
         self._tasks.last("audit", auditing.run(self.settings.health_period_s))
         if not port:
-            return "not asked for"
+            return "not requested"
         try:
             await self._opened.enter_async_context(serving(application(sources, self.settings.aliases), port, where))
         except PortTaken as error:
-            return f"not served: {error}"  # nobody's share hangs on it
+            return f"not served: {error}"  # no share depends on it
         return f"http://{where}:{port}/graph"
 
-    # -- what goes on --------------------------------------------------------------------------------------------
+    # -- periodic work -------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Is everything there that a new tenant needs? Tells kubelet and the API server when that changed."""
+        """Check everything that a new tenant needs; report a change to kubelet and the API server."""
         before = (self.desk.unfit, dict(self.sick))
         self.desk.unfit = await self._unfit()
         if before != (self.desk.unfit, self.sick):
@@ -215,12 +215,12 @@ class Agent:
                 await self.plugin.tell()
         await self._leave_init()
         if hasattr(self, "plugin"):
-            with contextlib.suppress(KubeError):  # told again at the next look
+            with contextlib.suppress(KubeError):  # reported again at the next check
                 await self._describe()
                 await self._hear_administrator()
 
     async def _leave_init(self) -> None:
-        """What init containers had goes when they have ended, also where nothing after them asks for a GPU."""
+        """Release what init containers had when they have ended, also where no later container requests a GPU."""
         seats = list(self.seating.seats.values()) if hasattr(self, "leaving") else []
         for uid in {seat.owner.uid for seat in seats if seat.plan.init > 0}:
             pod = self.pods.get(uid)
@@ -229,7 +229,7 @@ class Agent:
 
     async def _unfit(self) -> str:
         why = await asyncio.to_thread(self.seating.look_at_arbiter)
-        # One miss is an arbiter that is being restarted: a pod that is on its way here would fail for good.
+        # A single failure is an arbiter that is being restarted: a pod that is on its way here would fail permanently.
         self._misses = self._misses + 1 if why else 0
         if why and (self._misses > MISSES or self.desk.unfit):
             return why
@@ -248,7 +248,7 @@ class Agent:
         before, self.sick = self.sick, dict(found.sick)
         if before == self.sick:
             return
-        await self.plugin.tell()  # before all that an API server which hangs could hold up
+        await self.plugin.tell()  # first, because a hanging API server could delay the rest
         with contextlib.suppress(KubeError):
             await self._describe()
         for uuid in self.sick.keys() - before.keys():
@@ -257,7 +257,7 @@ class Agent:
             await self.events.about_node("GpuWell", f"{uuid} is well again", "Normal")
 
     async def _hear_administrator(self) -> None:
-        """GPUs that the node's annotation says are well: their XIDs are forgotten, and the annotation goes."""
+        """Forget the XIDs of GPUs that the node's annotation declares healthy, and remove the annotation."""
         said = self.status.said_well
         if said:
             ours = {gpu.uuid for gpu in self.machine.gpus}
@@ -278,7 +278,7 @@ class Agent:
         await self.status.advertise(self._resources())
 
     async def _look_at_holders(self) -> None:
-        """GPUs come from the stock plugin and go back to it."""
+        """Follow which GPUs holder pods take from the stock plugin and return to it."""
         gained, lost = await self.holders.look() if self.holders is not None else (frozenset(), frozenset())
         if gained or lost:
             await self.plugin.tell()
@@ -288,14 +288,14 @@ class Agent:
             await tell_taken(self.seating.seats.values(), lost, self.events)
 
     def _resources(self) -> dict[str, int]:
-        """What the node has to give; nothing while kubelet would refuse who comes for it."""
+        """The GPUs that the node offers; none while kubelet would refuse their pods."""
         if self.desk.unfit or not self.plugin.listed:
             return {}
         well = [gpu for gpu in self.seating.offered().gpus if GpuUuid(gpu.uuid) not in self.sick]
         return resources_of(well, self.settings.unit if self.settings.gpushare_inspect else None)
 
     def _gone(self, pod: NodePod) -> None:
-        """A pod has ended or was deleted: its seats, names and files go."""
+        """Release the tenants, names and files of a pod that has ended or was deleted."""
         if hasattr(self, "leaving"):
             self.check.forget(pod.key)
             self.outcomes.forget(pod.key)
@@ -309,7 +309,7 @@ class Agent:
         await self.outcomes.tell(owner, container, outcome, why)
 
     async def _end(self) -> None:
-        """End every part, and withdraw what only the agent can withdraw; tenants keep what they have."""
+        """End every part, and withdraw what only the agent can withdraw; tenants keep their shares."""
         await self._tasks.end()  # first, or one of them would advertise again
         with contextlib.suppress(KubeError, TimeoutError):
             await asyncio.wait_for(self.status.advertise({}), 3)

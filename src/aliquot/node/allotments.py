@@ -1,4 +1,4 @@
-"""The names given in answer to Allocate, in memory and on disk; a name is told to kubelet only once it is on disk."""
+"""The names returned by Allocate, in memory and on disk; a name is returned to kubelet only once it is on disk."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class Allotments:
         return self._by_name.get(name)
 
     async def start_with(self, allotments: Sequence[Allotment]) -> None:
-        """Replace everything, as recovery found it; what cannot be written now is in `failure`, and known all the same.
+        """Replace everything with the result of recovery; a failed write is in `failure`, and memory is updated all the
+        same.
 
-        Containers hold these already, so an agent that started on a full disk looks after them and gives nothing new.
+        Containers hold these already, so an agent that started on a full disk serves them and gives nothing new.
         """
         self._by_name = {allotment.name: allotment for allotment in allotments}
         with contextlib.suppress(CheckpointError):
@@ -54,7 +55,7 @@ class Allotments:
         return made.name
 
     async def settle(self, claim: Claim, ids: Sequence[str], plan: str, driver: str, env: tuple[str, ...] = ()) -> None:
-        """Write down whose a name is, by which plan, and which driver and variables its container is shown.
+        """Record the owner of a name, its plan, and the driver and variables that its container gets.
 
         Raises:
             CheckpointError: it could not be written.
@@ -78,7 +79,7 @@ class Allotments:
             await self._change(lambda: {n: a for n, a in self._by_name.items() if n not in names})
 
     async def write(self) -> None:
-        """Write again what is known, to see whether that is possible.
+        """Write the current state again, to check whether that is possible.
 
         Raises:
             CheckpointError: it is not.

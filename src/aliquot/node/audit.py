@@ -1,13 +1,13 @@
 """The audit: programs that compute on a shared GPU without having registered with its arbiter.
 
-What NVML sees on a GPU and what is attached to the arbiter should be the same. A program beyond that went past our
-library, by a copy of the driver's or by a driver that was mounted where nobody gave a share. Nothing holds it to one.
-On a GPU whose owner is not enforced, the owner's programs have the bare driver and register nowhere; others' are found
-there by their pod.
+What NVML lists on a GPU and what is attached to the arbiter should be equal. Any other program bypassed our
+library, by a copy of the driver's or by a driver that was mounted without a share. Nothing limits it to one.
+On a GPU whose owner is not enforced, the owner's programs use the driver directly and register nowhere; others' are
+recognised there by their pod.
 
-Pure: the picture, the clock and the reader of programs are given. Nobody is accused in a hurry: a program has a time of
-grace from the first look that saw it, that time starts again with every arbiter, to which programs attach anew and it
-stands still while the program is stopped, and a program that is seen to have no driver open is not the one that was
+Pure: the picture, the clock and the reader of programs are given. No program is reported at once: it has a period of
+grace from the first check that found it, which starts again with every arbiter, to which programs attach again, and it
+stands still while the program is stopped, and a program that has no driver open is not the one that was
 meant.
 """
 
@@ -21,7 +21,7 @@ from typing import Final
 from aliquot.node.telling.facts import AuditTotals, NodeFacts
 
 MOST_TOLD: Final = 16
-"""Findings of one look; the others come at the next."""
+"""Maximum findings of one check; the others follow in the next."""
 _POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 _CONTAINER: Final = re.compile(r"([0-9a-f]{64})")
 
@@ -32,14 +32,14 @@ _Key = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class Program:
-    """A running process as its node sees it; `began` tells it from a later one of the same number."""
+    """A running process of the node; `began` distinguishes it from a later process with the same number."""
 
     pid: int
     began: str
     name: str = ""
     cgroup: str = ""
     drives: bool | None = None
-    """Whether it has a driver's device open; None where we may not look."""
+    """Whether it has a driver's device open; None without permission to check."""
     stopped: bool = False
 
 
@@ -53,7 +53,7 @@ class Bypass:
 
 
 class Audit:
-    """Remembers since when each unregistered program is seen, and who was told already."""
+    """Remembers when each unregistered program was first found, and which were reported already."""
 
     def __init__(self, read: Callable[[int], Program | None], grace_s: float) -> None:
         self.totals = AuditTotals()
@@ -65,7 +65,7 @@ class Audit:
         self._told: set[_Key] = set()
 
     def look(self, facts: NodeFacts, now_s: float) -> list[Bypass]:
-        """The programs that are past Aliquot and were not told yet, at `now_s` of a monotonic clock."""
+        """The programs bypassing Aliquot that have not been reported yet, at `now_s` of a monotonic clock."""
         if not facts.compared or facts.boot_id != self._arbiter:
             self._since.clear()
             self._arbiter = facts.boot_id
@@ -79,7 +79,7 @@ class Audit:
             for seen in (*gpu.unregistered, *gpu.bare):
                 program = self._read(seen.pid)
                 if program is None or program.drives is False:
-                    continue  # gone, or another of that number
+                    continue  # ended, or another process with that number
                 if seen in gpu.bare and (not owners or pod_of(program.cgroup)[0] in owners):
                     continue
                 key = (gpu.uuid, program.pid, program.began)
@@ -96,8 +96,9 @@ class Audit:
         return fresh
 
     def _since_when(self, key: _Key, now_s: float, *, stopped: bool) -> float:
-        """When its grace began. One that is stopped can neither register nor load the GPU, so that time is no part of
-        it; nor does it begin anew, or who stops itself for a moment now and then would never be told."""
+        """When its grace period began. A stopped program can neither register nor load the GPU, so that time does not
+        count;
+        nor does it restart the period, or a program that stops itself now and then would never be reported."""
         if key not in self._since:
             return now_s
         return self._since[key] + (now_s - self._looked_s if stopped else 0.0)
@@ -120,7 +121,7 @@ def pod_of(cgroup: str) -> tuple[str, str]:
 
 
 def container_of(container_id: str, statuses: Iterable[tuple[str, str]]) -> str:
-    """The name of the container with that id, by (name, id with its runtime's prefix); empty where it is not there."""
+    """The name of the container with that id, by (name, id with its runtime's prefix); empty if it is not listed."""
     if not container_id:
         return ""
     return next((name for name, known in statuses if known.endswith(container_id)), "")

@@ -1,4 +1,4 @@
-"""CDI specification files: what a container gets besides its image, written just before the runtime looks for it.
+"""CDI specification files: what a container gets besides its image, written just before the runtime reads them.
 
 One file for each device name, and each name is written with one content in its life, since runtimes keep what they have
 read under a name; but for a container that could not work with the driver it had.
@@ -60,7 +60,7 @@ class DeviceNode:
 
 @dataclass(frozen=True)
 class Edits:
-    """What is changed of a container."""
+    """What a CDI device changes in a container."""
 
     env: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
@@ -111,7 +111,7 @@ def write_spec(folder: Path, name: str, edits: Edits) -> Path:
 
 
 def remove_spec(folder: Path, name: str) -> None:
-    """Take a device away; what is not there is away already.
+    """Remove a device's file; a missing file is no error.
 
     Raises:
         CdiError: its file cannot be removed.
@@ -124,7 +124,7 @@ def remove_spec(folder: Path, name: str) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a crash left amid `write_spec`; nothing may be written meanwhile."""
+    """Remove the temporary files of an interrupted `write_spec`; nothing may be written meanwhile."""
     for path in folder.glob(f"{_PREFIX}*{UNFINISHED}") if folder.is_dir() else ():
         with contextlib.suppress(OSError):
             path.unlink()

@@ -1,8 +1,8 @@
-"""The allocation check: pods of the node that do not have what they asked for, and what is to be done about each.
+"""The allocation check: pods of the node that do not have what they requested, and the remedy for each.
 
 Pure. A container that runs with no entry in any of kubelet's accounts slipped through while the plugin was away; it is
-told, since only its owner can say what its work is worth. A pod that will never get its share is replaced where a
-controller makes a new one, and told where nobody would.
+reported, since only its owner knows what its work is worth. A pod that will never get its share is replaced where a
+controller creates a new one, and reported otherwise.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from aliquot.node.pods import NodePod
 
 Kind = Literal["slipped", "failed", "refused"]
 ADMISSION_REASONS: Final = ("UnexpectedAdmissionError", "OutOfaliquot.dev/gpu-percent", "OutOfaliquot.dev/gpu-memory")
-"""Reasons that kubelet gives a pod whose devices it could not have; such a pod is Failed for good."""
+"""Reasons that kubelet gives a pod whose devices it could not allocate; such a pod has failed permanently."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One pod (or container of it) that is not as it asked to be. `replace`: a controller would make it anew."""
+    """One pod (or container of it) without what it requested. `replace`: a controller would create it again."""
 
     kind: Kind
     owner: PodKey
@@ -34,7 +34,7 @@ class Finding:
 def findings(
     pods: Iterable[NodePod], held: Sequence[Held], noted: Sequence[Noted] | None, refused: Mapping[str, str]
 ) -> list[Finding]:
-    """All that is amiss. `refused` has the final refusal of a pod by its uid; `noted` None is: cannot be told."""
+    """All problems. `refused` has the final refusal of a pod by its uid; with `noted` None it is not known."""
     rows = {(row.namespace, row.pod, row.container) for row in held}
     entries = None if noted is None else {(entry.uid, entry.container) for entry in noted}
     found: list[Finding] = []
@@ -57,7 +57,7 @@ def findings(
 
 
 def controlled(pod: NodePod) -> bool:
-    """Whether a controller would make the pod anew."""
+    """Whether a controller would create the pod again."""
     return any(owner.controller for owner in pod.metadata.owner_references)
 
 

@@ -1,7 +1,7 @@
-"""The allocation check at work: looks again and again, tells or replaces what `check` finds, and tidies up.
+"""The allocation check as a task: runs periodically, reports or replaces what `check` finds, and cleans up.
 
-Whatever was to be taken away with a pod and was not, because a step of it failed or the pod ended while the agent
-recovered, is found here and tried again: a seat that nobody leaves keeps its part of a GPU from everybody.
+Releases of a pod's resources that did not complete, because a step failed or the pod ended while the agent
+recovered, are found here and retried: a tenant that is never released keeps its part of a GPU from all others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aliquot.node.settings import Settings
 
 
 class AllocationCheck:
-    """The check of one node; `leave` begins to clear a pod that is over."""
+    """The check of one node; `leave` starts the release of an ended pod."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class AllocationCheck:
         self._over: set[str] = set()
 
     def note(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
-        """What the desk made of a container: a refusal stands until that container is seated or the pod is over."""
+        """Record the outcome of a container: a refusal stands until it is provisioned or its pod has ended."""
         if outcome == "refused":
             self._refused.setdefault(owner.uid, {})[container] = why
         elif outcome == "seated":
@@ -66,7 +66,7 @@ class AllocationCheck:
         self._refused.pop(owner.uid, None)
 
     async def look(self) -> None:
-        """One check; none while kubelet does not answer."""
+        """One check; skipped while kubelet does not answer."""
         try:
             held = await self._resources.held()
         except OSError:
@@ -101,7 +101,7 @@ class AllocationCheck:
             await self._allotments.drop(remove_specs(self._cdi, gone))
 
     def _tidy_pods(self) -> None:
-        """Clear pods that are over and still have something: twice in a row, for most are being cleared just now."""
+        """Release ended pods that still have something, found twice in a row: most are being released just now."""
         if not self._pods.synced:
             return
         owners = {allotment.uid: allotment.owner for allotment in self._allotments if allotment.owner is not None}

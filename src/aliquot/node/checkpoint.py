@@ -1,8 +1,8 @@
-"""What the agent remembers over its own end: which CDI device name it answered for which device ids, and whose it was.
+"""State that survives an agent restart: which CDI device name it returned for which device ids, and the owner.
 
 One JSON file of two lines, a header with the version and the SHA-256 of the second line, and the content. It is written
-beside, synced, renamed over the old one, and the folder is synced, so after a crash there is either the old one or the
-new one. A file that is damaged, or of a newer version, is set aside and said so; it is never guessed at.
+to a new file, synced, renamed over the old one, and the folder is synced, so after a crash either the old or the new
+one exists. A file that is damaged, or of a newer version, is set aside and reported; it is never guessed at.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from aliquot.model.errors import AliquotError
 
 VERSION: Final = 2
 READ: Final = (1, 2)
-"""What can be read: version 1 had no driver."""
+"""The versions that can be read: version 1 had no driver."""
 
 
 class CheckpointError(AliquotError):
-    """The checkpoint could not be written; nothing that depends on it may go on."""
+    """The checkpoint could not be written; nothing that depends on it may continue."""
 
 
 class Allotment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,7 +75,7 @@ def write_checkpoint(path: Path, content: Content) -> None:
     """Put the content on disk; when this returns it survives a power cut.
 
     Raises:
-        CheckpointError: it could not be written, as when the disk is full; the old one is still there.
+        CheckpointError: it could not be written, as when the disk is full; the old one still exists.
     """
     body = msgspec.json.encode(content)
     header = msgspec.json.encode(_Header(VERSION, hashlib.sha256(body).hexdigest()))
@@ -86,9 +86,9 @@ def write_checkpoint(path: Path, content: Content) -> None:
 
 
 def read_checkpoint(path: Path) -> tuple[Content, str]:
-    """The content, and what was wrong with it: empty if nothing, with the content empty if something was.
+    """The content, and the problem with it: empty without a problem, with the content empty otherwise.
 
-    A damaged file is renamed to end in `.damaged`, so that it can be looked at.
+    A damaged file is renamed to end in `.damaged`, so that it can be inspected.
     """
     try:
         raw = read_plain(path)

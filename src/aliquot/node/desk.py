@@ -1,8 +1,9 @@
 """Answers kubelet: ids and their health, a neutral name for ids, and all that a container needs just before it starts.
 
-Allocate says nothing but a fresh CDI device name, for it cannot know who asks. PreStartContainer finds out (see
-`identity`), takes the seat that the pod's plan names, and only then writes the CDI file that the runtime reads next.
-What may come right by waiting is waited for within kubelet's own limit; what cannot is refused with a sentence.
+Allocate returns only a fresh CDI device name, because it cannot know the container. PreStartContainer identifies it
+(see `identity`), provisions the tenant that the pod's plan names, and only then writes the CDI file that the runtime
+reads next. It waits within kubelet's limit for conditions that may resolve themselves, and refuses others with a
+sentence.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ Outcome = Literal["seated", "waits", "refused"]
 
 
 class Refused(AliquotError):
-    """A container must not start; the text says why."""
+    """A container must not start; the text gives the reason."""
 
 
 class ShareDesk:
-    """The desk of one node. `on_outcome` is told what became of each container that was announced."""
+    """Serves kubelet's allocation calls. `on_outcome` is called with the outcome of each announced container."""
 
     def __init__(
         self,
@@ -58,14 +59,14 @@ class ShareDesk:
         self.allotments = allotments
         self.resources = resources
         self.unfit = "starting"
-        """Why nothing may be given now; empty when all is well."""
+        """Why nothing may be allocated now; empty otherwise."""
         self._settings = settings
         self._on_outcome = on_outcome
         self._cdi = Path(settings.cdi_dir)
         self._dialects = foreign(aliyun_unit=settings.unit)
 
     def devices(self) -> list[DeviceId]:
-        """See `plugin.Desk`; while the agent is not fit to serve, none is healthy."""
+        """See `plugin.Desk`; while the agent is not ready, none is healthy."""
         gpus = self.seating.offered().gpus
         sick = self.seating.sick()
         if self.unfit:
@@ -73,7 +74,7 @@ class ShareDesk:
         return device_ids(gpus, self._settings.ids_per_gpu, sick)
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        """See `plugin.Desk`: the GPUs of the oldest pod that waits for so many, since only a hint is asked for."""
+        """See `plugin.Desk`: the GPUs of the oldest waiting pod with that many ids, since this is only a hint."""
         for pod in sorted(self.pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
             for container in pod.asking():
                 key = f"{pod.metadata.uid}/{container.name}"
@@ -114,7 +115,7 @@ class ShareDesk:
         return identify(ids, held, entries, self.allotments, self.pods.keys())
 
     async def _prepare(self, claim: Claim, ids: Sequence[str]) -> None:
-        """Everything for one container; told as it ends.
+        """Everything for one container; the outcome is reported at the end.
 
         Raises:
             NotYet, CdiError, CheckpointError, KubeError: it may come right by waiting.
@@ -138,7 +139,7 @@ class ShareDesk:
         """The plan, and its text: that which was followed before, else the pod's own.
 
         Raises:
-            NoSeat: there is none. BadPlan: it cannot be read.
+            NoSeat: the pod has no plan. BadPlan: it cannot be read.
         """
         settled = self.allotments.get(claim.name)
         pod = self.pods.get(claim.owner.uid)
@@ -147,13 +148,13 @@ class ShareDesk:
         plan = read_plan({PLAN: text}) if text else None
         if plan is None:
             raise NoSeat(
-                f"{claim.owner} asks for {GPU_PERCENT} and has no {PLAN}: it was not scheduled by Aliquot; "
+                f"{claim.owner} requests {GPU_PERCENT} and has no {PLAN}: it was not scheduled by Aliquot; "
                 "let it be scheduled by a scheduler with Aliquot's extender"
             )
         return plan, text
 
     def _environment(self, claim: Claim, plan: PodPlan) -> tuple[str, ...]:
-        """The variables of the pod's dialect: those that the container had at its first start."""
+        """The variables of the pod's dialect: those of the container's first start."""
         settled = self.allotments.get(claim.name)
         if settled is not None and settled.plan:
             return settled.env

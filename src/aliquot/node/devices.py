@@ -1,4 +1,4 @@
-"""The device ids that kubelet counts: `g3-042`, so many for each GPU, and which GPU's health they carry.
+"""The device ids that kubelet counts, such as `g3-042`: a fixed number for each GPU, whose health they carry.
 
 The ids are short and their number is bounded, since kubelet takes no message over 4 MiB and stores each id it gives.
 Which GPU a container gets is the plan's word and not that of its ids; a GPU's ids only carry its health to kubelet.
@@ -19,7 +19,7 @@ UNHEALTHY: Final = "Unhealthy"
 
 @dataclass(frozen=True)
 class DeviceId:
-    """One id as kubelet is told it; `numa` is the memory node, None where it is not known."""
+    """One id as reported to kubelet; `numa` is the memory node, None where it is not known."""
 
     name: str
     healthy: bool
@@ -38,7 +38,7 @@ def gpu_of(device: str) -> int | None:
 
 
 def device_ids(gpus: Sequence[Gpu], per_gpu: int, sick: Mapping[GpuUuid, str]) -> list[DeviceId]:
-    """All ids of a node; those of a GPU that is sick are unhealthy.
+    """All ids of a node; those of an unhealthy GPU are unhealthy.
 
     They have a memory node only where all GPUs share one: kubelet's Topology Manager chooses ids, and CPU cores to go
     with them, before it can be known which GPU the plan means, and would admit or refuse by the wrong one.
@@ -53,7 +53,7 @@ def device_ids(gpus: Sequence[Gpu], per_gpu: int, sick: Mapping[GpuUuid, str]) -
 
 
 def preferred(available: Iterable[str], must: Iterable[str], size: int, gpus: Sequence[int]) -> list[str]:
-    """`size` ids, those of `gpus` first and in order; what must be among them always is."""
+    """`size` ids, those of `gpus` first and in order; required ids are always included."""
     chosen = sorted(set(must))
     order = {gpu: place for place, gpu in enumerate(gpus)}
 

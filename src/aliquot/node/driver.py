@@ -36,8 +36,8 @@ def open_driver(settings: Settings) -> tuple[Machine, NodeDriver]:
     """The node's GPUs by its settings, with the driver's files mirrored.
 
     Raises:
-        UnknownMachine: there is no emulated machine of that name.
-        NoDriver: there is no driver, it does not answer, it shows no GPU, or a device node is missing.
+        UnknownMachine: no emulated machine has that name.
+        NoDriver: the driver is missing, does not answer, shows no GPU, or a device node is missing.
         NoGpuLeft: all GPUs are left out.
         VolumeError: its files cannot be mirrored.
     """
@@ -50,9 +50,9 @@ def open_driver(settings: Settings) -> tuple[Machine, NodeDriver]:
 async def follow(
     seating: Seating, allotments: Allotments, on_change: Callable[[str], Awaitable[None]], period_s: float
 ) -> None:
-    """Look for ever: another driver is for new containers, and what no container has any more goes.
+    """Follow the driver: a changed driver is used for new containers, and a driver that no container has is removed.
 
-    `on_change` is told the version that new containers are shown from now on.
+    `on_change` is called with the version that new containers get from now on.
     """
     told = ""
     while True:
@@ -68,7 +68,7 @@ async def follow(
             if found is not None:
                 _LOG.info("driver-changed", version=found.version, generation=found.name)
                 await on_change(found.version)
-        # Also after a failure: what nobody needs any more may be what fills the disk.
+        # Also after a failure: unused generations may be what fills the disk.
         if gone := await asyncio.to_thread(seating.prune, [allotment.driver for allotment in allotments]):
             _LOG.info("driver-pruned", generations=gone)
 
@@ -95,7 +95,7 @@ def _real(settings: Settings, volume: DriverVolume) -> tuple[Machine, NodeDriver
         driver = NodeDriver(volume, lambda: find_source(root, container, libraries), loaded_version)
     except NoDriverFiles as error:
         raise NoDriver(f"{error}. {WAY_OUT}") from None
-    # By the link, so that whoever opens a library again after an upgrade opens the new one.
+    # By the link, so that a program that opens a library again after an upgrade opens the new one.
     libcuda, libnvml = (volume.link / _LIBRARIES / name for name in ("libcuda.so.1", "libnvidia-ml.so.1"))
     own = driver.source.root / "dev"
     devices = own if (own / "nvidiactl").exists() else root / "dev"

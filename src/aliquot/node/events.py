@@ -1,4 +1,4 @@
-"""What the agent tells people: events on pods and the node. An event that cannot be written never stops the work."""
+"""Events that the agent writes on pods and the node. A failed write never stops the work."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Events:
         self._number = 0
 
     async def about_pod(self, namespace: str, name: str, uid: str, reason: str, message: str, kind: Kind) -> None:
-        """Tell something about a pod."""
+        """Write an event on a pod."""
         subject = ObjectReference(api_version="v1", kind="Pod", name=name, namespace=namespace, uid=uid)
         await self._tell(subject, reason, message, kind)
 
     async def about_node(self, reason: str, message: str, kind: Kind = "Warning") -> None:
-        """Tell something about the node."""
+        """Write an event on the node."""
         subject = ObjectReference(api_version="v1", kind="Node", name=self._node, uid=self._node)
         await self._tell(subject, reason, message, kind)
 

@@ -1,7 +1,7 @@
-"""Which GPUs are sick, told by a child that watches NVML (`driver.health`), the real one's or an emulated machine's.
+"""Which GPUs are unhealthy, reported by a child that watches NVML (`driver.health`), real or emulated.
 
-The file `faults` in an emulated machine's folder has a line for each fault: `lost 1` (GPU 1 is gone) or `xid 0 79`. A
-GPU is well again when its line goes, as a real one is after a reset.
+The file `faults` in an emulated machine's folder has a line for each fault: `lost 1` (GPU 1 is lost) or `xid 0 79`. A
+GPU is healthy again when its line is removed, as a real one is after a reset.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class _Line(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Health:
-    """All sick GPUs of the machine with the reason; `others` answer and are none of the machine's."""
+    """All unhealthy GPUs of the machine with the reason; `others` answer and do not belong to the machine."""
 
     sick: Mapping[GpuUuid, str]
     others: frozenset[str] = frozenset()
 
 
 class HealthWatch:
-    """Watches a machine's GPUs; `run` goes on for ever."""
+    """Watches a machine's GPUs; `run` never returns."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -71,7 +71,7 @@ class HealthWatch:
             await asyncio.sleep(AGAIN_S)
 
     async def well(self, uuids: Collection[str]) -> None:
-        """The administrator says that these GPUs are well: what happened to them is forgotten."""
+        """Record the administrator's statement that these GPUs are healthy: their errors are forgotten."""
         await self._say({"well": list(uuids)})
 
     async def _say(self, order: object) -> None:

@@ -1,10 +1,11 @@
-"""Which GPUs of a stock plugin are ours to share: those that the scheduler's holder pods were given.
+"""Which GPUs of a stock plugin Aliquot may share: those that were given to the scheduler's holder pods.
 
-A holder pod asks the stock plugin for `nvidia.com/gpu: 1` and sleeps. Which GPU kubelet gave it stands in PodResources,
-since the stock plugin's device ids are the GPUs' UUIDs; nothing is read from anybody's log or environment. The UUID is
-written on the holder pod, where the scheduler's pool looks for it, and the node offers that GPU and no other.
+A holder pod requests `nvidia.com/gpu: 1` from the stock plugin and sleeps. PodResources reports which GPU kubelet gave
+it,
+since the stock plugin's device ids are the GPUs' UUIDs; no log or environment is read. The UUID is
+written on the holder pod, where the scheduler's pool reads it, and the node offers only that GPU.
 
-A pod is a holder only in the one namespace where the scheduler makes them: the label alone could be put on by anybody.
+A pod is a holder only in the one namespace where the scheduler creates them: anyone could set the label alone.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ class Account(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         ...
 
 
 def held_gpus(
     pods: Iterable[NodePod], rows: Iterable[Held], namespace: str, gpus: Collection[GpuUuid]
 ) -> tuple[dict[GpuUuid, NodePod], tuple[str, ...]]:
-    """GPU -> its holder pod, and a sentence for each holder whose device is no whole GPU of this node.
+    """GPU -> its holder pod, and a sentence for each holder whose device is not a whole GPU of this node.
 
-    Pure. `gpus` are the node's. A device that two pods hold is shared by the stock plugin, so it is nobody's whole GPU.
+    Pure. `gpus` are the node's. A device that two pods hold is shared by the stock plugin, so it is not a whole GPU.
     """
     given: dict[tuple[str, str], frozenset[str]] = {}
     for row in rows:  # one for each container
@@ -73,12 +74,12 @@ def held_gpus(
         if len(ids) == 1 and known:
             found[known[0]] = pod
         else:
-            faults.append(f"{pod.key} holds {', '.join(sorted(ids))}, which is no whole GPU of this node by its UUID")
+            faults.append(f"{pod.key} holds {', '.join(sorted(ids))}, not the UUID of a whole GPU on this node")
     return found, tuple(faults)
 
 
 class Holders:
-    """The GPUs held on one node; `look` brings it up to date."""
+    """The GPUs held on one node; `look` refreshes them."""
 
     def __init__(self, api: Api, account: Account, pods: Iterable[NodePod], namespace: str, machine: Machine) -> None:
         self._api = api
@@ -91,17 +92,17 @@ class Holders:
 
     @classmethod
     def of(cls, settings: Settings, api: Api, pods: Iterable[NodePod], machine: Machine) -> Holders:
-        """Those of the node with these settings, by its kubelet."""
+        """The holder for the node with these settings, by its kubelet."""
         return cls(api, PodResources(settings.pod_resources, STOCK), pods, settings.holder_namespace, machine)
 
     async def close(self) -> None:
-        """Let the connection to kubelet go."""
+        """Close the connection to kubelet."""
         await self._account.close()
 
     async def look(self) -> tuple[frozenset[GpuUuid], frozenset[GpuUuid]]:
-        """Which of the node's GPUs are held now and were not before, and which are no more.
+        """Which of the node's GPUs are newly held, and which are no longer held.
 
-        While kubelet does not answer, nothing changes: what a holder has is not taken away by that.
+        While kubelet does not answer, nothing changes: a holder keeps its GPU.
         """
         try:
             rows = await self._account.held()
@@ -118,7 +119,7 @@ class Holders:
         return self.held - before, before - self.held
 
     async def _write(self, found: Mapping[GpuUuid, NodePod]) -> None:
-        """Tell on each holder what it holds; what the API server does not take now is tried at the next look."""
+        """Write on each holder what it holds; failed writes are retried at the next check."""
         for uuid, pod in found.items():
             meta = pod.metadata
             if meta.annotations.get(HOLDS) == uuid:
@@ -135,7 +136,7 @@ class Holders:
 
 
 async def tell_taken(seats: Iterable[Seat], lost: Collection[GpuUuid], events: Events) -> None:
-    """Tell every pod that is still on a GPU whose holder is gone: the stock plugin may give it to somebody else."""
+    """Write an event on every pod on a GPU whose holder is gone: the stock plugin may give it to another pod."""
     for seat in list(seats):
         if taken := [piece.gpu for piece in seat.plan.slices if piece.gpu in lost]:
             why = f"container {seat.container}: the holder pod of {taken[0]} is gone, so others may be given it"

@@ -1,11 +1,11 @@
-"""Who is asking: from the device ids of a container that is about to start to the container itself.
+"""Identification: from the device ids of a container that is about to start to the container itself.
 
-Kubelet names no pod in its calls. Two of its own accounts do, and both have the container before PreStartContainer is
+Kubelet names no pod in its calls. Two of its records do, and both have the container before PreStartContainer is
 called: PodResources (an API; namespace, pod and container of all but plain init containers) and its device checkpoint
 (a file of its own; the pod's uid, the container, and the very answer that we gave to Allocate, which carries a name
 that we gave only once). The name leaves no choice, also when an init container and a later container have the same ids.
 
-Nothing here guesses. If the two accounts name different pods, or neither names one, the start is refused.
+Nothing is guessed. If the two records name different pods, or neither names one, the start is refused.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from aliquot.node.checkpoint import Allotment, PodKey
 
 
 class UnknownOwner(AliquotError):
-    """Kubelet does not (yet) say whose ids these are."""
+    """Kubelet does not (yet) report the owner of these ids."""
 
 
 class Disagreement(AliquotError):
-    """Two accounts of who holds the ids contradict each other."""
+    """Two records of the owner of the ids contradict each other."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def identify(
     allotments: Iterable[Allotment],
     pods: Mapping[str, PodKey],
 ) -> list[Claim]:
-    """Every container that these very ids were given to; all of them are of one pod.
+    """Every container that these ids were given to; all of them belong to one pod.
 
     `noted` is None when kubelet's file cannot be read; `pods` are the node's pods by uid.
 
@@ -93,7 +93,7 @@ def identify(
 def _from_rows(
     ids: frozenset[str], rows: list[Held], allotments: Iterable[Allotment], pods: Mapping[str, PodKey]
 ) -> list[Claim]:
-    """By PodResources and our own checkpoint; good only where both have exactly one answer."""
+    """By PodResources and our own checkpoint; valid only where both have exactly one answer."""
     names = [allotment.name for allotment in allotments if frozenset(allotment.ids) == ids]
     if len(rows) != 1 or len(names) != 1:
         raise UnknownOwner(

@@ -1,8 +1,8 @@
-"""Kubelet's two accounts of who holds which device ids: PodResources v1, and its device checkpoint.
+"""Kubelet's two records of device allocations: PodResources v1, and its device checkpoint.
 
 Source of the checkpoint's form: kubelet's device manager, package checkpoint (an object `Data` with entries of pod uid,
 container, resource, device ids by memory node, and the plugin's answer in protobuf). Kubelet promises nothing about it,
-so whatever is not in that form counts as unreadable.
+so any other form counts as unreadable.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PodResources:
         return [Held(*key, frozenset(ids)) for key, ids in found.items()]
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         if self._channel is not None:
             await self._channel.close()
             self._channel = None
@@ -99,7 +99,7 @@ def noted(folder: Path, resource: str = GPU_PERCENT) -> list[Noted] | None:
 def offered(folder: Path) -> dict[str, int] | None:
     """How many devices of each resource kubelet offers by its device checkpoint; None when that is damaged.
 
-    Empty where there is none, or where it may not be read by us.
+    Empty if it does not exist, or may not be read.
     """
     try:
         file = msgspec.json.decode((folder / CHECKPOINT).read_bytes(), type=_File)

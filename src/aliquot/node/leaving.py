@@ -1,4 +1,4 @@
-"""The end of pods: what belonged to one goes only when its containers have, and what is nobody's goes at the start."""
+"""Clean up after pods: release a pod's resources once its containers have exited; remove orphans at start-up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_S: Final = 0.5
 
 
 class Leaving:
-    """Takes away what pods of one node had; each pod is cleared once at a time."""
+    """Releases what pods of one node had; each pod is released once at a time."""
 
     def __init__(
         self, cdi: Path, allotments: Allotments, seating: Seating, resources: PodResources, pods: Pods
@@ -35,9 +35,9 @@ class Leaving:
         self._leaving: set[str] = set()
 
     async def clear(self, owner: PodKey) -> None:
-        """The seats, names and files of a pod that is over; nothing while that is under way already.
+        """Release the tenants, names and files of an ended pod; does nothing while that is already under way.
 
-        What cannot be taken away now stays known, so that it can be tried again.
+        What cannot be released now stays recorded, so that it can be retried.
         """
         if owner.uid in self._leaving:
             return
@@ -53,7 +53,7 @@ class Leaving:
         names = [allotment.name for allotment in self._allotments if allotment.uid == owner.uid]
         seats = await asyncio.to_thread(self._seating.leave_pod, owner.uid)
         gone = remove_specs(self._cdi, names)
-        with contextlib.suppress(CheckpointError):  # the allocation check drops them when there is room again
+        with contextlib.suppress(CheckpointError):  # the allocation check drops them when there is space again
             await self._allotments.drop(gone)
         if names or seats:
             _LOG.info("cleared", pod=str(owner), seats=len(seats), devices=len(gone))
@@ -62,9 +62,9 @@ class Leaving:
 async def containers_ended(
     owner: PodKey, ids: set[frozenset[str]], resources: PodResources, pods: Iterable[NodePod]
 ) -> None:
-    """Wait while kubelet still has these device ids for the pod, but not for ever.
+    """Wait while kubelet still has these device ids for the pod, but not forever.
 
-    A pod that is deleted by force is gone before its containers are. When a pod of the same name is there already, or
+    A pod that is force-deleted disappears before its containers. When a pod of the same name exists already, or
     kubelet does not answer, there is nothing to wait for.
     """
     loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ async def containers_ended(
 
 
 def remove_specs(cdi: Path, names: Iterable[str]) -> list[str]:
-    """Remove the files of devices; the names of those that are gone. One that cannot be removed is told."""
+    """Remove the files of devices; returns the names of those removed. A failure is logged."""
     gone = []
     for name in names:
         try:
@@ -95,7 +95,7 @@ def remove_specs(cdi: Path, names: Iterable[str]) -> list[str]:
 
 
 def sweep(cdi: Path, allotments: Allotments, seating: Seating) -> int:
-    """Remove CDI files, tenants' folders and tenants that belong to nobody; how many."""
+    """Remove CDI files, tenants' folders and tenants without an owner; returns how many."""
     remove_unfinished(cdi)
     stray = written_names(cdi) - {allotment.name for allotment in allotments}
     return len(remove_specs(cdi, stray)) + len(seating.sweep())

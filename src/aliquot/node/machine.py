@@ -25,7 +25,7 @@ WAY_OUT: Final = "Try an emulated GPU: aliquot node --emulate h100x2"
 
 
 class UnknownMachine(UserError):
-    """The emulated machine that was asked for does not exist."""
+    """The requested emulated machine does not exist."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Machine:
     """The GPUs that answer and are not shared, by UUID, and why."""
 
     extra: tuple[str, ...] = ()
-    """Further devices for every container: paths of the node below `/dev`, or patterns of such."""
+    """Further devices for every container: paths of the node below `/dev`, or patterns."""
     host: Path = Path("/")
-    """Where the node's root is seen, for those."""
+    """Where the node's root is mounted, for those."""
 
     def redriven(self, version: str) -> Machine:
         """The same GPUs with another version of the driver."""
@@ -70,7 +70,7 @@ class Machine:
         return replace(self, gpus=tuple(some(self.gpus, uuids)))
 
     def spec(self, node: str) -> NodeSpec:
-        """The node as the books know it."""
+        """The node as the ledger has it."""
         devices = tuple(Device(GpuUuid(g.uuid), g.index, g.model, g.memory_mib) for g in self.gpus)
         return NodeSpec(node, devices)
 
@@ -103,7 +103,7 @@ class Machine:
 
 
 def minor_of(gpu: Gpu) -> int:
-    """The number of a GPU's device node; its index where nothing says another."""
+    """The number of a GPU's device node; its index where no other is known."""
     return gpu.index if gpu.minor is None else gpu.minor
 
 
@@ -132,10 +132,10 @@ def real_machine(
     only: str = "",
     excluded: str = "",
 ) -> Machine:
-    """This node's own GPUs that answer: those that `only` names, all where it is empty, but for those `excluded`.
+    """The GPUs of this node that answer: those named by `only`, all if it is empty, except those `excluded`.
 
     Raises:
-        NoDriver: the driver does not answer, there is no GPU behind it, or a device node is missing.
+        NoDriver: the driver does not answer, has no GPU, or a device node is missing.
         NoGpuLeft: no GPU is left.
     """
     return _with_gpus(Machine((), libcuda, libnvml, devices=devices, root=root), only, excluded)

@@ -1,7 +1,7 @@
-"""What the node made of each plan: an event where it is bad news, and the annotation `aliquot.dev/plan-status`.
+"""The outcome of each plan on the node: an event for a failure, and the annotation `aliquot.dev/plan-status`.
 
-Bad news is written at once, and so is its end; good news when things have calmed down. Every write to a pod is told to
-everybody who watches pods, and when many pods start together that work would come in the way of their start. An outcome
+Failures, and their ends, are written at once; successes when the load has fallen. Every write to a pod is sent to
+all watchers of pods, and when many pods start together that work would delay their start. An outcome
 that repeats, as while a container waits for its share, is written once. With the good news go the annotations by
 which the tools of another project know that a pod of theirs has its devices.
 """
@@ -28,7 +28,7 @@ STATUS_BYTES: Final = 1000
 
 
 class Patches(Protocol):
-    """What is needed of the API client."""
+    """The parts of the API client that are used."""
 
     async def patch(self, resource: Resource[Pod], name: str, body: Mapping[str, Any], *, namespace: str) -> object:
         """Change an object."""
@@ -36,7 +36,7 @@ class Patches(Protocol):
 
 
 class Outcomes:
-    """Tells outcomes for as long as `run` runs; what it has not written at its end is not written."""
+    """Writes outcomes while `run` runs; what it has not written at its end is lost."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Outcomes:
         self._due_s: dict[PodKey, float] = {}
 
     async def tell(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
-        """What became of a container that was announced."""
+        """Record the outcome of an announced container."""
         self._told.setdefault(owner, {})[container] = f"{container}: {outcome}" + (f" ({why})" if why else "")
         if outcome == "seated":
             self._seated.add(owner)
@@ -95,7 +95,7 @@ class Outcomes:
         try:
             await self._api.patch(PODS, owner.pod, body, namespace=owner.namespace)
         except (NotFound, Conflict):
-            self.forget(owner)  # it is over, or another pod has its name: told late, it would stay here for ever
+            self.forget(owner)  # it has ended, or another pod has its name: recorded late, it would stay here forever
             return
         except KubeError:
             self._due_s.setdefault(owner, self._clock.monotonic_s() + AGAIN_S)

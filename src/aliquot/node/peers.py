@@ -1,4 +1,4 @@
-"""What a container and a pod are given in the words of the project that they were written for.
+"""What a container and a pod get in the dialect of the project that they were written for.
 
 Programs of other projects look for variables in their container, and tools for annotations on a pod whose containers
 have their devices. Both are written in the pod's own dialect only.

@@ -31,7 +31,7 @@ ASK_BYTES: Final = 16 << 20
 
 
 class Desk(Protocol):
-    """Who answers what kubelet asks."""
+    """The handler of kubelet's calls."""
 
     def devices(self) -> list[DeviceId]:
         """All ids with their health; quick."""
@@ -50,7 +50,7 @@ class Desk(Protocol):
         ...
 
     async def before_start(self, ids: Sequence[str]) -> None:
-        """Make ready what the container with these ids gets.
+        """Prepare what the container with these ids gets.
 
         Raises:
             AliquotError: it must not start.
@@ -87,12 +87,12 @@ class DevicePlugin(rpc.DevicePluginServicer):
 
     @property
     def registered(self) -> bool:
-        """Whether kubelet knows this plugin, as far as can be seen."""
+        """Whether kubelet knows this plugin, as far as is visible."""
         return self._server is not None and self._is_current()
 
     @property
     def listed(self) -> bool:
-        """Whether kubelet has been sent the devices: before that it refuses every pod that asks for them, for good."""
+        """Whether the devices were sent to kubelet: before that it permanently refuses pods that request them."""
         return self._listed and self.registered
 
     async def run(self) -> None:
@@ -107,7 +107,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
             (self._folder / self._endpoint).unlink(missing_ok=True)
 
     async def tell(self) -> None:
-        """Tell kubelet the devices again, after a change of health."""
+        """Send the devices to kubelet again, after a change of health."""
         async with self._changed:
             self._version += 1
             self._changed.notify_all()
@@ -166,7 +166,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
     # -- the interface, in kubelet's names -----------------------------------------------------------------------
 
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """What kubelet may call."""
+        """The methods that kubelet calls."""
         return _options()
 
     async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -183,7 +183,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
                 await self._changed.wait_for(lambda: self._version != told)  # noqa: B023
 
     async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The ids of the GPU that the plan names, where that can be told."""
+        """The ids of the GPU that the plan names, where it is known."""
         answers = [
             pb.ContainerPreferredAllocationResponse(
                 deviceIDs=self._desk.prefer(one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size)
@@ -193,7 +193,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         return pb.PreferredAllocationResponse(container_responses=answers)
 
     async def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A CDI device name and nothing else: who asks is not known yet."""
+        """A CDI device name and nothing else: the container is not known yet."""
 
         async def one(ids: Sequence[str]) -> Any:
             device = pb.CDIDevice(name=await self._desk.allocate(ids))
@@ -235,7 +235,7 @@ def _device(device: DeviceId) -> Any:
 
 
 def _inode(path: Path) -> int:
-    """What tells a socket from the one that was there before; 0 where there is none."""
+    """Distinguishes a socket from an earlier one at the same path; 0 if it does not exist."""
     with contextlib.suppress(OSError):
         status = path.stat()
         return status.st_ino ^ (status.st_ctime_ns << 1)

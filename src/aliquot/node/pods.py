@@ -1,4 +1,4 @@
-"""The node's pods, kept up to date by a watch, with a way to ask the API server itself where the copy may be behind."""
+"""The node's pods, kept up to date by a watch, with a query to the API server for when the copy may be behind."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Running(Wire):
 
 
 class ContainerState(Wire):
-    """What a container is doing; one of them at most."""
+    """The state of a container; at most one is set."""
 
     running: Running | None = None
 
 
 class ContainerStatus(Wire):
-    """What became of a container."""
+    """The outcome of a container."""
 
     name: str = ""
     container_id: str = msgspec.field(name="containerID", default="")
@@ -62,7 +62,7 @@ class NodePod(Wire):
         return self.status.phase in ("Succeeded", "Failed")
 
     def asking(self) -> list[Container]:
-        """Its containers that ask for a share."""
+        """Its containers that request a share."""
         every = [*self.spec.init_containers, *self.spec.containers]
         return [c for c in every if c.resources.limits.get(GPU_PERCENT) or c.resources.requests.get(GPU_PERCENT)]
 
@@ -74,11 +74,11 @@ class NodePod(Wire):
 
 NODE_PODS: Final = Resource(NodePod, "Pod", "pods")
 FETCHED_S: Final = 60.0
-"""How long a pod that was asked for counts without the watch having brought it: that one may never tell its end."""
+"""How long a queried pod counts before the watch has delivered it: its end may never be reported."""
 
 
 class Pods:
-    """The pods of one node by uid; `on_gone` is told each pod that has ended or was deleted."""
+    """The pods of one node by uid; `on_gone` is called with each pod that has ended or was deleted."""
 
     def __init__(self, api: Api, node: str, on_gone: Callable[[NodePod], None]) -> None:
         self._api = api
@@ -97,21 +97,21 @@ class Pods:
         return {uid: pod.key for uid, pod in self._known().items()}
 
     def get(self, uid: str) -> NodePod | None:
-        """The pod with that uid, as far as the watch has come or was asked past."""
+        """The pod with that uid, from the watch or a query."""
         return self._known().get(uid)
 
     @property
     def synced(self) -> bool:
-        """Whether the API server has told all pods of the node once."""
+        """Whether the API server has listed all pods of the node once."""
         return self.reflector.synced.is_set()
 
     def lives(self, uid: str) -> bool:
-        """Whether the pod is there and not over, as far as the watch has come."""
+        """Whether the pod exists and has not ended, as far as the watch has delivered."""
         pod = self.get(uid)
         return pod is not None and not pod.ended
 
     async def refresh(self) -> None:
-        """Ask the API server for all pods of the node, for those that the watch has not brought yet.
+        """Query the API server for all pods of the node, for those that the watch has not delivered yet.
 
         Raises:
             KubeError: it does not answer.

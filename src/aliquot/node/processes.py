@@ -1,7 +1,7 @@
 """Processes of this node: read from /proc, and ended.
 
-What a process calls itself and its files is its own choice, also when it runs in a container; so a device is known by
-its number, and what was not looked at is not vouched for.
+A process chooses its own name and file names, also in a container; so a device is recognised by
+its number, and what was not checked is not vouched for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DONT_SYNC: Final = 0x4000
 
 
 def read_program(pid: int, proc: Path = PROC) -> Program | None:
-    """The process of that number in this pid namespace; None if there is none, or it ends just now."""
+    """The process of that number in this pid namespace; None if it does not exist, or is ending."""
     folder = proc / str(pid)
     try:
         head, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
@@ -50,7 +50,7 @@ def read_program(pid: int, proc: Path = PROC) -> Program | None:
 
 
 def end_program(program: Program) -> bool:
-    """KILL exactly this process, never one that has its number since; whether it was there to be killed."""
+    """KILL exactly this process, never a later one with its number; returns whether it existed."""
     try:
         descriptor = os.pidfd_open(program.pid)
     except OSError:
@@ -79,7 +79,7 @@ def _driver_majors(proc: Path) -> frozenset[int]:
 def _drives(folder: Path, majors: frozenset[int]) -> bool | None:
     """Whether it has a device of the driver open, or the shared state of an emulated machine.
 
-    None where we may not look, which needs CAP_SYS_PTRACE or no more capabilities on its side than on ours; where it
+    None without permission, which needs CAP_SYS_PTRACE or no more capabilities on its side than on ours; where it
     has more open than is looked through; and where the C library cannot tell a device's number (glibc before 2.28).
     """
     try:
@@ -107,8 +107,8 @@ def _is_driver(descriptor: Path, majors: frozenset[int]) -> bool:
 def _device_major(path: Path) -> int | None:
     """The number of a character device's driver; None for any other file.
 
-    Asks with AT_STATX_DONT_SYNC, which os.stat cannot: a file system in a tenant's hands, or one whose server is away,
-    would else keep the audit waiting for ever.
+    Uses AT_STATX_DONT_SYNC, which os.stat cannot: a file system of a tenant, or one whose server is down,
+    would otherwise block the audit forever.
     """
     found = ctypes.create_string_buffer(_STATX_BYTES)
     if _STATX is None or _STATX(_HERE, os.fsencode(path), _DONT_SYNC, _TYPE, found) != 0:

@@ -1,4 +1,4 @@
-"""The recovery at work: asks everybody who still knows, goes on with what `recovery` makes of it, sweeps the rest."""
+"""The recovery as a task: queries every source, continues with the result of `recovery`, removes the rest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Recovering:
         self._cdi = Path(settings.cdi_dir)
 
     async def run(self) -> str:
-        """Everybody has again what they had; what was done, in a few words."""
+        """Restore every allocation; returns a short summary."""
         content, trouble = await asyncio.to_thread(read_checkpoint, self._settings.checkpoint)
         if trouble:
             await self._events.about_node("CheckpointLost", trouble)
@@ -68,13 +68,13 @@ class Recovering:
         return f"{len(seated)} seats, {len(found.differences)} differences, {swept} left-overs removed"
 
     def _known(self) -> dict[str, Known] | None:
-        """The node's pods; None while the API server has not told them."""
+        """The node's pods; None while the API server has not listed them."""
         if not self._pods.synced:
             return None
         return {pod.key.uid: Known(pod.key, pod.metadata.annotations.get(PLAN, ""), pod.ended) for pod in self._pods}
 
     def _over(self, allotment: Allotment, all_: Sequence[Allotment]) -> bool:
-        """Whether it is of an init container that has ended: the pod says so, or one that starts later was seated."""
+        """Whether it belongs to an ended init container: the pod says so, or a later container was provisioned."""
         own = _container(allotment)
         if own is None or own.init <= 0:
             return False
@@ -84,7 +84,7 @@ class Recovering:
         return later or (pod is not None and pod.status.initialized)
 
     async def _seat_again(self, allotment: Allotment) -> bool:
-        """Whether its container has its seat again; one that cannot have it is told on its pod."""
+        """Whether its container has its share again; a failure is reported on its pod."""
         owner = allotment.owner
         if owner is None or not allotment.plan:
             return False
@@ -103,7 +103,7 @@ class Recovering:
 
 
 def _container(allotment: Allotment) -> ContainerPlan | None:
-    """What the plan that was followed says of the container."""
+    """What the plan in force says about the container."""
     with contextlib.suppress(BadPlan):
         plan = read_plan({PLAN: allotment.plan}) if allotment.plan else None
         return plan.containers.get(allotment.container) if plan is not None else None

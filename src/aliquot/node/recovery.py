@@ -1,11 +1,11 @@
-"""After a crash or a reboot: the books rebuilt from what is still known, in the order of trust.
+"""After a crash or a reboot: the records rebuilt from what is still known, in the order of trust.
 
-1. Kubelet's own accounts (PodResources, and its device checkpoint): what containers hold.
-2. Our checkpoint: which name was given for which ids, whose it became, and by which plan.
+1. Kubelet's own records (PodResources, and its device checkpoint): what containers hold.
+2. Our checkpoint: which name was returned for which ids, its owner, and the plan.
 3. The pods' annotations: the plan.
 
-Where two of them differ the earlier one counts, and the difference is told. That kubelet knows nothing is no proof that
-nothing is held: a kubelet that was just started knows none of its pods yet. Pure; see `recover`.
+Where two of them differ the earlier one counts, and the difference is reported. An empty answer of kubelet proves
+nothing: a kubelet that was just started knows none of its pods yet. Pure; see `recover`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What to go on with: the allotments that stand, and each difference as a sentence."""
+    """The result: the allocations in force, and each difference as a sentence."""
 
     allotments: tuple[Allotment, ...]
     differences: tuple[str, ...] = field(default=())
@@ -44,8 +44,9 @@ def recover(
 ) -> Recovered:
     """The allotments that stand.
 
-    `noted` is None when kubelet's file cannot be read, `pods` is None when the API server does not answer; what only
-    these could tell is then left as our checkpoint has it.
+    `noted` is None when kubelet's file cannot be read, `pods` is None when the API server does not answer; facts that
+    only
+    these have are then left as in our checkpoint.
     """
     told: list[str] = []
     standing = {allotment.name: allotment for allotment in kept}
@@ -66,7 +67,7 @@ def _by_kubelet(
     pods: Mapping[str, Known] | None,
     told: list[str],
 ) -> dict[str, Allotment]:
-    """What kubelet's file has, with what we know besides."""
+    """The content of kubelet's file, with what else is known."""
     found: dict[str, Allotment] = {}
     for entry in noted:
         for name in entry.names:
@@ -88,7 +89,7 @@ def _by_kubelet(
                 made = replace(made, uid=key.uid, namespace=key.namespace, pod=key.pod, container=entry.container)
             found[name] = made
     gone = [allotment for name, allotment in standing.items() if name not in found]
-    told += [f"{a.name} of {a.owner or 'nobody yet'} is not with kubelet any more" for a in gone if a.uid]
+    told += [f"{a.name} of {a.owner or 'no container yet'} is not with kubelet any more" for a in gone if a.uid]
     return found
 
 
@@ -105,7 +106,7 @@ def _by_rows(allotment: Allotment, held: Sequence[Held], told: list[str]) -> All
 
 
 def _by_api(allotment: Allotment, pods: Mapping[str, Known], told: list[str]) -> Allotment | None:
-    """None when its pod is gone; with the plan that counts."""
+    """None when its pod is gone; otherwise with the plan in force."""
     if not allotment.uid:
         return allotment
     pod = pods.get(allotment.uid)

@@ -1,9 +1,9 @@
-"""Seats: everything a tenant has on its node, made before its container and taken away after it.
+"""Tenants of the node: everything a tenant has, created before its container and removed after it.
 
-A seat is an entry in the node's books, a tenant folder with the library that keeps the promise, and a record at the
+A seat is an entry in the node's ledger, a tenant folder with the library that enforces the share, and a record at the
 arbiter. Taking the same seat again changes nothing, so a container that starts again, an agent that starts again and
-an arbiter that starts again all find what they need. The books are the last line of defence: a plan that does not fit
-beside those that are seated is refused, whoever made it.
+an arbiter that starts again all find what they need. The ledger is the last line of defence: a plan that does not fit
+with the current tenants is refused, whatever its origin.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NotYet(AliquotError):
 
 @dataclass(frozen=True)
 class Seat:
-    """One tenant. `key` is unique on the node for ever, `record` is what the arbiter knows, `driver` the generation of
+    """One tenant. `key` is unique on the node forever, `record` is what the arbiter knows, `driver` the generation of
     the driver volume that its container is shown."""
 
     key: str
@@ -62,7 +62,7 @@ class Seat:
 
 
 class Seating:
-    """All seats of a node. Its methods block and may be called from any thread; one works at a time."""
+    """All tenants of a node. Its methods block and may be called from any thread; one works at a time."""
 
     def __init__(self, node: str, machine: Machine, tenants: Path, arbiter: Path, driver: NodeDriver) -> None:
         self.node = node
@@ -79,17 +79,17 @@ class Seating:
         self._lock = threading.Lock()
         self._boot = 0
         self.kernels = ""
-        """What the node tells of its tenants' kernels; empty before the arbiter has answered."""
+        """The kernel lengths of the node's tenants; empty before the arbiter has answered."""
 
     def take(self, owner: PodKey, container: str, plan: PodPlan, *, driver: str = "", again: bool = False) -> Seat:
-        """The seat of a container by its pod's plan.
+        """Provision a container by its pod's plan.
 
-        `driver` is the generation that it was shown before. `again` is for one that had its seat before and may be
-        running: nothing that it has is replaced, and an arbiter that is away is told when it is back.
+        `driver` is the generation that it had before. `again` is for a container that was provisioned before and may be
+        running: nothing that it has is replaced, and an unavailable arbiter is informed when it is back.
 
         Raises:
-            NoSeat: the plan is for another node, has nothing for the container, or names a GPU that is not here.
-            NotYet: it does not fit beside the others, a GPU is sick, or the arbiter does not answer.
+            NoSeat: the plan is for another node, has nothing for the container, or names a GPU of another node.
+            NotYet: it does not fit with the others, a GPU is unhealthy, or the arbiter does not answer.
         """
         host, given = _share_of(owner, container, plan, self.node)
         key = f"{owner.uid}/{host}"
@@ -114,12 +114,12 @@ class Seating:
             return seat
 
     def leave(self, key: str) -> None:
-        """Take a seat away; one that is not taken is no error."""
+        """Release a tenant; a missing one is no error."""
         with self._lock:
             self._leave(key)
 
     def leave_init(self, uid: str) -> list[str]:
-        """Take away the seats of a pod's init containers, which have ended; which they were."""
+        """Release the tenants of a pod's init containers, which have ended; returns them."""
         with self._lock:
             keys = [key for key, seat in self.seats.items() if seat.owner.uid == uid and seat.plan.init > 0]
             for key in keys:
@@ -127,14 +127,14 @@ class Seating:
         return keys
 
     def leave_pod(self, uid: str) -> list[str]:
-        """Take all seats of a pod away; which they were."""
+        """Release all tenants of a pod; returns them."""
         keys = [key for key in list(self.seats) if key.partition("/")[0] == uid]
         for key in keys:
             self.leave(key)
         return keys
 
     def look_at_arbiter(self) -> str:
-        """Empty, or why the arbiter cannot be used; one that is another than last time is told who is here."""
+        """Return why the arbiter is unavailable, or "". After an arbiter restart, register all tenants again."""
         try:
             with ArbiterClient(self._arbiter_dir, timeout_s=5.0) as client:
                 status = client.status()
@@ -149,12 +149,12 @@ class Seating:
         return ""
 
     def prune(self, named: Iterable[str]) -> list[str]:
-        """Remove generations of the driver that are neither among `named` nor a seat's, nor new containers'; which."""
+        """Remove generations of the driver that are not in `named`, not used and not current; returns them."""
         with self._lock:
             return self.driver.prune({*named, *(seat.driver for seat in self.seats.values())})
 
     def sweep(self) -> list[str]:
-        """Remove folders that belong to nobody, and tenants at the arbiter that are nobody's; what was removed."""
+        """Remove folders without an owner, and tenants at the arbiter without one; returns what was removed."""
         with self._lock:
             used = {self._folder(key).name for key in self.seats}
             stray = [folder for folder in self._tenants.glob("*") if folder.name not in used]
@@ -172,10 +172,10 @@ class Seating:
         shutil.rmtree(self._folder(key), ignore_errors=True)
 
     def _leave_passed(self, owner: PodKey, key: str, starting: ContainerPlan, *, again: bool) -> None:
-        """Take away the seats of the pod's containers that do not run any more when this one starts.
+        """Release the tenants of the pod's containers that no longer run when this one starts.
 
         Init containers before it have ended. Where a plain init container starts, those after it have ended too: the
-        pod starts anew.
+        pod restarts.
         """
         starts = starting.starts
         for other, seat in list(self.seats.items()):
@@ -190,7 +190,7 @@ class Seating:
         return self._tenants / hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def _made_for(self, key: str) -> str:
-        """The driver by a tenant's folder, for when the checkpoint does not know it; empty where there is none."""
+        """The driver by a tenant's folder, for when the checkpoint does not know it; empty without a folder."""
         try:
             return (self._folder(key) / DONE).read_text()
         except OSError:
@@ -276,7 +276,7 @@ class Seating:
                 try:
                     client.add_tenant(record)
                 except ArbiterError:
-                    # The name may be that of an earlier pod of the same name, whose end nobody told.
+                    # The name may be that of an earlier pod of the same name, whose end was not reported.
                     known = {tenant.name for gpu in client.status().gpus for tenant in gpu.tenants}
                     others = (seat.record for seat in self.seats.values() if seat.record != record)
                     if record.name not in known or record.name in {other.name for other in others}:
@@ -302,7 +302,7 @@ class Seating:
             with ArbiterClient(self._arbiter_dir) as client:
                 client.remove_tenant(name)
         except (ArbiterError, OSError):
-            return  # an arbiter that is away forgets a tenant whose folder is gone when it comes back
+            return  # an unavailable arbiter forgets a tenant whose folder is gone when it is back
 
 
 def _kernels(status: Status) -> str:

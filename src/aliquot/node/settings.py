@@ -1,4 +1,4 @@
-"""How one node's agent is set up: one name for each setting, the same on the command line and in a file."""
+"""The settings of one node's agent: one name for each, the same on the command line and in a file."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def unit(self) -> Unit:
-        """What aliyun.com/gpu-mem counts."""
+        """The unit of aliyun.com/gpu-mem."""
         return "MiB" if self.aliyun_unit == "MiB" else "GiB"
 
     @property
@@ -86,12 +86,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def pod_resources(self) -> Path:
-        """Where kubelet tells who holds which device."""
+        """The socket on which kubelet reports device allocations."""
         return Path(self.kubelet_dir) / "pod-resources" / "kubelet.sock"
 
     @property
     def checkpoint(self) -> Path:
-        """What this agent remembers; outlives a reboot."""
+        """The agent's checkpoint and driver volume; survives a reboot."""
         return Path(self.state_dir) / "node-checkpoint.json"
 
     @property
@@ -101,7 +101,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def emulated(self) -> Path:
-        """The emulated machine, where there is one."""
+        """The emulated machine, if any."""
         return Path(self.runtime_dir) / "emulated"
 
     @property
@@ -111,19 +111,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """The other programs under whose names metrics are told too."""
+        """The other projects under whose names metrics are published too."""
         return tuple(part.strip() for part in self.metric_aliases.split(",") if part.strip())
 
     @property
     def own_labels(self) -> Mapping[str, str]:
-        """The administrator's labels for the node; raises BadSettings for one that Kubernetes would not take."""
+        """The administrator's labels for the node; raises BadSettings for an invalid label."""
         return dict(_label(word) for word in _words(self.labels))
 
     def checked(self) -> Settings:
         """The settings themselves, if they make sense.
 
         Raises:
-            BadSettings: one of them cannot be.
+            BadSettings: one of them is invalid.
         """
         if self.gpus not in GPUS:
             raise BadSettings(f"gpus {self.gpus!r} is not known; take {' or '.join(GPUS)}")
@@ -135,7 +135,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise BadSettings(f"ids-per-gpu {self.ids_per_gpu} is not between 1 and {MOST_IDS}")
         for name in ("health_period_s", "allocation_check_period_s", "pre_start_wait_s", "audit_grace_s"):
             if not 0 < getattr(self, name) < math.inf:
-                raise BadSettings(f"{name.replace('_', '-')} {getattr(self, name):g} is no finite number above 0")
+                raise BadSettings(f"{name.replace('_', '-')} {getattr(self, name):g} is not a finite number above 0")
         if self.pre_start_wait_s >= 30:
             raise BadSettings(
                 f"pre-start-wait-s {self.pre_start_wait_s:g} is too long: kubelet waits for 30 in all; take 25 or less"
@@ -148,7 +148,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _ = self.own_labels, wanted(self.extra_libraries)
         for path in _words(self.extra_devices):
             if not path.startswith("/dev/"):
-                raise BadSettings(f"extra-devices {path!r} is no device; write paths below /dev, as /dev/infiniband/*")
+                raise BadSettings(f"extra-devices {path!r} is not a device; write paths below /dev: /dev/infiniband/*")
         if self.log_format not in ("text", "json"):
             raise BadSettings(f"log-format {self.log_format!r} is not known; take text or json")
         return self
@@ -162,17 +162,17 @@ def _label(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     prefix, slash, _ = key.rpartition("/")
     if not equals or not _KEY.fullmatch(key) or not _VALUE.fullmatch(value):
-        raise BadSettings(f"labels {word!r} is no label; write KEY=VALUE as Kubernetes takes it, as team=vision")
+        raise BadSettings(f"labels {word!r} is not a label; write KEY=VALUE as Kubernetes accepts it, as team=vision")
     if slash and prefix.endswith(("kubernetes.io", "k8s.io", GROUP)):
         raise BadSettings(f"labels {word!r}: labels of {prefix} are not yours to give; take a prefix of your own")
     return key, value
 
 
 def read_settings(file: Path | None, flags: dict[str, Any]) -> Settings:
-    """The settings of a file (YAML, names as in `Settings`), with those flags before them that were given.
+    """The settings of a file (YAML, names as in `Settings`), overridden by the given flags.
 
     Raises:
-        BadSettings: the file cannot be read, or names a setting there is none of.
+        BadSettings: the file cannot be read, or names an unknown setting.
     """
     given: dict[str, Any] = {}
     if file is not None:
@@ -181,7 +181,7 @@ def read_settings(file: Path | None, flags: dict[str, Any]) -> Settings:
         except BadYaml as error:
             raise BadSettings(f"--config {error}") from None
         if not isinstance(given, dict):
-            raise BadSettings(f"--config {file}: it holds no mapping of settings to values")
+            raise BadSettings(f"--config {file}: it is not a mapping of settings to values")
     given |= {name.replace("_", "-"): value for name, value in flags.items() if value is not None}
     try:
         return msgspec.convert(given, Settings).checked()

@@ -1,4 +1,4 @@
-"""What the node says of its GPUs: resources that no device plugin counts, labels, the annotation with the devices.
+"""What the node publishes about its GPUs: resources that no device plugin counts, labels, the annotation with devices.
 
 Besides `aliquot.dev/gpu-memory` these are, on request, the two that `kubectl inspect gpushare` reads of a node:
 `aliyun.com/gpu-mem`, in units of each GPU, and `aliyun.com/gpu-count`.
@@ -46,7 +46,7 @@ def label_value(text: str) -> str:
 
 
 def labels_of(machine: Machine) -> dict[str, str]:
-    """The node's labels: model, how many there are of each, memory, driver, and how its GPUs are wired."""
+    """The node's labels: models with their numbers, memory, driver, and how its GPUs are wired."""
     models = Counter(label_value(gpu.model) for gpu in machine.gpus)
     links = {link for row in machine.topology.links for link in row if link != "X"}
     wired = "nvlink" if any(link.startswith("NV") for link in links) else "pcie" if links else "single"
@@ -60,7 +60,7 @@ def labels_of(machine: Machine) -> dict[str, str]:
 
 
 def described(machine: Machine, sick: Mapping[GpuUuid, str]) -> str:
-    """The annotation that the scheduler reads: devices, links, memory nodes, near cores; and which are not well."""
+    """The annotation that the scheduler reads: devices, links, memory nodes, near cores; and which are unhealthy."""
     devices = tuple(Device(GpuUuid(g.uuid), g.index, g.model, g.memory_mib) for g in machine.gpus)
     here = {gpu.uuid for gpu in machine.gpus}
     unhealthy = {str(uuid): why for uuid, why in sick.items() if uuid in here}
@@ -68,7 +68,7 @@ def described(machine: Machine, sick: Mapping[GpuUuid, str]) -> str:
 
 
 def resources_of(gpus: Sequence[Gpu], aliyun_unit: Unit | None = None) -> dict[str, int]:
-    """The resources that these GPUs make up; with a unit also those of gpushare."""
+    """The resources of these GPUs; with a unit also those of gpushare."""
     found = {names.GPU_MEMORY: sum(gpu.memory_mib for gpu in gpus) * MIB}
     if aliyun_unit is not None:
         unit_mib = UNIT_MIB[aliyun_unit]
@@ -77,7 +77,7 @@ def resources_of(gpus: Sequence[Gpu], aliyun_unit: Unit | None = None) -> dict[s
 
 
 class NodeStatus:
-    """Keeps what the node says of itself up to date; of its resources only those named in `managed`."""
+    """Keeps what the node publishes up to date; of its resources only those named in `managed`."""
 
     def __init__(self, api: Api, node: str, managed: Sequence[str] = OWN) -> None:
         self._api = api
@@ -89,12 +89,13 @@ class NodeStatus:
     async def describe(
         self, sick: Mapping[GpuUuid, str], *, offered: Machine, labels: Mapping[str, str], kernels: str = ""
     ) -> bool:
-        """Say the labels, the annotation about the GPUs that are offered, and the one about their tenants' kernels.
+        """Publish the labels, the annotation about the offered GPUs, and the one about their tenants' kernels.
 
-        Whether anything had to be written: a node that shows them is left alone, one that was made anew is told again.
+        Returns whether anything had to be written: a node that has them is left alone, a recreated one is written
+        again.
 
         Raises:
-            KubeError: the API server refuses or is not there.
+            KubeError: the API server refuses or is unavailable.
         """
         wanted: dict[str, dict[str, str | None]] = {"annotations": {names.GPUS: described(offered, sick)}}
         if kernels:
@@ -117,7 +118,7 @@ class NodeStatus:
         """Offer these of the managed resources and withdraw the others; whether anything had to be written.
 
         Raises:
-            KubeError: the API server refuses or is not there.
+            KubeError: the API server refuses or is unavailable.
         """
         shown = None if self._now is None else self._shown(self._now)
         wanted = dict(resources)
@@ -130,7 +131,7 @@ class NodeStatus:
 
     @property
     def said_well(self) -> frozenset[str]:
-        """The GPUs (UUIDs, or `all`) that the administrator says are well, by the node's annotation."""
+        """The GPUs (UUIDs, or `all`) that the administrator declares healthy, by the node's annotation."""
         said = self._now.metadata.annotations.get(names.GPU_WELL, "") if self._now is not None else ""
         return frozenset(word.strip() for word in said.split(",") if word.strip())
 
@@ -138,7 +139,7 @@ class NodeStatus:
         """Take that annotation away.
 
         Raises:
-            KubeError: the API server refuses or is not there.
+            KubeError: the API server refuses or is unavailable.
         """
         self._now = await self._api.patch(NODES, self._node, {"metadata": {"annotations": {names.GPU_WELL: None}}})
 

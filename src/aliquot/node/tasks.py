@@ -1,9 +1,9 @@
-"""The agent's tasks: those that last as long as it does, and those that are done once and over.
+"""Critical background tasks (their failure stops the agent) and one-shot tasks (their failure is logged).
 
 A lasting task that ends, by an error or by itself, ends the agent, so that it is started again as a whole: half an
-agent would go on giving shares away that nobody looks after. A task for one thing that fails is told, and no more: a
-file that cannot be removed now is no reason to take the node's shares away from everybody. Whoever starts such a task
-sees to it that what it left undone is found again (see `checking`).
+agent would go on allocating shares that are no longer maintained. A failed one-shot task is only logged: a
+file that cannot be removed now is no reason to withdraw the node's shares. The starter of such a task
+makes sure that its unfinished work is found again (see `checking`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _LOG: Final = Logger("node")
 
 
 class PartEnded(AliquotError):
-    """A part of the agent that lasts as long as it does came to an end."""
+    """A critical part of the agent ended."""
 
 
 class Tasks:
-    """All tasks of one agent; they run in the loop that is running when they are started."""
+    """All tasks of one agent; they run in the loop in which they are started."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
@@ -32,18 +32,18 @@ class Tasks:
         self._ending = False
 
     def last(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run what never ends before `end`."""
+        """Run a task that must not end before `end`."""
         self._start(name, work, self._lasting_ended)
 
     def once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run what is done and over; an error of it is a line in the log."""
+        """Run a one-shot task; an error is a line in the log."""
         self._start(name, work, _once_ended)
 
     async def until(self, stop: asyncio.Event) -> None:
         """Wait for `stop`.
 
         Raises:
-            PartEnded: a lasting task came to an end before; if it was by an error, that one is raised.
+            PartEnded: a critical task ended before; if it failed, its error is raised.
         """
         waits = [asyncio.create_task(event.wait()) for event in (stop, self._failed)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -69,12 +69,12 @@ class Tasks:
         error = None if task.cancelled() else task.exception()
         if self._ending or self._failure is not None:
             return
-        self._failure = error or PartEnded(f"the agent's part {task.get_name()!r} ended by itself; it is started anew")
+        self._failure = error or PartEnded(f"the agent's part {task.get_name()!r} ended by itself; it is restarted")
         self._failed.set()
 
 
 async def every(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do it again and again, first after one period."""
+    """Run it periodically, first after one period."""
     while True:
         await asyncio.sleep(period_s)
         await work()

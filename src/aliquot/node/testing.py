@@ -1,8 +1,9 @@
 """A stand-in for kubelet towards device plugins, for tests that need neither root nor a cluster.
 
-It speaks kubelet's own interfaces on the same sockets (registration and PodResources; it calls the plugin's), and keeps
-what kubelet keeps: who holds which id. It plays containers by calling the plugin in kubelet's order; it starts nothing.
-tests/e2e/test_kubelet_contract.py holds it and a real kubelet to the same sentences.
+It uses kubelet's own interfaces on the same sockets (registration and PodResources; it calls the plugin's), and stores
+what kubelet stores: which container has which id. It plays containers by calling the plugin in kubelet's order; it
+starts nothing.
+tests/e2e/test_kubelet_contract.py runs it and a real kubelet through the same tests.
 
 Source: kubelet 1.36, device plugin interface v1beta1 and PodResources v1.
 """
@@ -59,7 +60,7 @@ class Allocated:
 
 @dataclass
 class _Plugin:
-    """One registered resource; `devices` is id -> healthy, as the plugin said last."""
+    """One registered resource; `devices` is id -> healthy, as last sent by the plugin."""
 
     channel: grpc.Channel
     stub: Any
@@ -102,7 +103,7 @@ class KubeletStandIn:
             self._servers.append(server)
 
     def stop(self) -> None:
-        """Ends; containers go on, and what was allocated stays known to the next `start`."""
+        """Ends; containers keep running, and what was allocated stays known to the next `start`."""
         for server in self._servers:
             server.stop(None).wait()
         self._servers.clear()
@@ -179,14 +180,14 @@ class KubeletStandIn:
         return held
 
     def end_pod(self, namespace: str, pod: str) -> None:
-        """The pod is over: its ids are free again. The plugin is not told."""
+        """The pod has ended: its ids are free again. The plugin is not notified."""
         with self._changed:
             over = [holder for holder in self._held if (holder.namespace, holder.pod) == (namespace, pod)]
             for holder in over:
                 del self._held[holder]
 
     def _chosen(self, plugin: _Plugin, free: list[str], count: int) -> list[str]:
-        """What the plugin prefers, where it is asked and answers with devices that are free; else the first ones."""
+        """The plugin's preference, if it answers with free devices; otherwise the first free ones."""
         if plugin.options.get_preferred_allocation_available:
             one = plugin_pb.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=count)
             request = plugin_pb.PreferredAllocationRequest(container_requests=[one])
@@ -216,7 +217,7 @@ class KubeletStandIn:
         threading.Thread(target=self._follow, args=(plugin,), daemon=True).start()
 
     def _follow(self, plugin: _Plugin) -> None:
-        """Takes every list the plugin sends; when the stream ends, all its devices are gone."""
+        """Receives every list the plugin sends; when the stream ends, all its devices are gone."""
         try:
             for answer in plugin.stub.ListAndWatch(plugin_pb.Empty()):
                 with self._changed:
@@ -229,7 +230,7 @@ class KubeletStandIn:
             self._changed.notify_all()
 
     def _listed(self) -> Iterator[Any]:
-        """Pods as PodResources tells them: one entry for each device id, as kubelet does."""
+        """Pods as PodResources reports them: one entry for each device id, as kubelet does."""
         pods: dict[tuple[str, str], dict[str, list[Any]]] = {}
         for holder, held in sorted(self._held.items(), key=lambda item: repr(item[0])):
             entries = [pods_pb.ContainerDevices(resource_name=holder.resource, device_ids=[one]) for one in held.ids]

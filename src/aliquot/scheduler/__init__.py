@@ -1,1 +1,1 @@
-"""The scheduler side in a cluster: the extender that the stock kube-scheduler asks, and its books."""
+"""The scheduler side in a cluster: the extender that the stock kube-scheduler calls, and its ledger."""

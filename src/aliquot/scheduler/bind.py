@@ -1,10 +1,11 @@
-"""Bind: the one place where a share is given away.
+"""Bind: the one place where a share is allocated.
 
-The node was chosen by kube-scheduler. The books are asked again, the share is held, and node and plan are posted in one
-Binding with the pod's uid as precondition. Whatever becomes of that request, the share is neither lost nor given twice:
+The node was chosen by kube-scheduler. The ledger is checked again, the share is held, and node and plan are posted in
+one Binding with the pod's uid as precondition. Whatever the outcome of that request, the share is neither lost nor
+given twice:
 
 - bound: the hold stays until the watch shows the pod, then until the pod ends;
-- refused (conflict, pod gone, another uid): the pod is read again and the books follow what it says;
+- refused (conflict, pod gone, another uid): the pod is read again and the ledger follows its plan;
 - no answer: the hold stays as *doubtful*. The next bind of that pod to that node sends the very same plan, so it does
   not matter which of the two arrives; a bind to another node takes a hold of its own, and the API server lets only one
   of them through. Whatever the pod then says frees the others. Doubts that last longer than any request can are settled
@@ -48,12 +49,12 @@ so that nothing is sent when another leads."""
 
 
 class CanNotBind(Exception):
-    """The pod is not bound; kube-scheduler tries again. The text says why."""
+    """The pod is not bound; kube-scheduler retries. The text gives the reason."""
 
 
 @dataclass
 class Binder:
-    """Binds pods. `leads` is asked right before each write; `find` gives a pod from the cache by its key."""
+    """Binds pods. `leads` is checked right before each write; `find` gives a pod from the cache by its key."""
 
     api: Api
     books: Books
@@ -88,7 +89,7 @@ class Binder:
         await self._post(pod, args.node, self._annotations(pod, hold), hold)
 
     async def settle(self) -> int:
-        """Read the pods of holds that were not settled for long, and let the books follow; how many were freed."""
+        """Read the pods of holds that were unconfirmed for long, and update the ledger; returns how many were freed."""
         freed = 0
         before_s = self.clock.monotonic_s() - DOUBT_S
         for hold in self.books.unsettled(before_s):
@@ -99,7 +100,7 @@ class Binder:
                 log.warning("pod %s: whether it is bound is not known: %s", hold.key, error)
                 continue
             if hold.settled or hold.since_s >= before_s:
-                continue  # while the pod was read, it was seen bound, or another bind began to give this hold away
+                continue  # while the pod was read, the watch showed it bound, or another bind took over this hold
             if pod is not None and pod.metadata.uid == hold.uid and pod.spec.node_name:
                 self.books.pod_changed(Change("modified", pod))
             else:
@@ -148,9 +149,9 @@ class Binder:
             hold.doubtful = False
 
     async def _look(self, pod: Pod, node: str, hold: Hold | None, error: KubeError, *, may_come: bool) -> None:
-        """After a bind that was not confirmed: what does the pod say? Returns if it is bound as it should be.
+        """After an unconfirmed bind: read the pod. Returns if it is bound as it should be.
 
-        `may_come` tells that the request could still arrive, so that an unbound pod is no proof.
+        `may_come` means that the request could still arrive, so an unbound pod proves nothing.
         """
         meta = pod.metadata
         try:
@@ -171,7 +172,7 @@ class Binder:
         raise CanNotBind(str(error)) from None
 
     def _annotations(self, pod: Pod, hold: Hold) -> dict[str, str]:
-        """The plan, and what the tools of the pod's dialect look for."""
+        """The plan, and the annotations that tools of the pod's dialect read."""
         dialect = of_origin(pod, self.dialects)
         theirs: dict[str, str] = {}
         if dialect is not None:

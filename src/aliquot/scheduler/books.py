@@ -1,10 +1,10 @@
-"""The scheduler's books: which nodes there are and who holds what on them, kept up to date from the API server.
+"""The scheduler's ledger: the nodes and the holders of their GPUs, kept up to date from the API server.
 
-The API server is the truth, the books are derived: a pod's plan annotation says what it holds. Between the moment a
+The API server is the truth, the ledger is derived: a pod's plan annotation says what it holds. Between the moment a
 share is promised and the moment the watch shows the pod bound, a *hold* keeps it; one pod may have holds on several
-nodes while it is not known which of its binds arrived, and all but the right one go when it is known.
+nodes while it is not known which of its binds arrived, and all but the right one are removed when it is known.
 
-Nothing here waits or talks to anyone; every method leaves the books whole.
+Nothing here waits or does I/O; every method leaves the ledger consistent.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from aliquot.scheduler.measures import Measures
 log = Logger("scheduler")
 _SEEN_MOST: Final = 100_000
 CLOSED: Final = "~closed/"
-"""Tenants of this prefix are no pods: they keep devices that are about to leave the pool."""
+"""Tenants with this prefix are not pods: they keep devices that are about to leave the pool."""
 
 
 class NoRoom(Exception):
-    """The node cannot take the pod now; the text says why."""
+    """The node cannot take the pod now; the text gives the reason."""
 
 
 @dataclass
@@ -57,15 +57,15 @@ class Books:
     cluster: Cluster = field(default_factory=Cluster)
     holds: dict[str, list[Hold]] = field(default_factory=dict)
     strays: dict[str, str] = field(default_factory=dict)
-    """Pods (uid) whose plan does not fit the books, and why: somebody else gave away what was taken."""
+    """Pods (uid) whose plan does not fit the ledger, and why: another scheduler allocated what was taken."""
     faulty: dict[str, str] = field(default_factory=dict)
     """Nodes whose inventory cannot be read, and why."""
     closed: set[str] = field(default_factory=set)
-    """Devices (UUID) that nobody may come onto any more."""
+    """Devices (UUID) that accept no new tenants."""
     _on: dict[str, dict[Hold, None]] = field(default_factory=dict)
-    """The same holds by node."""
+    """The same holds, by node."""
     _twins: dict[str, Node] = field(default_factory=dict)
-    """Nodes that have a device which another node has too; the first one is believed as long as it says so."""
+    """Nodes with a device that another node reports too; the first node is believed as long as it reports it."""
     _homeless: dict[str, dict[str, Pod]] = field(default_factory=dict)
     _inventories: dict[str, str] = field(default_factory=dict)
     _ranks: int = 0
@@ -78,7 +78,7 @@ class Books:
     # What the API server says
 
     def node_changed(self, change: Change[Node]) -> None:
-        """A node came, changed or went."""
+        """A node was added, changed or deleted."""
         node = change.object
         name = node.metadata.name
         self._measures.take(node, gone=change.kind == "deleted")
@@ -93,7 +93,7 @@ class Books:
             self._inventory_changed(twin, self._inventories[twin.metadata.name])
 
     def pod_changed(self, change: Change[Pod]) -> None:
-        """A pod came, changed or went."""
+        """A pod was added, changed or deleted."""
         pod = change.object
         if change.kind == "deleted" or pod.ended:
             self._forget(pod)
@@ -142,7 +142,7 @@ class Books:
         return NodeSpec(name, inventory.devices, topology=inventory.topology, rank=self._ranks, unhealthy=unhealthy)
 
     def _strike_out(self, name: str) -> list[Hold]:
-        """Take a node out of the books; the holds that were on it."""
+        """Remove a node from the ledger; returns the holds that were on it."""
         found = self.on_node(name)
         if name in self.cluster.index:
             for hold in found:
@@ -164,7 +164,7 @@ class Books:
             del self._homeless[pod.spec.node_name]
 
     def _bound(self, pod: Pod) -> None:
-        """The pod is on a node: what its plan says is what it holds, and nothing else."""
+        """The pod is on a node: it holds what its plan says, and nothing else."""
         uid, node = pod.metadata.uid, pod.spec.node_name
         try:
             plan = read_plan(pod.metadata.annotations)
@@ -202,7 +202,7 @@ class Books:
             self.let_go(hold)
 
     def _write_hold(self, hold: Hold) -> None:
-        """Book a hold by its plan; one that does not fit is a stray, which holds nothing here."""
+        """Record a hold by its plan; a plan that does not fit is recorded as inconsistent and holds nothing."""
         tenants: list[str] = []
         try:
             for tenant, placement, ask in tenancies(hold):
@@ -221,7 +221,7 @@ class Books:
         hold.tenants = tuple(tenants)
 
     def _init_ended(self, hold: Hold) -> None:
-        """Give back what only the init containers had; they come again only where the pod starts anew on its node."""
+        """Release what only the init containers had; they run again only where the pod restarts on its node."""
         before = {tenant for tenant, _, _ in tenancies(hold)}
         hold.initialized = True
         gone = before - {tenant for tenant, _, _ in tenancies(hold)}
@@ -233,7 +233,7 @@ class Books:
             self._seat_strays(hold.node)
 
     def _seat_strays(self, node: str) -> None:
-        """Somebody left: it may be who kept them out, as when a list shows a pod before the end of the one before."""
+        """A holder left: it may have kept another out, as when a list shows a pod before the end of the earlier one."""
         for hold in self.on_node(node):
             if hold.uid in self.strays and not hold.tenants:
                 self._write_hold(hold)
@@ -262,7 +262,7 @@ class Books:
         return self._known
 
     def first_sight(self, ask: PodAsk) -> bool:
-        """Whether the pod is asked about for the first time, as far as is remembered."""
+        """Whether the extender is called for the pod for the first time, as far as is remembered."""
         uid = ask.uid or ask.key
         if uid in self._seen:
             return False
@@ -274,19 +274,19 @@ class Books:
         self.node_changed(Change("added", node))
 
     def suppose_like(self, others: Books, name: str) -> None:
-        """Take in a node of other books, empty."""
+        """Add an empty node of another ledger."""
         if name in others.cluster.index and name not in self.cluster.index:
             self.cluster.add_node(others.cluster.spec(others.cluster.node_index(name)))
             self._known = None
 
     def hold(self, ask: PodAsk, node: str, now_s: float) -> Hold:
-        """Promise the pod its share on a node, all of it or nothing.
+        """Assume the pod's share on a node, all of it or nothing.
 
         A hold that the pod has there already is returned, so that the same bind again gives the same plan; it counts
         from now on, since a request that gives it away is about to be sent once more.
 
         Raises:
-            NoRoom: it does not fit there (any more), or the namespace may have no more.
+            NoRoom: it does not fit on the node (any more), or the namespace may have no more.
         """
         for known in self.holds.get(ask.uid, []):
             if known.node == node:
@@ -317,7 +317,7 @@ class Books:
         return made
 
     def let_go(self, hold: Hold) -> None:
-        """Take a promise back that came to nothing, or ended."""
+        """Forget an assumed share whose bind failed, or which ended."""
         self._release(hold)
         left = [other for other in self.holds.get(hold.uid, []) if other is not hold]
         if left:
@@ -331,11 +331,11 @@ class Books:
         self._seat_strays(hold.node)
 
     def on_node(self, node: str) -> list[Hold]:
-        """The holds on a node, in the order in which they came."""
+        """The holds on a node, in the order of their creation."""
         return list(self._on.get(node, ()))
 
     def close(self, uuid: str) -> bool:
-        """Let nobody onto a device any more; False, and nothing done, when somebody is on it."""
+        """Accept no new tenant on a device; False, and nothing changed, if it has one."""
         cell = self.cluster.uuids.get(uuid)
         if cell is not None and f"{CLOSED}{uuid}" not in self.cluster.tenants:
             spec = self.cluster.spec(cell[0])
@@ -355,7 +355,7 @@ class Books:
             self._seat_strays(holding.placement.node)
 
     def unsettled(self, before_s: float) -> list[Hold]:
-        """Holds since before a moment whose pods were not seen bound."""
+        """Holds from before a moment whose pods are not confirmed as bound."""
         return [h for holds in self.holds.values() for h in holds if not h.settled and h.since_s < before_s]
 
     def _why(self, node: str, seat: Seat, namespace: str) -> str:
@@ -389,7 +389,7 @@ class Books:
         return PodPlan(node, found)
 
     def _cores(self, node: str, gpu: str, count: int, given: Iterable[ContainerPlan]) -> tuple[int, ...]:
-        """So many cores near a GPU, those first that the fewest containers are bound to; `given` are not booked yet."""
+        """The requested number of cores near a GPU, the least bound first; `given` are not recorded yet."""
         number, g = self.cluster.uuids[gpu]
         topology = self.cluster.spec(number).topology
         if topology is None or not count:

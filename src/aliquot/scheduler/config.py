@@ -1,4 +1,4 @@
-"""The KubeSchedulerConfiguration that makes the stock scheduler ask this extender."""
+"""The KubeSchedulerConfiguration that makes the stock scheduler call this extender."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Who leads is where kube-scheduler's questions go: the leader writes its own address behind the extender's Service.
+"""Publish the leader's address in the EndpointSlice of the extender's Service.
 
-Every replica is Ready as soon as its caches are whole, so that a rollout, a drain and `helm --wait` see what is true.
-Which of them is asked is another matter. The Service has no selector; its one EndpointSlice is the leader's to write.
-The next leader overwrites it, so there is never more than one address in it, whatever became of the one before.
+Every replica is Ready as soon as its caches are whole, so that a rollout, a drain and `helm --wait` see the real state.
+The endpoint is separate. The Service has no selector; its one EndpointSlice is written by the leader.
+The next leader overwrites it, so it never contains more than one address.
 
-A leader that was cut off may still hold connections from kube-scheduler; see `server`, which ends them.
+A leader that was cut off may still hold connections from kube-scheduler; see `server`, which closes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SLICES: Final = Resource(MetaOnly, "EndpointSlice", "endpointslices", "discovery
 OWNER: Final = "aliquot-scheduler"
 LOOK_S: Final = 0.5
 AGAIN_S: Final = 10.0
-"""How soon an address is put right that somebody else changed."""
+"""How soon an address that another client changed is corrected."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Address:
 
 @dataclass
 class LeaderEndpoint:
-    """Keeps the slice right while this process leads; `leads` is asked right before each write."""
+    """Keeps the slice correct while this process leads; `leads` is checked right before each write."""
 
     api: Api
     address: Address
@@ -51,7 +51,7 @@ class LeaderEndpoint:
     _repeats: Repeats = field(default_factory=Repeats)
 
     async def run(self) -> None:
-        """Until cancelled. The last address stays: who has ended answers nobody, and the next leader overwrites it."""
+        """Until cancelled. The last address stays: an ended process does not answer; the next leader overwrites it."""
         loop = asyncio.get_running_loop()
         written_s = float("-inf")
         while True:
@@ -62,7 +62,7 @@ class LeaderEndpoint:
             await asyncio.sleep(LOOK_S)
 
     async def write(self) -> bool:
-        """Say where this process is; whether that was done."""
+        """Publish this process's address; returns whether that was done."""
         a = self.address
         try:
             service = await self.api.get(SERVICES, a.service, namespace=a.namespace)
@@ -82,7 +82,7 @@ class LeaderEndpoint:
         labels = {"kubernetes.io/service-name": a.service, "endpointslice.kubernetes.io/managed-by": "aliquot.dev"}
         family = "IPv6" if ":" in a.ip else "IPv4"
         return {
-            # A slice keeps the family that it was made with, so each has its own.
+            # A slice keeps its address family, so each family has its own.
             "metadata": {
                 "name": f"{a.service}-{family.lower()}",
                 "namespace": a.namespace,

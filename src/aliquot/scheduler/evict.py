@@ -1,11 +1,11 @@
-"""Room for a more important pod where kube-scheduler sees no need: GPUs with enough left in sum, on none enough.
+"""Preemption for fragmentation: the node has enough free GPU in total, but no single GPU does.
 
-kube-scheduler counts hundredths of GPUs per node. When the sum is there but no single GPU has the share, its own
-preemption finds nobody to evict and asks no extender. So a pod that no node can take although less important pods hold
+kube-scheduler counts hundredths of GPUs per node. When the sum suffices but no single GPU has the share, its own
+preemption finds no pod to evict and calls no extender. So a pod that no node can take although less important pods hold
 what it needs is noted here; if it still waits after `PATIENCE_S`, the fewest and least important pods that make room on
-one node are evicted, by the API's eviction, which heeds disruption budgets. The API server is asked about each of them
-first, without effect: whom a budget keeps is left out, and others are chosen. The room is held for the pod until it is
-bound or gone, so that nobody slips in between. Pods with `preemptionPolicy: Never` evict nobody.
+one node are evicted, by the API's eviction, which respects disruption budgets. Each eviction is first tried as a dry
+run: a pod that a budget protects is left out, and others are chosen. The room is held for the pod until it is
+bound or gone, so that no other pod takes it. Pods with `preemptionPolicy: Never` evict no pod.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GIVE_UP_S: Final = 120.0
 
 @dataclass
 class Wish:
-    """One pod that waits for others to go. `leaving` are keys by uid, of pods that were asked to go from `node`; `kept`
+    """One pod that waits for evictions. `leaving` are keys by uid, of pods that were evicted from `node`; `kept`
     are keys of pods that may not be evicted now."""
 
     ask: PodAsk
@@ -52,7 +52,7 @@ class Wish:
 
 @dataclass
 class Evictor:
-    """Makes room. `find` gives a pod from the cache by its key."""
+    """Evicts for waiting pods. `find` gives a pod from the cache by its key."""
 
     api: Api
     books: Books
@@ -63,7 +63,7 @@ class Evictor:
     wishes: dict[str, Wish] = field(default_factory=dict)
 
     def waits(self, pod: Pod, ask: PodAsk, failed: Iterable[str]) -> None:
-        """A filter found no node for the pod; on those in `failed` (names) others stand in its way."""
+        """A filter found no node for the pod; on those in `failed` (names) other pods hold what it needs."""
         may = pod.spec.priority > 0 and pod.spec.preemption_policy != "Never"
         if may and ask.uid not in self.wishes and len(self.wishes) < MOST_WAITING:
             nodes = list(islice(failed, NODES_TRIED))
@@ -71,20 +71,20 @@ class Evictor:
                 self.wishes[ask.uid] = Wish(ask, self.clock.monotonic_s(), nodes)
 
     def gone(self, pod: Pod) -> None:
-        """A pod has gone or ended: where it made room, the room is held at once."""
+        """A pod was deleted or ended: hold the room that it made at once."""
         for wish in list(self.wishes.values()):
             if pod.metadata.uid in wish.leaving:
                 self._reserve(wish)
 
     async def run(self) -> None:
-        """Look at the wishes until cancelled."""
+        """Process the waiting pods until cancelled."""
         while True:
             await self.clock.sleep(0.5)
             if self.leads():
                 await self.step()
 
     async def step(self) -> None:
-        """One look at every wish, the most important first."""
+        """Process every waiting pod once, the most important first."""
         for uid, wish in sorted(self.wishes.items(), key=lambda item: -self._priority(item[1].ask.key)):
             pod = self.find(wish.ask.key)
             if pod is None or pod.metadata.uid != uid or pod.spec.node_name:
@@ -99,7 +99,7 @@ class Evictor:
         return pod.spec.priority if pod is not None else 0
 
     async def _make_room(self, pod: Pod, wish: Wish) -> None:
-        """Choose the node where the least is lost, and ask those there to go."""
+        """Choose the node where the least is lost, and evict its pods."""
         best: tuple[tuple[int, int, int], str, dict[str, str]] | None = None
         for node in wish.nodes:
             await asyncio.sleep(0)
@@ -109,28 +109,30 @@ class Evictor:
             if going is None:
                 continue
             if not going:
-                self.wishes.pop(wish.ask.uid, None)  # there is room by now; kube-scheduler will find it
+                self.wishes.pop(wish.ask.uid, None)  # it fits by now; kube-scheduler will find the node
                 return
             priorities = [self._priority(key) for key in going.values()]
             cost = (max(priorities), sum(priorities), len(going))
             if best is None or cost < best[0]:
                 best = (cost, node, going)
         if best is None:
-            self.wishes.pop(wish.ask.uid, None)  # asked again, it is noted again
+            self.wishes.pop(wish.ask.uid, None)  # the next filter call notes it again
             return
         if not await self._may_go(wish, best[2]) or not self.leads():
-            return  # whoever leads by now may have chosen others
+            return  # the new leader may have chosen others
         _, wish.node, wish.leaving = best
         log.info("pod %s needs room on node %s: evicting %s", wish.ask.key, wish.node, ", ".join(wish.leaving.values()))
         await asyncio.gather(*(self._evict(key, uid) for uid, key in wish.leaving.items()))
 
     def _reserve(self, wish: Wish) -> None:
-        """Hold the room as soon as it is there."""
+        """Hold the room as soon as it exists."""
         if self.books.holds.get(wish.ask.uid):
             return
         late = self.clock.monotonic_s() - wish.since_s > GIVE_UP_S
         if wish.held or late:
-            self.wishes.pop(wish.ask.uid, None)  # held in vain, or somebody did not go: begin anew when asked again
+            self.wishes.pop(
+                wish.ask.uid, None
+            )  # held in vain, or a pod did not end: start again with the next filter call
             return
         if any(self.books.holds.get(uid) for uid in wish.leaving):
             return
@@ -141,7 +143,7 @@ class Evictor:
             self.wishes.pop(wish.ask.uid, None)
 
     async def _may_go(self, wish: Wish, leaving: Mapping[str, str]) -> bool:
-        """Whether all of them may be evicted; who may not is not chosen again for this wish."""
+        """Whether all of them may be evicted; a protected one is not chosen again for this pod."""
         for uid, key in leaving.items():
             try:
                 await self._ask(key, uid, dryRun=["All"])

@@ -1,4 +1,4 @@
-"""Where the containers of one pod go on one node, when not all of them run at once.
+"""Places for the containers of one pod on one node, when not all of them run at once.
 
 Init containers run one after another before the others, sidecars among them from their start on. Each phase of a pod
 has to fit by itself; a GPU that one phase has is free for another, and is preferred, so that a pod holds the largest of
@@ -27,16 +27,16 @@ _CHOICES_MOST: Final = 64
 
 
 def gpu_only(ask: Ask) -> Ask:
-    """The ask without CPU and memory of the host, which are kube-scheduler's to count."""
+    """The request without CPU and memory of the host, which kube-scheduler counts."""
     return replace(ask, cpu_milli=0, memory_mib=0)
 
 
 def fit(
     decider: Decider, seats: Sequence[Seat], node: str, namespace: str, refused: Callable[[Seat], None] = lambda _: None
 ) -> list[Placement] | None:
-    """A placement for each of the asks, all of which fit on the node; None if they do not.
+    """A placement for each of the requests if all fit on the node; otherwise None.
 
-    The books are as before afterwards; `refused` is called with what did not fit while the others are still in them.
+    The ledger is unchanged afterwards; `refused` is called with what did not fit while the others are still in it.
     """
     for choice in one_model_each(decider.cluster, seats, node):
         placed = _fit(decider, choice, node, namespace, refused)
@@ -60,7 +60,7 @@ def _fit(
 
 
 class _Trial:
-    """The asks of a pod that have a place so far, those of them in the books that run beside the next one."""
+    """The requests of a pod that have a place so far, those of them in the ledger that run beside the next one."""
 
     def __init__(self, decider: Decider, node: str, namespace: str) -> None:
         self.placements: list[Placement] = []
@@ -72,7 +72,7 @@ class _Trial:
         self._phased = False
 
     def place(self, seat: Seat, *, last: bool) -> bool:
-        """Whether there is a place for it; the last one need not be in the books, since none has to fit beside it."""
+        """Whether a place exists for it; the last one need not be in the ledger, since no other has to fit with it."""
         try:
             return self._place(seat, last=last)
         except LedgerError:
@@ -119,7 +119,7 @@ def _gpus(parts: Collection[Part]) -> set[str]:
 
 
 def _within(ask: Ask, gpus: Collection[str]) -> Ask | None:
-    """The ask for these GPUs only; None where it names others."""
+    """The request for these GPUs only; None where it names others."""
     named = [uuid.strip() for uuid in ask.gpu_uuid.split(",")] if ask.gpu_uuid else sorted(gpus)
     kept = [uuid for uuid in named if uuid in gpus]
     return replace(ask, gpu_uuid=",".join(kept)) if kept else None
@@ -141,5 +141,5 @@ def one_model_each(cluster: Cluster, seats: Sequence[Seat], node: str) -> Iterat
 
 
 def _among(seat: Seat, uuids: Sequence[str]) -> Seat:
-    """The same ask on some of the devices that it may have."""
+    """The same request on some of the devices that it allows."""
     return replace(seat, ask=_within(seat.ask, uuids) or replace(seat.ask, gpu_uuid="none"))

@@ -2,11 +2,11 @@
 
 kube-scheduler asks the filter for each pod of a group before it binds any of them, so shares that change hands at bind
 would be promised to several of them. A pod of a group is therefore answered one node, and its share there is *assumed*
-until its bind, or until kube-scheduler has given the group up. That it has is not said to an extender. It is seen when
-it asks for the same pod again, or for a pod outside the group after too few of the group found a node; otherwise
-assumed shares end after `ASSUMED_S`. A group that was given up for reasons of kube-scheduler's own keeps nothing from
-the next pod when it is tried again. How many a group needs is read from its PodGroup; where that cannot be read, it
-needs all.
+until its bind, or until kube-scheduler has given the group up. kube-scheduler does not report that to an extender. It
+is inferred when it calls for the same pod again, or for a pod outside the group after too few of the group found a
+node; otherwise assumed shares end after `ASSUMED_S`. A group that was given up for reasons of kube-scheduler's own
+keeps nothing from the next pod when it is tried again. How many a group needs is read from its PodGroup; where that
+cannot be read, it needs all.
 
 Source: Kubernetes KEP-4671, gang scheduling; k8s.io/api scheduling/v1alpha2 PodGroup.
 """
@@ -56,7 +56,7 @@ class _Round:
 
 @dataclass
 class Groups:
-    """The groups that kube-scheduler asks about, over one set of books."""
+    """The groups for which kube-scheduler calls, over one ledger."""
 
     books: Books
     now_s: Callable[[], float]
@@ -67,7 +67,7 @@ class Groups:
     """By group, then by uid."""
 
     async def begin(self, pod: Pod) -> None:
-        """kube-scheduler asks about a pod: give back what groups no longer need, and learn what its own needs."""
+        """Called for each pod: release what groups no longer need, and learn what the pod's group needs."""
         mine, given_up = group_of(pod), False
         for group, round_ in list(self._rounds.items()):
             if group == mine:
@@ -89,7 +89,7 @@ class Groups:
     def assume(self, pod: Pod, ask: PodAsk, numbers: IntArray, judged: Judged) -> Judged:
         """The verdicts for a pod of a group with one node at most, on which its share is assumed.
 
-        `numbers` are the books' indices of the nodes that were judged.
+        `numbers` are the ledger's indices of the nodes that were evaluated.
         """
         group, uid = group_of(pod), pod.metadata.uid
         round_ = self._rounds.setdefault(group, _Round())
@@ -124,7 +124,7 @@ class Groups:
         self._rounds.pop(group, None)
 
     def _drop(self, group: str, uid: str) -> None:
-        """Give back what is only assumed; what a bind has taken over is not the group's any more."""
+        """Release what is only assumed; shares that a bind has taken over no longer belong to the group."""
         hold = self._assumed.get(group, {}).pop(uid, None)
         if hold is not None and hold.assumed and hold in self.books.holds.get(uid, ()):
             self.books.let_go(hold)
@@ -139,14 +139,14 @@ class Groups:
         return self._rounds[group].asked_s < self.now_s() - ASSUMED_S
 
     def settle(self) -> None:
-        """Look at all groups, for when nothing is asked."""
+        """Check all groups, for when there are no calls."""
         for group in list(self._rounds):
             if self._old(group):
                 self._end(group)
 
 
 class PodGroups:
-    """How many pods each group needs, asked of the API server in whichever version it has the kind."""
+    """How many pods each group needs, read from the API server in whichever version it has the kind."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""What nodes say of their tenants' kernels, kept in the books for those who are promised how soon they wake."""
+"""The kernel lengths that nodes publish, kept in the ledger for tenants with a promised wake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aliquot.placement.wakes import Measured
 
 
 class Measures:
-    """Takes in the annotation of each node; a node is believed about the GPUs of its own inventory alone."""
+    """Reads the annotation of each node; a node is trusted only for the GPUs of its own inventory."""
 
     def __init__(self, measured: Measured) -> None:
         self._measured = measured
@@ -17,7 +17,7 @@ class Measures:
         self._gpus: dict[str, tuple[str, ...]] = {}
 
     def take(self, node: Node, *, gone: bool) -> None:
-        """What the node says now replaces what it said before."""
+        """Replace the node's earlier values."""
         name, notes = node.metadata.name, node.metadata.annotations
         text = "" if gone else notes.get(GPU_KERNELS, "")
         if self._texts.get(name, "") == text:

@@ -1,4 +1,4 @@
-"""What the scheduler counts, for Prometheus."""
+"""The scheduler's metrics, for Prometheus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)
 
 @dataclass
 class Metrics:
-    """One registry of its own, so that several schedulers fit into one process."""
+    """A separate registry, so that several schedulers fit into one process."""
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
@@ -22,9 +22,9 @@ class Metrics:
         )
         self.verbs = Counter("aliquot_scheduler_verbs_total", "Verbs answered.", ["verb", "result"], registry=registry)
         self.leads = Gauge("aliquot_scheduler_leads", "1 while this scheduler leads.", registry=registry)
-        self.nodes = Gauge("aliquot_scheduler_nodes", "Nodes with GPUs in the books.", registry=registry)
+        self.nodes = Gauge("aliquot_scheduler_nodes", "Nodes with GPUs in the ledger.", registry=registry)
         self.holds = Gauge("aliquot_scheduler_holds", "Pods that hold GPUs, by state.", ["state"], registry=registry)
-        self.strays = Gauge("aliquot_scheduler_strays", "Pods whose plan the books could not take.", registry=registry)
+        self.strays = Gauge("aliquot_scheduler_strays", "Pods whose plan does not fit the ledger.", registry=registry)
         self.faulty = Gauge(
             "aliquot_scheduler_faulty_nodes", "Nodes whose inventory cannot be read.", registry=registry
         )
@@ -32,5 +32,5 @@ class Metrics:
             "aliquot_scheduler_gpu_milli", "Thousandths of GPUs, by state.", ["state"], registry=registry
         )
         self.watch = Gauge(
-            "aliquot_scheduler_watch", "What the caches went through.", ["kind", "count"], registry=registry
+            "aliquot_scheduler_watch", "Events of the watch caches.", ["kind", "count"], registry=registry
         )

@@ -34,11 +34,11 @@ MOST: Final = 200_000
 
 
 class BadNames(Exception):
-    """What was sent is no list of names; the text is one sentence."""
+    """The text is not a list of names; the message is one sentence."""
 
 
 class Names:
-    """Names in the order in which they came."""
+    """Names in the order of the message."""
 
     def __init__(self, text: bytes | msgspec.Raw) -> None:
         """Read a JSON array of names.
@@ -52,9 +52,9 @@ class Names:
             text = _plain(text)
             found = _ends(text)
         if found is None:
-            raise BadNames("NodeNames has what names no node: names have no quotes, commas, backslashes or controls")
+            raise BadNames("NodeNames has an invalid node name: names have no quotes, commas, backslashes or controls")
         if len(found[0]) > MOST:
-            raise BadNames(f"NodeNames has {len(found[0])} names; the most is {MOST}")
+            raise BadNames(f"NodeNames has {len(found[0])} names; the maximum is {MOST}")
         if int((found[1] - found[0]).max(initial=0)) > LONGEST:
             raise BadNames(f"NodeNames has a name of more than {LONGEST} bytes, which no node has")
         self._text = text
@@ -102,7 +102,7 @@ class Names:
 
 
 class NameTable:
-    """Numbers by name: made once for a set of nodes, asked for many names at a time."""
+    """Numbers by name: built once for a set of nodes, queried for many names at a time."""
 
     def __init__(self, index: Mapping[str, int]) -> None:
         self._words = Names.of(list(index)).words()
@@ -113,7 +113,7 @@ class NameTable:
         self._fill(_hashes(self._words))
 
     def numbers(self, names: Names) -> IntArray:
-        """The number of each name, -1 where there is none: int64 [n]."""
+        """The number of each name, -1 for unknown names: int64 [n]."""
         words = names.words()
         if not len(self._numbers) or not len(names):
             return np.full(len(names), -1)
@@ -142,7 +142,7 @@ class NameTable:
 
 
 class Numbering:
-    """The indices of nodes in a cluster whose nodes come and go."""
+    """The indices of nodes in a cluster whose nodes change."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -193,4 +193,4 @@ def _plain(text: bytes) -> bytes:
     try:
         return msgspec.json.encode(msgspec.json.decode(text, type=list[str]))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadNames(f"NodeNames is no list of names: {error}") from None
+        raise BadNames(f"NodeNames is not a list of names: {error}") from None

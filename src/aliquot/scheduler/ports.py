@@ -1,4 +1,4 @@
-"""What the parts of the scheduler ask of each other, as small Protocols."""
+"""The interfaces between the parts of the scheduler, as small Protocols."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A device in the books, and who is on it."""
+    """A device in the ledger, with its tenants."""
 
     uuid: str
     node: str
@@ -31,39 +31,39 @@ class Gpu:
 
     @property
     def requested_milli(self) -> int:
-        """Milli-GPU that are guaranteed to somebody."""
+        """Milli-GPU that are guaranteed to tenants."""
         return sum(held.request_milli for held in self.held)
 
     @property
     def name(self) -> str:
-        """The name by which those on it asked for it; empty when nobody did."""
+        """The name by which its tenants requested it; empty if none did."""
         return next((held.gpu_id for held in self.held if held.gpu_id), "")
 
 
 class Ledger(Protocol):
-    """The books as the operator and the pool see them: in memory, never waiting, the same that binds are made from."""
+    """The ledger as the operator and the pool see it: in memory, never waiting, the one that binds are made from."""
 
     def gpu(self, uuid: str) -> Gpu | None:
         """A device by its UUID; None when no node has it."""
         ...
 
     def gpus(self, node: str = "") -> Iterable[Gpu]:
-        """All devices, or those of a node, in the order of the books."""
+        """All devices, or those of a node, in the order of the ledger."""
         ...
 
     def why_not(self, node: str) -> str:
-        """Why a node takes no pods that ask for GPUs; empty when it may."""
+        """Why a node takes no pods that request GPUs; empty if it does."""
         ...
 
     def fits(self, ask: PodAsk, nodes: Iterable[str]) -> tuple[bool, str]:
         """Whether the pod fits on one of these nodes now, all nodes when there are none; if not, the commonest reason.
 
-        The reason is about what the books know; taints, volumes and the like are kube-scheduler's.
+        The reason concerns the ledger only; taints, volumes and the like are kube-scheduler's.
         """
         ...
 
     def close(self, uuid: str) -> bool:
-        """Let nobody onto the device any more; False, and nothing done, when somebody is on it."""
+        """Accept no new tenant on the device; False, and nothing changed, if it has one."""
         ...
 
     def reopen(self, uuid: str) -> None:

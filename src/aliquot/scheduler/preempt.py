@@ -1,4 +1,4 @@
-"""Preempt: who has to go so that a more important pod finds its GPUs, and only where that helps.
+"""Preempt: which pods to evict so that a more important pod gets its GPUs, and only where that helps.
 
 kube-scheduler proposes victims per node by what it counts (CPU, memory, hundredths of GPUs). It does not know which
 GPU each is on. To its victims are added the fewest and least important pods whose shares make room; then those of its
@@ -42,7 +42,7 @@ async def victims(
 ) -> dict[str, MetaVictims]:
     """Who would have to go, by node, as far as `most_s` lasts; `find` gives a pod from the cache by its key.
 
-    Others have their turn between two nodes, so what is told of each is from its own moment.
+    Other tasks run between two nodes, so the answer for each node is from its own moment.
     """
     found: dict[str, MetaVictims] = {}
     loop = asyncio.get_running_loop()
@@ -96,7 +96,7 @@ def _spared(
     more: Sequence[str],
     find: Callable[[str], Pod | None],
 ) -> list[str]:
-    """All victims but those of kube-scheduler's that need not go."""
+    """All victims except those of kube-scheduler's that are not needed."""
     going = list(dict.fromkeys([*theirs, *more]))
     wanted = _freed(books, theirs, find)
     for uid in theirs:
@@ -110,7 +110,7 @@ def _spared(
 
 
 def _freed(books: Books, uids: Iterable[str], find: Callable[[str], Pod | None]) -> Counter[str]:
-    """What these pods ask for in sum, by resource, in thousandths; pods that the books do not know count nothing."""
+    """The sum of these pods' requests by resource, in thousandths; pods that the ledger does not know count nothing."""
     total: Counter[str] = Counter()
     for uid in uids:
         pod = find(books.holds[uid][0].key) if uid in books.holds else None
@@ -134,7 +134,7 @@ def _order(lesser: Sequence[Hold], gpu: str, find: Callable[[str], Pod | None]) 
 
 
 def _least(books: Books, seats: Sequence[Seat], node: str, namespace: str, lesser: Sequence[Hold]) -> list[Hold]:
-    """Who cannot stay, when each stays that can, in this order."""
+    """The victims, when each pod that can be reprieved is, in this order."""
     leaving = list(lesser)
     for hold in lesser:
         rest = [other for other in leaving if other is not hold]
@@ -149,7 +149,7 @@ def _slices(hold: Hold) -> list[Slice]:
 
 
 def needed(books: Books, pod: Pod, ask: PodAsk, node: str, find: Callable[[str], Pod | None]) -> dict[str, str] | None:
-    """Who alone has to go from a node, keys by uid; None if even all less important pods are not enough."""
+    """The minimal victims on a node, keys by uid; None if even all less important pods are not enough."""
     more = _more(books, pod, ask.seats(books.known), node, (), find)
     if more is None:
         return None
@@ -158,7 +158,7 @@ def needed(books: Books, pod: Pod, ask: PodAsk, node: str, find: Callable[[str],
 
 def _priority(find: Callable[[str], Pod | None], hold: Hold) -> int:
     pod = find(hold.key)
-    return pod.spec.priority if pod is not None else 2**31  # who is not known is not evicted
+    return pod.spec.priority if pod is not None else 2**31  # an unknown pod is not evicted
 
 
 def _size(hold: Hold) -> int:
@@ -167,7 +167,7 @@ def _size(hold: Hold) -> int:
 
 @contextmanager
 def _without(books: Books, holds: Iterable[Hold]) -> Iterator[None]:
-    """The books as if these were gone; they are back when the block ends."""
+    """The ledger without these pods; they are restored when the block ends."""
     cluster = books.cluster
     away: list[tuple[str, Holding]] = []
     for hold in holds:

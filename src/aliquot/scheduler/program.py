@@ -1,4 +1,4 @@
-"""The scheduler as one program: caches, books, election and server in one event loop."""
+"""The scheduler as one program: caches, ledger, election and server in one event loop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ LEASE: Final = "aliquot-scheduler"
 class Settings:
     """How the scheduler runs; `port` 0 takes a free one.
 
-    The leader writes `leader_address` behind `leader_service`, in the namespace of the lease; without a name nowhere.
+    The leader writes `leader_address` behind `leader_service`, in the namespace of the lease; without a name it writes
+    none.
     """
 
     kubeconfig: str = ""
@@ -129,7 +130,7 @@ class Scheduler:
         return self.nodes.synced.is_set() and self.pods.synced.is_set()
 
     def leads(self) -> bool:
-        """May this process bind? A new leader may after it has seen all that the one before did."""
+        """May this process bind? A new leader may after it has seen all writes of the previous leader."""
         return self._took_over and (self.elector.leads() or not self.settings.lead)
 
     async def run(self) -> None:
@@ -232,13 +233,13 @@ class Scheduler:
                 await self.binder.settle()
 
     async def _learn(self) -> None:
-        """Let the policy use moments in which nobody asks."""
+        """Let the policy use moments without calls."""
         while True:
             more = self.synced() and self.books.policy.idle(IDLE_US)
             await asyncio.sleep(IDLE_EVERY_S if more else 1.0)
 
     async def _freeze(self) -> None:
-        """Keep what the first lists make out of the collector's sight: it stays, and looking at it costs pauses."""
+        """Exclude the objects of the first lists from garbage collection: they stay, and collecting costs pauses."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 1000, 1000)
@@ -267,10 +268,10 @@ Beside = Callable[[Scheduler], contextlib.AbstractAsyncContextManager[object]]
 async def serve(
     settings: Settings, on_listening: Callable[[str], None], beside: Beside = lambda _: contextlib.nullcontext()
 ) -> None:
-    """Run until SIGTERM or SIGINT, with whatever is to be `beside` the program, such as its pages.
+    """Run until SIGTERM or SIGINT, with `beside` running beside the program, such as its pages.
 
     Raises:
-        BadKubeConfig: there is no API server to talk to.
+        BadKubeConfig: no API server is configured.
     """
     async with Api.connect(settings.kubeconfig, settings.context) as api:
         scheduler = Scheduler(settings, api, on_listening)

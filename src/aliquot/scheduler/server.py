@@ -1,8 +1,9 @@
 """The extender over HTTP: verbs for kube-scheduler, facts for people and peers' tools.
 
 A body that cannot be understood is answered with one sentence and a status of 4xx, and changes nothing. Verbs are not
-answered before the caches are whole (503), because a filter on half the books would give away what is taken. One that
-does not lead answers from its own books, but binds nothing, and ends the connection: the next one goes to the leader.
+answered before the caches are whole (503), because a filter on half the ledger would allocate what is taken. A replica
+that does not lead answers from its own ledger, binds nothing, and closes the connection: the next one reaches the
+leader.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ Verb = Callable[[bytes], Awaitable[Any]]
 
 @dataclass
 class Extender:
-    """The verbs over one set of books."""
+    """The verbs over one ledger."""
 
     books: Books
     binder: Binder
     find: Callable[[str], Pod | None]
     synced: Callable[[], bool]
     leads: Callable[[], bool] = lambda: True
-    """Is this the one that should be asked? Who asks another one is answered, and has to connect anew."""
+    """Whether this is the leader. Other replicas answer, and make the client reconnect."""
     metrics: Metrics = field(default_factory=Metrics)
     aliyun_unit: Unit = "GiB"
     version: str = "0"
@@ -122,7 +123,7 @@ class Extender:
         return _filtered(names, nodes, judged)
 
     async def prioritize(self, body: bytes) -> msgspec.Raw:
-        """Each node's score; the one that placement would choose has the most."""
+        """Each node's score; the node that placement would choose has the highest."""
         args: wire.Args = wire.read(body, wire.Args)
         names, _ = _names(args)
         ask = self._ask(args.pod)
@@ -132,7 +133,7 @@ class Extender:
         return wire.host_priorities((group, value) for value, group in names.grouped(values).items())
 
     async def preempt(self, body: bytes) -> wire.PreemptionResult:
-        """Nodes on which evictions help, and whom."""
+        """Nodes on which evictions help, and their victims."""
         args: wire.PreemptionArgs = wire.read(body, wire.PreemptionArgs)
         ask = self._ask(args.pod)
         if ask is None:
@@ -140,7 +141,7 @@ class Extender:
         return wire.PreemptionResult(await victims(self.books, args.pod, ask, args.proposed(), self.find))
 
     async def bind(self, body: bytes) -> wire.BindingResult:
-        """Bind, or say why not."""
+        """Bind, or report why not."""
         try:
             await self.binder.bind(wire.read(body, wire.BindingArgs))
         except CanNotBind as error:
@@ -212,7 +213,7 @@ class Extender:
         return Response(generate_latest(self.metrics.registry), media_type="text/plain; version=0.0.4")
 
     async def _inspect(self, request: Request) -> Response:
-        """Every device and who is on it; each node as it is when its turn comes."""
+        """Every device with its tenants; each node as of its own moment."""
         nodes = []
         for number, name in enumerate(sorted(self.books.cluster.index), 1):
             if name in self.books.cluster.index:
@@ -258,7 +259,7 @@ class Extender:
         return Response(text, media_type="application/json")
 
     def _used(self) -> dict[str, list[Used]]:
-        """What pods have of devices, by node."""
+        """The pods' parts of devices, by node."""
         amounts: dict[tuple[str, str, str], int] = {}
         for hold in chain.from_iterable(self.books.holds.values()):
             for _, placement, _ in tenancies(hold) if hold.tenants else ():
@@ -292,7 +293,7 @@ class Extender:
 
 
 def _names(args: wire.Args) -> tuple[Names, dict[str, msgspec.Raw] | None]:
-    """The names asked about, and the nodes themselves where they were sent."""
+    """The names in the request, and the nodes themselves if they were sent."""
     try:
         if bytes(args.node_names) != b"null":
             return Names(args.node_names), None
@@ -303,7 +304,7 @@ def _names(args: wire.Args) -> tuple[Names, dict[str, msgspec.Raw] | None]:
     except BadNames as error:
         raise wire.BadMessage(str(error)) from None
     except msgspec.DecodeError as error:
-        raise wire.BadMessage(f"Nodes.items has what is no node: {error}") from None
+        raise wire.BadMessage(f"Nodes.items has an invalid node: {error}") from None
 
 
 def _filtered(names: Names, nodes: dict[str, msgspec.Raw] | None, judged: Judged) -> wire.FilterResult:

@@ -20,13 +20,13 @@ class Message(msgspec.Struct, rename="pascal"):
 
 
 class NodeList(msgspec.Struct):
-    """Whole nodes, kept as they came, for kube-scheduler wants back what it sent."""
+    """Whole nodes, kept unchanged, because kube-scheduler expects what it sent."""
 
     items: list[msgspec.Raw] | None = None
 
 
 class Args(Message):
-    """What `filter` and `prioritize` are asked: names when the extender is nodeCacheCapable, else nodes."""
+    """The arguments of `filter` and `prioritize`: names if the extender is nodeCacheCapable, otherwise nodes."""
 
     pod: Pod
     nodes: NodeList | None = None
@@ -73,7 +73,7 @@ class MetaPod(Message):
 
 
 class MetaVictims(Message):
-    """Who would be evicted from one node."""
+    """The victims on one node."""
 
     pods: list[MetaPod] | None = None
     num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
@@ -104,13 +104,13 @@ class PreemptionArgs(Message):
 
 
 class PreemptionResult(Message):
-    """Nodes on which preemption helps, and who would have to go."""
+    """Nodes on which preemption helps, with their victims."""
 
     node_name_to_meta_victims: dict[str, MetaVictims]
 
 
 class BindingArgs(Message):
-    """Which pod goes where."""
+    """The arguments of `bind`: pod and node."""
 
     pod_name: str
     pod_namespace: str
@@ -125,7 +125,7 @@ class BindingResult(Message):
 
 
 class BadMessage(Exception):
-    """A body that is no message of the kind; its text is one sentence."""
+    """A body that is not a message of the kind; its text is one sentence."""
 
 
 def read(body: bytes, kind: type[Any]) -> Any:
@@ -137,4 +137,4 @@ def read(body: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadMessage(f"the body is no {kind.__name__} of the scheduler extender: {error}") from None
+        raise BadMessage(f"the body is not a valid {kind.__name__} of the scheduler extender: {error}") from None

@@ -1,10 +1,12 @@
-"""Two wordings of a refusal, so that kube-scheduler looks twice at a pod that it wakes.
+"""Alternate the refusal message so that a pod woken by a stale event is retried once.
 
-Who was refused sleeps at kube-scheduler until something changes in the cluster; then it is asked about at once. If the
-news of a freed share reaches kube-scheduler before it reaches the books, a refusal lets the pod sleep beside free room
+A refused pod sleeps at kube-scheduler until something changes in the cluster; then the filter is called at once. If the
+event of a freed share reaches kube-scheduler before it reaches the ledger, a refusal lets the pod sleep beside free
+room
 until the next change, which a quiet cluster may not have for minutes. But kube-scheduler writes the refusal into the
-pod's condition, and if that says something new, its own write is such a change: it asks again some milliseconds later,
-when the books have heard. So a pod that slept is refused in other words than the last time (docs/decisions/0021).
+pod's condition, and if the text is new, its own write is such a change: it calls again some milliseconds later,
+when the ledger is up to date. So a pod that slept is refused with a different message than the last time
+(docs/decisions/0021).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.lib.bounded import Bounded
 
 SLEPT_S: Final = 1.0
-"""Who is asked about after this time slept; kube-scheduler's second look comes sooner."""
+"""A pod that is filtered again after this time slept; kube-scheduler's retry comes sooner."""
 MOST_REMEMBERED: Final = 10_000
 
 

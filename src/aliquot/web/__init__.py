@@ -1,1 +1,1 @@
-"""The dashboard: pages and a JSON API over whatever can tell the facts; it reads and never writes."""
+"""The dashboard: pages and a JSON API over any source of facts; read-only."""

@@ -1,10 +1,10 @@
-"""A cluster's door: who shows a token sees what its owner may list in Kubernetes, and nobody else sees anything.
+"""Token authorization: each viewer sees what its Kubernetes identity may list, and others see nothing.
 
-GPUs, nodes and free room are for everybody who may list nodes, `vgpus.aliquot.dev`, or the pods of some namespace with
-GPU work. Names are for who may list the pods of their namespace. What was found out is believed for `BELIEVED_S`; then
-the API server is asked again, so that a right that is taken away is gone from the pages, open ones too.
+GPUs, nodes and free room are visible to viewers that may list nodes, `vgpus.aliquot.dev`, or the pods of some namespace
+with GPU work. Names are visible to viewers that may list the pods of their namespace. The answer is cached for
+`BELIEVED_S`; then the API server is queried again, so that a revoked right takes effect on the pages, open ones too.
 
-A token is kept nowhere but in the session that its owner opened, and written nowhere: books are kept by its hash.
+A token is stored only in the session that its owner opened, and written nowhere: the cache is keyed by its hash.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ANSWERS_S: Final = 10.0
 MOST_TOKENS: Final = 2000
 MOST_VIEWS: Final = 256
 MOST_NAMESPACES: Final = 500
-"""Of more namespaces than these with GPU work, the names of the rest are left out for who may not list all pods."""
+"""With more namespaces with GPU work than this, the names of the rest are hidden from viewers without all pods."""
 
 ANY_POD: Final = Listing("pods")
 OF_ROOM: Final = (Listing("nodes"), Listing("vgpus", "aliquot.dev"))
@@ -43,7 +43,7 @@ NOTHING: Final = (
 
 
 class Asks(Protocol):
-    """What is asked of the API server; see `aliquot.kube.reviews.Reviews`."""
+    """The reviews that the API server answers; see `aliquot.kube.reviews.Reviews`."""
 
     def may_list(self, token: str, what: Listing) -> bool:
         """Whether the token's owner may list something."""
@@ -51,7 +51,7 @@ class Asks(Protocol):
 
 @dataclass
 class _Known:
-    """What is known of one token; `lock` lets one thread at a time find it out."""
+    """The cached rights of one token; `lock` lets one thread at a time query them."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     until_s: float = 0.0
@@ -77,7 +77,7 @@ class TokenDoor:
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="web-reviews")
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Stop querying."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def __call__(self, headers: Mapping[str, str]) -> Facts:
@@ -85,7 +85,7 @@ class TokenDoor:
 
         Raises:
             Refused: 401 without a token that the cluster knows, 403 for one without rights, 503 where the API server
-                cannot be asked.
+                is not reachable.
         """
         token = self._sessions.token_of(headers)
         if not token:
@@ -101,7 +101,7 @@ class TokenDoor:
             except TokenRefused as error:
                 known.refused, known.until_s = str(error), self._clock() + REFUSED_S
             except (KubeError, TimeoutError):
-                raise Refused("The API server cannot be asked what you may see; try again.", 503) from None
+                raise Refused("The API server does not answer what you may see; try again.", 503) from None
             if known.refused:
                 raise Refused(f"Sign in again: {known.refused}.", 401)
             if known.everything:
@@ -118,7 +118,7 @@ class TokenDoor:
             return known
 
     def _find_out(self, token: str, known: _Known) -> None:
-        """Ask what is not known any more: all of it after a while, new namespaces as they come."""
+        """Query what is not cached: everything after a while, new namespaces when they appear."""
         now_s = self._clock()
         if now_s >= known.until_s:
             known.refused, known.namespaces = "", {}

@@ -1,8 +1,8 @@
-"""What the agents of nodes measure, asked of each by its own clock and dropped when it is old.
+"""The measurements of nodes' agents, polled from each on its own schedule and dropped when they are old.
 
-An agent is not trusted further than its own node: what it says is looked up by the GPUs and tenants that the books have
-on that node, its numbers are cut to what can be, and its answer has a limit of size and of time. One that does not
-answer is asked ever more rarely, and what it said last is forgotten: not known is not zero.
+An agent is trusted only for its own node: its answer is matched with the GPUs and tenants that the ledger has
+on that node, its numbers are clamped to valid ranges, and its answer has a limit of size and of time. One that does not
+answer is polled less and less often, and its last answer is forgotten: unknown is not zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from aliquot.web.log import defect
 from aliquot.web.promise import PromiseBook
 
 Fetch = Callable[[str], Awaitable[bytes]]
-"""The body of an agent's page of facts, by its address; what it raises is why there is none."""
+"""The body of an agent's page of facts, by its address; its exception is the reason for a failure."""
 
 TICK_S: Final = 0.2
 MOST_MIB: Final = 1 << 31
@@ -31,12 +31,12 @@ MOST_MS: Final = 1e9
 
 
 class Unreadable(Exception):
-    """An agent's answer that is not in the form of one."""
+    """An agent's answer in an unknown form."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often and how hard agents are asked. Whatever their number, no more than `most_per_s` asks go out."""
+    """The polling intervals and limits. Whatever the number of agents, the rate is at most `most_per_s`."""
 
     seen_s: float = 2.0
     unseen_s: float = 10.0
@@ -89,7 +89,7 @@ class GpuMeasure:
 
 @dataclass(frozen=True)
 class NodeMeasure:
-    """What one node said last, by the UUID of its GPUs."""
+    """The last answer of one node, by the UUID of its GPUs."""
 
     gpus: Mapping[str, GpuMeasure]
     window_s: float = 0.0
@@ -99,7 +99,7 @@ def read_told(body: bytes) -> NodeTold:
     """An agent's answer.
 
     Raises:
-        Unreadable: it is not in that form, or its arbiter told it nothing.
+        Unreadable: it has another form, or its arbiter did not answer.
     """
     try:
         told = msgspec.json.decode(body, type=NodeTold)
@@ -111,7 +111,7 @@ def read_told(body: bytes) -> NodeTold:
 
 
 def measure_of(told: NodeTold, promises: PromiseBook | None = None) -> NodeMeasure:
-    """The answer as the pages take it, numbers cut to what can be; promises are judged where there is a book."""
+    """The answer as the pages use it, numbers clamped; promises are evaluated where there is a record."""
     present = set()
     gpus = {}
     for gpu in told.gpus:
@@ -159,28 +159,28 @@ def _milli(part: float) -> int:
 
 
 def tenant_key(tenant: str) -> str:
-    """`namespace/pod/container` of a tenant's name in the books, where parts and namesakes have a suffix."""
+    """`namespace/pod/container` of a tenant's name in the ledger, where parts and namesakes have a suffix."""
     return tenant.partition("#")[0].partition("@")[0]
 
 
 @dataclass
 class _Asked:
-    """One node: where its agent is, when it is asked next, and what it said."""
+    """One node: its agent's address, its next poll, and its last answer."""
 
     address: str
     due_s: float = 0.0
     answered_s: float = 0.0
     failures: int = 0
-    why: str = "it was not asked yet"
+    why: str = "it was not queried yet"
     measure: NodeMeasure | None = None
     promises: PromiseBook | None = None
     last_ns: int = 0
 
 
 class Agents:
-    """Asks the agents in `places` (node -> address), which whoever knows them replaces whole.
+    """Polls the agents in `places` (node -> address), which the caller replaces as a whole.
 
-    `measured` and `silent` (node -> why nothing is known of it) are replaced whole too and may be read from any thread.
+    `measured` and `silent` (node -> why it is unknown) are replaced as a whole too and may be read from any thread.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Agents:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Ask for ever."""
+        """Poll until cancelled."""
         try:
             while True:
                 self.step()
@@ -209,7 +209,7 @@ class Agents:
                 task.cancel()
 
     def step(self) -> None:
-        """Ask those whose time has come, as many as may be asked at once, and publish what is known."""
+        """Poll the agents that are due, as many as allowed at once, and publish the results."""
         now_s = self._clock()
         self._take_places(now_s)
         due = sorted((asked.due_s, node) for node, asked in self._asked.items() if asked.due_s <= now_s)
@@ -228,12 +228,12 @@ class Agents:
             known = self._asked.get(node)
             if known is None:
                 known = self._asked[node] = _Asked("")
-            if known.address != address:  # not all of a new cluster are asked in one moment
+            if known.address != address:  # not all agents of a new cluster are polled at once
                 known.address, known.due_s = address, now_s + number / self._pace.most_per_s
 
     @property
     def interval_s(self) -> float:
-        """From one ask of a node to the next: longer while nobody looks, and where there are many."""
+        """The interval between two polls of a node: longer while no page is open, and with many nodes."""
         wanted_s = self._pace.seen_s if self._watched() else self._pace.unseen_s
         return max(wanted_s, len(self._asked) / self._pace.most_per_s)
 
@@ -245,7 +245,7 @@ class Agents:
                 body = await self._fetch(asked.address)
             self._take(asked, read_told(body))
         except TimeoutError:
-            self._failed(asked, f"it gave no whole answer within {self._pace.answer_s:g} s")
+            self._failed(asked, f"it gave no complete answer within {self._pace.answer_s:g} s")
         except Unreadable as error:
             self._failed(asked, str(error))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What `/api/v1` says and what the pages show: one set of plain records for one machine and for a cluster.
+"""The records of `/api/v1` and of the pages: one set of plain records for one machine and for a cluster.
 
 Fractions are milli-GPU (1000 = one GPU), memory is MiB, moments are seconds since 1970, durations carry their unit in
 the name. A field that is not known is its default. Readers ignore fields they do not know: later versions add some.
@@ -14,11 +14,11 @@ from aliquot.model.ids import split_key
 from aliquot.model.requests import Enforce
 
 GpuState = Literal["whole", "shared", "idle"]
-"""Whole: one tenant has all of it; shared: somebody has a part; idle: nobody has any."""
+"""Whole: one tenant has all of it; shared: tenants have parts; idle: it has no tenant."""
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One tenant's part of one GPU, what it was promised and what it gets.
+    """One tenant's part of one GPU: its promise and its use.
 
     `usage_milli` is charged time over the token window. `kept_percent` is the part of the windows of the last hour in
     which the tenant wanted the GPU and got its request for that time; None while there was no such window. `enforce` is
@@ -43,10 +43,10 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One GPU with everybody on it; `holder` has the token now.
+    """One GPU with its tenants; `holder` has the token now.
 
-    Where `measured` is false nobody says what is used of it, and every measured number here is 0 for want of a better.
-    `bypassing` counts programs on it that no share holds.
+    Where `measured` is false its use is not known, and every measured number here is 0.
+    `bypassing` counts programs on it without a share.
     """
 
     uuid: str
@@ -110,7 +110,7 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A machine with GPUs, in sums over them; `silent` says why nothing of it is measured, where that is so."""
+    """A machine with GPUs, in sums over them; `silent` says why nothing on it is measured, if so."""
 
     name: str
     models: list[str]
@@ -129,7 +129,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class TreeNode(msgspec.Struct, frozen=True):
-    """A place in the access-cost tree: a link class such as PIX and what is below it; of a leaf the row of `links`."""
+    """A node of the access-cost tree: a link class such as PIX and its children; for a leaf the row of `links`."""
 
     label: str
     cost: int
@@ -139,7 +139,7 @@ class TreeNode(msgspec.Struct, frozen=True):
 
 
 class TopologyFacts(msgspec.Struct, frozen=True):
-    """What is near what in a node: `links[i][j]` is NV12, PIX, SYS, ...; of `costs[i][j]` the lower is nearer."""
+    """The links of a node: `links[i][j]` is NV12, PIX, SYS, ...; of `costs[i][j]` the lower is nearer."""
 
     node: str
     links: list[list[str]]
@@ -171,7 +171,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class QuotaLine(msgspec.Struct, frozen=True):
-    """What a namespace may have of a model and what it has; a hard limit of None is no limit."""
+    """A namespace's quota and use of a model; a hard limit of None is no limit."""
 
     namespace: str
     model: str
@@ -192,7 +192,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One tenant on one GPU over time, each list as long as the history's `at_s`; None where it was not there."""
+    """One tenant on one GPU over time, each list as long as the history's `at_s`; None while it was absent."""
 
     tenant: str
     usage_milli: list[float | None]
@@ -248,7 +248,7 @@ class AskFor(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A dry run: where a request would go now, why, and what each touched GPU would have left; nothing is reserved."""
+    """A dry run: where a request would be placed now, why, and what would be left; nothing is reserved."""
 
     fits: bool
     sentence: str
@@ -262,7 +262,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """The whole in one line; of `unmeasured` GPUs nobody says what is used."""
+    """Totals; of `unmeasured` GPUs the use is not known."""
 
     gpus: int
     whole: int

@@ -1,7 +1,7 @@
 """The application: routes of pages, of live pages and of the API, behind the guard.
 
-`door` decides from a request's headers whose facts it may see: one machine has one answer for all, a cluster looks at
-the viewer's token. A page and its live feed ask the same door, so a feed is shared only by viewers of the same facts.
+`door` decides from a request's headers which facts it may see: one machine has one answer for all, a cluster checks
+the viewer's token. A page and its live feed use the same door, so a feed is shared only by viewers of the same facts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAVIGATION: Final = (
     ("/pool", "Pool and quota"),
     ("/try", "Try it"),
 )
-# path -> (how it is drawn, its template, the word of the path that goes into the query)
+# path -> (its renderer, its template, the part of the path that becomes a query parameter)
 PAGES: Final[Mapping[str, tuple[Draw, str, str]]] = {
     "/": (gpus.draw, "gpus.html", ""),
     "/gpus/{uuid}": (gpu.draw, "gpu.html", "uuid"),
@@ -50,7 +50,7 @@ PAGES: Final[Mapping[str, tuple[Draw, str, str]]] = {
 
 
 class Refused(Exception):
-    """The door shows this viewer nothing; `status` is 401, 403, or 503 where it cannot find out."""
+    """The viewer may see nothing; `status` is 401, 403, or 503 if that cannot be determined."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -58,21 +58,21 @@ class Refused(Exception):
 
 
 class SigningIn(Protocol):
-    """What a door with tokens brings along; see `aliquot.web.signin`."""
+    """The additions of a door with tokens; see `aliquot.web.signin`."""
 
     def routes(self) -> list[Route]:
         """Its own pages."""
 
     def signed_in(self, request: Request) -> bool:
-        """Whether there is somebody to sign out."""
+        """Whether a viewer is signed in."""
 
 
 def dashboard(
     door: Door, *, hosts: Collection[str] = LOOPBACK, feeds: Feeds | None = None, signing_in: SigningIn | None = None
 ) -> ASGIApp:
-    """The whole dashboard as an ASGI application; `feeds` is given by whoever will close it.
+    """The whole dashboard as an ASGI application; the caller closes `feeds`.
 
-    The door may wait: it is asked in a thread.
+    The door may block: it is called in a thread.
     """
     live = feeds or Feeds()
     routes: list[Any] = [Mount("/static", _Static(directory=str(files("aliquot.web") / "static")))]
@@ -94,7 +94,7 @@ def dashboard(
 
 
 class _Static(StaticFiles):
-    """Files whose address changes with their content may be kept for ever."""
+    """Files whose address changes with their content may be cached forever."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -221,7 +221,7 @@ def _defect(request: Request, error: Exception) -> Response:
 
 
 def everyone(facts: Facts) -> Door:
-    """The door of one machine: who reaches it sees all."""
+    """The door of one machine: every viewer sees everything."""
     return lambda _headers: facts
 
 

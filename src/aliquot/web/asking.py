@@ -1,4 +1,4 @@
-"""The asking of nodes' agents over HTTP, in a thread of its own so that nothing of it stands in the extender's way."""
+"""Polls node agents over HTTP in a separate thread, so that it never delays the extender."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def is_agent(pod: Pod) -> bool:
 
 
 def addresses(pods: Iterable[Pod], *, namespace: str, port: int) -> dict[str, str]:
-    """Where the agent of each node is asked.
+    """The address of each node's agent.
 
-    Only pods of `namespace` count: who may make pods elsewhere could give one the agents' labels.
+    Only pods of `namespace` count: users who may create pods elsewhere could give one the agents' labels.
     """
     found = {}
     for pod in pods:
@@ -46,7 +46,7 @@ def addresses(pods: Iterable[Pod], *, namespace: str, port: int) -> dict[str, st
 
 
 def bounded_get(client: httpx2.AsyncClient) -> Fetch:
-    """A fetch that reads no more than `MOST_BYTES`, unpacks nothing and follows nobody elsewhere."""
+    """A fetch that reads at most `MOST_BYTES`, decompresses nothing and follows no redirect."""
 
     async def fetch(address: str) -> bytes:
         body = bytearray()
@@ -55,7 +55,7 @@ def bounded_get(client: httpx2.AsyncClient) -> Fetch:
                 if answer.status_code != 200:
                     raise Unreadable(f"it answers with status {answer.status_code}")
                 if answer.headers.get("content-encoding", "identity") != "identity":
-                    raise Unreadable("it answers with packed content, which was not asked for")
+                    raise Unreadable("it answers with compressed content, which was not requested")
                 async for piece in answer.aiter_raw():
                     body += piece
                     if len(body) > MOST_BYTES:
@@ -70,13 +70,13 @@ def bounded_get(client: httpx2.AsyncClient) -> Fetch:
 
 
 class AskingThread:
-    """Agents that are asked in a thread while this is open; set `places`, read `measured` and `silent`."""
+    """Agents that are polled in a thread while this is open; set `places`, read `measured` and `silent`."""
 
     def __init__(self, *, pace: Pace | None = None, watched: Callable[[], bool] = lambda: True) -> None:
         self._pace = pace or Pace()
         limits = httpx2.Limits(max_connections=self._pace.at_once, max_keepalive_connections=self._pace.at_once)
         timeout = httpx2.Timeout(self._pace.answer_s, connect=_CONNECT_S)
-        # No proxy of the surroundings, no certificates of its own: agents speak plain HTTP inside the cluster.
+        # No proxy from the environment, no client certificates: agents speak plain HTTP inside the cluster.
         self._client = httpx2.AsyncClient(limits=limits, timeout=timeout, trust_env=False, follow_redirects=False)
         self.agents = Agents(bounded_get(self._client), pace=self._pace, watched=watched)
         self._loop = asyncio.new_event_loop()

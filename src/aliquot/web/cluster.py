@@ -1,11 +1,12 @@
-"""Facts of a cluster, from the books that its scheduler program decides by.
+"""Facts of a cluster, from the ledger of its scheduler program.
 
-The program calls `refresh` in its own thread, about once a second; only nodes whose books have changed are read again.
-Pages are answered from what was read last, from any thread. `explain` and `try_request` look at the books themselves
-and so go through `calmly`, which runs something while the books stand still (an event loop hops to its own thread); see
+The program calls `refresh` in its own thread, about once a second; only nodes that have changed in the ledger are read
+again. Pages are answered from the last reading, from any thread. `explain` and `try_request` read the ledger itself
+and so go through `calmly`, which runs a function while the ledger does not change (an event loop hops to its own
+thread); see
 `aliquot.web.explaining` for how little that is.
 
-What the books do not know the program adds as it learns it: pods that wait, what nodes measure, events, quotas, vGPUs.
+What the ledger does not contain the program adds as it learns it: waiting pods, measurements, events, quotas, vGPUs.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ from aliquot.web.trial import YOURS, asked
 from aliquot.web.wiring import topology_of_gpus
 
 WINDOW_S: Final = 10.0
-"""Until a node has said its own."""
+"""Until a node has reported its own."""
 
-NO_AGENT: Final = "no agent is known there"
+NO_AGENT: Final = "no agent is known on the node"
 
 
 @dataclass
 class Beside:
-    """What the books do not know. The program replaces fields whenever it has news; each is read whole.
+    """Facts that are not in the ledger. The program replaces fields whenever it has news; each is read as a whole.
 
-    `measured` and `silent` are by node: what its agent says, or why nothing is known of it.
+    `measured` and `silent` are by node: its agent's answer, or why it is unknown.
     """
 
     waiting: Sequence[tuple[Workload, Ask]] = ()
@@ -68,7 +69,7 @@ class Beside:
 
 
 class Taken(NamedTuple):
-    """What was read of the books at one moment: the GPUs of each node by its name, as promised, and what nodes are."""
+    """The ledger's content at one moment: the GPUs of each node by its name, as promised, and the nodes."""
 
     gpus: Mapping[str, Sequence[Gpu]]
     cordoned: frozenset[str]
@@ -76,7 +77,7 @@ class Taken(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """All that pages see of the last look."""
+    """Everything that pages show of the last reading."""
 
     gpus: Sequence[Gpu]
     workloads: Sequence[Workload]
@@ -86,7 +87,7 @@ class _Seen(NamedTuple):
 
 
 class ClusterFacts:
-    """Answers for a cluster. `hidden` says of a tenant in the books that it is the program's own and not shown."""
+    """Answers for a cluster. `hidden` returns whether a tenant in the ledger is the program's own and not shown."""
 
     def __init__(
         self,
@@ -105,20 +106,20 @@ class ClusterFacts:
         self._beside = beside
         self._explaining = Explaining(decider, calmly)
         self._hidden = hidden
-        self._read: dict[str, tuple[int, list[Gpu]]] = {}  # node -> (version of its books, its GPUs)
+        self._read: dict[str, tuple[int, list[Gpu]]] = {}  # node -> (version of its ledger, its GPUs)
         self._topologies: dict[str, Topology] = {}
         self._history = HistoryRing()
         self._seen = _Seen([], [], [], [], beside.pool)
 
     def refresh(self, now_s: float) -> None:
-        """Take what the books and the program say now, and show it; to be called while the books stand still.
+        """Read the ledger and the program's facts now, and show them; call it while the ledger does not change.
 
         `now_s` is of a clock that only goes forward, as `time.monotonic`.
         """
         self.show(self.take(), now_s)
 
     def take(self) -> Taken:
-        """What the books say now; to be called while they stand still, which is short: only news are read."""
+        """Read the ledger's changes; call it while the ledger does not change, which is short."""
         cluster = self._decider.cluster
         read = {spec.name: self._node(cluster, spec.name) for spec in cluster.nodes}
         self._topologies = {name: known for name, known in self._topologies.items() if name in read}
@@ -130,7 +131,7 @@ class ClusterFacts:
         )
 
     def show(self, taken: Taken, now_s: float) -> None:
-        """Make it what pages see, with all that is known beside; by one caller at a time, in any thread.
+        """Publish it with all other facts; one caller at a time, in any thread.
 
         `now_s` as in `refresh`.
         """
@@ -157,7 +158,7 @@ class ClusterFacts:
 
     @property
     def revision(self) -> int:
-        """Grows with every look that saw something new; `asked_s` is when somebody last wanted to know."""
+        """Grows with every reading that found changes; `asked_s` is the time of the last request."""
         self.asked_s = time.monotonic()
         return self._revision
 
@@ -179,7 +180,7 @@ class ClusterFacts:
         known = self._topologies.get(node)
         if known is None:
             return None
-        _, gpus = self._read.get(node, (0, []))  # it may leave while this is asked
+        _, gpus = self._read.get(node, (0, []))  # it may leave meanwhile
         return topology_of_gpus(node, known, gpus)
 
     def pool(self) -> Pool:
@@ -187,7 +188,7 @@ class ClusterFacts:
         return self._seen.pool
 
     def quota(self) -> Sequence[QuotaLine]:
-        """What the program says, else use without limits."""
+        """The program's quotas, otherwise use without limits."""
         return self._seen.quota
 
     def events(self, since: int) -> Sequence[Event]:
@@ -266,7 +267,7 @@ class ClusterFacts:
 
 
 def _with_measures(gpu: Gpu, node: NodeMeasure | None) -> Gpu:
-    """A GPU of the books with what its node says of it; a tenant that the node does not know uses nothing."""
+    """A GPU of the ledger with its node's measurements; a tenant that the node does not know uses nothing."""
     now = node.gpus.get(gpu.uuid) if node is not None else None
     if now is None:
         return gpu
@@ -296,7 +297,7 @@ def _laid_over(plan: Share, got: Share) -> Share:
 
 
 def _placed(gpus: Iterable[Gpu], age_s: Callable[[str], float]) -> list[Workload]:
-    """Every tenant of the books with its pieces, by name."""
+    """Every tenant of the ledger with its pieces, by name."""
     pieces: dict[str, list[tuple[Gpu, Share]]] = {}
     for gpu in gpus:
         for share in gpu.shares:
@@ -331,7 +332,7 @@ def _piece(gpu: Gpu, share: Share) -> Piece:
 
 
 def _grown(gpu: Gpu, piece: Piece) -> Gpu:
-    """A GPU with one more on it."""
+    """A GPU with one more tenant."""
     shares = [*gpu.shares, Share(YOURS, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0)]
     return msgspec.structs.replace(
         gpu,

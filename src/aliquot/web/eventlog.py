@@ -1,4 +1,4 @@
-"""The last events of a machine in one numbered list: what the arbiter noted and what became of SharePods."""
+"""The last events of a machine in one numbered list: the arbiter's events and those of SharePods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     "tenant-removed": "gave its place back",
     "misbehaved": "process {pid} broke the protocol ({why}) and was cut off",
     "throttled": "process {pid} sends too many messages and is read again in a second",
-    "too-many-processes": "process {pid} is one too many and was turned away",
+    "too-many-processes": "process {pid} exceeds the maximum and was refused",
     "drain-timeout": "processes {pids} did not answer a revocation; the GPU went on without them",
     "out-of-descriptors": "the arbiter is out of file descriptors; new processes of it wait",
     "journal-not-written": "the arbiter cannot write its journal ({why}); debts would be forgotten at a restart",
@@ -36,7 +36,7 @@ class EventLog:
         return [event for event in self._kept if event.id > last]
 
     def take_arbiter(self, boot_id: int, events: Iterable[Mapping[str, Any]], clock_offset_s: float) -> None:
-        """What the arbiter keeps; `clock_offset_s` is wall clock less its monotonic clock."""
+        """The arbiter's events; `clock_offset_s` is wall clock less its monotonic clock."""
         boot, last = self._seen_of_arbiter
         last = last if boot == boot_id else 0
         for event in events:
@@ -55,7 +55,7 @@ class EventLog:
         self._pods[name] = list(notes)
 
     def forget_pods_but(self, names: set[str]) -> None:
-        """Drop the notes of those that are gone."""
+        """Drop the notes of tenants that are gone."""
         for name in self._pods.keys() - names:
             del self._pods[name]
 
@@ -72,7 +72,7 @@ class _Facts(dict[str, Any]):
 
 
 def fresh(before: Sequence[str], now: Sequence[str]) -> list[str]:
-    """What was appended to a list that forgets its oldest entries."""
+    """The entries appended to a list that forgets its oldest entries."""
     for gone in range(len(before) + 1):
         kept = len(before) - gone
         if list(before[gone:]) == list(now[:kept]):

@@ -1,8 +1,9 @@
-"""Why something waits or where it would go, without holding up the program that decides by the books.
+"""Why a request waits or where it would be placed, without delaying the program that owns the ledger.
 
-What fits is found in the books themselves, while they stand still: some milliseconds. Why something does not fit takes
-57 ms at 1,000 nodes and grows with them, and an open page asks again each second; so it is found by the thread that
-asks, in a copy of the books, one question at a time, and the answer holds for as long as the copy is used.
+Whether it fits is determined in the ledger itself, while it does not change: some milliseconds. Why it does not fit
+takes
+57 ms at 1,000 nodes and grows with them, and an open page asks again each second; so the calling thread computes it
+in a copy of the ledger, one request at a time, and the answer is valid for as long as the copy is used.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ Calmly = Callable[[Callable[[], Any]], Any]
 REASONS: Final = 50
 COPY_S: Final = 5.0
 COPY_PART: Final = 20
-"""Books are copied no more often than would take a twentieth of the time of who decides by them."""
+"""The ledger is copied no more often than would take a twentieth of its owner's time."""
 
 
 class Explaining:
-    """Explains by a decider's books; `calmly` runs something while they stand still. May be used from any thread."""
+    """Explains by a ledger; `calmly` runs a function while the ledger does not change. May be used from any thread."""
 
     def __init__(self, decider: Decider, calmly: Calmly, clock: Callable[[], float] = time.monotonic) -> None:
         self._decider = decider
@@ -40,7 +41,7 @@ class Explaining:
         self._waiting: dict[tuple[str, Ask, str], Explanation] = {}
 
     def explain(self, name: str, ask: Ask, namespace: str = "") -> tuple[Explanation, Placement | None]:
-        """What is found for an ask, and its place where it fits."""
+        """The explanation of a request, and its place if it fits."""
         with self._lock:
             found: Found | None = self._calmly(lambda: self._look(ask, namespace))
             if found is not None:
@@ -52,7 +53,7 @@ class Explaining:
             return self._waiting[key], None
 
     def forget(self) -> bool:
-        """Drop answers that are too old to be given again, if there are any; called now and then."""
+        """Drop outdated answers; called now and then."""
         if self._copy is None or self._clock() < self._good_until_s or not self._lock.acquire(blocking=False):
             return False
         self._copy = None

@@ -1,4 +1,4 @@
-"""The port between pages and programs: what a page may ask, and what the answers promise.
+"""The port between pages and programs: what a page may query, and what the answers guarantee.
 
 The standalone engine answers through `aliquot.web.standalone`; a cluster's scheduler program answers for itself. All
 methods but the last two return what was gathered last, without waiting for anything, and may be called from any thread.
@@ -30,7 +30,7 @@ class Facts(Protocol):
 
     @property
     def title(self) -> str:
-        """Whose facts these are: a host's or a cluster's name."""
+        """The name of the host or cluster."""
 
     @property
     def window_s(self) -> float:
@@ -50,7 +50,7 @@ class Facts(Protocol):
         """Every node with a GPU, by name."""
 
     def topology(self, node: str) -> TopologyFacts | None:
-        """What is near what in a node; None where that is not known."""
+        """The links of a node; None if unknown."""
 
     def pool(self) -> Pool:
         """The vGPUs."""
@@ -62,13 +62,13 @@ class Facts(Protocol):
         """The kept events with an id above `since`, oldest first."""
 
     def history(self, gpu: str, seconds: float) -> History | None:
-        """The last `seconds` of a GPU, one hour at most; None for a GPU that is not there."""
+        """The last `seconds` of a GPU, one hour at most; None for an unknown GPU."""
 
     def explain(self, name: str) -> Explanation | None:
-        """Why a workload waits or stands where it does; None for a name that is not there. May take a second."""
+        """Why a workload waits or is placed where it is; None for an unknown name. May take a second."""
 
     def try_request(self, request: AskFor) -> Trial:
-        """Where a request would go now, by the production placement; nothing is reserved. May take a second.
+        """Where a request would be placed now, by the production placement; nothing is reserved. May take a second.
 
         Raises:
             UserError: the request makes no sense; the text says why.
@@ -76,7 +76,7 @@ class Facts(Protocol):
 
 
 def totals(facts: Facts) -> Totals:
-    """The whole in one line."""
+    """Totals."""
     gpus, workloads = facts.gpus(), facts.workloads()
     states = [gpu.state for gpu in gpus]
     shares = [share for gpu in gpus for share in gpu.shares]

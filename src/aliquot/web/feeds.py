@@ -1,4 +1,4 @@
-"""Live pages: one feed for each page and query that somebody looks at, shared by all who look at the same.
+"""Live pages: one feed for each open page and query, shared by all its viewers.
 
 A feed draws its blocks, in a thread, whenever the facts have changed and numbers the changes. A stream sends what is
 newer than what it sent last, so a reader that is slow gets fewer and larger messages and never costs memory; one that
@@ -23,7 +23,7 @@ QUIET_S: Final = 15.0
 ASK_AGAIN_S: Final = 20.0
 MAX_FEEDS: Final = 256
 MAX_OF_ONE: Final = 64
-"""Of these, one reader may begin so many, so that nobody keeps all others from theirs."""
+"""Per-client limit, so that one client cannot use up all feeds."""
 MAX_STREAMS: Final = 2000
 CONTAINER: Final = "blocks"
 
@@ -45,7 +45,7 @@ class Feed:
 
     def __init__(self, draw: Draw, revision: Revision, reader: Hashable) -> None:
         self.reader = reader
-        """Who began it."""
+        """The client that opened it."""
         self._draw = draw
         self._revision = revision
         self._drawn_of: Hashable = object()
@@ -145,7 +145,7 @@ class Feeds:
     ) -> None:
         """One stream until its reader goes away, gets stuck, may not see it any more, or the server closes.
 
-        `still` is asked now and then whether the reader may see this.
+        `still` is called now and then to check whether the reader may still see this.
 
         Raises:
             TooMany: there are as many streams or feeds as may be; nothing was sent.

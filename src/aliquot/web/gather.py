@@ -1,4 +1,4 @@
-"""Makes the records of `aliquot.web.api` from what one machine's engine and arbiter say: no clock, no socket."""
+"""Makes the records of `aliquot.web.api` from the state of one machine's engine and arbiter: no clock, no socket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Seated:
 def gpus_of(
     node: str, cards: Iterable[Card], seated: Sequence[Seated], status: Status | None, kept: Kept, *, emulated: bool
 ) -> list[Gpu]:
-    """Every GPU of one machine; without a status (the arbiter is being restarted) nothing is known of its use."""
+    """Every GPU of one machine; without a status (the arbiter is being restarted) its use is unknown."""
     now = {gpu.uuid: gpu for gpu in status.gpus} if status else {}
     made = [_gpu(node, card, seated, now.get(card.uuid), kept, emulated) for card in cards]
     return made if status else [msgspec.structs.replace(gpu, measured=False) for gpu in made]
@@ -61,7 +61,7 @@ def _gpu(node: str, card: Card, seated: Sequence[Seated], now: GpuStatus | None,
 
 
 def gpu_state(requests_milli: Sequence[int]) -> GpuState:
-    """Whether one has all of it, somebody has a part, or nobody has any."""
+    """Whether one tenant has all of it, tenants have parts, or it has none."""
     if not requests_milli:
         return "idle"
     return "whole" if max(requests_milli) >= MILLI else "shared"
@@ -158,7 +158,7 @@ def _got(seat: Seated | None, places: Mapping[str, Gpu]) -> dict[str, object]:
 
 
 def pool_of(gpus: Iterable[Gpu]) -> Pool:
-    """On one machine a vGPU is a GPU that a SharePod has called by name; it is there as long as somebody is on it."""
+    """On one machine a vGPU is a GPU that a SharePod has named; it exists as long as it has a tenant."""
     vgpus = [
         Vgpu(
             name=gpu.vgpu,

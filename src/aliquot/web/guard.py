@@ -1,4 +1,4 @@
-"""What stands before every answer: who may be addressed, what may be done, what a browser may load.
+"""Checks before every answer: allowed hosts, allowed methods, and what a browser may load.
 
 The Host header must name this server, or be the very address that the connection came to, which no name can be re-bound
 to: a foreign page whose name was re-bound to our address is refused. Foreign pages may link to ours; what else they

@@ -3,7 +3,7 @@
 Five numbers a point, a point each `step_s` seconds. A tenant that left keeps its points until they fall out of the
 hour; then its ring goes too. 4,000 tenants at 5 s take 58 MB.
 
-Points are kept by a clock that only goes forward, and told by the wall's as it is then: where the wall's clock is put
+Points are kept by a monotonic clock, and shown by the wall clock of that moment: where the wall's clock is put
 back, the hour is neither interrupted nor out of order.
 """
 
@@ -72,9 +72,9 @@ class HistoryRing:
             self._add(at_s, gpus)
 
     def read(self, gpu: str, seconds: float, clock_offset_s: float = 0.0) -> History:
-        """The last `seconds` of a GPU, tenants that are there now or were, by name.
+        """The last `seconds` of a GPU, current and former tenants, by name.
 
-        `clock_offset_s` is the clock that moments are told by less the one that they were added by.
+        `clock_offset_s` is the clock of the answer less the clock by which points were added.
         """
         with self._lock:
             at_s = [round(moment + clock_offset_s, 3) for moment in self._at_s]

@@ -41,7 +41,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Operation:
-    """One path: what it answers with and which words its query knows."""
+    """One path: its response type and its query parameters."""
 
     path: str
     summary: str
@@ -53,18 +53,18 @@ class Operation:
 _PAGING = ("limit", "offset")
 OPERATIONS = (
     Operation("/totals", "Everything in one record", Totals),
-    Operation("/gpus", "GPUs with everybody on them", Listing[Gpu], ("node", "model", "state", *_PAGING)),
+    Operation("/gpus", "GPUs with their tenants", Listing[Gpu], ("node", "model", "state", *_PAGING)),
     Operation("/gpus/{uuid}/history", "The last hour of a GPU", History, ("seconds",), "uuid"),
     Operation("/workloads", "SharePods, pods and runs", Listing[Workload], ("namespace", "phase", *_PAGING)),
     Operation("/workloads/{name}/explain", "Why a workload waits or stands where it does", Explanation, (), "name"),
     Operation("/nodes", "Nodes with GPUs", Listing[Node], _PAGING),
-    Operation("/nodes/{name}/topology", "What is near what in a node", TopologyFacts, (), "name"),
+    Operation("/nodes/{name}/topology", "The links of a node", TopologyFacts, (), "name"),
     Operation("/pool", "vGPUs", Pool),
     Operation("/quota", "Quota and use by namespace and model", Listing[QuotaLine], _PAGING),
-    Operation("/events", "What happened lately, oldest first", Listing[Event], ("since", *_PAGING)),
+    Operation("/events", "Recent events, oldest first", Listing[Event], ("since", *_PAGING)),
     Operation(
         "/try",
-        "Where a request would go now; nothing is reserved",
+        "Where a request would be placed now; nothing is reserved",
         Trial,
         ("request", "limit", "memory", "model", "gpu", "gpu_id", "affinity", "anti_affinity", "exclusion", "yaml"),
     ),
@@ -82,7 +82,7 @@ def document(version: str) -> dict[str, Any]:
     }
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Aliquot", "version": version, "description": "Who has which part of which GPU. Read only."},
+        "info": {"title": "Aliquot", "version": version, "description": "The tenants of each GPU. Read only."},
         "paths": paths,
         "components": {"schemas": components},
     }
@@ -95,9 +95,9 @@ def _described(operation: Operation, schema: dict[str, Any], problem: dict[str, 
     ]
     if operation.name:
         parameters.append({"name": operation.name, "in": "path", "required": True, "schema": {"type": "string"}})
-    answers = {"200": _answer("The facts", schema), "400": _answer("What was asked cannot be read", problem)}
+    answers = {"200": _answer("The facts", schema), "400": _answer("The request is malformed", problem)}
     if operation.name:
-        answers["404"] = _answer("There is no such thing", problem)
+        answers["404"] = _answer("Not found", problem)
     operation_id = operation.path.strip("/").replace("/", "_").replace("{", "").replace("}", "")
     return {"operationId": operation_id, "summary": operation.summary, "parameters": parameters, "responses": answers}
 

@@ -1,8 +1,8 @@
-"""Was the promise kept? The windows of the last hour, from what the arbiter counts.
+"""Was the promise kept? The windows of the last hour, from the arbiter's counts.
 
-The arbiter judges every window in which a tenant wanted the GPU, as `aliquot.tokens.kept` says, and counts since the
-tenant came. Here the counts of two looks are subtracted. At the first look all that was counted before is taken as of
-then, so a page that has just been opened does not say that nothing is known.
+The arbiter evaluates every window in which a tenant wanted the GPU, as `aliquot.tokens.kept` says, and counts since the
+tenant was registered. Here the counts of two readings are subtracted. At the first reading all earlier counts are dated
+to that moment, so that a page that has just been opened shows them.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from aliquot.arbiter.records import TenantStatus
 
 KEPT_S: Final = 3600.0
 MOST_LOOKS: Final = 3600
-"""As many as there are in an hour of looks a second apart; a node whose clock creeps makes no more."""
+"""The number of readings in an hour, a second apart; a node with a slow clock makes no more."""
 MOST_WINDOWS: Final = 10**9
-"""What a node may say; there are two million in a year."""
+"""The maximum a node may report; a year has two million."""
 
 
 @dataclass(slots=True)
 class _Tenant:
-    windows: int = 0  # the counts of the last look
+    windows: int = 0  # the counts of the last reading
     kept: int = 0
     looks: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=MOST_LOOKS))
-    """When, and how many windows more there were and were kept than at the look before."""
+    """When, and how many more windows there were and were kept than at the previous reading."""
 
 
 class PromiseBook:
@@ -36,7 +36,7 @@ class PromiseBook:
         self._tenants: dict[tuple[str, str], _Tenant] = {}
 
     def see(self, gpu: str, status: TenantStatus, now_ns: int) -> None:
-        """A look at a tenant. Counts that went back (a new tenant of the same name, a restarted arbiter) begin at 0."""
+        """Add a reading of a tenant. Decreased counts (a new tenant of that name, a restarted arbiter) begin at 0."""
         windows = min(max(0, status.promise.windows), MOST_WINDOWS)
         kept = min(max(0, status.promise.kept), windows)
         known = self._tenants.setdefault((gpu, status.name), _Tenant())
@@ -49,7 +49,7 @@ class PromiseBook:
             known.looks.popleft()
 
     def kept(self, gpu: str, tenant: str) -> tuple[float | None, int]:
-        """Percent of the windows in which the promise was kept, and how many there are."""
+        """Percent of the windows in which the promise was kept, and their number."""
         known = self._tenants.get((gpu, tenant))
         count = sum(windows for _, windows, _ in known.looks) if known is not None else 0
         if known is None or not count:
@@ -57,6 +57,6 @@ class PromiseBook:
         return 100.0 * sum(kept for _, _, kept in known.looks) / count, count
 
     def forget_all_but(self, present: set[tuple[str, str]]) -> None:
-        """Drop the books of tenants that have left."""
+        """Drop the records of tenants that have left."""
         for key in self._tenants.keys() - present:
             del self._tenants[key]

@@ -26,7 +26,7 @@ _ENVIRONMENT: Final = Environment(
 
 
 class Block(NamedTuple):
-    """A part of a page that is renewed by itself; its html is one element that carries `id`."""
+    """A part of a page that is updated by itself; its html is one element that carries `id`."""
 
     id: str
     html: Markup
@@ -87,7 +87,7 @@ def pairs(texts: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def address(path: str, /, **query: Any) -> str:
-    """A path with those parts of a query that say something."""
+    """A path with the non-empty parts of a query."""
     given = {name: value for name, value in query.items() if value not in ("", None)}
     return f"{path}?{urlencode(given)}" if given else path
 

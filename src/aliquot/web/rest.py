@@ -45,7 +45,7 @@ def routes(door: Door) -> list[Route]:
 
 
 def problem(text: str, status: int) -> Response:
-    """Why there is no answer."""
+    """The error response."""
     return _json(msgspec.json.encode(Problem(text)), status)
 
 
@@ -73,7 +73,7 @@ def _count(request: Request, name: str, default: int) -> int:
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise UserError(f'{name} "{text[:40]}" is no whole number; write one from 0 up')
+        raise UserError(f'{name} "{text[:40]}" is not a whole number; write 0 or more')
     return int(text)
 
 
@@ -109,7 +109,7 @@ def _explain(facts: Facts, request: Request) -> Any:
 
 def _topology(facts: Facts, request: Request) -> Any:
     name = request.path_params["name"]
-    return _there(facts.topology(name), f"Nothing is known of what is near what in {name[:100]}.")
+    return _there(facts.topology(name), f"The links are not known of {name[:100]}.")
 
 
 def _there(found: T | None, otherwise: str) -> T:

@@ -1,6 +1,6 @@
-"""What a viewer may see who has rights to some namespaces only.
+"""The view of a viewer with rights to some namespaces only.
 
-GPUs, nodes and free room are everybody's: a part that somebody of another namespace holds is shown as that, with its
+GPUs, nodes and free room are visible to all: a part that a tenant of another namespace holds is shown as that, with its
 size and use, without a name. Workloads, quota, events, vGPUs and explanations are shown for the viewer's namespaces
 only. A cluster's door makes one of these for each set of namespaces and hands out the same one each time, so that
 viewers with equal rights share their live pages.
@@ -33,7 +33,7 @@ OTHERS: Final = "(another namespace)"
 
 
 class Seen:
-    """The facts as somebody sees them who has rights to `namespaces`; runs without a namespace are nobody's."""
+    """View restricted to `namespaces`; runs without a namespace are hidden."""
 
     def __init__(self, facts: Facts, namespaces: frozenset[str]) -> None:
         self._facts = facts
@@ -59,7 +59,7 @@ class Seen:
         return [self._masked(gpu) for gpu in self._facts.gpus()]
 
     def workloads(self) -> Sequence[Workload]:
-        """Those of the viewer's namespaces."""
+        """The workloads of the viewer's namespaces."""
         return [workload for workload in self._facts.workloads() if self._mine(workload.name)]
 
     def nodes(self) -> Sequence[Node]:
@@ -71,7 +71,7 @@ class Seen:
         return self._facts.topology(node)
 
     def pool(self) -> Pool:
-        """Every vGPU with those attached whom the viewer may see; nameless where there is none of them."""
+        """Every vGPU with those of its tenants that the viewer may see; nameless if there are none."""
         pool = self._facts.pool()
         vgpus = []
         for vgpu in pool.vgpus:
@@ -84,7 +84,7 @@ class Seen:
         return [line for line in self._facts.quota() if line.namespace in self.namespaces]
 
     def events(self, since: int) -> Sequence[Event]:
-        """Those about workloads of the viewer's namespaces."""
+        """The events of workloads of the viewer's namespaces."""
         return [event for event in self._facts.events(since) if self._mine(event.subject)]
 
     def history(self, gpu: str, seconds: float) -> History | None:
@@ -96,18 +96,18 @@ class Seen:
         return msgspec.structs.replace(history, series=mine)
 
     def explain(self, name: str) -> Explanation | None:
-        """None for a workload of another namespace, as for one that is not there."""
+        """None for a workload of another namespace, as for one that does not exist."""
         found = self._facts.explain(name) if self._mine(name) else None
         return None if found is None else msgspec.structs.replace(found, nearest="")
 
     def try_request(self, request: AskFor) -> Trial:
-        """See `Facts`; who else is on a GPU is left out."""
+        """See `Facts`; other tenants of a GPU are left out."""
         trial = self._facts.try_request(request)
         return msgspec.structs.replace(
             trial,
             before=[self._masked(gpu) for gpu in trial.before],
             after=[self._masked(gpu, own=len(was.shares)) for gpu, was in zip(trial.after, trial.before, strict=True)],
-            nearest="",  # it may be the end of somebody else's workload
+            nearest="",  # it may name another viewer's workload
         )
 
     def _mine(self, name: str) -> bool:

@@ -1,8 +1,8 @@
-"""What the scheduler program knows beside its books, as the pages want it: waiting pods, quotas, vGPUs; and the pages'
+"""What the scheduler program knows besides its ledger, for the pages: waiting pods, quotas, vGPUs; and the pages'
 server next to it.
 
-Everything of the program is read in its own event loop. Pages are made in other threads; where they must look at the
-books themselves they hop to that loop and wait.
+Everything of the program is read in its own event loop. Pages are rendered in other threads; where they must read the
+ledger itself they hop to that loop and wait.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Kept(Protocol):
 
 @dataclass(frozen=True)
 class WebSettings:
-    """Where the pages of a cluster are, who sees what, and where nodes' agents are asked.
+    """The address of a cluster's pages, who sees what, and where nodes' agents are polled.
 
-    `hosts` are names by which the server may be addressed beside the loopback's. Without `tokens` everybody who reaches
-    it sees everything, or with `namespaces` only the names of these: the read-only mode that an administrator sets.
-    With `tokens` everybody signs in and sees what Kubernetes lets them list. `namespace` is the scheduler's own, of its
-    agents and of the key of its sessions. `agent_port` 0 asks no agents.
+    `hosts` are names by which the server may be addressed beside the loopback's. Without `tokens` every client that
+    reaches it sees everything, or with `namespaces` only the names of these: the read-only mode that an administrator
+    sets. With `tokens` viewers sign in and see what Kubernetes lets them list. `namespace` is the scheduler's own, of
+    its agents and of the key of its sessions. `agent_port` 0 polls no agents.
     """
 
     host: str = "127.0.0.1"
@@ -89,9 +89,9 @@ async def dashboard_beside(scheduler: Scheduler, settings: WebSettings) -> Async
     """The pages of a running scheduler program while it runs; gives their address.
 
     Raises:
-        PortTaken: another program listens there.
+        PortTaken: another program uses the port.
         BadCertificate: the files of the certificate are none.
-        BadKubeConfig: tokens are asked for and the API server's authority cannot be read.
+        BadKubeConfig: tokens are required and the API server's authority cannot be read.
     """
     facts, beside = facts_of(scheduler, settings.title)
     async with contextlib.AsyncExitStack() as stack:
@@ -126,7 +126,7 @@ async def _door(
     tried = asyncio.Event()
     sharing = asyncio.create_task(keep_shared(scheduler.api, settings.namespace, sessions, tried))
     stack.callback(sharing.cancel)
-    with contextlib.suppress(TimeoutError):  # whoever is signed in is not to be asked again after a restart
+    with contextlib.suppress(TimeoutError):  # signed-in viewers must not have to sign in again after a restart
         await asyncio.wait_for(tried.wait(), KEY_S)
     door = TokenDoor(facts, reviews, sessions)
     stack.callback(door.close)
@@ -151,7 +151,7 @@ def facts_of(scheduler: Scheduler, title: str) -> tuple[ClusterFacts, Beside]:
         try:
             return hop.result(HOP_S)
         finally:
-            hop.cancel()  # nothing of it is left for later where the loop did not come to it
+            hop.cancel()  # no work is left behind if the loop did not get to it
 
     beside.age_s = ages(scheduler.pods)
     facts = ClusterFacts(
@@ -161,7 +161,7 @@ def facts_of(scheduler: Scheduler, title: str) -> tuple[ClusterFacts, Beside]:
 
 
 def gather(scheduler: Scheduler, beside: Beside, now_s: float) -> Callable[[], None]:
-    """Take what the program knows now beside its books; gives the rest of the work, which may be done in any thread."""
+    """Read the program's facts besides its ledger; returns the rest of the work, which may run in any thread."""
     waiting = [pod for pod in scheduler.pods if _waits(pod)]
     dialects, known = scheduler.binder.dialects, scheduler.books.known
     bounds = [quota for held in scheduler.quotas for quota in quotas_of(held)]
@@ -179,7 +179,7 @@ def gather(scheduler: Scheduler, beside: Beside, now_s: float) -> Callable[[], N
 def waiting_pods(
     pods: Iterable[Pod], dialects: Mapping[str, Dialect], known: Known, now_s: float
 ) -> Iterator[tuple[Workload, Ask]]:
-    """Pods that ask for GPUs and have no node, each with what it asks for and what kube-scheduler last said of it."""
+    """Pods without a node that request GPUs, each with its request and kube-scheduler's last message."""
     for pod in pods:
         if not _waits(pod):
             continue
@@ -223,7 +223,7 @@ def age_of(pod: Pod, now_s: float) -> float:
 
 
 def quota_lines(cluster: Cluster, bounds: Iterable[Quota]) -> list[QuotaLine]:
-    """Every bound with what is used of it; one for all models is a line with the model `any`."""
+    """Every bound with its use; a bound for all models is a line with the model `any`."""
     lines = []
     for bound in bounds:
         milli, mib = bound.counted(cluster.usage(bound.namespace))
@@ -251,9 +251,9 @@ def vgpu_facts(vgpu: VGPU) -> Vgpu:
 async def _keep_looking(
     scheduler: Scheduler, facts: ClusterFacts, beside: Beside, settings: WebSettings, asking: AskingThread | None
 ) -> None:
-    """Look once a second, while nobody looks at the pages less often; a look takes no more than a fifth of the time.
+    """Read once a second, less often while no page is open; a reading takes no more than a fifth of the time.
 
-    In the program's loop only what must stand still there is read.
+    Only what must not change meanwhile is read in the program's loop.
     """
     places_s = -math.inf
     while True:
@@ -270,13 +270,13 @@ async def _keep_looking(
             await asyncio.to_thread(rest)
             await asyncio.to_thread(facts.show, taken, began_s)
         except Exception as error:
-            defect("looking at the books failed", error)
+            defect("reading the ledger failed", error)
         now_s = time.monotonic()
         await _pause(facts, now_s + LOOK_PART * (now_s - began_s), began_s + UNSEEN_LOOK_S)
 
 
 async def _pause(facts: ClusterFacts, rested_s: float, most_s: float) -> None:
-    """Until `rested_s`, a second at least; while nobody looks until `most_s`."""
+    """Until `rested_s`, a second at least; while no page is open until `most_s`."""
     while True:
         await asyncio.sleep(LOOK_S)
         now_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The dashboard's server: uvicorn in a thread of the program whose facts it shows, on a socket of our own making."""
+"""The dashboard's server: uvicorn in a thread of the program whose facts it shows, on a socket that we create."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WebServer:
         called: str = "",
         instead: str = "choose another port, or --no-web",
     ) -> None:
-        """Start serving; of `tries` ports from `port` up the first free one is taken. `tls` names certificate and key.
+        """Start serving on the first free of `tries` ports from `port` up. `tls` names certificate and key.
 
         `called` and `instead` are for the error of a taken port, as in `listening`.
 

@@ -1,7 +1,7 @@
-"""Who is signed in: a token, sealed into cookies of its owner's browser that only the dashboard can open.
+"""Sessions: a token, sealed into cookies of its owner's browser that only the dashboard can decrypt.
 
-Nothing is kept here, so that every replica with the same key knows whoever signed in at another, and a restart ends
-nobody's session. One ends after `LIFE_S`, when its owner signs out, and when the key is another. A copy of a cookie
+Nothing is stored here, so that every replica with the same key accepts sessions of another, and a restart ends
+no session. A session ends after `LIFE_S`, when its owner signs out, and when the key is another. A copy of a cookie
 that was made before signing out is refused by the replica that signed it out, for as long as it runs.
 
 Programs need no session: they send their token with each request.
@@ -32,11 +32,11 @@ SECURE_COOKIE: Final = "__Host-aliquot"
 """A browser takes a cookie of this name from https only, for this host only."""
 
 LOCAL_COOKIE: Final = "aliquot"
-"""For the loopback's names, which are served without https. Elsewhere others could give one of this name."""
+"""For the loopback's names, which are served without https. Elsewhere others could set a cookie of this name."""
 
 
 class Sessions:
-    """Seals and opens with `key`, else with one that this process alone has. May be used from any thread."""
+    """Seals and opens with `key`, otherwise with a key of this process. May be used from any thread."""
 
     def __init__(self, key: bytes = b"", clock: Callable[[], float] = time.time) -> None:
         self._own = Fernet(key or Fernet.generate_key())
@@ -46,10 +46,10 @@ class Sessions:
         self._ended: Bounded[bytes, None] = Bounded(MOST_ENDED)
 
     def share(self, key: bytes) -> None:
-        """Seal with this key from now on, as other replicas do; what was sealed with this process's own stays good.
+        """Seal with this key from now on, as other replicas do; cookies sealed with this process's own key stay valid.
 
         Raises:
-            ValueError: it is no key.
+            ValueError: it is not a key.
         """
         self._seals = MultiFernet([Fernet(key), self._own])
 
@@ -66,7 +66,7 @@ class Sessions:
             self._ended |= dict.fromkeys(good)
 
     def token_of(self, headers: Mapping[str, str]) -> str:
-        """The token of a request: what its Authorization header bears, else its session's; empty without one."""
+        """The token of a request: from its Authorization header, otherwise its session's; empty without one."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return token.strip()
@@ -94,7 +94,7 @@ def names(cookie: str, count: int = MOST_PIECES) -> list[str]:
 
 
 def _sealed(headers: Mapping[str, str]) -> list[str]:
-    """What a request carries that may be a session."""
+    """The cookies of a request that may be a session."""
     cookies = cookie_parser(headers.get("cookie", ""))
     found = []
     local = host_name(headers.get("host", "")) in LOOPBACK

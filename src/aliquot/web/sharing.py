@@ -1,7 +1,7 @@
 """The key that sessions are sealed with, in a Secret that all replicas of a scheduler share.
 
-Whoever is first makes it. It is looked at now and then: where it was deleted a new one is made, and everybody has to
-sign in again. Without the right to it each replica seals with a key of its own, and says so.
+The first replica creates it. It is checked periodically: a deleted one is created again, and all viewers have to
+sign in again. Without the right to it each replica seals with its own key, and logs that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SOON_S: Final = 5.0
 
 
 async def keep_shared(api: Api, namespace: str, sessions: Sessions, tried: asyncio.Event) -> None:
-    """Let these sessions be sealed as all replicas seal them, for ever; `tried` is set after the first attempt."""
+    """Make these sessions use the shared key, until cancelled; `tried` is set after the first attempt."""
     shared, said = b"", ""
     while True:
         why = ""
@@ -37,19 +37,19 @@ async def keep_shared(api: Api, namespace: str, sessions: Sessions, tried: async
         except KubeError as error:
             why = str(error)
         except ValueError:
-            why = f'the Secret "{SECRET}" holds no key; delete it, and it is made anew'
+            why = f'the Secret "{SECRET}" holds no key; delete it, and it is created again'
         if why and why != said:
-            notice(f"who signs in here is signed in at this replica only: {why}")
+            notice(f"sessions are valid at this replica only: {why}")
         said = why
         tried.set()
         await asyncio.sleep(SOON_S if why else LOOK_S)
 
 
 async def shared_key(api: Api, namespace: str) -> bytes:
-    """The key of the Secret, which is made where there is none.
+    """The key of the Secret, which is created if it does not exist.
 
     Raises:
-        KubeError: it can be neither read nor made. ValueError: what it holds is no base64.
+        KubeError: it can be neither read nor created. ValueError: its content is not base64.
     """
     held = await api.find(SECRETS, SECRET, namespace=namespace)
     if held is None:

@@ -26,14 +26,14 @@ NOT_HERE: Final = "A token is taken over https or at localhost only. Use https, 
 
 
 class View(Protocol):
-    """What a token's owner sees; see `TokenDoor.view`."""
+    """The view of a token's owner; see `TokenDoor.view`."""
 
     def view(self, token: str) -> Facts:
         """The facts, or Refused."""
 
 
 class SignIn:
-    """The routes of signing in; `door` says which tokens are good."""
+    """The routes of signing in; `door` checks the tokens."""
 
     def __init__(self, door: View, sessions: Sessions) -> None:
         self._door = door
@@ -48,7 +48,7 @@ class SignIn:
         ]
 
     def signed_in(self, request: Request) -> bool:
-        """Whether there is somebody to sign out."""
+        """Whether a viewer is signed in."""
         return self._sessions.signed_in(request.headers)
 
     def _form(self, request: Request) -> Response:
@@ -91,7 +91,7 @@ class SignIn:
 
 
 def _own(request: Request) -> bool:
-    """Whether a form was sent by a page of this server, as far as the browser says; other programs say nothing.
+    """Whether a form was sent by a page of this server, according to the browser; other programs send no header.
 
     Our pages send no referrer, so the Origin of their forms is `null` and only Sec-Fetch-Site tells where it is from.
     """
@@ -107,13 +107,13 @@ def _local(request: Request) -> bool:
 
 
 def _may_bring_token(request: Request) -> bool:
-    """Https here or at what stands before us, else a name that does not leave the machine."""
+    """Https here or at a proxy in front, or a name that does not leave the machine."""
     outside = request.headers.get("x-forwarded-proto", request.url.scheme)
     return outside == "https" or host_name(request.headers.get("host", "")) in LOOPBACK
 
 
 async def _token(request: Request) -> str:
-    """The form's `token`; empty where there is none or the form is too long."""
+    """The form's `token`; empty if it is missing or the form is too long."""
     body = bytearray()
     async for piece in request.stream():
         body += piece

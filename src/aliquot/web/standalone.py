@@ -1,7 +1,7 @@
-"""Facts of one machine: the engine's books, the SharePods, and the arbiter's status.
+"""Facts of one machine: the engine's ledger, the SharePods, and the arbiter's status.
 
-Looked at once a second while somebody asks, and every five seconds for the history while nobody does: each look costs
-the arbiter some microseconds a tenant in which it grants nothing. Events are followed, not asked for.
+Read once a second while a page is open, and every five seconds for the history otherwise: each reading costs
+the arbiter some microseconds a tenant in which it grants nothing. Events are streamed, not polled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LOOK_S: Final = 1.0
 UNSEEN_LOOK_S: Final = 5.0
 UNSEEN_S: Final = 10.0
 RECONNECT_S: Final = 1.0
-WINDOW_S: Final = 10.0  # until the arbiter has said its own
+WINDOW_S: Final = 10.0  # until the arbiter has reported its own
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Picture:
 
 
 class StandaloneFacts:
-    """Answers for an engine in this process. `start` begins to look, `close` ends it."""
+    """Answers for an engine in this process. `start` begins reading, `close` ends it."""
 
     def __init__(self, engine: Engine, pods: Pods, *, look_s: float = LOOK_S) -> None:
         self._engine = engine
@@ -85,7 +85,7 @@ class StandaloneFacts:
         self._follower = threading.Thread(target=self._follow, name="web-events", daemon=True)
 
     def start(self) -> StandaloneFacts:
-        """Look once, then go on looking in a thread."""
+        """Read once, then continue in a thread."""
         self.look()
         self._thread.start()
         self._follower.start()
@@ -111,7 +111,7 @@ class StandaloneFacts:
 
     @property
     def revision(self) -> int:
-        """Grows with every look that saw something new."""
+        """Grows with every reading that found changes."""
         self._asked()
         return self._revision
 
@@ -253,6 +253,6 @@ class StandaloneFacts:
 
 
 def _gpu_ids(books: MachineBooks) -> dict[TenantName, str]:
-    """The vGPU that each tenant named, of those that did."""
+    """The vGPU of each tenant that named one."""
     residents = [resident for device in books.devices for resident in books.residents(device.uuid)]
     return {TenantName(resident.tenant): resident.gpu_id for resident in residents if resident.gpu_id}

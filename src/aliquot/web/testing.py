@@ -66,7 +66,7 @@ class MadeUpFacts:
         self.revision += 1
 
     def put(self, uuid: str, share: Share) -> None:
-        """One more tenant on a GPU, whatever it has left."""
+        """One more tenant on a GPU, whatever is free."""
         self._gpus = [
             msgspec.structs.replace(gpu, shares=[*gpu.shares, share], state="shared") if gpu.uuid == uuid else gpu
             for gpu in self._gpus
@@ -74,7 +74,7 @@ class MadeUpFacts:
         self.revision += 1
 
     def silence(self, node: str, why: str) -> None:
-        """From now on nobody says what is used on a node."""
+        """From now on a node's use is not known."""
         self._silent[node] = why
         self._gpus = [
             msgspec.structs.replace(gpu, measured=False, busy_milli=0) if gpu.node == node else gpu
@@ -83,7 +83,7 @@ class MadeUpFacts:
         self.revision += 1
 
     def forget(self) -> None:
-        """From now on nothing is known of what was."""
+        """From now on the history is not known."""
         self._ring = HistoryRing()
         self.revision += 1
 
@@ -137,7 +137,7 @@ class MadeUpFacts:
         return Explanation(name, f"{name} is made up.", reasons=[Reason("9 nodes", "have no V100", lasting=True)])
 
     def try_request(self, request: AskFor) -> Trial:
-        """See `Facts`: the first GPU with so much free."""
+        """See `Facts`: the first GPU with enough free."""
         wanted = asked(request)
         for gpu in self._gpus:
             if gpu.free_milli >= wanted.request_milli:

@@ -37,7 +37,7 @@ def asked(ask: AskFor) -> GpuRequest:
 
 
 def try_request(books: MachineBooks, gpus: Sequence[Gpu], ask: AskFor) -> Trial:
-    """Where a request would go; the books stay as they are.
+    """Where a request would be placed; the ledger is unchanged.
 
     Raises:
         UserError: the request makes no sense.
@@ -68,13 +68,13 @@ def explain_request(books: MachineBooks, name: str, request: GpuRequest) -> Expl
         return Explanation(name, f"{name} never fits here: {error}")
     lines = found.lines(name)
     if found.placement is not None:
-        return Explanation(name, f"{name} has room on {books.node} now and is about to start.", why=list(found.why))
+        return Explanation(name, f"{name} fits on {books.node} now and is about to start.", why=list(found.why))
     nearest = found.nearest.text if found.nearest else ""
     return Explanation(name, lines[0], reasons=_reasons(found.verdicts[0]), nearest=nearest)
 
 
 def explain_tenant(books: MachineBooks, name: TenantName) -> Explanation:
-    """Where a tenant is, and why it would go there again; one that has no place (any more) is told so."""
+    """Where a tenant is, and why it would be placed there again; a tenant without a place gets a message."""
     plan = books.plans.get(name)
     if plan is None:
         return Explanation(name, f"{name} has ended; it holds no GPU.")
@@ -90,7 +90,7 @@ def explain_tenant(books: MachineBooks, name: TenantName) -> Explanation:
 
 
 def _reasons(verdict: Verdict) -> list[Reason]:
-    """What stands against each device; one that would do is not in it."""
+    """The obstacle on each device; devices without one are left out."""
     return [
         Reason(f"GPU {reason.gpu}", reason.text, lasting=reason.lasting)
         for reason in verdict.devices

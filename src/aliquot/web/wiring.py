@@ -1,4 +1,4 @@
-"""A machine's topology as the pages and the API tell it."""
+"""A machine's topology in the form of the pages and the API."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from aliquot.web.api import Gpu, TopologyFacts, TreeNode
 
 
 def topology_of_gpus(node: str, topology: Topology, gpus: Iterable[Gpu]) -> TopologyFacts:
-    """What is near what among these GPUs of a node, which need not have been counted without a gap."""
+    """The links among these GPUs of a node, whose indices may have gaps."""
     placed = sorted(gpus, key=lambda gpu: gpu.index)
     idle = {place for place, gpu in enumerate(placed) if gpu.state == "idle"}
     return topology_facts(node, topology, idle, [gpu.index for gpu in placed])
 
 
 def topology_facts(node: str, topology: Topology, idle: Collection[int], indices: Sequence[int] = ()) -> TopologyFacts:
-    """What is near what; `idle` are the places of the GPUs that are wholly free, `indices` what each is called."""
+    """The links; `idle` are the positions of the GPUs that are wholly free, `indices` their names."""
     if len(indices) != topology.count:
         indices = range(topology.count)
     return TopologyFacts(

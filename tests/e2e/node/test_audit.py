@@ -60,7 +60,7 @@ def test_a_pod_that_reaches_a_shared_gpu_without_a_share_is_told(clean: Scene):
 
     (message, *_) = until(lambda: clean.events("GpuUnregisteredProcess"), "the finding")
 
-    expected = "container main uses GPU 0 past Aliquot: a process of it did not register, and no share holds it"
+    expected = "container main bypasses Aliquot on GPU 0: a process of it did not register, and no share limits it"
     assert expected == message
     until(lambda: told(clean, "aliquot_node_gpu_unregistered_processes") == [1.0, 0.0], "the metric")
     assert ({"bypasses"}, [1.0], [0.0]) == (

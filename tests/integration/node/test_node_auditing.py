@@ -158,10 +158,10 @@ def test_only_who_did_not_register_is_told_and_none_is_ended_unasked(place: Plac
 
     asyncio.run(place.auditing(told, kill=False, pod_of=stranger.pid).look())
 
-    text = "uses GPU 0 past Aliquot: a process of it did not register, and no share holds it"
+    text = "bypasses Aliquot on GPU 0: a process of it did not register, and no share limits it"
     assert {
         ("ns/b", "GpuUnregisteredProcess", f"container main {text}"),
-        ("node", "GpuUnregisteredProcess", "a process of no pod uses GPU 0, which containers share, past Aliquot"),
+        ("node", "GpuUnregisteredProcess", "a process of no pod bypasses Aliquot on shared GPU 0"),
     } == set(told.events)
     assert [None, None, None] == [program.poll() for program in place.programs]
 

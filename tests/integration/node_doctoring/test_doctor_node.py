@@ -350,7 +350,9 @@ def test_a_containers_own_cgroups_are_not_judged():
     done = subprocess.run(["unshare", "--cgroup", *words], capture_output=True, text=True, check=False)
 
     told = [finding for finding in json.loads(done.stdout)["findings"] if finding["what"] == "cgroups"]
-    assert [("note", "only those of a container are seen from here")] == [(one["state"], one["found"]) for one in told]
+    assert [("note", "only those of a container are visible from here")] == [
+        (one["state"], one["found"]) for one in told
+    ]
 
 
 def test_an_arbiter_that_died_is_told(made: Node):

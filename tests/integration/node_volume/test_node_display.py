@@ -122,7 +122,7 @@ def test_a_display_that_can_not_be_served_stops_no_agent(room: Room):
         said, _ = asyncio.run(_started(room, display_port=other.getsockname()[1]))
 
     assert said.startswith("not served: 127.0.0.1:")
-    assert "not asked for" == asyncio.run(_started(room, display_port=0))[0]
+    assert "not requested" == asyncio.run(_started(room, display_port=0))[0]
 
 
 class Told:

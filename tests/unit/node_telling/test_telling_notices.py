@@ -68,6 +68,6 @@ def test_the_text_says_whose_and_what():
     notices.look(web(), 0)
     (memory, time) = notices.look(web(refused=1, waited_s=SPAN_S), SPAN_S)
 
-    assert "container app asked for more memory of GPU 0 than its limit of 4096 MiB" == memory.text
+    assert "container app requested more memory of GPU 0 than its limit of 4096 MiB" == memory.text
     assert "container app waits for GPU 0 most of the time and gets less than its request of 0.40" == time.text
     assert ("team", "web-1", "uid-w") == (time.owner.namespace, time.owner.pod, time.owner.uid)

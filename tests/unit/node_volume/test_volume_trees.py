@@ -321,7 +321,7 @@ def test_single_libraries_are_asked_for_by_name(graphics: Path, volume: DriverVo
 
 def test_a_word_that_is_no_library_is_refused():
     """Paths and other words are told what is allowed."""
-    with pytest.raises(BadLibrary, match=r"'/usr/lib/libx\.so' is no library; write graphics, or names"):
+    with pytest.raises(BadLibrary, match=r"'/usr/lib/libx\.so' is not a library; write graphics, or names"):
         wanted("graphics, /usr/lib/libx.so")
 
 

@@ -99,7 +99,7 @@ def test_a_message_is_as_large_as_a_cluster():
     assert 253 == len(Names(compact(["a" * 253]))[0])
     with pytest.raises(BadNames, match="more than 253 bytes"):
         Names(compact(["a" * 254, "b"]))
-    with pytest.raises(BadNames, match="the most is"):
+    with pytest.raises(BadNames, match="the maximum is"):
         Names(compact(["a"] * (MOST + 1)))
 
 

@@ -256,7 +256,7 @@ def test_the_answer_has_the_uid_and_the_patch():
 @given(st.binary(max_size=60) | st.sampled_from([b"{}", b'{"request": 1}', b'{"request": {"uid": 1}}', b"[" * 5000]))
 def test_a_body_that_is_no_review_is_refused(body: bytes):
     """In one sentence, and nothing else happens."""
-    with pytest.raises(BadReview, match="no AdmissionReview"):
+    with pytest.raises(BadReview, match="not an AdmissionReview"):
         answer(body, Admission().mutate)
 
 

@@ -1,4 +1,4 @@
-"""The webhook over HTTP: bodies that are no AdmissionReview, and the configuration that leads to it."""
+"""The webhook over HTTP: bodies that are not an AdmissionReview, and the configuration that leads to it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_good_review_is_answered_after_bad_ones(client: TestClient):
     assert 413 == client.post("/mutate", content=b"x" * (MOST_BYTES + 1)).status_code
     for body in (b"", b"{", b"[]", b'{"request": {"uid": "1"}}', b"\xff\xfe"):
         refused = client.post("/validate", content=body)
-        assert 400 == refused.status_code and "no AdmissionReview" in refused.json()["error"]
+        assert 400 == refused.status_code and "not an AdmissionReview" in refused.json()["error"]
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}
     review = {"request": {"uid": "1", "kind": {"kind": "Pod"}, "object": pod}}
 

@@ -160,10 +160,10 @@ async def babbles(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 HOSTILE = {
-    never: "no whole answer within 1 s",
-    drips: "no whole answer within 1 s",
+    never: "no complete answer within 1 s",
+    drips: "no complete answer within 1 s",
     floods: "longer than 4 MiB",
-    packs: "packed content",
+    packs: "compressed content",
     sends_elsewhere: "status 302",
     hangs_up: "cannot be reached",
     babbles: "cannot be read",

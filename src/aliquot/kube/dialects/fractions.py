@@ -66,7 +66,7 @@ def read_share(pod: Pod, fields: Fields, *, gpu_id: str = "", labels: Labels | N
     limit = fields.read("gpu_limit", parse_milli)
     memory = fields.read("gpu_mem", bytes_to_memory)
     if not pod.spec.containers:
-        fields.faults.append("spec.containers is empty; one container is the least")
+        fields.faults.append("spec.containers is empty; write at least one container")
     if fields.faults:
         return None
     asked = GpuRequest(

@@ -1,1 +1,1 @@
-"""What is wrong with a node and how it is mended: `read_host` looks, `examine` says; the second does no I/O."""
+"""Problems of a node and their remedies: `read_host` reads the node, `examine` evaluates; the second does no I/O."""

@@ -1,4 +1,4 @@
-"""What is wrong with a described node, and what mends it. Pure."""
+"""The problems of a described node, and their remedies. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OURS: Final = GPU_PERCENT.replace("/", "-") + ".sock"
 STOCK: Final = "nvidia.com/gpu"
 NEEDED: Final = ("cpu", "memory", "pids")
 LEAST_FREE_MIB: Final = 16
-_RESTART: Final = "restart the node's aliquot pod; look into its log"
+_RESTART: Final = "restart the node's aliquot pod; check its log"
 
 
 def examine(host: Host) -> list[Finding]:
@@ -83,7 +83,7 @@ def _hook(hook: Hook) -> Iterator[Finding]:
 def _runtime(runtime: Runtime | None, cdi_dir: str, *, kubelet_runs: bool) -> Iterator[Finding]:
     what = "container runtime"
     if runtime is None and kubelet_runs:
-        found = "kubelet runs, so there is one, but neither containerd nor CRI-O is seen from here"
+        found = "kubelet runs, so a runtime exists, but neither containerd nor CRI-O is visible from here"
         yield Finding(what, "note", found, "mount the node's root, and name it with --root")
         return
     if runtime is None:
@@ -92,7 +92,7 @@ def _runtime(runtime: Runtime | None, cdi_dir: str, *, kubelet_runs: bool) -> It
         return
     where = f"in {runtime.config} and restart {runtime.name}" if runtime.config else f"and restart {runtime.name}"
     if runtime.trouble:
-        yield Finding(what, "fault", f"its configuration cannot be read: {runtime.trouble}", f"mend it {where}")
+        yield Finding(what, "fault", f"its configuration cannot be read: {runtime.trouble}", f"fix it {where}")
         return
     if not runtime.serves_kubelet:
         yield Finding(what, "fault", "containerd's CRI plugin is disabled", f"take cri out of disabled_plugins {where}")
@@ -107,7 +107,7 @@ def _runtime(runtime: Runtime | None, cdi_dir: str, *, kubelet_runs: bool) -> It
         yield Finding(what, "fault", found, way_out)
         return
     if runtime.cdi is None:
-        found = f"{runtime.name} is not told about CDI, which is off before 2.0"
+        found = f"{runtime.name} has no setting for CDI, which is off before 2.0"
         yield Finding(what, "note", found, f"set enable_cdi = true {where}")
         return
     yield Finding(what, "ok", f"{runtime.name} reads CDI files in {cdi_dir}")
@@ -124,11 +124,11 @@ def _kubelet_faults(kubelet: Kubelet, folder: str) -> Iterator[Finding]:
     if kubelet.registration == "missing":
         yield Finding("kubelet", "fault", f"{plugins}/kubelet.sock is missing: no device plugin can register", start)
     elif kubelet.registration == "refuses":
-        yield Finding("kubelet", "fault", f"{plugins}/kubelet.sock is left over: nobody listens there", start)
+        yield Finding("kubelet", "fault", f"{plugins}/kubelet.sock is left over: no process listens there", start)
     elif kubelet.registration == "barred":
-        yield Finding("kubelet", "note", f"{plugins} is not to be looked into", "run as root")
+        yield Finding("kubelet", "note", f"{plugins} cannot be read", "run as root")
     if kubelet.registration == "answers" and kubelet.pod_resources in ("missing", "refuses"):
-        found = f"{folder}/pod-resources/kubelet.sock does not answer: nobody can tell whose container starts"
+        found = f"{folder}/pod-resources/kubelet.sock does not answer: the agent cannot identify starting containers"
         yield Finding("PodResources", "fault", found, f"is it mounted from the node? {start}")
     if not kubelet.cdi:
         found = "the feature gate DevicePluginCDIDevices is off: kubelet drops what the plugin answers"
@@ -170,7 +170,7 @@ def _agent(host: Host) -> Iterator[Finding]:
             yield Finding("agent", "fault", found, "the agent's log says why (unfit, not-registered)")
     for name, other in sorted(host.kubelet.plugins.items()):
         if name != OURS and other == "refuses":
-            found = f"{name} in the folder of device plugins is left over: nobody listens there"
+            found = f"{name} in the folder of device plugins is left over: no process listens there"
             yield Finding("stale socket", "note", found, "remove it, or restart the plugin that it belongs to")
     if host.checkpoint:
         way_out = "the agent sets it aside and rebuilds it from kubelet and the pods' plans when it starts"
@@ -181,7 +181,7 @@ def _arbiter(host: Host) -> Iterator[Finding]:
     arbiter = host.arbiter
     if arbiter.trouble:
         started = f"aliquot arbiter --runtime-dir {host.runtime_dir}"
-        way_out = f"restart the arbiter's container ({started}); look into its log"
+        way_out = f"restart the arbiter's container ({started}); check its log"
         yield Finding("arbiter", "fault", arbiter.trouble, way_out)
         return
     yield Finding("arbiter", "ok", f"answers; turns: {arbiter.turns}; tenants: {arbiter.tenants}")
@@ -203,31 +203,31 @@ def _folders(host: Host) -> Iterator[Finding]:
     faults = [fault for what, folder, state in listed for fault in _folder(what, folder, state)]
     if not faults and host.folders.free_mib < LEAST_FREE_MIB:
         found = f"{host.state_dir} has {host.folders.free_mib} MiB left"
-        faults = [Finding("state", "fault", found, "make room: without its checkpoint the agent gives nothing away")]
+        faults = [Finding("state", "fault", found, "make room: without its checkpoint the agent allocates nothing")]
     yield from faults or [Finding("folders", "ok", "state, CDI files and tenants can be written")]
 
 
 def _folder(what: str, folder: str, state: FolderState) -> Iterator[Finding]:
     match state:
         case "full":
-            way_out = "make room: nothing new is given away until it can be written"
+            way_out = "make room: nothing new is allocated until it can be written"
             yield Finding(what, "fault", f"the disk of {folder} is full", way_out)
         case "read-only":
             way_out = "mount it writable (mount -o remount,rw; fsck where the kernel did that after an error)"
             yield Finding(what, "fault", f"{folder} is mounted read-only", way_out)
         case "no folder":
-            yield Finding(what, "fault", f"{folder} is no folder", "move what is there, the agent makes the folder")
+            yield Finding(what, "fault", f"{folder} is not a folder", "move the file, the agent creates the folder")
         case "missing":
-            yield Finding(what, "note", f"{folder} is not there yet", "the agent makes it when it starts")
+            yield Finding(what, "note", f"{folder} does not exist yet", "the agent creates it when it starts")
         case "barred":
-            yield Finding(what, "note", f"{folder} cannot be tried from here", "run as root, with a writable --root")
+            yield Finding(what, "note", f"{folder} cannot be tested from here", "run as root, with a writable --root")
         case "writable":
             return
 
 
 def _cgroups(cgroups: Cgroups) -> Iterator[Finding]:
     if not cgroups.whole:
-        found = "only those of a container are seen from here"
+        found = "only those of a container are visible from here"
         yield Finding("cgroups", "note", found, "mount the node's root, and name it with --root")
         return
     if cgroups.version == 0:
@@ -258,9 +258,9 @@ def _cgroups(cgroups: Cgroups) -> Iterator[Finding]:
 
 def _protection(arbiter: Arbiter) -> Finding:
     if arbiter.compared:
-        found = "audited: shares are kept by a library in each program; a program that goes past it is found and told"
+        found = "audited: a library in each program enforces shares; a program that bypasses it is found and reported"
         return Finding("protection", "ok", found)
-    found = "cooperative: shares are kept by a library in each program; a program that goes past it is not noticed"
+    found = "cooperative: a library in each program enforces shares; a program that bypasses it is not noticed"
     way_out = "give the arbiter --libnvml and the host's process numbers (hostPID), so that NVML can be compared"
     return Finding("protection", "note", found, "" if arbiter.trouble else way_out)
 

@@ -9,7 +9,7 @@ from typing import Literal
 from aliquot.node.doctoring.runtime import Runtime
 
 SocketState = Literal["answers", "refuses", "missing", "barred"]
-"""Somebody listens; a file is left that nobody listens at; nothing is there; it cannot be told from here."""
+"""A process listens; a stale socket file; no file; no permission to check."""
 FolderState = Literal["writable", "missing", "read-only", "full", "barred", "no folder"]
 
 
@@ -30,8 +30,8 @@ class Kubelet:
 
 @dataclass(frozen=True)
 class Arbiter:
-    """The arbiter: empty `trouble` when it answers. `unregistered` counts programs past Aliquot, of what `compared`;
-    `turns` is by whose order it gives turns."""
+    """The arbiter: empty `trouble` when it answers. `unregistered` counts programs bypassing Aliquot, if `compared`;
+    `turns` is its turn policy."""
 
     trouble: str = ""
     tenants: int = 0
@@ -44,7 +44,7 @@ class Arbiter:
 class Cgroups:
     """The hierarchy: version 0 is none at all; `given` are the controllers that pods have, None without pods.
 
-    `whole` is False where only a container's part of it is seen; then the rest means nothing.
+    `whole` is False where only a container's part of it is visible; then the rest means nothing.
     """
 
     version: int = 2
@@ -79,8 +79,8 @@ class KernelSide:
 
 @dataclass(frozen=True)
 class Hook:
-    """Our library on the node. `trouble` is empty, or why there is none; `shown` is the driver volume's generation that
-    containers are shown, empty before the agent made one; `current` is whether the hook in it is the installed one.
+    """Our library on the node. `trouble` is empty, or why it is missing; `shown` is the driver volume's generation that
+    containers get, empty before the agent made one; `current` is whether the hook in it is the installed one.
 
     `unhooked` are the tenants that got functions past it, or ran without an arbiter, and how.
     """
@@ -93,8 +93,8 @@ class Hook:
 
 @dataclass(frozen=True)
 class Host:
-    """One node. `checkpoint` is empty, or what is wrong with the agent's; `driver` the version found, `no_driver` why
-    none was; `gpus` is whose the node's GPUs are and `turns` by whose order turns are to be given, as in the agent's
+    """One node. `checkpoint` is empty, or the problem with the agent's; `driver` the version found, `no_driver` why
+    none was found; `gpus` is the owner of the node's GPUs and `turns` the turn policy, as in the agent's
     settings."""
 
     runtime: Runtime | None = field(default_factory=lambda: Runtime("containerd", "/etc/containerd/config.toml", True))

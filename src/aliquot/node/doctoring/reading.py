@@ -1,7 +1,7 @@
-"""Looks at a node: its own root, or another that is mounted somewhere. It changes nothing but a file made and removed.
+"""Reads a node: its own root, or another that is mounted somewhere. It changes only a file that it creates and removes.
 
-A path is the node's own; `root` says where the node's root is seen from here. What may not be seen, as by somebody who
-is not root, is told apart from what is not there only where the two are mended differently.
+A path is the node's own; `root` is where the node's root is mounted. What may not be read, as by a user who
+is not root, is distinguished from what does not exist only where the remedies differ.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def below(root: Path, path: str | Path) -> Path:
 
 
 def socket_state(path: Path) -> SocketState:
-    """Whether somebody listens. The folder is entered by descriptor, since a socket's path may have 107 bytes only."""
+    """Whether a process listens. The folder is entered by descriptor, since a socket's path has at most 107 bytes."""
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
@@ -112,7 +112,7 @@ def socket_state(path: Path) -> SocketState:
 
 
 def folder_state(folder: Path) -> FolderState:
-    """Whether a file can be written there, to the disk; it is tried, and nothing of it stays."""
+    """Whether a file can be written there, to the disk; a test file is created and removed."""
     try:
         if not folder.exists():
             return "missing"
@@ -152,7 +152,7 @@ def read_cgroups(top: Path, *, contained: bool = False) -> Cgroups:
 
 
 def _there(path: Path) -> bool:
-    """Whether something is there that may be seen."""
+    """Whether a file exists there and is visible."""
     try:
         return path.exists()
     except OSError:
@@ -185,7 +185,7 @@ def _driver(settings: Settings, root: Path) -> tuple[str, str]:
 
 
 def _runtime(root: Path, kubelet_dir: Path) -> Runtime | None:
-    """The runtime that kubelet's configuration names; without that, the one whose socket or configuration is there."""
+    """The runtime that kubelet's configuration names; otherwise the one whose socket or configuration exists."""
     named = str(_kubelet_configuration(below(root, kubelet_dir)).get("containerRuntimeEndpoint") or "")
     sockets = [socket for socket, _ in CONTAINERD_PLACES] + [CRIO_SOCKET]
     wanted = [socket for socket in sockets if named.replace("/var/run/", "/run/").endswith(socket)]
@@ -240,7 +240,7 @@ def _crio(root: Path) -> Runtime:
 
 
 def _kubelet_configuration(folder: Path) -> dict[str, Any]:
-    """What kubeadm and others leave in kubelet's root; empty where there is nothing to be read."""
+    """What kubeadm and others leave in kubelet's root; empty if it cannot be read."""
     try:
         content = read_yaml_file(folder / "config.yaml")
     except BadYaml:
@@ -262,7 +262,7 @@ def _kubelet(root: Path, folder: Path) -> Kubelet:
 
 
 def _kernel(settings: Settings, root: Path) -> KernelSide:
-    """What the kernel has; /proc is the same for all roots."""
+    """The kernel's data; /proc is the same for all roots."""
     source = find_source(below(root, settings.driver_root), below(root, DRIVER_CONTAINER))
     own = source.root / "dev"
     devices = own if (own / "nvidiactl").exists() else below(root, settings.driver_root) / "dev"
@@ -271,7 +271,7 @@ def _kernel(settings: Settings, root: Path) -> KernelSide:
 
 
 def _hook(volume: Path) -> Hook:
-    """The installed library, and the one that new containers are shown by the driver volume."""
+    """The installed library, and the one that new containers get from the driver volume."""
     name = "libcuda.so.1"
     try:
         installed = native_part(STANDS_FOR[name])
@@ -319,7 +319,7 @@ def _folders(settings: Settings, root: Path) -> Folders:
 
 
 def _checkpoint(path: Path) -> str:
-    """What is wrong with the agent's checkpoint; tried on a copy, since the agent's reader sets a damaged one aside."""
+    """The problem with the agent's checkpoint; tested on a copy, since the agent's reader sets a damaged one aside."""
     if not _there(path):
         return ""
     with tempfile.TemporaryDirectory() as folder:
@@ -327,7 +327,7 @@ def _checkpoint(path: Path) -> str:
         try:
             copy.write_bytes(path.read_bytes())
         except PermissionError:
-            return ""  # the state folder is told as one that cannot be tried
+            return ""  # the state folder is reported as one that cannot be tested
         except OSError as error:
             return f"{path} cannot be read ({error.strerror})"
         trouble = read_checkpoint(copy)[1]

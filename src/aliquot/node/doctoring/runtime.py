@@ -1,4 +1,4 @@
-"""What a container runtime's configuration says of CDI. Pure: the texts of its files are given.
+"""What a container runtime's configuration says about CDI. Pure: the texts of its files are given.
 
 Sources: containerd, docs/cri/config.md and internal/cri/config (CDI is off by default before 2.0 and on since; a file
 that is imported replaces a plugin's whole section); CRI-O, crio.conf(5), `cdi_spec_dirs` (CDI is always on).
@@ -60,7 +60,7 @@ class _Crio(msgspec.Struct):
 
 
 class _Unreadable(Exception):
-    """A text that is no TOML, or has something else where a setting that is read belongs."""
+    """A text that is not TOML, or has a wrong type where a setting that is read belongs."""
 
 
 def containerd(config: str, texts: Iterable[tuple[str, str]], release: tuple[int, ...] = ()) -> Runtime:

@@ -1,1 +1,1 @@
-"""What the node tells: metrics, its topology and use as text and as JSON, its version."""
+"""The node's pages: metrics, its topology and use as text and as JSON, its version."""

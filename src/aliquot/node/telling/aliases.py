@@ -3,8 +3,8 @@
 Sources: gpu-manager, its metrics service (utilization in hundredths of a card, requests in cards, memory in MiB; one
 line for each card and one with the value `total`); HAMi, cmd/vGPUmonitor/metrics.go and cmd/scheduler/metrics.go
 (`hami_*` since 2.9, with the label `node` on a GPU's metrics since 2.10; the older names before that). What HAMi's
-scheduler tells of a GPU is reported by the node here, which knows the same.
-A name whose fact does not exist here, such as HAMi's module memory, is left out rather than told as 0.
+scheduler reports about a GPU is reported by the node here, which knows the same.
+A name without a counterpart here, such as HAMi's module memory, is left out rather than reported as 0.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def gpu_manager(facts: NodeFacts) -> Iterable[Metric]:
 
 
 def gpu_manager_usage(facts: NodeFacts) -> dict[str, Any]:
-    """gpu-manager's answer to `/usage`: by the pod's uid what its containers use and asked for.
+    """gpu-manager's answer to `/usage`: by the pod's uid the use and the requests of its containers.
 
-    As there, what is zero is left out; GPU time is in percent of a card, and what is asked in cards; memory in MiB. The
-    numbers of processes, and user and cluster from words of Tencent's platform, are not told.
+    As there, zero values are left out; GPU time is in percent of a card, and requests in cards; memory in MiB. The
+    numbers of processes, and user and cluster from Tencent's platform, are not reported.
 
     Source: gpu-manager, pkg/api/runtime/display/api.proto and pkg/services/display/display.go.
     """
@@ -117,9 +117,9 @@ def _hami(
     host: Callable[[GpuUse], list[str]],
     of_host: Sequence[str],
 ) -> Iterable[Metric]:
-    """Utilization is told in hundredths under all of HAMi's names, those that end in `ratio` too, as HAMi does."""
-    used, limit, util = (GaugeMetricFamily(name, "As HAMi tells it", labels=of_container) for name in names[:3])
-    host_used, host_util = (GaugeMetricFamily(name, "As HAMi tells it", labels=of_host) for name in names[3:])
+    """Utilization is reported in hundredths under all of HAMi's names, those that end in `ratio` too, as HAMi does."""
+    used, limit, util = (GaugeMetricFamily(name, "As HAMi reports it", labels=of_container) for name in names[:3])
+    host_used, host_util = (GaugeMetricFamily(name, "As HAMi reports it", labels=of_host) for name in names[3:])
     for gpu in facts.gpus:
         host_used.add_metric(host(gpu), gpu.memory_used_mib * _MIB)
         host_util.add_metric(host(gpu), 100 * gpu.busy)
@@ -132,7 +132,7 @@ def _hami(
 
 
 def _hami_allocated(facts: NodeFacts) -> Iterable[Metric]:
-    """What is promised of each GPU; the memory's ratio is a fraction, the cores' in hundredths, as HAMi tells them."""
+    """The promised part of each GPU; the memory's ratio is a fraction, the cores' in hundredths, as in HAMi."""
     where = ("node", "device_uuid", "device_index")
     kinds = {
         "hami_gpu_memory_limit_bytes": ("Memory of a GPU", (*where, "device_type")),

@@ -1,4 +1,4 @@
-"""The audit at work: looks again and again, tells pods' owners, and ends what was found where that was asked for."""
+"""The audit as a task: runs periodically, reports to pods' owners, and kills what was found where configured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDED: Final = "GpuUnregisteredProcessEnded"
 
 
 class Auditing:
-    """`run` goes on for ever. With `kill`, programs of pods are ended; those of the node itself are only told."""
+    """`run` never returns. With `kill`, programs of pods are killed; those of the node itself are only reported."""
 
     def __init__(self, audit: Audit, sources: Sources, pods: Pods, events: Events, *, kill: bool) -> None:
         self._audit = audit
@@ -29,19 +29,19 @@ class Auditing:
         self._works: bool | None = None
 
     async def run(self, period_s: float) -> None:
-        """Look for ever."""
+        """Check until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(period_s)
 
     async def look(self) -> None:
-        """One look, and what follows from it."""
+        """One check, and its consequences."""
         facts = await asyncio.to_thread(look, self._sources)
         found = await asyncio.to_thread(self._audit.look, facts, asyncio.get_running_loop().time())
         if (works := self._audit.totals.works) != self._works:
             self._works = works
             _LOG.info("audit", level="audited" if works else "cooperative")
-        # All are ended before the first is told: an API server that hangs buys nobody time.
+        # All are killed before the first is reported: a hanging API server gains no program time.
         ends = [await self._end(bypass) for bypass in found]
         for bypass, ended in zip(found, ends, strict=True):
             await self._tell(bypass, ended=ended)
@@ -62,11 +62,11 @@ class Auditing:
         )  # fmt: skip
         if pod is None:
             whose = f"a process of pod {uid}, which this node does not know," if uid else "a process of no pod"
-            await self._events.about_node(FOUND, f"{whose} uses GPU {bypass.gpu}, which containers share, past Aliquot")
+            await self._events.about_node(FOUND, f"{whose} bypasses Aliquot on shared GPU {bypass.gpu}")
             return
         container = container_of(container_id, _ids(pod))
         who = f"container {container}" if container else "a container"
-        text = f"{who} uses GPU {bypass.gpu} past Aliquot: a process of it did not register, and no share holds it"
+        text = f"{who} bypasses Aliquot on GPU {bypass.gpu}: a process of it did not register, and no share limits it"
         key = pod.key
         if ended:
             text += "; it was killed"

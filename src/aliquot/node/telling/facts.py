@@ -1,4 +1,4 @@
-"""One picture of the node at one moment, from its machine, seats and arbiter; all that is told comes from it."""
+"""A snapshot of the node, from its machine, tenants and arbiter; every page is drawn from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aliquot.node.machine import Machine
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose a tenant is."""
+    """The owner of a tenant."""
 
     namespace: str
     pod: str
@@ -23,9 +23,9 @@ class Owner:
 
 @dataclass(frozen=True)
 class AuditTotals:
-    """What the audit has to tell: GPU's UUID -> programs past Aliquot now; found and ended since the agent started.
+    """The audit's result: GPU's UUID -> programs bypassing Aliquot now; found and killed since the agent started.
 
-    `works` is whether the last look could compare.
+    `works` is whether the last check could compare.
     """
 
     works: bool = False
@@ -45,10 +45,10 @@ class Use:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """One GPU with who is on it; `sick` is empty, or why nothing is placed there.
+    """One GPU with its tenants; `sick` is empty, or why nothing is placed there.
 
-    `unregistered` are the programs on it that no tenant's are, new ones too; `bypassing` counts those that stayed so
-    beyond the audit's time of grace. `bare` are those on a GPU whose owner is not enforced: its own, unless they are
+    `unregistered` are the programs on it that belong to no tenant, new ones too; `bypassing` counts those beyond the
+    audit's grace period. `bare` are those on a GPU whose owner is not enforced: its own, unless they are
     another pod's.
     """
 
@@ -67,7 +67,7 @@ class GpuUse:
 
     @property
     def free_milli(self) -> int:
-        """What is not promised to anybody; never negative."""
+        """The part that is not promised; never negative."""
         return max(0, MILLI - sum(use.status.request_milli for use in self.uses))
 
     @property
@@ -78,9 +78,9 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """`answers` is whether the arbiter told anything; without it no GPU shows a use. `now_ns` is its CLOCK_MONOTONIC.
+    """`answers` is whether the arbiter answered; without it no GPU shows a use. `now_ns` is its CLOCK_MONOTONIC.
 
-    `compared` is whether it compares NVML's processes with those registered; `boot_id` is another for each arbiter.
+    `compared` is whether it compares NVML's processes with those registered; `boot_id` changes with each arbiter.
     """
 
     node: str
@@ -97,7 +97,7 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where a picture comes from. Each function is quick or blocks shortly, and may be called from any thread."""
+    """The sources of a snapshot. Each function is quick or blocks shortly, and may be called from any thread."""
 
     node: str
     machine: Machine
@@ -112,7 +112,7 @@ class Sources:
 
 
 def driver_of(sources: Sources) -> str:
-    """The driver's version; empty where nobody knows it."""
+    """The driver's version; empty if unknown."""
     return sources.driver() or (sources.machine.gpus[0].driver if sources.machine.gpus else "")
 
 
@@ -156,6 +156,6 @@ def look(sources: Sources) -> NodeFacts:
 
 
 def owner_of(record: str) -> Owner:
-    """Whose a record is by its name alone, `namespace/pod/container`, as for a tenant that nobody seats any more."""
+    """Parse the owner from a record's name, `namespace/pod/container`, for tenants without a current allocation."""
     parts = record.split("/", 2)
     return Owner(*parts) if len(parts) == 3 else Owner("", record, "")

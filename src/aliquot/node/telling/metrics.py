@@ -1,4 +1,4 @@
-"""The node's Prometheus metrics, drawn from one picture at each scrape; under other programs' names where asked.
+"""The node's Prometheus metrics, drawn from one snapshot at each scrape; under other programs' names on request.
 
 Ours carry the container as `namespace`, `pod`, `container` and the GPU by index and UUID. Counters start again at 0
 when the arbiter does, which is what Prometheus expects of counters.
@@ -23,18 +23,18 @@ _CONTAINER: Final = ("node", "gpu", "uuid", "namespace", "pod", "container")
 _MIB: Final = 1 << 20
 
 GPU_GAUGES: Final[dict[str, tuple[str, Callable[[GpuUse], float]]]] = {
-    "aliquot_node_gpu_healthy": ("1 while the GPU may be given away", lambda g: 0 if g.sick else 1),
+    "aliquot_node_gpu_healthy": ("1 while the GPU may be allocated", lambda g: 0 if g.sick else 1),
     "aliquot_node_gpu_busy_ratio": ("Part of the window charged to anybody", lambda g: g.busy),
     "aliquot_node_gpu_held": ("1 while a container holds a valid grant", lambda g: 1 if g.holder else 0),
     "aliquot_node_gpu_containers": ("Containers on the GPU", lambda g: len(g.uses)),
-    "aliquot_node_gpu_free_ratio": ("Part of the GPU promised to nobody", lambda g: g.free_milli / 1000),
+    "aliquot_node_gpu_free_ratio": ("Part of the GPU that is not promised", lambda g: g.free_milli / 1000),
     "aliquot_node_gpu_memory_bytes": ("Device memory", lambda g: g.memory_mib * _MIB),
     "aliquot_node_gpu_memory_used_bytes": ("Device memory used by containers", lambda g: g.memory_used_mib * _MIB),
-    "aliquot_node_gpu_unregistered_processes": ("Programs on it that no share holds", lambda g: g.bypassing),
+    "aliquot_node_gpu_unregistered_processes": ("Programs on it without a share", lambda g: g.bypassing),
 }
 CONTAINER_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
     "aliquot_container_gpu_request_ratio": ("Guaranteed part of the GPU", lambda t: t.request_milli / 1000),
-    "aliquot_container_gpu_limit_ratio": ("Most it may use of the GPU", lambda t: t.limit_milli / 1000),
+    "aliquot_container_gpu_limit_ratio": ("Maximum part of the GPU it may use", lambda t: t.limit_milli / 1000),
     "aliquot_container_gpu_usage_ratio": ("Charged part of the window", lambda t: t.usage),
     "aliquot_container_gpu_memory_used_bytes": ("Device memory it uses", lambda t: t.memory_used_mib * _MIB),
     "aliquot_container_gpu_memory_limit_bytes": ("Device memory it may use", lambda t: t.memory_limit_mib * _MIB),
@@ -47,7 +47,7 @@ CONTAINER_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] 
     "aliquot_container_gpu_quota_seconds": ("Length of its next grant", lambda t: t.quota_ms / 1e3),
     "aliquot_container_gpu_debt_seconds": ("Time that ran after its grant, not paid yet", lambda t: t.debt_ms / 1e3),
     "aliquot_container_gpu_kernel_seconds_longest": (
-        "Longest kernel or graph seen lately",
+        "Longest recent kernel or graph",
         lambda t: t.kernel_ms / 1e3,
     ),
     "aliquot_container_gpu_processes": ("Processes attached", lambda t: t.processes),
@@ -67,7 +67,7 @@ CONTAINER_COUNTERS: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]
     "aliquot_container_gpu_handovers_total": ("Grants", lambda t: t.handovers),
     "aliquot_container_gpu_oom_total": ("Allocations refused for its memory limit", lambda t: t.memory_refusals),
     "aliquot_container_gpu_unrouted_functions_total": ("Driver functions it got unhooked", lambda t: t.unrouted),
-    "aliquot_container_gpu_ungated_seconds_total": ("Time it ran with no arbiter to ask", lambda t: t.ungated_ms / 1e3),
+    "aliquot_container_gpu_ungated_seconds_total": ("Time it ran without an arbiter", lambda t: t.ungated_ms / 1e3),
     "aliquot_container_gpu_wanted_seconds_total": ("Time it wanted the GPU", lambda t: t.promise.wanted_ns / 1e9),
     "aliquot_container_gpu_promise_windows_total": ("Windows in which it wanted the GPU", lambda t: t.promise.windows),
     "aliquot_container_gpu_promise_kept_total": (
@@ -90,7 +90,7 @@ ALWAYS: Final = (
 
 
 def registry_of(facts: Callable[[], NodeFacts], aliases: Sequence[str] = ()) -> CollectorRegistry:
-    """A registry that looks anew at each scrape; `aliases` are keys of `ALIASES` such as `hami`.
+    """A registry that takes a snapshot at each scrape; `aliases` are keys of `ALIASES` such as `hami`.
 
     Raises:
         UserError: an alias that does not exist.
@@ -109,7 +109,7 @@ class _NodeCollector(Collector):
         self._aliases = aliases
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing before the first scrape: looking asks the arbiter."""
+        """Empty before the first scrape: a snapshot queries the arbiter."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -128,7 +128,9 @@ class _NodeCollector(Collector):
 
 
 def _audit_metrics(facts: NodeFacts) -> Iterable[Metric]:
-    audited = GaugeMetricFamily("aliquot_node_audited", "1 while NVML is compared with who registered", labels=["node"])
+    audited = GaugeMetricFamily(
+        "aliquot_node_audited", "1 while NVML is compared with the registered programs", labels=["node"]
+    )
     found = CounterMetricFamily("aliquot_node_unregistered_found", "Programs found past Aliquot", labels=["node"])
     killed = CounterMetricFamily("aliquot_node_unregistered_killed", "Of those, killed", labels=["node"])
     audited.add_metric([facts.node], 1 if facts.audit.works else 0)

@@ -1,6 +1,6 @@
-"""What a pod's owner is told without asking: its memory limit refused something, or it gets less than its request.
+"""Events for a pod's owner: its memory limit refused an allocation, or it gets less than its request.
 
-Pure. The texts carry no counts, so that the same thing told again is one event and not many.
+Pure. The texts carry no counts, so that a repeated event counts as the same one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROMISE_PART: Final = 0.9
 
 @dataclass(frozen=True)
 class Notice:
-    """One thing to tell a pod's owner."""
+    """One event for a pod's owner."""
 
     owner: Owner
     reason: str
@@ -36,16 +36,16 @@ class _Seen:
 
 
 class Notices:
-    """Remembers what was seen of each container; forgets those that are gone."""
+    """Remembers the state of each container; forgets those that are gone."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[Owner, str], _Seen] = {}
 
     def look(self, facts: NodeFacts, now_s: float) -> list[Notice]:
-        """What is new in this picture, which was taken at `now_s` of a monotonic clock.
+        """What is new in this snapshot, which was taken at `now_s` of a monotonic clock.
 
         A container is throttled if over at least `SPAN_S` it waited for most of the time and was below its request. The
-        first picture of a container tells nothing, nor does one whose counters started again with the arbiter.
+        first snapshot of a container yields nothing, nor does one whose counters restarted with the arbiter.
         """
         told: list[Notice] = []
         seen: dict[tuple[Owner, str], _Seen] = {}
@@ -70,7 +70,7 @@ def _of_memory(owner: Owner, gpu: int, now: TenantStatus, before: _Seen) -> list
     if now.memory_refusals <= before.refusals:
         return []
     text = (
-        f"container {owner.container} asked for more memory of GPU {gpu} than its limit of {now.memory_limit_mib} MiB"
+        f"container {owner.container} requested more memory of GPU {gpu} than its limit of {now.memory_limit_mib} MiB"
     )
     return [Notice(owner, OUT_OF_MEMORY, text)]
 

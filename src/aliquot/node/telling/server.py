@@ -32,7 +32,7 @@ _LOCAL: Final = "127.0.0.1"
 
 
 def application(sources: Sources, aliases: Sequence[str] = ()) -> Starlette:
-    """The routes; every answer is drawn from what the node looks like at that moment.
+    """The routes; every answer is drawn from a snapshot of that moment.
 
     Raises:
         UserError: an alias that does not exist.
@@ -89,7 +89,7 @@ def node_body(facts: NodeFacts) -> dict[str, Any]:
 
 
 def _wants_json(accept: str, *, usually: bool) -> bool:
-    """Whether a client is answered in JSON: as it says, and where it says nothing as `usually` is."""
+    """Whether a client is answered in JSON: by its Accept header, without one as `usually`."""
     if "application/json" in accept:
         return True
     return usually and "text/" not in accept

@@ -1,4 +1,4 @@
-"""The node for people at a terminal: `/graph`, the tree of GPUs with who is on each, and `/usage`, the containers."""
+"""The node as text: `/graph`, the tree of GPUs with the tenants of each, and `/usage`, the containers."""
 
 from __future__ import annotations
 

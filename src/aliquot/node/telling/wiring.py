@@ -1,4 +1,4 @@
-"""What the agent hands to the display: its seats, its arbiter, its sick GPUs; and what it tells pods' owners itself."""
+"""Connects the agent's parts to the pages: its tenants, its arbiter, its unhealthy GPUs; and writes its events."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def sources_of(
 def telling_of(
     settings: Settings, seating: Seating, pods: Pods, events: Events, sick: Callable[[], Mapping[GpuUuid, str]]
 ) -> tuple[Sources, Auditing]:
-    """What an agent tells from, and its audit, which is among it."""
+    """The sources of an agent's pages, with its audit."""
     audit = Audit(read_program, settings.audit_grace_s)
     sources = sources_of(seating, Path(settings.runtime_dir), sick, lambda: audit.totals)
     return sources, Auditing(audit, sources, pods, events, kill=settings.audit_kill)
 
 
 def arbiter_status(runtime_dir: Path) -> Status | None:
-    """What the arbiter tells now; None while it does not answer. A connection of its own, so any thread may ask.
+    """The arbiter's status; None while it does not answer. It uses a separate connection, so any thread may call it.
 
     An arbiter in another pid namespace than ours names processes by other numbers: then nothing counts as compared.
     """
@@ -67,7 +67,7 @@ def arbiter_status(runtime_dir: Path) -> Status | None:
 
 
 async def tell_pods(sources: Sources, events: Events, period_s: float) -> None:
-    """Look for ever, and write an event on each pod that has something to be told."""
+    """Check until cancelled, and write an event on each pod that has news."""
     notices = Notices()
     while True:
         facts = await asyncio.to_thread(look, sources)

@@ -32,7 +32,7 @@ _NAME_MOST: Final = 255
 
 
 class NotElf(AliquotError):
-    """A file that is no whole shared library of this byte order."""
+    """A file that is not a complete shared library of this byte order."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,20 @@ class _Segment:
 
 
 class _Damaged(Exception):
-    """It is not as the ABI says."""
+    """It violates the ABI."""
 
 
 def read_library(path: Path) -> Library:
     """Word size and soname of a file.
 
     Raises:
-        NotElf: it is no ELF file, of the other byte order, or damaged.
+        NotElf: it is not an ELF file, of the other byte order, or damaged.
         OSError: it cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if os.pread(descriptor, 4, 0) != b"\x7fELF":
-            raise NotElf(f"{path} is no ELF file")
+            raise NotElf(f"{path} is not an ELF file")
         return _read(descriptor)
     except (_Damaged, UnicodeDecodeError):
         raise NotElf(f"{path} is an ELF file that is damaged or of the other byte order") from None

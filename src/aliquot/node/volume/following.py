@@ -1,4 +1,4 @@
-"""The node's driver as it comes and goes: which generation a container is shown, and when there is another.
+"""Follows the node's driver: which generation a container gets, and when a new one is made.
 
 A driver is replaced file by file, so a change counts once two looks have seen the same. New libraries beside a kernel
 module that is still the old one do not work: as long as there is a generation of the loaded module's version, that one
@@ -16,7 +16,7 @@ from aliquot.node.volume.source import DriverSource, NoDriverFiles
 from aliquot.node.volume.volume import DriverVolume, Generation, VolumeError
 
 MOST_SKIPPED: Final = 64
-"""Looks between two tries of a driver that cannot be mirrored: one at first, then twice as many each time."""
+"""Checks between two attempts at a driver that cannot be mirrored: one at first, then doubling."""
 
 
 def nothing_loaded() -> str:
@@ -33,7 +33,7 @@ class NodeDriver:
         find: Callable[[], DriverSource],
         loaded: Callable[[], str] = nothing_loaded,
     ) -> None:
-        """`find` looks for the driver, `loaded` tells the version of its kernel module."""
+        """`find` finds the driver, `loaded` returns the version of its kernel module."""
         self.volume = volume
         self._find = find
         self._loaded = loaded
@@ -51,10 +51,10 @@ class NodeDriver:
         return self.volume.current
 
     def look(self) -> Generation | None:
-        """The current generation if it is another than before; None while nothing changes, or the driver is away.
+        """The current generation if it has changed; None while nothing changes, or the driver is missing.
 
         Raises:
-            VolumeError: there is another driver and it cannot be mirrored; the current one stays.
+            VolumeError: the driver changed and cannot be mirrored; the current one stays.
         """
         with self._lock:
             try:
@@ -75,7 +75,7 @@ class NodeDriver:
             return self.current if self.current != before else None
 
     def shown(self, had: str, *, again: bool) -> Generation:
-        """What a container is shown that had the generation `had` before; `again` for one that may be running."""
+        """What a container with the generation `had` gets; `again` for one that may be running."""
         with self._lock:
             kept = self.volume.generation(had)
             if kept is None:
@@ -89,7 +89,7 @@ class NodeDriver:
             return self.volume.prune(used)
 
     def _resting(self, now: tuple[str, str]) -> bool:
-        """Whether this very driver failed before and is not to be tried at this look: each try may copy all of it."""
+        """Whether this driver failed before and is not retried at this check: each attempt may copy all of it."""
         if now != self._failed:
             self._pause = self._rest = 0
         self._rest, rests = max(0, self._rest - 1), self._rest > 0

@@ -1,4 +1,4 @@
-"""What the loader's cache knows: /etc/ld.so.cache in both of its forms, 64 and 32 bit.
+"""The content of the loader's cache: /etc/ld.so.cache in both of its forms, 64 and 32 bit.
 
 Read here and not through `ldconfig -p`, since the driver may lie in another root (a driver container) whose ldconfig
 need not run on this machine, and since an image of the agent need not have ldconfig.
@@ -68,14 +68,14 @@ def read_cache(data: bytes) -> tuple[Cached, ...]:
         if data.startswith(NEW_MAGIC):
             return tuple(_new(data))
     except (struct.error, IndexError):
-        raise BadCache("the loader's cache is cut short or damaged; make it anew: ldconfig") from None
-    raise BadCache("the loader's cache has no form that is known; make it anew: ldconfig")
+        raise BadCache("the loader's cache is cut short or damaged; rebuild it: ldconfig") from None
+    raise BadCache("the loader's cache has an unknown form; rebuild it: ldconfig")
 
 
 def _count(data: bytes, at: int) -> int:
     (count,) = struct.unpack_from("<I", data, at)
     if not 0 <= count <= ENTRIES_MOST:
-        raise BadCache(f"the loader's cache tells of {count} libraries, {ENTRIES_MOST} are believed; is it damaged?")
+        raise BadCache(f"the loader's cache lists {count} libraries, {ENTRIES_MOST} is the maximum; is it damaged?")
     return int(count)
 
 

@@ -68,8 +68,8 @@ def _glx_indirect(tree: Path) -> None:
 def substitute_names(source: DriverSource, name: str) -> tuple[str, ...]:
     """All names by which programs may ask for one of the two: bare, with its soname, with its version.
 
-    The 32-bit one is left out of the shared tree: nothing stands for it, so a 32-bit program finds no driver there
-    rather than one that nobody counts.
+    The 32-bit one is left out of the shared tree: we have no 32-bit hook, so a 32-bit program finds no driver there
+    rather than one whose use is not counted.
     """
     library = source.library(name)
     return tuple(dict.fromkeys((library.soname, name, library.file.name)))

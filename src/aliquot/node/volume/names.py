@@ -79,10 +79,10 @@ GRAPHICS_FILES: Final = tuple(
     for top in ("usr/share", "etc")
 )
 GLX: Final = ("libGLX_nvidia.so", "libGLX_indirect.so.0")
-"""A library and the name by which libGL asks for it where it knows of no vendor."""
+"""A library and the name by which libGL loads it where it knows of no vendor."""
 ASKED_BY_NAME: Final = "graphics"
 """The word for all libraries of graphics."""
-# What the hook stands for in the shared tree.
+# The libraries that the hook replaces in the shared tree.
 SUBSTITUTED: Final = ("libcuda.so", "libnvidia-ml.so")
 
 
@@ -103,7 +103,7 @@ def wanted(words: str) -> frozenset[str]:
         elif re.fullmatch(r"lib[A-Za-z0-9_+.-]+\.so", word):
             found.add(word)
         else:
-            raise BadLibrary(f"extra-libraries {word!r} is no library; write graphics, or names as libnvidia-fbc.so")
+            raise BadLibrary(f"extra-libraries {word!r} is not a library; write graphics, or names as libnvidia-fbc.so")
     return frozenset(found)
 
 

@@ -44,7 +44,7 @@ _MODULE: Final = re.compile(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)*)\s")
 
 
 class NoDriverFiles(AliquotError):
-    """There is no driver to mirror."""
+    """No driver to mirror was found."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class DriverSource:
 
     @property
     def fingerprint(self) -> str:
-        """Another one as soon as a file is another: 12 hex digits over version, names, sizes, inodes and times.
+        """A fingerprint that changes with any file: 12 hex digits over version, names, sizes, inodes and times.
 
         Raises:
             OSError: a file has just gone.
@@ -131,7 +131,7 @@ def from_libraries(libcuda: Path, libnvml: Path, version: str) -> DriverSource:
     """An emulated driver: two libraries that stay where they are.
 
     Raises:
-        NoDriverFiles: one of them is not there, or is no library.
+        NoDriverFiles: one of them does not exist, or is not a library.
     """
     try:
         found = [Found(path.resolve(), read_library(path).bits, path.name) for path in (libcuda, libnvml)]
@@ -143,7 +143,7 @@ def from_libraries(libcuda: Path, libnvml: Path, version: str) -> DriverSource:
 def find_source(
     root: Path = Path("/"), container: Path = DRIVER_CONTAINER, libraries: Collection[str] = LIBRARIES
 ) -> DriverSource:
-    """The driver container's driver where there is one, else that of the root.
+    """The driver container's driver if it exists, otherwise that of the root.
 
     Raises:
         NoDriverFiles: neither has a driver.
@@ -171,7 +171,7 @@ def within(root: Path, path: str | Path) -> Path | None:
         found = _resolved(root, Path(path))
         return found if found is not None and found.is_file() else None
     except OSError:
-        return None  # it went while it was looked at, or may not be looked at
+        return None  # it was removed meanwhile, or may not be read
 
 
 def _resolved(root: Path, path: Path) -> Path | None:

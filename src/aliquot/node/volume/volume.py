@@ -1,8 +1,9 @@
 """The driver volume of a node: one generation for each driver seen, the newest for new containers.
 
-A generation is made beside the others under a passing name and renamed when whole and on disk, so a crash leaves none
-that is half made. An upgrade of the driver makes another; the old one stays while a container has it. The link
-`current` leads to the one for new containers.
+A generation is created beside the others under a temporary name and renamed when complete and on disk, so a crash
+leaves
+none that is half made. An upgrade of the driver creates another; the old one stays while a container has it. The link
+`current` points to the one for new containers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from aliquot.node.volume.mirror import FILES, ORIGIN, SHARED, mirror
 from aliquot.node.volume.names import SUBSTITUTED, stem
 from aliquot.node.volume.source import DriverSource
 
-# Where glibc looks without being told: Debian's directory, and that of Red Hat and most others; musl looks at neither.
+# Where glibc searches by default: Debian's directory, and that of Red Hat and most others; musl looks at neither.
 LOADER_FOLDERS: Final = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib64"))
 # Where images made for CUDA point LD_LIBRARY_PATH and PATH. Source: NVIDIA's CUDA base images.
 CUDA_IMAGE_FOLDER: Final = Path("/usr/local/nvidia")
@@ -47,12 +48,12 @@ class Generation:
 
     @property
     def name(self) -> str:
-        """By which containers' records keep it from being pruned."""
+        """The container records that keep it from being pruned."""
         return self.folder.name
 
     @property
     def origin(self) -> Path:
-        """The driver as it is."""
+        """The unmodified driver."""
         return self.folder / ORIGIN
 
     @property
@@ -61,7 +62,7 @@ class Generation:
         return self.folder / SHARED
 
     def edits(self, ours: Path | None) -> Edits:
-        """What a tenant's container is shown of the driver; the folder `ours` has the tenant's own libcuda and NVML.
+        """What a tenant's container gets of the driver; the folder `ours` has the tenant's own libcuda and NVML.
 
         None leaves the driver's own two, for a tenant that is not enforced.
 
@@ -132,7 +133,7 @@ class DriverVolume:
         self.current = generation
 
     def generation(self, name: str) -> Generation | None:
-        """That of a name; None where there is none that is whole."""
+        """The generation with that name; None unless it is complete."""
         folder = self._folder / name
         if not name or folder.is_symlink() or name.startswith(_MAKING):
             return None
@@ -150,7 +151,7 @@ class DriverVolume:
         return sorted(whole, key=lambda each: (each.folder / _FACTS).stat().st_mtime_ns)
 
     def prune(self, used: Collection[str]) -> list[str]:
-        """Remove generations that are neither current nor used, and what a crash left; the names removed."""
+        """Remove generations that are neither current nor used, and leftovers of a crash; returns the names removed."""
         kept = {*used, self.current.name if self.current else "", CURRENT}
         gone = [path for path in self._folder.iterdir() if path.name not in kept] if self._folder.is_dir() else []
         for path in gone:
@@ -180,7 +181,7 @@ def read_generation(folder: Path) -> Generation:
     """A generation from disk.
 
     Raises:
-        OSError: it is not there.
+        OSError: it does not exist.
         ValueError, KeyError: its facts are damaged.
     """
     facts = json.loads((folder / _FACTS).read_text())

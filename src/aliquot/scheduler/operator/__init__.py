@@ -1,1 +1,1 @@
-"""SharePods and quotas: what people write becomes pods, and what became of it is written back."""
+"""SharePods and quotas: creates their pods and writes the results into their status."""

@@ -1,4 +1,4 @@
-"""The pod of a SharePod: its template, with the GPU asked for in Aliquot's own words.
+"""The pod of a SharePod: its template, with the GPU request in Aliquot's resources.
 
 The pod goes to kube-scheduler like any other, so taints, volumes and the author's affinities are kept; the node that a
 SharePod names is one more condition there. The GPU is the first container's.
@@ -25,10 +25,10 @@ from aliquot.model.sharepod import BadSharePod, check_gpu, gpu_request
 from aliquot.model.validation import sentence
 
 PROFILE: Final = "aliquot-scheduler"
-"""The profile of kube-scheduler that a pod gets whose template names none."""
+"""The profile of kube-scheduler for a pod whose template names none."""
 
 STOCK: Final = frozenset({"", "default-scheduler", PROFILE})
-"""Schedulers that ask the extender; any other is the author's own, and chooses the node itself."""
+"""Schedulers that call the extender; any other is the author's own, and chooses the node itself."""
 
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
@@ -83,12 +83,12 @@ def pod_of(sharepod: SharePod, *, node: str = "", gpu_uuid: str = "", profile: s
         except (TypeError, ValueError, AttributeError):
             fault = "spec.template.spec.affinity.nodeAffinity is not in the form of a node affinity"
             raise BadTemplate(sharepod.metadata.key, (fault,)) from None
-    ask_of(sharepod, body)  # the words must be understood by whoever reads them next
+    ask_of(sharepod, body)  # the fields must be readable by the extender
     return body
 
 
 def ask_of(sharepod: SharePod, body: Mapping[str, Any]) -> PodAsk:
-    """What the pod of a SharePod asks for, as the extender will read it.
+    """The pod's request, as the extender will read it.
 
     Raises:
         BadTemplate: its words contradict each other.
@@ -102,7 +102,7 @@ def ask_of(sharepod: SharePod, body: Mapping[str, Any]) -> PodAsk:
 
 
 def _understood(sharepod: SharePod, body: Mapping[str, Any]) -> Pod:
-    """The pod in a body, as far as it is read here.
+    """The pod in a body, with the fields that are read here.
 
     Raises:
         BadTemplate: a field is not of its type.
@@ -115,7 +115,7 @@ def _understood(sharepod: SharePod, body: Mapping[str, Any]) -> Pod:
 
 
 def on_node(spec: dict[str, Any], node: str) -> None:
-    """Let a pod run on one node only, besides whatever else its author asked for; in place."""
+    """Restrict a pod to one node, in addition to its author's conditions; in place."""
     only = {"key": "metadata.name", "operator": "In", "values": [node]}
     place = spec
     for key in ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"):
@@ -128,10 +128,10 @@ def on_node(spec: dict[str, Any], node: str) -> None:
 
 
 def _template_faults(sharepod: SharePod, spec: Mapping[str, Any]) -> list[str]:
-    """Why the template's spec cannot be one of ours."""
+    """Why the template's spec is not accepted."""
     faults = []
     if not spec.get("containers"):
-        faults.append("spec.template.spec.containers is empty; one container is the least")
+        faults.append("spec.template.spec.containers is empty; write at least one container")
     if spec.get("nodeName"):
         faults.append("spec.template.spec.nodeName would pass the scheduler by; write spec.nodeName instead")
     for group in ("initContainers", "containers"):
@@ -153,7 +153,7 @@ def _template_faults(sharepod: SharePod, spec: Mapping[str, Any]) -> list[str]:
 
 
 def _gpu_faults(sharepod: SharePod) -> list[str]:
-    """What is wrong with each field of spec.gpu, and between them."""
+    """The errors in each field of spec.gpu, and between them."""
     gpu, faults = sharepod.spec.gpu, []
     for name, parse in (("request", parse_milli), ("limit", parse_milli), ("memory", parse_memory)):
         value = getattr(gpu, name)

@@ -1,4 +1,4 @@
-"""SharePods that wait for a GPU of the stock plugin (coexist): a vGPU is made for those that no vGPU has room for."""
+"""SharePods that wait for a GPU of the stock plugin (coexist): a vGPU is created for those that fit on no vGPU."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from aliquot.scheduler.ports import Ledger
 
 @dataclass
 class Demand:
-    """`naming` gives the SharePods whose spec or status names a vGPU: who waits for which stands there."""
+    """`naming` gives the SharePods whose spec or status names a vGPU."""
 
     ledger: Ledger
     pool: Pool
     naming: Callable[[str], Iterable[SharePod]]
 
     async def meet(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> Told | None:
-        """See that there is a GPU for it; None when there is one, else what it waits for; `vgpu` is what it names."""
+        """Make sure that a GPU exists for it; None if so, else what it waits for; `vgpu` is the vGPU that it names."""
         gpu_id, node = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name
         if vgpu is not None:
             return None if vgpu.status.uuid else _made_for(vgpu)
@@ -46,9 +46,9 @@ class Demand:
         return any(not _ended(s) for s in self.naming(name))
 
     def _under_way(self, sharepod: SharePod, ask: PodAsk) -> VGPU | None:
-        """A vGPU that is being made and has room for one more, besides those who wait for it already.
+        """A vGPU that is being created and has room for one more, besides those that wait for it already.
 
-        Only those without labels share one before it is there: what labels mean together is the books' to say.
+        Only SharePods without labels share one before it exists: only the ledger can evaluate labels together.
         """
         mine = self.pool.known.get(sharepod.status.gpu_id) if sharepod.status.gpu_id else None
         if mine is not None and mine.status.phase in (None, "Creating"):

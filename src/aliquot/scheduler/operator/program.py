@@ -1,4 +1,4 @@
-"""The operator's part of the scheduler process: caches of our own kinds, and one queue of what to look at.
+"""The operator's part of the scheduler process: caches of our own kinds, and one work queue.
 
 It shares the books and the lead with the extender: only the leader writes, and what it decides from is what binds are
 made from. Where the cluster does not have our kinds of objects it does nothing.
@@ -41,7 +41,7 @@ WORKERS: Final = 8
 ALL_AGAIN_S: Final = 30.0
 CRDS_AGAIN_S: Final = 10.0
 TOGETHER_S: Final = 0.2
-"""What changes several times in a moment, as a pod that starts and its vGPU do, is followed once."""
+"""Several changes in a moment, as of a pod that starts and its vGPU, are processed once."""
 RECOVER_S: Final = 40.0
 """Longer than a reflector waits between two tries (30 s)."""
 POOL: Final = "pool/"
@@ -95,7 +95,7 @@ class Operator:
     # What happens
 
     def pod_changed(self, change: Change[Pod]) -> None:
-        """A pod changed, and the books know it already."""
+        """A pod changed, and the ledger knows it already."""
         pod = change.object
         for owner in pod.metadata.owner_references:
             if owner.kind == SHAREPODS.kind and owner.api_version.startswith("aliquot.dev/"):
@@ -108,7 +108,7 @@ class Operator:
             self.queue.add_after(f"quota/{quota.metadata.key}", TOGETHER_S)
 
     def nodes_changed(self, change: Change[Node]) -> None:
-        """A node changed, and the books know it already."""
+        """A node changed, and the ledger knows it already."""
         for vgpu in self._by_node.naming(change.object.metadata.name):
             self.queue.add(f"vgpu/{vgpu.metadata.name}")
 
@@ -119,7 +119,7 @@ class Operator:
             self.queue.add(f"quota/{change.object.metadata.key}")
 
     async def recover(self) -> None:
-        """Before the new leader may bind: what was being given back must stay closed."""
+        """Before the new leader may bind: devices that were being returned must stay closed."""
         while (there := await self._has_crds()) is not False:
             if there is None:
                 await self._clock.sleep(1.0)
@@ -139,12 +139,12 @@ class Operator:
             await self.quotas.synced.wait()
 
     def all_again(self) -> None:
-        """Look at everything there is."""
+        """Reconcile everything."""
         for key in self._keys():
             self.queue.add(key)
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run beside the scheduler."""
+        """The tasks that run with the scheduler."""
         return [self._follow(), self._again(), *(self._work() for _ in range(WORKERS))]
 
     # Inside
@@ -181,12 +181,12 @@ class Operator:
         await self.queue.work(self.look, _failed)
 
     async def look(self, key: str) -> None:
-        """Look at one key: `sharepod/NAMESPACE/NAME`, `vgpu/NAME`, `quota/NAMESPACE/NAME` or `pool/`."""
+        """Reconcile one key: `sharepod/NAMESPACE/NAME`, `vgpu/NAME`, `quota/NAMESPACE/NAME` or `pool/`."""
         if not self._leads() or not self.vgpus.synced.is_set() or not self.sharepods.synced.is_set():
             return
         kind, _, name = key.partition("/")
         wait_s: float | None = None
-        with contextlib.suppress(NotFound):  # gone while it was looked at
+        with contextlib.suppress(NotFound):  # deleted meanwhile
             if kind == "sharepod":
                 wait_s = await self._look.look(name)
             elif kind == "vgpu":
@@ -233,7 +233,7 @@ class Operator:
                 self.queue.add(f"sharepod/{sharepod.metadata.key}")
 
     def _plan_changed(self, pod: Pod) -> None:
-        """Who is on the devices of its plan has changed."""
+        """The tenants on the devices of its plan have changed."""
         with contextlib.suppress(BadPlan):
             plan = read_plan(pod.metadata.annotations)
             uuids = {s.gpu for given in plan.containers.values() for s in given.slices} if plan is not None else set()

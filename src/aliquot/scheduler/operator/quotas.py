@@ -1,6 +1,6 @@
-"""GPUQuota: what a namespace holds of its bounds, for people to read.
+"""GPUQuota: reports how much of its bounds a namespace holds.
 
-The bounds themselves are kept where a placement is written into the books; here they are only read back.
+The bounds are enforced where a placement is written into the ledger; here they are only read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def bound(limit: ModelQuota, namespace: str = "") -> Quota:
     """One bound.
 
     Raises:
-        BadQuantity: one of its fields is no quantity, or memory is given as a part of a device.
+        BadQuantity: one of its fields is not a quantity, or memory is given as a part of a device.
     """
     milli = None if limit.gpus is None else parse_milli(limit.gpus)
     memory = None if limit.memory is None else parse_memory(limit.memory)
@@ -46,7 +46,7 @@ def bound(limit: ModelQuota, namespace: str = "") -> Quota:
 
 
 def faults(limits: Iterable[ModelQuota], usage: Usage) -> list[str]:
-    """What is wrong with bounds, each with its path; a bound below what is held already is wrong."""
+    """The errors in bounds, each with its path; a bound below what is held already is an error."""
     found = []
     for number, limit in enumerate(limits):
         where = f"spec.limits[{number}]"
@@ -72,7 +72,7 @@ def faults(limits: Iterable[ModelQuota], usage: Usage) -> list[str]:
 
 
 def body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None:
-    """The merge patch of the status; None when it says so already."""
+    """The merge patch of the status; None if it is up to date."""
     used, lines, over = [], [], []
     for limit in quota.spec.limits:
         milli, mib = Quota("", limit.model).counted(usage)

@@ -1,10 +1,10 @@
-"""SharePods: looked at one by one until what is there is what was asked for.
+"""SharePods: reconciled one by one until the cluster has what was requested.
 
     no pod yet      the fields are checked; a GPU is made for it where the pool must (coexist); the pod is created
-    pod, no node    kube-scheduler and the extender have it; what they say is told
+    pod, no node    kube-scheduler and the extender handle it; their messages are reported
     pod on a node   its plan names the device, the device gets its vGPU, and the status follows the pod
 
-A pod is created once. One that somebody deletes is not made again, since its author's processes are gone with it.
+A pod is created once. A deleted one is not created again, since its author's processes are gone with it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from aliquot.scheduler.ports import Ledger
 log = Logger("scheduler")
 ENDED = ("Succeeded", "Failed")
 LOOKS_PER_S: Final = 100
-"""At those that wait: each may be a question to the books about every node."""
+"""For waiting SharePods: each check may evaluate every node in the ledger."""
 
 
 @dataclass
 class SharePods:
-    """The look at one SharePod; `sharepod` and `pod` give objects from the caches by their key."""
+    """Reconciles one SharePod; `sharepod` and `pod` give objects from the caches by their key."""
 
     api: Api
     ledger: Ledger
@@ -48,14 +48,14 @@ class SharePods:
     profile: str = PROFILE
     clock: Clock = field(default_factory=RealClock)
     look_again_s: float = 2.0
-    """Seconds between two looks at one that waits; more where so many wait that it would be `LOOKS_PER_S`."""
+    """Seconds between two checks of a waiting one; more if so many wait that it would exceed `LOOKS_PER_S`."""
     _waiting: set[str] = field(default_factory=set)
 
     async def look(self, key: str) -> float | None:
-        """Bring one SharePod forward; seconds until it wants to be looked at again, None for not by itself.
+        """Bring one SharePod forward; returns the seconds until its next check, None if it needs none.
 
         Raises:
-            KubeError: the API server cannot be asked now; look again.
+            KubeError: the API server is not reachable now; retry.
         """
         self._waiting.discard(key)
         sharepod = self.sharepod(key)
@@ -88,7 +88,7 @@ class SharePods:
             message = f'a pod "{meta.name}" is there already and is not of this SharePod; choose another name'
             return waiting("NameTaken", message)
         if sharepod.status.pod_name:
-            return lost(sharepod, f'the pod "{sharepod.status.pod_name}" was deleted; create the SharePod anew')
+            return lost(sharepod, f'the pod "{sharepod.status.pod_name}" was deleted; create the SharePod again')
         return await self._begin(sharepod)
 
     async def _begin(self, sharepod: SharePod) -> Told:
@@ -113,10 +113,10 @@ class SharePods:
         return await self._create(sharepod, ask, vgpu)
 
     def _contradiction(self, sharepod: SharePod, vgpu: VGPU | None) -> str:
-        """What is wrong with a node and a vGPU that the author named; a GPU that is full now is not wrong."""
+        """The errors in a node and a vGPU that the author named; a full GPU is not an error."""
         gpu_id, node, model = sharepod.spec.gpu.gpu_id, sharepod.spec.node_name, sharepod.spec.gpu.model
         if node and not self.pool.node_is_there(node):
-            return f'spec.nodeName "{node}" is no node of this cluster'
+            return f'spec.nodeName "{node}" is not a node of this cluster'
         if node and (why := self.ledger.why_not(node)) and not self.pool.owner.coexists:
             return f'spec.nodeName "{node}" {why}'
         if vgpu is None:
@@ -141,7 +141,7 @@ class SharePods:
         try:
             pod = await self.api.create(PODS, made, namespace=meta.namespace)
         except AlreadyExists:
-            return waiting("Creating", "its pod is being looked for")
+            return waiting("Creating", "its pod is being read")
         except (Invalid, Forbidden) as error:
             return waiting("PodRefused", f"the API server does not take its pod: {error.status.message}")
         log.info("sharepod %s has its pod", meta.key)
@@ -174,7 +174,7 @@ class SharePods:
         )
 
     async def _names(self, sharepod: SharePod, plan: PodPlan) -> str:
-        """The vGPUs of a plan, in its order; those that have no name yet get one."""
+        """The vGPUs of a plan, in its order; those without a name get one."""
         found: list[str] = []
         for given in plan.containers.values():
             for piece in () if given.uses else given.slices:

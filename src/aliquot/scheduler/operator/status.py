@@ -1,4 +1,4 @@
-"""What is written into the status of a SharePod, from its pod and nothing that is remembered."""
+"""The status of a SharePod, computed from its pod only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MESSAGE_MOST = 1024
 
 @dataclass(frozen=True)
 class Verdict:
-    """One condition: does it hold, in one word why, and in a sentence."""
+    """One condition: whether it holds, the reason in one word, and a sentence."""
 
     type: str
     holds: bool | None
@@ -29,7 +29,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Told:
-    """What became of a SharePod."""
+    """The state of a SharePod."""
 
     phase: SharePodPhase
     scheduled: Verdict
@@ -53,7 +53,7 @@ def waiting(reason: str, message: str, *, pod: str = "", gpu_id: str = "", node:
 
 
 def lost(sharepod: SharePod, message: str) -> Told:
-    """A SharePod whose pod somebody took away."""
+    """A SharePod whose pod was deleted."""
     status = sharepod.status
     return Told(
         "Failed",
@@ -71,7 +71,7 @@ def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> Told:
     name, node = pod.metadata.name, pod.spec.node_name
     if not node:
         told = _condition(pod, "PodScheduled")
-        message = told.message if told and told.message else "the scheduler has not looked at the pod yet"
+        message = told.message if told and told.message else "the scheduler has not considered the pod yet"
         return waiting(told.reason if told and told.reason else "Waiting", message, pod=name)
     uuids = ",".join(piece.gpu for given in plan.containers.values() for piece in given.slices) if plan else ""
     phase = _phase(pod)
@@ -81,7 +81,7 @@ def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> Told:
     starting = "ContainersNotReady" if phase == "Scheduled" else pod.status.phase
     verdict = Verdict("Ready", holds, "PodReady" if holds else (ready.reason if ready else "") or starting)
     if plan is None:
-        unplanned = "the pod is on a node without a plan: somebody else than Aliquot bound it, and it has no GPU"
+        unplanned = "the pod is on a node without a plan: it was bound without Aliquot, and it has no GPU"
         return Told(phase, Verdict("Scheduled", False, "NoPlan", unplanned), verdict, node, "", "", name)
     return Told(phase, Verdict("Scheduled", True, "Bound"), verdict, node, gpu_id, uuids, name)
 
@@ -113,7 +113,7 @@ def conditions(
 
 
 def body(sharepod: SharePod, told: Told, now: datetime.datetime) -> dict[str, Any] | None:
-    """The merge patch of the status; None when it says so already."""
+    """The merge patch of the status; None if it is up to date."""
     generation = sharepod.metadata.generation
     made = {
         "phase": told.phase,
@@ -130,6 +130,6 @@ def body(sharepod: SharePod, told: Told, now: datetime.datetime) -> dict[str, An
 
 
 def changed(made: dict[str, Any], had: dict[str, Any]) -> dict[str, Any] | None:
-    """A patch of a status, or None when every field of it is there as it should be."""
+    """A patch of a status, or None if every field of it is up to date."""
     same = all((had.get(key) or None) == (value or None) for key, value in made.items())
     return None if same else {"status": made}

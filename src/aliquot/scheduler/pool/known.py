@@ -1,4 +1,4 @@
-"""The vGPUs, as new as is known: what the watch has shown, and above it what our own writes answered since."""
+"""Read-your-own-writes cache of vGPUs: the watch cache overlaid with responses to our writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aliquot.kube.reflector import Change
 
 
 class Watched(Protocol):
-    """What the watch has shown (a Reflector)."""
+    """The watch cache (a Reflector)."""
 
     def __iter__(self) -> Iterator[VGPU]: ...
 
@@ -23,14 +23,14 @@ class Watched(Protocol):
 
 @dataclass
 class Known:
-    """By name and by device at once, for thousands are asked for one by one; `changed` has to hear of every change."""
+    """Indexed by name and by device, for thousands of single look-ups; `changed` must be called for every change."""
 
     watched: Watched
     _by_device: Index[VGPU] = field(default_factory=lambda: Index(lambda vgpu: [vgpu.status.uuid]))
     _ahead: dict[str, VGPU] = field(default_factory=dict)
 
     def changed(self, change: Change[VGPU]) -> None:
-        """The watch says something about a vGPU."""
+        """The watch reported a change of a vGPU."""
         self._by_device.changed(change)
         if change.kind == "deleted":
             self.forget(change.object.metadata.name)
@@ -40,7 +40,7 @@ class Known:
         self._ahead[vgpu.metadata.name] = vgpu
 
     def forget(self, name: str) -> None:
-        """What our writes answered does not hold any more."""
+        """Discard the responses to our writes."""
         self._ahead.pop(name, None)
 
     def get(self, name: str) -> VGPU | None:
@@ -52,7 +52,7 @@ class Known:
         return ahead
 
     def on(self, uuid: str) -> list[VGPU]:
-        """Those whose device this is."""
+        """The vGPUs of this device."""
         names = {vgpu.metadata.name for vgpu in self._by_device.naming(uuid)} | {*self._ahead}
         return [vgpu for name in names if (vgpu := self.get(name)) is not None and vgpu.status.uuid == uuid]
 

@@ -1,10 +1,10 @@
 """Two ways to own the GPUs that vGPUs stand for.
 
-`own`: Aliquot's device plugin has every GPU of the node; a vGPU is a name in the books, made and dropped at once.
-`coexist`: the stock plugin has them; a vGPU holds one by a pod that asks for `nvidia.com/gpu: 1` and sleeps. The node's
+`own`: Aliquot's device plugin has every GPU of the node; a vGPU is a name in the ledger, made and dropped at once.
+`coexist`: the stock plugin has them; a vGPU holds one by a pod that requests `nvidia.com/gpu: 1` and sleeps. The node's
 agent sees which GPU that is (PodResources), writes it on the holder pod and adds the device to the node's inventory. A
-holder does not belong to its VGPU object: whatever becomes of our objects, a GPU is never given back to the stock
-plugin under somebody who is on it.
+holder is not owned by its VGPU object: whatever happens to our objects, a GPU is never given back to the stock
+plugin while it has a tenant.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ PAUSE: Final = "registry.k8s.io/pause:3.10"
 
 
 class Owner(Protocol):
-    """How devices come to vGPUs and go."""
+    """How vGPUs get and release their devices."""
 
     coexists: bool
 
     def held_by(self, pod: Pod) -> str:
-        """The name of the vGPU that a pod holds a device for; empty where it is no holder of ours."""
+        """The name of the vGPU that a pod holds a device for; empty if it is not a holder of ours."""
         ...
 
     async def acquire(self, vgpu: VGPU, taken: Iterable[str]) -> str:
-        """The UUID of the vGPU's device, what it needs being made; empty while it is not known. `taken` have a name."""
+        """The UUID of the vGPU's device, created if needed; empty while it is not known. `taken` have a name."""
         ...
 
     def close(self, vgpu: VGPU) -> bool:
-        """Let nobody onto its device any more; False when somebody is on it."""
+        """Accept no new tenant on its device; False if it has one."""
         ...
 
     def reopen(self, vgpu: VGPU) -> None:
-        """Let pods onto its device, whatever was closed before."""
+        """Accept pods on its device again."""
         ...
 
     async def give_back(self, vgpu: VGPU) -> bool:
@@ -58,11 +58,11 @@ class Owner(Protocol):
         ...
 
     async def orphan(self, name: str) -> tuple[str, str]:
-        """Node and device held for a vGPU whose object is gone, if somebody is on it; else it is given back."""
+        """Node and device held for a vGPU whose object was deleted, if it has a tenant; otherwise it is given back."""
         ...
 
     def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
-        """Nodes on which one more vGPU of these models can be made, the best first; `wanted` are being made."""
+        """Nodes on which one more vGPU of these models can be created, the best first; `wanted` are being created."""
         ...
 
 
@@ -75,7 +75,7 @@ class Own:
         self._ledger = ledger
 
     def held_by(self, pod: Pod) -> str:
-        """Nothing is held by pods."""
+        """No pod holds a device."""
         return ""
 
     async def acquire(self, vgpu: VGPU, taken: Iterable[str]) -> str:
@@ -97,11 +97,11 @@ class Own:
         """It was never closed."""
 
     async def give_back(self, vgpu: VGPU) -> bool:
-        """Nothing is to be given back."""
+        """There is nothing to give back."""
         return True
 
     async def orphan(self, name: str) -> tuple[str, str]:
-        """Nothing is kept for an object that is gone."""
+        """Nothing is kept for a deleted object."""
         return "", ""
 
     def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
@@ -138,7 +138,7 @@ class Coexist:
         self._image = image
 
     def held_by(self, pod: Pod) -> str:
-        """The vGPU that a pod of ours holds a GPU for; empty for pods of others, whatever their labels say."""
+        """The vGPU that a pod of ours holds a GPU for; empty for pods of others, whatever their labels."""
         return pod.metadata.labels.get(names.VGPU, "") if pod.metadata.namespace == self.namespace else ""
 
     def holder(self, name: str) -> str:
@@ -146,7 +146,7 @@ class Coexist:
         return f"aliquot-vgpu-{name}"
 
     async def acquire(self, vgpu: VGPU, taken: Iterable[str]) -> str:
-        """What the agent wrote on the holder pod, which is made where there is none."""
+        """The UUID that the agent wrote on the holder pod, which is created if it does not exist."""
         name = self.holder(vgpu.metadata.name)
         pod = await self._api.find(PODS, name, namespace=self.namespace)
         if pod is not None and pod.ended:
@@ -182,15 +182,15 @@ class Coexist:
         return {"metadata": metadata, "spec": spec}
 
     def close(self, vgpu: VGPU) -> bool:
-        """Keep the whole device, in the same books that binds are made from."""
+        """Keep the whole device, in the ledger that binds are made from."""
         return not vgpu.status.uuid or self._ledger.close(vgpu.status.uuid)
 
     def reopen(self, vgpu: VGPU) -> None:
-        """Its device is in the pool: an earlier holder may have had the same one, and gone."""
+        """Its device is in the pool: an earlier holder may have had the same device and ended."""
         self._ledger.reopen(vgpu.status.uuid)
 
     async def give_back(self, vgpu: VGPU) -> bool:
-        """The holder goes; done when it is gone and the agent has taken the device out of the inventory."""
+        """Delete the holder; done when it is gone and the agent has removed the device from the inventory."""
         name = self.holder(vgpu.metadata.name)
         pod = await self._api.find(PODS, name, namespace=self.namespace)
         if pod is not None:
@@ -202,7 +202,7 @@ class Coexist:
         return True
 
     async def orphan(self, name: str) -> tuple[str, str]:
-        """What the holder has, while somebody is on it; else the holder goes."""
+        """The holder's device while it has a tenant; otherwise the holder is deleted."""
         pod = await self._api.find(PODS, self.holder(name), namespace=self.namespace)
         if pod is None:
             return "", ""
@@ -213,7 +213,7 @@ class Coexist:
         return "", ""
 
     def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
-        """Nodes with a GPU that nobody asked the stock plugin for, the fullest first."""
+        """Nodes with a GPU that no pod has requested from the stock plugin, the fullest first."""
         used: dict[str, int] = {}
         held = set()
         for pod in self._pods():

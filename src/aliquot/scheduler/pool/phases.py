@@ -1,9 +1,9 @@
-"""The phases of a vGPU and what its status says, from facts alone.
+"""The phases of a vGPU and the content of its status, from facts alone.
 
-    Creating   it has no device yet, or its device is not there
-    Active     somebody is on its device
-    Idle       its device is ready and nobody is on it
-    Deleting   its device is being given back; nobody comes onto it any more
+    Creating   it has no device yet, or its device is missing
+    Active     its device has a tenant
+    Idle       its device is ready and has no tenant
+    Deleting   its device is being given back; it accepts no new tenant
 
 Source: KubeShare (HPDC'20), 4.4.
 """
@@ -23,7 +23,7 @@ from aliquot.scheduler.ports import Gpu
 
 
 def phase_of(gpu: Gpu | None, *, leaving: bool = False) -> VGPUPhase:
-    """The phase of a vGPU with this device; `leaving` when it was decided that it goes."""
+    """The phase of a vGPU with this device; `leaving` if its deletion was decided."""
     if leaving:
         return "Deleting"
     if gpu is None:
@@ -36,7 +36,7 @@ def why(vgpu: VGPU, gpu: Gpu | None, *, leaving: bool) -> Verdict:
     if leaving:
         return Verdict("Ready", False, "Deleting", "its GPU is being given back")
     if gpu is None:
-        known = f"its GPU {vgpu.status.uuid} is not there" if vgpu.status.uuid else "it has no GPU yet"
+        known = f"its GPU {vgpu.status.uuid} is missing" if vgpu.status.uuid else "it has no GPU yet"
         return Verdict("Ready", False, "NoDevice", known)
     return Verdict("Ready", True, "DeviceReady")
 
@@ -50,7 +50,7 @@ def idle_s(vgpu: VGPU, now: datetime.datetime) -> float:
 
 
 def body(vgpu: VGPU, uuid: str, gpu: Gpu | None, now: datetime.datetime, *, leaving: bool) -> dict[str, Any] | None:
-    """The merge patch of the status; None when it says so already."""
+    """The merge patch of the status; None if it is up to date."""
     phase = phase_of(gpu, leaving=leaving)
     generation = vgpu.metadata.generation
     attached = [

@@ -1,7 +1,7 @@
-"""The vGPU pool: objects of kind VGPU follow the books, and idle ones come and go by the pool's policy.
+"""The vGPU pool: objects of kind VGPU follow the ledger, and idle ones are created and deleted by the pool's policy.
 
 A device has at most one name: that of a SharePod's gpuID if one was given, else one made from its UUID. What is decided
-here is decided from what the API server and the books say at that moment; nothing has to be remembered over a restart.
+here is decided from the current state of the API server and the ledger; no state has to survive a restart.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9.-]+")
 
 
 def name_for(uuid: str) -> str:
-    """The name of a device's vGPU when nobody gave one: always the same, so that two cannot be made."""
+    """The default name of a device's vGPU: always the same, so that two cannot be created."""
     return _NOT_IN_NAMES.sub("-", uuid.lower()).strip("-.")[:63]
 
 
 @dataclass
 class Pool:
-    """All vGPUs; `node_is_there` asks for a node by name."""
+    """All vGPUs; `node_is_there` returns whether a node exists."""
 
     api: Api
     ledger: Ledger
@@ -50,7 +50,7 @@ class Pool:
     """Whether a SharePod waits for, or is on, the vGPU of that name."""
 
     def on(self, uuid: str) -> VGPU | None:
-        """The vGPU of a device; a name that somebody gave goes before one that was made."""
+        """The vGPU of a device; a given name is preferred to a generated one."""
         gpu = self.ledger.gpu(uuid)
         asked = gpu.name if gpu is not None else ""
         named = self.known.on(uuid)
@@ -59,9 +59,9 @@ class Pool:
         )
 
     def must_be(self, vgpu: VGPU) -> str:
-        """The device that a pod for this vGPU has to name, since its name alone does not lead there.
+        """The device that a pod for this vGPU has to name, since its name alone does not identify it.
 
-        The books know the names that pods were given. They do not know those that were made from UUIDs, nor whose GPU
+        The ledger knows the names that pods were given. It does not know those generated from UUIDs, nor whose GPU
         a holder took.
         """
         alone = self.owner.coexists or (_made(vgpu) != NAMED and self._taken(vgpu.status.uuid))
@@ -84,7 +84,7 @@ class Pool:
         return vgpu.metadata.name
 
     async def make(self, node: str, name: str, made: str, model: str = "") -> VGPU:
-        """A new vGPU on a node, or the one that has the name already."""
+        """A new vGPU on a node, or the existing one of that name."""
         spec = {"nodeName": node, **({"model": model} if model else {})}
         try:
             vgpu = await self.api.create(VGPUS, {"metadata": {"name": name, "labels": {POOL: made}}, "spec": spec})
@@ -94,7 +94,7 @@ class Pool:
         return vgpu
 
     async def look(self, name: str) -> float | None:
-        """Bring one vGPU forward; seconds until it wants to be looked at again, None for not by itself."""
+        """Reconcile one vGPU; returns the seconds until its next check, None if it needs none."""
         vgpu = self.known.get(name)
         if vgpu is None:
             return await self._orphan(name)
@@ -102,7 +102,7 @@ class Pool:
             return None
         if vgpu.status.phase == "Deleting":
             return await self._leave(vgpu)
-        self.owner.reopen(vgpu)  # before anything is waited for: what is closed later stays closed
+        self.owner.reopen(vgpu)  # before any await: a device closed later stays closed
         uuid = vgpu.status.uuid
         if self._superseded(vgpu):
             if _made(vgpu) and not self.waited_for(name):
@@ -123,7 +123,7 @@ class Pool:
         return LOOK_AGAIN_S if gpu is None and self.owner.coexists else None
 
     async def balance(self) -> float | None:
-        """Let the pool have what its policy says; seconds until that changes by itself."""
+        """Bring the pool to its policy; returns the seconds until that changes by itself."""
         now = self.clock.wall()
         ours = [vgpu for vgpu in self.known if _made(vgpu)]
         idle = {v.metadata.name: idle_s(v, now) for v in ours if self._is_idle(v)}
@@ -144,7 +144,7 @@ class Pool:
         return self.policy.next_s(idle)
 
     async def one_more(self, name: str = "", node: str = "", models: tuple[str, ...] = ()) -> VGPU | None:
-        """Make a vGPU where there is room for one; None when there is nowhere."""
+        """Create a vGPU on a node with room; None if no node has room."""
         under_way = [v for v in self.known if v.status.phase in (None, "Creating")]
         places = [place for place in self.owner.places(models, under_way) if not node or place == node]
         if not self.owner.coexists:
@@ -154,7 +154,7 @@ class Pool:
         return await self.make(places[0], name or self._new_name(places[0]), NAMED if name else AUTOMATIC)
 
     def recover(self) -> None:
-        """Close again what was being given back, before anybody may bind."""
+        """Close the devices again that were being given back, before the first bind."""
         for vgpu in self.known:
             if vgpu.status.phase == "Deleting":
                 self.owner.close(vgpu)
@@ -172,7 +172,7 @@ class Pool:
         return next(f"{short}-{number}" for number in range(1, len(names) + 2) if f"{short}-{number}" not in names)
 
     def _by_name(self, vgpu: VGPU) -> str:
-        """The device that a vGPU's name leads to: made from its UUID, or asked for by those on it."""
+        """The device that a vGPU's name refers to: from its UUID, or requested by its tenants."""
         if self.owner.coexists:
             return ""
         name, made = vgpu.metadata.name, _made(vgpu) == AUTOMATIC
@@ -180,7 +180,7 @@ class Pool:
         return next((gpu.uuid for gpu in gpus if gpu.name == name or (made and name_for(gpu.uuid) == name)), "")
 
     async def _orphan(self, name: str) -> float | None:
-        """A vGPU that is gone: if somebody is on the device that was held for it, there is one again."""
+        """A deleted vGPU: if the device that was held for it has a tenant, it is created again."""
         node, uuid = await self.owner.orphan(name)
         if uuid:
             vgpu = await self.make(node, name, AUTOMATIC)
@@ -208,7 +208,7 @@ class Pool:
         return gpu is not None and bool(gpu.held)
 
     async def _leave(self, vgpu: VGPU) -> float | None:
-        """Give the device back and drop the name, unless somebody came onto it before it was closed."""
+        """Give the device back and drop the name, unless a tenant arrived before it was closed."""
         if not self.owner.close(vgpu):
             await self._write(vgpu, vgpu.status.uuid, leaving=False)
             return None
@@ -226,7 +226,7 @@ class Pool:
         patch: dict[str, Any] | None = body(vgpu, uuid, gpu, self.clock.wall(), leaving=leaving)
         if patch is not None:
             name = vgpu.metadata.name
-            # What it says was decided from this version; another one is looked at again.
+            # What it says was decided from this version; another one is reconciled again.
             patch["metadata"] = {"resourceVersion": vgpu.metadata.resource_version}
             try:
                 self.known.wrote(await self.api.patch(VGPUS, name, patch, sub="status"))

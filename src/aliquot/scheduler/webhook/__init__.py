@@ -1,1 +1,1 @@
-"""The admission webhook: what the API server asks before it takes a pod, a SharePod or a quota."""
+"""The admission webhook: called by the API server before it admits a pod, a SharePod or a quota."""

@@ -1,8 +1,8 @@
-"""What is said to an AdmissionReview: change it so, take it as it is, or refuse it with every fault and its path.
+"""The answer to an AdmissionReview: change the object, admit it, or refuse it with every error and its path.
 
-Pods are changed: those in the words of other projects get the resources that the scheduler sees, those with a request
+Pods are changed: those written for other projects get the resources that the scheduler sees, those with a request
 in an annotation alone get its resource, those without a limit the cluster's default, and those that name no scheduler
-the one that asks Aliquot, where the cluster's own does not. Nothing else is touched.
+the one that calls Aliquot, where the cluster's own does not. Nothing else is changed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Undecodable(ValueError):
 
 
 class BadReview(UserError):
-    """A body that is no AdmissionReview."""
+    """A body that is not an AdmissionReview."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`changed` is the object as it should be, None for as it is; with faults it is refused."""
+    """`changed` is the changed object, None if it is admitted unchanged; with errors it is refused."""
 
     faults: tuple[str, ...] = ()
     changed: Document | None = None
@@ -63,7 +63,7 @@ class Admission:
     kept: frozenset[str] = frozenset()
     """Resources of other projects that stay on a pod beside ours, for tools that read them there."""
     pod_scheduler: str = ""
-    """Name of the scheduler for pods that leave it open; empty where the cluster's default one asks Aliquot."""
+    """Name of the scheduler for pods that name none; empty where the cluster's default one calls Aliquot."""
 
     def mutate(self, request: Document) -> Answer:
         """A pod on its way in."""
@@ -74,7 +74,7 @@ class Admission:
                 return Answer(tuple(f'metadata.annotations["{key}"] is written by Aliquot alone' for key in forged))
             dialect = spoken(pod, self.dialects)
             if dialect is None:
-                return Answer(tuple(unknown_words(pod)))  # misspelt words would ask for nothing, in silence
+                return Answer(tuple(unknown_words(pod)))  # misspelt fields would silently request nothing
             if dialect.name == "nvidia" and not self.whole:
                 return Answer()
             ask = dialect.read(pod)
@@ -87,7 +87,7 @@ class Admission:
         return self._rewritten(document, pod, ask, dialect)
 
     def validate(self, request: Document) -> Answer:
-        """Anything that is not changed: SharePods, quotas, and pods whose plan somebody touches."""
+        """Objects that are not changed: SharePods, quotas, and pods whose plan was edited."""
         kind = (request.get("kind") or {}).get("kind", "")
         document = request["object"]
         try:
@@ -114,7 +114,8 @@ class Admission:
             words.annotations[names.DIALECT] = dialect.name
         words.annotations |= self._default_limits(pod, ask)
         put(document, words)
-        # The API server has written its default by now: a pod that names it cannot be told from one that names none.
+        # The API server has written its default by now: a pod that names it cannot be distinguished from one that names
+        # none.
         if self.pod_scheduler and document["spec"].get("schedulerName") in (None, "", DEFAULT_SCHEDULER):
             document["spec"]["schedulerName"] = self.pod_scheduler
         try:
@@ -127,7 +128,7 @@ class Admission:
         return Answer(changed=document, warnings=tuple(warnings))
 
     def _default_limits(self, pod: Pod, ask: PodAsk) -> dict[str, str]:
-        """A limit for those who say none, as far as one GPU goes; never below their request."""
+        """A limit for pods that specify none, up to one GPU; never below their request."""
         if self.default_limit_milli is None:
             return {}
         found = {}
@@ -141,7 +142,7 @@ class Admission:
         sharepod.metadata.namespace = sharepod.metadata.namespace or request.get("namespace", "")
         old = request.get("oldObject")
         if old and (old.get("spec") == request["object"].get("spec") or sharepod.metadata.deletion_timestamp):
-            return Answer()  # what was taken before may lose its finalizers and get labels
+            return Answer()  # objects admitted before may lose their finalizers and get labels
         try:
             pod_of(sharepod)
         except BadTemplate as error:
@@ -175,7 +176,7 @@ def answer(body: bytes, say: Callable[[Document], Answer]) -> Document:
         if not isinstance(uid, str) or not (isinstance(request.get("object"), dict)):
             raise TypeError("request.uid and request.object")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadReview(f"the body is no AdmissionReview with a request: {type(error).__name__} {error}") from None
+        raise BadReview(f"the body is not an AdmissionReview with a request: {type(error).__name__} {error}") from None
     try:
         said = _response(request, say(request))
     except RecursionError:

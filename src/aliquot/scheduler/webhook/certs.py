@@ -1,8 +1,8 @@
 """Certificates that the webhook makes for itself: an authority, and a server certificate that it signs.
 
 A renewal never breaks a connection: a new authority is published beside the old one first, and signs only once the API
-server has been told of it. Which step is next is decided from what is kept and what was published, so any process can
-go on where another stopped.
+server trusts it. The next step is decided from what is stored and what was published, so any process can
+continue where another stopped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Kept:
 def next_step(
     kept: Kept | None, published: bytes, names: Sequence[str], now: datetime.datetime, lives: Lives | None = None
 ) -> Kept:
-    """What should be kept now; the very same object when nothing is to be done.
+    """The certificates to store now; the very same object if nothing changes.
 
     `published` is the bundle that the API server trusts at present, `names` what the server is reached by.
     """
@@ -78,7 +78,7 @@ def next_step(
     if stale and server.issuer == newest.subject:
         certificate, key = _server(newest, kept.authority_key, names, now, lives)
         return replace(kept, certificate=certificate, key=key)
-    # An old authority stays until it ends: other replicas may still show what it signed.
+    # An old authority stays until it expires: other replicas may still show what it signed.
     used = [ca for ca in authorities if ca.not_valid_after_utc > now]
     bundle = b"".join(ca.public_bytes(serialization.Encoding.PEM) for ca in used)
     return kept if bundle == kept.bundle else replace(kept, bundle=bundle)
@@ -110,7 +110,7 @@ def _due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
 
 
 def _of_later(certificate: x509.Certificate, now: datetime.datetime) -> bool:
-    """Whether it was made by a clock that was ahead: nobody whose clock is right would accept it yet."""
+    """Whether it was made by a clock that was ahead: clients with a correct clock would not accept it yet."""
     return certificate.not_valid_before_utc > now
 
 

@@ -1,4 +1,4 @@
-"""What the API server is told about the webhook: which objects it asks about, where, and what if nobody answers.
+"""The webhook's registration at the API server: for which objects it is called, where, and the failure policy.
 
 Only pods that Aliquot serves are sent to the webhook (CEL), so that an outage cannot stop the rest of the cluster. By
 default they are refused during an outage, because a pod in another project's words would wait for ever without being
@@ -21,7 +21,7 @@ _SYSTEM: Final = ("kube-system", "kube-node-lease", "kube-public")
 
 
 def where(namespace: str, service: str, port: int, path: str, url: str = "") -> dict[str, Any]:
-    """How the API server reaches the webhook: by a Service, or by an address of its own."""
+    """The webhook's address for the API server: a Service, or an IP address."""
     if url:
         return {"url": f"{url.rstrip('/')}{path}"}
     return {"service": {"namespace": namespace, "name": service, "port": port, "path": path}}
@@ -41,7 +41,7 @@ def configurations(
 
     Args:
         whole: Plain nvidia.com/gpu pods are Aliquot's too; False where the stock plugin has them.
-        failure_policy: What the API server does with a pod that asks for a share while nobody answers.
+        failure_policy: What the API server does with a pod that requests a share while no webhook answers.
     """
 
     def hook(name: str, path: str, rule: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ _HOST: Final = "kubernetes.io/metadata.name"
 
 
 def asks_for_gpus(*, whole: bool = True) -> str:
-    """CEL: does a pod name a resource, an annotation or a label by which one of the dialects asks for a GPU?
+    """CEL: does a pod have a resource, an annotation or a label by which one of the dialects requests a GPU?
 
     Names that begin alike, as of another plugin or of MIG instances, are not Aliquot's. Without `whole`, nvidia.com/gpu
     alone is the stock plugin's.
@@ -112,7 +112,7 @@ def asks_for_gpus(*, whole: bool = True) -> str:
 
 
 def _resource(matches: str) -> str:
-    """CEL: has a container a limit or request whose `key` matches?"""
+    """CEL: does a container have a limit or request whose `key` matches?"""
     one = " || ".join(
         f"(has(c.resources) && has(c.resources.{side}) && c.resources.{side}.exists(key, {matches}))"
         for side in ("limits", "requests")
@@ -124,7 +124,7 @@ def _resource(matches: str) -> str:
 
 
 def _noted(kind: str, matches: str) -> str:
-    """CEL: has the pod an annotation or label whose `key` matches?"""
+    """CEL: does the pod have an annotation or label whose `key` matches?"""
     return f"(has(object.metadata.{kind}) && object.metadata.{kind}.exists(key, {matches}))"
 
 
@@ -133,7 +133,7 @@ def _listed(keys: Iterable[str]) -> str:
 
 
 def plan_changes() -> str:
-    """CEL: is the plan of a pod another one than before? One that is new has none."""
+    """CEL: does the plan of a pod change? A new pod has none."""
 
     def plan(thing: str) -> str:
         notes = f"{thing}.metadata.annotations"

@@ -1,7 +1,7 @@
-"""Keeps the webhook's certificates: in a Secret that all replicas share, and in what the API server trusts.
+"""Manages the webhook's certificates: in a Secret that all replicas share, and in the API server's trust bundle.
 
-The leader writes, everybody reads. The Secret is replaced by compare and swap; what the API server trusts is patched
-in, so that whoever installed the configurations (a chart) goes on owning them.
+The leader writes, all replicas read. The Secret is replaced by compare and swap; what the API server trusts is patched
+in, so that the configurations still belong to their installer (a chart).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Secret(Wire):
 
 
 class WebhookConfiguration(Wire):
-    """A Mutating- or ValidatingWebhookConfiguration, its webhooks as they came."""
+    """A Mutating- or ValidatingWebhookConfiguration, its webhooks unchanged."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     webhooks: list[dict[str, Any]] = msgspec.field(default_factory=list)
@@ -51,7 +51,7 @@ CONFIGURATIONS: Final = tuple(
 
 @dataclass
 class Keeper:
-    """The certificates of one installation; `names` is what the API server reaches the webhook by."""
+    """The certificates of one installation; `names` are the webhook's names for the API server."""
 
     api: Api
     namespace: str
@@ -65,7 +65,7 @@ class Keeper:
     _told: Kept | None = None
 
     async def run(self) -> None:
-        """Keep them until cancelled."""
+        """Renew them until cancelled."""
         while True:
             try:
                 ready = await self.look()
@@ -77,10 +77,10 @@ class Keeper:
             await self.clock.sleep(self.every_s if ready else 0.5)
 
     async def look(self) -> bool:
-        """One look; True when nothing more is to be done now.
+        """One check; True if nothing more is to be done now.
 
         Raises:
-            KubeError: the API server cannot be asked; Conflict: another replica was faster.
+            KubeError: the API server is not reachable; Conflict: another replica was faster.
         """
         secret = await self.api.find(SECRETS, SECRET, namespace=self.namespace)
         kept = read_secret(secret)
@@ -145,7 +145,7 @@ class Keeper:
 
 
 def read_secret(secret: Secret | None) -> Kept | None:
-    """What a Secret keeps; None when a part of it is missing or cannot be used, so that the leader makes it anew."""
+    """The certificates of a Secret; None if a part is missing or unusable, so that the leader creates them again."""
     if secret is None:
         return None
     try:

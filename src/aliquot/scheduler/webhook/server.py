@@ -32,12 +32,12 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 """More than the object and the one before it, of 3 MiB each, that the API server takes."""
 
 KEEP_ALIVE_S: Final = 180
-"""Longer than the API server keeps an idle connection (90 s): whoever closes first may cut off a request."""
+"""Longer than the API server keeps an idle connection (90 s): the side that closes first may cut off a request."""
 
 
 @dataclass(frozen=True)
 class WebhookSettings:
-    """Where the webhook listens and what it is called; port -1 is no webhook, 0 any port."""
+    """The webhook's address and name; port -1 is no webhook, 0 any port."""
 
     host: str = "0.0.0.0"
     port: int = -1
@@ -51,7 +51,7 @@ class WebhookSettings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What its certificate is for."""
+        """The names in its certificate."""
         service = f"{self.service}.{self.namespace}.svc"
         return (service, f"{service}.cluster.local", *self.also_named)
 
@@ -73,7 +73,7 @@ class Webhook:
         self.keeper = Keeper(self.api, s.namespace, s.names, self.leads, on_new=self._new)
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run; nothing without a port."""
+        """The tasks to run; none without a port."""
         return [self.keeper.run(), self._serve()] if self.settings.port >= 0 else []
 
     def app(self) -> Starlette:
@@ -119,7 +119,7 @@ class Webhook:
 
 
 def load(context: ssl.SSLContext, kept: Kept) -> None:
-    """Let a context show this certificate; its key is in a file of the owner's for a moment, as OpenSSL wants it."""
+    """Make a context use this certificate; its key is in a private file for a moment, as OpenSSL requires."""
     with tempfile.TemporaryDirectory(prefix="aliquot-") as folder:
         chain = Path(folder, "chain.pem")
         with os.fdopen(os.open(chain, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

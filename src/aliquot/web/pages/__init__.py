@@ -1,4 +1,4 @@
-"""The pages: each draws itself, from facts and a query, as blocks that can be renewed one by one."""
+"""The pages: each renders itself, from facts and a query, as blocks that can be updated one by one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from aliquot.web.render import Block
 
 Query = Mapping[str, str]
 NO_GPU: Final = (
-    "No GPU is known yet. In a cluster each node's agent, aliquot node, tells which it has; kubectl aliquot doctor "
-    "says what is missing."
+    "No GPU is known yet. In a cluster each node's agent, aliquot node, reports its GPUs; kubectl aliquot doctor "
+    "shows what is missing."
 )
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A page: the blocks that change by themselves, and what its still frame needs."""
+    """A page: the blocks that update by themselves, and the data of its static frame."""
 
     title: str
     blocks: list[Block]

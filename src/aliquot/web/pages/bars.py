@@ -1,4 +1,4 @@
-"""Shares as widths: what a bar of a GPU is made of, in thousandths of its length."""
+"""Shares as widths: the parts of a GPU's bar, in thousandths of its length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Part(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """Two lanes: what is promised and what is used, and the same in words."""
+    """Two lanes: the promised and the used part, and the same in words."""
 
     promised: list[Part]
     used: list[Part]
@@ -47,7 +47,7 @@ def memory_bar(gpu: Gpu) -> Bar:
 
 
 def _lane(lengths: list[int]) -> list[Part]:
-    """Parts end to end; what would stand over the end is cut off."""
+    """Parts end to end; what would exceed the end is cut off."""
     return list(_parts(lengths))
 
 

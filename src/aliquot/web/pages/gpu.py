@@ -1,4 +1,4 @@
-"""One GPU: its tenants, what each was promised and gets, and the last hour."""
+"""One GPU: its tenants, the promise and the use of each, and the last hour."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHARTS: Final = (
 
 
 class Hour(NamedTuple):
-    """One tenant's hour in numbers, for those who do not see the charts."""
+    """One tenant's hour in numbers, for viewers who do not see the charts."""
 
     tenant: str
     rows: list[tuple[str, str, str, str]]
@@ -45,7 +45,7 @@ def find(facts: Facts, uuid: str) -> Gpu:
     """The GPU by that UUID.
 
     Raises:
-        NotHere: there is none.
+        NotHere: no such GPU exists.
     """
     gpu = next((gpu for gpu in facts.gpus() if gpu.uuid == uuid), None)
     if gpu is None:
@@ -54,7 +54,7 @@ def find(facts: Facts, uuid: str) -> Gpu:
 
 
 def hours_of(history: History) -> list[Hour]:
-    """Least, mean and most of every quantity of every tenant."""
+    """Minimum, mean and maximum of every quantity of every tenant."""
     return [Hour(series.tenant, _rows(series)) for series in history.series]
 
 

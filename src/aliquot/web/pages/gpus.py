@@ -24,7 +24,7 @@ GROUPS: Final = {"": "by node", "model": "by model"}
 
 
 def draw(facts: Facts, query: Query) -> Drawn:
-    """The part of the GPUs that the query asks for."""
+    """The part of the GPUs that the query selects."""
     everything = facts.gpus()
     found = ordered(matching(everything, query), query)
     pages = max(1, -(-len(found) // PER_PAGE))
@@ -49,7 +49,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
 
 
 def matching(gpus: Sequence[Gpu], query: Query) -> list[Gpu]:
-    """Those whose node, model, UUID, vGPU or a tenant contains the text, of the state and model asked for."""
+    """The GPUs whose node, model, UUID, vGPU or a tenant contains the text, of the given state and model."""
     text, state, model = query.get("q", "").strip().lower(), query.get("state", ""), query.get("model", "")
     return [
         gpu

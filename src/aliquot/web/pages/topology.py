@@ -1,4 +1,4 @@
-"""Topology of a node: the access-cost tree with its links drawn, what is free, who sits where."""
+"""Topology of a node: the access-cost tree with its links drawn, free GPUs, and tenants."""
 
 from __future__ import annotations
 

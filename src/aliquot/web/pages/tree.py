@@ -1,7 +1,7 @@
 """Where the parts of a drawn topology go: leaves in a row, each place above the middle of what it holds, links as arcs.
 
 Pure geometry in the units of the drawing's viewBox. Only the nearest links are drawn as arcs (NVLink): what is further
-away is said by the tree itself.
+shown by the tree itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Everything with its place; `words` says the tree for those who do not see it."""
+    """Everything with its position; `words` describes the tree for viewers who do not see it."""
 
     width: float
     height: float

@@ -1,4 +1,4 @@
-"""Try it: a request, where it would go, why, and what it would leave behind. Nothing is reserved."""
+"""Try it: a request, where it would be placed, why, and what would remain. Nothing is reserved."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Plain(yaml.SafeLoader):
 
 
 def draw(facts: Facts, query: Query) -> Drawn:
-    """The form, and the answer when something was asked."""
+    """The form, and the answer if a request was entered."""
     trial, error = None, ""
     if any(query.get(name) for name in ("request", "yaml")):
         try:

@@ -1,4 +1,4 @@
-"""Workloads: what runs or waits, where, what it was promised and what it got; one of them with the reasons."""
+"""Workloads: running and waiting ones with place, promise and use; one of them with the reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PHASES: Final = ("Pending", "Running", "Succeeded", "Failed")
 
 
 def draw(facts: Facts, query: Query) -> Drawn:
-    """The part of the workloads that the query asks for."""
+    """The part of the workloads that the query selects."""
     everything = facts.workloads()
     found = matching(everything, query)
     pages = max(1, -(-len(found) // PER_PAGE))
@@ -49,7 +49,7 @@ def draw_one(facts: Facts, query: Query) -> Drawn:
 
 
 def matching(workloads: Sequence[Workload], query: Query) -> list[Workload]:
-    """Those whose name, model or node contains the text, of the phase and namespace asked for."""
+    """The workloads whose name, model or node contains the text, of the given phase and namespace."""
     text, phase, namespace = query.get("q", "").strip().lower(), query.get("phase", ""), query.get("namespace", "")
     return [
         workload
@@ -69,8 +69,8 @@ def _nothing(everything: Sequence[Workload]) -> str:
     if everything:
         return "No workload fits these filters."
     return (
-        "Nothing that you may see asks for a GPU. Give it work: on one machine aliquot run, or aliquot apply -f FILE; "
-        "in a cluster a SharePod, or a pod with aliquot.dev/gpu-percent."
+        "No workload that you may see requests a GPU. Give it work: on one machine aliquot run, or aliquot apply "
+        "-f FILE; in a cluster a SharePod, or a pod with aliquot.dev/gpu-percent."
     )
 
 
