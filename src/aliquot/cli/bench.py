@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from aliquot.cli.bench_filter import filter_
 from aliquot.cli.bench_topology import topology
 from aliquot.cli.lazy import WholeSentences
 from aliquot.cli.options import SECONDS, Amount
@@ -24,7 +23,6 @@ def bench() -> None:
 
 
 bench.add_command(topology)
-bench.add_command(filter_)
 
 
 def _emulate(command: Callable[..., None]) -> Callable[..., None]:
@@ -206,3 +204,25 @@ def placement(output: str, policies: tuple[str, ...], data: Path | None) -> None
         click.echo(name)
         for case in cases:
             click.echo("  " + "  ".join(f"{key} {shown}" for key, shown in case.items()))
+
+
+@bench.command("filter")
+@click.option("--case", "cases", multiple=True, metavar="NODES/PODS", default=("1000/4000", "5000/20000"))
+@click.option("--asks", type=click.IntRange(20), default=300, show_default=True, help="Measured requests per case.")
+@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+def filter_(cases: tuple[str, ...], asks: int, output: str) -> None:
+    """Milliseconds of filter and prioritize over HTTP with JSON, by nodes and pods in the ledger."""
+    from aliquot.bench.filter import filter_times
+
+    sizes = []
+    for case in cases:
+        nodes, _, pods = case.partition("/")
+        if not (nodes.isdigit() and pods.isdigit() and int(nodes)):
+            raise click.BadParameter(f"{case!r} is not NODES/PODS, as in 1000/4000", param_hint="--case")
+        sizes.append((int(nodes), int(pods)))
+    figures = filter_times(tuple(sizes), asks)
+    if output == "json":
+        click.echo(json.dumps(figures))
+        return
+    for found in figures["cases"]:
+        click.echo("  ".join(f"{name} {value}" for name, value in found.items()))

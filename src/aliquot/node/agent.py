@@ -21,7 +21,7 @@ from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
-from aliquot.node.checking import AllocationCheck
+from aliquot.node.check import AllocationCheck
 from aliquot.node.checkpoint import CheckpointError, PodKey
 from aliquot.node.desk import Outcome, ShareDesk
 from aliquot.node.driver import follow, open_driver
@@ -35,7 +35,7 @@ from aliquot.node.outcomes import Outcomes
 from aliquot.node.peers import started
 from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod, Pods
-from aliquot.node.recovering import Recovering
+from aliquot.node.recovery import Recovering
 from aliquot.node.seating import Seating
 from aliquot.node.settings import Settings
 from aliquot.node.status import OF_GPUSHARE, OWN, NodeStatus, labels_of, resources_of

@@ -17,11 +17,11 @@ from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.kube.resources import PODS
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
-from aliquot.node.checking import AllocationCheck
+from aliquot.node.check import AllocationCheck
 from aliquot.node.checkpoint import Allotment, Content, PodKey, write_checkpoint
 from aliquot.node.leaving import Leaving
 from aliquot.node.pods import NodePod, Pods
-from aliquot.node.recovering import Recovering
+from aliquot.node.recovery import Recovering
 
 
 class Told:

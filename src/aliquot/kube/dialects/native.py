@@ -10,13 +10,19 @@ every container that asks; `gpu-request` without one means the only container th
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Final, TypeVar
+from typing import Final
 
 from aliquot.kube import names
+from aliquot.kube.dialects.annotations import (
+    Annotations,
+    base_of,
+    parse_integer,
+    parse_percent,
+    parse_truth,
+    parse_words,
+    path_of,
+)
 from aliquot.kube.dialects.base import ORDERED, Foreign, Owned, Words, asked, count, names_any
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.quantities import format_mib_quantity, mib_up
@@ -25,14 +31,9 @@ from aliquot.model.quantities import BadQuantity, Memory, format_milli, parse_mi
 from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, parse_enforce, parse_label
 from aliquot.model.wake import format_wake, parse_wake
 
-T = TypeVar("T")
 _TAKEN_BACK: Final = f"{names.PREFIX}priority"
-_LIST: Final = re.compile(r"\s*[,|]\s*")
-_PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,4})?)\s*%?")
 _WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS, names.DIALECT)
 _CORES_MOST: Final = 1024
-_TEXT_MOST: Final = 8192
-"""Characters of one annotation: two hundred UUIDs."""
 _PARTS_MOST: Final = 64
 
 
@@ -46,7 +47,7 @@ class Native(Foreign):
         """It names our resources, or has one of our annotations for asking."""
         containers = [*pod.spec.init_containers, *pod.spec.containers]
         return any(names_any(c, self.owned.resources) for c in containers) or any(
-            _base(key) in names.ASK_ANNOTATIONS for key in pod.metadata.annotations
+            base_of(key) in names.ASK_ANNOTATIONS for key in pod.metadata.annotations
         )
 
     def read(self, pod: Pod) -> PodAsk:
@@ -121,16 +122,6 @@ class _Entry:
     """Path and text of its gpu-request."""
 
 
-def _base(key: str) -> str:
-    """An annotation's name without the container."""
-    prefix, slash, rest = key.partition("/")
-    return prefix + slash + rest.partition(".")[0]
-
-
-def _at(key: str) -> str:
-    return f'metadata.annotations["{key}"]'
-
-
 def unknown_words(pod: Pod) -> list[str]:
     """Resources and annotations with our prefix that do not exist, or name a container that does not."""
     known = [c.name for c, _, _ in containers_of(pod)]
@@ -143,15 +134,15 @@ def unknown_words(pod: Pod) -> list[str]:
     for key in pod.metadata.annotations:
         if not key.startswith(names.PREFIX) or key in _WRITTEN_BY_US:
             continue
-        base, container = _base(key), key.partition("/")[2].partition(".")[2]
+        base, container = base_of(key), key.partition("/")[2].partition(".")[2]
         if base not in names.ASK_ANNOTATIONS:
             if base == _TAKEN_BACK:
-                faults.append(f"{_at(key)} orders nothing: {ORDERED}; leave it out")
+                faults.append(f"{path_of(key)} orders nothing: {ORDERED}; leave it out")
                 continue
             short = ", ".join(name.removeprefix(names.PREFIX) for name in names.ASK_ANNOTATIONS)
-            faults.append(f"{_at(key)} is no annotation of Aliquot; it knows {short}")
+            faults.append(f"{path_of(key)} is no annotation of Aliquot; it knows {short}")
         elif container and container not in known:
-            faults.append(f'{_at(key)} names a container "{container}"; the pod has {", ".join(known)}')
+            faults.append(f'{path_of(key)} names a container "{container}"; the pod has {", ".join(known)}')
     return faults
 
 
@@ -168,7 +159,7 @@ def _asking(pod: Pod, faults: list[str]) -> list[_Entry]:
         if c.name not in asking and c.name != lone:
             continue
         key = f"{names.GPU_REQUEST}.{c.name}" if c.name in named else names.GPU_REQUEST
-        request = (_at(key), notes[key]) if c.name in named or c.name == lone else None
+        request = (path_of(key), notes[key]) if c.name in named or c.name == lone else None
         before = len(faults)
         percent, memory = count(c, path, names.GPU_PERCENT, faults), _memory(c, path, faults)
         if not percent and request is None and len(faults) == before:
@@ -192,13 +183,13 @@ def _lone_request(
         return None
     candidates = without or {c.name for c, role, _ in everyone if role == "app"}
     if not candidates:
-        faults.append(f"{_at(names.GPU_REQUEST)} asks for a GPU, but the pod has no container that could have it")
+        faults.append(f"{path_of(names.GPU_REQUEST)} asks for a GPU, but the pod has no container that could have it")
         return None
     if len(candidates) == 1:
         return next(iter(candidates))
     listed = ", ".join(sorted(candidates))
     faults.append(
-        f"{_at(names.GPU_REQUEST)} could mean several containers ({listed}); "
+        f"{path_of(names.GPU_REQUEST)} could mean several containers ({listed}); "
         f"name one, as in {names.GPU_REQUEST}.{sorted(candidates)[0]}"
     )
     return None
@@ -219,19 +210,19 @@ def _memory(c: Container, path: str, faults: list[str]) -> int:
 
 
 def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> ContainerAsk | None:
-    notes, before = _Notes(pod, entry.container.name, faults), len(faults)
+    notes, before = Annotations(pod, entry.container.name, faults), len(faults)
     total = _total_milli(entry, notes)
     limit = notes.read(names.GPU_LIMIT, parse_milli)
-    parts = notes.read(names.GPU_PARTS, lambda text: _integer(text, 1, _PARTS_MOST)) or 1
+    parts = notes.read(names.GPU_PARTS, lambda text: parse_integer(text, 1, _PARTS_MOST)) or 1
     memory = _memory_of(entry, notes, parts)
-    uuids = notes.read(names.GPU_UUID, _words) or ()
+    uuids = notes.read(names.GPU_UUID, parse_words) or ()
     labels = Labels(*(notes.read(n, parse_label) or "" for n in (names.AFFINITY, names.ANTI_AFFINITY, names.EXCLUSION)))
     gpu_id = notes.read(names.GPU_ID, parse_label) or ""
-    cores = notes.read(names.CPU_BIND, lambda text: _integer(text, 1, _CORES_MOST)) or 0
+    cores = notes.read(names.CPU_BIND, lambda text: parse_integer(text, 1, _CORES_MOST)) or 0
     enforce = notes.read(names.ENFORCE, parse_enforce)
     wake_us = notes.read(names.WAKE, parse_wake) or 0
-    mixed = notes.read(names.GPU_MODELS_MIXED, _truth) or False
-    models, models_not = notes.read(names.GPU_MODEL, _words) or (), notes.read(names.GPU_MODEL_NOT, _words) or ()
+    mixed = notes.read(names.GPU_MODELS_MIXED, parse_truth) or False
+    models, models_not = (notes.read(name, parse_words) or () for name in (names.GPU_MODEL, names.GPU_MODEL_NOT))
     if len(faults) > before or not total:
         return None
     if parts > 1 and (total % parts or (limit or 0) % parts or total // parts >= 1000):
@@ -274,7 +265,7 @@ def _container(pod: Pod, entry: _Entry, asking: int, faults: list[str]) -> Conta
     )
 
 
-def _check(entry: _Entry, request: GpuRequest, parts: int, notes: _Notes, faults: list[str]) -> None:
+def _check(entry: _Entry, request: GpuRequest, parts: int, notes: Annotations, faults: list[str]) -> None:
     """What each number says alone is right; do they go together?"""
     path = entry.request[0] if entry.request else f'{entry.path}.resources.limits["{names.GPU_PERCENT}"]'
     try:
@@ -305,7 +296,7 @@ def _check(entry: _Entry, request: GpuRequest, parts: int, notes: _Notes, faults
         )
 
 
-def _total_milli(entry: _Entry, notes: _Notes) -> int:
+def _total_milli(entry: _Entry, notes: Annotations) -> int:
     """The request in milli-GPU; the exact one and the resource must agree."""
     if entry.request is None:
         return entry.percent * 10
@@ -322,8 +313,8 @@ def _total_milli(entry: _Entry, notes: _Notes) -> int:
     return exact
 
 
-def _memory_of(entry: _Entry, notes: _Notes, parts: int) -> Memory | None:
-    part = notes.read(names.GPU_MEMORY_PART, _percent)
+def _memory_of(entry: _Entry, notes: Annotations, parts: int) -> Memory | None:
+    part = notes.read(names.GPU_MEMORY_PART, parse_percent)
     if part is not None and entry.memory_mib:
         notes.faults.append(
             f'{notes.where(names.GPU_MEMORY_PART)} and {entry.path}.resources.limits["{names.GPU_MEMORY}"] '
@@ -336,65 +327,3 @@ def _memory_of(entry: _Entry, notes: _Notes, parts: int) -> Memory | None:
             f'{entry.path}.resources.limits["{names.GPU_MEMORY}"] is not {parts} times a whole number of MiB'
         )
     return Memory(mib=entry.memory_mib // parts) if entry.memory_mib else None
-
-
-class _Notes:
-    """A container's annotations: its own if there is one, else the pod's."""
-
-    def __init__(self, pod: Pod, container: str, faults: list[str]) -> None:
-        self.faults = faults
-        self._annotations = pod.metadata.annotations
-        self._container = container
-
-    def _key(self, name: str) -> str:
-        own = f"{name}.{self._container}"
-        return own if own in self._annotations else name
-
-    def where(self, name: str) -> str:
-        """The path of an annotation."""
-        return _at(self._key(name))
-
-    def read(self, name: str, parse: Callable[[str], T]) -> T | None:
-        """The value of an annotation; None without it or when it is wrong, which is noted."""
-        text = self._annotations.get(self._key(name))
-        if text is not None and len(text) > _TEXT_MOST:
-            self.faults.append(f"{self.where(name)} has {len(text)} characters; the most is {_TEXT_MOST}")
-            return None
-        return None if text is None else self.parse(self.where(name), text, parse)
-
-    def parse(self, where: str, text: str, parse: Callable[[str], T]) -> T | None:
-        """The value of a text that stands at `where`."""
-        try:
-            return parse(text)
-        except BadQuantity as error:
-            fault = f"{where}: {error}"
-            if fault not in self.faults:
-                self.faults.append(fault)
-            return None
-
-
-def _integer(text: str, least: int, most: int) -> int:
-    if not re.fullmatch(r"-?\d{1,12}", text.strip()) or not least <= int(text) <= most:
-        raise BadQuantity(f'"{text}" is no whole number between {least} and {most}')
-    return int(text)
-
-
-def _truth(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise BadQuantity(f'"{text}" is neither true nor false')
-    return text == "true"
-
-
-def _words(text: str) -> tuple[str, ...]:
-    found = tuple(filter(None, _LIST.split(text.strip())))
-    if not found:
-        raise BadQuantity("it names nothing; write one name or several with commas between, or leave it out")
-    return found
-
-
-def _percent(text: str) -> Fraction:
-    found = _PERCENT.fullmatch(text.strip())
-    part = Fraction(found[1]) / 100 if found else Fraction(0)
-    if not 0 < part <= 1:
-        raise BadQuantity(f'"{text}" is no part of a device\'s memory; write 1% to 100%')
-    return part
