@@ -37,7 +37,7 @@ WINDOW_S: Final = 10.0
 WARM_S: Final = 5.0
 DEFAULT: Final = ("irregular", "eight", "waking", "pauses", "long")
 MISBEHAVIOURS: Final = ("sleeps", "sips", "lingers", "hogs", "jolts", "forks")
-MIXES: Final = (*DEFAULT, "many", "steady", "huge", *MISBEHAVIOURS)
+MIXES: Final = (*DEFAULT, "alone", "many", "steady", "huge", *MISBEHAVIOURS)
 CHARGED: Final = ("long", "huge", "hogs", "jolts")
 """Mixes with kernels that are longer than 100 ms."""
 

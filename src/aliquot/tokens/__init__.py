@@ -17,7 +17,8 @@ from .actions import (
 from .fluid_turns import FluidPolicy
 from .gemini import GeminiPolicy, QuotaEstimate
 from .kubeshare import KubeSharePolicy
-from .policy import TokenPolicy, UnknownTenant
+from .policy import TokenPolicy
+from .tenants import UnknownTenant
 from .window import ChargeWindow, LimitBucket
 
 __all__ = [

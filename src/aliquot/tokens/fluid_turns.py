@@ -200,32 +200,39 @@ class FluidPolicy(TokenPolicy):
         assert isinstance(account, FluidAccount)
         return account.blocked and account.lag.owed_ns(now_ns) < EXACT_NS
 
-    def _stays_ns(self, gpu: str, first: Tenant, rival: Tenant, occupant: Tenant, now_ns: int) -> int:
-        """For how long at least a waiter goes before a rival; 0 if it may not now.
+    def _stays_ns(self, gpu: str, first: Tenant, rivals: list[Tenant], occupant: Tenant, now_ns: int) -> int:
+        """For how long at least a waiter goes before all rivals; 0 if it may not now.
 
         An occupant that returns leaves the fluid, and the others share what it is owed.
         """
-        mine, theirs = first.accounts[gpu], rival.accounts[gpu]
+        mine, leaving = first.accounts[gpu], occupant.accounts[gpu].lag
         urgent = mine.is_urgent(now_ns) and mine.lag.owed_ns(now_ns) >= EXACT_NS - self.config.window_ns // AHEAD_PART
-        if theirs.share.wake_ns and theirs.lag.fresh:
-            if not urgent:
-                return 0  # it goes first from when on it is within its request
-        elif urgent:
-            return SECOND
-        gap = _standing(mine, now_ns) - _standing(theirs, now_ns)
-        speed = theirs.lag.rate - mine.lag.rate - (WHOLE if rival is occupant else 0)
-        if occupant.hold is not None:
-            gap += min(0, self._shift(mine.lag, theirs.lag, occupant.accounts[gpu].lag)) - EXACT_NS * WHOLE
-        elif mine.ordinal > theirs.ordinal:
-            gap -= WHOLE  # ranks are in whole nanoseconds, and among equals the other goes first
-        if speed <= 0:
-            return SECOND if gap >= 0 else 0
-        return max(0, gap - WHOLE) // speed
+        returns = occupant.hold is not None
+        shares = mine.lag.flow.parts_without(leaving) if returns else {}
+        standing, stays = self._standing(first, now_ns), SECOND
+        for rival in rivals:
+            theirs = rival.accounts[gpu]
+            if theirs.share.wake_ns and theirs.lag.fresh:
+                if not urgent:
+                    return 0  # it goes first from when on it is within its request
+            elif urgent:
+                continue
+            gap = standing - self._standing(rival, now_ns)
+            speed = theirs.lag.rate - mine.lag.rate - (WHOLE if rival is occupant else 0)
+            if returns:
+                gap += min(0, shares[mine.lag] - shares[theirs.lag]) - EXACT_NS * WHOLE
+            elif mine.ordinal > theirs.ordinal:
+                gap -= WHOLE  # ranks are in whole nanoseconds, and among equals the other goes first
+            if speed > 0:
+                stays = min(stays, max(0, gap - WHOLE) // speed)
+            elif gap < 0:
+                return 0
+        return stays
 
-    def _shift(self, mine: Lag, theirs: Lag, leaving: Lag) -> int:
-        """By how much one gains on the other when a third leaves the fluid."""
-        rates = mine.flow.rates_without(leaving)
-        return leaving.level * (rates[mine] - rates[theirs]) // (sum(rates.values()) or 1)
+    def _standing(self, tenant: Tenant, now_ns: int) -> int:
+        """What puts a tenant of one GPU into the order of turns, in millionths of a nanosecond: larger goes first."""
+        (account,) = tenant.accounts.values()
+        return -self._rank(tenant, now_ns)[1] * WHOLE + account.lag.level % WHOLE
 
     def _end(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
         for account in tenant.accounts.values():
@@ -243,8 +250,3 @@ def _closes_ns(holder: Tenant, waiter: Tenant, gap_ns: int) -> int:
         if gpu in waiter.accounts
     )
     return (QUANTUM_NS - gap_ns) * WHOLE // max(speed, WHOLE // 100)
-
-
-def _standing(account: Account, now_ns: int) -> int:
-    """What puts a tenant into the order of turns, in millionths of a nanosecond: larger goes first."""
-    return -account.rank(now_ns)[1] * WHOLE + account.lag.level % WHOLE

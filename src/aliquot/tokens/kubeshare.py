@@ -137,11 +137,14 @@ class KubeSharePolicy(TokenPolicy):
     def _turn_ns(self, tenant: Tenant, now_ns: int) -> int:
         return max(self._bounded_quota(tenant, now_ns), self.config.min_quota_ns)
 
-    def _stays_ns(self, gpu: str, first: Tenant, rival: Tenant, occupant: Tenant, now_ns: int) -> int:
-        mine, theirs = first.accounts[gpu], rival.accounts[gpu]
+    def _stays_ns(self, gpu: str, first: Tenant, rivals: list[Tenant], occupant: Tenant, now_ns: int) -> int:
+        mine, stays = first.accounts[gpu], SECOND
         assert isinstance(mine, WindowAccount)
-        assert isinstance(theirs, WindowAccount)
-        return mine.stays_before_ns(theirs, now_ns)
+        for rival in rivals:
+            theirs = rival.accounts[gpu]
+            assert isinstance(theirs, WindowAccount)
+            stays = min(stays, mine.stays_before_ns(theirs, now_ns))
+        return stays
 
     def _review(
         self,

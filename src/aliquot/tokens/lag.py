@@ -75,10 +75,12 @@ class Flow:
         for lag, of_lag in zip(key, found, strict=True):
             lag.flow.busy[lag] = of_lag
 
-    def rates_without(self, leaving: Lag) -> dict[Lag, int]:
-        """The rates of the others on this GPU if one left, where no tenant has several GPUs."""
+    def parts_without(self, leaving: Lag) -> dict[Lag, int]:
+        """What each of the others here would get of one's level if that one left, where no tenant has several GPUs."""
         key = tuple(lag for lag in self.busy if lag is not leaving)
-        return dict(zip(key, self._rates(key), strict=True))
+        rates = self._rates(key)
+        total = sum(rates) or 1
+        return {lag: leaving.level * rate // total for lag, rate in zip(key, rates, strict=True)}
 
     def _rates(self, key: tuple[Lag, ...]) -> list[int]:
         found = self._cache.get(key)

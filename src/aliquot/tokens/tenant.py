@@ -15,6 +15,7 @@ class Tenant:
     """`residual` are the GPUs on which work of the last turn still runs; `drained` those kept for the rest of a gang.
 
     `outlived` has the GPUs on which work of an earlier turn ran on into the present one, and when that turn ended.
+    `lone` is its account if it has one GPU.
     """
 
     __slots__ = (
@@ -22,6 +23,7 @@ class Tenant:
         "drained",
         "ended_ns",
         "hold",
+        "lone",
         "name",
         "outlived",
         "residual",
@@ -33,6 +35,7 @@ class Tenant:
     def __init__(self, name: str, accounts: dict[str, Account]) -> None:
         self.name = name
         self.accounts = accounts
+        self.lone = next(iter(accounts.values())) if len(accounts) == 1 else None
         self.hold: Hold | None = None
         self.residual: set[str] = set()
         self.drained: set[str] = set()
@@ -48,6 +51,8 @@ class Tenant:
 
     def open_at_ns(self, now_ns: int) -> int:
         """When its limits allow the next grant on every GPU of it."""
+        if self.lone is not None:
+            return self.lone.open_at_ns(now_ns)
         return max(account.open_at_ns(now_ns) for account in self.accounts.values())
 
     def runway_ns(self, now_ns: int) -> int | None:

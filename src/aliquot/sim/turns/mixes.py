@@ -76,6 +76,11 @@ MIXES: Final = (
             Member("c", 500, 500, irregular()),
         ),
     ),
+    Mix(
+        "alone",
+        "one that works and rests, alone: what is lost without a hand-over",
+        (Member("a", 500, 1000, irregular()),),
+    ),
     Mix("eight", "eight that work and rest, .02 to .28", _many(_SHARES_8)),
     Mix(
         "many",
