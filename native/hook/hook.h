@@ -248,8 +248,8 @@ enum ledger_kind {
     LEDGER_PAGE,   /* such a page; refs: the pointers in it */
     LEDGER_OBJECT, /* physical memory; refs: its handles and mappings */
     LEDGER_LATER,  /* a pointer whose free waits for a stream */
-    LEDGER_LAZY,   /* a module of which nothing is on a device until it is used */
-    LEDGER_CODE,   /* its code on one GPU */
+    LEDGER_LAZY,   /* a module of which nothing is on a device until it is used; other: the number of its load */
+    LEDGER_CODE,   /* its code in one context */
     LEDGER_NODE,   /* a pointer of a graph; other: the graph's number, 0: it is gone */
 };
 struct ledger_entry {

@@ -129,7 +129,7 @@ bool ledger_take(uint32_t kind, uint64_t key, struct ledger_entry *out)
 static bool ends_with_context(uint32_t kind)
 {
     return kind == LEDGER_POINTER || kind == LEDGER_SMALL || kind == LEDGER_ARRAY || kind == LEDGER_MODULE ||
-           kind == LEDGER_LIMIT || kind == LEDGER_LATER;
+           kind == LEDGER_LIMIT || kind == LEDGER_LATER || kind == LEDGER_CODE;
 }
 
 static bool owned(const struct ledger_entry *entry, uint64_t whose)

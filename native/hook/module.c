@@ -1,11 +1,16 @@
 /* module.c: code and its globals are device memory too.
  *
  * How much a module takes is known only to the driver. An estimate is reserved before it is asked; afterwards the charge
- * is corrected upward by what the device lost meanwhile, within a bound, because a neighbour may have allocated in the
- * same moment. Under lazy loading a fat binary takes nothing until a kernel of it is asked for: then it is charged, once
- * for each GPU. What the driver loads later still is measured by the arbiter.
+ * is corrected by what the device lost meanwhile, within a bound, because a neighbour may have allocated in the same
+ * moment.
+ *
+ * Under lazy loading, and where there is no context, nothing is on the device until code is used. It is charged then,
+ * once for each context: where a function, a global or a module of it is asked for. The kernel of a library may be
+ * launched by its handle, and the launch path charges for nothing, so the first one of each library is loaded where its
+ * handle is asked for. What the driver loads later still is measured by the arbiter.
  */
 #include "charge.h"
+#include "own.h"
 
 #include <elf.h>
 #include <string.h>
@@ -19,13 +24,17 @@
 struct load {
     struct slot *slot; /* NULL: it is not charged */
     uint64_t estimate, most, free_before;
-    bool lazy;
+    uint64_t later; /* nothing is on a device before it is used; what an image may take beyond GROWTH_BYTES then, or 1 */
+    uint64_t key;   /* of the code that is used for the first time */
 };
 
 static uint64_t device_free(void)
 {
     size_t free_bytes = 0, total = 0;
-    return REAL(cuMemGetInfo_v2, size_t *, size_t *)(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : 0;
+    int mode = quietly(CAPTURE_MODE_RELAXED);
+    CUresult result = REAL(cuMemGetInfo_v2, size_t *, size_t *)(&free_bytes, &total);
+    quietly(mode);
+    return result == CUDA_SUCCESS ? free_bytes : 0;
 }
 
 /* The bytes of an image that will be on the device at most; of a fat binary only a part is loaded, and that lazily. */
@@ -79,107 +88,159 @@ static bool loads_lazily(void)
 
 static bool reserve(struct load *load, struct slot *slot, uint64_t estimate, uint64_t most)
 {
-    *load = (struct load){.slot = slot, .estimate = estimate, .most = most, .free_before = device_free()};
+    load->slot = slot;
+    load->estimate = estimate;
+    load->most = most;
+    load->free_before = device_free();
     return charge_begin(slot, estimate);
 }
 
 static bool begin(struct load *load, uint64_t bytes, bool fat)
 {
     load->slot = NULL;
-    load->lazy = fat && conf_load() == MODE_HELD && loads_lazily();
-    struct slot *slot = load->lazy ? NULL : paying_slot();
+    bool later = conf_load() == MODE_HELD && (loads_lazily() || !charged_slot());
+    load->later = later ? 1 + (fat ? 0 : 4 * bytes) : 0;
+    struct slot *slot = later && fat ? NULL : paying_slot();
     if (!slot)
         return true;
     /* What lies beyond the last is a neighbour's. */
     return reserve(load, slot, bytes && !fat ? round_up(bytes, LEAST_BYTES) : LEAST_BYTES, GROWTH_BYTES + 4 * bytes);
 }
 
-/* The larger of the estimate and what the device lost; false: over the limit, and only the estimate is reserved. */
-static bool measure(struct load *load, uint64_t *charge)
+/* The larger of `least` and what the device lost; false: over the limit, and only the estimate is reserved. */
+static bool measure(struct load *load, uint64_t least, uint64_t *charge)
 {
     uint64_t free_after = device_free();
-    uint64_t taken = load->free_before > free_after ? load->free_before - free_after : 0;
-    *charge = load->estimate;
-    if (!free_after || taken <= *charge || taken > load->most)
-        return true;
-    if (!memory_reserve(load->slot, taken - *charge, MEMORY_ASK))
+    uint64_t taken = free_after && load->free_before > free_after ? load->free_before - free_after : 0;
+    *charge = taken > least && taken <= load->most ? taken : least;
+    if (*charge > load->estimate && !memory_reserve(load->slot, *charge - load->estimate, MEMORY_ASK)) {
+        *charge = load->estimate;
         return false;
-    *charge = taken;
+    }
+    if (*charge < load->estimate)
+        memory_release(load->slot, load->estimate - *charge);
     return true;
 }
 
 static CUresult finish(struct load *load, CUresult result, void **module, enum aliquot_symbol unload)
 {
+    static _Atomic uint64_t numbers = 1;
     uint64_t charge = load->estimate;
-    if (load->lazy && result == CUDA_SUCCESS)
-        ledger_put((struct ledger_entry){.kind = LEDGER_LAZY, .key = (uintptr_t)*module, .refs = 1}, NULL);
+    if (load->later && result == CUDA_SUCCESS)
+        ledger_put((struct ledger_entry){.kind = LEDGER_LAZY, .key = (uintptr_t)*module, .bytes = load->later - 1,
+                                         .other = atomic_fetch_add(&numbers, 1), .refs = 1}, NULL);
     if (!load->slot)
         return result;
-    if (result == CUDA_SUCCESS && !measure(load, &charge)) {
+    if (result == CUDA_SUCCESS && !measure(load, load->later ? 0 : load->estimate, &charge)) {
         REAL_AT(unload, void *)(*module);
         result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result == CUDA_SUCCESS && !charge) {
+        pthread_rwlock_unlock(&load->slot->books);
+        return result;
     }
     return charge_end(result, load->slot, LEDGER_MODULE, result == CUDA_SUCCESS ? (uintptr_t)*module : 0, charge);
 }
 
-/* The entry of a lazily loaded library's code on one GPU; handles are multiples of at least 8, and slots few. */
-static uint64_t code_key(void *module, const struct slot *slot)
+/* The entry of the code of load number `number` in a context, by what it ends with. */
+static uint64_t code_key(uint64_t number, uint64_t whose)
 {
-    return ((uintptr_t)module << 5) ^ (uintptr_t)(slot - slot_at(0));
+    return number * 0x9e3779b97f4a7c15ull ^ whose;
 }
 
-/* Before a kernel is asked for; false: its code does not fit. */
+/* Before something is used; false: its code does not fit. */
 static bool using(struct load *load, void *module)
 {
-    struct ledger_entry entry;
+    struct ledger_entry lazy, code;
+    struct slot *slot;
     load->slot = NULL;
-    if (!ledger_get(LEDGER_LAZY, (uintptr_t)module, &entry))
+    if (!ledger_get(LEDGER_LAZY, (uintptr_t)module, &lazy) || !(slot = charged_slot()))
         return true;
-    struct slot *slot = paying_slot();
-    entry = (struct ledger_entry){.kind = LEDGER_CODE, .slot = slot, .refs = 1};
-    if (!slot || (entry.key = code_key(module, slot), !ledger_join(entry)))
+    uint64_t owner = whose(slot);
+    load->key = code_key(lazy.other, owner);
+    if (!ledger_join((struct ledger_entry){.kind = LEDGER_CODE, .key = load->key, .slot = slot, .other = owner, .refs = 1}))
         return true;
-    if (reserve(load, slot, LEAST_BYTES, GROWTH_BYTES))
+    if (reserve(load, slot, GROWTH_BYTES, GROWTH_BYTES + lazy.bytes))
         return true;
-    ledger_take(LEDGER_CODE, entry.key, &entry);
+    ledger_take(LEDGER_CODE, load->key, &code);
     return false;
 }
 
-static CUresult used(struct load *load, void *module, CUresult result)
+static CUresult used(struct load *load, CUresult result)
 {
     uint64_t charge;
-    struct ledger_entry entry;
+    struct ledger_entry code;
     if (!load->slot)
         return result;
-    measure(load, &charge);
-    if (ledger_change(LEDGER_CODE, code_key(module, load->slot), 0, charge, &entry) == LEDGER_NONE)
+    measure(load, 0, &charge);
+    if (result != CUDA_SUCCESS && !charge) /* it is still to come */
+        ledger_take(LEDGER_CODE, load->key, &code);
+    else if (ledger_change(LEDGER_CODE, load->key, 0, charge, &code) == LEDGER_NONE)
         memory_release(load->slot, charge);
     pthread_rwlock_unlock(&load->slot->books);
     return result;
 }
 
-CUresult on_get_kernel(enum aliquot_symbol symbol, void **kernel, void *module, const char *name)
+/* On the device now, not at its launch. During a capture that may not be done. */
+static void load_kernel(const struct load *load, void *kernel)
 {
-    struct load load;
-    if (!using(&load, module))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return used(&load, module, REAL_AT(symbol, void **, void *, const char *)(kernel, module, name));
+    void *function = NULL;
+    if (!load->slot || !kernel || capture_running())
+        return;
+    if (REAL(cuKernelGetFunction, void **, void *)(&function, kernel) != CUDA_SUCCESS)
+        function = kernel; /* of a module */
+    REAL(cuFuncLoad, void *)(function);
 }
 
-CUresult on_library_get_module(enum aliquot_symbol symbol, void **module, void *library)
+#define USE(module, call)                                                                                              \
+    struct load load;                                                                                                  \
+    if (!using(&load, module))                                                                                         \
+        return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \
+    CUresult result = call
+
+CUresult on_get_kernel(enum aliquot_symbol symbol, void **kernel, void *module, const char *name)
 {
-    struct load load;
-    if (!using(&load, library))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return used(&load, library, REAL_AT(symbol, void **, void *)(module, library));
+    USE(module, (REAL_AT(symbol, void **, void *, const char *)(kernel, module, name)));
+    if (result == CUDA_SUCCESS)
+        load_kernel(&load, *kernel);
+    return used(&load, result);
 }
 
 CUresult on_enumerate(enum aliquot_symbol symbol, void **kernels, unsigned count, void *module)
 {
-    struct load load;
-    if (!using(&load, module))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return used(&load, module, REAL_AT(symbol, void **, unsigned, void *)(kernels, count, module));
+    USE(module, (REAL_AT(symbol, void **, unsigned, void *)(kernels, count, module)));
+    if (result == CUDA_SUCCESS && count)
+        load_kernel(&load, *kernels);
+    return used(&load, result);
+}
+
+CUresult on_library_get_module(enum aliquot_symbol symbol, void **module, void *library)
+{
+    USE(library, (REAL_AT(symbol, void **, void *)(module, library)));
+    return used(&load, result);
+}
+
+/* The widths of the pointer and of the size differ between the versions. */
+CUresult on_get_global(enum aliquot_symbol symbol, void *ptr, void *bytes, void *module, const char *name)
+{
+    USE(module, (REAL_AT(symbol, void *, void *, void *, const char *)(ptr, bytes, module, name)));
+    return used(&load, result);
+}
+
+CUresult on_kernel_get_function(enum aliquot_symbol symbol, void **function, void *kernel)
+{
+    void *library = NULL;
+    REAL(cuKernelGetLibrary, void **, void *)(&library, kernel);
+    USE(library, (REAL_AT(symbol, void **, void *)(function, kernel)));
+    return used(&load, result);
+}
+
+CUresult on_function_load(enum aliquot_symbol symbol, void *function)
+{
+    void *module = NULL;
+    REAL(cuFuncGetModule, void **, void *)(&module, function);
+    USE(module, (REAL_AT(symbol, void *)(function)));
+    return used(&load, result);
 }
 
 static CUresult load_image(enum aliquot_symbol symbol, void **module, const void *image)
@@ -243,27 +304,25 @@ CUresult on_library_load(enum aliquot_symbol symbol, void **library, const void 
     return result;
 }
 
-/* Takes out that a module is lazy, and its code on each GPU. */
-static unsigned take_code(void *module, struct ledger_entry *lazy, struct ledger_entry *code)
+static void code_gone(uint64_t number, uint64_t whose)
 {
-    unsigned count = 0;
-    if (!ledger_take(LEDGER_LAZY, (uintptr_t)module, lazy))
-        return 0;
-    for (unsigned i = 0; slot_at(i); i++)
-        count += ledger_take(LEDGER_CODE, code_key(module, slot_at(i)), &code[count]);
-    return count;
+    struct ledger_entry code;
+    if (ledger_take(LEDGER_CODE, code_key(number, whose), &code))
+        charge_gone(&code);
 }
 
 /* What is known of a module is out before the driver may give its handle to another. */
 CUresult on_module_unload(enum aliquot_symbol symbol, void *module)
 {
-    struct ledger_entry entry, lazy = {0}, code[MAX_SLOTS];
+    struct ledger_entry entry, lazy;
     bool known = ledger_take(LEDGER_MODULE, (uintptr_t)module, &entry);
-    unsigned count = take_code(module, &lazy, code);
+    bool later = ledger_take(LEDGER_LAZY, (uintptr_t)module, &lazy);
     CUresult result = REAL_AT(symbol, void *)(module);
-    for (unsigned i = 0; i < count; i++)
-        charge_freed(result, true, &code[i]);
-    if (lazy.kind && result != CUDA_SUCCESS)
+    if (later && result != CUDA_SUCCESS)
         charge_enter(lazy);
+    for (unsigned i = 0; later && result == CUDA_SUCCESS && slot_at(i); i++)
+        code_gone(lazy.other, (uintptr_t)slot_at(i));
+    for (struct gpu_context *context = context_at(NULL); later && result == CUDA_SUCCESS && context; context = context->next)
+        code_gone(lazy.other, (uintptr_t)context->handle);
     return charge_freed(result, known, &entry);
 }

@@ -19,6 +19,7 @@ CUresult on_primary_reset(enum aliquot_symbol symbol, int);
 CUresult on_primary_retain(enum aliquot_symbol symbol, void **, int);
 CUresult on_total_mem_v1(enum aliquot_symbol symbol, unsigned *, int);
 CUresult on_total_mem(enum aliquot_symbol symbol, size_t *, int);
+CUresult on_function_load(enum aliquot_symbol symbol, void *);
 CUresult on_get_proc_address(enum aliquot_symbol symbol, const char *, void **, int, unsigned long long);
 CUresult on_get_proc_address_v2(enum aliquot_symbol symbol, const char *, void **, int, unsigned long long, int *);
 CUresult on_graph_add_alloc(enum aliquot_symbol symbol, void **, void *, const void *, size_t, struct alloc_node *);
@@ -31,8 +32,10 @@ CUresult on_graph_instantiate_params(enum aliquot_symbol symbol, void **, void *
 CUresult on_green_create(enum aliquot_symbol symbol, void **, void *, int, unsigned);
 CUresult on_green_destroy(enum aliquot_symbol symbol, void *);
 CUresult on_init(enum aliquot_symbol symbol, unsigned);
+CUresult on_kernel_get_function(enum aliquot_symbol symbol, void **, void *);
 CUresult on_launch_multi(enum aliquot_symbol symbol, struct launch_params *, unsigned, unsigned);
 CUresult on_enumerate(enum aliquot_symbol symbol, void **, unsigned, void *);
+CUresult on_get_global(enum aliquot_symbol symbol, void *, void *, void *, const char *);
 CUresult on_get_kernel(enum aliquot_symbol symbol, void **, void *, const char *);
 CUresult on_library_get_module(enum aliquot_symbol symbol, void **, void *);
 CUresult on_library_load(enum aliquot_symbol symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned);
@@ -315,6 +318,13 @@ HOOK CUresult hook_cuEventSynchronize(void *event)
     return result;
 }
 
+CUresult hook_cuFuncLoad(void *function);
+HOOK CUresult hook_cuFuncLoad(void *function)
+{
+    UNCANCELLED();
+    return on_function_load(SYM_cuFuncLoad, function);
+}
+
 CUresult hook_cuGLCtxCreate(void **ctx, unsigned flags, int dev);
 HOOK CUresult hook_cuGLCtxCreate(void **ctx, unsigned flags, int dev)
 {
@@ -477,6 +487,13 @@ HOOK CUresult hook_cuInit(unsigned flags)
     return on_init(SYM_cuInit, flags);
 }
 
+CUresult hook_cuKernelGetFunction(void **function, void *kernel);
+HOOK CUresult hook_cuKernelGetFunction(void **function, void *kernel)
+{
+    UNCANCELLED();
+    return on_kernel_get_function(SYM_cuKernelGetFunction, function, kernel);
+}
+
 CUresult hook_cuLaunch(void *f);
 HOOK CUresult hook_cuLaunch(void *f)
 {
@@ -572,11 +589,25 @@ HOOK CUresult hook_cuLibraryEnumerateKernels(void **kernels, unsigned count, voi
     return on_enumerate(SYM_cuLibraryEnumerateKernels, kernels, count, module);
 }
 
+CUresult hook_cuLibraryGetGlobal(void *ptr, void *bytes, void *module, const char *name);
+HOOK CUresult hook_cuLibraryGetGlobal(void *ptr, void *bytes, void *module, const char *name)
+{
+    UNCANCELLED();
+    return on_get_global(SYM_cuLibraryGetGlobal, ptr, bytes, module, name);
+}
+
 CUresult hook_cuLibraryGetKernel(void **kernel, void *module, const char *name);
 HOOK CUresult hook_cuLibraryGetKernel(void **kernel, void *module, const char *name)
 {
     UNCANCELLED();
     return on_get_kernel(SYM_cuLibraryGetKernel, kernel, module, name);
+}
+
+CUresult hook_cuLibraryGetManaged(void *ptr, void *bytes, void *module, const char *name);
+HOOK CUresult hook_cuLibraryGetManaged(void *ptr, void *bytes, void *module, const char *name)
+{
+    UNCANCELLED();
+    return on_get_global(SYM_cuLibraryGetManaged, ptr, bytes, module, name);
 }
 
 CUresult hook_cuLibraryGetModule(void **module, void *library);
@@ -832,6 +863,20 @@ HOOK CUresult hook_cuModuleGetFunction(void **kernel, void *module, const char *
 {
     UNCANCELLED();
     return on_get_kernel(SYM_cuModuleGetFunction, kernel, module, name);
+}
+
+CUresult hook_cuModuleGetGlobal(void *ptr, void *bytes, void *module, const char *name);
+HOOK CUresult hook_cuModuleGetGlobal(void *ptr, void *bytes, void *module, const char *name)
+{
+    UNCANCELLED();
+    return on_get_global(SYM_cuModuleGetGlobal, ptr, bytes, module, name);
+}
+
+CUresult hook_cuModuleGetGlobal_v2(void *ptr, void *bytes, void *module, const char *name);
+HOOK CUresult hook_cuModuleGetGlobal_v2(void *ptr, void *bytes, void *module, const char *name)
+{
+    UNCANCELLED();
+    return on_get_global(SYM_cuModuleGetGlobal_v2, ptr, bytes, module, name);
 }
 
 CUresult hook_cuModuleLoad(void **module, const char *path);

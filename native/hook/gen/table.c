@@ -32,6 +32,7 @@ extern char hook_cuDeviceTotalMem[];
 extern char hook_cuDeviceTotalMem_v2[];
 extern char hook_cuEventQuery[];
 extern char hook_cuEventSynchronize[];
+extern char hook_cuFuncLoad[];
 extern char hook_cuGLCtxCreate[];
 extern char hook_cuGLCtxCreate_v2[];
 extern char hook_cuGetProcAddress[];
@@ -54,6 +55,7 @@ extern char hook_cuGraphUpload_ptsz[];
 extern char hook_cuGreenCtxCreate[];
 extern char hook_cuGreenCtxDestroy[];
 extern char hook_cuInit[];
+extern char hook_cuKernelGetFunction[];
 extern char hook_cuLaunch[];
 extern char hook_cuLaunchCooperativeKernel[];
 extern char hook_cuLaunchCooperativeKernelMultiDevice[];
@@ -65,7 +67,9 @@ extern char hook_cuLaunchKernelEx[];
 extern char hook_cuLaunchKernelEx_ptsz[];
 extern char hook_cuLaunchKernel_ptsz[];
 extern char hook_cuLibraryEnumerateKernels[];
+extern char hook_cuLibraryGetGlobal[];
 extern char hook_cuLibraryGetKernel[];
+extern char hook_cuLibraryGetManaged[];
 extern char hook_cuLibraryGetModule[];
 extern char hook_cuLibraryLoadData[];
 extern char hook_cuLibraryLoadFromFile[];
@@ -102,6 +106,8 @@ extern char hook_cuMipmappedArrayCreate[];
 extern char hook_cuMipmappedArrayDestroy[];
 extern char hook_cuModuleEnumerateFunctions[];
 extern char hook_cuModuleGetFunction[];
+extern char hook_cuModuleGetGlobal[];
+extern char hook_cuModuleGetGlobal_v2[];
 extern char hook_cuModuleLoad[];
 extern char hook_cuModuleLoadData[];
 extern char hook_cuModuleLoadDataEx[];
@@ -371,7 +377,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuFuncGetParamCount", 0},
     {"cuFuncGetParamInfo", 0},
     {"cuFuncIsLoaded", 0},
-    {"cuFuncLoad", 0},
+    {"cuFuncLoad", hook_cuFuncLoad},
     {"cuFuncSetAttribute", 0},
     {"cuFuncSetBlockShape", 0},
     {"cuFuncSetCacheConfig", 0},
@@ -532,7 +538,7 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuIpcOpenMemHandle", 0},
     {"cuIpcOpenMemHandle_v2", 0},
     {"cuKernelGetAttribute", 0},
-    {"cuKernelGetFunction", 0},
+    {"cuKernelGetFunction", hook_cuKernelGetFunction},
     {"cuKernelGetLibrary", 0},
     {"cuKernelGetName", 0},
     {"cuKernelGetParamCount", 0},
@@ -554,10 +560,10 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuLaunchKernelEx_ptsz", hook_cuLaunchKernelEx_ptsz},
     {"cuLaunchKernel_ptsz", hook_cuLaunchKernel_ptsz},
     {"cuLibraryEnumerateKernels", hook_cuLibraryEnumerateKernels},
-    {"cuLibraryGetGlobal", 0},
+    {"cuLibraryGetGlobal", hook_cuLibraryGetGlobal},
     {"cuLibraryGetKernel", hook_cuLibraryGetKernel},
     {"cuLibraryGetKernelCount", 0},
-    {"cuLibraryGetManaged", 0},
+    {"cuLibraryGetManaged", hook_cuLibraryGetManaged},
     {"cuLibraryGetModule", hook_cuLibraryGetModule},
     {"cuLibraryGetUnifiedFunction", 0},
     {"cuLibraryLoadData", hook_cuLibraryLoadData},
@@ -778,8 +784,8 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuModuleEnumerateFunctions", hook_cuModuleEnumerateFunctions},
     {"cuModuleGetFunction", hook_cuModuleGetFunction},
     {"cuModuleGetFunctionCount", 0},
-    {"cuModuleGetGlobal", 0},
-    {"cuModuleGetGlobal_v2", 0},
+    {"cuModuleGetGlobal", hook_cuModuleGetGlobal},
+    {"cuModuleGetGlobal_v2", hook_cuModuleGetGlobal_v2},
     {"cuModuleGetLoadingMode", 0},
     {"cuModuleGetSurfRef", 0},
     {"cuModuleGetTexRef", 0},
@@ -1426,6 +1432,7 @@ const struct version_row aliquot_versions[] = {
     {"cuDeviceTotalMem", 3020, 0, 107},
     {"cuEventQuery", 2000, 0, 125},
     {"cuEventSynchronize", 2000, 0, 130},
+    {"cuFuncLoad", 12040, 0, 142},
     {"cuGLCtxCreate", 2000, 0, 148},
     {"cuGLCtxCreate", 3020, 0, 149},
     {"cuGetProcAddress", 11030, 0, 167},
@@ -1449,6 +1456,7 @@ const struct version_row aliquot_versions[] = {
     {"cuGreenCtxCreate", 12040, 0, 286},
     {"cuGreenCtxDestroy", 12040, 0, 287},
     {"cuInit", 2000, 0, 295},
+    {"cuKernelGetFunction", 12000, 0, 303},
     {"cuLaunch", 2000, 0, 310},
     {"cuLaunchCooperativeKernel", 9000, 0, 311},
     {"cuLaunchCooperativeKernel", 9000, 1, 313},
@@ -1460,7 +1468,9 @@ const struct version_row aliquot_versions[] = {
     {"cuLaunchKernelEx", 11060, 0, 321},
     {"cuLaunchKernelEx", 11060, 1, 322},
     {"cuLibraryEnumerateKernels", 12040, 0, 324},
+    {"cuLibraryGetGlobal", 12000, 0, 325},
     {"cuLibraryGetKernel", 12000, 0, 326},
+    {"cuLibraryGetManaged", 12000, 0, 328},
     {"cuLibraryGetModule", 12000, 0, 329},
     {"cuLibraryLoadData", 12000, 0, 331},
     {"cuLibraryLoadFromFile", 12000, 0, 332},
@@ -1497,6 +1507,8 @@ const struct version_row aliquot_versions[] = {
     {"cuMipmappedArrayDestroy", 5000, 0, 542},
     {"cuModuleEnumerateFunctions", 12040, 0, 546},
     {"cuModuleGetFunction", 2000, 0, 547},
+    {"cuModuleGetGlobal", 2000, 0, 549},
+    {"cuModuleGetGlobal", 3020, 0, 550},
     {"cuModuleLoad", 2000, 0, 554},
     {"cuModuleLoadData", 2000, 0, 555},
     {"cuModuleLoadDataEx", 2010, 0, 556},

@@ -143,7 +143,7 @@ FORWARD cuFuncGetName, 138
 FORWARD cuFuncGetParamCount, 139
 FORWARD cuFuncGetParamInfo, 140
 FORWARD cuFuncIsLoaded, 141
-FORWARD cuFuncLoad, 142
+HOOKED cuFuncLoad, 142
 FORWARD cuFuncSetAttribute, 143
 FORWARD cuFuncSetBlockShape, 144
 FORWARD cuFuncSetCacheConfig, 145
@@ -304,7 +304,7 @@ FORWARD cuIpcOpenEventHandle, 299
 FORWARD cuIpcOpenMemHandle, 300
 FORWARD cuIpcOpenMemHandle_v2, 301
 FORWARD cuKernelGetAttribute, 302
-FORWARD cuKernelGetFunction, 303
+HOOKED cuKernelGetFunction, 303
 FORWARD cuKernelGetLibrary, 304
 FORWARD cuKernelGetName, 305
 FORWARD cuKernelGetParamCount, 306
@@ -326,10 +326,10 @@ HOOKED cuLaunchKernelEx, 321
 HOOKED cuLaunchKernelEx_ptsz, 322
 HOOKED cuLaunchKernel_ptsz, 323
 HOOKED cuLibraryEnumerateKernels, 324
-FORWARD cuLibraryGetGlobal, 325
+HOOKED cuLibraryGetGlobal, 325
 HOOKED cuLibraryGetKernel, 326
 FORWARD cuLibraryGetKernelCount, 327
-FORWARD cuLibraryGetManaged, 328
+HOOKED cuLibraryGetManaged, 328
 HOOKED cuLibraryGetModule, 329
 FORWARD cuLibraryGetUnifiedFunction, 330
 HOOKED cuLibraryLoadData, 331
@@ -550,8 +550,8 @@ FORWARD cuMipmappedArrayGetSparseProperties, 545
 HOOKED cuModuleEnumerateFunctions, 546
 HOOKED cuModuleGetFunction, 547
 FORWARD cuModuleGetFunctionCount, 548
-FORWARD cuModuleGetGlobal, 549
-FORWARD cuModuleGetGlobal_v2, 550
+HOOKED cuModuleGetGlobal, 549
+HOOKED cuModuleGetGlobal_v2, 550
 FORWARD cuModuleGetLoadingMode, 551
 FORWARD cuModuleGetSurfRef, 552
 FORWARD cuModuleGetTexRef, 553

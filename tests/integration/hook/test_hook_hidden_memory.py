@@ -107,7 +107,7 @@ def test_a_context_takes_its_memory_along(tenant):
     """Destroying a context gives back what was allocated, loaded and set in it, and only that."""
     scene = tenant(memory_mib=256)
     program = scene.run(
-        SET_LIMIT + "p = c.c_uint64(); own = c.c_void_p(); a = c.c_void_p()\n"
+        EAGER + SET_LIMIT + "p = c.c_uint64(); own = c.c_void_p(); a = c.c_void_p()\n"
         "L.cuMemAlloc_v2(c.byref(p), c.c_size_t(10 * MIB)); first = held()\n"
         "L.cuCtxCreate_v2(c.byref(own), 0, 0); L.cuMemAlloc_v2(c.byref(p), c.c_size_t(20 * MIB)); put(2, 16 << 20)\n"
         "LOAD['cuModuleLoadData'](); L.cuMemAllocManaged(c.byref(p), c.c_size_t(MIB), 1); inner = held()\n"
