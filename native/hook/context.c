@@ -14,8 +14,11 @@ static bool enter(void **context, int device, struct slot **slot)
 static void entered(void *context, struct slot *slot)
 {
     struct gpu_context *known = context_of(context, true);
-    if (known)
-        known->created = true;
+    if (known) {
+        pthread_mutex_lock(&slot->driver_lock);
+        known->created = true; /* also where it was seen before */
+        pthread_mutex_unlock(&slot->driver_lock);
+    }
     ledger_put((struct ledger_entry){.kind = LEDGER_CONTEXT, .key = (uintptr_t)context, .slot = slot, .refs = 1}, NULL);
 }
 

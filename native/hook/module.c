@@ -323,6 +323,6 @@ CUresult on_module_unload(enum aliquot_symbol symbol, void *module)
     for (unsigned i = 0; later && result == CUDA_SUCCESS && slot_at(i); i++)
         code_gone(lazy.other, (uintptr_t)slot_at(i));
     for (struct gpu_context *context = context_at(NULL); later && result == CUDA_SUCCESS && context; context = context->next)
-        code_gone(lazy.other, (uintptr_t)context->handle);
+        code_gone(lazy.other, (uintptr_t)__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE));
     return charge_freed(result, known, &entry);
 }
