@@ -16,8 +16,43 @@
 #define POSIX_FD 1
 typedef struct mapping { struct mapping *next; CUdeviceptr at; size_t size; physical *of; } mapping;
 static mapping *mappings;
+typedef struct range { struct range *next; CUdeviceptr at; size_t size; } range;
+static range *reserved;
 static physical *all;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool overlap(CUdeviceptr at, size_t size, CUdeviceptr other, size_t other_size)
+{
+    return at < other + other_size && other < at + size;
+}
+
+/* How many bytes of a range are mapped, or SIZE_MAX where it cuts a mapping; with the lock. */
+static size_t mapped(CUdeviceptr at, size_t size)
+{
+    size_t bytes = 0;
+    for (mapping *m = mappings; m; m = m->next) {
+        if (!overlap(at, size, m->at, m->size))
+            continue;
+        if (m->at < at || m->at + m->size > at + size)
+            return SIZE_MAX;
+        bytes += m->size;
+    }
+    return bytes;
+}
+
+static bool sound(CUdeviceptr at, size_t size)
+{
+    return at && size && at + size > at;
+}
+
+/* Inside one reservation and free; with the lock. */
+static bool may_map(CUdeviceptr at, size_t size)
+{
+    range *r = reserved;
+    while (r && (at < r->at || at + size > r->at + r->size))
+        r = r->next;
+    return r && mapped(at, size) == 0;
+}
 
 /* A handle that is gone is CUDA_ERROR_INVALID_VALUE and no more: programs find out by asking. */
 physical *emu_physical(handle *h)
@@ -84,6 +119,11 @@ API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t align, CU
         munmap(p, (size_t)(at - p));
     if (p + step > at)
         munmap(at + size, (size_t)(p + step - at));
+    range *r = malloc(sizeof *r);
+    pthread_mutex_lock(&lock);
+    *r = (range){reserved, (CUdeviceptr)at, size};
+    reserved = r;
+    pthread_mutex_unlock(&lock);
     *out = (CUdeviceptr)at;
     return CU_OK;
 }
@@ -91,7 +131,18 @@ API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t align, CU
 API CUresult cuMemAddressFree(CUdeviceptr at, size_t size)
 {
     NEED_INIT();
-    return munmap((void *)at, size) == 0 ? CU_OK : CU_INVALID;
+    pthread_mutex_lock(&lock);
+    range **r = &reserved;
+    while (*r && ((*r)->at != at || (*r)->size != size))
+        r = &(*r)->next;
+    range *gone = *r && mapped(at, size) == 0 ? *r : NULL;
+    if (gone) {
+        *r = gone->next;
+        munmap((void *)at, size);
+        free(gone);
+    }
+    pthread_mutex_unlock(&lock);
+    return gone ? CU_OK : CU_INVALID;
 }
 
 API CUresult cuMemCreate(handle **out, size_t size, const CUallocProp *prop, unsigned long long flags)
@@ -142,6 +193,8 @@ API CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, handle *h, uns
     pthread_mutex_lock(&lock);
     physical *p = emu_physical(h);
     CUresult r = !p || offset || size != p->size || at % GRAIN || flags ? CU_INVALID : CU_OK;
+    if (!r && (!sound(at, size) || !may_map(at, size)))
+        r = CU_INVALID;
     if (!r && mmap((void *)at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, p->fd, 0) == MAP_FAILED)
         r = CU_OOM;
     if (!r)
@@ -160,11 +213,11 @@ API CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, handle *h, uns
 API CUresult cuMemUnmap(CUdeviceptr at, size_t size)
 {
     NEED_INIT();
-    bool any = false;
     pthread_mutex_lock(&lock);
-    for (mapping **m = &mappings; *m;) {
+    bool whole = sound(at, size) && mapped(at, size) == size;
+    for (mapping **m = &mappings; whole && *m;) {
         mapping *one = *m;
-        if (one->at < at || one->at + one->size > at + size) {
+        if (!overlap(at, size, one->at, one->size)) {
             m = &one->next;
             continue;
         }
@@ -173,16 +226,18 @@ API CUresult cuMemUnmap(CUdeviceptr at, size_t size)
         mmap((void *)one->at, one->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         unref(one->of);
         free(one);
-        any = true;
     }
     pthread_mutex_unlock(&lock);
-    return any ? CU_OK : CU_INVALID;
+    return whole ? CU_OK : CU_INVALID;
 }
 
 API CUresult cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
     NEED_INIT();
-    return emu_mem_find(at) ? CU_OK : CU_INVALID;
+    pthread_mutex_lock(&lock);
+    bool good = desc && count && size % GRAIN == 0 && sound(at, size) && mapped(at, size) == size;
+    pthread_mutex_unlock(&lock);
+    return good ? CU_OK : CU_INVALID;
 }
 
 API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *where, CUdeviceptr at)
