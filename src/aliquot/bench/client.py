@@ -32,7 +32,7 @@ _MS_NS = 1_000_000
 
 
 class _Stop:
-    """Whether to end: told by SIGTERM or SIGINT, or by the clock."""
+    """Whether to end: by SIGTERM or SIGINT, or by the clock."""
 
     def __init__(self, seconds: float) -> None:
         self._told = False
@@ -77,7 +77,7 @@ class Client:
         self.progress.store()
 
     def ahead(self, launch: Callable[[], None], kernels: int) -> None:
-        """Launch with at most `depth` launches in flight until told to stop."""
+        """Launch with at most `depth` launches in flight until the stop signal."""
         in_flight: deque[Any] = deque()
         spare = [self.gpu.event() for _ in range(self.asked.depth)]
         while not self.stop:
@@ -144,7 +144,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=10, help="kernels a graph or burst; KiB an allocation")
     parser.add_argument("--idle-ms", type=float, default=50, help="rest between bursts")
     parser.add_argument("--memory-mib", type=int, default=0, help="device memory held all the while")
-    parser.add_argument("--seconds", type=float, default=0, help="end after this long; 0: when told")
+    parser.add_argument("--seconds", type=float, default=0, help="end after this long; 0: at a signal")
     parser.add_argument("--report", action="store_true", help="print the counts at the end")
     asked = parser.parse_args(argv)
     if asked.kernel_ms is None:

@@ -1,7 +1,7 @@
-"""KubeShare's Fig. 6 as arithmetic: who runs when, what each is due, and whether it got it.
+"""KubeShare's Fig. 6 as arithmetic: the schedule, what each tenant is due, and whether it got it.
 
 Three tenants come to one GPU and one leaves: A (request .3, limit .6) at 0 s, B (.4, .6) at 200 s, C (.3, .5) at 400 s;
-C ends at 660 s. Alone, A may use its limit; with B, the spare time goes to whoever is furthest below its limit until
+C ends at 660 s. Alone, A may use its limit; with B, the spare time goes to the tenant furthest below its limit until
 both have one half; with all three the requests add up to the GPU and each gets its request.
 
 A share is measured over the part of a phase that begins one window after the newcomer's first kernel: before that, the
@@ -89,7 +89,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Measured:
-    """One phase as it happened; `measured` is by the clients' own kernels, `charged` by the arbiter's books."""
+    """One phase as it happened; `measured` is by the clients' own kernels, `charged` by the arbiter's records."""
 
     phase: Phase
     measured: Mapping[Tenant, float]
@@ -106,7 +106,7 @@ class Measured:
 
 
 def shares(first: Mapping[Tenant, int], last: Mapping[Tenant, int], span_ns: int) -> dict[Tenant, float]:
-    """The fraction of `span_ns` each tenant used between two samples; who is in only one of them used what it shows."""
+    """The fraction of `span_ns` each tenant used between two samples; from 0 for a tenant in only one of them."""
     if span_ns <= 0:
         raise ValueError(f"a share needs a span above zero, not {span_ns} ns")
     return {tenant: (last[tenant] - first.get(tenant, 0)) / span_ns for tenant in last}

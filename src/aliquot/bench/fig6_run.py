@@ -41,7 +41,7 @@ class Stage(Protocol):
         """End one client; it holds nothing of the GPU any more when this returns."""
 
     def sample(self) -> Sample:
-        """What everybody has used by now."""
+        """The use of all tenants so far."""
 
     def usage(self) -> dict[Tenant, float]:
         """Each tenant's usage of the window that ends now, by the arbiter."""
@@ -111,7 +111,7 @@ def play(timeline: Timeline, *, emulate: str | None, watch: Watch) -> Report:
 
 
 def play_on(stage: Stage, timeline: Timeline, watch: Watch) -> Report:
-    """Play a timeline on a stage that nobody is on, whose arbiter has the timeline's window.
+    """Play a timeline on an empty stage, whose arbiter has the timeline's window.
 
     Raises:
         ClientFailed: a client did not run.

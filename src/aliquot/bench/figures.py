@@ -24,7 +24,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 @dataclass(frozen=True)
 class Handovers:
-    """The changes of tenant in a stretch of time: each gap, and the share of the time nobody used the GPU."""
+    """The changes of tenant in a stretch of time: each gap, and the share of the time in which the GPU was unused."""
 
     gaps_ns: tuple[int, ...]
     idle_percent: float

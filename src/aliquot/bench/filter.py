@@ -118,7 +118,7 @@ def _cpu_ms(pid: int) -> float:
 
 
 def realistic_pod(name: str, percent: int) -> dict[str, Any]:
-    """A pod as an API server gives it: about five kilobytes, most of which nobody reads."""
+    """A pod as an API server gives it: about five kilobytes, most of which is not read."""
     env = [{"name": f"VARIABLE_{i}", "value": "x" * 40} for i in range(25)]
     mounts = [{"name": f"volume-{i}", "mountPath": f"/var/lib/somewhere/{i}"} for i in range(6)]
     managed = [{"manager": "kube-controller-manager", "operation": "Update", "fieldsV1": {"f:spec": {"x" * 400: {}}}}]
@@ -149,7 +149,7 @@ def realistic_pod(name: str, percent: int) -> dict[str, Any]:
 
 
 class _Server:
-    """The extender over books that hold so many pods."""
+    """The extender over a ledger with this many pods."""
 
     def __init__(self, nodes: int, pods: int) -> None:
         from aliquot.driver.kernels import use_kernels

@@ -3,7 +3,7 @@
 Method: 2, 8 and 32 tenants with equal requests that add up to the GPU launch kernels of 1 ms one at a time, as fast as
 they may, at a fixed quota of 30 and of 100 ms (native/bench/driver_bench.c). Each notes when its launch call returned
 and when it saw the kernel finished. With all turns of all tenants in one order, a hand-over is the gap at each change
-of tenant: the answer of who drained, the grant, the wake-up of the next process, and its launch call.
+of tenant: the answer of the drained tenant, the grant, the wake-up of the next process, and its launch call.
 `gpu_idle_percent` is the sum of these gaps over the whole time.
 
 `limit_us` is what the machine allows: a program (native/bench/token.c) whose processes pass a token through the same

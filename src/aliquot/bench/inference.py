@@ -5,9 +5,9 @@ process with a fixed seed, whether or not earlier ones are done, and each is ans
 request's latency is from its arrival to the moment its last kernel was seen complete, so waiting behind earlier
 requests and for a turn counts. The arrivals are the same in every case of one rate.
 
-`inference`, by rate: the server (request 0.3, limit 1) beside nobody; beside a training program (kernels of 2 ms, a few
+`inference`, by rate: the server (request 0.3, limit 1) alone; beside a training program (kernels of 2 ms, a few
 ahead, request 0.7, limit 1) under Aliquot; and the same pair without Aliquot, where the driver's own time slices are
-all there is between them. `alone_p99_ms` is the 99th percentile beside nobody.
+all there is between them. `alone_p99_ms` is the 99th percentile alone.
 
 `fig5` repeats KubeShare's Fig. 5: the GPU use of the server alone grows in proportion to its requests. Use is what the
 arbiter charged; a straight line is fitted to it by least squares. The paper gives a picture without numbers.
@@ -85,7 +85,7 @@ def _time_sliced(emulate: str | None, rate_per_s: float, seconds: float) -> list
 
 
 def rate_cases(emulate: str | None, rate_per_s: float, seconds: float) -> tuple[list[dict[str, Any]], str]:
-    """One rate beside nobody, beside training under Aliquot, and with time slices alone; and the GPU."""
+    """One rate alone, beside training under Aliquot, and with time slices only; and the GPU."""
     alone, gpu = _under_aliquot(emulate, rate_per_s, seconds, beside=False)
     beside, _ = _under_aliquot(emulate, rate_per_s, seconds, beside=True)
     seen = {"nobody": alone, "training": beside, "training, time slices": _time_sliced(emulate, rate_per_s, seconds)}

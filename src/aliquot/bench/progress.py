@@ -1,6 +1,6 @@
 """How far a client is, readable by others while it runs.
 
-A client keeps its counts in a small memory-mapped file: one page of totals and, for those who ask, a ring of the last
+A client keeps its counts in a small memory-mapped file: one page of totals and, on request, a ring of the last
 intervals (gate passed, work ended). Nothing is sent while a measurement runs, so measuring costs the client a few
 stores. Times are CLOCK_MONOTONIC nanoseconds, the same clock in every process of the machine.
 """

@@ -196,7 +196,7 @@ class Scene:
         return self._directory
 
     def sample(self) -> Sample:
-        """What everybody has used by now.
+        """The use of all tenants so far.
 
         The moment is the arbiter's; the clients' counts are read right after, well under a millisecond later.
         """
@@ -233,9 +233,9 @@ def describe_gpu(engine: Engine) -> tuple[str, bool]:
 
 @contextmanager
 def scene(emulate: str | None, *, window_ms: int = 10_000, **engine_options: Any) -> Iterator[Scene]:
-    """An engine of its own with nobody on it, torn down afterwards.
+    """A separate engine without tenants, torn down afterwards.
 
-    `emulate` names a profile; None takes the GPU of this machine, and an emulated V100 where there is none.
+    `emulate` names a profile; None takes the GPU of this machine, and an emulated V100 if it has none.
     """
     from aliquot.standalone.engine import Engine
 

@@ -3,7 +3,7 @@
 Method: each mix runs for a window to settle and then `seconds`; twice a second the arbiter's charged time and every
 tenant's completed kernel time are read. The error of a window is the largest distance from what was due, by either of
 two measures: charged time as a part of the window, and completed kernels as a part of all completed kernels, which
-knows nothing of the arbiter's books and does not blame a tenant for the pauses in its own loop. A mix's figure is the
+knows nothing of the arbiter's records and does not blame a tenant for the pauses in its own loop. A mix's figure is the
 worst of all windows of 10 s that begin at any sample. Where requests add up to the GPU the due is the request; for
 bursts, which leave part of their time to others, it is an equal part of what both used.
 

@@ -5,7 +5,7 @@ moment and note their busy phases by their own clock. Every 50 ms their complete
 each 50 ms after 5 s, are held against a fluid for exactly those phases. Where kernels are longer than 100 ms the
 arbiter's charged time is read instead, for a kernel counts as completed only at its end. `wake` is from the end of a
 rest to the return of the first launch. In mixes with a misbehaving tenant, `gain_points` is what it got beyond the
-fluid, and the errors and promises are those of its neighbours. `arbiter` is what the arbiter's own books say.
+fluid, and the errors and promises are those of its neighbours. `arbiter` is from the arbiter's own records.
 
 Misbehaviours that take a changed hook or the removal of a tenant are left to the simulator.
 """

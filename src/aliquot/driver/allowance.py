@@ -1,4 +1,4 @@
-"""What a CUDA context costs before anybody has measured it.
+"""The cost of a CUDA context before it has been measured.
 
 A context takes hundreds of MiB of its own, and a program may fill its limit within milliseconds of making it; so the
 arbiter charges an allowance at once and corrects it by what NVML says a second later.

@@ -1,7 +1,7 @@
 """Which of a machine's GPUs are shared: those that were named, but for those that were excluded or are in MIG mode.
 
 A GPU is named by its index, its UUID, or its model as pods name models (`V100`, `a100-80gb`); several with commas
-between them. On a node a name that no GPU answers to names nothing, since one list serves many nodes.
+between them. On a node a name without a matching GPU is ignored, since one list serves many nodes.
 """
 
 from __future__ import annotations

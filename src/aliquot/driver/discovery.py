@@ -1,4 +1,4 @@
-"""What GPUs are here: asked of NVML, in a process of its own.
+"""Discovery of GPUs: NVML is queried in a separate process.
 
 pynvml loads one library for the life of a process and keeps it, while an engine may drive a real machine and the next
 one, in the same process, an emulated one. A child that answers once and ends has no such memory, and a driver that
@@ -29,7 +29,7 @@ PROC: Final = GPUS
 
 
 class NoDriver(AliquotError):
-    """There is no NVIDIA driver on this machine, or it does not answer."""
+    """This machine has no NVIDIA driver, or it does not answer."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Gpu(msgspec.Struct, frozen=True):
     driver: str = ""
     near_cores: list[int] = []
     links: list[str] = []
-    """Its link to each GPU by index, as `nvidia-smi topo -m` labels them; empty when nobody asked."""
+    """Its link to each GPU by index, as `nvidia-smi topo -m` labels them; empty if not queried."""
     numa: int | None = None
     minor: int | None = None
     """The number of its device node, `/dev/nvidia<minor>`; it need not be the index. None where nothing says it."""
@@ -89,7 +89,7 @@ def list_gpus(libnvml: Path) -> list[Gpu]:
 
 
 def find_gpus(libnvml: Path) -> Found:
-    """The GPUs that a driver shows, by index; one that does not answer is named, and takes no other along.
+    """The GPUs of a driver, by index; one that does not answer is named, and the others are still listed.
 
     Raises:
         NoDriver: the library is there but does not answer, as when the kernel module is not loaded.
@@ -142,7 +142,7 @@ def _mig(nvml: Any, handle: Any) -> bool:
 
 
 def _facts(nvml: Any, handle: Any) -> dict[str, object]:
-    """What one GPU says of itself.
+    """NVML's description of one GPU.
 
     Raises:
         NVMLError: it does not answer.

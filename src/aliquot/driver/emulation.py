@@ -1,4 +1,4 @@
-"""Emulated machines: GPUs that real CUDA clients can use where there are none.
+"""Emulated machines: GPUs that real CUDA clients can use on machines without any.
 
 A machine is one directory with the twins of libcuda and libnvidia-ml, what they are to be (`emulator.conf`), and the
 clock and books that all processes on it share (`engine.shm`). It computes nothing but copies and fills: it proves
@@ -28,7 +28,7 @@ from aliquot.topology import Topology, parse_topo
 
 MAX_GPUS: Final = 16
 SHARED_BYTES: Final = 256 << 10
-"""The size of `engine.shm`, no less than what the emulated driver keeps in it."""
+"""The size of `engine.shm`, at least what the emulated driver keeps in it."""
 NODES: Final = "dev"
 """Where device nodes of an emulated machine lie in its directory; most have none."""
 _NAMESPACE: Final = uuid.UUID("8f1d9a4e-6c1b-5a0e-9b1f-2d6b2f6d7a10")
@@ -40,7 +40,7 @@ class UnknownProfile(UserError):
 
 @dataclass(frozen=True)
 class Profile:
-    """What one model of GPU looks like to its clients; sizes in the unit of their name."""
+    """The properties of one GPU model; sizes in the unit of their name."""
 
     name: str
     model: str
@@ -62,7 +62,7 @@ class Profile:
     topology: str
     topology_16: str = ""
     minors: tuple[int, ...] = ()
-    """The numbers of the device nodes by index where they differ from it, for a machine of so many GPUs."""
+    """The device node numbers by index if they differ from it, for a machine of this many GPUs."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def prepare(directory: Path, spec: str, *, extra: tuple[str, ...] = ()) -> Emula
         target = directory / Path(part).name
         libraries.append(target)
         if target.exists() and filecmp.cmp(native_part(part), target, shallow=False):
-            continue  # the same file to whoever has it open, and to whoever asks whether it is another
+            continue  # the same file for processes that have it open or compare its identity
         write_whole(target, native_part(part).read_bytes(), synced=False, mode=0o755)
         target.chmod(0o755)  # whatever the umask: programs of other users load it
     link = libraries[0].with_suffix("")  # compilers link with this name (Triton's launchers)
@@ -147,7 +147,7 @@ def prepare(directory: Path, spec: str, *, extra: tuple[str, ...] = ()) -> Emula
 
 
 def _allocate(descriptor: int, path: Path) -> None:
-    """Take all of its room now: a program that maps a file without it is killed when the disk is full."""
+    """Allocate its disk space now: a program that maps a sparse file is killed when the disk is full."""
     try:
         os.posix_fallocate(descriptor, 0, SHARED_BYTES)
     except OSError as error:

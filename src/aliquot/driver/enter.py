@@ -1,4 +1,4 @@
-"""Steps into a tenant's view of the machine and becomes the tenant's program.
+"""Enter a tenant's view of the machine and exec the tenant's program.
 
 Runs as a script of its own, `python -I -S enter.py LAUNCH.json`, in the process that is to become the program: it makes
 a private mount namespace, bind-mounts the tenant's libraries over those of the driver, and calls exec. Nothing of it
@@ -37,7 +37,7 @@ def _check(result: int, what: str) -> None:
 
 
 def new_mount_namespace() -> str:
-    """Give this process mounts of its own; returns "root" or "user", the right it was done by.
+    """Give this process its own mounts; returns "root" or "user", the privilege that was used.
 
     Raises:
         OSError: the kernel does not let us.
@@ -65,7 +65,7 @@ def bind(source: str, target: str) -> None:
 
 
 def _substitute(launch: dict[str, Any]) -> str:
-    """The injection that came to be: substitute, or library-path where allowed and the kernel refuses."""
+    """The injection in effect: substitute, or library-path where allowed and the kernel refuses."""
     try:
         way = new_mount_namespace()
         for source, target in launch["binds"]:

@@ -1,11 +1,11 @@
-"""Is every GPU well? Asked of NVML in a process of its own, which prints a line of JSON whenever that changes.
+"""GPU health: NVML is queried in a separate process, which prints a line of JSON at every change.
 
 A GPU is sick when it does not answer, when the driver asks for a recovery action, or after an XID that is not a mere
 error of a program. Each ends in its own way: a lost GPU answers again, a recovery action is done, and an XID ends with
 the programs that it hit or with a reset of the GPU (`ends_with`). A reset is seen by the driver's recovery action,
-where the driver knows that, or by a GPU that did not answer and answers again. What cannot be seen is said by whoever
-reads the lines: `{"well": ["GPU-..."]}` on stdin forgets a GPU's XIDs, `{"known": {"GPU-...": "XID 79"}}` tells what an
-earlier watcher saw. The process ends when stdin is closed.
+where the driver knows that, or by a GPU that did not answer and answers again. What cannot be observed is written by
+the process that reads the lines: `{"well": ["GPU-..."]}` on stdin forgets a GPU's XIDs, `{"known": {"GPU-...": "XID
+79"}}` tells what an earlier watcher saw. The process ends when stdin is closed.
 
 Sources: NVIDIA, XID errors (immediate action of each); NVIDIA's device plugin for Kubernetes (XIDs it passes over).
 """
@@ -30,7 +30,7 @@ CONTAINED_XIDS: Final = frozenset({94})
 WAIT_MS: Final = 1000
 REOPEN_S: Final = 5.0
 SETTLED_S: Final = 10.0
-"""How long after an XID a driver that asks for no recovery action is believed."""
+"""How long after an XID a driver that requires no recovery action is trusted."""
 ACTIONS: Final = {1: "a reset of the GPU", 2: "a reboot of the node", 3: "peer-to-peer traffic to end",
                   4: "a reset of the GPU when it is empty", 7: "a reboot of the system"}  # fmt: skip
 
@@ -38,7 +38,7 @@ Ending = Literal["nothing", "program", "reset"]
 
 
 def ends_with(xid: int) -> Ending:
-    """What ends the trouble that an XID tells of; `nothing` where the GPU has none."""
+    """What ends the problem that an XID reports; `nothing` if the GPU has none."""
     if xid in APPLICATION_XIDS:
         return "nothing"
     return "program" if xid in CONTAINED_XIDS else "reset"
@@ -46,7 +46,7 @@ def ends_with(xid: int) -> Ending:
 
 @dataclass
 class _Trouble:
-    """An XID that a GPU suffers from: since when, and the programs whose end ends it (None: a reset does)."""
+    """An XID of a GPU: its time, and the programs whose end clears it (None: a reset does)."""
 
     since_s: float
     pids: set[int] | None = None
@@ -61,7 +61,7 @@ class _Gpu:
 
     @property
     def why(self) -> str:
-        """Why it is sick; empty when it is well."""
+        """Why it is unhealthy; empty if it is healthy."""
         if self.lost:
             return f"does not answer ({self.lost})"
         if self.xids:
@@ -89,7 +89,7 @@ class Watch:
 
     @property
     def sick(self) -> dict[str, str]:
-        """The GPUs that are not well, by UUID, and why."""
+        """The unhealthy GPUs, by UUID, with the reason."""
         return {uuid: gpu.why for uuid, gpu in sorted(self._gpus.items()) if gpu.why}
 
     def know(self, sick: Mapping[str, str]) -> None:
@@ -128,7 +128,7 @@ class Watch:
             gpu.xids[f"XID {xid}"] = _Trouble(self._clock(), pids)
 
     def look(self) -> None:
-        """Ask every GPU how it is."""
+        """Query the health of every GPU."""
         for gpu in self._gpus.values():
             self._ask(gpu)
 
@@ -156,7 +156,7 @@ class Watch:
         self._events = self._listen()
 
     def _listen(self) -> Any:
-        """The set of events that tells of XIDs; None where the driver has none, so that only loss is seen."""
+        """The set of events that reports XIDs; None where the driver has none, so that only loss is detected."""
         nvml = self._nvml
         try:
             events = nvml.nvmlEventSetCreate()
@@ -187,7 +187,7 @@ class Watch:
                 del gpu.xids[xid]
 
     def _action(self, gpu: _Gpu) -> int | None:
-        """What the driver says is needed, 0 for nothing; None where it does not know."""
+        """The recovery action that the driver reports, 0 for none; None if it reports none at all."""
         nvml = self._nvml
         try:
             (value,) = nvml.nvmlDeviceGetFieldValues(gpu.handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
@@ -213,7 +213,7 @@ def _print(**facts: object) -> None:
 
 
 def _obey(watch: Watch) -> bool:
-    """Do what stdin says, if anything; False when it is closed."""
+    """Process a command on stdin, if any; False when it is closed."""
     while select.select([0], [], [], 0)[0]:
         said = os.read(0, 1 << 16)
         if not said:

@@ -1,4 +1,4 @@
-"""How a program comes to load our library instead of the driver's: the tenant folder and the three ways in.
+"""How a program loads our library instead of the driver's: the tenant folder and the three ways of injection.
 
 - *substitute*: our file stands where `libcuda.so.1` and `libnvidia-ml.so.1` are looked for, in a mount namespace of the
   tenant's own. Holds through `env -i`, RTLD_DEEPBIND, dlmopen, static cudart and Go.
@@ -43,7 +43,7 @@ class InjectionError(AliquotError):
 
 @dataclass(frozen=True)
 class TenantConf:
-    """What the hook of one tenant reads at its start; all paths absolute.
+    """The settings that the hook of one tenant reads at its start; all paths absolute.
 
     An allocation that needs the arbiter waits `memory_patience_ms` for one that is away; 0 is the hook's default, 60 s.
     """
@@ -84,17 +84,17 @@ class TenantFolder:
         return self.conf.libcuda.parent if self.bare else self.directory / "lib"
 
     def injection(self) -> str:
-        """How the last program came in, in words; empty before one did."""
+        """How the last program was injected, in words; empty before the first."""
         report = self.directory / "injection"
         return report.read_text() if report.exists() else ""
 
     def remove(self) -> None:
-        """Delete the folder; what is gone already is no error."""
+        """Delete the folder; a missing one is no error."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def provision(directory: Path, conf: TenantConf, hook: Path | None) -> TenantFolder:
-    """Make a tenant's folder; a bare one without a hook.
+    """Create a tenant's folder; a bare one without a hook.
 
     Raises:
         InjectionError: a part of the hook is missing or has no slot for the configuration's path, or the path is too

@@ -1,4 +1,4 @@
-"""Where the loader looks for the driver's libraries on this machine, and a cache that makes it look at ours first."""
+"""Where the loader searches for the driver's libraries on this machine, and a cache that makes it find ours first."""
 
 from __future__ import annotations
 

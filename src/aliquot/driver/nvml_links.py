@@ -1,4 +1,4 @@
-"""How a driver says its GPUs are connected: NVLinks, the way over PCIe, memory nodes and near cores, all by NVML.
+"""The links between GPUs as NVML reports them: NVLinks, PCIe ancestors, memory nodes and near cores.
 
 What `nvidia-smi topo -m` prints comes from the same questions. Two GPUs that both hang on NVSwitches are joined by as
 many links as the one with fewer has. Every question may go unanswered (old drivers, virtual machines): then the pair
@@ -24,12 +24,12 @@ _SWITCH: Final = "switch"
 
 
 class HalfKnown(AliquotError):
-    """A list of GPUs that does not say how all of them are connected."""
+    """A list of GPUs that does not report all their links."""
 
 
 @dataclass(frozen=True)
 class NvmlPlace:
-    """Where one GPU sits: `links[j]` its link to GPU j, its NUMA node when it is one, its nearest cores."""
+    """The position of one GPU: `links[j]` its link to GPU j, its NUMA node if it has one, its nearest cores."""
 
     links: list[str]
     numa: int | None
@@ -53,7 +53,7 @@ def nvml_places(handles: Sequence[Any]) -> list[NvmlPlace]:
 
 
 def topology_of(links: Sequence[Sequence[str]], numa: Sequence[int | None], cores: Sequence[Sequence[int]]) -> Topology:
-    """The topology of what `nvml_places` found, or of GPUs whose links nobody asked for (all empty: SYS apart).
+    """The topology of what `nvml_places` found, or of GPUs whose links were not queried (all empty: SYS apart).
 
     Raises:
         HalfKnown: some GPUs have links to all others and some have not.

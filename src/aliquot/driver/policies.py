@@ -1,4 +1,4 @@
-"""Placement policies of installed packages, which the pure core cannot look for itself.
+"""Placement policies of installed packages, which the pure core cannot import itself.
 
 A package adds a policy with the entry point group `aliquot.policies`: the name is the entry point's, the object makes
 the policy when called without arguments.

@@ -1,1 +1,1 @@
-"""What our HTTP servers have in common: how they listen and serve, certificates that are renewed, bounds."""
+"""The common parts of our HTTP servers: listening and serving, certificate renewal, bounds."""

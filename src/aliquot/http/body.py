@@ -6,7 +6,7 @@ from starlette.requests import ClientDisconnect, Request
 
 
 class BadBody(Exception):
-    """A body that is not taken; `code` is the HTTP status to say it with, the text one sentence."""
+    """A refused body; `code` is the HTTP status of the answer, the text one sentence."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)

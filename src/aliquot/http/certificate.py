@@ -1,4 +1,4 @@
-"""A server's certificate, taken anew from its files when somebody has renewed them, as cert-manager does.
+"""A server's certificate, read again when its files have been renewed, as cert-manager does.
 
 Connections that are open stay as they are; those that begin afterwards see the new certificate. A pair that does not
 belong together, as while one of the files is written, changes nothing until both do.
@@ -15,16 +15,16 @@ from typing import Final
 from aliquot.model.errors import UserError
 
 LOOK_S: Final = 2.0
-"""Time between two looks at the files."""
+"""Time between two checks of the files."""
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class BadCertificate(UserError):
-    """Files that are no certificate with its key."""
+    """Files that are not a certificate with its key."""
 
 
 class Certificate:
-    """`context` is what a server shows; `renew` looks whether the files have changed."""
+    """`context` is what a server uses; `renew` checks whether the files have changed."""
 
     def __init__(self, chain: str, key: str, client_ca: str = "") -> None:
         """Read the files; with `client_ca` only clients are served whose certificate it signed.
@@ -40,7 +40,7 @@ class Certificate:
             self._trust(client_ca)
 
     async def follow(self, told: Callable[[BadCertificate | None], None]) -> None:
-        """Renew whenever the files change, until cancelled; `told` hears of each change, and of its fault."""
+        """Renew whenever the files change, until cancelled; `told` is called for each change, with its error if any."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -68,7 +68,7 @@ class Certificate:
             if stamp == self._stamp:
                 return False
             self._stamp = stamp
-            # Tried elsewhere first: a context that takes a certificate and then not its key serves nobody.
+            # Tried elsewhere first: a context that accepts a certificate but not its key serves no client.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key, password="")
             self.context.load_cert_chain(chain, key, password="")
         except (OSError, ValueError) as error:

@@ -1,1 +1,1 @@
-"""Kubernetes as the programs see it: objects, client, cache, leases, and the words in which pods ask for GPUs."""
+"""Kubernetes access: objects, client, cache, leases, and the dialects in which pods request GPUs."""

@@ -80,7 +80,7 @@ class Api:
         return _decoded(resource, await self.request("GET", resource.path(namespace=namespace, name=name)))
 
     async def find(self, resource: Resource[T], name: str, *, namespace: str = "") -> T | None:
-        """One object, or None where there is none."""
+        """One object, or None if it does not exist."""
         try:
             return await self.get(resource, name, namespace=namespace)
         except NotFound:
@@ -135,7 +135,7 @@ class Api:
     async def delete(
         self, resource: Resource[T], name: str, *, namespace: str = "", uid: str = "", grace_s: int | None = None
     ) -> bool:
-        """Delete an object; with `uid` only if it is that very one. False if it was not there.
+        """Delete an object; with `uid` only if it has that uid. False if it did not exist.
 
         Raises:
             Conflict: the name now belongs to another object than the one with that uid.
@@ -183,7 +183,7 @@ class Api:
         repeat: bool = True,
         timeout_s: float = 10.0,
     ) -> bytes:
-        """The body of the answer to one request, tried again while that is safe and of use.
+        """The body of the answer to one request, retried while that is safe and useful.
 
         `repeat` says that a second arrival does no harm.
 
@@ -213,7 +213,7 @@ class Api:
 
     @asynccontextmanager
     async def stream(self, path: str, params: Mapping[str, str], *, idle_s: float) -> AsyncIterator[httpx2.Response]:
-        """An answer that is read as it comes; `idle_s` without a byte ends it as Unreachable.
+        """An answer that is streamed; `idle_s` without a byte ends it as Unreachable.
 
         Not counted among the requests in flight, since it lasts.
 

@@ -11,7 +11,7 @@ from typing import Protocol
 class Clock(Protocol):
     """Two clocks and a way to wait.
 
-    `monotonic_s` never goes back and is the only one that decisions are made by; `wall` is what people read.
+    `monotonic_s` never goes back and is the only clock that decisions use; `wall` is for people.
     """
 
     def monotonic_s(self) -> float:
@@ -19,7 +19,7 @@ class Clock(Protocol):
         ...
 
     def wall(self) -> datetime.datetime:
-        """The date and time in UTC, which somebody may set."""
+        """The date and time in UTC, which may be adjusted."""
         ...
 
     async def sleep(self, wait_s: float) -> None:

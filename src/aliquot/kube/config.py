@@ -1,4 +1,4 @@
-"""Where the API server is and who we are: kubeconfig files, service accounts, credentials plugins.
+"""The API server's address and our credentials: kubeconfig files, service accounts, credential plugins.
 
 lightkube does the work (TLS, tokens re-read when they rotate, plugins, proxies) and gives a configured HTTP client.
 What it does not do is done here: several files in KUBECONFIG, plugins of the API `client.authentication.k8s.io/v1`,

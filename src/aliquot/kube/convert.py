@@ -1,4 +1,4 @@
-"""A manifest in other words: what a pod, or whatever makes pods, asks for is rewritten, and nothing else is touched.
+"""Translate a manifest: rewrite the GPU requests of a pod, or of anything that creates pods, and change nothing else.
 
 Used by `aliquot convert` on whole files and by the webhook on pods as they are admitted. What asks for GPUs and is left
 as it was, because its kind or its name is not known, is reported with its path.
@@ -42,18 +42,18 @@ _UNREAD: Final = re.compile(
     r"nvidia\.com/(gpu|mig-|vgpu)|alpha\.kubernetes\.io/nvidia-gpu|tencent\.com/vcuda|aliyun\.com/gpu"
     r"|sharedgpu/|kubeshare/"
 )
-"""Names that ask for GPUs in some project's words."""
+"""Names that request GPUs in some project's dialect."""
 
 _PATH: Final = re.compile(r"(?<![\w.\"/])(metadata|spec)\.")
 
 
 class BadManifest(UserError):
-    """A manifest whose wish for GPUs cannot be read."""
+    """A manifest whose GPU request cannot be read."""
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A manifest in other words. `dialect` is the one it was in, empty where it asks for no GPU."""
+    """A translated manifest. `dialect` is the original one, empty without a GPU request."""
 
     document: dict[str, Any]
     dialect: str = ""
@@ -83,7 +83,7 @@ def convert(document: object, target: Dialect = NATIVE, others: Mapping[str, Dia
 
 
 def _unread(value: Any, path: str = "") -> list[str]:
-    """The paths of keys that ask for GPUs, once each for the requests that repeat limits."""
+    """The paths of keys that request GPUs, once each for requests that repeat limits."""
     if isinstance(value, list):
         return [found for i, inner in enumerate(value) for found in _unread(inner, f"{path}[{i}]")]
     if not isinstance(value, dict):
@@ -133,7 +133,7 @@ def _with_pod(
 
 
 def _left(pod: dict[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
-    """What of a pod asks for GPUs in words that no dialect here reads."""
+    """The parts of a pod that request GPUs in no known dialect."""
     prefix = "".join(f"{key}." for key in path)
     return tuple(
         f"{prefix}{place} is left as it is: "

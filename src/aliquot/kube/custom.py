@@ -20,7 +20,7 @@ VGPUPhase = Literal["Creating", "Active", "Idle", "Deleting"]
 
 
 class SharePodStatus(Wire):
-    """What became of it."""
+    """Its state."""
 
     phase: Annotated[SharePodPhase | None, Described(description="Where it is in its life.")] = None
     node_name: Annotated[str, Described(description="The node it runs on.")] = ""
@@ -38,7 +38,7 @@ class SharePodStatus(Wire):
 
 
 class SharePod(Wire):
-    """A pod and the part of a GPU it asks for."""
+    """A pod and its part of a GPU."""
 
     spec: SharePodSpec[dict[str, Any]]
     metadata: Meta = msgspec.field(default_factory=Meta)
@@ -61,7 +61,7 @@ class Attached(Wire):
 
 
 class VGPUStatus(Wire):
-    """What it is at present."""
+    """Its current state."""
 
     phase: Annotated[VGPUPhase | None, Described(description="KubeShare 4.4: Creating, Active, Idle, Deleting.")] = None
     uuid: Annotated[str, Described(description="The physical GPU, once it is known.")] = ""
@@ -109,7 +109,7 @@ class ModelUse(Wire):
 
 
 class GPUQuotaStatus(Wire):
-    """What is held."""
+    """The current use."""
 
     used: Annotated[list[ModelUse], Described(description="What is held, for each bound.")] = msgspec.field(
         default_factory=list

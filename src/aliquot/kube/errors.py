@@ -1,4 +1,4 @@
-"""What the API server can answer besides what was asked, as exceptions that say what may be done about it."""
+"""The API server's error answers, as exceptions by what the caller may do about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class KubeError(AliquotError):
 
 
 class NotFound(KubeError):
-    """There is no such object (404)."""
+    """The object does not exist (404)."""
 
 
 class Conflict(KubeError):
@@ -24,11 +24,11 @@ class Conflict(KubeError):
 
 
 class AlreadyExists(Conflict):
-    """An object of that name is there already (409)."""
+    """An object of that name exists already (409)."""
 
 
 class Gone(KubeError):
-    """The version asked for is no longer kept (410); list again."""
+    """The requested version is no longer kept (410); list again."""
 
 
 class Invalid(KubeError):
@@ -52,7 +52,7 @@ class Unreachable(KubeError):
 
 
 class BadAnswer(KubeError):
-    """The answer is not what the API server says it is."""
+    """The answer violates the API's protocol."""
 
 
 class BadKubeConfig(UserError):

@@ -1,4 +1,4 @@
-"""Objects by the words that they name, kept by the changes that a reflector tells: nobody looks through all of them."""
+"""Secondary index over a cache, maintained from change events (client-go: Indexer)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T", bound=HasMeta)
 
 
 class Index(Generic[T]):
-    """`words` gives those of one object; empty ones are passed over."""
+    """`words` gives the keys of one object; empty ones are skipped."""
 
     def __init__(self, words: Callable[[T], Iterable[str]]) -> None:
         self._words = words
         self._by_word: dict[str, dict[str, T]] = {}
 
     def changed(self, change: Change[T]) -> None:
-        """One object came, changed or went."""
+        """One object was added, changed or deleted."""
         key = change.object.metadata.key
         for word in self._words(change.old) if change.old is not None else ():
             found = self._by_word.get(word, {})

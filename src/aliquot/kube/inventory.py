@@ -28,17 +28,17 @@ INVENTORY_VERSION: Final = 1
 
 
 class BadInventory(AliquotError):
-    """A node's account of its devices that cannot be read; the node gets no pods that ask for GPUs."""
+    """A node's inventory that cannot be read; the node gets no pods that request GPUs."""
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a node has; `topology` is None where it does not say."""
+    """A node's devices; `topology` is None if the node does not report it."""
 
     devices: tuple[Device, ...]
     topology: Topology | None = None
     unhealthy: Mapping[str, str] = field(default_factory=dict)
-    """The devices that are not well, by UUID, and why."""
+    """The unhealthy devices, by UUID, with the reason."""
 
 
 class _Device(msgspec.Struct, omit_defaults=True):
@@ -71,7 +71,7 @@ def write_inventory(inventory: Inventory) -> str:
 
 
 def read_inventory(annotations: Mapping[str, str]) -> Inventory | None:
-    """The devices of a node with these annotations; None when it says nothing.
+    """The devices of a node with these annotations; None without an inventory.
 
     Raises:
         BadInventory: not in the form of an inventory, of another version, or it contradicts itself.

@@ -1,4 +1,4 @@
-"""The node annotation `aliquot.dev/gpu-kernels`: how long the kernels of a node's tenants are, and whose turn it is.
+"""The node annotation `aliquot.dev/gpu-kernels`: the kernel lengths of a node's tenants, and its turn policy.
 
 The node's agent writes it, the scheduler reads it before it promises a tenant how soon it wakes. Compact JSON, lengths
 in microseconds by GPU and container: {"turns":"fluid","gpus":{"GPU-..":{"default/a/main":2048}}}. Lengths are
@@ -15,7 +15,7 @@ from aliquot.kube.names import GPU_KERNELS
 
 
 class Kernels(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node says; lengths in microseconds."""
+    """A node's values; lengths in microseconds."""
 
     turns: str = ""
     gpus: dict[str, dict[str, int]] = {}
@@ -34,7 +34,7 @@ def write_kernels(kernels: Kernels) -> str:
 
 
 def read_kernels(annotations: Mapping[str, str]) -> Kernels:
-    """What a node with these annotations says; nothing where it says nothing or cannot be understood."""
+    """The values of a node with these annotations; empty if missing or unreadable."""
     try:
         return msgspec.json.decode(annotations.get(GPU_KERNELS, "{}"), type=Kernels)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

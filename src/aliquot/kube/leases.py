@@ -1,9 +1,9 @@
-"""Who leads: one Lease, one holder, whatever the clocks say.
+"""Leader election: one Lease, one holder, whatever the clocks say (client-go: leaderelection).
 
 A candidate never compares the times written in a lease with its own clock, since clocks differ. It watches the record:
-as long as the record changes, somebody renews it; when it has not changed for a whole lease duration by the candidate's
-own monotonic clock, its holder is gone and the lease may be taken. Every write names the version it replaces, so of
-two takers one fails.
+as long as the record changes, its holder renews it; when it has not changed for a whole lease duration by the
+candidate's own monotonic clock, its holder is gone and the lease may be taken. Every write names the version it
+replaces, so of two takers one fails.
 
 The holder counts from before it sent its last good renewal. `leads()` is false once `renew_within_s` have passed since
 then, which is earlier than anybody else may take the lease: so a holder that was stopped, or cut off, knows in time,
@@ -41,7 +41,7 @@ class Terms:
 
 @dataclass
 class Elector:
-    """One candidate for one lease. `on_change` is told True when it begins to lead and False when it ends."""
+    """One candidate for one lease. `on_change` is called with True when it begins to lead and False when it ends."""
 
     api: Api
     namespace: str
@@ -59,7 +59,7 @@ class Elector:
     _told: bool = False
 
     def leads(self) -> bool:
-        """May what only the leader does be done now? True at most until the lease could be anybody else's."""
+        """Whether leader-only work may be done now. At most until another candidate could hold the lease."""
         if self._renewed_s is None:
             return False
         return self.clock.monotonic_s() < self._renewed_s + self.terms.renew_within_s
@@ -74,7 +74,7 @@ class Elector:
             await self.resign()
 
     async def step(self) -> None:
-        """One look at the lease, and one try to take or renew it where that is right."""
+        """Read the lease once, and try once to take or renew it if that is allowed."""
         try:
             await self._try()
         except KubeError as error:
@@ -107,7 +107,7 @@ class Elector:
         self._observe(lease, began_s)
         ours = lease.spec.holder_identity == self.identity
         if not ours:
-            # Whoever had it since may have led: an end that nobody heard of is told before a new beginning.
+            # A later holder may have led meanwhile: report an unnoticed end before the new beginning.
             self._renewed_s = None
             self._tell()
             if not self._free(lease):
@@ -138,7 +138,7 @@ class Elector:
         try:
             self._won(await self.api.create(LEASES, body, namespace=self.namespace), began_s)
         except Conflict:
-            self._renewed_s = None  # somebody else was quicker
+            self._renewed_s = None  # another candidate was quicker
 
     def _observe(self, lease: Lease, now_s: float) -> None:
         if self._seen is None or self._seen.metadata.resource_version != lease.metadata.resource_version:
@@ -146,7 +146,7 @@ class Elector:
         self.holder = lease.spec.holder_identity or ""
 
     def _free(self, lease: Lease) -> bool:
-        """Has nobody renewed it for as long as it lasts, by what we saw ourselves?"""
+        """Whether the lease has not been renewed for its duration, by our own observation."""
         lasts_s = lease.spec.lease_duration_seconds or self.terms.lasts_s
         return not lease.spec.holder_identity or self.clock.monotonic_s() >= self._seen_s + lasts_s
 

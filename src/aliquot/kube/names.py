@@ -43,7 +43,7 @@ GPU_UUID: Final = f"{GROUP}/gpu-uuid"
 """Annotation: this GPU, as NVML names it, or one of these; `!GPU-...` for one that it may not have."""
 
 GPU_ID: Final = f"{GROUP}/gpuid"
-"""Annotation: a named vGPU; who names the same one meets on one GPU."""
+"""Annotation: a named vGPU; pods that name the same one share its GPU."""
 
 AFFINITY: Final = f"{GROUP}/affinity"
 """Annotation: on the GPU whose tenants carry this label; the first one gives it to its GPU."""
@@ -52,10 +52,10 @@ ANTI_AFFINITY: Final = f"{GROUP}/anti-affinity"
 """Annotation: on no GPU whose tenants carry this label."""
 
 EXCLUSION: Final = f"{GROUP}/exclusion"
-"""Annotation: only on a GPU whose tenants all carry this label, and nobody without it comes there."""
+"""Annotation: only on a GPU whose tenants all carry this label; other tenants are kept off it."""
 
 CPU_BIND: Final = f"{GROUP}/cpu-bind"
-"""Annotation: so many CPU cores near the GPU, which the plan then names."""
+"""Annotation: number of CPU cores near the GPU; the plan then lists them."""
 
 ENFORCE: Final = f"{GROUP}/enforce"
 """Annotation: what is enforced: `never` (the bare driver), `memory` or `all`; whole GPUs may have any of them."""
@@ -67,19 +67,19 @@ PLAN: Final = f"{GROUP}/plan"
 """Annotation: the decision as JSON, written with the pod's node in one step and never again."""
 
 PLAN_STATUS: Final = f"{GROUP}/plan-status"
-"""Annotation: what the node made of the plan."""
+"""Annotation: the outcome of the plan on the node."""
 
 GPUS: Final = f"{GROUP}/gpus"
 """Annotation on nodes: the devices the node has, written by its agent."""
 
 GPU_WELL: Final = f"{GROUP}/gpu-well"
-"""Annotation on nodes: these GPUs (UUIDs, or `all`) are well again; the node's agent takes it away."""
+"""Annotation on nodes: these GPUs (UUIDs, or `all`) are healthy again; the node's agent removes it."""
 
 GPU_KERNELS: Final = f"{GROUP}/gpu-kernels"
-"""Annotation on nodes: how long the kernels of each GPU's tenants are, and whose turn it is, written by its agent."""
+"""Annotation on nodes: the kernel lengths of each GPU's tenants, and the turn policy, written by its agent."""
 
 DIALECT: Final = f"{GROUP}/dialect"
-"""Annotation on pods: the peer in whose words the pod was written, so that its tools are answered in kind."""
+"""Annotation on pods: the project in whose dialect the pod was written, so that its tools find their annotations."""
 
 HOLDS: Final = f"{GROUP}/holds"
 """Annotation on holder pods: the UUID of the GPU that the stock plugin gave them, written by the node's agent."""

@@ -27,7 +27,7 @@ class Value(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True):
 
 
 class OwnerReference(Value, frozen=True):
-    """Who made an object; the garbage collector follows it."""
+    """The owner of an object, by which the garbage collector deletes it."""
 
     api_version: str = ""
     kind: str = ""
@@ -55,7 +55,7 @@ class Meta(Wire):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or the name of what has no namespace."""
+        """`namespace/name`, or the name of a cluster-scoped object."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
@@ -96,7 +96,7 @@ class RawList(Wire):
 
 
 class StatusCause(Wire):
-    """One fault among several."""
+    """One error among several."""
 
     reason: str = ""
     message: str = ""
@@ -104,7 +104,7 @@ class StatusCause(Wire):
 
 
 class StatusDetails(Wire):
-    """What a Status is about."""
+    """The object of a Status."""
 
     name: str = ""
     kind: str = ""
@@ -113,7 +113,7 @@ class StatusDetails(Wire):
 
 
 class Status(Wire):
-    """The API server's answer when it is no object."""
+    """The API server's answer if it is not an object."""
 
     status: str = ""
     message: str = ""
@@ -153,7 +153,7 @@ class Container(Value, frozen=True):
 
 
 class SchedulingGate(Value, frozen=True):
-    """Something that must go before the scheduler looks at the pod."""
+    """A scheduling gate: it must be removed before the scheduler considers the pod."""
 
     name: str = ""
 
@@ -171,19 +171,19 @@ class PreferredNodes(Value, frozen=True):
 
 
 class NodeAffinity(Value, frozen=True):
-    """A pod's wishes about nodes, of which only the preferences are read: what is required is kube-scheduler's."""
+    """A pod's node affinity, of which only the preferences are read: kube-scheduler handles the requirements."""
 
     preferred: list[PreferredNodes] = msgspec.field(name="preferredDuringSchedulingIgnoredDuringExecution", default=[])
 
 
 class Affinity(Value, frozen=True):
-    """What a pod wants to be near to."""
+    """A pod affinity term."""
 
     node_affinity: NodeAffinity | None = None
 
 
 class PodSpec(Wire):
-    """What a pod asks for and where it is."""
+    """A pod's spec."""
 
     node_name: str = ""
     scheduler_name: str = ""
@@ -207,7 +207,7 @@ class PodSpec(Wire):
 
 
 class Condition(Wire):
-    """One condition, of whatever has conditions."""
+    """One condition, of any object."""
 
     type: str = ""
     status: str = ""
@@ -218,7 +218,7 @@ class Condition(Wire):
 
 
 class PodStatus(Wire):
-    """What became of a pod."""
+    """A pod's status."""
 
     phase: str = ""
     reason: str = ""
@@ -247,7 +247,7 @@ class Pod(Wire):
 
 
 class Taint(Value, frozen=True):
-    """What keeps pods from a node."""
+    """A node's taint."""
 
     key: str = ""
     value: str = ""
@@ -262,7 +262,7 @@ class NodeSpec(Wire):
 
 
 class NodeStatus(Wire):
-    """What a node has."""
+    """A node's status."""
 
     capacity: Quantities = {}
     allocatable: Quantities = {}
@@ -311,7 +311,7 @@ class Binding(Wire):
 
 
 class Event(Wire):
-    """What people read under `kubectl describe`."""
+    """What `kubectl describe` shows."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
@@ -327,7 +327,7 @@ class Event(Wire):
 
 
 class LeaseSpec(Wire):
-    """Who holds a lease and for how long."""
+    """The holder of a lease and its duration."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

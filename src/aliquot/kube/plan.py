@@ -38,7 +38,7 @@ class BadPlan(AliquotError):
 
 @dataclass(frozen=True)
 class ContainerPlan:
-    """What one container gets."""
+    """The share of one container."""
 
     slices: tuple[Slice, ...]
     cores: tuple[int, ...] = ()
@@ -63,7 +63,7 @@ class ContainerPlan:
 
 @dataclass(frozen=True)
 class PodPlan:
-    """What a pod gets, and on which node."""
+    """The shares of a pod, and its node."""
 
     node: str
     containers: Mapping[str, ContainerPlan]

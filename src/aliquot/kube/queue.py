@@ -1,9 +1,9 @@
-"""Keys to look at: each once, one worker at a time, failures later and later.
+"""De-duplicating, rate-limited work queue (client-go: workqueue).
 
-Level-triggered work needs to know *what* to look at, not what happened: so the queue holds keys, and adding one that
+Level-triggered work needs to know *what* to reconcile, not what happened: so the queue holds keys, and adding one that
 waits changes nothing. A key that is added while it is worked on is handed out again afterwards, never twice at once.
 The queue cannot grow beyond the number of objects; `most` bounds it all the same, and what is dropped then is counted
-and comes back with the next full look (`overflowed`).
+and is added again with the next full resync (`overflowed`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WorkQueue:
         return len(self._timers)
 
     def add(self, key: str) -> None:
-        """Have a look at this key soon."""
+        """Add this key."""
         if key in self._busy:
             self._again.add(key)
         elif key not in self._waiting:
@@ -57,7 +57,7 @@ class WorkQueue:
             self._news.set()
 
     def add_after(self, key: str, wait_s: float) -> None:
-        """Have a look in so many seconds; of several times the earliest counts."""
+        """Add a key after this many seconds; of several times the earliest counts."""
         loop = asyncio.get_running_loop()
         known = self._timers.get(key)
         if known is not None and known.when() <= loop.time() + wait_s:
@@ -67,7 +67,7 @@ class WorkQueue:
         self._timers[key] = loop.call_later(wait_s, self._due, key)
 
     def failed(self, key: str) -> float:
-        """Have a look again, later than after the failure before; returns the wait in seconds."""
+        """Add a failed key again, with a longer delay than after the previous failure; returns the delay in seconds."""
         wait_s = self._failures.setdefault(key, Backoff(self._first_s, self._most_s, self._random)).next_s()
         self.add_after(key, wait_s)
         return wait_s
@@ -98,9 +98,9 @@ class WorkQueue:
                 self.add(key)
 
     async def work(self, look: Callable[[str], Awaitable[None]], on_failure: Callable[[str, Exception], None]) -> None:
-        """Hand keys to `look` one after another until cancelled; start it several times for several workers.
+        """Pass keys to `look` one after another until cancelled; start it several times for several workers.
 
-        An exception from `look` brings the key back later; `on_failure` is told of it.
+        An exception from `look` brings the key back later; `on_failure` is called with it.
         """
         while True:
             async with self.next() as key:

@@ -1,9 +1,9 @@
 """A copy of the API server's objects that is kept up to date and knows when it is.
 
-One LIST fills the store, one WATCH follows from there. What holds, whatever the server and the network do:
+One LIST fills the store, one WATCH follows from there. Guarantees, whatever the server and the network do:
 
 1. Lists come in pages; a page that is Gone starts the list over. The list is compared with the store, so that what was
-   deleted while nobody watched is told as deleted.
+   deleted between two watches is reported as deleted.
 2. A watch that ends cleanly goes on from the last version seen, bookmarks included, without a list.
 3. Gone (410), as an HTTP status or as an event, leads to a list. Any other failure leads to the same watch again after
    a wait with jitter that grows until a watch has delivered something; after `patience` refusals in a row, to a list.
@@ -42,7 +42,7 @@ INITIAL_END: Final = "k8s.io/initial-events-end"
 
 @dataclass(frozen=True)
 class Change(Generic[T]):
-    """What happened to one object. `object` is its last known state; `old` is what the store had, if it had it."""
+    """One change of an object. `object` is its last known state; `old` is what the store had, if any."""
 
     kind: Literal["added", "modified", "deleted"]
     object: T
@@ -51,7 +51,7 @@ class Change(Generic[T]):
 
 @dataclass
 class Counts:
-    """What a reflector went through; for metrics and tests."""
+    """Counters of a reflector; for metrics and tests."""
 
     lists: int = 0
     watches: int = 0

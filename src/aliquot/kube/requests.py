@@ -1,4 +1,4 @@
-"""What a pod asks for, container by container, in Aliquot's integers; and the asks that placement gets.
+"""A pod's requests, container by container, in Aliquot's integers; and the requests that placement gets.
 
 One container may ask for one request, or for several equal parts on different GPUs. Plain init containers run one after
 another before the others start, so one that asks for no more than a later container uses that container's GPUs
@@ -21,16 +21,16 @@ from aliquot.placement.asks import Ask, model_matches
 
 Role = Literal["app", "sidecar", "init"]
 LEAST_MILLI: Final = 10
-"""The request of one who asks for memory only: one hundredth of a GPU, the least that a device id stands for."""
+"""The compute of a request for memory only: one hundredth of a GPU, the least that a device id stands for."""
 
 
 MOST_FAULTS: Final = 16
 FAULT_LENGTH: Final = 500
-"""Characters of one fault: its words are the pod's author's, who may write a quarter of a megabyte."""
+"""Maximum length of one message; it may quote up to 256 KiB of user input."""
 
 
 class BadPod(UserError):
-    """A pod whose wish for GPUs contradicts itself or cannot be read; `faults` lists each with its path."""
+    """A pod whose GPU request contradicts itself or cannot be read; `faults` lists each with its path."""
 
     def __init__(self, pod: str, faults: Sequence[str]) -> None:
         told = [shortened(fault) for fault in faults[:MOST_FAULTS]]
@@ -47,7 +47,7 @@ def shortened(text: str) -> str:
 
 @dataclass(frozen=True)
 class Known:
-    """What the cluster has, for wishes that are worded as exclusions."""
+    """The cluster's models, for requests that are expressed as exclusions."""
 
     models: tuple[str, ...] = ()
     uuids: tuple[str, ...] = ()
@@ -55,9 +55,9 @@ class Known:
 
 @dataclass(frozen=True)
 class ContainerAsk:
-    """What one container asks for. `request` is that of one part; all parts are on different GPUs.
+    """The request of one container. `request` is that of one part; all parts are on different GPUs.
 
-    `priority` is in the words of another project, for whoever translates them; it orders nothing here.
+    `priority` is the other project's value, for translations; it orders nothing here.
     """
 
     container: str
@@ -84,7 +84,7 @@ class ContainerAsk:
 
     @property
     def enforced(self) -> Enforce:
-        """What of its promise is held; binding to cores is done by the library in the program."""
+        """What is enforced; the library in the program does the binding to cores."""
         return self.request.enforced(library=self.near_cores > 0)
 
     def ask(self, known: Known, apart: str) -> Ask:
@@ -114,10 +114,10 @@ class Seat:
 
 @dataclass(frozen=True)
 class PodAsk:
-    """All that a pod asks for.
+    """All requests of a pod.
 
-    `cpu_milli` and `memory_mib` are what the node's kubelet will count for it. `notes` say what of the pod's own words
-    has no counterpart here and is therefore not kept, one sentence each.
+    `cpu_milli` and `memory_mib` are what the node's kubelet will count for it. `notes` name the pod's fields that
+    have no counterpart here and are therefore not kept, one sentence each.
     """
 
     key: str
@@ -129,11 +129,11 @@ class PodAsk:
     notes: tuple[str, ...] = ()
 
     def container(self, name: str) -> ContainerAsk | None:
-        """The ask of one container."""
+        """The request of one container."""
         return next((c for c in self.containers if c.container == name), None)
 
     def seats(self, known: Known | None = None) -> tuple[Seat, ...]:
-        """The asks to place on one node, largest first, since small ones find room more easily.
+        """The requests to place on one node, largest first, since small ones fit more easily.
 
         CPU and memory of the whole pod are carried by the first.
         """

@@ -1,4 +1,4 @@
-"""Which kinds of objects there are, under which path, and as what they are decoded."""
+"""The kinds of objects, their paths, and the types they are decoded as."""
 
 from __future__ import annotations
 

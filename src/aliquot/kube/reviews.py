@@ -1,6 +1,6 @@
-"""What somebody else may do, asked of the API server with that somebody's own token.
+"""Access reviews: what the owner of a token may do, queried from the API server with that token.
 
-No right of ours is lent: a review is made as the token's owner, over a connection that carries nothing of our account.
+A review is made as the token's owner, over a connection without our own credentials.
 Any account that can log in may ask this about itself (`system:basic-user`).
 
 Calls wait for the answer and may come from several threads.
@@ -25,7 +25,7 @@ from aliquot.kube.errors import BadAnswer, BadKubeConfig, Busy
 from aliquot.model.errors import AliquotError
 
 TOKEN: Final = re.compile(r"[\x21-\x7e]{1,16384}")
-"""A bearer token. An empty one would make the asker anonymous, which is somebody else."""
+"""A bearer token. An empty one would make the request anonymous, which is another identity."""
 
 _PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _TIMEOUT_S: Final = 5.0
@@ -54,7 +54,7 @@ class _Review(msgspec.Struct):
 
 
 class Reviews:
-    """Asks one API server on behalf of tokens."""
+    """Queries one API server on behalf of tokens."""
 
     def __init__(self, config: SingleConfig) -> None:
         """Connect with the cluster's address and authority of `config`, without its user.

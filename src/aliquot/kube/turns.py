@@ -1,4 +1,4 @@
-"""Long work in an event loop, cut into slices: questions, leases and watches wait for no more than one of them."""
+"""Yield to the event loop every N objects so that long loops do not block requests or lease renewal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 SLICE: Final = 100
-"""Objects that are looked at before others have their turn: some milliseconds."""
+"""Objects processed before other tasks run: some milliseconds."""
 
 
 async def turn(number: int) -> None:

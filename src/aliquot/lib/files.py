@@ -42,7 +42,7 @@ def read_plain(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def write_whole(path: Path, data: bytes, *, synced: bool, mode: int = 0o600) -> None:
-    """Put data in place of what is there, so that readers and whoever starts after a crash see the old or the new.
+    """Put data in place of what is there, so that readers, also after a crash, see the old or the new.
 
     `synced`: when this returns the data also survives a power cut; without it only the death of this process. Of two
     processes that write one file at once, one may fail. The file's folder is made, for its owner alone, where it is

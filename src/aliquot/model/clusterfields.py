@@ -12,7 +12,7 @@ import msgspec
 
 
 class ClusterMetadata(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What an API server adds to metadata."""
+    """Fields that an API server adds to metadata."""
 
     uid: Any = None
     generate_name: Any = None
@@ -28,7 +28,7 @@ class ClusterMetadata(msgspec.Struct, kw_only=True, rename="camel", omit_default
 
 
 class ClusterPodSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What a pod says to a scheduler, a kubelet and a network."""
+    """Fields of a pod for a scheduler, a kubelet and a network."""
 
     active_deadline_seconds: Any = None
     affinity: Any = None
@@ -67,7 +67,7 @@ class ClusterPodSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults
 
 
 class ClusterContainer(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What a container says to a kubelet and a runtime."""
+    """Fields of a container for a kubelet and a runtime."""
 
     lifecycle: Any = None
     liveness_probe: Any = None

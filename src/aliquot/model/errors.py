@@ -1,6 +1,6 @@
-"""What people are told when something is wrong: one sentence, with the way out in it.
+"""Error messages for users: one sentence, with a remedy.
 
-Two kinds only, for a program that calls aliquot has to know whose turn it is: `UserError` (change what you asked, exit
+Two kinds only, because a program that calls aliquot has to know what to do: `UserError` (change the request, exit
 status 2) and `AliquotError` (something failed, exit status 1). Everything else is a defect and keeps its traceback.
 """
 
@@ -25,13 +25,13 @@ class AliquotError(Exception):
 
 
 class UserError(AliquotError):
-    """What was asked cannot be right, whatever the state of the machine."""
+    """An invalid request, whatever the state of the machine."""
 
     exit_code: ClassVar[int] = 2
 
 
 def one_line(text: str) -> str:
-    """The text in one line: what is long is cut, and escaped what a terminal would obey instead of showing."""
+    """The text in one line: long words are cut, and terminal control characters are escaped."""
     words = _cut(" ".join(_cut(word, WORD) for word in text.split()), SENTENCE)
     return words if words.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in words)
 
@@ -45,7 +45,7 @@ def _escaped(character: str) -> str:
 
 
 def in_words(error: OSError) -> str:
-    """What the system refused, as a sentence ends: `/var/lib/x: no space left on device`."""
+    """A refusal by the system, as a sentence ends: `/var/lib/x: no space left on device`."""
     named = error.filename2 or error.filename  # of a copy the target: it is what the disk has no room for
     where = f"{named}: " if named else ""
     return where + (error.strerror.lower() if error.strerror else str(error))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at: `state` is ok, note or fault; a fault has a way out."""
+    """One result: `state` is ok, note or fault; a fault has a remedy."""
 
     what: str
     state: str

@@ -1,4 +1,4 @@
-"""What is asked for and what is given: a request, and the plan of slices that answers it.
+"""A request, and the plan of slices that satisfies it.
 
 A *slice* is (GPU, request, limit, memory). A request of 2.5 GPUs becomes a plan of three slices: two whole GPUs, which
 own all their memory, and half of a third, to which the memory asked for belongs.
@@ -18,7 +18,7 @@ from aliquot.model.quantities import MILLI, BadQuantity, Memory, format_milli
 from aliquot.model.wake import format_wake
 
 Enforce = Literal["never", "memory", "all"]
-"""What of a promise is held: nothing, the memory limit alone, or the memory limit and the share of time."""
+"""What is enforced: nothing, the memory limit alone, or the memory limit and the share of time."""
 ENFORCE: Final[tuple[Enforce, ...]] = get_args(Enforce)
 
 
@@ -66,7 +66,7 @@ class GpuRequest:
 
     @property
     def rest_milli(self) -> int:
-        """Milli-GPU of the one device that may be shared; 0 when only whole GPUs are asked."""
+        """Milli-GPU of the one device that may be shared; 0 if only whole GPUs are requested."""
         return self.request_milli % MILLI
 
     @property
@@ -77,7 +77,8 @@ class GpuRequest:
         return -(-self.request_milli // MILLI) * MILLI
 
     def enforced(self, *, library: bool = False) -> Enforce:
-        """What is held: as asked, else all of it on a shared GPU, and on whole ones a memory limit if one is given.
+        """What is enforced: as requested, else all of it on a shared GPU, and on whole ones a memory limit if one is
+        given.
 
         `library` is whether something else was asked for that the library in the program does, as binding to cores is.
         """
@@ -151,7 +152,7 @@ def checked(
     if request.wake_us and request.request_milli >= MILLI:
         raise BadRequest(
             f"{wake_name} {format_wake(request.wake_us)} is for a part of one GPU, {request_name} is {asked}: "
-            "whole GPUs are shared with nobody and wait for nobody; leave it out"
+            "whole GPUs are not shared and never wait; leave it out"
         )
     return request
 

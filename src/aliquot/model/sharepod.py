@@ -1,7 +1,7 @@
 """SharePod: a pod and the part of a GPU it asks for, as people write it.
 
 The same text in a cluster and on one machine. Unknown fields are errors that name their path, for a misspelt `limit`
-that is silently dropped is a promise nobody made. Fields of a pod that mean something in a cluster only (resources,
+that is silently dropped would change the promise. Fields of a pod that mean something in a cluster only (resources,
 volumes, probes...) are accepted and have no effect on one machine; `ignored` lists those that were given. In a cluster
 the template is whatever the API server takes for a pod, so there `SharePodSpec` holds it as it came.
 """
@@ -137,7 +137,7 @@ class PodTemplateSpec(Strict):
 
 
 class SharePodSpec(Strict, Generic[Template]):
-    """What is asked for and what runs with it."""
+    """The request and what runs with it."""
 
     gpu: GpuSpec
     template: Template
@@ -168,7 +168,7 @@ class SharePod(Strict):
 
     @property
     def ignored(self) -> list[str]:
-        """Fields that were given and have no effect on one machine."""
+        """The given fields that have no effect on one machine."""
         pod = self.spec.template.spec
         found = [name for name in ("volumes", "nodeSelector", "tolerations") if getattr(pod, _snake(name))]
         found += given(pod, ClusterPodSpec)

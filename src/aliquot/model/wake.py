@@ -1,6 +1,6 @@
 """A latency class: how soon a tenant's first kernel starts when it wakes after a rest, within its request.
 
-What a tenant that wakes waits for: what its neighbour has queued, which is bounded in time while the promise stands;
+A tenant that wakes waits for the work that its neighbour has queued, which is bounded in time while the promise stands;
 one kernel of it more, since a kernel is never cut; and the hand-over. So a promise says how long the kernels of
 neighbours may be. Times are microseconds.
 """

@@ -1,1 +1,1 @@
-"""Which GPU, and why: the books of a cluster, policies, and explanations. Pure: no clock, no chance, no files."""
+"""Which GPU, and why: the ledger of a cluster, policies, and explanations. Pure: no clock, no chance, no files."""

@@ -1,4 +1,4 @@
-"""The invariants of the books, recounted from the tenants."""
+"""The invariants of the ledger, recounted from the tenants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def audit(cluster: Cluster) -> None:
-    """Recount everything from the tenants; AssertionError unless books, columns and labels agree."""
+    """Recount everything from the tenants; AssertionError unless ledger, columns and labels agree."""
 
     labels = LabelIndex()
     totals: dict[tuple[str, int], list[int]] = {}

@@ -1,4 +1,4 @@
-"""The words of the books: nodes, placements, residents, holdings."""
+"""The types of the ledger: nodes, placements, residents, holdings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GONE: Final = -1
 
 
 class LedgerError(AliquotError):
-    """A booking that contradicts the books: the name is taken, the device unknown or full."""
+    """A booking that contradicts the ledger: the name is taken, the device unknown or full."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Change:
     size_milli: int = 0
 
     def apply(self, cluster: Cluster) -> Ask:
-        """Do what it says to the books, and give the ask that fits then."""
+        """Apply the change to the ledger, and give the request that fits then."""
         for tenant in self.ends:
             cluster.release(tenant)
         if self.kind == "uncordon":
@@ -73,7 +73,7 @@ def changes(
 
 
 class _Trial:
-    """Tries changes on one node of books that may be written into, and takes each back."""
+    """Tries changes on one node of a writable ledger, and takes each back."""
 
     def __init__(self, cluster: Cluster, node: str, quotas: Quotas | None, namespace: str) -> None:
         self.cluster, self.node, self.namespace = cluster, node, namespace
@@ -209,7 +209,7 @@ def _wait(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Change]:
 
 
 def _cleared(trial: _Trial, ask: Ask) -> Iterator[Change]:
-    """Everybody in the way ends: those of the node, and who keeps affinity or vGPU elsewhere; as few as do."""
+    """All tenants in the way end: those of the node, and holders of affinity or vGPU elsewhere; as few as possible."""
     tenants, affinity = trial.cluster.tenants, ask.labels.affinity
     ties = [
         name
@@ -227,7 +227,7 @@ def _cleared(trial: _Trial, ask: Ask) -> Iterator[Change]:
 
 
 def _passes(reason: Reason) -> bool:
-    """Whether a constraint of a device goes when its residents go."""
+    """Whether a constraint of a device is removed with its residents."""
     elsewhere = (Code.GPU_AFFINITY, Code.GPU_NAMED_ELSEWHERE, Code.QUOTA)
     return not reason.lasting and reason.code not in elsewhere and reason.code is not Code.GPU_SIZE
 

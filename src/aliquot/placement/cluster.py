@@ -1,4 +1,4 @@
-"""The books of a cluster and, kept beside them, the columns that deciding needs.
+"""The ledger of a cluster and, kept with it, the columns that deciding needs.
 
 The one place where devices are given away. Every change touches what changed and nothing else: the cells of the
 devices, the sums of the node, its version. Labels on devices are derived from the residents; an index counts them, so
@@ -49,10 +49,10 @@ class NodeRow:
 
 
 class Cluster:
-    """Nodes, their devices and who holds what; columns are by node index [N] and device index [N, G].
+    """Nodes, their devices and their tenants; columns are by node index [N] and device index [N, G].
 
-    Arrays are replaced, not resized, when nodes come; `layout` counts that, so whoever keeps an array looks there. The
-    index of a node that left is given to the next that comes.
+    Arrays are replaced, not resized, when nodes come; `layout` counts that, so the holder of an array checks it. The
+    index of a removed node is given to the next new node.
     """
 
     free_milli: NDArray[np.int32]
@@ -69,7 +69,7 @@ class Cluster:
     free_total: NDArray[np.int64]
     """Milli-GPU unreserved on all devices of a node."""
     idle_count: NDArray[np.int16]
-    """Devices of a node that nobody is on."""
+    """Devices of a node without tenants."""
     kinds: NDArray[np.int64]
     """Kinds of GPU pods on a node as bits: bit 0 for pods with a part of one GPU, bit n for those on n devices."""
 
@@ -132,7 +132,7 @@ class Cluster:
         return number
 
     def remove_node(self, name: str) -> tuple[str, ...]:
-        """Strike a node and everybody on it from the books; who was on it.
+        """Remove a node and its tenants from the ledger; returns the tenants.
 
         Raises:
             LedgerError: there is no such node.
@@ -195,7 +195,7 @@ class Cluster:
     # Tenants come and go
 
     def reserve(self, tenant: str, placement: Placement, ask: Ask) -> None:
-        """Write a placement into the books, all of it or nothing.
+        """Write a placement into the ledger, all of it or nothing.
 
         Raises:
             LedgerError: the tenant holds something already, or the placement does not fit (any more).
@@ -217,7 +217,7 @@ class Cluster:
         self.recount(number, cells)
 
     def release(self, tenant: str) -> Holding | None:
-        """Strike a tenant from the books; what it held, None for one that is not in them."""
+        """Remove a tenant from the ledger; returns what it held, None for one that is not in it."""
         holding = self.tenants.pop(tenant, None)
         if holding is None:
             return None
@@ -248,12 +248,12 @@ class Cluster:
     # Kept and compared
 
     def dump(self) -> dict[str, Any]:
-        """The books as data for JSON; see `saved`."""
+        """The ledger as data for JSON; see `saved`."""
         return saved.dump(self)
 
     @classmethod
     def load(cls, books: Mapping[str, Any]) -> Cluster:
-        """Books from a dump.
+        """A ledger from a dump.
 
         Raises:
             BadBooks: it cannot be read.
@@ -264,7 +264,7 @@ class Cluster:
         return cluster
 
     def copy(self) -> Cluster:
-        """The same books again, to try things in."""
+        """A copy of the ledger, to try things in."""
         return saved.copy(self)
 
     def diff(self, before: Cluster) -> Diff:
@@ -386,5 +386,5 @@ class Cluster:
             assert 0 <= mib == self.free_mib.item(number, g), f"GPU {g} of node {number}: {mib} MiB left"
 
     def check(self) -> None:
-        """Recount everything from the tenants; AssertionError unless books, columns and labels agree."""
+        """Recount everything from the tenants; AssertionError unless ledger, columns and labels agree."""
         audit(self)

@@ -76,7 +76,7 @@ class ViewRecord(ctypes.Structure):
 
 
 class Columns:
-    """The columns of one cluster, looked up anew whenever its layout changed."""
+    """The columns of one cluster, read again whenever its layout changed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -113,7 +113,7 @@ def model_bit(index: int) -> int:
 
 
 def shape_record(cluster: Cluster, shape: Shape, number: int) -> ShapeRecord:
-    """The record of a shape on this cluster; made anew when the cluster gets to know another model."""
+    """The record of a shape on this cluster; made again when the cluster gets a new model."""
     bits = ANY_MODEL
     if shape.models:
         bits = model_bits(np.flatnonzero(cluster.model_mask(shape.models)).tolist())

@@ -58,7 +58,7 @@ class Decider:
         self._look_at_layout()
 
     def decide(self, ask: Ask, namespace: str = "", *, again: bool = False) -> Placement | Refusal:
-        """Where the ask goes, or why nowhere; `again` for one that was asked before, so that it is not counted twice.
+        """The place of the request, or why it has none; `again` for a repeated one, so that it is not counted twice.
 
         The placement can be reserved at once; ties fall to the smallest rank.
         """
@@ -127,7 +127,7 @@ class Decider:
     # Inside
 
     def _look_at_layout(self) -> None:
-        """Nodes came or went: order anew, and forget."""
+        """Nodes were added or removed: sort again, and drop cached results."""
         cluster = self.cluster
         self._layout = cluster.layout
         self._order = np.lexsort((np.arange(len(cluster.rank)), cluster.rank))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def hold_whole(cluster: Cluster, shape: Shape, node: int, gpus: Sequence[int]) -> list[int]:
-    """Of these devices, those nobody is on that are large enough to be given whole."""
+    """Of these devices, those without tenants that are large enough to be given whole."""
     free = cluster.free_milli[node].tolist()
     idle = [g for g in gpus if free[g] == MILLI]
     if shape.devices > 1 or not shape.gpu_mib:

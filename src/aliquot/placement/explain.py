@@ -1,4 +1,4 @@
-"""Why a pod goes where it goes, or why it waits and what would let it in."""
+"""Why a pod is placed where it is, or why it waits and what would make it fit."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Explanation:
 def explain(
     cluster: Cluster, ask: Ask, policy: Policy, quotas: Quotas | None = None, namespace: str = ""
 ) -> Explanation:
-    """Explain an ask under a policy, which is started anew on this cluster; nothing is changed."""
+    """Explain a request under a policy, which is started fresh on this cluster; nothing is changed."""
     return explain_with(Decider(cluster, policy, quotas=quotas), ask, namespace)
 
 
@@ -91,13 +91,13 @@ def elsewhere_now(where: str) -> str:
 
 
 def explain_with(decider: Decider, ask: Ask, namespace: str = "") -> Explanation:
-    """Explain an ask with a decider as it is; nothing is changed, nothing is learned."""
+    """Explain a request with an existing decider; nothing is changed, nothing is learned."""
     found = explain_fitting(decider, ask, namespace)
     return found or explain_waiting(decider, ask, decider.cluster.copy(), namespace)
 
 
 def explain_fitting(decider: Decider, ask: Ask, namespace: str = "") -> Explanation | None:
-    """Where an ask goes that fits, and why; None for one that does not."""
+    """The place of a request that fits, and why; None for one that does not."""
     found = decider.decide(ask, namespace, again=True)
     if isinstance(found, Refusal):
         return None
@@ -110,7 +110,7 @@ def explain_fitting(decider: Decider, ask: Ask, namespace: str = "") -> Explanat
 def explain_waiting(decider: Decider, ask: Ask, trial: Cluster, namespace: str = "") -> Explanation:
     """Why an ask waits; takes long where there are many nodes.
 
-    `trial` is a copy of the decider's books, which is written into meanwhile and is as before afterwards; of the
+    `trial` is a copy of the decider's ledger, which is written into meanwhile and is as before afterwards; of the
     decider itself only its quotas and its policy's name are read.
     """
     verdicts = Refusal(trial, ask, decider.quotas, namespace).reasons()

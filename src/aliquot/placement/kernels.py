@@ -30,7 +30,7 @@ class Future(Protocol):
 
     @property
     def work(self) -> int:
-        """Values computed anew so far."""
+        """Values recomputed so far."""
 
     def learn(self, visits: Records, weight: FloatArray) -> None:
         """New sequences: `VISIT` [sequences, visits], weight [visits]; forgets all values."""
@@ -90,7 +90,7 @@ class NativeFuture:
 
     @property
     def work(self) -> int:
-        """Values computed anew so far."""
+        """Values recomputed so far."""
         return int(self._library.aliquot_future_work(self._handle))
 
     def learn(self, visits: Records, weight: FloatArray) -> None:

@@ -24,7 +24,7 @@ _NONE: Final[Mapping[Cell, int]] = {}
 
 
 class LabelIndex:
-    """Which devices carry a label, counted by residents, so that labels leave with the last who brought them."""
+    """Which devices carry a label, counted by residents, so that a label is removed with the last that carries it."""
 
     __slots__ = ("affinity", "anti_affinity", "exclusion", "exclusive", "gpu_id", "named")
 

@@ -2,7 +2,7 @@
 
 Two lines of JSON: a header with the version, the policy's name and the SHA-256 of the second line, and what the policy
 itself wrote. A text that is damaged, of another version or of another policy is refused whole; a policy goes on as it
-was, and starting afresh is always safe. Whoever keeps the text decides where: a file, or an object of the API server.
+was, and starting afresh is always safe. The caller decides where it is stored: a file, or an object of the API server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BadMemory(AliquotError):
 
 @runtime_checkable
 class Learner(Protocol):
-    """A policy that can say what it has learned. One that cannot is kept nowhere and learns anew at each start."""
+    """A policy that can save what it has learned. Other policies are not saved and start fresh each time."""
 
     def dump(self, part: float = 1.0) -> Mapping[str, Any]:
         """What was learned, fit for JSON; with a `part` below 1 only about so much of it, the latest."""
@@ -85,5 +85,5 @@ def unpack(policy: Policy, text: str) -> None:
         policy.load(json.loads(body))
     except BadMemory:
         raise
-    except Exception as fault:  # a policy of somebody else's; what it cannot read must stop nobody
+    except Exception as fault:  # a third-party policy; a failure to load must not stop the program
         raise BadMemory(f"the policy cannot read it ({fault!r})") from fault

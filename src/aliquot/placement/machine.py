@@ -1,7 +1,7 @@
-"""One machine's books: a cluster of one node, with requests coming in and plans going out.
+"""One machine's ledger: a cluster of one node, with requests coming in and plans going out.
 
 What `aliquot up` and `aliquot run` place by. The same core as a cluster's; only the errors are its own, for a person
-at this machine can look at its tenants and free what they hold.
+of this machine can list its tenants and free what they hold.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NeverFits(UserError):
 
 
 class MachineBooks:
-    """Who holds what of one machine's GPUs, and where the next request goes.
+    """The holders of one machine's GPUs, and the place of the next request.
 
     `by` is the name of a policy, or makes one; `node` is what the machine is called in explanations.
     """
@@ -78,18 +78,18 @@ class MachineBooks:
         return self.cluster.residents(*self.cluster.uuids[gpu])
 
     def free_milli(self, gpu: GpuUuid) -> int:
-        """Milli-GPU of a device that nobody has reserved."""
+        """Milli-GPU of a device that are not reserved."""
         return self.cluster.free_milli.item(*self.cluster.uuids[gpu])
 
     def free_memory_mib(self, gpu: GpuUuid) -> int:
-        """MiB of a device that nobody has reserved."""
+        """MiB of a device that are not reserved."""
         return self.cluster.free_mib.item(*self.cluster.uuids[gpu])
 
     def ask(self, request: GpuRequest) -> Ask:
         """The request as placement reads it: a device that was named by its index is named by its UUID.
 
         Raises:
-            NeverFits: there is no such device or model, too few devices, or none with so much memory.
+            NeverFits: the device or model does not exist, devices are too few, or none has enough memory.
         """
         candidates = self._named(request)
         needed = request.whole + (request.rest_milli > 0)
@@ -138,7 +138,7 @@ class MachineBooks:
         return explain_with(books.decider, ask)
 
     def reserve(self, tenant: TenantName, plan: Plan, request: GpuRequest) -> None:
-        """Write a plan into the books, all of it or nothing.
+        """Write a plan into the ledger, all of it or nothing.
 
         Raises:
             LedgerError: the tenant holds something already, or a slice does not fit.
@@ -146,11 +146,11 @@ class MachineBooks:
         self.decider.commit(tenant, Placement(self.node, plan.slices), self.ask(request))
 
     def release(self, tenant: TenantName) -> None:
-        """Strike a tenant from the books; one that is not in them is no error."""
+        """Remove a tenant from the ledger; a missing one is no error."""
         self.decider.release(tenant)
 
     def copy(self) -> MachineBooks:
-        """The same books again, to try things in; its policy starts anew."""
+        """A copy of the ledger, to try things in; its policy starts fresh."""
         copy = MachineBooks(self.devices, topology=self.spec.topology, by=self._by, node=self.node)
         for name, holding in self.cluster.tenants.items():
             copy.cluster.reserve(name, holding.placement, holding.ask)
@@ -158,7 +158,7 @@ class MachineBooks:
         return copy
 
     def empty(self) -> MachineBooks:
-        """The books of the same machine with nobody on it."""
+        """The ledger of the same machine without tenants."""
         return MachineBooks(self.devices, topology=self.spec.topology, by=self._by, node=self.node)
 
     def _named(self, request: GpuRequest) -> list[Device]:

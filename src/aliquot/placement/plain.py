@@ -29,7 +29,7 @@ class Node:
         self.gpus = range(len(self.free_milli))
 
     def idle(self, gpu: int) -> bool:
-        """Whether nobody is on the device."""
+        """Whether the device has no tenant."""
         return self.free_milli[gpu] == IDLE_MILLI and self.free_mib[gpu] == self.size_mib[gpu]
 
     def rest_fits(self, shape: ShapeRecord, gpu: int) -> bool:

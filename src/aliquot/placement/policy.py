@@ -32,7 +32,7 @@ class Policy(Protocol):
     epoch: int
 
     def start(self, cluster: Cluster, seed: int) -> None:
-        """Forget everything and look at this cluster from now on; chance, if any, comes from `seed` alone."""
+        """Forget everything and use this cluster from now on; chance, if any, comes from `seed` alone."""
 
     def scores(self, shape: Shape, nodes: IntArray) -> IntArray:
         """The value of each node for a shape, higher is better; `nodes` are indices [n], all of them fit."""
@@ -128,7 +128,7 @@ def policy(name: str, more: Mapping[str, Callable[[], Policy]] | None = None) ->
     """A fresh policy by name; `more` are those that were found outside, by entry points.
 
     Raises:
-        UnknownPolicy: there is none; the text lists those there are.
+        UnknownPolicy: no policy has that name; the text lists all.
     """
     known = {**POLICIES, **(more or {})}
     if name not in known:

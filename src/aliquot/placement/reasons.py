@@ -1,4 +1,4 @@
-"""Why an ask does not fit: for every node and device the first constraint that fails, with a code that stays.
+"""Why a request does not fit: for every node and device the first constraint that fails, with a stable code.
 
 Order of the constraints: what no waiting changes first (name, model, size), then quota and labels, then room.
 """
@@ -54,7 +54,7 @@ class Code(StrEnum):
 class Reason:
     """One constraint that fails on a node (`gpu` -1) or on the device of that index; numbers in the code's own unit.
 
-    `lasting` tells that it would fail on an empty node too.
+    `lasting` means that it would fail on an empty node too.
     """
 
     code: Code
@@ -116,7 +116,7 @@ class Verdict:
 
 
 class Refusal:
-    """No node can take the ask now. Reasons are found when they are asked for, by the cluster as it is then."""
+    """No node can take the request now. Reasons are computed on demand, from the cluster's current state."""
 
     __slots__ = ("__dict__", "ask", "cluster", "namespace", "quotas")
 
@@ -238,7 +238,7 @@ def _labels(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
 
 
 def _wake(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
-    """Whether kernels of those who are there, or the order of turns, stand against a promise of waking."""
+    """Whether kernels of the tenants on it, or the turn policy, prevent a promise of waking."""
     spec = cluster.spec(number)
     found = obstacle(cluster, (number, g), ask.wake_us) if ask.wake_us else None
     if found is None:

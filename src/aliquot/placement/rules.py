@@ -105,7 +105,7 @@ def _ruled(cluster: Cluster, ask: Ask, closed_models: Sequence[str], *, certain:
 
 
 def _barred_cells(cluster: Cluster, ask: Ask) -> set[Cell]:
-    """Devices that are not well, and those that labels forbid where the carriers are all there is to look at."""
+    """Devices that are unhealthy, and those that labels forbid where only the carriers need checking."""
     labels, index = ask.labels, cluster.labels
     cells: set[Cell] = {*cluster.unhealthy} if labels.exclusion else {*cluster.unhealthy, *index.any_exclusive}
     if labels.anti_affinity:

@@ -1,7 +1,7 @@
-"""Books as plain data: to keep, to load again, to compare.
+"""The ledger as plain data: to store, to load again, to compare.
 
-A dump is what JSON can hold and depends on nothing but the books. A difference carries tenants that came, left and
-moved, so whoever plans moves can hand them on in the same form.
+A dump is what JSON can hold and depends on nothing but the ledger. A difference carries tenants that were added,
+removed and moved, so a planner of moves can pass them on in the same form.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BadBooks(AliquotError):
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What changed between two states of the books; names sorted, placements by tenant."""
+    """What changed between two states of the ledger; names sorted, placements by tenant."""
 
     nodes_added: tuple[str, ...]
     nodes_removed: tuple[str, ...]
@@ -49,7 +49,7 @@ class Diff:
 
 
 def dump(cluster: Cluster) -> dict[str, Any]:
-    """The books as data; loading it gives equal books."""
+    """The ledger as data; loading it gives an equal ledger."""
     nodes = [_node(spec) | {"cordoned": not cluster.open[cluster.index[spec.name]]} for spec in cluster.nodes]
     tenants = {
         name: {
@@ -63,7 +63,7 @@ def dump(cluster: Cluster) -> dict[str, Any]:
 
 
 def load(saved: Mapping[str, Any], into: Cluster) -> None:
-    """Fill empty books from a dump.
+    """Fill an empty ledger from a dump.
 
     Raises:
         BadBooks: it is of another version, or something in it is missing or of the wrong kind.
@@ -84,7 +84,7 @@ def load(saved: Mapping[str, Any], into: Cluster) -> None:
 
 
 def copy(cluster: Cluster) -> Cluster:
-    """The same books again; index and order of nodes and tenants are those of the original as far as it has no gaps."""
+    """A copy of the ledger; index and order of nodes and tenants are those of the original as far as it has no gaps."""
     fresh = type(cluster)(cluster.nodes)
     for name in _closed(cluster):
         fresh.set_cordoned(name)

@@ -1,6 +1,6 @@
-"""Whether a device can promise a tenant how soon it wakes, by the measured kernels of those who are there.
+"""Whether a device can promise a tenant how soon it wakes, by the measured kernels of the tenants on it.
 
-Who measures tells the longest kernel of each tenant lately. A tenant that was not measured stands against nothing,
+The measurements give the longest recent kernel of each tenant. A tenant that was not measured prevents nothing,
 but a device where all are measured is preferred.
 """
 
@@ -23,7 +23,7 @@ FLUID: Final = "fluid"
 
 
 class Measured:
-    """What was told last: by GPU (UUID) the longest kernel of its tenants in microseconds, and how nodes take turns."""
+    """The latest values: by GPU (UUID) the longest kernel of its tenants in microseconds; the nodes' turn policies."""
 
     __slots__ = ("kernels", "turns")
 

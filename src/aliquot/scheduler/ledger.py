@@ -46,7 +46,7 @@ class BooksLedger:
         return False, texts.most_common(1)[0][0] if texts else "no node has GPUs"
 
     def close(self, uuid: str) -> bool:
-        """Let nobody onto the device any more; False when somebody is on it."""
+        """Accept no new tenant on the device; False if it has one."""
         return self._books.close(uuid)
 
     def reopen(self, uuid: str) -> None:

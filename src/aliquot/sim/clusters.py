@@ -1,8 +1,8 @@
-"""Clusters to simulate: a table of nodes, GPU profiles with counts, or the books of a live cluster.
+"""Clusters to simulate: a table of nodes, GPU profiles with counts, or the ledger of a live cluster.
 
 - a table: `sn, cpu_milli, memory_mib, gpu, model` (`name` may stand for `sn`, `gpu_memory_mib` may be added)
 - profiles: `v100x4*8` are 8 machines of 4 V100 with their links; joined by commas: `v100x4*8,t4*10`
-- books: a `.json` file with a cluster's nodes, as the scheduler writes them; who runs there is left out
+- books: a `.json` file with a cluster's nodes, as the scheduler writes them; running pods are left out
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROFILES: Final = re.compile(r"[a-z0-9-]+(\*[0-9]{1,9})?(,[a-z0-9-]+(\*[0-9]{1,
 
 
 def read_cluster(text: str) -> list[NodeSpec]:
-    """The nodes of a table, of books, or of profiles.
+    """The nodes of a table, of a saved ledger, or of profiles.
 
     Raises:
         UserError: none of the three, a broken file, or no GPU at all.

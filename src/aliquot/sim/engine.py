@@ -35,8 +35,8 @@ TELL_EVERY: Final = 200
 class Discipline(StrEnum):
     """Who may start when room is made."""
 
-    BACKFILL = "backfill"  # whoever fits, in order of priority and arrival
-    FIFO = "fifo"  # nobody before the first that waits
+    BACKFILL = "backfill"  # any job that fits, in order of priority and arrival
+    FIFO = "fifo"  # no job before the first that waits
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Simulation:
     # Placing
 
     def _ever_fits(self, job: Job) -> bool:
-        """Whether the empty cluster could hold it; a job that could not would wait for ever."""
+        """Whether the empty cluster could hold it; a job that does not fit would wait forever."""
         shape = job.ask.shape
         if shape not in self._possible:
             self._possible[shape] = bool(fitting_nodes(self._empty, shape, self._everywhere).any())
@@ -165,7 +165,7 @@ class Simulation:
         self.kernel.after(delay + job.service_us, Kind.DEPARTURE, partial(self._depart, number, self._runs[number]))
 
     def _moved(self, moved: dict[str, Placement]) -> None:
-        """Books and pool follow pods that were moved; they go on where they were in their work."""
+        """Ledger and pool follow pods that were moved; the pods continue their work."""
         for tenant in moved:
             number = self._jobs[tenant]
             old, holding = self.record.holding(number), self.cluster.tenants[tenant]
@@ -174,7 +174,7 @@ class Simulation:
             self.record.moved(number, self.kernel.now_us, old, holding)
 
     def _retry(self, node: int) -> None:
-        """Room was made on a node: start who waits and now fits, in order."""
+        """Room was made on a node: start the waiting jobs that now fit, in order."""
         if self.settings.queue is Discipline.FIFO:
             self._retry_first()
             return

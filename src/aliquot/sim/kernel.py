@@ -25,7 +25,7 @@ def s(microseconds: int) -> float:
 
 
 class Kind(IntEnum):
-    """What comes first of events at the same moment: room is made before it is asked for."""
+    """The order of events at the same moment: departures before arrivals."""
 
     DEPARTURE = 0
     READY = 1

@@ -1,4 +1,4 @@
-"""What a run comes to: allocation, fragmentation, waiting, completion, makespan, utilisation, active GPUs.
+"""The figures of a run: allocation, fragmentation, waiting, completion, makespan, utilisation, active GPUs.
 
 The state between two steps is the state after the first, so means over time are exact. Waits count the jobs that
 arrived after the warm-up; one that never got a place waits until the run ends.

@@ -27,7 +27,7 @@ SPEED_OVER_S: Final = 300.0
 
 
 def _nobody_listens(part: float) -> None:
-    """Outside of `run_all` nobody counts."""
+    """Outside of `run_all` progress is not counted."""
 
 
 _tell_part: Callable[[float], None] = _nobody_listens

@@ -1,6 +1,6 @@
 """Placement policies by name for the simulator: those of the core, and those that installed packages add.
 
-FGD is told the mix of the whole trace beforehand, as its authors do; no other policy of the core sees more than what
+FGD gets the mix of the whole trace beforehand, as its authors do; no other policy of the core sees more than what
 has arrived.
 """
 
@@ -25,7 +25,7 @@ def made(name: str, mix: Mapping[Shape, int] | None = None) -> Policy:
     """A new policy; `mix` counts the pods to expect, for the policy that is defined on them.
 
     Raises:
-        UnknownPolicy: there is none of that name; the text has the list.
+        UnknownPolicy: no policy has that name; the text has the list.
         BrokenPolicy: an installed package's policy cannot be loaded.
     """
     _with_kernels()

@@ -110,7 +110,7 @@ def run(task: RunTask) -> Measured:
 
 
 def tasks(scenario: Scenario, policies: Sequence[str], seeds: Sequence[int]) -> list[RunTask]:
-    """Every combination; cluster and trace are read once here, so that a broken one is told before anything runs.
+    """Every combination; cluster and trace are read once here, so that a broken one is reported before anything runs.
 
     Raises:
         UserError: something asked for cannot be.

@@ -1,4 +1,4 @@
-"""CSV in and out: every fault is told with its line and column, and a file appears whole or not at all.
+"""CSV in and out: every error names its line and column, and a file appears whole or not at all.
 
 Files whose name ends in `.gz` are read and written compressed, with no time stamp, so equal content is equal bytes.
 """
@@ -17,7 +17,7 @@ from aliquot.model.errors import UserError
 
 
 class BadTable(UserError):
-    """A file that is no table of the kind asked for; the text names line and column."""
+    """A file that is not a table of the expected kind; the text names line and column."""
 
 
 @dataclass(frozen=True)

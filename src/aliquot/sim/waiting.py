@@ -1,7 +1,7 @@
 """Who waits for room: groups of equal asks, each in the order of arrival, and only their heads are ever tried.
 
-If the head of a group does not fit, nobody of the group does, for they ask the same. Between groups the order is
-priority (higher first), then arrival.
+If the head of a group does not fit, no job of the group does, because their requests are equal. Between groups the
+order is priority (higher first), then arrival.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Waiting:
         return [((-queue[0][1].ask.priority, queue[0][0]), group) for group, queue in self._groups.items()]
 
     def head(self, group: Hashable) -> tuple[Order, Job] | None:
-        """The first of a group; None where nobody of it waits."""
+        """The first of a group; None if none of it waits."""
         queue = self._groups.get(group)
         if not queue:
             return None
@@ -61,6 +61,6 @@ class Waiting:
         return job
 
     def __iter__(self) -> Iterator[Job]:
-        """Everybody who waits, in order of arrival."""
+        """All waiting jobs, in order of arrival."""
         entries = sorted((entry for queue in self._groups.values() for entry in queue), key=lambda entry: entry[0])
         return (job for _, job in entries)

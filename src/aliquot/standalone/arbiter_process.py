@@ -162,7 +162,7 @@ class ArbiterProcess:
                 failures += 1
 
     def _wait(self, process: subprocess.Popen[str]) -> None:
-        """Until it has ended; one that answers nobody is ended, for its tenants wait for it."""
+        """Wait until it has ended; one that does not answer is killed, because its tenants wait for it."""
         misses = 0
         while misses < MISSES:
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -100,7 +100,7 @@ class ContainerRun:
         process = self._process
         if process is None:
             return
-        # The container's whole session: a shell that was told to end does not tell its children.
+        # The container's whole session: a shell that gets a signal does not pass it on to its children.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
 

@@ -37,7 +37,7 @@ def _say(reply: Reply) -> None:
 
 
 def main() -> int:
-    """Serve until nobody holds a place."""
+    """Serve until no tenant is left."""
     parser = argparse.ArgumentParser(prog="python -m aliquot.standalone.daemon")
     parser.add_argument("--runtime-dir", type=Path, required=True)
     parser.add_argument("--state-dir", type=Path, default=None)

@@ -1,6 +1,6 @@
-"""The engine: one machine's GPUs, their books, the arbiter, and a folder for every tenant.
+"""The engine: one machine's GPUs, their ledger, the arbiter, and a folder for every tenant.
 
-Everything a tenant needs is made here and taken away here: its place in the books, its record at the arbiter, its
+Everything a tenant needs is created here and removed here: its place in the ledger, its record at the arbiter, its
 folder. `aliquot up` serves an engine to others, the demonstration and the benchmarks use one in their own process:
 
     with Engine.start(emulate="h100") as engine:
@@ -170,12 +170,12 @@ class Engine:
 
     @property
     def seats(self) -> dict[TenantName, Seat]:
-        """A copy of who is seated."""
+        """A copy of the current tenants."""
         with self._lock:
             return dict(self._seats)
 
     def look(self, read: Callable[[MachineBooks], T]) -> T:
-        """What `read` finds in the books, which stand still meanwhile; it must not keep them."""
+        """What `read` finds in the ledger, which does not change meanwhile; it must not keep references."""
         with self._lock:
             return read(self.books)
 
@@ -208,7 +208,7 @@ class Engine:
             return seat
 
     def measure(self) -> None:
-        """Let the books know how long the tenants' kernels are, as the arbiter measures them, and whose turn it is."""
+        """Give the ledger the lengths of the tenants' kernels, as the arbiter measures them, and the turn policy."""
         with self._lock, contextlib.suppress(ArbiterError, OSError):
             status = self._admin.status()
             found = self.books.cluster.measured
@@ -226,7 +226,7 @@ class Engine:
         self._learned.write(text)
 
     def release(self, seat: Seat, *, grace_s: float = 0.0, keep: bool = False) -> None:
-        """Take a place away; one that is gone is no error, even if its name has a new one.
+        """Release a tenant; a missing one is no error, even if its name belongs to a new tenant.
 
         Its programs have ended. What they left running is ended too, after `grace_s`; with `keep` only what is on the
         GPU.
@@ -334,7 +334,7 @@ class Engine:
         until_s = time.monotonic() + ARBITER_BACK_S
         while True:
             try:
-                if record.name in _tenants(self._admin.status()):  # it missed the end of who had the name before
+                if record.name in _tenants(self._admin.status()):  # it missed the end of an earlier one
                     self._admin.remove_tenant(record.name, end=True)
                 return self._admin.add_tenant(record)
             except NoArbiter:
@@ -343,11 +343,11 @@ class Engine:
                 time.sleep(0.05)
 
     def _reconcile(self, status: Status) -> None:
-        """Make the arbiter's tenants those that are seated: it may be a new one, or have missed who came and went."""
+        """Make the arbiter's tenants those of the engine: it may be a new one, or have missed changes."""
         if _tenants(status) == self.seats.keys():
             return
         with self._lock, contextlib.suppress(ArbiterError, OSError), ArbiterClient(self.runtime.root) as client:
-            known = _tenants(client.status())  # nobody comes or goes now
+            known = _tenants(client.status())  # no tenant is added or removed now
             for name in known - self._seats.keys():
                 client.remove_tenant(name, end=True)
             for name in self._seats.keys() - known:

@@ -1,4 +1,4 @@
-"""What the engine tells about placement: its GPUs and who is on them, and why a request waits or goes where it goes."""
+"""The engine's account of placement: its GPUs with their tenants, and why a request waits or is placed where it is."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def gpu_request(ask: Ask) -> GpuRequest:
 
 
 def gpu_facts(books: MachineBooks, gpus: Sequence[Gpu]) -> list[GpuFacts]:
-    """Every GPU with what is left of it and who holds the rest."""
+    """Every GPU with what is left of it and the holders of the rest."""
     found = []
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     for device in books.devices:
@@ -82,7 +82,7 @@ def explanations(engine: Engine, pods: Pods, call: Call) -> list[ExplanationFact
 
 
 def explained(books: MachineBooks, name: str, request: GpuRequest) -> ExplanationFacts:
-    """A request that is not in the books."""
+    """A request that is not in the ledger."""
     try:
         return _facts(name, books.explain(request))
     except NeverFits as error:
@@ -90,7 +90,7 @@ def explained(books: MachineBooks, name: str, request: GpuRequest) -> Explanatio
 
 
 def saved_cluster(text: str, name: str, by: str = "") -> Decider:
-    """A decider for books that were saved as JSON; `name` is what errors call them.
+    """A decider for a ledger that was saved as JSON; `name` is its name in errors.
 
     Raises:
         UserError: they cannot be read.
@@ -127,7 +127,7 @@ def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:
 
 
 def _placed(books: MachineBooks, tenant: TenantName) -> ExplanationFacts | None:
-    """A tenant that is in the books: where it is, and whether it would go there again."""
+    """A tenant in the ledger: its place, and whether it would be placed there again."""
     plan = books.plans.get(tenant)
     if plan is None:
         return None

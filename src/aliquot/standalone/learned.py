@@ -71,7 +71,7 @@ class Learned:
         return "" if text == self._there else text
 
     def write(self, text: str) -> None:
-        """Put a text on disk, unless it is empty; a disk that does not take it is told once."""
+        """Write a text to disk, unless it is empty; a failed write is reported once."""
         if not text or self.path is None:
             return
         try:

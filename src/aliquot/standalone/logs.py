@@ -34,7 +34,7 @@ class ContainerLog:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def append(self, data: bytes) -> None:
-        """Add to the end; the oldest goes when there is too much."""
+        """Append; the oldest part is dropped when there is too much."""
         with self._lock:
             lost = (
                 f"aliquot: {self._lost_bytes} bytes were not kept: {self._why}\n".encode() if self._lost_bytes else b""
@@ -71,7 +71,7 @@ class ContainerLog:
         return self._text_and_position()[0]
 
     def follow(self) -> Iterator[bytes]:
-        """All that is kept, then what comes; an empty piece whenever nothing new came for a moment."""
+        """All that is kept, then new output; an empty piece whenever nothing new arrived for a moment."""
         text, (inode, at) = self._text_and_position()
         yield text
         while True:
@@ -100,7 +100,7 @@ class ContainerLog:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _text_and_position(self) -> tuple[bytes, tuple[int, int]]:
-        """Both of one moment, so that what comes next is neither missed nor told twice."""
+        """Both of one moment, so that new output is neither missed nor repeated."""
         with self._lock:
             text = b"".join(path.read_bytes() for path in (self.older, self.path) if path.exists())
             return text, self._position()

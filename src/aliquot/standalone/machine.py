@@ -41,7 +41,7 @@ class Machine:
         return [Device(GpuUuid(g.uuid), g.index, g.model, g.memory_mib) for g in self.gpus]
 
     def books(self, policy: str) -> MachineBooks:
-        """Empty books of these GPUs, for placement by a policy of that name.
+        """An empty ledger of these GPUs, for placement by a policy of that name.
 
         Raises:
             UnknownPolicy: there is none; the text lists those there are.
@@ -70,7 +70,7 @@ def check_spec(spec: str) -> None:
 
 
 def imagined_books(spec: str, policy: str = "") -> MachineBooks:
-    """Empty books of an emulated machine that is not made; its GPUs are named `GPU-0` and so on.
+    """An empty ledger of an emulated machine that is not created; its GPUs are named `GPU-0` and so on.
 
     Raises:
         UnknownMachine: no such profile.

@@ -2,7 +2,7 @@
 
 A program starts in a mount namespace of its own, in which the loader's cache is a file of its tenant's folder (see
 `driver.enter`). Its children are in that namespace too, whatever session they make, whatever signal they ignore and
-whoever their parent is by now. So an engine can tell whose a process is, also when the engine that started it was
+whatever their parent is by now. So an engine can find the tenant of a process, also when the engine that started it was
 killed. Where the kernel refuses such a namespace, the environment that a process was started with names the folder.
 """
 

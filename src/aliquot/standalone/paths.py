@@ -57,7 +57,7 @@ class RuntimeDir:
         """Make the directory, for this user alone.
 
         Raises:
-            RuntimeDirError: it is somebody else's, cannot be made, or its name is too long for sockets in it.
+            RuntimeDirError: it belongs to another user, cannot be created, or its name is too long for sockets in it.
         """
         if len(os.fsencode(self.root / _LONGEST_NAME)) > SOCKET_PATH_BYTES:
             raise RuntimeDirError(

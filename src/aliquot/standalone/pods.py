@@ -127,7 +127,7 @@ class Pods:
         """End a SharePod and forget it.
 
         Raises:
-            UnknownPod: there is none.
+            UnknownPod: it does not exist.
         """
         with self._lock:
             pod = self._find(name)
@@ -145,7 +145,7 @@ class Pods:
             return [self._describe(pod) for pod in pods]
 
     def request_of(self, name: str) -> GpuRequest | None:
-        """What a SharePod asks for; None where there is none by that full name."""
+        """The request of a SharePod; None if no SharePod has that full name."""
         with self._lock:
             pod = self._pods.get(name)
             return pod.spec.request if pod else None
@@ -199,7 +199,7 @@ class Pods:
         return f"sharepod/{name} {'created' if old is None else 'configured'}{waits}{ignored}"
 
     def _check_nothing_lost(self, specs: list[SharePod]) -> None:
-        """Refuse to end running programs that nobody asked to end."""
+        """Refuse to end running programs without an explicit request."""
         with self._lock:
             known = ((spec, self._pods.get(spec.full_name)) for spec in specs)
             lost = [pod.at_stake(spec) for spec, pod in known if pod and pod.spec != spec and pod.phase == "Running"]
@@ -262,7 +262,7 @@ class Pods:
         pod.message = reason
 
     def _container_done(self, pod: Pod) -> None:
-        """A pod whose containers have all ended for good gives its part of the GPU back."""
+        """A pod whose containers have all ended permanently gives its part of the GPU back."""
         with self._lock:
             if pod.seat is None or any(not container.done for container in pod.containers):
                 return

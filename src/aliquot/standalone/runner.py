@@ -55,7 +55,7 @@ def run_command(
 ) -> int:
     """Run a command in a place and return the exit status for our own end: its code, or 128 + its signal.
 
-    `engine_gone` returns when the engine is gone, and the place with it: then the command is told to end.
+    `engine_gone` returns when the engine is gone, and the place with it: then the command gets SIGTERM.
     """
     conf = TenantConf(lease.name, Path(lease.socket), Path(lease.libcuda), Path(lease.libnvml))
     folder = TenantFolder(Path(lease.directory), conf, bare=lease.enforce == "never")

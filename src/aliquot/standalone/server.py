@@ -52,7 +52,7 @@ class EngineServer:
         self._socket.close()
 
     def close_if_idle(self) -> bool:
-        """Stop answering unless somebody holds a place; whether it did."""
+        """Stop answering unless a tenant exists; returns whether it did."""
         with self._lock:
             if self._leases:
                 return False

@@ -1,8 +1,8 @@
 """What the command line and an engine say to each other: JSON lines on a socket that only its owner may open.
 
-One connection, one call. The call `lease` keeps its connection: a place lasts as long as the connection of whoever
-holds it, so a runner that dies in whatever way leaves nothing behind. A runner whose command has ended says so before
-it hangs up.
+One connection, one call. The call `lease` keeps its connection: a place lasts as long as the connection of the process
+that holds it, so a runner that dies in whatever way leaves nothing behind. A runner whose command has ended says so
+before it hangs up.
 """
 
 from __future__ import annotations

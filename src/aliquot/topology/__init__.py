@@ -1,6 +1,6 @@
 """What is near what: the GPUs of one machine, what a pair costs to talk, and which set of them to take.
 
-Pure: reads text that somebody else fetched, and answers from integers.
+Pure: reads text that the caller fetched, and answers from integers.
 """
 
 from aliquot.topology.choose import NotEnoughGpus, best_set, left_behind, nearest, set_cost, singular

@@ -33,7 +33,7 @@ class Topology:
     cores: tuple[tuple[int, ...], ...]
     tree: TreeNode
     is_tree: bool
-    """Whether the tree tells every pair's cost; False for a mesh such as a DGX-1V's."""
+    """Whether the tree gives every pair's cost; False for a mesh such as a DGX-1V's."""
     _hash: int = field(repr=False)
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Reads what `nvidia-smi topo -m` (or `-mp`) prints, from any of its versions and through any terminal.
 
-Columns are told apart by blanks or tabs alone; a header may lack its leading column, columns and rows of network cards
+Columns are separated by blanks or tabs alone; a header may lack its leading column, columns and rows of network cards
 may stand between the GPUs and the affinities, and legends may follow. What is refused is a matrix that does not hold
 every pair of the GPUs it names: half a machine would be placed on as if it were whole.
 """

@@ -1,4 +1,4 @@
-"""The words in which pods ask for GPUs: Aliquot's own, and those of the projects it stands in for.
+"""The dialects in which pods request GPUs: Aliquot's own, and those of the projects it replaces.
 
 `read` is the one door: it finds out whose words a pod is written in. A pod that asks in two sets of words at once is
 refused, since they could be meant to be added or to be the same. A pod that was converted when it was admitted carries
@@ -35,16 +35,16 @@ FOREIGN: Final = foreign()
 
 
 def of_origin(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
-    """The project in whose words the pod was created, also after it was rewritten; None for Aliquot's own."""
+    """The project in whose dialect the pod was created, also after it was rewritten; None for Aliquot's own."""
     named = others.get(pod.metadata.annotations.get(names.DIALECT, ""))
     return named or next((dialect for dialect in others.values() if dialect.speaks(pod)), None)
 
 
 def spoken(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
-    """Whose words the pod is written in; None when it asks for no GPU.
+    """The dialect of the pod; None without a GPU request.
 
     Raises:
-        BadPod: it asks in two sets of words.
+        BadPod: it uses two dialects.
     """
     native = NATIVE.speaks(pod)
     if native and names.DIALECT in pod.metadata.annotations:
@@ -61,7 +61,7 @@ def spoken(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> Dialect | None:
 
 
 def read(pod: Pod, others: Mapping[str, Dialect] = FOREIGN) -> PodAsk | None:
-    """What a pod asks for; None when it asks for no GPU.
+    """The pod's request; None if it requests no GPU.
 
     Raises:
         BadPod: its words contradict themselves, with the path of each fault.

@@ -1,4 +1,4 @@
-"""What a dialect is: the words of one project for a part of a GPU, read and written.
+"""What a dialect is: the fields of one project for a part of a GPU, read and written.
 
 A dialect owns certain resource names, annotations and labels. `read` turns a pod in its words into the model, `write`
 turns the model into its words, and `planned` gives the annotations that the project's own tools look for on a pod that
@@ -20,7 +20,7 @@ from aliquot.model.quantities import BadQuantity
 
 
 class CanNotSay(UserError):
-    """The dialect has no words for a part of the ask."""
+    """The dialect cannot express a part of the request."""
 
 
 ORDERED: Final = "pods wait in the order of their PriorityClass (spec.priorityClassName)"
@@ -28,7 +28,7 @@ ORDERED: Final = "pods wait in the order of their PriorityClass (spec.priorityCl
 
 @dataclass
 class Words:
-    """What is written into a pod: resources by container, annotations, labels, node selectors."""
+    """The fields to write into a pod: resources by container, annotations, labels, node selectors."""
 
     resources: dict[str, dict[str, Quantity]] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Owned:
-    """What belongs to a dialect: names of resources and schedulers, prefixes of annotations, labels, node selectors."""
+    """The names of a dialect: resources and schedulers, prefixes of annotations, labels, node selectors."""
 
     resources: frozenset[str] = frozenset()
     annotations: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class DeviceFacts:
 
 
 class Dialect(Protocol):
-    """One project's words."""
+    """One project's dialect."""
 
     name: str
     owned: Owned
@@ -68,7 +68,7 @@ class Dialect(Protocol):
         ...
 
     def read(self, pod: Pod) -> PodAsk:
-        """The pod's ask.
+        """The pod's request.
 
         Raises:
             BadPod: the words contradict themselves, with the path of each fault.
@@ -76,7 +76,7 @@ class Dialect(Protocol):
         ...
 
     def write(self, ask: PodAsk) -> Words:
-        """The same ask in these words.
+        """The same request in this dialect.
 
         Raises:
             CanNotSay: there are no words for a part of it.
@@ -90,7 +90,7 @@ class Dialect(Protocol):
     def environment(
         self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, DeviceFacts]
     ) -> dict[str, str]:
-        """Variables that programs written for the project look for in that container."""
+        """Variables that programs written for the project read in that container."""
         ...
 
     def started(self, pod: Pod) -> dict[str, str]:
@@ -99,7 +99,7 @@ class Dialect(Protocol):
 
 
 class Foreign:
-    """What most dialects have in common: nothing is expected on a placed pod or in its containers."""
+    """The common case: no annotations on a placed pod, no variables in its containers."""
 
     def started(self, pod: Pod) -> dict[str, str]:
         """Nothing."""
@@ -123,7 +123,7 @@ def asked(container: Container, name: str) -> Quantity | None:
 
 
 def count(container: Container, path: str, name: str, faults: list[str]) -> int:
-    """A resource counted in integers; 0 where it is absent. What is wrong goes to `faults`, with its path."""
+    """A resource counted in integers; 0 if absent. Errors go to `faults`, with their path."""
     value = asked(container, name)
     if value is None:
         return 0
@@ -140,7 +140,7 @@ def count(container: Container, path: str, name: str, faults: list[str]) -> int:
 
 
 def only_plain(ask: PodAsk, dialect: str, *, models: bool = False, memory_part: bool = False) -> None:
-    """For dialects that know nothing of labels, names and parts.
+    """For dialects without labels, names and parts.
 
     Raises:
         CanNotSay: the ask has something that the dialect has no words for.
@@ -168,7 +168,7 @@ def names_any(container: Container, names: frozenset[str]) -> bool:
 
 
 def strip(document: dict[str, Any], owned: Owned) -> None:
-    """Takes a dialect's words out of a pod or pod template, in place; what becomes empty goes too."""
+    """Remove a dialect's fields from a pod or pod template, in place, and mappings that become empty."""
     metadata = document.get("metadata") or {}
     _strip_map(metadata, "annotations", owned.annotations)
     _strip_map(metadata, "labels", owned.labels)
@@ -186,7 +186,7 @@ def strip(document: dict[str, Any], owned: Owned) -> None:
 
 
 def put(document: dict[str, Any], words: Words) -> None:
-    """Writes words into a pod or pod template, in place. Extended resources go to the limits, as is the custom."""
+    """Write fields into a pod or pod template, in place. Extended resources go to the limits, as usual."""
     for place, key, values in (
         ("metadata", "annotations", words.annotations),
         ("metadata", "labels", words.labels),

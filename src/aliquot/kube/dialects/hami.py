@@ -72,7 +72,7 @@ class Hami(Foreign):
         return noted and any(names_any(c, frozenset({GPU})) for c in containers)
 
     def read(self, pod: Pod) -> PodAsk:
-        """The pod's ask; what HAMi's annotations say counts for every container."""
+        """The pod's request; HAMi's annotations apply to every container."""
         faults: list[str] = []
         asks = [
             ask
@@ -125,7 +125,7 @@ class Hami(Foreign):
     def environment(
         self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, DeviceFacts]
     ) -> dict[str, str]:
-        """The limits that HAMi's device plugin tells; 0 cores are no limit."""
+        """The limits that HAMi's device plugin sets; 0 cores are no limit."""
         given = plan.containers.get(container)
         if given is None or not given.slices:
             return {}

@@ -38,7 +38,7 @@ _PARTS_MOST: Final = 64
 
 
 class Native(Foreign):
-    """The dialect of this project; every other one is converted to it."""
+    """The dialect of this project; every other is converted to it."""
 
     name = "aliquot"
     owned = Owned(frozenset(names.RESOURCES), (names.PREFIX,), (), ())
@@ -51,7 +51,7 @@ class Native(Foreign):
         )
 
     def read(self, pod: Pod) -> PodAsk:
-        """The pod's ask; BadPod lists every fault with its path."""
+        """The pod's request; BadPod lists every error with its path."""
         faults = unknown_words(pod)
         asking = _asking(pod, faults)
         asks = [ask for entry in asking if (ask := _container(pod, entry, len(asking), faults)) is not None]
@@ -111,7 +111,7 @@ def _decimal(milli: int) -> str:
 
 @dataclass(frozen=True)
 class _Entry:
-    """One container that asks."""
+    """One container with a request."""
 
     container: Container
     role: Role
@@ -147,7 +147,7 @@ def unknown_words(pod: Pod) -> list[str]:
 
 
 def _asking(pod: Pod, faults: list[str]) -> list[_Entry]:
-    """The containers that ask for a GPU, by resource or by annotation."""
+    """The containers that request a GPU, by resource or by annotation."""
     notes = pod.metadata.annotations
     found: list[_Entry] = []
     everyone = containers_of(pod)

@@ -136,7 +136,7 @@ class Devices:
         self.whole = idle[: shape.whole]
 
     def is_idle(self, gpu: int) -> bool:
-        """Whether nobody is on the device."""
+        """Whether the device has no tenant."""
         milli, mib, size = self.free[gpu]
         return milli == IDLE_MILLI and mib == size
 

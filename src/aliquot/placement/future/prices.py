@@ -1,4 +1,4 @@
-"""What a slot for a pod of several GPUs is worth, and what a scarce GPU model costs those who could do without it.
+"""What a slot for a pod of several GPUs is worth, and what a scarce GPU model costs requests that could use another.
 
 Both compare the demand expected until the cluster is full with what the cluster still has. In a cluster that lives
 (chi = 1) a slot's price is simply the GPU demand it is expected to serve; where nothing leaves (chi = 0) it rises with
@@ -27,7 +27,7 @@ MODEL_EXPONENT: Final = 3.0
 TURNOVER: Final = 0.2
 """Part of the cluster's capacity that departures add to the horizon when chi is 1."""
 PRIOR_CPU: Final = 0.9
-"""CPU of its node that a pod nobody has seen yet is thought to ask, together with all GPUs."""
+"""CPU of its node that a pod not seen yet is assumed to request, together with all GPUs."""
 
 
 @dataclass(frozen=True)

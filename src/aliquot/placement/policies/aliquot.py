@@ -75,7 +75,7 @@ class Constants:
     decay: float = 0.5
     window: int = WINDOW
     refresh: float = 0.05
-    """Prices are made anew when idle has moved by this part; in a cluster that lives by `refresh_churn`."""
+    """Prices are recomputed when idle has moved by this part; in a cluster that lives by `refresh_churn`."""
     refresh_churn: float = 0.1
     slot_price: float = 0.3
     model_price: float = 2.0
@@ -111,7 +111,7 @@ class Aliquot(BasePolicy):
         self._turns: list[Shape] = []
 
     def start(self, cluster: Cluster, seed: int) -> None:
-        """Forget everything and look at this cluster; chance is the same for every seed."""
+        """Forget everything and use this cluster; chance is the same for every seed."""
         super().start(cluster, seed)
         self._cold.start(cluster, seed)
         self._history = History(self.constants.window)
@@ -144,7 +144,7 @@ class Aliquot(BasePolicy):
     def idle(self, budget_us: int) -> bool:
         """Learn what is due and renew prices, about so many microseconds at most; then tend a few scores.
 
-        Whoever calls it after each arrival, or after a few, never sees learning on the way of a decision: new sequences
+        A caller that calls it after each arrival, or after a few, never waits for learning in a decision: new sequences
         come into use when the scores by them are ready. True while something is due; tending never is.
         """
         self._look()
@@ -269,7 +269,7 @@ class Aliquot(BasePolicy):
         return SCAN_US + (future.work - before) * VALUE_US, finished
 
     def _look(self) -> None:
-        """Begin anew with what was learned when nodes came or went."""
+        """Restart with what was learned when nodes were added or removed."""
         if self._layout != self.cluster.layout:
             self._begin()
 

@@ -18,7 +18,7 @@ _MILLI_IN_MIB = 1 << 40
 
 
 class Spread(BasePolicy):
-    """Use what nobody uses."""
+    """Use GPUs without tenants."""
 
     name = "spread"
     because = "the emptiest GPU that holds the request"

@@ -44,7 +44,7 @@ read_pods_once = lru_cache(maxsize=2)(read_pods)
 def tasks(
     nodes: Path, traces: Sequence[Path], policies: Sequence[str], seeds: Sequence[int], tune: float
 ) -> list[RunTask]:
-    """Every combination; all files are read once here, so that a broken one is told before anything runs.
+    """Every combination; all files are read once here, so that a broken one is reported before anything runs.
 
     Raises:
         BadTable: a file is broken.

@@ -14,7 +14,7 @@ from aliquot.sim.parallel import Finished
 from aliquot.sim.tables import write_whole
 
 SHOWN: Final = (90, 95, 100, 110, 130)
-"""Percent of the cluster's GPUs arrived at which allocation is told."""
+"""Percent of the cluster's GPUs arrived at which allocation is reported."""
 
 
 def grouped(runs: Iterable[RunDone]) -> dict[tuple[str, str], list[RunDone]]:

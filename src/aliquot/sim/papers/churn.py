@@ -2,8 +2,8 @@
 
 Pods are drawn from a trace of the FGD benchmark together with the time they ran, at Poisson arrivals; the load is the
 GPU time offered over the capacity. Set-up A is an eighth of the cluster, set-up B all of it. The first quarter of the
-arrivals is not counted. Waits are over all pods that need a GPU or not; who waits at the end has waited until then.
-Nobody published this table, so BestFit and FGD beside ours are our own runs of them; FGD is given the whole mix.
+arrivals is not counted. Waits are over all pods that need a GPU or not; a pod that waits at the end has waited until
+then. This table was never published, so BestFit and FGD are our own runs of them; FGD gets the whole mix.
 
 Source: docs/policy-aliquot.md; the traces are those of FGD (USENIX ATC'23), which places arrivals only.
 """
@@ -106,7 +106,7 @@ def runs(
 
 
 def run_setup(todo: Sequence[Run], workers: int | None = None) -> Finished[Run, Living]:
-    """Do all runs, on all cores unless told otherwise."""
+    """Do all runs, by default on all cores."""
     return run_all(living, todo, workers=workers, title="churn")
 
 

@@ -31,7 +31,7 @@ def data_folder(given: Path | None) -> Path:
     """The folder of the trace: the one given, or the one beside the sources of a checkout.
 
     Raises:
-        UserError: there is none, or it has no table of nodes.
+        UserError: the folder does not exist, or has no table of nodes.
     """
     folder = given or Path(aliquot.__file__).resolve().parents[2] / "tests" / "data" / "openb"
     if not (folder / NODES).is_file():
@@ -43,7 +43,7 @@ def traces(folder: Path) -> list[Path]:
     """The task lists of a folder, by name.
 
     Raises:
-        UserError: there is none.
+        UserError: it does not exist.
     """
     found = sorted(path for path in folder.glob("openb_pod_list_*") if path.name.endswith((".csv", ".csv.gz")))
     if not found:

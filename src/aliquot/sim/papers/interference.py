@@ -1,7 +1,7 @@
 """Jobs that slow each other down on one GPU, placed by the production core: KubeShare's Fig. 12 and 13.
 
 Kinds A and B share a GPU by two; two B together run 1.5 times as long, every other pair hardly longer than alone. The
-progress of a job depends on who is beside it at each moment, so its end moves when somebody comes or goes.
+progress of a job depends on its neighbours at each moment, so its end moves when a neighbour arrives or ends.
 
 Source: KubeShare (HPDC'20), 5.5; the two slowdowns are the paper's (1.5, and below 1.1: 1.06 is taken).
 """
@@ -80,7 +80,7 @@ class Interference:
         return True
 
     def _adjust(self, cell: tuple[int, int]) -> None:
-        """Count the progress of everybody on a device, and plan their ends anew."""
+        """Count the progress of all jobs on a device, and reschedule their ends."""
         now = self._kernel.now_us
         here = [resident.tenant for resident in self._cluster.residents(*cell)]
         for name in here:

@@ -171,7 +171,7 @@ def nice_end(top: float) -> float:
 
 
 def _points_table(lines: Sequence[Line], time_title: str) -> str:
-    """The same curve as a few numbers, for those who cannot see it."""
+    """The same curve as a few numbers, for readers who cannot see it."""
     at = [BINS // 10 * part + BINS // 20 for part in range(10)]
     axis = time_axis(float(lines[0].x[-1]))
     heads = "".join(f"<th>{escape(axis.tell(float(lines[0].x[point])))}</th>" for point in at)
@@ -215,7 +215,7 @@ def _heat(group: PolicyRuns) -> str:
     told = "one row per GPU" if len(use) == len(run.gpu_use) else f"one row per {-(-len(run.gpu_use) // len(use))} GPUs"
     return (
         f"<section><h2>{escape(finding)}</h2>{strip(use, time_axis(run.end_s), finding)}"
-        f'<p class="small">{told}, in the order of the nodes; the stronger the green, the more of it is given away.</p>'
+        f'<p class="small">{told}, in the order of the nodes; the stronger the green, the more of it is allocated.</p>'
         "</section>"
     )
 

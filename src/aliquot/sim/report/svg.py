@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """A title with its unit, an end, how numbers on it are told; `log` counts from 1, ticks are rounds of `unit`."""
+    """A title with its unit, an end, the format of its numbers; `log` counts from 1, ticks are rounds of `unit`."""
 
     title: str
     end: float
@@ -69,7 +69,7 @@ def nice(rough: float) -> float:
 
 
 def chart(lines: Sequence[Line], x: Axis, y: Axis, label: str) -> str:
-    """Lines in one frame; line n has the class `s{n}`, and colours begin anew after the ninth."""
+    """Lines in one frame; line n has the class `s{n}`, and colours repeat after the ninth."""
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label, quote=True)}">']
     parts += _frame(x, y)
     for number, line in enumerate(lines):

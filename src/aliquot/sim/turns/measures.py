@@ -1,6 +1,6 @@
 """What each tenant got, what the fluid would have given it, and whether the promise was kept.
 
-By the kernels that ran and the time each program wanted the GPU as it says itself, never by the arbiter's books.
+By the kernels that ran and the time each program wanted the GPU by its own record, never by the arbiter's records.
 """
 
 from __future__ import annotations

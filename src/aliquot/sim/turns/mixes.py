@@ -42,7 +42,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Mix:
-    """Tenants on one GPU or two; `wakes` is the one whose waits after a rest are told."""
+    """Tenants on one GPU or two; `wakes` is the one whose waits after a rest are reported."""
 
     name: str
     about: str

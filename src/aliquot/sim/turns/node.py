@@ -24,7 +24,7 @@ from .programs import MS, SECOND, Burst, Rest, Restart, Step
 STEP_NS: Final = 50 * MS
 AT_ONCE_NS: Final = 50_000
 PAUSES: Final = 9
-"""The last pauses that tell how long a turn is kept without work."""
+"""The last pauses, from which the time that a turn is kept without work is learned."""
 JUDGE_NS: Final = SECOND // 4
 
 
@@ -35,7 +35,7 @@ class Machine:
     handover_ns: int = 300_000
     queued_ns: int = 2 * MS
     stay_ns: int = 2 * MS
-    """While nobody waits; else as learned from the pauses: see native/hook/stay.c."""
+    """While no tenant waits; otherwise as learned from the pauses: see native/hook/stay.c."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +58,7 @@ class Gpu:
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """One tenant's books here: what it ran and wanted, at every step."""
+    """The record of one tenant: what it ran and wanted, at every step."""
 
     member: Member
     processes: list[Process] = field(default_factory=list)

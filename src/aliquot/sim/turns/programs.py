@@ -44,7 +44,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The process ends and another begins; with `rejoin` its tenant is taken away and made anew."""
+    """The process ends and another begins; with `rejoin` its tenant is removed and created again."""
 
     span_ns: int
     rejoin: bool = False
@@ -122,7 +122,7 @@ def inference(rate: float, shortest_ns: int = MS, longest_ns: int = 20 * MS) -> 
 
 
 def restarting(every_ns: int, *, rejoin: bool, kernel_ns: int = MS) -> Program:
-    """Ends every so often and comes anew: as another process of its tenant, or as a tenant that is made anew."""
+    """Ends periodically and restarts: as another process of its tenant, or as a new tenant of that name."""
 
     def program(clock: Clock, _rng: Random) -> Iterator[Step]:
         while True:

@@ -37,7 +37,7 @@ def case_of(node: Node, turns: Turns, seed: int, *, window_s: float = 10.0) -> d
         for member in mix.members
     }
     found = judge(seen, STEP_NS / SECOND, window_s=window_s, warm_s=WARM_S, excused=mix.suspect)
-    if not mix.clocked:  # what it wants depends on what it gets, so no fluid can be told from outside
+    if not mix.clocked:  # what it wants depends on what it gets, so no fluid can be computed from outside
         found |= dict.fromkeys(("error_p95", "error_worst", "promise_a", "promise_c", "used_of_fluid"))
     gain = next((round(100 * (t["got"] - t["fluid"]), 2) for t in found["tenants"] if t["name"] == mix.suspect), None)
     waits_ms = [wait / 1e6 for wait in node.tenants[mix.wakes].waits_ns] if mix.wakes else []
