@@ -2,7 +2,7 @@
  *
  *   aliquot-bench-token TENANTS QUOTA_MS SECONDS
  *
- * TENANTS processes take turns of QUOTA_MS. Whoever has the token sleeps for a millisecond at a time, as a program does
+ * TENANTS processes take turns of QUOTA_MS. The holder of the token sleeps for a millisecond at a time, as a program does
  * that waits for kernels of that length; then it sends a message over a socket to the one in the middle, which sleeps in
  * epoll_wait, stores the next tenant's word in shared memory and wakes it by futex. Prints, in nanoseconds and one a line,
  * the time from the end of each turn to the moment at which the next tenant runs.
@@ -35,7 +35,7 @@ static struct shared {
     struct {
         _Alignas(4096) _Atomic uint32_t word; /* raised at each turn of this tenant; a page each, as a grant has */
     } tenants[MOST_TENANTS];
-    uint64_t ended_ns; /* whoever has the token writes and reads these */
+    uint64_t ended_ns; /* the holder of the token writes and reads these */
     unsigned gaps;
     uint64_t gap_ns[MOST_GAPS];
 } *shared;

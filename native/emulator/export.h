@@ -25,6 +25,6 @@ const void *const *emu_export(const char *id);
 extern const emu_entry emu_values_entries[];    /* values.c */
 extern const emu_entry emu_library_entries[];   /* liblog.c */
 extern const emu_entry emu_integrity_entries[]; /* integrity.c */
-/* values.c: the context ends, and whoever kept a value in it is called. */
+/* values.c: the context ends, and the owner of each value kept in it is called. */
 void emu_values_end(CUcontext c);
 #endif

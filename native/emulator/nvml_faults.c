@@ -1,6 +1,6 @@
 /* nvml_faults.c: GPUs that fall ill while programs run, by the file `faults` beside the library.
  *
- * A line for each fault: `lost 1` (GPU 1 answers nothing but GPU_IS_LOST) or `xid 0 79` (an event to whoever listens, and
+ * A line for each fault: `lost 1` (GPU 1 answers nothing but GPU_IS_LOST) or `xid 0 79` (an event to its listeners, and
  * a recovery action as long as the line stands, where that XID wants one). A GPU is well when its lines are gone, as
  * after a reset. The file is read again when it changed.
  */

@@ -1,8 +1,8 @@
-/* shm.c: attaching to engine.shm, who is alive, and the memory books of every GPU.
+/* shm.c: attaching to engine.shm, which processes are alive, and the memory accounts of every GPU.
  *
  * A process owns one slot and holds a POSIX record lock on that slot's byte of the file: the kernel drops it however the
- * process ends, in any pid namespace, and a forked child does not inherit it. Whoever looks at the books sweeps slots
- * whose lock is gone, so memory of a killed process comes back on the next look.
+ * process ends, in any pid namespace, and a forked child does not inherit it. Each reader of the accounts sweeps slots
+ * whose lock is gone, so memory of a killed process is free again at the next reading.
  */
 #define _GNU_SOURCE
 #include "shm.h"
@@ -136,7 +136,7 @@ void shm_forget(void)
     my_slot = -1;
 }
 
-/* The slot's process as the caller's PID namespace numbers it, which the kernel tells of a lock's holder. 0: it is gone;
+/* The slot's process as the caller's PID namespace numbers it, which the kernel reports of a lock's holder. 0: it is gone;
  * -1: it lives where the caller does not see it. */
 int shm_pid(int slot)
 {

@@ -11,7 +11,7 @@
 
 struct gate_shared gate_shared = {.revision = GATE_CLOSED + 1, .epoch = 1};
 
-/* Where captures began, so that one that is abandoned with its stream or context does not count for ever. Captures past
+/* Where captures began, so that one that is abandoned with its stream or context does not count forever. Captures past
  * the end of the table are only counted. */
 static struct origin {
     void *stream, *context;
@@ -39,7 +39,7 @@ bool stream_captures(void *stream, bool own)
     return REAL(cuStreamIsCapturing, void *, int *)(named, &status) != CUDA_SUCCESS || status != 0;
 }
 
-/* A per-thread default stream is told apart by its thread. */
+/* A per-thread default stream is identified by its thread. */
 static void *origin_of(enum aliquot_symbol symbol, void *stream)
 {
     bool own = stream == STREAM_PER_THREAD ||

@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-/* Threads made later inherit it from whoever makes them. */
+/* Threads created later inherit it from their creator. */
 static void bind_threads(const cpu_set_t *set)
 {
     DIR *tasks = opendir("/proc/self/task");

@@ -6,14 +6,14 @@
  *                                                sleep the rest
  *   arbiter back (new boot id)                   attach again, restore the books, wait for a grant (all three)
  *   connected, but without a sign of life        as connection lost, until the next sign (all three)
- *   never reached (no socket at start)           no memory; whoever needs none launches freely until it is there, and
+ *   never reached (no socket at start)           no memory; a program that needs none launches freely until then, and
  *                                                the time is reported to it. After a second a line on stderr says so
  *   RESERVE without an arbiter                   only what the lease still holds; then OUT_OF_MEMORY (all three)
  *   REFUSED not-yours                            no memory: contexts fail with OUT_OF_MEMORY
  *   REFUSED anything else                        as connection lost
  *
  * r is the tenant's request. The hook never ends the program, and that line is all it ever writes to its streams:
- * where no arbiter was ever reached nothing else can tell why the program fails.
+ * where no arbiter was ever reached nothing else explains why the program fails.
  */
 #include "hook.h"
 

@@ -38,7 +38,7 @@ struct gate_entry {
     unsigned noted_epoch;
     bool fresh; /* no credit was set yet */
     uint64_t epoch;
-    void *stream; /* as the driver is to be told */
+    void *stream; /* as passed to the driver */
     struct gpu_context *context;
     uint64_t life, began_ns, look_ns, ended_low_ns, ended_high_ns, mean_ns; /* mean: of the last launches */
     unsigned first, used;

@@ -98,7 +98,7 @@ struct slot {
     /* the memory: lease.c, charge.c and graph.c */
     pthread_rwlock_t books; /* shared by allocations from their reservation to their entry; alone when one was refused */
     uint64_t leased, context_bytes, context_each;
-    _Atomic uint64_t unused; /* changed under the lock, looked at without */
+    _Atomic uint64_t unused; /* changed under the lock, read without */
     uint64_t reserved_ns, released_ns; /* when memory was last reserved, and last given back to the arbiter */
     bool unheard;                      /* given back since the arbiter's last answer: its figures may lag behind */
     uint32_t demand_answered;
@@ -106,7 +106,7 @@ struct slot {
     _Atomic bool primary_charged;
     pthread_mutex_t primary_lock; /* taken before driver_lock and lock */
     uint64_t graph_bytes, graph_charge; /* of living graphs; charged for them and for what the device keeps of others */
-    uint64_t graph_lost, graph_looked_ns; /* in use though their graphs are gone, and when that was last looked at */
+    uint64_t graph_lost, graph_looked_ns; /* in use though their graphs are gone, and when that was last read */
     uint64_t graph_step; /* what the device takes at a time, as far as is known */
     _Atomic uint64_t graph_gone_ns; /* when a graph last ended, or its memory was freed */
     uint64_t block, block_left; /* the page that arrays share now, and how much of it is left (page.c) */
@@ -131,7 +131,7 @@ struct counters {
 extern HIDDEN struct counters aliquot_counters;
 extern HIDDEN _Atomic int aliquot_mode;
 extern HIDDEN struct conf aliquot_conf;
-/* What every launch looks at beside its page. `revision` is raised whenever threads are to look anew before they launch
+/* What every launch reads beside its page. `revision` is raised whenever threads must read it again before they launch
  * on; `epoch` as well whenever a context or stream ends, since a new one may get the same handle. `fence`: the kernel
  * refused membarrier, so each launch needs a fence of its own. `awaited`: helpers that want to hear of completions. */
 struct gate_shared {
@@ -180,7 +180,7 @@ bool wait_for_token(struct slot *slot, uint64_t *until_ns);
 void want_token(struct slot *slot);
 /* fail.c: may this slot launch without an arbiter? Sets the end of the permission, or sleeps and says no. */
 bool fail_allows(struct slot *slot, uint64_t *until_ns);
-/* Has the arbiter given no sign of life for seconds? It is stopped, or the machine is; the connection tells nothing. */
+/* Has the arbiter given no sign of life for seconds? It is stopped, or the machine is; the connection does not show it. */
 bool arbiter_silent(const aliquot_page *page);
 /* One line on stderr, once: there is no arbiter. */
 void say_unreached(void);
@@ -195,7 +195,7 @@ bool link_ask(aliquot_message *message, uint16_t expect, int *fd);
 bool link_alive(void);
 bool link_shares(void); /* the arbiter keeps books of what processes share */
 bool link_revive(void);
-/* Tells the arbiter what of this process has gone past the hook since it was last told; one comparison if nothing. */
+/* Reports to the arbiter what of this process bypassed the hook since the last report; one comparison if nothing. */
 void link_report(void);
 bool link_report_longest(const struct slot *slot, uint64_t longest_ns);
 void link_after_fork(void);

@@ -229,7 +229,7 @@ bool link_revive(void)
     if (missing_since == 0)
         missing_since = now;
     if (up)
-        missing_since = ~0ull; /* a restart is nothing to tell */
+        missing_since = ~0ull; /* a restart is not reported */
     else if (now > missing_since + UNREACHED_NS && missing_since != ~0ull)
         say_unreached();
     atomic_store(&reviver, 0);
@@ -258,7 +258,7 @@ bool slot_attach(struct slot *slot)
         return false;
     if (!atomic_exchange(&slot->launches, 1) || state == SLOT_KNOWN || state == SLOT_VIEWED) {
         state = attach_from(slot, state);
-        helper_start(slot); /* whoever may hold the token must be able to answer when it is taken */
+        helper_start(slot); /* a process that may hold the token must be able to answer when it is revoked */
     }
     if (state == SLOT_HELD)
         cpu_bind();

@@ -41,7 +41,7 @@ static uint64_t lately(struct slot *slot, uint64_t now)
     return burst && burst + ROUGH_NS < longest ? burst + ROUGH_NS : longest;
 }
 
-/* By the helper thread, at each of its looks. What is not seen any more stays as it was told. */
+/* By the helper thread, in each of its rounds. A value that is no longer measured stays as last reported. */
 void longest_tell(struct slot *slot)
 {
     uint64_t now = now_ns(), boot = atomic_load(&slot->boot_id);

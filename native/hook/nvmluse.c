@@ -2,13 +2,13 @@
  *
  * Which processes are the tenant's is written in the grant page by the arbiter, which knows them by their sockets. Lists
  * follow NVML's protocol: too small a buffer is answered with the size that would do - of the own list, for the length
- * of everybody's would tell of neighbours too. Utilisation is the sum of the own processes' samples.
+ * of all processes would reveal neighbours too. Utilisation is the sum of the own processes' samples.
  */
 #include "nvmlview.h"
 
 #include <string.h>
 
-#define ROOM 1024 /* processes on one GPU; more are not looked at */
+#define ROOM 1024 /* processes on one GPU; more are not read */
 #define PROCESS_ROOM 256
 
 static bool own(const struct slot *slot, unsigned pid)
@@ -114,7 +114,7 @@ CUresult on_nvml_processes_usage(enum aliquot_symbol symbol, void *device, struc
     return hand_out(&usage->count, usage->rows, rows, kept, sizeof *rows);
 }
 
-/* Percent of the GPU that the tenant's processes use. False: the driver does not tell processes apart. */
+/* Percent of the GPU that the tenant's processes use. False: the driver does not distinguish processes. */
 static bool own_use(struct slot *slot, void *device, struct nvml_utilization *use)
 {
     struct nvml_process_sample rows[ROOM];
@@ -144,7 +144,7 @@ CUresult on_nvml_utilization(enum aliquot_symbol symbol, void *device, struct nv
     return result;
 }
 
-/* The history of everybody's utilisation shows the tenant's own of now, at the same moments. */
+/* The history of the device's utilisation is replaced by the tenant's own current value, at the same times. */
 CUresult on_nvml_samples(enum aliquot_symbol symbol, void *device, int type, unsigned long long since_us,
                          int *value_type, unsigned *count, struct nvml_sample *samples)
 {

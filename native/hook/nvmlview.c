@@ -1,6 +1,6 @@
 /* nvmlview.c: NVML shows the tenant its own memory; its processes and its share of the work are in nvmluse.c. Identity,
- * topology, clocks and sensors are the device's. Settings of the device and what only ever tells of everybody are refused
- * in trampolines (the `deny` and `hide` lists of hooks.toml).
+ * topology, clocks and sensors are the device's. Settings of the device, and queries whose only answer covers all
+ * processes, are refused in trampolines (the `deny` and `hide` lists of hooks.toml).
  */
 #include "nvmlview.h"
 

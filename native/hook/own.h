@@ -7,7 +7,7 @@
  *   stream of that GPU, or begin a capture, hold it too. So an own call finds its context alive or knows that it is
  *   gone, and no stream starts to capture between the question and the event.
  * - A gpu_context stands for one context and owns every own event created in it, wherever the event is used: in a note,
- *   in a thread's checkpoints, or spare. They end with the context. `life` is raised then; whoever kept an event
+ *   in a thread's checkpoints, or spare. They end with the context. `life` is raised then; the holder of an event
  *   remembers the life it belongs to and drops it untouched when the number has moved on.
  * - A stream that ends or begins a capture leaves an event behind its work (`tails`), so no dead stream is asked.
  * - Attachment, helper and grant page belong to the slot and outlive every context.

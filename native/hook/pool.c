@@ -3,7 +3,7 @@
  * A pool is charged for what it has reserved of the GPU, not for what is handed out. Frees show at completion points,
  * where the driver shrinks pools to their release threshold: then those of which something was freed are settled, at
  * most once a millisecond. A pool that is destroyed with memory in use keeps it until the last of it is freed; the
- * driver is told to destroy it only then, so that what it still holds can be asked until the end.
+ * driver destroys it only then, so that its remaining memory can be queried until the end.
  */
 #include "pool.h"
 

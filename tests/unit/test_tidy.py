@@ -30,6 +30,7 @@ BANNED_IN_C = {
 # Textual calls the methods of the application; the stand-in for kubelet is for tests, ours and others'.
 CALLED_FROM_OUTSIDE = {"top_app.py", "testing.py"}
 PASSIVE = {"property", "cached_property", "staticmethod", "classmethod", "cache", "dataclass"}
+PRONOUNS_LEFT = ("src/aliquot/tokens/", "src/aliquot/arbiter/", "docs/turns.md", "docs/reference/")
 UNITLESS_TIME = re.compile(r"^(?:.*_)?(?:timeout|duration|interval|delay|elapsed|quota|window|deadline)$")
 
 
@@ -188,6 +189,22 @@ def test_words_that_are_not_used(words: str, instead: str):
         f"{path.relative_to(ROOT)}:{number}: write {instead}"
         for path in tracked(".py", ".c", ".h", ".S", ".md", ".yaml", ".toml", ".html", ".sh", ".txt")
         if "vendor" not in str(path) and "tests/data" not in str(path)
+        for number, line in enumerate(path.read_text(errors="ignore").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+    assert [] == found
+
+
+@pytest.mark.parametrize("word", ["some" + "body", "no" + "body", "every" + "body", "who" + "ever"])
+def test_prose_names_its_subject(word: str):
+    """Documentation, comments and messages name the program or person that acts instead of an indefinite pronoun."""
+    pattern = re.compile(rf'(?<!")\b{word}\b(?!")', re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: name the subject"
+        for path in tracked(".py", ".c", ".h", ".md", ".yaml", ".toml", ".html")
+        if str(path.relative_to(ROOT)).startswith(("src/", "native/", "docs/", "deploy/", "README.md"))
+        if not str(path.relative_to(ROOT)).startswith(PRONOUNS_LEFT)
         for number, line in enumerate(path.read_text(errors="ignore").splitlines(), 1)
         if pattern.search(line)
     ]

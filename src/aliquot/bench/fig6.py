@@ -106,7 +106,7 @@ class Measured:
 
 
 def shares(first: Mapping[Tenant, int], last: Mapping[Tenant, int], span_ns: int) -> dict[Tenant, float]:
-    """The fraction of `span_ns` each tenant used between two samples; from 0 for a tenant in only one of them."""
+    """The fraction of `span_ns` each tenant used between two samples; a tenant missing in the first counts from 0."""
     if span_ns <= 0:
         raise ValueError(f"a share needs a span above zero, not {span_ns} ns")
     return {tenant: (last[tenant] - first.get(tenant, 0)) / span_ns for tenant in last}

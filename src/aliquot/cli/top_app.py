@@ -324,14 +324,14 @@ class TopApp(App[int]):
             lines = workload_lines(workload) if workload else []
         elif key is not None:
             lines = self._share_detail(key)
-        self.query_one("#detail", Static).update("\n".join(lines) or "nobody here")
+        self.query_one("#detail", Static).update("\n".join(lines) or "no tenants")
 
     def _gpu_detail(self, gpu: Gpu) -> list[str]:
         assert self._look is not None
         silent = self._look.silent.get(gpu.node, "")
         why = [f"{gpu.node} does not tell what is used: {silent}"] if silent else []
         if not gpu.shares:
-            return [f"{gpu.node} GPU {gpu.index}: nobody has a part of it", *why]
+            return [f"{gpu.node} GPU {gpu.index}: no tenants", *why]
         width = min(32, max(len(share.tenant) for share in gpu.shares))
         cells = max(6, min(24, self.size.width - width - 62))
         drawn = [

@@ -1,6 +1,6 @@
 """A connection to a server as far as strangers can open it: there are so many, and each has to ask for something.
 
-A server shares its process, and with it the open files, with who places pods or keeps promises; whoever reaches the
+A server shares its process, and with it the open files, with the scheduler or the agent; a client that reaches the
 port, signed in or not, must not be able to use them up. Heads of requests are bounded by the parser.
 """
 
@@ -64,7 +64,7 @@ class Bounded(asyncio.Protocol):
 
 
 class Connection(Bounded, H11Protocol):  # type: ignore[misc]
-    """From whoever reaches the port; the heads of its requests are bounded too."""
+    """From a client that reaches the port; the heads of its requests are bounded too."""
 
 
 class ClientConnection(Bounded, AutoHTTPProtocol):  # type: ignore[misc, valid-type]

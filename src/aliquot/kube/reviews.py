@@ -63,8 +63,8 @@ class Reviews:
             BadKubeConfig: the authority's certificate is missing or no certificate.
         """
         try:
-            nobody = config._replace(user=User())
-            self._http = Client(nobody, ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT_S)))
+            anonymous = config._replace(user=User())
+            self._http = Client(anonymous, ConnectionParams(timeout=httpx2.Timeout(_TIMEOUT_S)))
         except (ConfigError, OSError, ValueError) as error:
             raise BadKubeConfig(f"the kubeconfig cannot be used: {error}") from None
         self._slots = threading.BoundedSemaphore(_AT_ONCE)

@@ -29,7 +29,7 @@ def set_up_log(form: str = "text") -> None:
         last: Processor = structlog.processors.JSONRenderer()
     else:
         last = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
-    # The stream is looked up at each line: whoever replaces sys.stderr gets what follows.
+    # The stream is looked up at each line: after sys.stderr is replaced, lines go to the new stream.
     structlog.configure(processors=[*facts, last], logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     handler = logging.StreamHandler()
     handler.setFormatter(

@@ -1,6 +1,6 @@
 """Keeps what the placement policy has learned over the end of a scheduler, in a ConfigMap beside the lease.
 
-Only the leader writes, every few minutes while something new was learned, and when it ends; whoever takes over reads it
+Only the leader writes, every few minutes while something new was learned, and when it ends; the next leader reads it
 before its first decision. What is kept is statistics of arrivals, not a promise: a write of a leader that has just been
 replaced does no harm, and a record that cannot be read or written is a warning and a cold start.
 """

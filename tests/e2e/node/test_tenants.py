@@ -46,7 +46,7 @@ SAYS = {
     "write-page": "makes its grant page writable",
     "admin": "looks for the arbiter's other sockets",
     "kill": "sends KILL to every process that it can name",
-    "list": "asks NVML for everybody's processes",
+    "list": "asks NVML for all processes",
     "drivers-file": "opens the driver's own file, whose path `tenant.conf` names",
     "own-copy": "brings a copy of the driver's library along",
     "both": "registers, and then computes by the driver's own file",

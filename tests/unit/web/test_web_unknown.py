@@ -49,8 +49,8 @@ def test_an_hour_that_is_not_known_is_not_empty(facts: MadeUpFacts, visitor: Tes
     idle = next(gpu for gpu in facts.gpus() if not gpu.shares)
     facts.forget()
 
-    assert "Nothing of its last hour is known" in visitor.get(f"/gpus/{gpu.uuid}").text
-    assert "Nobody was on this GPU" in visitor.get(f"/gpus/{idle.uuid}").text
+    assert "Its last hour is not known" in visitor.get(f"/gpus/{gpu.uuid}").text
+    assert "This GPU had no tenant" in visitor.get(f"/gpus/{idle.uuid}").text
 
 
 @pytest.mark.parametrize(
