@@ -249,4 +249,4 @@ def test_a_page_that_fails_is_tried_again(capsys: pytest.CaptureFixture):
 
     run(scene)
 
-    assert 1 == capsys.readouterr().out.count("live page failed")
+    assert 1 == capsys.readouterr().err.count("live page failed")

@@ -222,4 +222,4 @@ def test_without_a_common_key_it_is_said_once(
     after(api, sessions, lambda: None, monkeypatch)
 
     assert "t" == sessions.token_of(carried(sessions.open("t")))
-    assert 1 == capsys.readouterr().out.count("at this replica only")
+    assert 1 == capsys.readouterr().err.count("at this replica only")
