@@ -18,4 +18,5 @@ void nv_fill_pci(const char *text, nv_pci *out);
 #define NEED_DEVICE(d) int at; do { at = nv_index(d); if (at == -2) return NV_UNINITIALIZED; \
     if (at == -3) return NV_LOST; \
     if (at < 0) return NV_INVALID; } while (0)
+#define NEED_PLACE(p) do { if (!(p)) return NV_INVALID; } while (0)
 #endif

@@ -5,6 +5,7 @@
 API int nvmlDeviceGetCudaComputeCapability(nv_device d, int *major, int *minor)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(major && minor);
     *major = emu_conf()->major;
     *minor = emu_conf()->minor;
     return NV_OK;
@@ -13,6 +14,7 @@ API int nvmlDeviceGetCudaComputeCapability(nv_device d, int *major, int *minor)
 API int nvmlDeviceGetArchitecture(nv_device d, unsigned *arch)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(arch);
     const emu_config *c = emu_conf();
     *arch = c->major >= 9 ? 9 : c->major == 8 ? 7 : c->minor == 5 ? 6 : 5;
     return NV_OK;
@@ -21,6 +23,7 @@ API int nvmlDeviceGetArchitecture(nv_device d, unsigned *arch)
 API int nvmlDeviceGetMigMode(nv_device d, unsigned *current, unsigned *pending)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(current && pending);
     if (emu_conf()->major < 8)
         return NV_NOT_SUPPORTED;
     *current = *pending = emu_conf()->gpu[at].mig;
@@ -30,6 +33,7 @@ API int nvmlDeviceGetMigMode(nv_device d, unsigned *current, unsigned *pending)
 API int nvmlDeviceIsMigDeviceHandle(nv_device d, unsigned *is_mig)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(is_mig);
     *is_mig = 0;
     return NV_OK;
 }
@@ -37,6 +41,7 @@ API int nvmlDeviceIsMigDeviceHandle(nv_device d, unsigned *is_mig)
 API int nvmlDeviceGetTemperature(nv_device d, int sensor, unsigned *celsius)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(celsius);
     *celsius = 41;
     return NV_OK;
 }
@@ -44,18 +49,21 @@ API int nvmlDeviceGetTemperature(nv_device d, int sensor, unsigned *celsius)
 API int nvmlDeviceGetPowerManagementLimit(nv_device d, unsigned *milliwatt)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(milliwatt);
     *milliwatt = (unsigned)emu_conf()->power_w * 1000;
     return NV_OK;
 }
 
 API int nvmlDeviceGetEnforcedPowerLimit(nv_device d, unsigned *milliwatt)
 {
+    NEED_PLACE(milliwatt);
     return nvmlDeviceGetPowerManagementLimit(d, milliwatt);
 }
 
 API int nvmlDeviceGetPowerUsage(nv_device d, unsigned *milliwatt)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(milliwatt);
     *milliwatt = (unsigned)emu_conf()->power_w * 200;
     return NV_OK;
 }
@@ -63,6 +71,7 @@ API int nvmlDeviceGetPowerUsage(nv_device d, unsigned *milliwatt)
 API int nvmlDeviceGetMaxClockInfo(nv_device d, int which, unsigned *mhz)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(mhz);
     *mhz = (unsigned)(which == 2 ? emu_conf()->mem_clock_khz : emu_conf()->clock_khz) / 1000;
     return NV_OK;
 }
@@ -73,6 +82,7 @@ API int nvmlDeviceGetClockInfo(nv_device d, int which, unsigned *mhz) { return n
     API int name(nv_device d, unsigned *out) \
     { \
         NEED_DEVICE(d); \
+        NEED_PLACE(out); \
         *out = (unsigned)(value); \
         return NV_OK; \
     }

@@ -87,6 +87,7 @@ static bool wants_reset(uint64_t xid)
 API int nvmlDeviceGetFieldValues(nv_device d, int count, field *values)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(values);
     faults current = now();
     for (int i = 0; i < count; i++) {
         values[i].result = NV_NOT_SUPPORTED;
@@ -105,12 +106,14 @@ API int nvmlDeviceGetFieldValues(nv_device d, int count, field *values)
 API int nvmlDeviceGetSupportedEventTypes(nv_device d, unsigned long long *types)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(types);
     *types = XID_EVENT;
     return NV_OK;
 }
 
 API int nvmlEventSetCreate(event_set **out)
 {
+    NEED_PLACE(out);
     *out = calloc(1, sizeof **out);
     if (!*out)
         return NV_UNKNOWN;
@@ -120,6 +123,7 @@ API int nvmlEventSetCreate(event_set **out)
 
 API int nvmlEventSetFree(event_set *set)
 {
+    NEED_PLACE(set);
     free(set);
     return NV_OK;
 }
@@ -127,6 +131,7 @@ API int nvmlEventSetFree(event_set *set)
 API int nvmlDeviceRegisterEvents(nv_device d, unsigned long long types, event_set *set)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(set);
     set->listens[at] = types & XID_EVENT;
     return NV_OK;
 }
@@ -163,6 +168,7 @@ static bool next(event_set *set, event *out)
 
 API int nvmlEventSetWait_v2(event_set *set, event *out, unsigned milliseconds)
 {
+    NEED_PLACE(set && out);
     struct timespec nap = {0, POLL_NS};
     for (long long left = milliseconds * 1000000ll;; left -= POLL_NS) {
         if (next(set, out))
@@ -175,5 +181,6 @@ API int nvmlEventSetWait_v2(event_set *set, event *out, unsigned milliseconds)
 
 API int nvmlEventSetWait(event_set *set, event *out, unsigned milliseconds)
 {
+    NEED_PLACE(set && out);
     return nvmlEventSetWait_v2(set, out, milliseconds);
 }

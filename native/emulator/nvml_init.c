@@ -49,6 +49,7 @@ API int nvmlSystemGetDriverVersion(char *to, unsigned size) { return text(to, si
 
 API int nvmlSystemGetNVMLVersion(char *to, unsigned size)
 {
+    NEED_PLACE(to);
     char version[48];
     snprintf(version, sizeof version, "%d.%s", emu_conf()->cuda_version / 1000, emu_conf()->driver_name);
     return text(to, size, version);
@@ -56,6 +57,7 @@ API int nvmlSystemGetNVMLVersion(char *to, unsigned size)
 
 API int nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
+    NEED_PLACE(version);
     *version = emu_conf()->cuda_version;
     return NV_OK;
 }
@@ -64,6 +66,7 @@ API int nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaD
 
 API int nvmlSystemGetProcessName(unsigned pid, char *to, unsigned size)
 {
+    NEED_PLACE(to);
     char path[64], name[256] = "";
     snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
     FILE *f = fopen(path, "re");
@@ -89,6 +92,7 @@ API int nvmlDeviceGetCount_v2(unsigned *count)
 {
     if (atomic_load(&users) <= 0)
         return NV_UNINITIALIZED;
+    NEED_PLACE(count);
     *count = (unsigned)emu_conf()->count;
     return NV_OK;
 }
@@ -99,6 +103,7 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned index, nv_device *out)
 {
     if (atomic_load(&users) <= 0)
         return NV_UNINITIALIZED;
+    NEED_PLACE(out);
     if (index >= (unsigned)emu_conf()->count)
         return NV_INVALID;
     if (nv_lost((int)index))
@@ -112,6 +117,7 @@ API int nvmlDeviceGetHandleByIndex(unsigned index, nv_device *out) { return nvml
 API int nvmlDeviceGetIndex(nv_device d, unsigned *index)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(index);
     *index = (unsigned)at;
     return NV_OK;
 }
@@ -119,6 +125,7 @@ API int nvmlDeviceGetIndex(nv_device d, unsigned *index)
 API int nvmlDeviceGetMinorNumber(nv_device d, unsigned *minor)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(minor);
     if (emu_conf()->fault.nvml_minor_unsupported)
         return NV_NOT_SUPPORTED;
     *minor = (unsigned)emu_conf()->gpu[at].minor;
@@ -128,6 +135,7 @@ API int nvmlDeviceGetMinorNumber(nv_device d, unsigned *minor)
 API int nvmlDeviceGetUUID(nv_device d, char *to, unsigned size)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(to);
     char out[48] = "GPU-";
     int n = 4;
     for (int i = 0; i < 16; i++)
@@ -138,6 +146,7 @@ API int nvmlDeviceGetUUID(nv_device d, char *to, unsigned size)
 
 API int nvmlDeviceGetHandleByUUID(const char *uuid, nv_device *out)
 {
+    NEED_PLACE(uuid && out);
     char mine[64];
     for (int i = 0; i < emu_conf()->count; i++)
         if (nvmlDeviceGetUUID(&emu_conf()->gpu[i], mine, sizeof mine) == NV_OK && !strcmp(mine, uuid)) {
@@ -159,6 +168,7 @@ void nv_fill_pci(const char *from, nv_pci *out)
 
 API int nvmlDeviceGetHandleByPciBusId_v2(const char *id, nv_device *out)
 {
+    NEED_PLACE(id && out);
     nv_pci asked, mine;
     nv_fill_pci(id, &asked);
     for (int i = 0; i < emu_conf()->count; i++) {
@@ -174,6 +184,7 @@ API int nvmlDeviceGetHandleByPciBusId(const char *id, nv_device *out) { return n
 API int nvmlDeviceGetPciInfo_v3(nv_device d, nv_pci *out)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(out);
     nv_fill_pci(emu_conf()->gpu[at].pci, out);
     return NV_OK;
 }
@@ -183,5 +194,6 @@ API int nvmlDeviceGetPciInfo_v2(nv_device d, nv_pci *out) { return nvmlDeviceGet
 API int nvmlDeviceGetName(nv_device d, char *to, unsigned size)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(to);
     return text(to, size, *emu_conf()->gpu[at].model ? emu_conf()->gpu[at].model : emu_conf()->model);
 }

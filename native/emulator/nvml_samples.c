@@ -31,6 +31,7 @@ static int whole(unsigned found, unsigned *count, const void *rows, void *to, si
 
 API int nvmlDeviceGetRunningProcessDetailList(nv_device d, details *out)
 {
+    NEED_PLACE(out);
     process_2 list[ROOM];
     detail rows[ROOM];
     unsigned found = ROOM;
@@ -46,6 +47,7 @@ API int nvmlDeviceGetRunningProcessDetailList(nv_device d, details *out)
 
 API int nvmlDeviceGetProcessesUtilizationInfo(nv_device d, usages *out)
 {
+    NEED_PLACE(out);
     process_sample list[ROOM];
     usage rows[ROOM];
     unsigned found = ROOM;
@@ -63,6 +65,7 @@ API int nvmlDeviceGetProcessesUtilizationInfo(nv_device d, usages *out)
 API int nvmlDeviceGetSamples(nv_device d, int type, uint64_t since_us, int *value_type, unsigned *count, sample *out)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(value_type && count);
     if (emu_conf()->fault.nvml_utilization_unsupported || (type != GPU_SAMPLES && type != MEMORY_SAMPLES))
         return NV_NOT_SUPPORTED;
     sample rows[EMU_SAMPLES];
@@ -88,6 +91,7 @@ API int nvmlDeviceGetSamples(nv_device d, int type, uint64_t since_us, int *valu
 API int nvmlDeviceGetAccountingMode(nv_device d, int *mode)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(mode);
     *mode = 1;
     return NV_OK;
 }
@@ -95,6 +99,7 @@ API int nvmlDeviceGetAccountingMode(nv_device d, int *mode)
 API int nvmlDeviceGetAccountingBufferSize(nv_device d, unsigned *size)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(size);
     *size = ROOM;
     return NV_OK;
 }
@@ -102,6 +107,7 @@ API int nvmlDeviceGetAccountingBufferSize(nv_device d, unsigned *size)
 /* Only processes that run are remembered. */
 API int nvmlDeviceGetAccountingPids(nv_device d, unsigned *count, unsigned *pids)
 {
+    NEED_PLACE(count);
     process_2 list[ROOM];
     unsigned rows[ROOM], found = ROOM;
     int r = nvmlDeviceGetComputeRunningProcesses_v3(d, &found, list);
@@ -115,6 +121,7 @@ API int nvmlDeviceGetAccountingPids(nv_device d, unsigned *count, unsigned *pids
 API int nvmlDeviceGetAccountingStats(nv_device d, unsigned pid, account *out)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(out);
     emu_shm *s = shm_open_engine();
     shm_sweep();
     for (int i = 0; i < s->slots; i++)

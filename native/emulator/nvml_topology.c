@@ -14,6 +14,7 @@ static int nvlinks(int a, int b)
 
 API int nvmlDeviceGetTopologyCommonAncestor(nv_device a, nv_device b, int *level)
 {
+    NEED_PLACE(level);
     static const struct { const char *name; int level; } levels[] = {
         {"PIX", 10}, {"PXB", 20}, {"PHB", 30}, {"NODE", 40}, {"SYS", 50}};
     NEED_DEVICE(a);
@@ -48,6 +49,7 @@ static int peer_of(int gpu, unsigned link)
 API int nvmlDeviceGetNvLinkState(nv_device d, unsigned link, unsigned *active)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(active);
     if (!emu_conf()->nvlinks)
         return NV_NOT_SUPPORTED;
     if (link >= (unsigned)emu_conf()->nvlinks)
@@ -59,6 +61,7 @@ API int nvmlDeviceGetNvLinkState(nv_device d, unsigned link, unsigned *active)
 API int nvmlDeviceGetNvLinkVersion(nv_device d, unsigned link, unsigned *version)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(version);
     if (link >= (unsigned)emu_conf()->nvlinks)
         return emu_conf()->nvlinks ? NV_INVALID : NV_NOT_SUPPORTED;
     *version = emu_conf()->major == 7 ? 2 : emu_conf()->major == 8 ? 3 : 4;
@@ -68,6 +71,7 @@ API int nvmlDeviceGetNvLinkVersion(nv_device d, unsigned link, unsigned *version
 API int nvmlDeviceGetNvLinkRemotePciInfo_v2(nv_device d, unsigned link, nv_pci *out)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(out);
     if (!emu_conf()->nvlinks)
         return NV_NOT_SUPPORTED;
     int peer = peer_of(at, link);
@@ -79,12 +83,14 @@ API int nvmlDeviceGetNvLinkRemotePciInfo_v2(nv_device d, unsigned link, nv_pci *
 
 API int nvmlDeviceGetNvLinkRemotePciInfo(nv_device d, unsigned link, nv_pci *out)
 {
+    NEED_PLACE(out);
     return nvmlDeviceGetNvLinkRemotePciInfo_v2(d, link, out);
 }
 
 API int nvmlDeviceGetNvLinkRemoteDeviceType(nv_device d, unsigned link, int *type)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(type);
     int peer = peer_of(at, link);
     if (peer < 0)
         return NV_INVALID;
@@ -95,6 +101,7 @@ API int nvmlDeviceGetNvLinkRemoteDeviceType(nv_device d, unsigned link, int *typ
 API int nvmlDeviceGetNvLinkCapability(nv_device d, unsigned link, int capability, unsigned *value)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(value);
     if (link >= (unsigned)emu_conf()->nvlinks)
         return emu_conf()->nvlinks ? NV_INVALID : NV_NOT_SUPPORTED;
     *value = 1;
@@ -104,6 +111,7 @@ API int nvmlDeviceGetNvLinkCapability(nv_device d, unsigned link, int capability
 API int nvmlDeviceGetP2PStatus(nv_device a, nv_device b, int what, int *status)
 {
     NEED_DEVICE(a);
+    NEED_PLACE(status);
     int other = nv_index(b);
     if (other < 0)
         return NV_INVALID;
@@ -131,18 +139,21 @@ static void cpu_set(const char *list, unsigned words, unsigned long *set)
 API int nvmlDeviceGetCpuAffinity(nv_device d, unsigned words, unsigned long *set)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(set);
     cpu_set(emu_conf()->gpu[at].cpus, words, set);
     return NV_OK;
 }
 
 API int nvmlDeviceGetCpuAffinityWithinScope(nv_device d, unsigned words, unsigned long *set, int scope)
 {
+    NEED_PLACE(set);
     return nvmlDeviceGetCpuAffinity(d, words, set);
 }
 
 API int nvmlDeviceGetMemoryAffinity(nv_device d, unsigned words, unsigned long *set, int scope)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(set);
     memset(set, 0, words * sizeof *set);
     if (words)
         set[0] = 1ul << emu_conf()->gpu[at].numa;
@@ -152,6 +163,7 @@ API int nvmlDeviceGetMemoryAffinity(nv_device d, unsigned words, unsigned long *
 API int nvmlDeviceGetNumaNodeId(nv_device d, unsigned *node)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(node);
     *node = (unsigned)emu_conf()->gpu[at].numa;
     return NV_OK;
 }

@@ -11,6 +11,7 @@ typedef struct { unsigned pid; uint64_t time; unsigned sm, mem, enc, dec; } proc
 API int nvmlDeviceGetMemoryInfo(nv_device d, memory_1 *out)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(out);
     shm_memory(at, &out->total, &out->free);
     out->used = out->total - out->free;
     return NV_OK;
@@ -19,6 +20,7 @@ API int nvmlDeviceGetMemoryInfo(nv_device d, memory_1 *out)
 API int nvmlDeviceGetMemoryInfo_v2(nv_device d, memory_2 *out)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(out);
     if (out->version != (sizeof *out | 2u << 24))
         return 25; /* argument version mismatch */
     shm_memory(at, &out->total, &out->free);
@@ -30,6 +32,7 @@ API int nvmlDeviceGetMemoryInfo_v2(nv_device d, memory_2 *out)
 API int nvmlDeviceGetBAR1MemoryInfo(nv_device d, memory_1 *out)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(out);
     *out = (memory_1){256ull << 20, 250ull << 20, 6ull << 20};
     return NV_OK;
 }
@@ -66,22 +69,26 @@ static int processes(nv_device d, unsigned *count, void *list, size_t size)
 
 API int nvmlDeviceGetComputeRunningProcesses(nv_device d, unsigned *n, process_1 *list)
 {
+    NEED_PLACE(n);
     return processes(d, n, list, sizeof *list);
 }
 
 API int nvmlDeviceGetComputeRunningProcesses_v2(nv_device d, unsigned *n, process_2 *list)
 {
+    NEED_PLACE(n);
     return processes(d, n, list, sizeof *list);
 }
 
 API int nvmlDeviceGetComputeRunningProcesses_v3(nv_device d, unsigned *n, process_2 *list)
 {
+    NEED_PLACE(n);
     return processes(d, n, list, sizeof *list);
 }
 
 static int no_processes(nv_device d, unsigned *n)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(n);
     *n = 0;
     return NV_OK;
 }
@@ -113,6 +120,7 @@ static unsigned busy_percent(int gpu)
 API int nvmlDeviceGetUtilizationRates(nv_device d, unsigned *out)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(out);
     if (emu_conf()->fault.nvml_utilization_unsupported)
         return NV_NOT_SUPPORTED;
     uint64_t total, free_bytes;
@@ -125,6 +133,7 @@ API int nvmlDeviceGetUtilizationRates(nv_device d, unsigned *out)
 API int nvmlDeviceGetProcessUtilization(nv_device d, process_sample *list, unsigned *count, uint64_t last_seen)
 {
     NEED_DEVICE(d);
+    NEED_PLACE(count);
     if (emu_conf()->fault.nvml_utilization_unsupported)
         return NV_NOT_SUPPORTED;
     emu_shm *s = shm_open_engine();
