@@ -10,7 +10,7 @@ from aliquot.arbiter.metrics import Metrics as ArbiterMetrics
 from aliquot.arbiter.records import GpuStatus, Status, TenantStatus, WakeStatus
 from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 from aliquot.node.telling.metrics import ALIASES, registry_of
-from aliquot.scheduler.metrics import Metrics as SchedulerMetrics
+from aliquot.scheduler.metrics import SchedulerMetrics
 from reference.markdown import code, page, sentence, table
 
 HEAD = ("metric", "type", "labels", "what it tells")

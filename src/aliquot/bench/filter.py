@@ -182,7 +182,7 @@ class _Server:
         from aliquot.kube.dialects import read
         from aliquot.kube.names import PLAN
         from aliquot.kube.plan import write_plan
-        from aliquot.scheduler.books import NoRoom
+        from aliquot.scheduler.books import NodeFull
 
         self.made += 1
         size = self.chance.choice(SIZES)
@@ -192,7 +192,7 @@ class _Server:
         node = f"node-{self.chance.randrange(len(self.books.cluster.index)):05d}"
         try:
             hold = self.books.hold(ask, node, 0.0)
-        except NoRoom:
+        except NodeFull:
             return
         pod.spec.node_name = node
         pod.metadata.annotations = {PLAN: write_plan(hold.plan)}
@@ -218,7 +218,7 @@ class _Server:
 
         from aliquot.http.connections import ClientConnection
         from aliquot.http.listening import listening
-        from aliquot.http.server import Server
+        from aliquot.http.server import HttpServer
         from aliquot.scheduler.bind import Binder
         from aliquot.scheduler.server import Extender
 
@@ -240,7 +240,7 @@ class _Server:
             sys.stdout.write(json.dumps(facts) + "\n")
             sys.stdout.flush()
 
-        asyncio.run(Server(app, listener, protocol=ClientConnection, on_up=tell).serve())
+        asyncio.run(HttpServer(app, listener, protocol=ClientConnection, on_up=tell).serve())
 
 
 def main() -> None:

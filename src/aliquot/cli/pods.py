@@ -162,12 +162,12 @@ def delete(name: str, file: str | None) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Follow the output.")
 def logs(name: str, container: str, follow: bool) -> None:
     """Show the output of a SharePod."""
-    from aliquot.standalone.client import Connection
+    from aliquot.standalone.client import EngineConnection
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
 
     call = _call("logs", name=name.removeprefix("sharepod/"), container=container, follow=follow)
     try:
-        with Connection(RuntimeDir(runtime_dir())) as connection:
+        with EngineConnection(RuntimeDir(runtime_dir())) as connection:
             for reply in connection.replies(call):
                 for piece in reply.lines or []:
                     click.echo(piece, nl=False)

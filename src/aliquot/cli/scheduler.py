@@ -8,7 +8,7 @@ import click
 
 from aliquot.cli.scheduler_lead import Lead, lead_options
 from aliquot.cli.scheduler_pages import Pages, beside, pages_options, tls_files
-from aliquot.cli.scheduler_webhook import Hook, webhook_options
+from aliquot.cli.scheduler_webhook import WebhookOptions, webhook_options
 from aliquot.model.errors import UserError
 
 
@@ -70,7 +70,7 @@ def scheduler(
     pool: str,
     namespace: str,
     holder_image: str,
-    hook: Hook,
+    hook: WebhookOptions,
     pages: Pages | None,
     log_format: str,
     print_kube_scheduler_config: bool,
@@ -90,7 +90,7 @@ def scheduler(
     from aliquot.placement.pool_policy import pool_policy
     from aliquot.scheduler.operator.program import OperatorSettings
     from aliquot.scheduler.pool.owners import PAUSE
-    from aliquot.scheduler.program import Settings, serve
+    from aliquot.scheduler.program import SchedulerSettings, serve
 
     if not tls_files("--tls", tls_cert, tls_key) and client_ca:
         raise UserError("--client-ca is for https; give --tls-cert and --tls-key too")
@@ -98,7 +98,7 @@ def scheduler(
     pool_policy(pool)
     lead.check(port)
     set_up_log(log_format)
-    settings = Settings(
+    settings = SchedulerSettings(
         kubeconfig=kubeconfig,
         context=context,
         host=host,

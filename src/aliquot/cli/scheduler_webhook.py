@@ -17,7 +17,7 @@ Address = Callable[[str, str], tuple[str, int]]
 
 
 @dataclass(frozen=True)
-class Hook:
+class WebhookOptions:
     """Where the webhook listens, its name, and the defaults that it writes into pods."""
 
     host: str
@@ -63,7 +63,7 @@ def webhook_options(address: Address) -> Decorator:
 
             host, port = address(webhook, "--webhook") if webhook else ("", -1)
             limit = parse_milli(default_gpu_limit) if default_gpu_limit else None
-            hook = Hook(host, port, webhook_service, webhook_name, limit, pod_scheduler, gpushare_inspect)
+            hook = WebhookOptions(host, port, webhook_service, webhook_name, limit, pod_scheduler, gpushare_inspect)
             return command(*args, hook=hook, **given)
 
         made: Any = wrapped

@@ -153,19 +153,19 @@ def run(policy: str, seeds: str, out: Path, jobs: int | None, output: str, **opt
 
 def _scenario(**options: Any) -> Any:
     from aliquot.placement.pool_policy import pool_policy
-    from aliquot.sim.engine import Discipline, Settings
+    from aliquot.sim.engine import Discipline, SimSettings
     from aliquot.sim.kernel import us
     from aliquot.sim.pool import PoolSettings
     from aliquot.sim.runs import Scenario
-    from aliquot.sim.workloads.trace import Draws, Replay
+    from aliquot.sim.workloads.trace import Draws, TraceReplay
 
     pool = PoolSettings(pool_policy(options["pool"]), us(options["vgpu_create_s"]), us(options["pod_start_s"]))
     load = options["load"]
     return Scenario(
         nodes=options["nodes"],
         trace=options["trace"],
-        settings=Settings(Discipline(options["queue"]), pool, options["moves"]),
-        replay=Replay(options["from_s"], options["gpu_only"], options["jitter_s"], options["compress"]),
+        settings=SimSettings(Discipline(options["queue"]), pool, options["moves"]),
+        replay=TraceReplay(options["from_s"], options["gpu_only"], options["jitter_s"], options["compress"]),
         draws=None if load is None else Draws(load, options["arrivals"], mean_service_s=options["service_s"]),
         services=str(options["services"] or ""),
         whole=options["whole"],

@@ -12,7 +12,7 @@ from aliquot.cli.options import emulate_option, output_option
 from aliquot.model.errors import UserError
 
 if TYPE_CHECKING:
-    from aliquot.cli.topo_facts import Picture
+    from aliquot.cli.topo_facts import TopologyPicture
     from aliquot.topology import Topology, TreeNode
 
 LONGEST: Final = 1 << 20
@@ -42,8 +42,8 @@ def topo(file: str | None, emulate: str | None, best: int | None, used: str, out
         click.echo(line.rstrip())
 
 
-def _picture(file: str | None, emulate: str | None, used: str) -> Picture:
-    from aliquot.cli.topo_facts import Picture, free_after, read_used
+def _picture(file: str | None, emulate: str | None, used: str) -> TopologyPicture:
+    from aliquot.cli.topo_facts import TopologyPicture, free_after, read_used
 
     models: tuple[str, ...] = ()
     taken: dict[int, int] = {}
@@ -55,7 +55,7 @@ def _picture(file: str | None, emulate: str | None, used: str) -> Picture:
         source, topology, models, taken = _this_machine()
     if used:
         taken = taken | read_used(used, topology.count)
-    return Picture(source, topology, free_after(taken, topology.count), models)
+    return TopologyPicture(source, topology, free_after(taken, topology.count), models)
 
 
 def read_topology(file: str) -> tuple[str, Topology]:
@@ -117,7 +117,7 @@ def _this_machine() -> tuple[str, Topology, tuple[str, ...], dict[int, int]]:
     return source, gpu_topology(gpus), tuple(gpu.model for gpu in gpus), taken
 
 
-def lines(picture: Picture, told: dict[str, Any]) -> Iterator[str]:
+def lines(picture: TopologyPicture, told: dict[str, Any]) -> Iterator[str]:
     topology = picture.topology
     models = sorted(set(picture.models))
     yield f"{picture.source}: {_summary(picture)}" + (f", {' and '.join(models)}" if models else "")
@@ -135,7 +135,7 @@ def lines(picture: Picture, told: dict[str, Any]) -> Iterator[str]:
         yield from _best_lines(told["best"])
 
 
-def _summary(picture: Picture) -> str:
+def _summary(picture: TopologyPicture) -> str:
     count, free = picture.topology.count, len(picture.free)
     parts = sum(0 < left < 1000 for left in picture.free_milli)
     taken = count - free - parts
@@ -143,7 +143,9 @@ def _summary(picture: Picture) -> str:
     return f"{count} GPU{'s' if count != 1 else ''}, {', '.join(each for each in told if each)}"
 
 
-def _tree_rows(picture: Picture, node: TreeNode, stem: str, branch: str) -> Iterator[tuple[str, str, str, str, str]]:
+def _tree_rows(
+    picture: TopologyPicture, node: TreeNode, stem: str, branch: str
+) -> Iterator[tuple[str, str, str, str, str]]:
     from aliquot.driver.cores import core_list
     from aliquot.model.quantities import format_milli
 

@@ -21,7 +21,7 @@ class BadUse(UserError):
 
 
 @dataclass(frozen=True)
-class Picture:
+class TopologyPicture:
     """A machine at one moment; `free_milli[i]` is what is left of GPU i, `models[i]` its model where known."""
 
     source: str
@@ -64,7 +64,7 @@ def _taken(part: str, amount: str) -> int:
     return milli
 
 
-def facts(picture: Picture, ask: int | None) -> dict[str, Any]:
+def facts(picture: TopologyPicture, ask: int | None) -> dict[str, Any]:
     """Everything for `-o json`; `ask` is the size of the set to choose."""
     topology = picture.topology
     leaves = {node.gpu: node for node in topology.tree.walk() if node.gpu is not None}

@@ -25,7 +25,7 @@ def most_connections() -> int:
     return MOST if allowed == resource.RLIM_INFINITY else min(MOST, allowed // 2)
 
 
-class Bounded(asyncio.Protocol):
+class BoundedConnection(asyncio.Protocol):
     """What all connections have: closed at once where there are too many, and later when nothing was asked for long."""
 
     _last: Any = None
@@ -63,11 +63,11 @@ class Bounded(asyncio.Protocol):
         self._look = self.loop.call_later(self.patience_s(), self._still_there)
 
 
-class Connection(Bounded, H11Protocol):  # type: ignore[misc]
+class Connection(BoundedConnection, H11Protocol):  # type: ignore[misc]
     """From a client that reaches the port; the heads of its requests are bounded too."""
 
 
-class ClientConnection(Bounded, AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+class ClientConnection(BoundedConnection, AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """From a component of the cluster, which keeps its connections while it has nothing to ask.
 
     httptools reads it where that is installed, which is faster than h11 and bounds no heads.

@@ -37,7 +37,7 @@ class _Uvicorn(uvicorn.Server):
         self.on_up()
 
 
-class Server:
+class HttpServer:
     """Serves `app` on a bound socket; `on_up` is called once connections are taken.
 
     `context` is asked for once and may change what it shows later. Idle connections are kept for `keep_alive_s`.

@@ -14,7 +14,7 @@ import msgspec
 from aliquot.kube.names import GPU_KERNELS
 
 
-class Kernels(msgspec.Struct, frozen=True, omit_defaults=True):
+class KernelLengths(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node's values; lengths in microseconds."""
 
     turns: str = ""
@@ -27,15 +27,15 @@ def rounded_up(length_us: int) -> int:
     return -(-length_us // step) * step
 
 
-def write_kernels(kernels: Kernels) -> str:
+def write_kernels(kernels: KernelLengths) -> str:
     """The annotation's text."""
     gpus = {gpu: {name: rounded_up(us) for name, us in sorted(found.items())} for gpu, found in kernels.gpus.items()}
-    return msgspec.json.encode(Kernels(kernels.turns, dict(sorted(gpus.items())))).decode()
+    return msgspec.json.encode(KernelLengths(kernels.turns, dict(sorted(gpus.items())))).decode()
 
 
-def read_kernels(annotations: Mapping[str, str]) -> Kernels:
+def read_kernels(annotations: Mapping[str, str]) -> KernelLengths:
     """The values of a node with these annotations; empty if missing or unreadable."""
     try:
-        return msgspec.json.decode(annotations.get(GPU_KERNELS, "{}"), type=Kernels)
+        return msgspec.json.decode(annotations.get(GPU_KERNELS, "{}"), type=KernelLengths)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return Kernels()
+        return KernelLengths()

@@ -46,7 +46,7 @@ def shortened(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Known:
+class ClusterDevices:
     """The cluster's models, for requests that are expressed as exclusions."""
 
     models: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class ContainerAsk:
         """What is enforced; the library in the program does the binding to cores."""
         return self.request.enforced(library=self.near_cores > 0)
 
-    def ask(self, known: Known, apart: str) -> Ask:
+    def ask(self, known: ClusterDevices, apart: str) -> Ask:
         """The ask of one part; `apart` is a label that keeps the parts on different GPUs."""
         labels = self.request.labels
         if self.parts > 1:
@@ -102,7 +102,7 @@ class ContainerAsk:
 
 
 @dataclass(frozen=True)
-class Seat:
+class PlacementUnit:
     """One ask of a pod, and the tenant it is booked under: `namespace/pod/container`, further parts with `#2`..."""
 
     tenant: str
@@ -132,19 +132,19 @@ class PodAsk:
         """The request of one container."""
         return next((c for c in self.containers if c.container == name), None)
 
-    def seats(self, known: Known | None = None) -> tuple[Seat, ...]:
+    def seats(self, known: ClusterDevices | None = None) -> tuple[PlacementUnit, ...]:
         """The requests to place on one node, largest first, since small ones fit more easily.
 
         CPU and memory of the whole pod are carried by the first.
         """
-        found: list[Seat] = []
+        found: list[PlacementUnit] = []
         for c in self.containers:
             if c.uses:
                 continue
-            ask = c.ask(known or Known(), f"{self.uid or self.key}/{c.container}")
+            ask = c.ask(known or ClusterDevices(), f"{self.uid or self.key}/{c.container}")
             for part in range(c.parts):
                 suffix = f"#{part + 1}" if part else ""
-                found.append(Seat(f"{self.key}/{c.container}{suffix}", c.container, part, ask, c.init))
+                found.append(PlacementUnit(f"{self.key}/{c.container}{suffix}", c.container, part, ask, c.init))
         found.sort(key=lambda seat: -seat.ask.milli)
         if found:
             found[0] = replace(

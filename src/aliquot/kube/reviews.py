@@ -37,7 +37,7 @@ class TokenRefused(AliquotError):
     """The API server does not know the token (any more)."""
 
 
-class Listing(NamedTuple):
+class ListQuestion(NamedTuple):
     """The question whether objects may be listed; in all namespaces without one."""
 
     resource: str
@@ -78,7 +78,7 @@ class Reviews:
         """Close all connections."""
         self._http.close()
 
-    def may_list(self, token: str, what: Listing) -> bool:
+    def may_list(self, token: str, what: ListQuestion) -> bool:
         """Whether the token's owner may list something.
 
         Raises:

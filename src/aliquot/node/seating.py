@@ -22,7 +22,7 @@ from aliquot.driver.allowance import context_allowance_mib
 from aliquot.driver.cores import core_list
 from aliquot.driver.injection import TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, native_part
-from aliquot.kube.kernels import Kernels, write_kernels
+from aliquot.kube.kernels import KernelLengths, write_kernels
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
@@ -310,7 +310,7 @@ def _kernels(status: Status) -> str:
         gpu.uuid: {tenant.name: round(tenant.kernel_ms * 1000) for tenant in gpu.tenants if tenant.kernel_ms}
         for gpu in status.gpus
     }
-    return write_kernels(Kernels(status.turns, {uuid: found for uuid, found in measured.items() if found}))
+    return write_kernels(KernelLengths(status.turns, {uuid: found for uuid, found in measured.items() if found}))
 
 
 def _share_of(owner: PodKey, container: str, plan: PodPlan, node: str) -> tuple[str, ContainerPlan]:

@@ -25,7 +25,7 @@ _NODES_TRIED: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Suggestion:
     """One way to make it fit: once `ends` have ended and `node` is open, `ask` fits on that node.
 
     `kind` is `less`, `wait`, `uncordon` or `drop`; `size_milli` is how much it changes.
@@ -49,13 +49,13 @@ class Change:
 
 def changes(
     cluster: Cluster, ask: Ask, verdicts: Sequence[Verdict], quotas: Quotas | None = None, namespace: str = ""
-) -> list[Change]:
+) -> list[Suggestion]:
     """Ways to make an ask fit that nothing can take now, the smallest first, at most one a kind and node.
 
     `cluster` is written into while changes are tried, and is as before afterwards: give a copy. Of a large cluster the
     nodes with the fewest obstacles are tried.
     """
-    found: list[Change] = []
+    found: list[Suggestion] = []
     hopeful = sorted(
         (verdict for verdict in verdicts if verdict.reason and verdict.reason.code is not Code.NODE_NO_GPU),
         key=lambda verdict: sum(reason is not None for reason in verdict.devices),
@@ -81,7 +81,7 @@ class _Trial:
         self.spec = cluster.spec(self.number)
         self._quotas = quotas
 
-    def fits(self, change: Change) -> bool:
+    def fits(self, change: Suggestion) -> bool:
         """Whether its ask fits once it is done."""
         cluster = self.cluster
         was_open = bool(cluster.open[self.number])
@@ -117,15 +117,15 @@ class _Trial:
         return cluster.free_milli.item(*cell), cluster.free_mib.item(*cell), cluster.size_mib.item(*cell)
 
 
-def _uncordon(trial: _Trial, ask: Ask) -> Iterator[Change]:
+def _uncordon(trial: _Trial, ask: Ask) -> Iterator[Suggestion]:
     if not trial.cluster.open[trial.number]:
-        yield Change("uncordon", trial.node, f"reopen node {trial.node}, and it fits there", ask, size_milli=1)
+        yield Suggestion("uncordon", trial.node, f"reopen node {trial.node}, and it fits there", ask, size_milli=1)
 
 
 # Less
 
 
-def _less(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Change]:
+def _less(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Suggestion]:
     """The ask with what is too much taken off."""
     cluster, number = trial.cluster, trial.number
     cpu, memory = cluster.cpu_free.item(number), cluster.memory_free.item(number)
@@ -163,7 +163,7 @@ def _on_device(trial: _Trial, ask: Ask, g: int) -> Iterator[Ask]:
         yield cut if milli == MILLI else cut.less(whole=0, rest_milli=milli)
 
 
-def _smaller(trial: _Trial, ask: Ask, smaller: Ask, g: int) -> Change:
+def _smaller(trial: _Trial, ask: Ask, smaller: Ask, g: int) -> Suggestion:
     size_mib = trial.free(g)[2] if g >= 0 else 0
     less_mib = ask.gpu_mib - smaller.gpu_mib if smaller.devices == 1 else 0
     less_ppm = ask.gpu_mem_ppm - smaller.gpu_mem_ppm
@@ -183,13 +183,13 @@ def _smaller(trial: _Trial, ask: Ask, smaller: Ask, g: int) -> Change:
     if ask.memory_mib > smaller.memory_mib:
         words.append(f"{format_mib(ask.memory_mib - smaller.memory_mib)} of memory")
     where = trial.where(g)
-    return Change("less", trial.node, f"ask {' and '.join(words)} less, and it fits on {where}", smaller, (), size)
+    return Suggestion("less", trial.node, f"ask {' and '.join(words)} less, and it fits on {where}", smaller, (), size)
 
 
 # Wait
 
 
-def _wait(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Change]:
+def _wait(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Suggestion]:
     """Tenants that must end first."""
     if verdict.lasting:
         return
@@ -208,7 +208,7 @@ def _wait(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Change]:
             yield _ended(trial, ask, (name,), -1)
 
 
-def _cleared(trial: _Trial, ask: Ask) -> Iterator[Change]:
+def _cleared(trial: _Trial, ask: Ask) -> Iterator[Suggestion]:
     """All tenants in the way end: those of the node, and holders of affinity or vGPU elsewhere; as few as possible."""
     tenants, affinity = trial.cluster.tenants, ask.labels.affinity
     ties = [
@@ -232,7 +232,7 @@ def _passes(reason: Reason) -> bool:
     return not reason.lasting and reason.code not in elsewhere and reason.code is not Code.GPU_SIZE
 
 
-def _several(trial: _Trial, ask: Ask, gpus: Sequence[int]) -> Iterator[Change]:
+def _several(trial: _Trial, ask: Ask, gpus: Sequence[int]) -> Iterator[Suggestion]:
     """Whole devices are emptied where that ends least, then one more is given room for the rest."""
     if len(gpus) < ask.devices:
         return
@@ -315,7 +315,7 @@ def _with_node_room(trial: _Trial, ask: Ask, ends: tuple[str, ...]) -> tuple[str
     return tuple(chosen)
 
 
-def _ended(trial: _Trial, ask: Ask, ends: tuple[str, ...], g: int) -> Change:
+def _ended(trial: _Trial, ask: Ask, ends: tuple[str, ...], g: int) -> Suggestion:
     cluster = trial.cluster
     named = []
     for name in ends[:_ENDING_MOST]:
@@ -327,13 +327,13 @@ def _ended(trial: _Trial, ask: Ask, ends: tuple[str, ...], g: int) -> Change:
     has = "have" if len(ends) > 1 else "has"
     where = trial.where(g)
     text = f"after {', '.join(named)}{more} {has} ended, it fits on {where}"
-    return Change("wait", trial.node, text, ask, ends, sum(trial.size_of(name) for name in ends))
+    return Suggestion("wait", trial.node, text, ask, ends, sum(trial.size_of(name) for name in ends))
 
 
 # Drop
 
 
-def _drop(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> Iterator[Change]:
+def _drop(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> Iterator[Suggestion]:
     """The ask without one of its wishes, where that is all it takes."""
     labels, none = ask.labels, Labels()
     wishes: list[tuple[str, Ask]] = []
@@ -352,5 +352,5 @@ def _drop(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> 
     for wish, without in wishes:
         for spec in order:
             if judge(cluster, without, spec.name, quotas, namespace).reason is None:
-                yield Change("drop", spec.name, f"without {wish} it fits on {spec.name} now", without, (), size)
+                yield Suggestion("drop", spec.name, f"without {wish} it fits on {spec.name} now", without, (), size)
                 break

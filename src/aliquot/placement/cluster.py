@@ -32,7 +32,7 @@ from aliquot.placement.books import (
 )
 from aliquot.placement.labels import LabelIndex
 from aliquot.placement.saved import Diff
-from aliquot.placement.wakes import Measured
+from aliquot.placement.wakes import MeasuredKernels
 
 __all__ = ["Cluster", "Holding", "LedgerError", "NodeSpec", "Placement", "Resident"]
 
@@ -78,7 +78,7 @@ class Cluster:
         self.model_mib: list[int] = []  # the least memory a device of each model has
         self.layout = 0
         self.labels = LabelIndex()
-        self.measured = Measured()
+        self.measured = MeasuredKernels()
         self.unhealthy: set[tuple[int, int]] = set()
         self.mixed: set[int] = set()
         """Nodes with GPUs of more than one model."""

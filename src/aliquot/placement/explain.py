@@ -14,7 +14,7 @@ from aliquot.model.quantities import format_mib, format_milli
 from aliquot.model.wake import format_wake
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import Placement
-from aliquot.placement.changes import Change, changes
+from aliquot.placement.changes import Suggestion, changes
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import NEVER, Decider
 from aliquot.placement.policy import Policy
@@ -28,7 +28,7 @@ _DEVICES_SHOWN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class PlacementExplanation:
     """What was found for one ask.
 
     With a `placement` it fits, and `why` says in sentences why there. Without, `verdicts` has what stands against it
@@ -42,10 +42,10 @@ class Explanation:
     nodes_fitting: int = 0
     nodes: int = 0
     verdicts: tuple[Verdict, ...] = ()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Suggestion, ...] = ()
 
     @property
-    def nearest(self) -> Change | None:
+    def nearest(self) -> Suggestion | None:
         """The smallest change that would make it fit."""
         return self.changes[0] if self.changes else None
 
@@ -80,7 +80,7 @@ class Explanation:
 
 def explain(
     cluster: Cluster, ask: Ask, policy: Policy, quotas: Quotas | None = None, namespace: str = ""
-) -> Explanation:
+) -> PlacementExplanation:
     """Explain a request under a policy, which is started fresh on this cluster; nothing is changed."""
     return explain_with(Decider(cluster, policy, quotas=quotas), ask, namespace)
 
@@ -90,13 +90,13 @@ def elsewhere_now(where: str) -> str:
     return f"asked now, it would go to {where}: the tenants, or what was learned of future requests, have changed"
 
 
-def explain_with(decider: Decider, ask: Ask, namespace: str = "") -> Explanation:
+def explain_with(decider: Decider, ask: Ask, namespace: str = "") -> PlacementExplanation:
     """Explain a request with an existing decider; nothing is changed, nothing is learned."""
     found = explain_fitting(decider, ask, namespace)
     return found or explain_waiting(decider, ask, decider.cluster.copy(), namespace)
 
 
-def explain_fitting(decider: Decider, ask: Ask, namespace: str = "") -> Explanation | None:
+def explain_fitting(decider: Decider, ask: Ask, namespace: str = "") -> PlacementExplanation | None:
     """The place of a request that fits, and why; None for one that does not."""
     found = decider.decide(ask, namespace, again=True)
     if isinstance(found, Refusal):
@@ -104,10 +104,10 @@ def explain_fitting(decider: Decider, ask: Ask, namespace: str = "") -> Explanat
     scores = decider.scores(ask, namespace)
     why = tuple(_why(decider, ask, found, scores))
     nodes = len(decider.cluster.index)
-    return Explanation(ask, decider.policy.name, found, why, int((scores != NEVER).sum()), nodes)
+    return PlacementExplanation(ask, decider.policy.name, found, why, int((scores != NEVER).sum()), nodes)
 
 
-def explain_waiting(decider: Decider, ask: Ask, trial: Cluster, namespace: str = "") -> Explanation:
+def explain_waiting(decider: Decider, ask: Ask, trial: Cluster, namespace: str = "") -> PlacementExplanation:
     """Why an ask waits; takes long where there are many nodes.
 
     `trial` is a copy of the decider's ledger, which is written into meanwhile and is as before afterwards; of the
@@ -116,7 +116,7 @@ def explain_waiting(decider: Decider, ask: Ask, trial: Cluster, namespace: str =
     verdicts = Refusal(trial, ask, decider.quotas, namespace).reasons()
     ways = changes(trial, ask, verdicts, decider.quotas, namespace)
     nodes = len(trial.index)
-    return Explanation(ask, decider.policy.name, None, nodes=nodes, verdicts=verdicts, changes=tuple(ways))
+    return PlacementExplanation(ask, decider.policy.name, None, nodes=nodes, verdicts=verdicts, changes=tuple(ways))
 
 
 def wish(ask: Ask) -> str:
@@ -246,7 +246,7 @@ def _verdict_facts(verdict: Verdict) -> dict[str, Any]:
     return {"node": verdict.node, "reason": _reason_facts(verdict.reason), "devices": devices}
 
 
-def _change_facts(change: Change) -> dict[str, Any]:
+def _change_facts(change: Suggestion) -> dict[str, Any]:
     return {
         "kind": change.kind, "node": change.node, "text": change.text, "ends": list(change.ends),
         "asks": wish(change.ask), "size_milli": change.size_milli,

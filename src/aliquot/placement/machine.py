@@ -17,7 +17,7 @@ from aliquot.model.requests import Device, GpuRequest, Plan
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement, Resident
 from aliquot.placement.decide import Decider
-from aliquot.placement.explain import Explanation, explain_with
+from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.placement.policy import Policy, policy
 from aliquot.placement.reasons import Reason, Refusal, Verdict, judge
 
@@ -122,7 +122,7 @@ class MachineBooks:
         """
         return judge(self.cluster, self.ask(request), self.node)
 
-    def explain(self, request: GpuRequest) -> Explanation:
+    def explain(self, request: GpuRequest) -> PlacementExplanation:
         """Why a request fits where it would go, or what stands against it and what would help.
 
         Raises:
@@ -130,7 +130,7 @@ class MachineBooks:
         """
         return explain_with(self.decider, self.ask(request))
 
-    def explain_tenant(self, tenant: TenantName) -> Explanation:
+    def explain_tenant(self, tenant: TenantName) -> PlacementExplanation:
         """The same for a tenant that is here, as if it came now."""
         ask = self.cluster.tenants[tenant].ask
         books = self.copy()

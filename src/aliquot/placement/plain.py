@@ -16,7 +16,7 @@ from aliquot.placement.columns import IDLE_MILLI, MODELS, Columns, Records, Shap
 from aliquot.placement.future.oracle import PlainFuture, slot_capacity
 
 
-class Node:
+class PlainNode:
     """One node of the columns, as plain integers; devices that are not there have no room."""
 
     def __init__(self, columns: Columns, node: int) -> None:
@@ -65,13 +65,13 @@ class PlainKernels:
 
     def fragmentation(self, columns: Columns, targets: Records, nodes: IntArray) -> FloatArray:
         """As in `Kernels`."""
-        return np.array([_fragmentation(*_open(Node(columns, int(n))), targets) for n in nodes], dtype=np.float64)
+        return np.array([_fragmentation(*_open(PlainNode(columns, int(n))), targets) for n in nodes], dtype=np.float64)
 
     def fgd_scores(
         self, columns: Columns, targets: Records, shape: ShapeRecord, before: FloatArray, nodes: IntArray
     ) -> tuple[IntArray, NDArray[np.int16]]:
         """As in `Kernels`."""
-        found = [_fgd_score(Node(columns, int(n)), targets, shape, float(before[n])) for n in nodes]
+        found = [_fgd_score(PlainNode(columns, int(n)), targets, shape, float(before[n])) for n in nodes]
         scores, gpus = zip(*found, strict=True) if found else ((), ())
         return np.array(scores, dtype=np.int64), np.array(gpus, dtype=np.int16)
 
@@ -91,7 +91,7 @@ def rooms(free_milli: NDArray[np.int32], free_mib: IntArray, size_mib: IntArray)
     return np.where(full, np.maximum(free_milli, 0), np.maximum(np.minimum(free_milli, by_memory), 0)).astype(np.int64)
 
 
-def _open(node: Node) -> tuple[int, list[int], int]:
+def _open(node: PlainNode) -> tuple[int, list[int], int]:
     models = 0
     for model in node.model:
         models |= model_bit(model)
@@ -125,7 +125,7 @@ def _gradient(before: float, after: float) -> int:
     return int(100.0 * (1.0 / (1.0 + exp(-((before - after) / 1000.0)))))
 
 
-def _fgd_score(node: Node, targets: Records, shape: ShapeRecord, before: float) -> tuple[int, int]:
+def _fgd_score(node: PlainNode, targets: Records, shape: ShapeRecord, before: float) -> tuple[int, int]:
     cpu_milli, left, models = _open(node)
     cpu_milli -= shape.cpu_milli
     idle = [g for g in node.gpus if node.idle(g) and shape.models & model_bit(node.model[g])]
@@ -148,7 +148,7 @@ def device_scores(
     columns: Columns, targets: Records, shape: ShapeRecord, before: float, node: int, gpus: Sequence[int]
 ) -> dict[int, int]:
     """FGD's integer score of a part of a GPU on each of these devices of one node, all of which fit."""
-    cpu_milli, left, models = _open(Node(columns, node))
+    cpu_milli, left, models = _open(PlainNode(columns, node))
     found = {}
     for gpu in gpus:
         after = [*left[:gpu], left[gpu] - shape.rest_milli, *left[gpu + 1 :]]

@@ -22,7 +22,7 @@ FLUID: Final = "fluid"
 """The order of turns that can promise when a tenant wakes."""
 
 
-class Measured:
+class MeasuredKernels:
     """The latest values: by GPU (UUID) the longest kernel of its tenants in microseconds; the nodes' turn policies."""
 
     __slots__ = ("kernels", "turns")

@@ -35,7 +35,7 @@ from aliquot.kube.resources import PODS
 from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
-from aliquot.scheduler.books import Books, NoRoom
+from aliquot.scheduler.books import Books, NodeFull
 from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.wire import BindingArgs
 
@@ -84,7 +84,7 @@ class Binder:
             return
         try:
             hold = self.books.hold(ask, args.node, self.clock.monotonic_s())
-        except (NoRoom, UserError) as error:
+        except (NodeFull, UserError) as error:
             raise CanNotBind(f"pod {ask.key}: {error}") from None
         await self._post(pod, args.node, self._annotations(pod, hold), hold)
 

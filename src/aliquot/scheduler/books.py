@@ -21,7 +21,7 @@ from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, ContainerPlan, PodPlan, read_plan
 from aliquot.kube.reflector import Change
-from aliquot.kube.requests import Known, PodAsk, Seat
+from aliquot.kube.requests import ClusterDevices, PlacementUnit, PodAsk
 from aliquot.lib.bounded import Bounded
 from aliquot.lib.log import Logger
 from aliquot.model.ids import GpuUuid, split_key
@@ -44,7 +44,7 @@ CLOSED: Final = "~closed/"
 """Tenants with this prefix are not pods: they keep devices that are about to leave the pool."""
 
 
-class NoRoom(Exception):
+class NodeFull(Exception):
     """The node cannot take the pod now; the text gives the reason."""
 
 
@@ -69,7 +69,7 @@ class Books:
     _homeless: dict[str, dict[str, Pod]] = field(default_factory=dict)
     _inventories: dict[str, str] = field(default_factory=dict)
     _ranks: int = 0
-    _known: Known | None = None
+    _known: ClusterDevices | None = None
     _seen: Bounded[str, None] = field(default_factory=lambda: Bounded(_SEEN_MOST))
 
     def __post_init__(self) -> None:
@@ -253,12 +253,12 @@ class Books:
     # What the scheduler does
 
     @property
-    def known(self) -> Known:
+    def known(self) -> ClusterDevices:
         """The models and devices of the cluster."""
         if self._known is None:
             specs = self.cluster.nodes
             models = sorted({device.model for spec in specs for device in spec.gpus})
-            self._known = Known(tuple(models), tuple(d.uuid for spec in specs for d in spec.gpus))
+            self._known = ClusterDevices(tuple(models), tuple(d.uuid for spec in specs for d in spec.gpus))
         return self._known
 
     def first_sight(self, ask: PodAsk) -> bool:
@@ -293,14 +293,14 @@ class Books:
                 known.since_s, known.assumed = now_s, False
                 return known
         if node not in self.cluster.index:
-            raise NoRoom(self.faulty.get(node, f'node "{node}" has no GPUs that Aliquot knows of'))
+            raise NodeFull(self.faulty.get(node, f'node "{node}" has no GPUs that Aliquot knows of'))
         namespace = split_key(ask.key)[0]
         seats, reasons = ask.seats(self.known), [""]
         placed = fit(
             self.decider, seats, node, namespace, lambda seat: reasons.append(self._why(node, seat, namespace))
         )
         if placed is None:
-            raise NoRoom(reasons[-1])
+            raise NodeFull(reasons[-1])
         made = Hold(ask.uid, ask.key, node, self._plan(ask, node, list(zip(seats, placed, strict=True))), (), now_s)
         asks = {seat.tenant: (found.slices, gpu_only(seat.ask)) for seat, found in zip(seats, placed, strict=True)}
         try:
@@ -312,7 +312,7 @@ class Books:
         except (LedgerError, QuotaExceeded) as error:
             for name in made.tenants:
                 self.cluster.release(name)
-            raise NoRoom(str(error)) from None
+            raise NodeFull(str(error)) from None
         self._add(made)
         return made
 
@@ -358,14 +358,14 @@ class Books:
         """Holds from before a moment whose pods are not confirmed as bound."""
         return [h for holds in self.holds.values() for h in holds if not h.settled and h.since_s < before_s]
 
-    def _why(self, node: str, seat: Seat, namespace: str) -> str:
+    def _why(self, node: str, seat: PlacementUnit, namespace: str) -> str:
         verdict = judge(self.cluster, gpu_only(seat.ask), node, self.decider.quotas, namespace)
         if verdict.reason is None:
             return f'container "{seat.container}" fits on node "{node}" no more'
         devices = "; ".join(str(reason) for reason in verdict.devices[:8] if reason is not None)
         return f'container "{seat.container}": node {verdict.reason}{f" ({devices})" if devices else ""}'
 
-    def _plan(self, ask: PodAsk, node: str, held: list[tuple[Seat, Placement]]) -> PodPlan:
+    def _plan(self, ask: PodAsk, node: str, held: list[tuple[PlacementUnit, Placement]]) -> PodPlan:
         found: dict[str, ContainerPlan] = {}
         for seat, placed in sorted(held, key=lambda h: (h[0].container, h[0].part)):
             before = found.get(seat.container)

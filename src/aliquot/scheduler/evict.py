@@ -26,7 +26,7 @@ from aliquot.kube.requests import PodAsk
 from aliquot.kube.resources import PODS
 from aliquot.lib.log import Logger
 from aliquot.model.ids import split_key
-from aliquot.scheduler.books import Books, NoRoom
+from aliquot.scheduler.books import Books, NodeFull
 from aliquot.scheduler.preempt import needed
 
 log = Logger("scheduler")
@@ -139,7 +139,7 @@ class Evictor:
         try:
             self.books.hold(wish.ask, wish.node, self.clock.monotonic_s())
             wish.held = True
-        except NoRoom:
+        except NodeFull:
             self.wishes.pop(wish.ask.uid, None)
 
     async def _may_go(self, wish: Wish, leaving: Mapping[str, str]) -> bool:

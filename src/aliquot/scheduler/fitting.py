@@ -14,14 +14,14 @@ from dataclasses import replace
 from itertools import islice, product
 from typing import Final
 
-from aliquot.kube.requests import Seat
+from aliquot.kube.requests import PlacementUnit
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import LedgerError, Placement
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.reasons import Refusal
 from aliquot.placement.rules import models_apart
-from aliquot.scheduler.holds import Part, bookings, phases
+from aliquot.scheduler.holds import HoldPart, bookings, phases
 
 _CHOICES_MOST: Final = 64
 
@@ -32,7 +32,11 @@ def gpu_only(ask: Ask) -> Ask:
 
 
 def fit(
-    decider: Decider, seats: Sequence[Seat], node: str, namespace: str, refused: Callable[[Seat], None] = lambda _: None
+    decider: Decider,
+    seats: Sequence[PlacementUnit],
+    node: str,
+    namespace: str,
+    refused: Callable[[PlacementUnit], None] = lambda _: None,
 ) -> list[Placement] | None:
     """A placement for each of the requests if all fit on the node; otherwise None.
 
@@ -46,7 +50,11 @@ def fit(
 
 
 def _fit(
-    decider: Decider, seats: Sequence[Seat], node: str, namespace: str, refused: Callable[[Seat], None]
+    decider: Decider,
+    seats: Sequence[PlacementUnit],
+    node: str,
+    namespace: str,
+    refused: Callable[[PlacementUnit], None],
 ) -> list[Placement] | None:
     trial = _Trial(decider, node, namespace)
     try:
@@ -67,18 +75,18 @@ class _Trial:
         self._decider = decider
         self._node = node
         self._namespace = namespace
-        self._parts: list[Part] = []
+        self._parts: list[HoldPart] = []
         self._names: list[str] = []
         self._phased = False
 
-    def place(self, seat: Seat, *, last: bool) -> bool:
+    def place(self, seat: PlacementUnit, *, last: bool) -> bool:
         """Whether a place exists for it; the last one need not be in the ledger, since no other has to fit with it."""
         try:
             return self._place(seat, last=last)
         except LedgerError:
             return False
 
-    def _place(self, seat: Seat, *, last: bool) -> bool:
+    def _place(self, seat: PlacementUnit, *, last: bool) -> bool:
         self._phased = self._phased or seat.init > 0
         apart: set[str] = set()
         if self._phased:
@@ -93,7 +101,7 @@ class _Trial:
         if placed is None:
             return False
         self.placements.append(placed)
-        part = Part(seat.tenant, seat.init, placed.slices, ask.labels, ask.gpu_id, ask.wake_us)
+        part = HoldPart(seat.tenant, seat.init, placed.slices, ask.labels, ask.gpu_id, ask.wake_us)
         self._parts.append(part)
         if not (self._phased or last):
             self._reserve(part)
@@ -108,13 +116,13 @@ class _Trial:
         found = self._decider.place_on(ask, self._node, self._namespace) if ask is not None else None
         return None if isinstance(found, Refusal) else found
 
-    def _reserve(self, part: Part) -> None:
+    def _reserve(self, part: HoldPart) -> None:
         name = f"{self._namespace}/~trial/{len(self._names)}"
         self._decider.cluster.reserve(name, Placement(self._node, part.slices), part.ask)
         self._names.append(name)
 
 
-def _gpus(parts: Collection[Part]) -> set[str]:
+def _gpus(parts: Collection[HoldPart]) -> set[str]:
     return {str(piece.gpu) for part in parts for piece in part.slices}
 
 
@@ -125,7 +133,7 @@ def _within(ask: Ask, gpus: Collection[str]) -> Ask | None:
     return replace(ask, gpu_uuid=",".join(kept)) if kept else None
 
 
-def one_model_each(cluster: Cluster, seats: Sequence[Seat], node: str) -> Iterator[Sequence[Seat]]:
+def one_model_each(cluster: Cluster, seats: Sequence[PlacementUnit], node: str) -> Iterator[Sequence[PlacementUnit]]:
     """The asks as they are, or where equal parts of one container would be on different models of the node, once for
     each choice of the models that these containers' parts are on."""
     number = cluster.index[node]
@@ -140,6 +148,6 @@ def one_model_each(cluster: Cluster, seats: Sequence[Seat], node: str) -> Iterat
         yield [_among(seat, on[seat.container]) if seat.container in on else seat for seat in seats]
 
 
-def _among(seat: Seat, uuids: Sequence[str]) -> Seat:
+def _among(seat: PlacementUnit, uuids: Sequence[str]) -> PlacementUnit:
     """The same request on some of the devices that it allows."""
     return replace(seat, ask=_within(seat.ask, uuids) or replace(seat.ask, gpu_uuid="none"))

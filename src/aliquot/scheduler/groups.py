@@ -28,7 +28,7 @@ from aliquot.lib.arrays import IntArray
 from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
-from aliquot.scheduler.books import Books, NoRoom
+from aliquot.scheduler.books import Books, NodeFull
 from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.look import FITS, Judged, scores
 
@@ -112,7 +112,7 @@ class Groups:
             self._drop(group, ask.uid)
         try:
             hold = self.books.hold(ask, node, self.now_s())
-        except (NoRoom, UserError):
+        except (NodeFull, UserError):
             return False
         hold.assumed = not hold.doubtful and not hold.settled
         self._assumed.setdefault(group, {})[ask.uid] = hold

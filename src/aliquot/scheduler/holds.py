@@ -36,7 +36,7 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Part:
+class HoldPart:
     """What one container, or one of its equal parts, has; `init` as in the plan."""
 
     name: str
@@ -55,7 +55,7 @@ class Part:
         return Ask(whole, rest, limit, gpu_mib=shared, labels=self.labels, gpu_id=self.gpu_id, wake_us=self.wake_us)
 
 
-def phases(parts: Sequence[Part], init: int | None = None) -> list[list[Part]]:
+def phases(parts: Sequence[HoldPart], init: int | None = None) -> list[list[HoldPart]]:
     """Which of the parts run at the same time: the last phase first, then those of the init containers in order.
 
     With `init` only the phases in which a container of that place runs.
@@ -71,10 +71,10 @@ def phases(parts: Sequence[Part], init: int | None = None) -> list[list[Part]]:
     return found
 
 
-def bookings(phases_: Iterable[Sequence[Part]]) -> list[Part]:
+def bookings(phases_: Iterable[Sequence[HoldPart]]) -> list[HoldPart]:
     """What to book so that of each GPU the largest of the phases is held: parts cut to what they add to it."""
     peak: dict[str, tuple[int, int]] = {}
-    added: dict[str, tuple[Part, list[Slice]]] = {}
+    added: dict[str, tuple[HoldPart, list[Slice]]] = {}
     for phase in phases_:
         level: dict[str, tuple[int, int]] = {}
         for part in phase:
@@ -90,14 +90,14 @@ def bookings(phases_: Iterable[Sequence[Part]]) -> list[Part]:
     return [_cut(part, tuple(slices)) for part, slices in added.values()]
 
 
-def _cut(part: Part, slices: tuple[Slice, ...]) -> Part:
+def _cut(part: HoldPart, slices: tuple[Slice, ...]) -> HoldPart:
     """A part with only some of what it has: its pod's other containers answer for its labels there."""
     if slices == part.slices:
         return part
-    return Part(part.name, part.init, slices, Labels(exclusion=part.labels.exclusion), part.gpu_id, part.wake_us)
+    return HoldPart(part.name, part.init, slices, Labels(exclusion=part.labels.exclusion), part.gpu_id, part.wake_us)
 
 
-def parts_of(key: str, plan: PodPlan) -> list[Part]:
+def parts_of(key: str, plan: PodPlan) -> list[HoldPart]:
     """What the containers of a pod have, one by one; those that use another's are left out."""
     found = []
     for container, given in plan.containers.items():
@@ -107,7 +107,7 @@ def parts_of(key: str, plan: PodPlan) -> list[Part]:
         for number, slices in enumerate(groups):
             suffix = f"#{number + 1}" if number else ""
             name = f"{key}/{container}{suffix}"
-            found.append(Part(name, given.init, slices, given.labels, given.gpu_id, given.wake_us))
+            found.append(HoldPart(name, given.init, slices, given.labels, given.gpu_id, given.wake_us))
     return found
 
 

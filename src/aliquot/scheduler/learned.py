@@ -43,7 +43,7 @@ CONFIG_MAPS: Final = Resource(ConfigMap, "ConfigMap", "configmaps")
 
 
 @dataclass
-class Learned:
+class LearnedConfigMap:
     """What one policy has learned, in one namespace; `leads` is asked right before a write."""
 
     api: Api

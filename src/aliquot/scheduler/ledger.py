@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from aliquot.kube.requests import PodAsk
 from aliquot.scheduler.books import CLOSED, Books
 from aliquot.scheduler.look import UNKNOWN_NODE, verdicts
-from aliquot.scheduler.ports import Gpu, Held
+from aliquot.scheduler.ports import LedgerGpu, LedgerShare
 
 
 class BooksLedger:
@@ -17,12 +17,12 @@ class BooksLedger:
     def __init__(self, books: Books) -> None:
         self._books = books
 
-    def gpu(self, uuid: str) -> Gpu | None:
+    def gpu(self, uuid: str) -> LedgerGpu | None:
         """A device by its UUID; None when no node has it."""
         cell = self._books.cluster.uuids.get(uuid)
         return None if cell is None else self._seen(*cell)
 
-    def gpus(self, node: str = "") -> Iterable[Gpu]:
+    def gpus(self, node: str = "") -> Iterable[LedgerGpu]:
         """All devices, or those of a node, in the order of the books."""
         cluster = self._books.cluster
         if node and node not in cluster.index:
@@ -53,13 +53,13 @@ class BooksLedger:
         """Undo `close`."""
         self._books.reopen(uuid)
 
-    def _seen(self, node: int, gpu: int) -> Gpu:
+    def _seen(self, node: int, gpu: int) -> LedgerGpu:
         cluster = self._books.cluster
         spec = cluster.spec(node)
         device = spec.gpus[gpu]
         held = tuple(
-            Held(resident.tenant, resident.piece.request_milli, resident.piece.memory_mib, resident.gpu_id)
+            LedgerShare(resident.tenant, resident.piece.request_milli, resident.piece.memory_mib, resident.gpu_id)
             for resident in cluster.residents(node, gpu)
             if not resident.tenant.startswith(CLOSED)
         )
-        return Gpu(device.uuid, spec.name, device.model, device.memory_mib, held)
+        return LedgerGpu(device.uuid, spec.name, device.model, device.memory_mib, held)

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from aliquot.kube.requests import PodAsk, Seat
+from aliquot.kube.requests import PlacementUnit, PodAsk
 from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI, format_mib, format_milli
@@ -132,7 +132,9 @@ def scores(books: Books, ask: PodAsk, numbers: IntArray, *, near: bool = False) 
     return found
 
 
-def _together(books: Books, seats: Sequence[Seat], fits: BoolArray, namespace: str, numbers: IntArray) -> BoolArray:
+def _together(
+    books: Books, seats: Sequence[PlacementUnit], fits: BoolArray, namespace: str, numbers: IntArray
+) -> BoolArray:
     """Where all asks of a pod fit at once. Nodes with an idle GPU for each need no trial."""
     cluster = books.cluster
     devices = sum(seat.ask.devices for seat in seats)
@@ -145,20 +147,20 @@ def _together(books: Books, seats: Sequence[Seat], fits: BoolArray, namespace: s
     return fits
 
 
-def _all_hold(books: Books, seats: Sequence[Seat]) -> BoolArray:
+def _all_hold(books: Books, seats: Sequence[PlacementUnit]) -> BoolArray:
     """Nodes all of whose devices have the memory that any of the asks wants on an idle one."""
     most = max(seat.ask.gpu_mib for seat in seats)
     sizes = books.cluster.size_mib
     return np.asarray(np.where(sizes >= 0, sizes >= most, True).all(axis=1))
 
 
-def tried(books: Books, seats: Sequence[Seat], node: str, namespace: str) -> bool:
+def tried(books: Books, seats: Sequence[PlacementUnit], node: str, namespace: str) -> bool:
     """Whether the asks fit on the node together; the books are as before afterwards."""
     return fit(books.decider, seats, node, namespace) is not None
 
 
 def _reasons(
-    books: Books, seats: Sequence[Seat], each: Sequence[BoolArray], fits: BoolArray, namespace: str
+    books: Books, seats: Sequence[PlacementUnit], each: Sequence[BoolArray], fits: BoolArray, namespace: str
 ) -> tuple[NDArray[np.int32], list[str]]:
     """The code of every node, int32 [N], and the sentences."""
     cluster = books.cluster

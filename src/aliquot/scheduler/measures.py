@@ -5,13 +5,13 @@ from __future__ import annotations
 from aliquot.kube.kernels import read_kernels
 from aliquot.kube.names import GPU_KERNELS, GPUS
 from aliquot.kube.objects import Node
-from aliquot.placement.wakes import Measured
+from aliquot.placement.wakes import MeasuredKernels
 
 
 class Measures:
     """Reads the annotation of each node; a node is trusted only for the GPUs of its own inventory."""
 
-    def __init__(self, measured: Measured) -> None:
+    def __init__(self, measured: MeasuredKernels) -> None:
         self._measured = measured
         self._texts: dict[str, str] = {}
         self._gpus: dict[str, tuple[str, ...]] = {}

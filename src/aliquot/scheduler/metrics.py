@@ -10,7 +10,7 @@ BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)
 
 
 @dataclass
-class Metrics:
+class SchedulerMetrics:
     """A separate registry, so that several schedulers fit into one process."""
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)

@@ -10,7 +10,7 @@ from aliquot.kube.requests import PodAsk
 
 
 @dataclass(frozen=True)
-class Held:
+class LedgerShare:
     """What one tenant has of one device."""
 
     tenant: str
@@ -20,14 +20,14 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class LedgerGpu:
     """A device in the ledger, with its tenants."""
 
     uuid: str
     node: str
     model: str
     memory_mib: int
-    held: tuple[Held, ...] = ()
+    held: tuple[LedgerShare, ...] = ()
 
     @property
     def requested_milli(self) -> int:
@@ -43,11 +43,11 @@ class Gpu:
 class Ledger(Protocol):
     """The ledger as the operator and the pool see it: in memory, never waiting, the one that binds are made from."""
 
-    def gpu(self, uuid: str) -> Gpu | None:
+    def gpu(self, uuid: str) -> LedgerGpu | None:
         """A device by its UUID; None when no node has it."""
         ...
 
-    def gpus(self, node: str = "") -> Iterable[Gpu]:
+    def gpus(self, node: str = "") -> Iterable[LedgerGpu]:
         """All devices, or those of a node, in the order of the ledger."""
         ...
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from aliquot.kube.objects import Pod
 from aliquot.kube.quantities import milli
-from aliquot.kube.requests import PodAsk, Seat
+from aliquot.kube.requests import PlacementUnit, PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.placement.books import Holding
@@ -63,7 +63,12 @@ async def victims(
 
 
 def _more(
-    books: Books, pod: Pod, seats: Sequence[Seat], node: str, theirs: Iterable[str], find: Callable[[str], Pod | None]
+    books: Books,
+    pod: Pod,
+    seats: Sequence[PlacementUnit],
+    node: str,
+    theirs: Iterable[str],
+    find: Callable[[str], Pod | None],
 ) -> list[str] | None:
     """The pods to add to the victims proposed, by uid; None if even all less important ones are not enough."""
     namespace = pod.metadata.namespace
@@ -89,7 +94,7 @@ def _more(
 
 def _spared(
     books: Books,
-    seats: Sequence[Seat],
+    seats: Sequence[PlacementUnit],
     node: str,
     namespace: str,
     theirs: Sequence[str],
@@ -133,7 +138,9 @@ def _order(lesser: Sequence[Hold], gpu: str, find: Callable[[str], Pod | None]) 
     return sorted(lesser, key=key)
 
 
-def _least(books: Books, seats: Sequence[Seat], node: str, namespace: str, lesser: Sequence[Hold]) -> list[Hold]:
+def _least(
+    books: Books, seats: Sequence[PlacementUnit], node: str, namespace: str, lesser: Sequence[Hold]
+) -> list[Hold]:
     """The victims, when each pod that can be reprieved is, in this order."""
     leaving = list(lesser)
     for hold in lesser:

@@ -16,7 +16,7 @@ from aliquot.driver.policies import maker
 from aliquot.http.certificate import BadCertificate, Certificate
 from aliquot.http.connections import ClientConnection
 from aliquot.http.listening import listening
-from aliquot.http.server import Server
+from aliquot.http.server import HttpServer
 from aliquot.kube.api import Api
 from aliquot.kube.custom import GPUQUOTAS, GPUQuota
 from aliquot.kube.dialects import aliyun, foreign
@@ -32,7 +32,7 @@ from aliquot.scheduler.bind import Binder
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.endpoint import Address, LeaderEndpoint
 from aliquot.scheduler.evict import Evictor
-from aliquot.scheduler.learned import Learned
+from aliquot.scheduler.learned import LearnedConfigMap
 from aliquot.scheduler.operator.program import Operator, OperatorSettings
 from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.scheduler.server import Extender
@@ -47,7 +47,7 @@ LEASE: Final = "aliquot-scheduler"
 
 
 @dataclass(frozen=True)
-class Settings:
+class SchedulerSettings:
     """How the scheduler runs; `port` 0 takes a free one.
 
     The leader writes `leader_address` behind `leader_service`, in the namespace of the lease; without a name it writes
@@ -78,7 +78,7 @@ class Settings:
 class Scheduler:
     """Everything that runs; `run` until `stop`."""
 
-    settings: Settings
+    settings: SchedulerSettings
     api: Api
     on_listening: Callable[[str], None] = lambda url: None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -96,7 +96,7 @@ class Scheduler:
         dialects = foreign(aliyun_unit=settings.aliyun_unit)
         self.binder = Binder(self.api, self.books, self.pods.get, self.leads, dialects=dialects)
         self.evictor = Evictor(self.api, self.books, self.pods.get, self.leads)
-        self.learned = Learned(self.api, settings.lease_namespace, self.books.policy, self.leads)
+        self.learned = LearnedConfigMap(self.api, settings.lease_namespace, self.books.policy, self.leads)
         self.extender = Extender(
             self.books,
             self.binder,
@@ -166,11 +166,11 @@ class Scheduler:
         address = Address(s.lease_namespace, s.leader_service, s.leader_address, s.port, s.identity)
         return LeaderEndpoint(self.api, address, self.leads)
 
-    def _server(self) -> Server:
+    def _server(self) -> HttpServer:
         s = self.settings
         listener = listening(s.host, s.port, called=f"--bind {s.host}:{s.port}", instead="choose another address")
         url = f"{'https' if s.tls_cert else 'http'}://{s.host}:{listener.getsockname()[1]}"
-        return Server(
+        return HttpServer(
             self.extender.app(),
             listener,
             context=self._certificate.context if self._certificate else None,
@@ -266,7 +266,9 @@ Beside = Callable[[Scheduler], contextlib.AbstractAsyncContextManager[object]]
 
 
 async def serve(
-    settings: Settings, on_listening: Callable[[str], None], beside: Beside = lambda _: contextlib.nullcontext()
+    settings: SchedulerSettings,
+    on_listening: Callable[[str], None],
+    beside: Beside = lambda _: contextlib.nullcontext(),
 ) -> None:
     """Run until SIGTERM or SIGINT, with `beside` running beside the program, such as its pages.
 

@@ -38,7 +38,7 @@ from aliquot.scheduler.books import Books
 from aliquot.scheduler.groups import Groups, PodGroups, group_of
 from aliquot.scheduler.holds import tenancies
 from aliquot.scheduler.look import FITS, UNKNOWN, Judged, judge, lasting, scores
-from aliquot.scheduler.metrics import Metrics
+from aliquot.scheduler.metrics import SchedulerMetrics
 from aliquot.scheduler.names import BadNames, Names, Numbering
 from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.wording import Wording
@@ -58,7 +58,7 @@ class Extender:
     synced: Callable[[], bool]
     leads: Callable[[], bool] = lambda: True
     """Whether this is the leader. Other replicas answer, and make the client reconnect."""
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: SchedulerMetrics = field(default_factory=SchedulerMetrics)
     aliyun_unit: Unit = "GiB"
     version: str = "0"
     wording: Wording = field(default_factory=Wording)

@@ -24,7 +24,7 @@ from aliquot.placement.policy import Policy
 from aliquot.sim.jobs import Job
 from aliquot.sim.kernel import Kernel, Kind
 from aliquot.sim.moves import make_room
-from aliquot.sim.pool import Pool, PoolSettings
+from aliquot.sim.pool import PoolSettings, SimulatedPool
 from aliquot.sim.record import Outcome, Recorder
 from aliquot.sim.waiting import Waiting
 
@@ -40,7 +40,7 @@ class Discipline(StrEnum):
 
 
 @dataclass(frozen=True)
-class Settings:
+class SimSettings:
     """How a run is done; `moves` is the most pods moved to make room for one, `until_us` ends a run early."""
 
     queue: Discipline = Discipline.BACKFILL
@@ -59,17 +59,19 @@ class Simulation:
         policy: Policy,
         *,
         seed: int = 0,
-        settings: Settings | None = None,
+        settings: SimSettings | None = None,
         clock_ns: Callable[[], int] | None = None,
         tell_part: Callable[[float], None] | None = None,
     ) -> None:
         """Get ready; `clock_ns` times the decisions and `tell_part` hears how far (0..1) the run is, where given."""
-        self.settings = settings or Settings()
+        self.settings = settings or SimSettings()
         self.cluster = Cluster(nodes)
         self.decider = Decider(self.cluster, policy, seed=seed)
         self.kernel = Kernel()
         self.waiting = Waiting()
-        self.pool = Pool(self.settings.pool, ((n, g) for n, spec in enumerate(nodes) for g in range(len(spec.gpus))))
+        self.pool = SimulatedPool(
+            self.settings.pool, ((n, g) for n, spec in enumerate(nodes) for g in range(len(spec.gpus)))
+        )
         self.record = Recorder(self.cluster, jobs)
         self._jobs = {job.name: number for number, job in enumerate(jobs)}
         self._arriving = iter(jobs)

@@ -28,7 +28,7 @@ CURVES: Final = ("allocation_percent", "fragmentation_percent", "waiting_percent
 
 
 @dataclass(frozen=True)
-class Measured:
+class RunMeasures:
     """A run's figures by name, its curves (`BINS` means over equal spans of time), and the waits themselves."""
 
     figures: dict[str, Any]
@@ -75,7 +75,7 @@ def task_mix(outcome: Outcome, models: list[str]) -> Fragmentation:
     return Fragmentation(target_workload(counted.elements()), models)
 
 
-def measured(outcome: Outcome, nodes: Sequence[NodeSpec], warmup: float = 0.0) -> Measured:
+def measured(outcome: Outcome, nodes: Sequence[NodeSpec], warmup: float = 0.0) -> RunMeasures:
     """Work out a run's figures; the first `warmup` (0..1) of the arrivals are left out of means and waits."""
     arrive = np.array([job.arrive_us for job in outcome.jobs], dtype=np.int64)
     counted_from = int(len(arrive) * warmup)
@@ -104,7 +104,7 @@ def measured(outcome: Outcome, nodes: Sequence[NodeSpec], warmup: float = 0.0) -
     gpu_names = [f"{node.name}/{index}" for node in nodes for index in range(len(node.gpus))]
     use = gpu_use(outcome, [len(node.gpus) for node in nodes], outcome.end_us)
     decisions = outcome.decision_ns / 1000
-    return Measured(figures, outcome.end_us / US_PER_S, bins, waits[counts], use, gpu_names, decisions)
+    return RunMeasures(figures, outcome.end_us / US_PER_S, bins, waits[counts], use, gpu_names, decisions)
 
 
 def _round(value: float) -> float:

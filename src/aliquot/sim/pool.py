@@ -29,7 +29,7 @@ class PoolSettings:
     start_us: int = 0
 
 
-class Pool:
+class SimulatedPool:
     """Which devices are held, since when they are idle, and what holding them has cost.
 
     A vGPU that the policy wants ready is made on the first device that is not held.

@@ -12,17 +12,17 @@ from time import perf_counter_ns
 from aliquot.model.errors import UserError
 from aliquot.placement.cluster import NodeSpec
 from aliquot.sim.clusters import ranked, read_cluster
-from aliquot.sim.engine import Settings, Simulation
+from aliquot.sim.engine import SimSettings, Simulation
 from aliquot.sim.jobs import Workload, on_whole_gpus
 from aliquot.sim.kernel import us
-from aliquot.sim.measures import Measured, measured
+from aliquot.sim.measures import RunMeasures, measured
 from aliquot.sim.openb.trace import read_pods, workload_name
 from aliquot.sim.parallel import part_done
 from aliquot.sim.policies import made
 from aliquot.sim.tables import read_text
 from aliquot.sim.workloads import specs
 from aliquot.sim.workloads.table import read_jobs
-from aliquot.sim.workloads.trace import Draws, Replay, drawn, replayed
+from aliquot.sim.workloads.trace import Draws, TraceReplay, drawn, replayed
 
 OF_OPENB = "--load, --services, --from-s, --gpu-only, --jitter-s and --compress"
 
@@ -33,8 +33,8 @@ class Scenario:
 
     nodes: str
     trace: str
-    settings: Settings = field(default_factory=Settings)
-    replay: Replay = field(default_factory=Replay)
+    settings: SimSettings = field(default_factory=SimSettings)
+    replay: TraceReplay = field(default_factory=TraceReplay)
     draws: Draws | None = None
     services: str = ""
     whole: bool = False
@@ -76,7 +76,7 @@ def _jobs(scenario: Scenario, seed: int) -> Workload:
     path = Path(scenario.trace)
     generated = specs.is_spec(scenario.trace)
     if generated or not is_openb(path):
-        if scenario.draws or scenario.services or scenario.replay != Replay():
+        if scenario.draws or scenario.services or scenario.replay != TraceReplay():
             raise UserError(f"trace {path}: {OF_OPENB} need a trace with the columns num_gpu and gpu_milli")
         return specs.generated(scenario.trace, seed) if generated else read_jobs_once(path, workload_name(path))
     name = workload_name(path)
@@ -94,7 +94,7 @@ def is_openb(path: Path) -> bool:
     return "num_gpu" in header and "gpu_milli" in header
 
 
-def run(task: RunTask) -> Measured:
+def run(task: RunTask) -> RunMeasures:
     """Do one run."""
     scenario = task.scenario
     nodes, load = cluster_of(scenario.nodes), workload(scenario, task.seed)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from aliquot.lib.arrays import FloatArray
-from aliquot.sim.measures import BINS, CURVES, Measured
+from aliquot.sim.measures import BINS, CURVES, RunMeasures
 from aliquot.sim.parallel import Finished
 from aliquot.sim.runs import RunTask, Scenario, cluster_of
 from aliquot.sim.tables import csv_text, write_whole
@@ -37,7 +37,7 @@ class PolicyRuns:
 
     policy: str
     seeds: list[int]
-    runs: list[Measured]
+    runs: list[RunMeasures]
 
     def mean(self, figure: str) -> float:
         """The mean of a figure over the seeds, a run without it left out."""
@@ -83,7 +83,7 @@ class Study:
         return max((run.end_s for group in self.policies for run in group.runs), default=0.0)
 
     @classmethod
-    def of(cls, asked: Sequence[RunTask], done: Finished[RunTask, Measured]) -> Study:
+    def of(cls, asked: Sequence[RunTask], done: Finished[RunTask, RunMeasures]) -> Study:
         """Group finished runs by policy."""
         groups: dict[str, PolicyRuns] = {}
         for task, run in done.results.items():

@@ -35,7 +35,7 @@ class EngineRefused(AliquotError):
         self.exit_code = code  # type: ignore[misc]
 
 
-class Connection:
+class EngineConnection:
     """One call and its replies."""
 
     def __init__(self, runtime: RuntimeDir) -> None:
@@ -47,7 +47,7 @@ class Connection:
             raise NoEngine(f"no engine is up at {runtime.root}. Start one: aliquot up") from None
         self._lines = self._socket.makefile("rb")
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> EngineConnection:
         return self
 
     def __exit__(
@@ -108,11 +108,11 @@ class Connection:
 
 def ask(runtime: RuntimeDir, call: Call) -> Reply:
     """One call on a connection of its own."""
-    with Connection(runtime) as connection:
+    with EngineConnection(runtime) as connection:
         return connection.ask(call)
 
 
-def lease(runtime: RuntimeDir, call: Call, *, emulate: str | None) -> tuple[Connection, Lease]:
+def lease(runtime: RuntimeDir, call: Call, *, emulate: str | None) -> tuple[EngineConnection, Lease]:
     """A place for a run: from the engine that is up, else from one started for it, which ends with its last run.
 
     Raises:
@@ -121,7 +121,7 @@ def lease(runtime: RuntimeDir, call: Call, *, emulate: str | None) -> tuple[Conn
     """
     for attempt in range(ATTEMPTS):
         try:
-            connection = Connection(runtime)
+            connection = EngineConnection(runtime)
         except NoEngine:
             start_engine(runtime, emulate)
             continue

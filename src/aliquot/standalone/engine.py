@@ -39,7 +39,7 @@ from aliquot.model.quantities import Memory
 from aliquot.model.requests import Enforce, GpuRequest, Plan
 from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
 from aliquot.standalone.arbiter_process import ArbiterOptions, ArbiterProcess
-from aliquot.standalone.learned import Learned
+from aliquot.standalone.learned import LearnedFile
 from aliquot.standalone.machine import Machine, find_machine
 from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.paths import RuntimeDir
@@ -86,7 +86,7 @@ class Engine:
         self.runtime = runtime
         self.machine = machine
         self.books = machine.books(policy)
-        self._learned = Learned(state_dir, self.books.decider.policy, emulated=machine.emulated)
+        self._learned = LearnedFile(state_dir, self.books.decider.policy, emulated=machine.emulated)
         self._learned.recall()
         self.injection: Mode = injection
         self._lock = threading.RLock()

@@ -20,7 +20,7 @@ from aliquot.model.requests import GpuRequest, Labels
 from aliquot.placement.asks import Ask as PlacementAsk
 from aliquot.placement.cluster import Cluster, LedgerError
 from aliquot.placement.decide import Decider
-from aliquot.placement.explain import Explanation, elsewhere_now, explain_with
+from aliquot.placement.explain import PlacementExplanation, elsewhere_now, explain_with
 from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks, NeverFits
 from aliquot.placement.saved import BadBooks
 from aliquot.standalone.wire import Ask, Call, ExplanationFacts, GpuFacts
@@ -146,5 +146,5 @@ def _placed(books: MachineBooks, tenant: TenantName) -> ExplanationFacts | None:
     return ExplanationFacts(tenant, True, lines, facts.facts | {"placed_on": [index[uuid] for uuid in plan.uuids]})
 
 
-def _facts(name: str, explanation: Explanation) -> ExplanationFacts:
+def _facts(name: str, explanation: PlacementExplanation) -> ExplanationFacts:
     return ExplanationFacts(name, explanation.placement is not None, explanation.lines(name), explanation.facts())

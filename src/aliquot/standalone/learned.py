@@ -22,7 +22,7 @@ EVERY_S: Final = 60.0
 log = Logger("standalone")
 
 
-class Learned:
+class LearnedFile:
     """What one policy has learned, in a folder; without a folder nothing is kept.
 
     `emulated` keeps what emulated GPUs taught apart from what this machine's own did.

@@ -39,7 +39,7 @@ class TreeNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class NodeFreedom:
     """What the paper stores in a node, at one moment: `free` = wholly free GPUs at or below it."""
 
     node: TreeNode
@@ -53,7 +53,7 @@ class Holding:
 class TreeState:
     """What the paper stores in the tree: every node's holding, parents first, and the fragment GPUs."""
 
-    holdings: tuple[Holding, ...]
+    holdings: tuple[NodeFreedom, ...]
     fragments: tuple[int, ...]
     """GPUs partly taken, ascending; their number is the paper's number of fragment nodes."""
 
@@ -61,9 +61,9 @@ class TreeState:
 def tree_state(root: TreeNode, free_milli: Sequence[int]) -> TreeState:
     """The tree with what is free: `free_milli[i]` is what is left of GPU i, 0 to 1000."""
 
-    def below(node: TreeNode, depth: int) -> Iterator[Holding]:
+    def below(node: TreeNode, depth: int) -> Iterator[NodeFreedom]:
         free = sum(free_milli[gpu] >= 1000 for gpu in node.gpus)
-        yield Holding(node, free, depth, sum(free_milli[gpu] for gpu in node.gpus))
+        yield NodeFreedom(node, free, depth, sum(free_milli[gpu] for gpu in node.gpus))
         for child in node.children:
             yield from below(child, depth + 1)
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from aliquot.kube.errors import KubeError
-from aliquot.kube.reviews import Listing, TokenRefused
+from aliquot.kube.reviews import ListQuestion, TokenRefused
 from aliquot.lib.bounded import Bounded
-from aliquot.web.app import Refused
+from aliquot.web.app import AccessDenied
 from aliquot.web.facts import Facts
-from aliquot.web.rights import Seen
+from aliquot.web.rights import NamespacedView
 from aliquot.web.sessions import Sessions
 
 BELIEVED_S: Final = 30.0
@@ -33,8 +33,8 @@ MOST_VIEWS: Final = 256
 MOST_NAMESPACES: Final = 500
 """With more namespaces with GPU work than this, the names of the rest are hidden from viewers without all pods."""
 
-ANY_POD: Final = Listing("pods")
-OF_ROOM: Final = (Listing("nodes"), Listing("vgpus", "aliquot.dev"))
+ANY_POD: Final = ListQuestion("pods")
+OF_ROOM: Final = (ListQuestion("nodes"), ListQuestion("vgpus", "aliquot.dev"))
 SIGN_IN: Final = "Sign in to see the cluster's GPUs."
 NOTHING: Final = (
     "Your account may list neither nodes, nor vgpus.aliquot.dev, nor the pods of a namespace with GPU work; "
@@ -45,7 +45,7 @@ NOTHING: Final = (
 class Asks(Protocol):
     """The reviews that the API server answers; see `aliquot.kube.reviews.Reviews`."""
 
-    def may_list(self, token: str, what: Listing) -> bool:
+    def may_list(self, token: str, what: ListQuestion) -> bool:
         """Whether the token's owner may list something."""
 
 
@@ -73,7 +73,7 @@ class TokenDoor:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: Bounded[bytes, _Known] = Bounded(MOST_TOKENS)
-        self._views: Bounded[frozenset[str], Seen] = Bounded(MOST_VIEWS)
+        self._views: Bounded[frozenset[str], NamespacedView] = Bounded(MOST_VIEWS)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="web-reviews")
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class TokenDoor:
         """
         token = self._sessions.token_of(headers)
         if not token:
-            raise Refused(SIGN_IN, 401)
+            raise AccessDenied(SIGN_IN, 401)
         return self.view(token)
 
     def view(self, token: str) -> Facts:
@@ -101,14 +101,14 @@ class TokenDoor:
             except TokenRefused as error:
                 known.refused, known.until_s = str(error), self._clock() + REFUSED_S
             except (KubeError, TimeoutError):
-                raise Refused("The API server does not answer what you may see; try again.", 503) from None
+                raise AccessDenied("The API server does not answer what you may see; try again.", 503) from None
             if known.refused:
-                raise Refused(f"Sign in again: {known.refused}.", 401)
+                raise AccessDenied(f"Sign in again: {known.refused}.", 401)
             if known.everything:
                 return self._facts
             mine = frozenset(name for name, allowed in known.namespaces.items() if allowed)
             if not (mine or known.room):
-                raise Refused(NOTHING, 403)
+                raise AccessDenied(NOTHING, 403)
             return self._view(mine)
 
     def _entry(self, token: str) -> _Known:
@@ -128,14 +128,14 @@ class TokenDoor:
         if known.everything or known.refused:
             return
         new = sorted(_namespaces(self._facts) - known.namespaces.keys())[: MOST_NAMESPACES - len(known.namespaces)]
-        questions = [Listing("pods", namespace=name) for name in new]
+        questions = [ListQuestion("pods", namespace=name) for name in new]
         answers = self._pool.map(lambda what: self._asks.may_list(token, what), questions, timeout=ANSWERS_S)
         known.namespaces |= dict(zip(new, answers, strict=True))
 
-    def _view(self, namespaces: frozenset[str]) -> Seen:
+    def _view(self, namespaces: frozenset[str]) -> NamespacedView:
         """Viewers with equal rights get the same object, since live pages are shared by it."""
         with self._lock:
-            view = self._views[namespaces] = self._views.get(namespaces) or Seen(self._facts, namespaces)
+            view = self._views[namespaces] = self._views.get(namespaces) or NamespacedView(self._facts, namespaces)
             return view
 
 

@@ -49,7 +49,7 @@ PAGES: Final[Mapping[str, tuple[Draw, str, str]]] = {
 }
 
 
-class Refused(Exception):
+class AccessDenied(Exception):
     """The viewer may see nothing; `status` is 401, 403, or 503 if that cannot be determined."""
 
     def __init__(self, text: str, status: int) -> None:
@@ -84,7 +84,7 @@ def dashboard(
     handlers: dict[Any, Callable[[Request, Exception], Response | Awaitable[Response]]] = {
         404: _not_found,
         NotHere: _not_found,
-        Refused: _refused,
+        AccessDenied: _refused,
         500: _defect,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
@@ -152,7 +152,7 @@ def _live(door: Door, draw: Draw, word: str, feeds: Feeds) -> type:
             async def still() -> bool:
                 try:
                     return await run_in_threadpool(door, request.headers) is facts
-                except Refused:
+                except AccessDenied:
                     return False
 
             key = (id(facts), request.url.path, tuple(sorted(query.items())))
@@ -205,7 +205,7 @@ def _not_found(request: Request, error: Exception) -> Response:
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, AccessDenied)
     if error.status == 401 and request.app.state.signing_in and not request.url.path.startswith(("/api/", "/live/")):
         answer: Response = HTMLResponse(sign_in_page(request, str(error)), 401)
     else:
@@ -225,4 +225,4 @@ def everyone(facts: Facts) -> Door:
     return lambda _headers: facts
 
 
-__all__ = ["Door", "Headers", "Refused", "dashboard", "everyone"]
+__all__ = ["AccessDenied", "Door", "Headers", "dashboard", "everyone"]

@@ -17,8 +17,7 @@ from typing import Any, Final
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.decide import Decider
-from aliquot.placement.explain import Explanation as Found
-from aliquot.placement.explain import explain_fitting, explain_waiting
+from aliquot.placement.explain import PlacementExplanation, explain_fitting, explain_waiting
 from aliquot.web.api import Explanation, Reason
 
 Calmly = Callable[[Callable[[], Any]], Any]
@@ -43,7 +42,7 @@ class Explaining:
     def explain(self, name: str, ask: Ask, namespace: str = "") -> tuple[Explanation, Placement | None]:
         """The explanation of a request, and its place if it fits."""
         with self._lock:
-            found: Found | None = self._calmly(lambda: self._look(ask, namespace))
+            found: PlacementExplanation | None = self._calmly(lambda: self._look(ask, namespace))
             if found is not None:
                 return Explanation(name, found.lines(name)[0], list(found.why)), found.placement
             key = (name, ask, namespace)
@@ -61,7 +60,7 @@ class Explaining:
         self._lock.release()
         return True
 
-    def _look(self, ask: Ask, namespace: str) -> Found | None:
+    def _look(self, ask: Ask, namespace: str) -> PlacementExplanation | None:
         found = explain_fitting(self._decider, ask, namespace)
         began_s = self._clock()
         if found is None and (self._copy is None or began_s >= self._good_until_s):
@@ -72,7 +71,7 @@ class Explaining:
         return found
 
 
-def _told(name: str, found: Found) -> Explanation:
+def _told(name: str, found: PlacementExplanation) -> Explanation:
     """Nodes with the same obstacle in one line, the commonest first."""
     groups: dict[tuple[str, bool], list[str]] = {}
     for verdict in found.verdicts:

@@ -32,7 +32,7 @@ from aliquot.web.facts import Facts
 OTHERS: Final = "(another namespace)"
 
 
-class Seen:
+class NamespacedView:
     """View restricted to `namespaces`; runs without a namespace are hidden."""
 
     def __init__(self, facts: Facts, namespaces: frozenset[str]) -> None:

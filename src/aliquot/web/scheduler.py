@@ -21,7 +21,7 @@ from aliquot.kube.custom import VGPU
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.objects import Pod
-from aliquot.kube.requests import BadPod, Known
+from aliquot.kube.requests import BadPod, ClusterDevices
 from aliquot.kube.reviews import Reviews
 from aliquot.model.quantities import MILLI, BadQuantity, parse_memory, parse_milli
 from aliquot.placement.asks import Ask
@@ -36,7 +36,7 @@ from aliquot.web.asking import AGENT_PORT, AskingThread, addresses
 from aliquot.web.cluster import Beside, ClusterFacts
 from aliquot.web.guard import LOOPBACK
 from aliquot.web.log import defect
-from aliquot.web.rights import Seen
+from aliquot.web.rights import NamespacedView
 from aliquot.web.serve import WebServer
 from aliquot.web.sessions import Sessions
 from aliquot.web.sharing import keep_shared
@@ -56,7 +56,7 @@ HOP_S: Final = 10.0
 KEY_S: Final = 3.0
 
 
-class Kept(Protocol):
+class PodLookup(Protocol):
     """Pods by `namespace/name`."""
 
     def get(self, key: str) -> Pod | None:
@@ -119,7 +119,7 @@ async def _door(
     scheduler: Scheduler, settings: WebSettings, facts: ClusterFacts, stack: contextlib.AsyncExitStack
 ) -> tuple[Door, SignIn | None]:
     if not settings.tokens:
-        return everyone(facts if settings.namespaces is None else Seen(facts, settings.namespaces)), None
+        return everyone(facts if settings.namespaces is None else NamespacedView(facts, settings.namespaces)), None
     reviews = Reviews.connect(scheduler.settings.kubeconfig, scheduler.settings.context)
     stack.callback(reviews.close)
     sessions = Sessions()
@@ -177,7 +177,7 @@ def gather(scheduler: Scheduler, beside: Beside, now_s: float) -> Callable[[], N
 
 
 def waiting_pods(
-    pods: Iterable[Pod], dialects: Mapping[str, Dialect], known: Known, now_s: float
+    pods: Iterable[Pod], dialects: Mapping[str, Dialect], known: ClusterDevices, now_s: float
 ) -> Iterator[tuple[Workload, Ask]]:
     """Pods without a node that request GPUs, each with its request and kube-scheduler's last message."""
     for pod in pods:
@@ -203,7 +203,7 @@ def _waits(pod: Pod) -> bool:
     return not (pod.spec.node_name or pod.ended)
 
 
-def ages(pods: Kept) -> Callable[[str], float]:
+def ages(pods: PodLookup) -> Callable[[str], float]:
     """Seconds by tenant since its pod was made, in steps, so that a page is not new every second."""
 
     def age_s(tenant: str) -> float:

@@ -11,7 +11,7 @@ from typing import Final
 
 from aliquot.http.certificate import BadCertificate, Certificate
 from aliquot.http.listening import listening, own_address
-from aliquot.http.server import Server
+from aliquot.http.server import HttpServer
 from aliquot.web.app import Door, SigningIn, dashboard
 from aliquot.web.feeds import Feeds
 from aliquot.web.guard import LOOPBACK
@@ -49,7 +49,7 @@ class WebServer:
         self._feeds = Feeds()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started = threading.Event()
-        self._server = Server(
+        self._server = HttpServer(
             dashboard(door, hosts=hosts, feeds=self._feeds, signing_in=signing_in),
             listening(host, port, tries, called=called or f"--port {port}", instead=instead),
             context=self._certificate.context if self._certificate else None,

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from aliquot.web.app import Refused, sign_in_page
+from aliquot.web.app import AccessDenied, sign_in_page
 from aliquot.web.facts import Facts
 from aliquot.web.guard import LOOPBACK, host_name
 from aliquot.web.sessions import LIFE_S, LOCAL_COOKIE, SECURE_COOKIE, Sessions, names
@@ -68,7 +68,7 @@ class SignIn:
             return HTMLResponse(sign_in_page(request, "Paste a token."), 400)
         try:
             await run_in_threadpool(self._door.view, token)
-        except Refused as error:
+        except AccessDenied as error:
             return HTMLResponse(sign_in_page(request, str(error)), error.status)
         self._sessions.close(request.headers)
         answer = Response(status_code=303, headers={"location": "/"})

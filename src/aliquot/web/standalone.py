@@ -50,7 +50,7 @@ WINDOW_S: Final = 10.0  # until the arbiter has reported its own
 
 
 @dataclass(frozen=True)
-class Picture:
+class EnginePicture:
     """Everything at one moment."""
 
     gpus: list[Gpu] = field(default_factory=list)
@@ -68,7 +68,7 @@ class StandaloneFacts:
         self._pods = pods
         self._look_s = look_s
         self._node = engine.books.node
-        self._picture = Picture()
+        self._picture = EnginePicture()
         self._revision = 0
         self._window_s = WINDOW_S
         self._lock = threading.Lock()
@@ -190,7 +190,7 @@ class StandaloneFacts:
             if self._looked_s >= self._history.due_s:
                 self._history.add(self._looked_s, gpus)
         nodes = node_sums(gpus, with_topology=frozenset({self._node}))
-        picture = Picture(gpus, workloads_of(gpus, pods, seated), nodes, quota_of(gpus), pool_of(gpus))
+        picture = EnginePicture(gpus, workloads_of(gpus, pods, seated), nodes, quota_of(gpus), pool_of(gpus))
         if picture != self._picture:
             self._picture = picture
             self._revision += 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.sim.openb.batch import RunTask, run
+from aliquot.sim.openb.batch import BatchTask, run
 from aliquot.sim.openb.results import FILES, Published, RunKey, compare, sc_policy
 
 OPENB = Path(__file__).resolve().parents[2] / "data" / "openb"
@@ -19,8 +19,10 @@ def published() -> Published:
     return Published(OPENB / "expected_results")
 
 
-def task(trace: str, policy: str, seed: int) -> RunTask:
-    return RunTask(OPENB / "openb_node_list_gpu_node.csv", OPENB / f"openb_pod_list_{trace}.csv.gz", policy, seed, 1.3)
+def task(trace: str, policy: str, seed: int) -> BatchTask:
+    return BatchTask(
+        OPENB / "openb_node_list_gpu_node.csv", OPENB / f"openb_pod_list_{trace}.csv.gz", policy, seed, 1.3
+    )
 
 
 @pytest.mark.parametrize(("trace", "seed"), SAMPLE)

@@ -22,7 +22,7 @@ import aliquot.bench
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.bench.scene import SPIN_PTX
 from aliquot.model.errors import AliquotError
-from aliquot.standalone.client import Connection
+from aliquot.standalone.client import EngineConnection
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.wire import Call, Reply
 
@@ -150,7 +150,7 @@ class Machine:
 
     def ask(self, verb: str) -> Reply:
         """One call to the engine."""
-        with Connection(RuntimeDir(self.disk.folder)) as connection:
+        with EngineConnection(RuntimeDir(self.disk.folder)) as connection:
             connection._socket.settimeout(ANSWER_S)
             return connection.ask(Call(verb))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aliquot.kube import names
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
-from aliquot.kube.requests import FAULT_LENGTH, MOST_FAULTS, BadPod, Known
+from aliquot.kube.requests import FAULT_LENGTH, MOST_FAULTS, BadPod, ClusterDevices
 from aliquot.scheduler.webhook.admission import Admission, answer
 
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -68,7 +68,7 @@ def test_a_pod_is_read_or_its_faults_are_named(document: dict[str, Any]):
     except BadPod as error:
         assert error.faults
     else:
-        assert ask is None or ask.seats(Known(("V100",), ("GPU-a",)))
+        assert ask is None or ask.seats(ClusterDevices(("V100",), ("GPU-a",)))
 
 
 @SETTINGS

@@ -16,9 +16,9 @@ from starlette.routing import Route
 from aliquot.http import connections
 from aliquot.http.connections import ClientConnection, Connection
 from aliquot.http.listening import PortTaken, listening
-from aliquot.http.server import Server
+from aliquot.http.server import HttpServer
 
-Scene = Callable[[Server], Awaitable[object]]
+Scene = Callable[[HttpServer], Awaitable[object]]
 KINDS = pytest.mark.parametrize("protocol", [Connection, ClientConnection])
 
 
@@ -36,7 +36,7 @@ def served(scene: Scene, protocol: type[asyncio.Protocol] = Connection, page: St
 
     async def run() -> object:
         up = asyncio.Event()
-        server = Server(page or app(), listening("127.0.0.1", 0), protocol=protocol, keep_alive_s=1, on_up=up.set)
+        server = HttpServer(page or app(), listening("127.0.0.1", 0), protocol=protocol, keep_alive_s=1, on_up=up.set)
         task = asyncio.create_task(server.serve())
         await up.wait()
         try:
@@ -48,7 +48,7 @@ def served(scene: Scene, protocol: type[asyncio.Protocol] = Connection, page: St
     return asyncio.run(asyncio.wait_for(run(), 30))
 
 
-async def fetched(server: Server) -> str:
+async def fetched(server: HttpServer) -> str:
     """The page."""
     async with httpx.AsyncClient() as http:
         return (await http.get(f"http://127.0.0.1:{server.port}/")).text
@@ -63,7 +63,7 @@ def test_it_answers_once_it_is_up(protocol: type[asyncio.Protocol]):
 def test_a_cancelled_server_lets_go_of_its_port():
     """When the server's task is cancelled nothing listens any more, and the port can be had again."""
 
-    async def port(server: Server) -> int:
+    async def port(server: HttpServer) -> int:
         return server.port
 
     number = served(port)
@@ -81,7 +81,7 @@ def test_a_cancelled_server_answers_what_was_asked():
         await go_on.wait()
         return "late"
 
-    async def scene(server: Server) -> str:
+    async def scene(server: HttpServer) -> str:
         request = asyncio.create_task(fetched(server))
         await asked.wait()
         server.stop()
@@ -96,7 +96,7 @@ def test_too_many_connections_are_closed_at_once(protocol: type[asyncio.Protocol
     """Every server of ours bounds its connections."""
     monkeypatch.setattr(connections, "MOST", 2)
 
-    async def scene(server: Server) -> bytes:
+    async def scene(server: HttpServer) -> bytes:
         held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
         reader, _ = await asyncio.open_connection("127.0.0.1", server.port)
         try:
@@ -115,7 +115,7 @@ def test_a_silent_connection_is_closed(protocol: type[asyncio.Protocol], monkeyp
     """Who asks for nothing within the patience of a server is cut off."""
     monkeypatch.setattr(connections, "PATIENCE_S", 0.2)
 
-    async def scene(server: Server) -> bytes:
+    async def scene(server: HttpServer) -> bytes:
         reader, _ = await asyncio.open_connection("127.0.0.1", server.port)
         try:
             return await reader.read()

@@ -12,7 +12,7 @@ from pods import gpu, limits, pod
 
 from aliquot.kube.dialects import NATIVE, read
 from aliquot.kube.objects import Pod
-from aliquot.kube.requests import BadPod, ContainerAsk, Known, PodAsk, host_needs, shared_in_time
+from aliquot.kube.requests import BadPod, ClusterDevices, ContainerAsk, PodAsk, host_needs, shared_in_time
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, Labels
 
@@ -292,11 +292,11 @@ def test_exclusions_are_resolved_against_what_the_cluster_has():
     """Models and UUIDs to avoid become those that are left; where none is left, nothing matches."""
     request = GpuRequest(300)
     avoid = ContainerAsk("main", request, models_not=("1080",), uuids_not=("GPU-1",))
-    known = Known(("GeForce GTX 1080 Ti", "Tesla V100"), ("GPU-1", "GPU-2"))
+    known = ClusterDevices(("GeForce GTX 1080 Ti", "Tesla V100"), ("GPU-1", "GPU-2"))
 
     assert ("Tesla V100",) == avoid.ask(known, "").models
     assert "GPU-2" == avoid.ask(known, "").gpu_uuid
-    assert ("none but 1080",) == avoid.ask(Known(("GTX 1080",)), "").models
+    assert ("none but 1080",) == avoid.ask(ClusterDevices(("GTX 1080",)), "").models
 
 
 names = st.sampled_from(["main", "side", "warm"])

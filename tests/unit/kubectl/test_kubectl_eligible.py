@@ -9,7 +9,7 @@ import pytest
 
 from aliquot.cli.kubectl.eligible import PlacedPod, barred
 from aliquot.cli.kubectl.explain import explained, lines_of
-from aliquot.cli.kubectl.scene import Scene
+from aliquot.cli.kubectl.scene import ClusterScene
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS
 from aliquot.kube.objects import Node, Pod
@@ -91,7 +91,7 @@ def test_what_other_pods_have_of_a_node_is_counted():
 def explain(pod: dict[str, Any], *nodes: Node) -> str:
     """The account as people read it."""
     asking = msgspec.convert(pod, Pod)
-    scene = Scene(list(nodes), [asking], [], [], [], "lab")
+    scene = ClusterScene(list(nodes), [asking], [], [], [], "lab")
     return "\n".join(lines_of(explained(scene, asking, msgspec.convert(pod, PlacedPod))))
 
 

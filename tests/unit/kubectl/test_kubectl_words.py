@@ -21,7 +21,7 @@ from aliquot.cli.kubectl import COMMANDS, cli, complete, facts
 from aliquot.cli.kubectl.doctor import configuration
 from aliquot.cli.kubectl.explain import explained, lines_of
 from aliquot.cli.kubectl.inspect import compared
-from aliquot.cli.kubectl.scene import Scene, age
+from aliquot.cli.kubectl.scene import ClusterScene, age
 from aliquot.cli.kubectl.scheduler_link import Link
 from aliquot.cli.kubectl.top import lines as top_lines
 from aliquot.cli.kubectl.topo import picture_of
@@ -65,9 +65,9 @@ def placed(name: str, on: str, gpu: int, milli: int, mib: int = 1024) -> Pod:
     return pod(name, milli // 10, notes={PLAN: plan}, nodeName=on)
 
 
-def scene(*pods: Pod, nodes: list[Node] | None = None, quotas: list[GPUQuota] | None = None) -> Scene:
+def scene(*pods: Pod, nodes: list[Node] | None = None, quotas: list[GPUQuota] | None = None) -> ClusterScene:
     """Two nodes of two V100 each, and these pods."""
-    return Scene(nodes or [node("a"), node("b")], list(pods), [], [], quotas or [], "lab")
+    return ClusterScene(nodes or [node("a"), node("b")], list(pods), [], [], quotas or [], "lab")
 
 
 def test_a_waiting_pod_is_told_the_smallest_change():

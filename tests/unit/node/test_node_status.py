@@ -14,7 +14,7 @@ import pytest
 from aliquot.driver.discovery import Gpu
 from aliquot.kube.api import Api
 from aliquot.kube.errors import Unreachable
-from aliquot.kube.kernels import Kernels, read_kernels, write_kernels
+from aliquot.kube.kernels import KernelLengths, read_kernels, write_kernels
 from aliquot.kube.names import GPU_KERNELS, GPU_MEMORY, GPUS
 from aliquot.kube.objects import Node
 from aliquot.node.agent import Agent
@@ -208,10 +208,10 @@ def test_what_is_measured_of_kernels_is_told_where_it_changes(agent: Agent, serv
     async def life() -> None:
         await agent._describe()
         assert GPU_KERNELS not in server.node["metadata"]["annotations"]
-        agent.seating.kernels = write_kernels(Kernels("fluid", {"GPU-a": {"default/a/main": 20_000}}))
+        agent.seating.kernels = write_kernels(KernelLengths("fluid", {"GPU-a": {"default/a/main": 20_000}}))
         await agent._describe()
 
     asyncio.run(life())
     told = read_kernels(server.node["metadata"]["annotations"])
 
-    assert Kernels("fluid", {"GPU-a": {"default/a/main": 20480}}) == told
+    assert KernelLengths("fluid", {"GPU-a": {"default/a/main": 20480}}) == told

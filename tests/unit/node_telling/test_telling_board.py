@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from telling_scenes import facts
 
 from aliquot.node.telling.metrics import registry_of
-from aliquot.scheduler.metrics import Metrics
+from aliquot.scheduler.metrics import SchedulerMetrics
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "grafana"
 BOARD: dict[str, Any] = json.loads((FOLDER / "aliquot-board.json").read_text())
@@ -29,7 +29,7 @@ SELECTOR = re.compile(r"\b(aliquot_\w+)(?:\{([^}]*)\})?")
 def told() -> dict[str, set[str]]:
     """Every sample name of a node and of a scheduler, with its labels."""
     names: dict[str, set[str]] = {}
-    scheduler = Metrics()
+    scheduler = SchedulerMetrics()
     for metric in vars(scheduler).values():
         if getattr(metric, "_labelnames", ()):
             metric.labels(*("x" for _ in metric._labelnames))

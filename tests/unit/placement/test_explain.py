@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from scene import Scene, ask, node
 
-from aliquot.placement.explain import Explanation, explain_with, wish
+from aliquot.placement.explain import PlacementExplanation, explain_with, wish
 from aliquot.placement.reasons import Code
 from aliquot.topology import Topology
 
 
-def explained(scene: Scene, milli: int = 0, **fields) -> Explanation:
+def explained(scene: Scene, milli: int = 0, **fields) -> PlacementExplanation:
     """The explanation of an ask."""
     return explain_with(scene.decider, ask(milli, **fields))
 

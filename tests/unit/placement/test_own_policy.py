@@ -13,7 +13,7 @@ from scene import Scene, node
 
 from aliquot.driver.policies import BrokenPolicy, maker, policy_names
 from aliquot.placement.policy import POLICIES, UnknownPolicy
-from aliquot.scheduler.program import Scheduler, Settings
+from aliquot.scheduler.program import Scheduler, SchedulerSettings
 
 NO_CLUSTER: Any = None
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "policy"
@@ -94,6 +94,6 @@ def scheduler_output(installed: Path, policy: str) -> str:
 
 def test_the_scheduler_places_by_it(installed):
     """The scheduler's books decide by a package's policy."""
-    scheduler = Scheduler(Settings(policy="quiet"), NO_CLUSTER)
+    scheduler = Scheduler(SchedulerSettings(policy="quiet"), NO_CLUSTER)
 
     assert "quiet" == scheduler.books.policy.name

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aliquot.placement.asks import Shape
-from aliquot.placement.future.history import DECAY, History
+from aliquot.placement.future.history import DECAY, ArrivalHistory
 
 SMALL = Shape(rest_milli=200, cpu_milli=500)
 ONE = Shape(whole=1, cpu_milli=4000, models=("T4", "V100"))
@@ -16,7 +16,7 @@ TASK = Shape(cpu_milli=2000)
 SHAPES = (SMALL, ONE, TASK)
 
 
-def counted(history: History) -> dict[Shape, int]:
+def counted(history: ArrivalHistory) -> dict[Shape, int]:
     """Count by shape."""
     return {shape: count for _, shape, count in history.counts()}
 
@@ -25,7 +25,7 @@ def counted(history: History) -> dict[Shape, int]:
 @given(st.lists(st.sampled_from(SHAPES), max_size=40), st.integers(1, 12))
 def test_window_holds_the_last_arrivals(arrivals: list[Shape], window: int):
     """Counts and sums are those of the last arrivals in the window, and of nothing else."""
-    history = History(window)
+    history = ArrivalHistory(window)
     for shape in arrivals:
         history.arrive(shape)
     last = arrivals[-window:]
@@ -39,11 +39,11 @@ def test_window_holds_the_last_arrivals(arrivals: list[Shape], window: int):
 @given(st.lists(st.sampled_from(SHAPES), max_size=40), st.integers(1, 12))
 def test_dump_and_load_give_the_same_history(arrivals: list[Shape], window: int):
     """A history read back from its JSON counts and draws the same and goes on the same."""
-    history = History(window)
+    history = ArrivalHistory(window)
     for shape in arrivals:
         history.arrive(shape)
         history.depart(SMALL)
-    again = History.load(json.loads(json.dumps(history.dump())), window)
+    again = ArrivalHistory.load(json.loads(json.dumps(history.dump())), window)
     for both in (history, again):
         both.arrive(ONE)
 
@@ -52,14 +52,14 @@ def test_dump_and_load_give_the_same_history(arrivals: list[Shape], window: int)
     assert [shape_of(history, n) for n in history.draws(20, 7)] == [shape_of(again, n) for n in again.draws(20, 7)]
 
 
-def shape_of(history: History, number: int) -> Shape:
+def shape_of(history: ArrivalHistory, number: int) -> Shape:
     """The shape of a number."""
     return next(shape for n, shape, _ in history.counts() if n == number)
 
 
 def test_draws_are_of_pods_with_gpus_in_their_proportions():
     """CPU-only pods are never drawn; the others about as often as they came."""
-    history = History(1000)
+    history = ArrivalHistory(1000)
     for number in range(400):
         history.arrive(TASK if number % 2 else SMALL if number % 8 else ONE)
     drawn = [shape_of(history, n) for n in history.draws(1024, 7)]
@@ -70,7 +70,7 @@ def test_draws_are_of_pods_with_gpus_in_their_proportions():
 
 def test_draws_of_one_seed_are_at_the_same_places():
     """The same seed draws the same shapes as long as nothing arrives."""
-    history = History()
+    history = ArrivalHistory()
     for shape in (SMALL, ONE, SMALL):
         history.arrive(shape)
 
@@ -80,7 +80,7 @@ def test_draws_of_one_seed_are_at_the_same_places():
 
 def test_chi_is_zero_while_nothing_leaves_and_one_when_a_third_does():
     """Chi says how far departures keep up with arrivals."""
-    history = History()
+    history = ArrivalHistory()
     for _ in range(50):
         history.arrive(ONE)
     filling = history.chi
@@ -95,7 +95,7 @@ def test_chi_is_zero_while_nothing_leaves_and_one_when_a_third_does():
 
 def test_shapes_that_never_arrive_are_forgotten():
     """Being asked about a shape costs no memory for ever."""
-    history = History()
+    history = ArrivalHistory()
     for cpu_milli in range(1000):
         history.number(Shape(cpu_milli=cpu_milli))
 

@@ -9,8 +9,8 @@ from conftest import cluster_of
 from aliquot.placement.asks import Shape
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.columns import Columns, shape_record
-from aliquot.placement.future.history import History
-from aliquot.placement.future.prices import MODEL_PRICE, SLOT_PRICE, Demand, Prices, Pricing
+from aliquot.placement.future.history import ArrivalHistory
+from aliquot.placement.future.prices import MODEL_PRICE, SLOT_PRICE, Prices, Pricing, ShapeDemand
 from aliquot.placement.kernels import Kernels
 
 PAIR = Shape(whole=2, cpu_milli=8000)
@@ -22,11 +22,11 @@ def prices_of(
     kernels: Kernels, cluster: Cluster, arrivals: list[Shape], chi: float = 0.0, prior: bool = False
 ) -> Prices:
     """The prices after these arrivals, none of which was placed."""
-    history = History()
+    history = ArrivalHistory()
     for shape in arrivals:
         history.arrive(shape)
     demands = [
-        Demand(shape_record(cluster, shape, n), shape.devices, shape.milli, count)
+        ShapeDemand(shape_record(cluster, shape, n), shape.devices, shape.milli, count)
         for n, shape, count in history.counts()
     ]
     pricing = Pricing(prior=prior)

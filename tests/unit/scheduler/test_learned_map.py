@@ -18,7 +18,7 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.policies.aliquot import Aliquot
-from aliquot.scheduler.learned import EVERY_S, KEY, NAME, ConfigMap, Learned
+from aliquot.scheduler.learned import EVERY_S, KEY, NAME, ConfigMap, LearnedConfigMap
 
 
 class Server:
@@ -68,7 +68,7 @@ class Replica:
         self.policy = Aliquot()
         Decider(Cluster(), self.policy)
         self.clock = Clock(waits)
-        self.learned = Learned(server, "home", self.policy, lambda: self.leads, self.clock)  # type: ignore[arg-type]
+        self.learned = LearnedConfigMap(server, "home", self.policy, lambda: self.leads, self.clock)  # type: ignore[arg-type]
 
     def sees(self, *millis: int) -> Replica:
         for milli in millis:

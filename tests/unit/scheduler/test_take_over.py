@@ -10,7 +10,7 @@ import msgspec
 
 from aliquot.kube.custom import GPUQuota
 from aliquot.kube.reflector import Change
-from aliquot.scheduler.program import Scheduler, Settings
+from aliquot.scheduler.program import Scheduler, SchedulerSettings
 
 NOBODY: Any = None
 
@@ -19,7 +19,7 @@ class Taking:
     """A scheduler that has the lease; each step of a take-over waits until the test lets it go on."""
 
     def __init__(self, *, lead: bool = True) -> None:
-        self.scheduler = Scheduler(Settings(lead=lead), NOBODY)
+        self.scheduler = Scheduler(SchedulerSettings(lead=lead), NOBODY)
         self.steps: list[tuple[str, asyncio.Future[None]]] = []
         self.scheduler.pods.synced.set()
         has_it: Any = lambda: lead  # noqa: E731
@@ -117,7 +117,7 @@ def test_without_an_election_it_takes_over_too():
 
 def test_quotas_are_read_once_each():
     """Of many quotas one that changes is read anew, and one that is deleted or empty bounds nobody."""
-    scheduler = Scheduler(Settings(), NOBODY)
+    scheduler = Scheduler(SchedulerSettings(), NOBODY)
 
     def quota(name: str, *limits: dict[str, str]) -> GPUQuota:
         document = {"metadata": {"name": name, "namespace": name}, "spec": {"limits": list(limits)}}

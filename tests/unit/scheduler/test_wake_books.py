@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aliquot.kube.dialects import read
 from aliquot.kube.inventory import Inventory, write_inventory
-from aliquot.kube.kernels import Kernels, read_kernels, rounded_up, write_kernels
+from aliquot.kube.kernels import KernelLengths, read_kernels, rounded_up, write_kernels
 from aliquot.kube.names import GPU_KERNELS, GPU_PERCENT, GPUS, PLAN, WAKE
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import ContainerPlan, PodPlan, read_plan, write_plan
@@ -18,19 +18,19 @@ from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
 from aliquot.placement.policy import policy
-from aliquot.scheduler.books import Books, NoRoom
+from aliquot.scheduler.books import Books, NodeFull
 
 GPU = "GPU-n-0"
 INVENTORY = write_inventory(Inventory((Device(GpuUuid(GPU), 0, "V100", 16384),)))
 
 
-def node_saying(kernels: Kernels | None = None) -> Node:
+def node_saying(kernels: KernelLengths | None = None) -> Node:
     """A node with one GPU that says this of its tenants' kernels."""
     notes = {GPUS: INVENTORY} | ({GPU_KERNELS: write_kernels(kernels)} if kernels else {})
     return msgspec.convert({"metadata": {"name": "n", "annotations": notes}}, Node)
 
 
-def books(*said: Kernels | None) -> Books:
+def books(*said: KernelLengths | None) -> Books:
     """Books with a pod `default/training` on that GPU, after the node has said these things."""
     made = Books(policy("binpack"))
     made.node_changed(Change("added", node_saying()))
@@ -57,16 +57,16 @@ def server(**notes: str) -> PodAsk:
 
 def test_a_node_that_measures_long_kernels_is_refused_with_their_tenant():
     """The sentence names the container and the length of its kernels."""
-    made = books(Kernels("fluid", {GPU: {"default/training/main": 20_000}}))
+    made = books(KernelLengths("fluid", {GPU: {"default/training/main": 20_000}}))
 
-    with pytest.raises(NoRoom, match=r'has "default/training/main" with kernels of 20 ms, wake allows 3.2 ms'):
+    with pytest.raises(NodeFull, match=r'has "default/training/main" with kernels of 20 ms, wake allows 3.2 ms'):
         made.hold(server(), "n", 0.0)
 
 
 def test_the_last_word_of_a_node_counts():
     """Kernels that grew short, or a node that says nothing now, stand against nothing; the plan has the promise."""
-    long = Kernels("fluid", {GPU: {"default/training/main": 20_000}})
-    for later in (Kernels("fluid", {GPU: {"default/training/main": 1000}}), None):
+    long = KernelLengths("fluid", {GPU: {"default/training/main": 20_000}})
+    for later in (KernelLengths("fluid", {GPU: {"default/training/main": 1000}}), None):
         plan = books(long, later).hold(server(), "n", 0.0).plan
 
         assert 5000 == plan.containers["main"].wake_us
@@ -75,15 +75,15 @@ def test_the_last_word_of_a_node_counts():
 
 def test_a_node_is_not_believed_about_the_gpus_of_others():
     """What it says of a GPU that is not in its inventory is passed over."""
-    made = books(Kernels("fluid", {"GPU-other": {"default/training/main": 20_000}}))
+    made = books(KernelLengths("fluid", {"GPU-other": {"default/training/main": 20_000}}))
 
     assert {} == made.cluster.measured.kernels
 
 
 def test_a_node_with_another_order_of_turns_is_refused():
     """The sentence names the order."""
-    with pytest.raises(NoRoom, match="takes turns by gemini"):
-        books(Kernels("gemini")).hold(server(), "n", 0.0)
+    with pytest.raises(NodeFull, match="takes turns by gemini"):
+        books(KernelLengths("gemini")).hold(server(), "n", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_is_written_wrong_is_refused_by_its_path(notes: dict[str, str], say
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"gpus": 1}', '{"turns": 3}', "\ud800"])
 def test_what_cannot_be_understood_says_nothing(text: str):
     """An annotation in another form leaves the promise provisional."""
-    assert Kernels() == read_kernels({GPU_KERNELS: text})
+    assert KernelLengths() == read_kernels({GPU_KERNELS: text})
 
 
 @given(st.integers(1, 10**10))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
-from aliquot.scheduler.webhook.admission import Admission, Answer, BadReview, answer, difference
+from aliquot.scheduler.webhook.admission import Admission, AdmissionAnswer, BadReview, answer, difference
 
 
 def pod(limits: dict[str, Any] | None = None, annotations: dict[str, str] | None = None) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def ask(document: dict[str, Any], kind: str = "Pod", **more: Any) -> dict[str, A
     return {"uid": "7", "namespace": "team", "kind": {"kind": kind}, "object": document, **more}
 
 
-def limits_of(said: Answer) -> dict[str, Any]:
+def limits_of(said: AdmissionAnswer) -> dict[str, Any]:
     """Limits of the first container as they should be."""
     assert said.changed is not None
     found: dict[str, Any] = said.changed["spec"]["containers"][0]["resources"]["limits"]
@@ -90,7 +90,7 @@ def test_a_pod_that_leaves_its_scheduler_open_gets_the_one_that_asks_aliquot(nam
     said = admission.mutate(ask(document))
 
     assert said.changed is not None and expected == said.changed["spec"]["schedulerName"]
-    assert Answer() == admission.mutate(ask(other))
+    assert AdmissionAnswer() == admission.mutate(ask(other))
 
 
 def test_a_misspelt_word_of_ours_is_refused_also_when_nothing_else_asks():
@@ -140,7 +140,7 @@ def test_whole_gpus_are_left_to_the_stock_plugin_where_it_has_them():
     """Coexist: nvidia.com/gpu stays as it is; HAMi's fractions are ours all the same."""
     admission = Admission(whole=False)
 
-    assert Answer() == admission.mutate(ask(pod({"nvidia.com/gpu": 1})))
+    assert AdmissionAnswer() == admission.mutate(ask(pod({"nvidia.com/gpu": 1})))
     assert admission.mutate(ask(pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}))).changed is not None
 
 
@@ -163,7 +163,7 @@ def test_who_says_no_limit_gets_the_clusters(percent: int, limit: str | None):
 
 def test_a_pod_without_gpus_is_left_alone():
     """Nothing is said about it, and nothing is changed."""
-    assert Answer() == Admission().mutate(ask(pod({"cpu": "1"})))
+    assert AdmissionAnswer() == Admission().mutate(ask(pod({"cpu": "1"})))
 
 
 def test_every_fault_of_a_pod_is_named():
@@ -277,6 +277,6 @@ def test_any_object_gets_an_answer(document: dict[str, Any], kind: str):
     admission = Admission()
     request = ask(document, kind)
 
-    assert isinstance(admission.validate(request), Answer)
+    assert isinstance(admission.validate(request), AdmissionAnswer)
     if kind == "Pod":
-        assert isinstance(admission.mutate(request), Answer)
+        assert isinstance(admission.mutate(request), AdmissionAnswer)

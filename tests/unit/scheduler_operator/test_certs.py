@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from aliquot.scheduler.webhook.certs import Kept, Lives, next_step
+from aliquot.scheduler.webhook.certs import CertificateBundle, Lives, next_step
 from aliquot.scheduler.webhook.server import load
 
 NAMES = ("aliquot-webhook.kube-system.svc", "127.0.0.1")
@@ -21,11 +21,11 @@ BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
 
 
-def expires(kept: Kept) -> datetime.datetime:
+def expires(kept: CertificateBundle) -> datetime.datetime:
     return x509.load_pem_x509_certificate(kept.certificate).not_valid_after_utc
 
 
-def trusted(bundle: bytes, kept: Kept) -> bool:
+def trusted(bundle: bytes, kept: CertificateBundle) -> bool:
     """Whether a bundle has the authority that signed the server's certificate."""
     server = x509.load_pem_x509_certificate(kept.certificate)
     for authority in x509.load_pem_x509_certificates(bundle):
@@ -73,7 +73,7 @@ def test_another_name_gets_another_certificate():
 
 def test_whatever_is_broken_is_made_anew():
     """Garbage in the Secret is no reason to stay down."""
-    kept = next_step(Kept(b"no", b"no", b"no", b"no"), b"", NAMES, BEGIN)
+    kept = next_step(CertificateBundle(b"no", b"no", b"no", b"no"), b"", NAMES, BEGIN)
 
     assert trusted(kept.bundle, kept)
 

@@ -13,7 +13,7 @@ import pytest
 
 from aliquot.kube.errors import AlreadyExists, Conflict
 from aliquot.kube.resources import Resource
-from aliquot.scheduler.webhook.certs import Kept
+from aliquot.scheduler.webhook.certs import CertificateBundle
 from aliquot.scheduler.webhook.configuration import configurations
 from aliquot.scheduler.webhook.keeper import SECRET, Keeper
 
@@ -71,7 +71,7 @@ class Clock:
         return self.now
 
 
-def keeper(truth: Truth, clock: Clock, shown: list[Kept], *, leads: bool = True) -> Keeper:
+def keeper(truth: Truth, clock: Clock, shown: list[CertificateBundle], *, leads: bool = True) -> Keeper:
     """One replica."""
     return Keeper(truth, "gpu", ("hook.gpu.svc",), lambda: leads, shown.append, clock=clock)  # type: ignore[arg-type]
 
@@ -79,8 +79,8 @@ def keeper(truth: Truth, clock: Clock, shown: list[Kept], *, leads: bool = True)
 def test_the_leader_makes_them_and_the_others_read_them():
     """A replica that does not lead writes nothing and waits; then both show the same, and the API server trusts it."""
     truth, clock = Truth(), Clock()
-    first: list[Kept] = []
-    second: list[Kept] = []
+    first: list[CertificateBundle] = []
+    second: list[CertificateBundle] = []
     follower = keeper(truth, clock, second, leads=False)
     assert not asyncio.run(follower.look()) and 0 == truth.writes
     asyncio.run(keeper(truth, clock, first).look())
@@ -93,7 +93,7 @@ def test_the_leader_makes_them_and_the_others_read_them():
 def test_nothing_is_written_while_nothing_changes():
     """A second look reads only, and nobody is told again."""
     truth, clock = Truth(), Clock()
-    shown: list[Kept] = []
+    shown: list[CertificateBundle] = []
     kept = keeper(truth, clock, shown)
     asyncio.run(kept.look())
     writes = truth.writes
@@ -105,7 +105,7 @@ def test_nothing_is_written_while_nothing_changes():
 def test_two_that_begin_at_once_agree():
     """Both think they lead: one of them makes the Secret, the other is told of a conflict and reads."""
     truth, clock = Truth(), Clock()
-    shown: list[list[Kept]] = [[], []]
+    shown: list[list[CertificateBundle]] = [[], []]
     both = [keeper(truth, clock, each) for each in shown]
 
     async def begin() -> list[Any]:
@@ -121,7 +121,7 @@ def test_two_that_begin_at_once_agree():
 def test_a_broken_secret_is_mended(broken: str):
     """Whatever somebody wrote into it."""
     truth, clock = Truth(), Clock()
-    shown: list[Kept] = []
+    shown: list[CertificateBundle] = []
     asyncio.run(keeper(truth, clock, shown).look())
     truth.objects["Secret"]["data"]["tls.crt"] = broken
     asyncio.run(keeper(truth, clock, shown).look())
@@ -132,11 +132,11 @@ def test_a_broken_secret_is_mended(broken: str):
 def test_who_does_not_lead_waits_for_a_broken_secret_to_be_mended():
     """A replica never shows what cannot be served with, such as a key that is not the certificate's."""
     truth, clock = Truth(), Clock()
-    shown: list[Kept] = []
+    shown: list[CertificateBundle] = []
     asyncio.run(keeper(truth, clock, shown).look())
     data = truth.objects["Secret"]["data"]
     data["tls.key"] = data["ca.key"]
-    seen: list[Kept] = []
+    seen: list[CertificateBundle] = []
     ready = asyncio.run(keeper(truth, clock, seen, leads=False).look())
 
     assert (False, []) == (ready, seen)
@@ -145,7 +145,7 @@ def test_who_does_not_lead_waits_for_a_broken_secret_to_be_mended():
 def test_a_bundle_that_an_upgrade_wiped_is_put_back():
     """A chart writes its configuration anew, without a bundle: it is there again at the next look."""
     truth, clock = Truth(), Clock()
-    shown: list[Kept] = []
+    shown: list[CertificateBundle] = []
     kept = keeper(truth, clock, shown)
     asyncio.run(kept.look())
     for hook in truth.objects["ValidatingWebhookConfiguration"]["webhooks"]:
@@ -160,7 +160,7 @@ def test_through_three_years_of_looks_nobody_is_cut_off():
     from test_certs import trusted
 
     truth, clock = Truth(), Clock()
-    shown: list[Kept] = []
+    shown: list[CertificateBundle] = []
     kept = keeper(truth, clock, shown)
     for _ in range(110):
         asyncio.run(kept.look())

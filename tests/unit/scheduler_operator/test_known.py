@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aliquot.kube.custom import VGPU
 from aliquot.kube.reflector import Change
-from aliquot.scheduler.pool.known import Known
+from aliquot.scheduler.pool.known import WriteThroughCache
 
 NAMES, DEVICES = ("a", "b", "c"), ("", "GPU-0", "GPU-1")
 
@@ -47,7 +47,7 @@ def version(one: VGPU) -> int:
     return int(one.metadata.resource_version)
 
 
-def seen(found: Known) -> dict[str, tuple[str, str]]:
+def seen(found: WriteThroughCache) -> dict[str, tuple[str, str]]:
     return {v.metadata.name: (v.metadata.resource_version, v.status.uuid) for v in found}
 
 
@@ -59,7 +59,7 @@ steps_of = st.lists(st.tuples(*map(st.sampled_from, (KINDS, NAMES, DEVICES))), m
 def test_by_name_and_by_device_are_what_looking_through_all_finds(steps):
     """After any changes and answers, in any order, each way of asking agrees with a look through everything."""
     watch = Watch()
-    known, plain = Known(watch), Plain(watch)
+    known, plain = WriteThroughCache(watch), Plain(watch)
     for number, (kind, name, uuid) in enumerate(steps, 1):
         old = watch.get(name)
         if kind == "shown":
@@ -88,7 +88,7 @@ def test_by_name_and_by_device_are_what_looking_through_all_finds(steps):
 def test_an_answer_holds_until_the_watch_is_as_new():
     """A write's answer is what is known until the watch shows that version; an older one changes nothing."""
     watch = Watch({"a": vgpu("a", 1, "")})
-    known = Known(watch)
+    known = WriteThroughCache(watch)
     known.wrote(vgpu("a", 3, "GPU-0"))
     ahead = known.get("a")
     watch["a"] = vgpu("a", 2, "GPU-1")

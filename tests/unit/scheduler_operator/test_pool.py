@@ -25,11 +25,11 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.pool_policy import pool_policy
-from aliquot.scheduler.books import Books, NoRoom
+from aliquot.scheduler.books import Books, NodeFull
 from aliquot.scheduler.ledger import BooksLedger
-from aliquot.scheduler.pool.known import Known
+from aliquot.scheduler.pool.known import WriteThroughCache
 from aliquot.scheduler.pool.owners import Coexist, Own
-from aliquot.scheduler.pool.pool import Pool, name_for
+from aliquot.scheduler.pool.pool import VgpuPool, name_for
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
 
@@ -136,12 +136,12 @@ class Scene:
             Coexist(self.store, ledger, lambda: [stock], self.pods, namespace="sys") if coexist else Own(ledger)  # type: ignore[arg-type]
         )
         self.watch = Watch(self.store)
-        self.pool = Pool(
+        self.pool = VgpuPool(
             self.store,  # type: ignore[arg-type]
             ledger,
             owner,
             pool_policy(text),
-            Known(self.watch),
+            WriteThroughCache(self.watch),
             lambda name: name == "n",
             self.clock,  # type: ignore[arg-type]
             lambda name: name in self.waiting,
@@ -297,7 +297,7 @@ def test_a_holder_goes_before_its_name_and_its_device_is_closed_first():
     scene.look(name)
 
     assert {name: "Deleting"} == scene.phases() and {} == scene.store.kept["pods"]
-    with pytest.raises(NoRoom):
+    with pytest.raises(NodeFull):
         scene.bind("late", 10)
     scene.look(name)
     assert {name: "Deleting"} == scene.phases()
@@ -343,7 +343,7 @@ def test_a_new_leader_closes_what_was_being_given_back():
     scene.store.put("vgpus", scene.store.kept["vgpus"][name])
     scene.pool.recover()
 
-    with pytest.raises(NoRoom):
+    with pytest.raises(NodeFull):
         scene.bind("late", 10)
 
 
@@ -390,7 +390,7 @@ def test_a_closed_device_stays_closed_when_its_node_changes():
     assert scene.books.close("GPU-0")
     scene.held = ["GPU-0"]
     scene.tell_node()
-    with pytest.raises(NoRoom):
+    with pytest.raises(NodeFull):
         scene.bind("a", 10)
     scene.books.reopen("GPU-0")
 

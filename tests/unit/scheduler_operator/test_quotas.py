@@ -21,7 +21,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.quota import Quota, Quotas
-from aliquot.scheduler.books import Books, NoRoom
+from aliquot.scheduler.books import Books, NodeFull
 from aliquot.scheduler.look import verdicts
 from aliquot.scheduler.operator.quotas import body
 
@@ -55,7 +55,7 @@ def test_the_bound_holds_where_the_plan_is_made():
     made = books(Quota("team", "V100", 500))
     for name, percent in (("a", 30), ("b", 20)):
         made.hold(ask(name, percent, model="V100"), "n", 0.0)
-    with pytest.raises(NoRoom, match=r"0\.50 of V100 GPUs of 0\.50 it may have"):
+    with pytest.raises(NodeFull, match=r"0\.50 of V100 GPUs of 0\.50 it may have"):
         made.hold(ask("c", 10, model="V100"), "n", 0.0)
 
     assert "GPU-2" == made.hold(ask("d", 10), "n", 0.0).plan.containers["c"].slices[0].gpu
@@ -88,7 +88,7 @@ def test_no_order_of_promises_goes_over_the_bound(steps: list[tuple[str, int, in
             try:
                 made.hold(ask(name, percent), "n", 0.0)
                 held[name] = percent * 10
-            except NoRoom:
+            except NodeFull:
                 continue
         assert sum(held.values()) <= 1500
         assert sum(held.values()) == sum(milli for milli, _ in made.cluster.usage("team").values())

@@ -14,7 +14,7 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.pool_policy import pool_policy
-from aliquot.sim.engine import Discipline, Settings, Simulation
+from aliquot.sim.engine import Discipline, SimSettings, Simulation
 from aliquot.sim.jobs import Job
 from aliquot.sim.kernel import Kernel, Kind, us
 from aliquot.sim.policies import made
@@ -31,7 +31,7 @@ def job(name: str, milli: int, at_s: float, for_s: float, **more) -> Job:
 
 
 def run(nodes, jobs, policy="binpack", **how):
-    return Simulation(nodes, jobs, made(policy), settings=Settings(**how)).run()
+    return Simulation(nodes, jobs, made(policy), settings=SimSettings(**how)).run()
 
 
 def starts_s(outcome) -> list[float]:

@@ -10,7 +10,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import NodeSpec
-from aliquot.sim.engine import Settings, Simulation
+from aliquot.sim.engine import SimSettings, Simulation
 from aliquot.sim.jobs import Job
 from aliquot.sim.kernel import us
 from aliquot.sim.measures import BINS, Curve, measured
@@ -20,7 +20,7 @@ NODE = NodeSpec("a", tuple(Device(GpuUuid(f"a/{i}"), i, "V100", 16000) for i in 
 
 
 def figures(jobs, **how):
-    outcome = Simulation([NODE], jobs, made("binpack"), settings=Settings(**how)).run()
+    outcome = Simulation([NODE], jobs, made("binpack"), settings=SimSettings(**how)).run()
     return measured(outcome, [NODE])
 
 

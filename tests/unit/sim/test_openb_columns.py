@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aliquot.sim.openb.columns import Events, columns
+from aliquot.sim.openb.columns import TaskEvents, columns
 from aliquot.sim.openb.fragmentation import Fragmentation, TaskShape, target_workload
 
 MODELS = ["T4", "G2"]
@@ -60,7 +60,7 @@ def test_the_target_workload_covers_most_of_the_trace():
 
 def test_columns_are_means_by_percent_arrived():
     """A column is the mean over the events at its percent; where there is none, over the neighbours."""
-    events = Events(
+    events = TaskEvents(
         arrived_milli=np.array([1000, 3000, 3400]),
         used_milli=np.array([1000, 3000, 3000]),
         frag_numerator=np.array([500, 700, 700]) * 4,

@@ -13,7 +13,7 @@ from aliquot.sim.openb.trace import PodRow
 from aliquot.sim.runs import Scenario, workload
 from aliquot.sim.workloads.generated import KubeShareJobs, MixJobs, kubeshare, mix
 from aliquot.sim.workloads.table import read_jobs
-from aliquot.sim.workloads.trace import Draws, Replay, drawn, replayed
+from aliquot.sim.workloads.trace import Draws, TraceReplay, drawn, replayed
 
 
 def pod(name: str, milli: int = 500, created=None, scheduled=None, deleted=None) -> PodRow:
@@ -24,7 +24,7 @@ def test_a_trace_is_replayed_at_its_own_times():
     """Tasks arrive when they were created, the first at 0, and run as long as they did once scheduled."""
     pods = [pod("b", 500, 130.0, 140.0, 150.0), pod("a", 1000, 100.0, 100.0, 160.0), pod("c", 0, 90.0, 90.0, 99.0)]
 
-    jobs = replayed(pods, "trace", 42, Replay(gpu_only=True)).jobs
+    jobs = replayed(pods, "trace", 42, TraceReplay(gpu_only=True)).jobs
 
     assert [(0, 60_000_000, 1000), (30_000_000, 10_000_000, 500)] == [
         (job.arrive_us, job.service_us, job.ask.milli) for job in jobs
@@ -33,7 +33,7 @@ def test_a_trace_is_replayed_at_its_own_times():
 
 def test_a_task_that_was_never_scheduled_runs_from_its_creation():
     """Without a scheduled time the service is from creation to deletion; without deletion the task is left out."""
-    jobs = replayed([pod("a", 500, 10.0, None, 30.0), pod("b", 500, 10.0, 11.0, None)], "trace", 42, Replay()).jobs
+    jobs = replayed([pod("a", 500, 10.0, None, 30.0), pod("b", 500, 10.0, 11.0, None)], "trace", 42, TraceReplay()).jobs
 
     assert [20_000_000] == [job.service_us for job in jobs]
 
@@ -57,7 +57,9 @@ def test_whole_gpus_instead_of_parts(tmp_path: Path, trace: str):
     assert (before.arrive_us, before.service_us) == (after.arrive_us, after.service_us)
 
 
-@pytest.mark.parametrize("how", [{"draws": Draws(0.9, 10)}, {"replay": Replay(compress=2.0)}, {"services": "x.csv"}])
+@pytest.mark.parametrize(
+    "how", [{"draws": Draws(0.9, 10)}, {"replay": TraceReplay(compress=2.0)}, {"services": "x.csv"}]
+)
 def test_an_option_that_would_change_nothing_is_refused(how):
     """What only the openb trace has a meaning for is not passed over in silence."""
     with pytest.raises(UserError, match="need a trace with the columns num_gpu and gpu_milli"):
@@ -67,7 +69,7 @@ def test_an_option_that_would_change_nothing_is_refused(how):
 def test_a_trace_without_times_says_what_to_do():
     """A trace without creation times cannot be replayed; the sentence names the other way."""
     with pytest.raises(UserError, match="--load"):
-        replayed([pod("a")], "trace", 42, Replay())
+        replayed([pod("a")], "trace", 42, TraceReplay())
     with pytest.raises(UserError, match="--service-s"):
         drawn([pod("a")], "trace", 8, 42, Draws(0.9, 10))
 

@@ -13,7 +13,7 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.learned import MOST_BYTES, pack
 from aliquot.placement.policies.aliquot import Aliquot
-from aliquot.standalone.learned import EVERY_S, Learned
+from aliquot.standalone.learned import EVERY_S, LearnedFile
 from aliquot.standalone.paths import state_dir
 
 
@@ -24,7 +24,7 @@ class Engine:
         self.now_s = 100.0
         self.policy = Aliquot()
         Decider(Cluster(), self.policy)
-        self.learned = Learned(folder, self.policy, emulated=emulated, clock_s=lambda: self.now_s)
+        self.learned = LearnedFile(folder, self.policy, emulated=emulated, clock_s=lambda: self.now_s)
         self.learned.recall()
 
     def sees(self, *millis: int) -> Engine:

@@ -10,12 +10,12 @@ from starlette.testclient import TestClient
 pytest.importorskip("lightkube", reason="the parts for a cluster are not installed: no rights to ask for")
 
 from aliquot.kube.errors import Unreachable
-from aliquot.kube.reviews import Listing, TokenRefused
+from aliquot.kube.reviews import ListQuestion, TokenRefused
 from aliquot.web import access
 from aliquot.web.access import ANY_POD, TokenDoor
-from aliquot.web.app import Refused, dashboard
+from aliquot.web.app import AccessDenied, dashboard
 from aliquot.web.feeds import Feeds
-from aliquot.web.rights import Seen
+from aliquot.web.rights import NamespacedView
 from aliquot.web.sessions import Sessions
 from aliquot.web.signin import SignIn
 from aliquot.web.testing import MadeUpFacts
@@ -30,14 +30,14 @@ class Cluster:
     def __init__(self) -> None:
         self.may = {
             ADMIN: {ANY_POD},
-            WEB: {Listing("pods", namespace="web")},
-            NODES: {Listing("nodes")},
-            NOBODY: set[Listing](),
+            WEB: {ListQuestion("pods", namespace="web")},
+            NODES: {ListQuestion("nodes")},
+            NOBODY: set[ListQuestion](),
         }
-        self.asked: list[Listing] = []
+        self.asked: list[ListQuestion] = []
         self.away = False
 
-    def may_list(self, token: str, what: Listing) -> bool:
+    def may_list(self, token: str, what: ListQuestion) -> bool:
         """As `Reviews` does."""
         if self.away:
             raise Unreachable("away", may_have_happened=False)
@@ -220,10 +220,10 @@ def test_a_wrong_token_is_not_asked_again_and_again(scene: Scene):
 
 def test_equal_rights_are_one_view(scene: Scene):
     """Viewers of the same namespaces share their view, and with it their live pages."""
-    scene.cluster.may["other"] = {Listing("pods", namespace="web")}
+    scene.cluster.may["other"] = {ListQuestion("pods", namespace="web")}
     first, second = scene.door.view(WEB), scene.door.view("other")
 
-    assert isinstance(first, Seen) and first is second
+    assert isinstance(first, NamespacedView) and first is second
     assert scene.door.view(ADMIN) is not first
 
 
@@ -231,13 +231,13 @@ def test_a_new_namespace_is_asked_for(scene: Scene, facts: MadeUpFacts):
     """Work in a namespace that nobody had work in is shown to who may see it, at once."""
     from aliquot.web.api import Workload
 
-    scene.cluster.may[WEB].add(Listing("pods", namespace="new"))
+    scene.cluster.may[WEB].add(ListQuestion("pods", namespace="new"))
     scene.get("/", WEB)
     facts.add(Workload("new/pod", "Pod", "Pending", 100, 100, [], 1.0))
     scene.now_s += 1
 
     assert "new/pod" in scene.get("/workloads", WEB).text
-    assert 1 == scene.cluster.asked.count(Listing("nodes"))
+    assert 1 == scene.cluster.asked.count(ListQuestion("nodes"))
 
 
 def test_the_header_comes_before_the_cookie(scene: Scene):
@@ -273,7 +273,7 @@ def test_a_door_that_breaks_shows_no_token(facts: MadeUpFacts, capsys: pytest.Ca
     """A defect while rights are asked for is logged without the token."""
 
     class Broken:
-        def may_list(self, token: str, what: Listing) -> bool:
+        def may_list(self, token: str, what: ListQuestion) -> bool:
             raise RuntimeError("broken")
 
     sessions = Sessions()
@@ -325,6 +325,6 @@ def test_an_open_page_ends_with_its_right(facts: MadeUpFacts):
 def test_refusals_say_their_status(scene: Scene):
     """The door itself tells the three apart."""
     for token, status in (("", 401), (NOBODY, 403)):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(AccessDenied) as refused:
             scene.door({"authorization": f"Bearer {token}"})
         assert status == refused.value.status

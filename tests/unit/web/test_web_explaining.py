@@ -68,7 +68,7 @@ def test_what_takes_long_is_found_while_the_books_may_move(scene: Scene, monkeyp
     """Why something waits is found in a copy, in the thread of who asks; the books stand still for the copy only."""
     seen = []
 
-    def explained(decider: Decider, ask: Ask, trial: Cluster, namespace: str) -> explain.Explanation:
+    def explained(decider: Decider, ask: Ask, trial: Cluster, namespace: str) -> explain.PlacementExplanation:
         seen.append((scene.standing_still, trial is decider.cluster))
         return explain.explain_waiting(decider, ask, trial, namespace)
 

@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from aliquot.http.listening import PortTaken, listening
-from aliquot.web.app import Refused, dashboard
+from aliquot.web.app import AccessDenied, dashboard
 from aliquot.web.guard import host_name
 
 PAGES = ["/", "/workloads", "/topology", "/pool", "/try", "/api/v1/gpus", "/nowhere", "/static/aliquot.css"]
@@ -108,7 +108,7 @@ def test_a_door_can_refuse(facts):
 
     def door(headers):
         if headers.get("authorization") != "Bearer secret-token":
-            raise Refused("Sign in to see GPUs.", 401)
+            raise AccessDenied("Sign in to see GPUs.", 401)
         return facts
 
     client = TestClient(dashboard(door), base_url="http://localhost")

@@ -8,17 +8,17 @@ from starlette.testclient import TestClient
 
 from aliquot.web.api import AskFor
 from aliquot.web.app import dashboard, everyone
-from aliquot.web.rights import OTHERS, Seen
+from aliquot.web.rights import OTHERS, NamespacedView
 from aliquot.web.testing import MadeUpFacts
 
 
 @pytest.fixture
-def seen(facts: MadeUpFacts) -> Seen:
+def seen(facts: MadeUpFacts) -> NamespacedView:
     """The made-up cluster for somebody of the namespace `web`, in which parts of GPUs are."""
-    return Seen(facts, frozenset({"web"}))
+    return NamespacedView(facts, frozenset({"web"}))
 
 
-def test_no_name_of_another_namespace_is_told(seen: Seen, facts: MadeUpFacts):
+def test_no_name_of_another_namespace_is_told(seen: NamespacedView, facts: MadeUpFacts):
     """Nowhere in the API or on a page is a name of another namespace."""
     visitor = TestClient(dashboard(everyone(seen)), base_url="http://localhost")
     others = {share.tenant for gpu in facts.gpus() for share in gpu.shares if not share.tenant.startswith("web/")}
@@ -32,7 +32,7 @@ def test_no_name_of_another_namespace_is_told(seen: Seen, facts: MadeUpFacts):
     assert "research" not in visitor.get("/api/v1/quota").text + visitor.get("/api/v1/events").text
 
 
-def test_room_is_everybodys(seen: Seen, facts: MadeUpFacts):
+def test_room_is_everybodys(seen: NamespacedView, facts: MadeUpFacts):
     """What is free and what is used is the same for all viewers."""
 
     def numbers(gpus):
@@ -42,14 +42,14 @@ def test_room_is_everybodys(seen: Seen, facts: MadeUpFacts):
     assert facts.nodes() == seen.nodes()
 
 
-def test_own_names_are_told(seen: Seen, facts: MadeUpFacts):
+def test_own_names_are_told(seen: NamespacedView, facts: MadeUpFacts):
     """Tenants of the viewer's namespaces keep their names, the others are counted."""
     for before, after in zip(facts.gpus(), seen.gpus(), strict=True):
         for share, told in zip(before.shares, after.shares, strict=True):
             assert share.tenant == told.tenant if share.tenant.startswith("web/") else told.tenant.startswith(OTHERS)
 
 
-def test_a_foreign_workload_is_not_there(seen: Seen, facts: MadeUpFacts):
+def test_a_foreign_workload_is_not_there(seen: NamespacedView, facts: MadeUpFacts):
     """A workload of another namespace is answered like one that does not exist."""
     other = next(w.name for w in facts.workloads() if w.namespace == "research")
     mine = next(w.name for w in facts.workloads() if w.namespace == "web")
@@ -60,10 +60,10 @@ def test_a_foreign_workload_is_not_there(seen: Seen, facts: MadeUpFacts):
 
 def test_a_name_that_only_begins_like_mine_is_not_mine(facts: MadeUpFacts):
     """Rights to `we` are none to `web`, and a run without a namespace is nobody's."""
-    assert [] == list(Seen(facts, frozenset({"we", ""})).workloads())
+    assert [] == list(NamespacedView(facts, frozenset({"we", ""})).workloads())
 
 
-def test_a_trial_keeps_the_viewers_own_part(seen: Seen):
+def test_a_trial_keeps_the_viewers_own_part(seen: NamespacedView):
     """A dry run shows the viewer's request among unnamed others."""
     trial = seen.try_request(AskFor(request="0.1"))
 

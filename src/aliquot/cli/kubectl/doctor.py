@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from aliquot.cli.kubectl.printing import form_option, show, target_options
-from aliquot.cli.kubectl.scene import Scene, Target, listed, read_scene
+from aliquot.cli.kubectl.scene import ClusterScene, Target, listed, read_scene
 from aliquot.cli.kubectl.scheduler_link import Link, scheduler_option
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import read
@@ -132,14 +132,14 @@ async def _lead(api: Api, link: Link) -> Finding:
     return Finding("lead", "ok", f"{spec.holder_identity} leads")
 
 
-def _kinds(scene: Scene) -> list[Finding]:
+def _kinds(scene: ClusterScene) -> list[Finding]:
     if scene.missing:
         found = f"{', '.join(scene.missing)} are not known here"
         return [Finding("CRDs", "fault", found, "kubectl apply -f deploy/crds, or helm upgrade --install")]
     return [Finding("CRDs", "ok", "sharepods, vgpus, gpuquotas")]
 
 
-def _nodes(scene: Scene) -> list[Finding]:
+def _nodes(scene: ClusterScene) -> list[Finding]:
     cluster, found = scene.books.cluster, []
     for name, why in sorted(scene.books.faulty.items()):
         found.append(Finding(f"node {name}", "fault", why, "check the log of its aliquot node"))
@@ -157,7 +157,7 @@ def _nodes(scene: Scene) -> list[Finding]:
     return [*found, Finding("nodes", "ok", f"{len(cluster.index)} of {len(scene.nodes)} have {gpus} GPUs")]
 
 
-def _pods(scene: Scene) -> list[Finding]:
+def _pods(scene: ClusterScene) -> list[Finding]:
     """Pods with an inconsistent plan, or bound by a scheduler that does not call Aliquot."""
     unplanned = [pod.metadata.key for pod in scene.pods if _past_us(scene, pod)]
     found = []
@@ -172,7 +172,7 @@ def _pods(scene: Scene) -> list[Finding]:
     return found or [Finding("pods", "ok", f"{len(scene.books.holds)} hold parts of GPUs, all within capacity")]
 
 
-def _past_us(scene: Scene, pod: Pod) -> bool:
+def _past_us(scene: ClusterScene, pod: Pod) -> bool:
     """Whether the pod requests a GPU, is on a node with GPUs of ours, and has no plan."""
     if pod.ended or pod.spec.node_name not in scene.books.cluster.index:
         return False

@@ -66,7 +66,7 @@ class Term(Value, frozen=True):
     match_fields: tuple[Requirement, ...] = ()
 
 
-class Terms(Value, frozen=True):
+class SelectorTerms(Value, frozen=True):
     """Terms of which one must hold."""
 
     node_selector_terms: tuple[Term, ...] = ()
@@ -75,7 +75,7 @@ class Terms(Value, frozen=True):
 class RequiredNodes(Value, frozen=True):
     """The required node affinity of a pod."""
 
-    required: Terms | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+    required: SelectorTerms | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
 
 
 class RequiredAffinity(Value, frozen=True):

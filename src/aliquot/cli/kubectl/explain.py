@@ -12,7 +12,7 @@ import click
 
 from aliquot.cli.kubectl.eligible import PLACED_PODS, PlacedPod, barred
 from aliquot.cli.kubectl.printing import form_option, show, target_options
-from aliquot.cli.kubectl.scene import Scene, Target, read_scene
+from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
 from aliquot.kube import names
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
@@ -21,7 +21,7 @@ from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
-from aliquot.placement.explain import Explanation, explain_with
+from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.scheduler.fitting import gpu_only
 from aliquot.scheduler.look import verdicts
 
@@ -52,7 +52,7 @@ async def _read_placed(target: Target, pod: Pod) -> PlacedPod | None:
         return await api.find(PLACED_PODS, pod.metadata.name, namespace=pod.metadata.namespace)
 
 
-def find(scene: Scene, kind: str, name: str) -> Pod:
+def find(scene: ClusterScene, kind: str, name: str) -> Pod:
     """The pod of that name, or that of the SharePod.
 
     Raises:
@@ -73,7 +73,7 @@ def find(scene: Scene, kind: str, name: str) -> Pod:
     return pods[0]
 
 
-def _only_one(found: list[Any], what: str, scene: Scene) -> None:
+def _only_one(found: list[Any], what: str, scene: ClusterScene) -> None:
     where = f' in namespace "{scene.namespace}"' if scene.namespace else ""
     if not found:
         raise UserError(f"there is no {what}{where}; name its namespace with -n")
@@ -82,7 +82,7 @@ def _only_one(found: list[Any], what: str, scene: Scene) -> None:
         raise UserError(f"there are {len(found)} of the name: {what} in {listed}; choose one with -n")
 
 
-def explained(scene: Scene, pod: Pod, placed: PlacedPod | None = None) -> dict[str, Any]:
+def explained(scene: ClusterScene, pod: Pod, placed: PlacedPod | None = None) -> dict[str, Any]:
     """The explanation of a pod: its state, sentences, and for a waiting pod the account of each request.
 
     With `placed` only nodes count that Kubernetes allows for the pod; the scene's ledger is then without the others.
@@ -101,7 +101,7 @@ def explained(scene: Scene, pod: Pod, placed: PlacedPod | None = None) -> dict[s
     return told | _waiting(scene, pod, ask, _closed(scene, ask, placed) if placed is not None else {})
 
 
-def _closed(scene: Scene, ask: PodAsk, placed: PlacedPod) -> dict[str, str]:
+def _closed(scene: ClusterScene, ask: PodAsk, placed: PlacedPod) -> dict[str, str]:
     """Nodes with GPUs that Kubernetes does not allow for the pod, and why."""
     known = scene.books.cluster.index
     fitting = verdicts(scene.books, ask, list(known)).fitting
@@ -109,7 +109,7 @@ def _closed(scene: Scene, ask: PodAsk, placed: PlacedPod) -> dict[str, str]:
     return {name: why for name, why in found.items() if name in known}
 
 
-def _placed(scene: Scene, pod: Pod, plan: PodPlan | None, *, asks: bool) -> dict[str, Any]:
+def _placed(scene: ClusterScene, pod: Pod, plan: PodPlan | None, *, asks: bool) -> dict[str, Any]:
     if plan is None:
         sentence = f"it is on {pod.spec.node_name} without a plan"
         why = (
@@ -141,13 +141,13 @@ def _placed(scene: Scene, pod: Pod, plan: PodPlan | None, *, asks: bool) -> dict
     return {"state": "placed", "slices": slices, "sentences": sentences}
 
 
-def _waiting(scene: Scene, pod: Pod, ask: PodAsk, closed: Mapping[str, str]) -> dict[str, Any]:
+def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk, closed: Mapping[str, str]) -> dict[str, Any]:
     """The account of each request of a pod without a node; `closed` are nodes it may not run on, and why."""
     books, namespace = scene.books, pod.metadata.namespace
     for node in scene.nodes:
         if node.metadata.name in closed:
             books.node_changed(Change("deleted", node))
-    accounts: list[tuple[str, Explanation]] = []
+    accounts: list[tuple[str, PlacementExplanation]] = []
     for seat in ask.seats(books.known) if books.cluster.index or not closed else ():
         accounts.append((seat.container, explain_with(books.decider, gpu_only(seat.ask), namespace)))
     each_fits = bool(accounts) and all(account.placement for _, account in accounts)
@@ -164,7 +164,7 @@ def _waiting(scene: Scene, pod: Pod, ask: PodAsk, closed: Mapping[str, str]) -> 
 
 
 def _obstacles(
-    scene: Scene, pod: Pod, ask: PodAsk, closed: Mapping[str, str], *, each_fits: bool, said: str
+    scene: ClusterScene, pod: Pod, ask: PodAsk, closed: Mapping[str, str], *, each_fits: bool, said: str
 ) -> Iterator[str]:
     """Other reasons that the pod waits, or why it should not."""
     if not scene.books.cluster.index:

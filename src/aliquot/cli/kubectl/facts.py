@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aliquot.cli.kubectl.scene import Scene, age
+from aliquot.cli.kubectl.scene import ClusterScene, age
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.topology import link_cost
 
 
-def gpus(scene: Scene) -> list[dict[str, Any]]:
+def gpus(scene: ClusterScene) -> list[dict[str, Any]]:
     """Every device that pods may use, with its tenants."""
     cluster = scene.books.cluster
     found = []
@@ -44,7 +44,7 @@ def gpus(scene: Scene) -> list[dict[str, Any]]:
     return found
 
 
-def sharepods(scene: Scene) -> list[dict[str, Any]]:
+def sharepods(scene: ClusterScene) -> list[dict[str, Any]]:
     """The SharePods of the namespace."""
     return [
         {
@@ -65,7 +65,7 @@ def sharepods(scene: Scene) -> list[dict[str, Any]]:
     ]
 
 
-def vgpus(scene: Scene) -> list[dict[str, Any]]:
+def vgpus(scene: ClusterScene) -> list[dict[str, Any]]:
     """The vGPUs of the cluster."""
     return [
         {
@@ -82,12 +82,12 @@ def vgpus(scene: Scene) -> list[dict[str, Any]]:
     ]
 
 
-def quotas(scene: Scene) -> list[dict[str, Any]]:
+def quotas(scene: ClusterScene) -> list[dict[str, Any]]:
     """Each bound of each quota, with the amount that the plans of the namespace's pods hold."""
     return [entry for quota in scene.quotas if scene.here(quota) for entry in _bounds(scene, quota)]
 
 
-def _bounds(scene: Scene, quota: Any) -> Iterator[dict[str, Any]]:
+def _bounds(scene: ClusterScene, quota: Any) -> Iterator[dict[str, Any]]:
     used = scene.books.cluster.usage(quota.metadata.namespace)
     for bound in quotas_of(quota):
         held = bound.counted(used)

@@ -9,7 +9,7 @@ import click
 
 from aliquot.cli.kubectl import facts
 from aliquot.cli.kubectl.printing import form_option, show, table, target_options
-from aliquot.cli.kubectl.scene import Scene, Target, read_scene
+from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
 from aliquot.model.errors import UserError
 
 KINDS: Final = ("gpus", "sharepods", "vgpus", "quota")
@@ -41,7 +41,7 @@ def get(what: str, name: str, target: Target, form: str) -> None:
     show(form, told, lambda: _rows(kind, told, scene, wide=form == "wide"))
 
 
-def _rows(kind: str, told: list[dict[str, Any]], scene: Scene, *, wide: bool) -> Iterable[str]:
+def _rows(kind: str, told: list[dict[str, Any]], scene: ClusterScene, *, wide: bool) -> Iterable[str]:
     if not told:
         where = f' in namespace "{scene.namespace}"' if kind in ("sharepods", "quota") and scene.namespace else ""
         return [f"no {kind}{where}"]
@@ -64,7 +64,7 @@ def _gpu_rows(told: list[dict[str, Any]], *, wide: bool) -> Iterable[str]:
     return table(head + (["NEAREST", "UUID"] if wide else []), rows)
 
 
-def _sharepod_rows(told: list[dict[str, Any]], scene: Scene, *, wide: bool) -> Iterable[str]:
+def _sharepod_rows(told: list[dict[str, Any]], scene: ClusterScene, *, wide: bool) -> Iterable[str]:
     head = ["NAME", "REQUEST", "LIMIT", "MEMORY", "PHASE", "NODE", "GPU", "AGE"]
     index = scene.index
     rows = [

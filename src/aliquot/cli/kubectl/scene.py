@@ -71,7 +71,7 @@ class Target:
 
 
 @dataclass
-class Scene:
+class ClusterScene:
     """The objects read. `missing` names the kinds (plural) that the API server does not know."""
 
     nodes: list[Node]
@@ -104,7 +104,7 @@ class Scene:
         return {d.uuid: (spec.name, d.index) for spec in specs for d in spec.gpus}
 
 
-async def read_scene(target: Target) -> Scene:
+async def read_scene(target: Target) -> ClusterScene:
     """Everything, read at once.
 
     Raises:
@@ -119,7 +119,7 @@ async def read_scene(target: Target) -> Scene:
             _own(api, VGPUS, missing),
             _own(api, GPUQUOTAS, missing),
         )
-        return Scene(nodes, pods, sharepods, vgpus, quotas, target.scope(api), tuple(missing))
+        return ClusterScene(nodes, pods, sharepods, vgpus, quotas, target.scope(api), tuple(missing))
 
 
 async def _own(api: Api, resource: Resource[T], missing: list[str]) -> list[T]:

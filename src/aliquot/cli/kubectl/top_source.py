@@ -30,7 +30,7 @@ from aliquot.web.agents import Agents, Pace, keep_asking
 from aliquot.web.asking import is_agent
 from aliquot.web.cluster import Beside, ClusterFacts, Taken
 from aliquot.web.facts import Facts
-from aliquot.web.rights import Seen
+from aliquot.web.rights import NamespacedView
 from aliquot.web.scheduler import ages, waiting_pods
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class ClusterSource:
             hidden=lambda name: name.startswith(CLOSED),
         )
         only = "" if target.everywhere else target.namespace
-        self._facts: Facts = Seen(self._cluster, frozenset({only})) if only else self._cluster
+        self._facts: Facts = NamespacedView(self._cluster, frozenset({only})) if only else self._cluster
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="top-source", daemon=True)
         self._lock = threading.Lock()

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from aliquot.cli.kubectl.printing import form_option, show, target_options
-from aliquot.cli.kubectl.scene import Scene, Target, read_scene
+from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
 from aliquot.cli.topo import lines
-from aliquot.cli.topo_facts import Picture, facts
+from aliquot.cli.topo_facts import TopologyPicture, facts
 from aliquot.model.errors import UserError
 
 
@@ -29,7 +29,7 @@ def topo(node: str, best: int | None, target: Target, form: str) -> None:
     show(form, told, lambda: (line.rstrip() for line in lines(picture, told)))
 
 
-def picture_of(scene: Scene, node: str) -> Picture:
+def picture_of(scene: ClusterScene, node: str) -> TopologyPicture:
     """A node's GPUs as `aliquot topo` draws them.
 
     Raises:
@@ -46,4 +46,4 @@ def picture_of(scene: Scene, node: str) -> Picture:
     if spec.topology is None:
         raise UserError(f'node "{node}" does not report how its GPUs are connected')
     free = tuple(max(0, cluster.free_milli.item(number, g)) for g in range(len(spec.gpus)))
-    return Picture(f"node {node}", spec.topology, free, tuple(d.model for d in spec.gpus))
+    return TopologyPicture(f"node {node}", spec.topology, free, tuple(d.model for d in spec.gpus))

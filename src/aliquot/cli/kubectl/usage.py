@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from aliquot.cli.kubectl.scene import Scene, Target
+from aliquot.cli.kubectl.scene import ClusterScene, Target
 from aliquot.kube.api import Api
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import Pod
@@ -28,7 +28,7 @@ class Usage:
         return gpu.shares.get(tenant_key(tenant)) if gpu else None
 
 
-async def read_usage(target: Target, scene: Scene, port: int) -> Usage:
+async def read_usage(target: Target, scene: ClusterScene, port: int) -> Usage:
     """Query every agent at once; one that does not answer is named and does no harm."""
     found = Usage()
     async with target.connect() as api:

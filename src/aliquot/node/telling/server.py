@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from aliquot.http.listening import listening
-from aliquot.http.server import Server
+from aliquot.http.server import HttpServer
 from aliquot.lib import package
 from aliquot.node.telling.aliases import by_container, gpu_manager_usage
 from aliquot.node.telling.facts import NodeFacts, Sources, driver_of, look
@@ -106,7 +106,7 @@ async def serving(app: Starlette, port: int, host: str = _LOCAL) -> AsyncIterato
         host, port, called=f"--display-port {port} of {host}", instead="set --display-address or --display-port"
     )
     up = asyncio.Event()
-    server = Server(app, listener, on_up=up.set)
+    server = HttpServer(app, listener, on_up=up.set)
     task = asyncio.create_task(server.serve())
     try:
         await up.wait()

@@ -24,7 +24,7 @@ MOST_NUMBER: Final = 2**53
 _FIELDS: Final = ("whole", "rest_milli", "gpu_mib", "gpu_mem_ppm", "models", "cpu_milli", "memory_mib")
 
 
-class History:
+class ArrivalHistory:
     """The last `most` arrivals; shapes have small numbers that are never given twice."""
 
     def __init__(self, most: int = WINDOW) -> None:
@@ -121,7 +121,7 @@ class History:
         }
 
     @classmethod
-    def load(cls, record: Mapping[str, Any], most: int = WINDOW) -> History:
+    def load(cls, record: Mapping[str, Any], most: int = WINDOW) -> ArrivalHistory:
         """The history of a dump; what it had beyond the window is left out.
 
         Raises:

@@ -14,7 +14,7 @@ import numpy as np
 
 from aliquot.lib.arrays import FloatArray, IntArray
 from aliquot.placement.columns import ANY_MODEL, MODELS, SLOT, Columns, Records, ShapeRecord, model_bit
-from aliquot.placement.future.history import History
+from aliquot.placement.future.history import ArrivalHistory
 from aliquot.placement.kernels import Kernels
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ PRIOR_CPU: Final = 0.9
 
 
 @dataclass(frozen=True)
-class Demand:
+class ShapeDemand:
     """What one shape of the history asks: a row of the tables that prices are made from."""
 
     record: ShapeRecord
@@ -73,8 +73,8 @@ class Pricing:
         self,
         kernels: Kernels,
         columns: Columns,
-        history: History,
-        demands: list[Demand],
+        history: ArrivalHistory,
+        demands: list[ShapeDemand],
         idle: tuple[int, IntArray],
         chi: float,
     ) -> Prices:
@@ -90,8 +90,8 @@ class Pricing:
         self,
         kernels: Kernels,
         columns: Columns,
-        history: History,
-        demands: list[Demand],
+        history: ArrivalHistory,
+        demands: list[ShapeDemand],
         horizon: float,
         chi: float,
     ) -> Records:
@@ -113,7 +113,9 @@ class Pricing:
         slots["price"] = np.where(capacity > 0.0, scale * slots["gpus"] * 1000.0 * used, 0.0)
         return slots
 
-    def _models(self, history: History, demands: list[Demand], idle: IntArray, horizon: float) -> FloatArray:
+    def _models(
+        self, history: ArrivalHistory, demands: list[ShapeDemand], idle: IntArray, horizon: float
+    ) -> FloatArray:
         price = np.zeros(MODELS, dtype=np.float64)
         here = np.flatnonzero(idle)
         here_bits = sum(1 << int(model) for model in here)

@@ -28,8 +28,8 @@ from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.columns import VISIT, Columns, Records, ShapeRecord, shape_record
 from aliquot.placement.devices import hold_rest
-from aliquot.placement.future.history import WINDOW, History
-from aliquot.placement.future.prices import Demand, Pricing
+from aliquot.placement.future.history import WINDOW, ArrivalHistory
+from aliquot.placement.future.prices import Pricing, ShapeDemand
 from aliquot.placement.kernels import Future, kernels
 from aliquot.placement.learned import BadMemory
 from aliquot.placement.policies.binpack import Binpack
@@ -102,7 +102,7 @@ class Aliquot(BasePolicy):
     def __init__(self, constants: Constants = Constants()) -> None:
         self.constants = constants
         self._cold = Binpack()
-        self._history = History(constants.window)
+        self._history = ArrivalHistory(constants.window)
         self._records: dict[Shape, ShapeRecord] = {}
         self._next: Preparation | None = None
         self._due = False
@@ -114,7 +114,7 @@ class Aliquot(BasePolicy):
         """Forget everything and use this cluster; chance is the same for every seed."""
         super().start(cluster, seed)
         self._cold.start(cluster, seed)
-        self._history = History(self.constants.window)
+        self._history = ArrivalHistory(self.constants.window)
         self._unrested = NEVER_IDLE
         self._begin()
 
@@ -211,7 +211,7 @@ class Aliquot(BasePolicy):
         try:
             if record["version"] != MEMORY_VERSION:
                 raise ValueError(f"version {record['version']}")
-            history = History.load(record, self.constants.window)
+            history = ArrivalHistory.load(record, self.constants.window)
         except (LookupError, TypeError, ValueError, AttributeError, BadRequest) as fault:
             raise BadMemory(f"it is no history of arrivals ({repr(fault)[:200]})") from fault
         self._history = history
@@ -301,12 +301,12 @@ class Aliquot(BasePolicy):
         self._moved = abs(idle - self._idle_then)
         return False
 
-    def _demands(self) -> list[Demand]:
+    def _demands(self) -> list[ShapeDemand]:
         found = []
         if len(self._records) > 2 * self._history.shapes + 64:
             self._records = {}
         for _, shape, count in self._history.counts():
-            found.append(Demand(self._known(shape), shape.devices, shape.milli, count))
+            found.append(ShapeDemand(self._known(shape), shape.devices, shape.milli, count))
         return found
 
     def _refresh(self) -> None:

@@ -9,7 +9,7 @@ from aliquot.kube.custom import VGPU, SharePod
 from aliquot.kube.requests import PodAsk
 from aliquot.model.quantities import MILLI, BadQuantity, parse_milli
 from aliquot.scheduler.operator.status import Told, waiting
-from aliquot.scheduler.pool.pool import Pool
+from aliquot.scheduler.pool.pool import VgpuPool
 from aliquot.scheduler.ports import Ledger
 
 
@@ -18,7 +18,7 @@ class Demand:
     """`naming` gives the SharePods whose spec or status names a vGPU."""
 
     ledger: Ledger
-    pool: Pool
+    pool: VgpuPool
     naming: Callable[[str], Iterable[SharePod]]
 
     async def meet(self, sharepod: SharePod, ask: PodAsk, vgpu: VGPU | None) -> Told | None:

@@ -32,9 +32,9 @@ from aliquot.scheduler.operator.bodies import PROFILE
 from aliquot.scheduler.operator.demand import Demand
 from aliquot.scheduler.operator.quotas import body as quota_body
 from aliquot.scheduler.operator.sharepods import SharePods
-from aliquot.scheduler.pool.known import Known
+from aliquot.scheduler.pool.known import WriteThroughCache
 from aliquot.scheduler.pool.owners import PAUSE, Coexist, Own
-from aliquot.scheduler.pool.pool import Pool
+from aliquot.scheduler.pool.pool import VgpuPool
 
 log = Logger("scheduler")
 WORKERS: Final = 8
@@ -82,7 +82,9 @@ class Operator:
         place = {"namespace": settings.namespace, "image": settings.image}
         coexist = Coexist(api, self.ledger, lambda: self._nodes, lambda: self._pods, **place)
         owner = coexist if settings.mode == "coexist" else Own(self.ledger)
-        self.pool = Pool(api, self.ledger, owner, pool_policy(settings.policy), Known(self.vgpus), self._node_is_there)
+        self.pool = VgpuPool(
+            api, self.ledger, owner, pool_policy(settings.policy), WriteThroughCache(self.vgpus), self._node_is_there
+        )
         self._by_node: Index[VGPU] = Index(lambda vgpu: [vgpu.spec.node_name])
         self._by_namespace: Index[GPUQuota] = Index(lambda quota: [quota.metadata.namespace])
         self._by_name: Index[SharePod] = Index(lambda s: [*s.status.gpu_id.split(","), s.spec.gpu.gpu_id])

@@ -14,7 +14,7 @@ from aliquot.kube.custom import GPUQuota, ModelQuota, ModelUse
 from aliquot.lib.log import Logger
 from aliquot.model.quantities import BadQuantity, format_mib, format_milli, parse_memory, parse_milli
 from aliquot.placement.quota import Quota
-from aliquot.scheduler.operator.status import Verdict, changed, conditions
+from aliquot.scheduler.operator.status import ConditionState, changed, conditions
 
 log = Logger("scheduler")
 Usage = Mapping[str, tuple[int, int]]
@@ -89,7 +89,7 @@ def body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None:
         if (most_milli is not None and milli > most_milli) or (most_mib is not None and mib > most_mib):
             over.append(f"{limit.model or 'all models'}: more is held than the bound; nothing is added until it ends")
     generation = quota.metadata.generation
-    verdict = Verdict("Exceeded", bool(over), "Over" if over else "Within", "; ".join(over))
+    verdict = ConditionState("Exceeded", bool(over), "Over" if over else "Within", "; ".join(over))
     made = {
         # A model left out is the empty one, which the list's key needs on the wire.
         "used": [{"model": use.model, **msgspec.to_builtins(use)} for use in used],

@@ -26,7 +26,7 @@ from aliquot.placement.asks import model_matches
 from aliquot.scheduler.operator.bodies import PROFILE, BadTemplate, ask_of, pod_of, scheduled_by_others
 from aliquot.scheduler.operator.demand import Demand
 from aliquot.scheduler.operator.status import Told, body, lost, of_pod, waiting
-from aliquot.scheduler.pool.pool import NAMED, Pool
+from aliquot.scheduler.pool.pool import NAMED, VgpuPool
 from aliquot.scheduler.ports import Ledger
 
 log = Logger("scheduler")
@@ -41,7 +41,7 @@ class SharePods:
 
     api: Api
     ledger: Ledger
-    pool: Pool
+    pool: VgpuPool
     sharepod: Callable[[str], SharePod | None]
     pod: Callable[[str], Pod | None]
     demand: Demand

@@ -18,7 +18,7 @@ _MESSAGE_MOST = 1024
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ConditionState:
     """One condition: whether it holds, the reason in one word, and a sentence."""
 
     type: str
@@ -32,8 +32,8 @@ class Told:
     """The state of a SharePod."""
 
     phase: SharePodPhase
-    scheduled: Verdict
-    ready: Verdict
+    scheduled: ConditionState
+    ready: ConditionState
     node: str = ""
     gpu_id: str = ""
     uuid: str = ""
@@ -44,8 +44,8 @@ def waiting(reason: str, message: str, *, pod: str = "", gpu_id: str = "", node:
     """A SharePod that has no GPU yet."""
     return Told(
         "Pending",
-        Verdict("Scheduled", False, reason, message),
-        Verdict("Ready", False, "NotScheduled"),
+        ConditionState("Scheduled", False, reason, message),
+        ConditionState("Ready", False, "NotScheduled"),
         node=node,
         gpu_id=gpu_id,
         pod=pod,
@@ -57,8 +57,8 @@ def lost(sharepod: SharePod, message: str) -> Told:
     status = sharepod.status
     return Told(
         "Failed",
-        Verdict("Scheduled", bool(status.node_name), "PodGone", message),
-        Verdict("Ready", False, "PodGone", message),
+        ConditionState("Scheduled", bool(status.node_name), "PodGone", message),
+        ConditionState("Ready", False, "PodGone", message),
         node=status.node_name,
         gpu_id=status.gpu_id,
         uuid=status.gpu_uuid,
@@ -79,11 +79,11 @@ def of_pod(pod: Pod, plan: PodPlan | None, gpu_id: str) -> Told:
     holds = ready is not None and ready.status == "True"
     # Before kubelet says so, too: that it has looked at the pod is no news of its own.
     starting = "ContainersNotReady" if phase == "Scheduled" else pod.status.phase
-    verdict = Verdict("Ready", holds, "PodReady" if holds else (ready.reason if ready else "") or starting)
+    verdict = ConditionState("Ready", holds, "PodReady" if holds else (ready.reason if ready else "") or starting)
     if plan is None:
         unplanned = "the pod is on a node without a plan: it was bound without Aliquot, and it has no GPU"
-        return Told(phase, Verdict("Scheduled", False, "NoPlan", unplanned), verdict, node, "", "", name)
-    return Told(phase, Verdict("Scheduled", True, "Bound"), verdict, node, gpu_id, uuids, name)
+        return Told(phase, ConditionState("Scheduled", False, "NoPlan", unplanned), verdict, node, "", "", name)
+    return Told(phase, ConditionState("Scheduled", True, "Bound"), verdict, node, gpu_id, uuids, name)
 
 
 def _phase(pod: Pod) -> SharePodPhase:
@@ -98,7 +98,7 @@ def _condition(pod: Pod, kind: str) -> Condition | None:
 
 
 def conditions(
-    before: Iterable[Condition], verdicts: Iterable[Verdict], now: datetime.datetime, generation: int
+    before: Iterable[Condition], verdicts: Iterable[ConditionState], now: datetime.datetime, generation: int
 ) -> list[Condition]:
     """The conditions to write; the time of one moves only when its status does."""
     known = {c.type: c for c in before}

@@ -22,7 +22,7 @@ class Watched(Protocol):
 
 
 @dataclass
-class Known:
+class WriteThroughCache:
     """Indexed by name and by device, for thousands of single look-ups; `changed` must be called for every change."""
 
     watched: Watched

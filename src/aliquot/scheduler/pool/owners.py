@@ -32,7 +32,7 @@ PRODUCT: Final = "nvidia.com/gpu.product"
 PAUSE: Final = "registry.k8s.io/pause:3.10"
 
 
-class Owner(Protocol):
+class VgpuOwner(Protocol):
     """How vGPUs get and release their devices."""
 
     coexists: bool

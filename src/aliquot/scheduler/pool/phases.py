@@ -18,11 +18,11 @@ import msgspec
 from aliquot.kube.clock import seconds_time
 from aliquot.kube.custom import VGPU, Attached, VGPUPhase
 from aliquot.model.quantities import format_mib, format_milli
-from aliquot.scheduler.operator.status import Verdict, changed, conditions
-from aliquot.scheduler.ports import Gpu
+from aliquot.scheduler.operator.status import ConditionState, changed, conditions
+from aliquot.scheduler.ports import LedgerGpu
 
 
-def phase_of(gpu: Gpu | None, *, leaving: bool = False) -> VGPUPhase:
+def phase_of(gpu: LedgerGpu | None, *, leaving: bool = False) -> VGPUPhase:
     """The phase of a vGPU with this device; `leaving` if its deletion was decided."""
     if leaving:
         return "Deleting"
@@ -31,14 +31,14 @@ def phase_of(gpu: Gpu | None, *, leaving: bool = False) -> VGPUPhase:
     return "Active" if gpu.held else "Idle"
 
 
-def why(vgpu: VGPU, gpu: Gpu | None, *, leaving: bool) -> Verdict:
+def why(vgpu: VGPU, gpu: LedgerGpu | None, *, leaving: bool) -> ConditionState:
     """The condition Ready."""
     if leaving:
-        return Verdict("Ready", False, "Deleting", "its GPU is being given back")
+        return ConditionState("Ready", False, "Deleting", "its GPU is being given back")
     if gpu is None:
         known = f"its GPU {vgpu.status.uuid} is missing" if vgpu.status.uuid else "it has no GPU yet"
-        return Verdict("Ready", False, "NoDevice", known)
-    return Verdict("Ready", True, "DeviceReady")
+        return ConditionState("Ready", False, "NoDevice", known)
+    return ConditionState("Ready", True, "DeviceReady")
 
 
 def idle_s(vgpu: VGPU, now: datetime.datetime) -> float:
@@ -49,7 +49,9 @@ def idle_s(vgpu: VGPU, now: datetime.datetime) -> float:
     return max(0.0, (now - datetime.datetime.fromisoformat(text)).total_seconds())
 
 
-def body(vgpu: VGPU, uuid: str, gpu: Gpu | None, now: datetime.datetime, *, leaving: bool) -> dict[str, Any] | None:
+def body(
+    vgpu: VGPU, uuid: str, gpu: LedgerGpu | None, now: datetime.datetime, *, leaving: bool
+) -> dict[str, Any] | None:
     """The merge patch of the status; None if it is up to date."""
     phase = phase_of(gpu, leaving=leaving)
     generation = vgpu.metadata.generation

@@ -18,10 +18,10 @@ from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from aliquot.kube.names import POOL
 from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import PoolPolicy
-from aliquot.scheduler.pool.known import Known
-from aliquot.scheduler.pool.owners import Owner
+from aliquot.scheduler.pool.known import WriteThroughCache
+from aliquot.scheduler.pool.owners import VgpuOwner
 from aliquot.scheduler.pool.phases import body, idle_s, phase_of
-from aliquot.scheduler.ports import Gpu, Ledger
+from aliquot.scheduler.ports import Ledger, LedgerGpu
 
 log = Logger("scheduler")
 AUTOMATIC: Final = "automatic"
@@ -36,14 +36,14 @@ def name_for(uuid: str) -> str:
 
 
 @dataclass
-class Pool:
+class VgpuPool:
     """All vGPUs; `node_is_there` returns whether a node exists."""
 
     api: Api
     ledger: Ledger
-    owner: Owner
+    owner: VgpuOwner
     policy: PoolPolicy
-    known: Known
+    known: WriteThroughCache
     node_is_there: Callable[[str], bool]
     clock: Clock = field(default_factory=RealClock)
     waited_for: Callable[[str], bool] = lambda name: False
@@ -200,7 +200,7 @@ class Pool:
         idle = vgpu.status.phase == "Idle" and self._gpu_of(vgpu) is not None and not self._taken(vgpu.status.uuid)
         return idle and not self.waited_for(vgpu.metadata.name)
 
-    def _gpu_of(self, vgpu: VGPU) -> Gpu | None:
+    def _gpu_of(self, vgpu: VGPU) -> LedgerGpu | None:
         return self.ledger.gpu(vgpu.status.uuid) if vgpu.status.uuid else None
 
     def _taken(self, uuid: str) -> bool:

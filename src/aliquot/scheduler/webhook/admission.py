@@ -44,7 +44,7 @@ class BadReview(UserError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class AdmissionAnswer:
     """`changed` is the changed object, None if it is admitted unchanged; with errors it is refused."""
 
     faults: tuple[str, ...] = ()
@@ -65,28 +65,30 @@ class Admission:
     pod_scheduler: str = ""
     """Name of the scheduler for pods that name none; empty where the cluster's default one calls Aliquot."""
 
-    def mutate(self, request: Document) -> Answer:
+    def mutate(self, request: Document) -> AdmissionAnswer:
         """A pod on its way in."""
         document = copy.deepcopy(request["object"])
         try:
             pod = _decoded(document, Pod)
             if forged := [key for key in WRITTEN_BY_US if key in pod.metadata.annotations]:
-                return Answer(tuple(f'metadata.annotations["{key}"] is written by Aliquot alone' for key in forged))
+                return AdmissionAnswer(
+                    tuple(f'metadata.annotations["{key}"] is written by Aliquot alone' for key in forged)
+                )
             dialect = spoken(pod, self.dialects)
             if dialect is None:
-                return Answer(tuple(unknown_words(pod)))  # misspelt fields would silently request nothing
+                return AdmissionAnswer(tuple(unknown_words(pod)))  # misspelt fields would silently request nothing
             if dialect.name == "nvidia" and not self.whole:
-                return Answer()
+                return AdmissionAnswer()
             ask = dialect.read(pod)
         except BadPod as error:
-            return Answer(error.faults)
+            return AdmissionAnswer(error.faults)
         except Undecodable as error:
-            return Answer((str(error),))
+            return AdmissionAnswer((str(error),))
         if not ask.containers:
-            return Answer()
+            return AdmissionAnswer()
         return self._rewritten(document, pod, ask, dialect)
 
-    def validate(self, request: Document) -> Answer:
+    def validate(self, request: Document) -> AdmissionAnswer:
         """Objects that are not changed: SharePods, quotas, and pods whose plan was edited."""
         kind = (request.get("kind") or {}).get("kind", "")
         document = request["object"]
@@ -96,14 +98,14 @@ class Admission:
             if kind == "GPUQuota":
                 quota = _decoded(document, GPUQuota)
                 usage = self.usage(request.get("namespace") or quota.metadata.namespace)
-                return Answer(tuple(quota_faults(quota.spec.limits, usage)))
+                return AdmissionAnswer(tuple(quota_faults(quota.spec.limits, usage)))
             if kind == "Pod":
                 return _plan_untouched(document, request.get("oldObject") or {})
         except Undecodable as error:
-            return Answer((str(error),))
-        return Answer()
+            return AdmissionAnswer((str(error),))
+        return AdmissionAnswer()
 
-    def _rewritten(self, document: Document, pod: Pod, ask: PodAsk, dialect: Dialect) -> Answer:
+    def _rewritten(self, document: Document, pod: Pod, ask: PodAsk, dialect: Dialect) -> AdmissionAnswer:
         words = Words()
         if dialect.name == NATIVE.name:
             words.resources = {c.container: dict(resources_for(c)) for c in ask.containers}
@@ -121,11 +123,11 @@ class Admission:
         try:
             read(_decoded(document, Pod), self.dialects)
         except BadPod as error:
-            return Answer(error.faults)
+            return AdmissionAnswer(error.faults)
         warnings = [*ask.notes, *_privileged(document, ask)]
         if pod.spec.node_name:
             warnings.append("spec.nodeName passes the scheduler by: without a plan the pod gets no GPU")
-        return Answer(changed=document, warnings=tuple(warnings))
+        return AdmissionAnswer(changed=document, warnings=tuple(warnings))
 
     def _default_limits(self, pod: Pod, ask: PodAsk) -> dict[str, str]:
         """A limit for pods that specify none, up to one GPU; never below their request."""
@@ -138,16 +140,16 @@ class Admission:
                 found[key] = format_milli(max(self.default_limit_milli, c.request.request_milli))
         return found
 
-    def _sharepod(self, sharepod: SharePod, request: Document) -> Answer:
+    def _sharepod(self, sharepod: SharePod, request: Document) -> AdmissionAnswer:
         sharepod.metadata.namespace = sharepod.metadata.namespace or request.get("namespace", "")
         old = request.get("oldObject")
         if old and (old.get("spec") == request["object"].get("spec") or sharepod.metadata.deletion_timestamp):
-            return Answer()  # objects admitted before may lose their finalizers and get labels
+            return AdmissionAnswer()  # objects admitted before may lose their finalizers and get labels
         try:
             pod_of(sharepod)
         except BadTemplate as error:
-            return Answer(error.faults)
-        return Answer()
+            return AdmissionAnswer(error.faults)
+        return AdmissionAnswer()
 
 
 def _privileged(document: Document, ask: PodAsk) -> Iterator[str]:
@@ -163,7 +165,7 @@ def _privileged(document: Document, ask: PodAsk) -> Iterator[str]:
                 )
 
 
-def answer(body: bytes, say: Callable[[Document], Answer]) -> Document:
+def answer(body: bytes, say: Callable[[Document], AdmissionAnswer]) -> Document:
     """The AdmissionReview to answer with.
 
     Raises:
@@ -180,11 +182,11 @@ def answer(body: bytes, say: Callable[[Document], Answer]) -> Document:
     try:
         said = _response(request, say(request))
     except RecursionError:
-        said = _response(request, Answer(("its fields are nested more deeply than can be read",)))
+        said = _response(request, AdmissionAnswer(("its fields are nested more deeply than can be read",)))
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {"uid": uid, **said}}
 
 
-def _response(request: Document, said: Answer) -> Document:
+def _response(request: Document, said: AdmissionAnswer) -> Document:
     made: Document = {"allowed": not said.faults}
     if said.warnings:
         made["warnings"] = [text[:250] for text in said.warnings]
@@ -217,11 +219,13 @@ def difference(before: Any, after: Any, path: str = "") -> list[Document]:
     return [{"op": "replace", "path": path, "value": after}]
 
 
-def _plan_untouched(document: Document, old: Document) -> Answer:
+def _plan_untouched(document: Document, old: Document) -> AdmissionAnswer:
     now, before = (_decoded(d, MetaOnly).metadata.annotations.get(names.PLAN) for d in (document, old))
     if now == before:
-        return Answer()
-    return Answer((f'metadata.annotations["{names.PLAN}"] is written once, when the pod is bound, and never changed',))
+        return AdmissionAnswer()
+    return AdmissionAnswer(
+        (f'metadata.annotations["{names.PLAN}"] is written once, when the pod is bound, and never changed',)
+    )
 
 
 def _decoded(document: Document, kind: Any) -> Any:

@@ -38,7 +38,7 @@ class Lives:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CertificateBundle:
     """PEM texts: `bundle` of authorities, the newest first, with the newest's key; the server's certificate and key."""
 
     bundle: bytes
@@ -48,8 +48,12 @@ class Kept:
 
 
 def next_step(
-    kept: Kept | None, published: bytes, names: Sequence[str], now: datetime.datetime, lives: Lives | None = None
-) -> Kept:
+    kept: CertificateBundle | None,
+    published: bytes,
+    names: Sequence[str],
+    now: datetime.datetime,
+    lives: Lives | None = None,
+) -> CertificateBundle:
     """The certificates to store now; the very same object if nothing changes.
 
     `published` is the bundle that the API server trusts at present, `names` what the server is reached by.
@@ -84,7 +88,7 @@ def next_step(
     return kept if bundle == kept.bundle else replace(kept, bundle=bundle)
 
 
-def readable(kept: Kept) -> bool:
+def readable(kept: CertificateBundle) -> bool:
     """Whether it can be served with, and signed with: its parts are of our kind and belong together."""
     try:
         authorities = x509.load_pem_x509_certificates(kept.bundle)
@@ -98,10 +102,10 @@ def readable(kept: Kept) -> bool:
     return isinstance(signer, ec.EllipticCurvePrivateKey) and all(k.public_key() == c.public_key() for k, c in pairs)
 
 
-def _anew(names: Sequence[str], now: datetime.datetime, lives: Lives) -> Kept:
+def _anew(names: Sequence[str], now: datetime.datetime, lives: Lives) -> CertificateBundle:
     authority, authority_key = _authority(now, lives)
     certificate, key = _server(x509.load_pem_x509_certificate(authority), authority_key, names, now, lives)
-    return Kept(authority, authority_key, certificate, key)
+    return CertificateBundle(authority, authority_key, certificate, key)
 
 
 def _due(certificate: x509.Certificate, now: datetime.datetime) -> bool:

@@ -19,7 +19,7 @@ from aliquot.kube.errors import AlreadyExists, Conflict, KubeError
 from aliquot.kube.objects import Meta, Wire
 from aliquot.kube.resources import Resource
 from aliquot.lib.log import Logger
-from aliquot.scheduler.webhook.certs import Kept, Lives, next_step, readable
+from aliquot.scheduler.webhook.certs import CertificateBundle, Lives, next_step, readable
 from aliquot.scheduler.webhook.configuration import NAME
 
 log = Logger("scheduler")
@@ -57,12 +57,12 @@ class Keeper:
     namespace: str
     names: Sequence[str]
     leads: Callable[[], bool]
-    on_new: Callable[[Kept], None] = lambda kept: None
+    on_new: Callable[[CertificateBundle], None] = lambda kept: None
     lives: Lives = field(default_factory=Lives)
     every_s: float = 10.0
     clock: Clock = field(default_factory=RealClock)
-    kept: Kept | None = None
-    _told: Kept | None = None
+    kept: CertificateBundle | None = None
+    _told: CertificateBundle | None = None
 
     async def run(self) -> None:
         """Renew them until cancelled."""
@@ -96,13 +96,13 @@ class Keeper:
         self._tell(wanted)
         return True
 
-    def _tell(self, kept: Kept | None) -> None:
+    def _tell(self, kept: CertificateBundle | None) -> None:
         self.kept = kept or self.kept
         if kept is not None and kept != self._told:
             self._told = kept
             self.on_new(kept)
 
-    async def _write(self, secret: Secret | None, wanted: Kept) -> None:
+    async def _write(self, secret: Secret | None, wanted: CertificateBundle) -> None:
         data = {name: base64.b64encode(getattr(wanted, part)).decode() for name, part in FIELDS.items()}
         if secret is None:
             body = {
@@ -144,7 +144,7 @@ class Keeper:
             await self.api.patch(kind, NAME, {"metadata": version, "webhooks": hooks})
 
 
-def read_secret(secret: Secret | None) -> Kept | None:
+def read_secret(secret: Secret | None) -> CertificateBundle | None:
     """The certificates of a Secret; None if a part is missing or unusable, so that the leader creates them again."""
     if secret is None:
         return None
@@ -152,5 +152,5 @@ def read_secret(secret: Secret | None) -> Kept | None:
         parts = {part: base64.b64decode(secret.data[name], validate=True) for name, part in FIELDS.items()}
     except (KeyError, ValueError):
         return None
-    kept = Kept(**parts)
+    kept = CertificateBundle(**parts)
     return kept if readable(kept) else None

@@ -20,11 +20,11 @@ from starlette.routing import Route
 from aliquot.http.body import BadBody, body_of
 from aliquot.http.connections import ClientConnection
 from aliquot.http.listening import listening
-from aliquot.http.server import Server
+from aliquot.http.server import HttpServer
 from aliquot.kube.api import Api
 from aliquot.lib.log import Logger
-from aliquot.scheduler.webhook.admission import Admission, Answer, BadReview, Document, answer
-from aliquot.scheduler.webhook.certs import Kept
+from aliquot.scheduler.webhook.admission import Admission, AdmissionAnswer, BadReview, Document, answer
+from aliquot.scheduler.webhook.certs import CertificateBundle
 from aliquot.scheduler.webhook.keeper import Keeper
 
 log = Logger("scheduler")
@@ -92,7 +92,7 @@ class Webhook:
         s = self.settings
         listener = listening(s.host, s.port, called=f"--webhook {s.host}:{s.port}", instead="choose another address")
         url = f"https://{s.host}:{listener.getsockname()[1]}"
-        await Server(
+        await HttpServer(
             self.app(),
             listener,
             context=self._context,
@@ -101,12 +101,12 @@ class Webhook:
             on_up=lambda: self.on_listening(url),
         ).serve()
 
-    def _new(self, kept: Kept) -> None:
+    def _new(self, kept: CertificateBundle) -> None:
         """New certificates, for connections that begin from now on."""
         load(self._context, kept)
         self._ready.set()
 
-    def _review(self, say: Callable[[Document], Answer]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def _review(self, say: Callable[[Document], AdmissionAnswer]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         async def respond(request: Request) -> Response:
             try:
                 return _json(answer(await body_of(request, MOST_BYTES), say))
@@ -118,7 +118,7 @@ class Webhook:
         return respond
 
 
-def load(context: ssl.SSLContext, kept: Kept) -> None:
+def load(context: ssl.SSLContext, kept: CertificateBundle) -> None:
     """Make a context use this certificate; its key is in a private file for a moment, as OpenSSL requires."""
     with tempfile.TemporaryDirectory(prefix="aliquot-") as folder:
         chain = Path(folder, "chain.pem")

@@ -13,12 +13,12 @@ import numpy as np
 from aliquot.sim.openb.columns import columns
 from aliquot.sim.openb.replay import replay
 from aliquot.sim.openb.results import RunColumns, RunKey, sc_policy
-from aliquot.sim.openb.trace import NodeRow, PodRow, read_nodes, read_pods, workload_name
+from aliquot.sim.openb.trace import PodRow, TraceNode, read_nodes, read_pods, workload_name
 from aliquot.sim.parallel import Finished, part_done, run_all
 
 
 @dataclass(frozen=True)
-class RunTask:
+class BatchTask:
     """One run to do."""
 
     nodes: Path
@@ -43,7 +43,7 @@ read_pods_once = lru_cache(maxsize=2)(read_pods)
 
 def tasks(
     nodes: Path, traces: Sequence[Path], policies: Sequence[str], seeds: Sequence[int], tune: float
-) -> list[RunTask]:
+) -> list[BatchTask]:
     """Every combination; all files are read once here, so that a broken one is reported before anything runs.
 
     Raises:
@@ -52,12 +52,12 @@ def tasks(
     read_nodes_once(nodes)
     for trace in traces:
         read_pods_once(trace)
-    return [RunTask(nodes, trace, name, seed, tune) for trace in traces for name in policies for seed in seeds]
+    return [BatchTask(nodes, trace, name, seed, tune) for trace in traces for name in policies for seed in seeds]
 
 
-def run(task: RunTask) -> RunDone:
+def run(task: BatchTask) -> RunDone:
     """Do one run."""
-    nodes: list[NodeRow] = read_nodes_once(task.nodes)
+    nodes: list[TraceNode] = read_nodes_once(task.nodes)
     pods: list[PodRow] = read_pods_once(task.trace)
     start = perf_counter()
     seen = replay(nodes, pods, task.policy, task.seed, task.tune, part_done)
@@ -78,6 +78,6 @@ def _kind(pod: PodRow) -> str:
     return "one" if pod.gpu_milli == 1000 else "fractional"
 
 
-def run_batch(todo: Sequence[RunTask], workers: int | None = None) -> Finished[RunTask, RunDone]:
+def run_batch(todo: Sequence[BatchTask], workers: int | None = None) -> Finished[BatchTask, RunDone]:
     """All runs; whatever was finished when Ctrl-C came is returned."""
     return run_all(run, todo, workers=workers, title="openb")

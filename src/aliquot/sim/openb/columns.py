@@ -20,7 +20,7 @@ LAST_COLUMN: Final = 130
 
 
 @dataclass(frozen=True)
-class Events:
+class TaskEvents:
     """One run, an entry per arrival: milli-GPU arrived with it, used and idle after it, fragmented times `weight`."""
 
     arrived_milli: IntArray
@@ -31,7 +31,7 @@ class Events:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ResultColumns:
     """Values 0..130 of one run; NaN where no event is near."""
 
     allocation: FloatArray
@@ -39,7 +39,7 @@ class Columns:
     frag_ratio: FloatArray
 
 
-def columns(events: Events) -> Columns:
+def columns(events: TaskEvents) -> ResultColumns:
     """The three rows of one run."""
     arrived = np.rint(events.arrived_milli / events.gpus / 10).astype(np.int64)
     allocated: FloatArray = np.asarray(np.round(events.used_milli / events.gpus / 10, 2), dtype=np.float64)
@@ -47,7 +47,7 @@ def columns(events: Events) -> Columns:
     frag_milli = np.round(exact, 2)
     idle = events.gpus * 1000 - events.used_milli
     ratio = np.round(np.divide(100 * exact, idle, out=np.zeros(len(idle)), where=idle > 0), 2)
-    return Columns(
+    return ResultColumns(
         np.round(_means(arrived, allocated), 2),
         np.round(100 * _means(arrived, np.asarray(frag_milli, dtype=np.float64)) / 1000 / events.gpus, 2),
         _means(arrived, np.asarray(ratio, dtype=np.float64)),

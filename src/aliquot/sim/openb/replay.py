@@ -16,9 +16,9 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.policy import Policy
 from aliquot.sim.changes import NodeChanges
 from aliquot.sim.openb.arrivals import TUNE, arrivals
-from aliquot.sim.openb.columns import Events
+from aliquot.sim.openb.columns import TaskEvents
 from aliquot.sim.openb.fragmentation import Fragmentation, TaskShape, target_workload
-from aliquot.sim.openb.trace import NodeRow, PodRow, node_specs
+from aliquot.sim.openb.trace import PodRow, TraceNode, node_specs
 from aliquot.sim.policies import made
 
 TELL_EVERY: Final = 500
@@ -28,7 +28,7 @@ TELL_EVERY: Final = 500
 class Replay:
     """What a run gave, an entry per arrival: the events for the columns, and whether each pod was placed."""
 
-    events: Events
+    events: TaskEvents
     placed: NDArray[np.bool_]
     pods: Sequence[PodRow]
     cluster: Cluster
@@ -46,7 +46,7 @@ def _asks(pods: Sequence[PodRow]) -> Iterator[Ask]:
 
 
 def replay(
-    nodes: Sequence[NodeRow], pods: Sequence[PodRow], policy: Policy | str, seed: int, tune: float = TUNE,
+    nodes: Sequence[TraceNode], pods: Sequence[PodRow], policy: Policy | str, seed: int, tune: float = TUNE,
     tell_part: Callable[[float], None] = lambda part: None,
 ) -> Replay:  # fmt: skip
     """Run one seed of the protocol under one policy; `tell_part` hears how far (0..1) it is.
@@ -73,5 +73,5 @@ def replay(
             placed[at] = True
     milli = np.array([pod.total_milli for pod in coming.pods], dtype=np.int64)
     frag = changes.fragmentation(measure, len(milli))
-    events = Events(np.cumsum(milli), np.cumsum(milli * placed), frag, measure.total, gpus)
+    events = TaskEvents(np.cumsum(milli), np.cumsum(milli * placed), frag, measure.total, gpus)
     return Replay(events, placed, coming.pods, cluster)

@@ -14,7 +14,7 @@ import numpy as np
 
 from aliquot.lib.arrays import FloatArray
 from aliquot.model.errors import UserError
-from aliquot.sim.openb.columns import LAST_COLUMN, Columns
+from aliquot.sim.openb.columns import LAST_COLUMN, ResultColumns
 from aliquot.sim.tables import csv_text, read_text, write_whole
 
 # The number orders the published tables; a policy of yours comes after them.
@@ -47,7 +47,7 @@ class RunColumns:
     key: RunKey
     tune: float
     gpus: int
-    columns: Columns
+    columns: ResultColumns
 
     def row(self, file: str) -> FloatArray:
         """The values of one of the three files."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, Final
 
-from aliquot.sim.openb.batch import RunDone, RunTask
+from aliquot.sim.openb.batch import BatchTask, RunDone
 from aliquot.sim.openb.results import write_results
 from aliquot.sim.parallel import Finished
 from aliquot.sim.tables import write_whole
@@ -26,7 +26,7 @@ def grouped(runs: Iterable[RunDone]) -> dict[tuple[str, str], list[RunDone]]:
     return groups
 
 
-def summary(done: Finished[RunTask, RunDone], asked: int) -> dict[str, Any]:
+def summary(done: Finished[BatchTask, RunDone], asked: int) -> dict[str, Any]:
     """The facts of a batch; `complete` is False when runs are missing."""
     rows = []
     for (workload, policy), runs in grouped(done.results.values()).items():
@@ -51,7 +51,7 @@ def _mean(values: Sequence[float]) -> float:
     return round(fmean(values), 4)
 
 
-def write_batch(folder: Path, done: Finished[RunTask, RunDone], asked: int) -> dict[str, Any]:
+def write_batch(folder: Path, done: Finished[BatchTask, RunDone], asked: int) -> dict[str, Any]:
     """Write the three result files and `summary.json`; the summary."""
     facts = summary(done, asked)
     write_results(folder, [run.columns for run in done.results.values()])

@@ -30,7 +30,7 @@ OTHER_MODEL_MIB: Final = 40960
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRow:
+class TraceNode:
     """One machine of the cluster."""
 
     name: str
@@ -80,13 +80,13 @@ class PodRow:
         return Shape(whole, rest, models=self.models, cpu_milli=self.cpu_milli, memory_mib=self.memory_mib)
 
 
-def read_nodes(path: Path) -> list[NodeRow]:
+def read_nodes(path: Path) -> list[TraceNode]:
     """The nodes, those without a GPU too, in the order of the file.
 
     Raises:
         BadTable: a broken table, a name twice, or a cluster without any GPU.
     """
-    nodes: list[NodeRow] = []
+    nodes: list[TraceNode] = []
     seen: set[str] = set()
     for row in read_rows(path, NODE_COLUMNS):
         name = row.text("sn")
@@ -97,7 +97,7 @@ def read_nodes(path: Path) -> list[NodeRow]:
         if gpus and not row.text("model"):
             raise row.fault("model", f"is empty on a node with {gpus} GPUs")
         cpu, memory = row.integer("cpu_milli"), row.integer("memory_mib")
-        nodes.append(NodeRow(name, cpu, memory, gpus, row.text("model")))
+        nodes.append(TraceNode(name, cpu, memory, gpus, row.text("model")))
     if not any(node.gpus for node in nodes):
         raise BadTable(f"{path}: no node has a GPU; the column gpu of at least one line must be above 0")
     return nodes
@@ -146,7 +146,7 @@ def workload_name(path: Path) -> str:
     return path.name.removesuffix(".gz").removesuffix(".csv")
 
 
-def node_specs(nodes: Sequence[NodeRow], ranks: Sequence[int] | None = None) -> list[NodeSpec]:
+def node_specs(nodes: Sequence[TraceNode], ranks: Sequence[int] | None = None) -> list[NodeSpec]:
     """The nodes as the placement core reads them; without ranks the order of the file is the order of preference."""
     specs = []
     for position, node in enumerate(nodes):

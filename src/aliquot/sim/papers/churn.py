@@ -26,11 +26,11 @@ from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
 from aliquot.placement.cluster import NodeSpec
 from aliquot.placement.policy import Policy
-from aliquot.sim.engine import Settings, Simulation
+from aliquot.sim.engine import SimSettings, Simulation
 from aliquot.sim.jobs import CLASSES, Workload, job_class
 from aliquot.sim.kernel import US_PER_S
 from aliquot.sim.measures import Curve, task_mix
-from aliquot.sim.openb.trace import NodeRow, node_specs, read_nodes, read_pods
+from aliquot.sim.openb.trace import TraceNode, node_specs, read_nodes, read_pods
 from aliquot.sim.papers.fgd import NODES
 from aliquot.sim.parallel import Finished, part_done, run_all
 from aliquot.sim.policies import made
@@ -118,7 +118,7 @@ def living(run: Run) -> Living:
 
 def simulate(nodes: Sequence[NodeSpec], load: Workload, policy: Policy, seed: int) -> Living:
     """One run of a workload under a policy, up to its last arrival."""
-    settings = Settings(until_us=load.jobs[-1].arrive_us)
+    settings = SimSettings(until_us=load.jobs[-1].arrive_us)
     ran = Simulation(nodes, load.jobs, policy, seed=seed, settings=settings, tell_part=part_done).run()
     return measured(ran, nodes)
 
@@ -132,7 +132,7 @@ def workload(run: Run) -> Workload:
     return drawn(pods, run.trace, gpus, run.seed, Draws(run.load, run.arrivals), services=services)
 
 
-def part_of(nodes: Sequence[NodeRow], share: int) -> list[NodeRow]:
+def part_of(nodes: Sequence[TraceNode], share: int) -> list[TraceNode]:
     """Every so-many-th node, those of one kind side by side, so that the mix stays."""
     kinds = sorted(nodes, key=lambda node: (node.model, node.gpus, node.cpu_milli, node.name))
     kept = {node.name for node in kinds[share // 2 :: share]}

@@ -16,7 +16,7 @@ import aliquot
 from aliquot.lib.arrays import FloatArray
 from aliquot.model.errors import UserError
 from aliquot.sim.openb.arrivals import TUNE
-from aliquot.sim.openb.batch import RunDone, RunTask, run_batch, tasks
+from aliquot.sim.openb.batch import BatchTask, RunDone, run_batch, tasks
 from aliquot.sim.openb.results import FILES, SC_POLICY, Published, compare
 from aliquot.sim.openb.summary import grouped, summary, write_batch
 from aliquot.sim.parallel import Finished
@@ -51,7 +51,7 @@ def traces(folder: Path) -> list[Path]:
     return found
 
 
-def todo(folder: Path, policies: Sequence[str], seeds: Sequence[int]) -> list[RunTask]:
+def todo(folder: Path, policies: Sequence[str], seeds: Sequence[int]) -> list[BatchTask]:
     """Every trace of the folder under every policy with every seed.
 
     Raises:
@@ -61,7 +61,7 @@ def todo(folder: Path, policies: Sequence[str], seeds: Sequence[int]) -> list[Ru
 
 
 def reproduce(
-    folder: Path, asked: Sequence[RunTask], out: Path | None = None, workers: int | None = None
+    folder: Path, asked: Sequence[BatchTask], out: Path | None = None, workers: int | None = None
 ) -> dict[str, Any]:
     """Do all runs; the facts, with the published allocation and whether all columns are equal."""
     done = run_batch(asked, workers)
@@ -71,7 +71,9 @@ def reproduce(
     return {"paper": "FGD (USENIX ATC 2023)", **facts, "results": _rows(done, facts, published)}
 
 
-def _rows(done: Finished[RunTask, RunDone], facts: dict[str, Any], published: Published | None) -> list[dict[str, Any]]:
+def _rows(
+    done: Finished[BatchTask, RunDone], facts: dict[str, Any], published: Published | None
+) -> list[dict[str, Any]]:
     rows = []
     for row, runs in zip(facts["results"], grouped(done.results.values()).values(), strict=True):
         theirs: dict[str, Any] = {"theirs_100_percent": None, "columns_equal": None}

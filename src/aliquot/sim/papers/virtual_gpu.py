@@ -13,7 +13,7 @@ from aliquot.tokens import Action, Grant, Revoke, Share, TokenConfig, token_poli
 
 
 @dataclass
-class Tenant:
+class GreedyTenant:
     """A greedy tenant: kernels of one length, back to back, from its start to its end."""
 
     name: str
@@ -30,7 +30,7 @@ class VirtualGpu:
 
     def __init__(self, config: TokenConfig, *, notice_ns: int = 50_000, launch_ns: int = 50_000) -> None:
         self.policy = token_policy(config)
-        self.tenants: dict[str, Tenant] = {}
+        self.tenants: dict[str, GreedyTenant] = {}
         self.now_ns = 0
         self._notice_ns, self._launch_ns = notice_ns, launch_ns
         self._events: list[tuple[int, int, str, str]] = []
@@ -40,7 +40,7 @@ class VirtualGpu:
         self, name: str, request_milli: int, limit_milli: int, kernel_ns: int, start_ns: int, end_ns: int
     ) -> None:
         """Let a tenant come and go."""
-        self.tenants[name] = Tenant(name, Share(request_milli, limit_milli), kernel_ns)
+        self.tenants[name] = GreedyTenant(name, Share(request_milli, limit_milli), kernel_ns)
         self._at(start_ns, "start", name)
         self._at(end_ns, "end", name)
 
@@ -68,7 +68,7 @@ class VirtualGpu:
         self._planned += 1
         heapq.heappush(self._events, (when_ns, self._planned, kind, name))
 
-    def _happen(self, kind: str, tenant: Tenant) -> None:
+    def _happen(self, kind: str, tenant: GreedyTenant) -> None:
         policy, now = self.policy, self.now_ns
         if kind == "start":
             policy.add_tenant(tenant.name, {self.GPU: tenant.share}, now)
@@ -93,14 +93,14 @@ class VirtualGpu:
             self._at(self.now_ns + 1, "want", tenant.name)
             self._at(max(ended_ns, self.now_ns) + self._notice_ns, "drained", tenant.name)
 
-    def _last_kernel_ends_ns(self, tenant: Tenant) -> int:
+    def _last_kernel_ends_ns(self, tenant: GreedyTenant) -> int:
         since = tenant.running_since_ns
         if since is None or since >= self.now_ns:
             return self.now_ns
         kernels = -(-(self.now_ns - since) // tenant.kernel_ns)
         return since + kernels * tenant.kernel_ns
 
-    def _stop(self, tenant: Tenant, at_ns: int) -> None:
+    def _stop(self, tenant: GreedyTenant, at_ns: int) -> None:
         if tenant.running_since_ns is not None:
             tenant.computed_ns += max(0, at_ns - tenant.running_since_ns)
         tenant.running_since_ns = None

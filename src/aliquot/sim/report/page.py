@@ -11,7 +11,7 @@ import numpy as np
 from aliquot.lib.arrays import FloatArray
 from aliquot.sim.measures import BINS
 from aliquot.sim.report.style import STYLE
-from aliquot.sim.report.svg import COLOURS, Axis, Line, chart, legend, strip
+from aliquot.sim.report.svg import COLOURS, Axis, ChartLine, chart, legend, strip
 
 if TYPE_CHECKING:
     from aliquot.sim.study import PolicyRuns, Study
@@ -148,7 +148,7 @@ def _curve(study: Study, facts: dict[str, Any], curve: str, title: str, best: st
         several = len(group.seeds) > 1
         top = max(top, float(band.high.max()))
         lines.append(
-            Line(group.policy, (np.arange(BINS) + 0.5) / BINS * study.end_s, band.mean,
+            ChartLine(group.policy, (np.arange(BINS) + 0.5) / BINS * study.end_s, band.mean,
                  band.low if several else None, band.high if several else None)
         )  # fmt: skip
     finding = _finding(facts, curve, _VERBS[curve], best, "%")
@@ -170,7 +170,7 @@ def nice_end(top: float) -> float:
     return step * int(np.ceil(max(top, 1e-9) / step))
 
 
-def _points_table(lines: Sequence[Line], time_title: str) -> str:
+def _points_table(lines: Sequence[ChartLine], time_title: str) -> str:
     """The same curve as a few numbers, for readers who cannot see it."""
     at = [BINS // 10 * part + BINS // 20 for part in range(10)]
     axis = time_axis(float(lines[0].x[-1]))
@@ -192,7 +192,7 @@ def _waits(facts: dict[str, Any]) -> str:
     percents = np.array([float(percent) for percent in rows[0][1]])
     longest = max(max(quantiles.values()) for _, quantiles in rows)
     finding = _finding(facts, "wait_mean_s", "waits", "least", "s on average")
-    lines = [Line(policy, np.maximum(list(quantiles.values()), 1.0), percents) for policy, quantiles in rows]
+    lines = [ChartLine(policy, np.maximum(list(quantiles.values()), 1.0), percents) for policy, quantiles in rows]
     x = Axis("waited at most (s, logarithmic, 1 stands for less)", max(longest, 10.0), lambda v: f"{v:,.0f}", log=True)
     shown = ("50", "90", "99", "99.9", "100")
     heads = "".join(f"<th>{percent} %</th>" for percent in shown)

@@ -22,7 +22,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 44
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One line of a chart: its name, points, and the edges of its band where it has one."""
 
     name: str
@@ -68,7 +68,7 @@ def nice(rough: float) -> float:
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough - 1e-12)
 
 
-def chart(lines: Sequence[Line], x: Axis, y: Axis, label: str) -> str:
+def chart(lines: Sequence[ChartLine], x: Axis, y: Axis, label: str) -> str:
     """Lines in one frame; line n has the class `s{n}`, and colours repeat after the ninth."""
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label, quote=True)}">']
     parts += _frame(x, y)

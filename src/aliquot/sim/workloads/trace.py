@@ -23,7 +23,7 @@ DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True)
-class Replay:
+class TraceReplay:
     """Which part of the trace, GPU pods only or all, arrivals moved by up to `jitter_s`, time divided by `compress`."""
 
     from_s: float = 0.0
@@ -46,7 +46,7 @@ def stay_s(pod: PodRow) -> float | None:
     return service_s(pod)
 
 
-def replayed(pods: Sequence[PodRow], name: str, seed: int, how: Replay) -> Workload:
+def replayed(pods: Sequence[PodRow], name: str, seed: int, how: TraceReplay) -> Workload:
     """The trace at its own times, the first arrival at 0.
 
     Pods that were never deleted have no service time and are left out.

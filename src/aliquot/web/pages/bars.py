@@ -11,7 +11,7 @@ from aliquot.web.api import Gpu
 SHADES = 4
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     """A rectangle of a bar: from, how long, in which shade."""
 
     x: int
@@ -22,8 +22,8 @@ class Part(NamedTuple):
 class Bar(NamedTuple):
     """Two lanes: the promised and the used part, and the same in words."""
 
-    promised: list[Part]
-    used: list[Part]
+    promised: list[BarPart]
+    used: list[BarPart]
     words: str
 
 
@@ -46,15 +46,15 @@ def memory_bar(gpu: Gpu) -> Bar:
     return Bar(promised, used, words)
 
 
-def _lane(lengths: list[int]) -> list[Part]:
+def _lane(lengths: list[int]) -> list[BarPart]:
     """Parts end to end; what would exceed the end is cut off."""
     return list(_parts(lengths))
 
 
-def _parts(lengths: list[int]) -> Iterator[Part]:
+def _parts(lengths: list[int]) -> Iterator[BarPart]:
     at = 0
     for number, length in enumerate(lengths):
         width = min(length, 1000 - at)
         if width > 0:
-            yield Part(at, width, number % SHADES)
+            yield BarPart(at, width, number % SHADES)
             at += width

@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Line:
+class TreeLine:
     """From a box down to what it holds."""
 
     x1: float
@@ -61,7 +61,7 @@ class Drawing:
     width: float
     height: float
     places: list[Place] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[TreeLine] = field(default_factory=list)
     arcs: list[Arc] = field(default_factory=list)
     words: str = ""
 
@@ -74,7 +74,7 @@ def drawing(topology: TopologyFacts, gpus: Mapping[int, Gpu]) -> Drawing:
     for number, index in enumerate(_leaves(topology.tree)):
         leaves[index] = MARGIN + LEAF_WIDTH * (number + 0.5)
     places: list[Place] = []
-    lines: list[Line] = []
+    lines: list[TreeLine] = []
     bottom = MARGIN + LEVEL_HEIGHT * (depth - 1)
     _put(topology.tree, MARGIN, bottom, leaves, gpus, places, lines)
     arcs = list(_arcs(topology, leaves, bottom + LEAF_HEIGHT))
@@ -100,7 +100,7 @@ def _put(
     leaves: Mapping[int, float],
     gpus: Mapping[int, Gpu],
     places: list[Place],
-    lines: list[Line],
+    lines: list[TreeLine],
 ) -> float:
     """Place a node and what is below; where its middle is."""
     if node.gpu >= 0:
@@ -110,7 +110,7 @@ def _put(
     below = [(child, _put(child, y + LEVEL_HEIGHT, bottom, leaves, gpus, places, lines)) for child in node.children]
     x = (below[0][1] + below[-1][1]) / 2
     for child, child_x in below:
-        lines.append(Line(x, y + 28, child_x, bottom if child.gpu >= 0 else y + LEVEL_HEIGHT - 8))
+        lines.append(TreeLine(x, y + 28, child_x, bottom if child.gpu >= 0 else y + LEVEL_HEIGHT - 8))
     places.append(Place(x, y, node.label, node.free, node.cost))
     return x
 
