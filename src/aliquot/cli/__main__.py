@@ -1,5 +1,5 @@
 """`python -m aliquot.cli` is `aliquot`."""
 
-from aliquot.cli.main import main
+from aliquot.cli.entry import main
 
 main()

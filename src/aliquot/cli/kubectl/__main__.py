@@ -1,5 +1,5 @@
 """`python -m aliquot.cli.kubectl` is `kubectl-aliquot`."""
 
-from aliquot.cli.kubectl import main
+from aliquot.cli.entry import kubectl
 
-main()
+kubectl()

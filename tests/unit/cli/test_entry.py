@@ -1,0 +1,68 @@
+"""Ctrl-C ends a program quietly, whatever it is doing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+INTERRUPTING = """
+import importlib.abc, os, signal, sys
+
+WHERE = sys.argv.pop(1)
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == WHERE:
+            os.kill(os.getpid(), signal.SIGINT)
+        return None
+
+sys.meta_path.insert(0, Interrupting())
+from aliquot.cli.entry import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["click", "aliquot.cli.up", "numpy", "numpy._core.multiarray", "aliquot.standalone.engine"]
+)
+def test_ctrl_c_during_imports_is_no_traceback(module: str, tmp_path: Path):
+    """The program ends with a shell's status for it and says nothing, wherever its imports are."""
+    words = [module, "up", "--emulate", "v100", "--no-web"]
+    env = {"PATH": "/usr/bin:/bin", "ALIQUOT_RUNTIME_DIR": str(tmp_path / "r")}
+    command = [sys.executable, "-c", INTERRUPTING, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=env)
+
+    assert (130, "") == (done.returncode, done.stdout + done.stderr.strip())
+
+
+def run(body: str) -> subprocess.CompletedProcess[str]:
+    """A program with this body."""
+    lines = ["import os, signal", "from aliquot.cli.entry import interruptible", "def program():", f"    {body}"]
+    code = "\n".join([*lines, "interruptible(program)"])
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+
+
+def test_an_error_that_ctrl_c_caused_is_not_shown():
+    """An extension module may answer the interrupt with an error of its own."""
+    done = run(
+        "try: os.kill(os.getpid(), signal.SIGINT)\n    except KeyboardInterrupt: raise TypeError('what?') from None"
+    )
+
+    assert (130, "") == (done.returncode, done.stderr)
+
+
+def test_a_defect_keeps_its_traceback():
+    """Without Ctrl-C an error is shown whole."""
+    done = run("raise TypeError('what?')")
+
+    assert (1, True) == (done.returncode, done.stderr.startswith("Traceback"))
+
+
+def test_an_ignored_ctrl_c_stays_ignored():
+    """A program that a shell started in the background is not ended by the terminal's Ctrl-C."""
+    body = "signal.signal(signal.SIGINT, signal.SIG_IGN); interruptible(lambda: os.kill(os.getpid(), signal.SIGINT))"
+
+    assert (0, "") == ((done := run(body)).returncode, done.stderr)
