@@ -39,6 +39,8 @@ from .settings import Settings
 _CREDENTIALS: Final = struct.Struct("3i")
 SILENT_NS: Final = 3_000_000_000
 """The hook's: after so long without a sign of life it goes on without the arbiter."""
+LOOK_NS: Final = 5_000_000
+"""Plans are renewed no sooner than this where nothing happens: waiters who are nearly even swap places all the time."""
 _BACKLOG: Final = 1024
 _KEPT_DESCRIPTORS: Final = 80
 """Never given to tenants: the status and admin sockets' clients, the journal, what housekeeping opens."""
@@ -113,7 +115,7 @@ class Server:
         if self._native is not None:
             for plan in plans(self.engine, now_ns):
                 if self._native.arm(plan):
-                    self._look_ns = min(self._look_ns, plan.look_again_ns)
+                    self._look_ns = min(self._look_ns, max(plan.look_again_ns, now_ns + LOOK_NS))
 
     def _regain(self) -> None:
         """Take the plans back; nothing but this loop hands over until the next decision."""
