@@ -37,17 +37,17 @@ def irregular_mixes(draw: st.DrawFn) -> Mix:
 @given(irregular_mixes(), SEEDS)
 @FEW
 def test_every_window_is_near_the_fluid(mix: Mix, seed: int):
-    """Each has its request for the time it wants the GPU in 98 of 100 windows, and all are within 0.045 of the fluid.
+    """Each has its request for the time it wants the GPU in 99 of 100 windows, and all are within 0.04 of the fluid.
 
     A tenant of more than half a GPU that rests has little to make up in for each time that it waits for a long kernel
     when it wakes.
     """
     case = case_of(play(mix, Turns.FLUID, seed, 45), Turns.FLUID, seed)
-    assert case["promise_a"] >= 0.98
-    assert case["promise_c"] is None or case["promise_c"] >= 0.98
-    assert case["error_p95"] <= 0.03
-    assert case["error_worst"] <= 0.045
-    assert case["used_of_fluid"] >= 0.97
+    assert case["promise_a"] >= 0.99
+    assert case["promise_c"] is None or case["promise_c"] >= 0.99
+    assert case["error_p95"] <= 0.02
+    assert case["error_worst"] <= 0.04
+    assert case["used_of_fluid"] >= 0.985
 
 
 @given(irregular_mixes(), SEEDS)
