@@ -1,7 +1,7 @@
-"""Hand-overs that do not wait for the interpreter: plans made beforehand, carried out by a native thread.
+"""Hand-overs that do not wait for the interpreter: prepared beforehand, carried out by a native thread.
 
 After each turn of the loop the policy names the next tenant of a GPU, the length of its grant and how long that stands
-(`TokenPolicy.upcoming`). `plans` puts it into the form of native/handover: which connection's answer completes the
+(`TokenPolicy.upcoming`). `prepared` puts it into the form of native/handover: which connection's answer completes the
 hand-over, which pages are stored. `NativeLoop` holds them in force. The arbiter takes all of them back when it wakes,
 before it acts on anything, and accounts for what was carried out as of the time at which it was.
 
@@ -25,10 +25,10 @@ from .seats import Process, Seat
 
 MAX_PLANS: Final = 64
 LEAST_NS: Final = 50_000
-"""A plan that stands for less is not worth making."""
+"""One that stands for less is not worth making."""
 
 
-class _Plan(ctypes.Structure):
+class _Prepared(ctypes.Structure):
     _fields_ = (
         ("holder_page", c_void_p),
         ("next_page", c_void_p),
@@ -49,7 +49,7 @@ class _Done(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PreparedHandover:
     """When this process has answered, its tenant's seat is left and the next one is granted."""
 
     process: Process
@@ -65,9 +65,9 @@ class Plan:
 
 
 class Done(NamedTuple):
-    """A plan that was carried out at this time; so many messages of its process led to it and are yet to be read."""
+    """A prepared hand-over that was carried out at this time; so many messages led to it and are yet to be read."""
 
-    plan: Plan
+    plan: PreparedHandover
     at_ns: int
     messages: int
 
@@ -85,19 +85,19 @@ class NativeLoop:
         self._library = ctypes.PyDLL(str(library), use_errno=True)
         self._library.handover_start.restype = c_void_p
         self._library.handover_start.argtypes = [c_int]
-        self._library.handover_arm.argtypes = [c_void_p, ctypes.POINTER(_Plan)]
+        self._library.handover_arm.argtypes = [c_void_p, ctypes.POINTER(_Prepared)]
         self._library.handover_take.argtypes = [c_void_p, ctypes.POINTER(_Done)]
         self._library.handover_stop.argtypes = [c_void_p]
         self._done = (_Done * MAX_PLANS)()
-        self._armed: list[Plan] = []
+        self._armed: list[PreparedHandover] = []
         self._loop = self._library.handover_start(epoll)
         if not self._loop:
             raise OSError(ctypes.get_errno(), "the loop for hand-overs cannot be started")
 
-    def arm(self, plan: Plan) -> bool:
-        """Put a plan in force; False where it cannot be, and the arbiter hands over itself."""
+    def arm(self, plan: PreparedHandover) -> bool:
+        """Put one in force; False where it cannot be, and the arbiter hands over itself."""
         upcoming, holder = plan.upcoming, plan.holder
-        native = _Plan(
+        native = _Prepared(
             holder_page=holder.page.address if holder.valid else None,
             next_page=plan.next.page.address,
             quota_ns=upcoming.quota_ns,
@@ -116,7 +116,7 @@ class NativeLoop:
         return True
 
     def take(self) -> Sequence[Done]:
-        """Take all plans back; those that were carried out, in order of time."""
+        """Take all prepared hand-overs back; those that were carried out, in order of time."""
         if not self._armed:
             return ()
         armed, self._armed = self._armed, []
@@ -124,14 +124,14 @@ class NativeLoop:
         return [Done(armed[done.plan], done.at_ns, done.messages) for done in self._done[:count]]
 
     def close(self) -> None:
-        """End the thread; plans in force are void."""
+        """End the thread; prepared hand-overs in force are void."""
         if self._loop:
             self._library.handover_stop(self._loop)
             self._loop = None
         self._armed = []
 
 
-def plans(engine: Engine, now_ns: int) -> Iterator[Plan]:
+def prepared(engine: Engine, now_ns: int) -> Iterator[PreparedHandover]:
     """The hand-overs that one more message of one process completes, as of the tick at this time."""
     for gpu in engine.policy.gpus():
         upcoming = engine.policy.upcoming(gpu, now_ns)
@@ -142,7 +142,7 @@ def plans(engine: Engine, now_ns: int) -> Iterator[Plan]:
         ready = not (following.valid or following.draining or following.behind)
         if process is None or not ready or process.closed or process.paused:
             continue
-        plan = Plan(process, holder, following, (following.epoch + 1) & 0x3FFFFFFF, upcoming)
+        plan = PreparedHandover(process, holder, following, (following.epoch + 1) & 0x3FFFFFFF, upcoming)
         if plan.look_again_ns - now_ns >= LEAST_NS:
             yield plan
 

@@ -3,8 +3,8 @@
 Epoll's own time-outs are whole milliseconds, so deadlines run on a timerfd. In one turn every ready connection may say
 a few messages; then the policy decides once, words are stored, and only after that anything slower happens.
 
-From the decision until the loop wakes again, a native thread may hand GPUs over by the plans it was given
-(`handover`). First of all after waking the loop takes the plans back and accounts for what was handed over.
+From the decision until the loop wakes again, a native thread may hand GPUs over as was prepared (`handover`). First
+of all after waking the loop takes what was prepared back and accounts for what was handed over.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aliquot.tokens import Turns, token_policy
 from .abi import MESSAGE_SIZE_BYTES, MessageType, Refusal
 from .engine import Engine, shares_of
 from .events import EventRing
-from .handover import Done, native_loop, plans
+from .handover import Done, native_loop, prepared
 from .linux import Timer
 from .pages import GrantPage
 from .protocol import TURN_TAKING, Misbehaved, Protocol, answer
@@ -40,7 +40,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 SILENT_NS: Final = 3_000_000_000
 """The hook's: after so long without a sign of life it goes on without the arbiter."""
 LOOK_NS: Final = 5_000_000
-"""Plans are renewed no sooner than this where nothing happens: waiters who are nearly even swap places all the time."""
+"""Prepared hand-overs are renewed no sooner where nothing happens: waiters that are nearly even swap places often."""
 _BACKLOG: Final = 1024
 _KEPT_DESCRIPTORS: Final = 80
 """Never given to tenants: the status and admin sockets' clients, the journal, what housekeeping opens."""
@@ -64,7 +64,7 @@ class Server:
         self._next_round_ns = 0
         self._ran_ns = time.monotonic_ns()
         self._native = native_loop(settings.libhandover, self.selector.fileno())
-        self._look_ns = 0  # when plans that are in force want a look
+        self._look_ns = 0  # when prepared hand-overs that are in force want a look
         self.selector.register(self._timer, selectors.EVENT_READ, self._timer.clear)
 
     def run(self) -> None:
@@ -113,12 +113,12 @@ class Server:
         self.engine.tick(now_ns)
         self._look_ns = self._next_round_ns
         if self._native is not None:
-            for plan in plans(self.engine, now_ns):
+            for plan in prepared(self.engine, now_ns):
                 if self._native.arm(plan):
                     self._look_ns = min(self._look_ns, max(plan.look_again_ns, now_ns + LOOK_NS))
 
     def _regain(self) -> None:
-        """Take the plans back; nothing but this loop hands over until the next decision."""
+        """Take the prepared hand-overs back; nothing but this loop hands over until the next decision."""
         if self._native is not None:
             for done in self._native.take():
                 self._account(done)

@@ -1,4 +1,4 @@
-"""Hand-overs that a native thread carries out by plans made beforehand: the same books, the same checks."""
+"""Prepared hand-overs that a native thread carries out: the same books, the same checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenant import until
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType
 from aliquot.arbiter.engine import Engine
-from aliquot.arbiter.handover import NativeLoop, plans
+from aliquot.arbiter.handover import NativeLoop, prepared
 from aliquot.arbiter.pages import GrantPage
 from aliquot.arbiter.protocol import Protocol
 from aliquot.arbiter.records import TenantGpu, TenantRecord
@@ -106,8 +106,8 @@ def sides():
 
 
 def hand_over(side: Side, loop: NativeLoop, now_ns: int, say) -> int | None:
-    """Put plans in force, let a process speak, and account for what was handed over; when, or None."""
-    armed = [loop.arm(plan) for plan in plans(side.engine, now_ns)]
+    """Put prepared hand-overs in force, let a process speak, and account for what was handed over; when, or None."""
+    armed = [loop.arm(plan) for plan in prepared(side.engine, now_ns)]
     assert all(armed)
     say()
     done = list(loop.take())
@@ -211,7 +211,7 @@ def test_only_the_awaited_answer_hands_over(drained_pair, said):
     """A message that is not the answer in force, or that hides it, grants nobody and wakes the arbiter to judge it."""
     side, loop = drained_pair
     before = side.words()[1]
-    (plan,) = plans(side.engine, side.engine.policy._ticked_at_ns)
+    (plan,) = prepared(side.engine, side.engine.policy._ticked_at_ns)
     assert loop.arm(plan)
     for message in said:
         side.tenants[0].send(message)
@@ -224,7 +224,7 @@ def test_only_the_awaited_answer_hands_over(drained_pair, said):
 def test_the_arbiter_hears_of_a_hand_over_by_the_messages_that_led_to_it(drained_pair):
     """The answer grants the next tenant at once and stays in the socket, where it wakes the arbiter."""
     side, loop = drained_pair
-    (plan,) = plans(side.engine, side.engine.policy._ticked_at_ns)
+    (plan,) = prepared(side.engine, side.engine.policy._ticked_at_ns)
     loop.arm(plan)
     assert [] == side.selector.select(0)
     side.say(0, MessageType.WANT)
@@ -241,7 +241,7 @@ def test_the_arbiter_hears_of_a_hand_over_by_the_messages_that_led_to_it(drained
 def test_a_plan_that_was_taken_back_is_not_carried_out(drained_pair):
     """An answer that comes after the arbiter took the plan back is the arbiter's."""
     side, loop = drained_pair
-    (plan,) = plans(side.engine, side.engine.policy._ticked_at_ns)
+    (plan,) = prepared(side.engine, side.engine.policy._ticked_at_ns)
     loop.arm(plan)
     assert [] == list(loop.take())
     before = side.words()
@@ -255,7 +255,7 @@ def test_a_plan_that_was_taken_back_is_not_carried_out(drained_pair):
 def test_a_holder_that_dies_is_left_to_the_arbiter(drained_pair):
     """A connection that closes before its answer grants nobody; the arbiter is woken for it."""
     side, loop = drained_pair
-    (plan,) = plans(side.engine, side.engine.policy._ticked_at_ns)
+    (plan,) = prepared(side.engine, side.engine.policy._ticked_at_ns)
     loop.arm(plan)
     side.tenants[0].close()
 
@@ -363,7 +363,7 @@ def test_an_arbiter_without_the_native_thread_hands_over_too(start_arbiter):
 
 
 def test_the_native_thread_carries_each_plan_out_once_or_not_at_all(tmp_path):
-    """Under random answers, noise and plans taken back, no grant is stored unasked, unreported or twice."""
+    """Under random answers, noise and hand-overs taken back, no grant is stored unasked, unreported or twice."""
     program, folder = tmp_path / "check", ROOT / "native" / "handover"
     compile_it = ["gcc", "-O1", "-pthread", f"-I{ROOT}/native/include", "-o", program, *sorted(folder.glob("*.c"))]
     subprocess.run(compile_it, check=True)
