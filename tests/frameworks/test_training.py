@@ -109,7 +109,7 @@ def test_training_runs_out_of_memory_at_its_limit_and_goes_on(room: Room, block_
 
     assert "CUDA out of memory" in facts["error"]
     assert 4096 == facts["total_mib"]
-    assert 3.9 <= held_mib / 1024 <= 4, facts
+    assert held_mib / 1024 >= 3.9 or block_mib > 100, facts
     # PyTorch takes small blocks from the driver in pieces of 20 MiB.
     assert 4096 - max(block_mib, 20) - 2 <= held_mib <= 4096, facts
     assert facts["refused_s"] < 2, facts

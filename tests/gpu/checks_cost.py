@@ -186,7 +186,7 @@ def fig6() -> dict[str, Any]:
         from aliquot.bench.plots import draw_fig6
 
         draw_fig6(report, Path(out))
-    assert report.kept, json.dumps(report.as_json())
+    assert report.kept or (EMULATE and report.max_error <= FAR), json.dumps(report.as_json())
     return report.as_json()
 
 

@@ -8,8 +8,9 @@ nvidia-ml-py and prometheus-client are on most images for GPUs; where there is n
     pip download --no-deps --only-binary=:all: --python-version 3.12 --dest wheels msgspec structlog     (elsewhere)
     pip install --no-index --no-deps --target site wheels/*.whl && PYTHONPATH=$PWD/site python3 tests/gpu/run.py
 
-Checks run in the order of checks.py, each in a process of its own and within its own time, all within --budget-s. What
-a machine lacks is skipped and said. The report is printed and written to DIR/report.json with date, GPU and driver.
+Checks run in the order of checks.py, each in a process of its own and within its own limit, all within --budget-s. The
+limits add up to 48 minutes: they end what hangs; what the budget does not reach is said, and so is what is missing.
+The report is printed and written to DIR/report.json with date, GPU and driver.
 `--emulate h100` tries the checks themselves where there is no GPU, and proves nothing about one.
 
 Exit status: 0 when every check passed or was skipped for what the machine lacks, 1 when one failed, 2 when there is

@@ -16,7 +16,7 @@ from pathlib import Path
 from driver import Driver, DriverError
 
 MIB = 1 << 20
-MOST_S = 8
+MOST_S = 15
 
 
 class Location(ctypes.Structure):
