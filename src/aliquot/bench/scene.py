@@ -141,8 +141,12 @@ class Scene:
         self.gpu, self.emulated = describe_gpu(engine)
 
     def start(self, tenant: Tenant, ask: Ask, mode: str, *options: str) -> Client:
-        """Start one client in a mode of `aliquot.bench.client` with further options."""
-        return self.start_program(tenant, ask, python_client(mode, *options))
+        """Start one client in a mode of `aliquot.bench.client` with further options.
+
+        On an emulated GPU, where waiting takes no processor, it runs before other programs.
+        """
+        ahead = ("--real-time",) if self.emulated else ()
+        return self.start_program(tenant, ask, python_client(mode, *ahead, *options))
 
     def start_program(self, tenant: Tenant, ask: Ask, program: Program) -> Client:
         """Start one client by the command that `program` gives for its progress file."""

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -49,6 +51,37 @@ def test_a_client_counts_what_it_completed(run_client, mode):
     assert counts["kernel_ns"] == counts["completed"] * 1_000_000
     assert 0.03e9 < counts["kernel_ns"] <= counts["ran_ns"] * 1.1
     assert read_totals(progress).completed == counts["completed"]
+
+
+@contextmanager
+def one_busy_processor() -> Iterator[None]:
+    """What starts meanwhile runs on one processor, beside two loops."""
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(mine)})
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def may_run_before_others() -> bool:
+    """Whether programs here may have a real-time policy."""
+    command = "import os; os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))"
+    return subprocess.run([sys.executable, "-c", command], capture_output=True, check=False).returncode == 0
+
+
+def test_a_client_that_runs_before_others_keeps_its_gpu_busy(run_client):
+    """With --real-time a client of small kernels loses no GPU time to other programs on its processor."""
+    if not may_run_before_others():
+        pytest.skip("no right to a real-time policy here")
+    with one_busy_processor():
+        counts, _ = run_client("steady", "--kernel-ms", "0.5", "--seconds", "2", "--real-time")
+
+    assert 0.95 < counts["kernel_ns"] / counts["ran_ns"] < 1.02
 
 
 def test_a_long_kernel_takes_its_time(run_client):

@@ -136,7 +136,7 @@ class Stage:
     def client(self, name: str, request: int, limit: int = 1000, mode: str = "steady", *options: str) -> Client:
         """Start a CUDA program (see `aliquot.bench.client`) as a tenant of its own."""
         folder = self.tenant(name, request, limit, gpus=1)
-        argv = [sys.executable, "-m", "aliquot.bench.client", mode]
+        argv = [sys.executable, "-m", "aliquot.bench.client", mode, *(("--real-time",) if mode != "memory" else ())]
         argv += ["--progress", str(self.directory / f"{name}.progress"), *options]
         return self.program(folder, argv, name)
 
