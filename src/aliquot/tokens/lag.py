@@ -15,7 +15,7 @@ from .actions import MS, SECOND, Share
 from .fluid import WHOLE, rates
 
 KEPT_NS = 1 * SECOND
-"""What a tenant that rests keeps at most of what it is owed."""
+"""What a tenant that rests keeps of what it is owed; what is above is lost as fast as it rests, so not at once."""
 GRACE_NS = 2 * MS
 """How long after a turn was taken from it a tenant may say that it wants more, before it counts as resting."""
 REST_NS = 2 * MS
@@ -192,7 +192,8 @@ class Lag:
         self.waiting = self.wants = True
         self._idle_ns = self.leave_at_ns = None
         if self not in self.flow.busy:
-            self.level = min(self.level, KEPT_NS * WHOLE)
+            rest_ns = 0 if self._rested_at_ns is None else now_ns - self._rested_at_ns
+            self.level = min(self.level, max(KEPT_NS * WHOLE, self.level - rest_ns * WHOLE))
             self.flow.join(self, now_ns)
         if self._rested_at_ns is not None:
             self.fresh |= now_ns - self._rested_at_ns >= REST_NS

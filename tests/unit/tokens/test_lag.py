@@ -62,3 +62,17 @@ def test_who_was_ahead_before_a_restart_waits_after_it():
         policy.want(name, 0)
     assert ["behind"] == [action.tenant for action in policy.tick(0) if isinstance(action, Grant)]
     assert policy.account("ahead", "g").missing_ns(0) < policy.account("even", "g").missing_ns(0)
+
+
+def test_a_moment_of_rest_costs_no_more_than_the_moment():
+    """A tenant that is owed more than a second, and pauses for a millisecond, is owed a millisecond less."""
+    flow = Flow(0)
+    waits, runs = (Lag(flow, Share(500, 1000), []) for _ in range(2))
+    for lag in (waits, runs):
+        lag.wait(0)
+    runs.charge(5 * SECOND, 5 * SECOND)
+    waits.begin(5 * SECOND)
+    waits.idle(5 * SECOND, at_once=True)
+    waits.wait(5 * SECOND + MS)
+
+    assert waits.owed_ns(5 * SECOND + MS) == 2500 * MS - MS
