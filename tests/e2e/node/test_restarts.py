@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,25 @@ def test_an_agent_that_starts_on_a_full_disk_goes_on(scene: Scene):
     scene.create("next", {"main": scene.slice(0, 300)})
     assert [scene.gpus[0]] == scene.told("next")["uuids"]
     assert computes(scene, "runs")
+
+
+def test_an_agents_first_start_on_a_full_disk_ends_with_the_folder_that_lacks_room(scene: Scene):
+    """An agent that finds nothing of its own and no room to make it ends with a sentence that names the folder, and one
+    that is started when there is room gives shares."""
+    until(lambda: not scene.tenants(), "no tenants")
+    scene.agent.kill()
+    for left in scene.node.path(CHECKPOINT).parent.iterdir():
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    with scene.full_disk():
+        scene.agent.launch()
+        until(lambda: not scene.agent.running, "the end of the agent")
+        said = scene.agent.log.read_text().splitlines()[-1]
+        assert said.endswith("No space left on device; is there room in /var/lib/aliquot/driver?")
+    scene.agent.launch()
+    until(scene.fit, "a fit agent")
+    scene.create("first", {"main": scene.slice(0, 300)})
+    assert [scene.gpus[0]] == scene.told("first")["uuids"]
+    assert computes(scene, "first")
 
 
 def test_pods_that_are_deleted_leave_nothing(scene: Scene):
