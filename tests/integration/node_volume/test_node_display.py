@@ -58,7 +58,7 @@ def test_what_a_program_did_is_told_under_its_containers_name(room: Room):
     assert 1 == told(client, "aliquot_container_gpu_oom_total")
     assert told(client, "aliquot_container_gpu_charged_seconds_total") >= 0.2
     assert told(client, "aliquot_container_gpu_handovers_total") >= 1
-    assert 256 << 20 == told(client, "aliquot_container_gpu_memory_limit_bytes")
+    assert 512 << 20 == told(client, "aliquot_container_gpu_memory_limit_bytes")
     assert "team/train/main  0.30 used" in client.get("/graph").text
     assert {"uid-train": {"main": [0]}} == client.get("/node.json").json()["pods"]
 
@@ -121,7 +121,7 @@ def test_a_display_that_can_not_be_served_stops_no_agent(room: Room):
         other.listen()
         said, _ = asyncio.run(_started(room, display_port=other.getsockname()[1]))
 
-    assert said.startswith("not served: 127.0.0.1:")
+    assert said.startswith("not served: --display-port ")
     assert "not requested" == asyncio.run(_started(room, display_port=0))[0]
 
 
@@ -155,4 +155,4 @@ def test_a_refused_allocation_becomes_an_event_on_the_pod(room: Room):
     told = asyncio.run(_told_of(room))
 
     assert ("team", "train", "uid-train", "GpuOutOfMemory") == told[:4]
-    assert "its limit of 256 MiB" in told[4]
+    assert "its limit of 512 MiB" in told[4]

@@ -31,7 +31,7 @@ def test_a_container_finds_its_share_with_and_without_a_library_path(any_room: R
     """The loader comes to the tenant's library, the driver behind it answers, and nothing can be overwritten."""
     done, total, writable, maps = json.loads(any_room.view(any_room.seat, PROGRAM, env))
 
-    assert (0, 256 << 20, False) == (done, total, writable)
+    assert (0, 512 << 20, False) == (done, total, writable)
     assert 2 == len(maps), maps
     assert str(any_room.driver.current.libcuda) in maps
 
@@ -71,7 +71,7 @@ def test_a_container_with_a_whole_gpu_has_the_bare_driver(room: Room):
 
     assert (False, 16384 << 20) == (done, total)
     assert [str(room.machine.libcuda)] == maps
-    assert 256 << 20 == json.loads(room.view(room.seat, PROGRAM, {}))[1]
+    assert 512 << 20 == json.loads(room.view(room.seat, PROGRAM, {}))[1]
 
 
 def test_a_container_with_a_whole_gpu_may_keep_its_memory_limit(room: Room):
@@ -97,7 +97,7 @@ def test_after_an_upgrade_a_restarted_container_has_a_driver_that_the_module_tak
     seat = any_room.take("train", driver=any_room.seat.driver)
 
     done, total, _, maps = json.loads(any_room.view(seat, PROGRAM, {}))
-    assert (0, 256 << 20) == (done, total)
+    assert (0, 512 << 20) == (done, total)
     version = seat.driver.partition("-")[0]
     assert any_room.root.exists() == (version == NEW)
     if any_room.root.exists():

@@ -52,7 +52,7 @@ os.execve(command[0], command, {} if not os.environ.get("VIEW_ENV") else json.lo
 
 
 class Room:
-    """`seat` is that of a container with 0.3 of the first GPU and 256 MiB.
+    """`seat` is that of a container with 0.3 of the first GPU and 512 MiB.
 
     The driver is emulated and stays in its folder, or, `installed`, the same libraries lie in a root as NVIDIA's do,
     with the kernel module `module` loaded.
@@ -88,7 +88,7 @@ class Room:
 
     def take(self, pod: str, *, whole: Enforce | None = None, **how: object) -> Seat:
         """The seat of a pod's only container; of the second GPU, enforced so far, if it has that `whole`."""
-        gpu, milli, mib = (self.machine.gpus[1], 1000, 16384) if whole else (self.machine.gpus[0], 300, 256)
+        gpu, milli, mib = (self.machine.gpus[1], 1000, 16384) if whole else (self.machine.gpus[0], 300, 512)
         piece = Slice(gpu.uuid, milli, 1000, mib)  # type: ignore[arg-type]
         plan = PodPlan(NODE, {"main": ContainerPlan((piece,), enforce=whole or "all")})
         return self.seating.take(PodKey(f"uid-{pod}", "team", pod), "main", plan, **how)  # type: ignore[arg-type]
