@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from aliquot.lib.log import set_up_log
+
 MAX_REASON = 500
 # All runs of one `make test` write here which tests they ran again.
 RERUNS = os.environ.get("ALIQUOT_RERUNS", "")
@@ -21,10 +23,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_configure() -> None:
-    """Undo what a caller may have set: an ignored Ctrl-C is inherited by children, and so is a low descriptor limit."""
+    """Undo what a caller may have set: an ignored Ctrl-C is inherited by children, and so is a low descriptor limit.
+
+    The log is set up as programs do: `structlog.testing.capture_logs` would leave structlog's own default behind.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    set_up_log()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
