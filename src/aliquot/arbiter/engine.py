@@ -118,7 +118,7 @@ class Engine:
             self._catch_up(process, tenant.seats[slot], now_ns)
             tenant.seats[slot].forget(process)
         self._show_company({tenant.seats[slot].gpu.uuid for slot in slots})
-        if not any(seat.launching for seat in tenant.seats):
+        if not any(seat.launching for seat in tenant.gated):
             self._all_gone(tenant, now_ns)
             return
         for slot in slots:
@@ -135,7 +135,7 @@ class Engine:
             if isinstance(action, Grant):
                 self._grant(tenant, action, now_ns)
             elif isinstance(action, Renew):
-                for seat in tenant.seats:
+                for seat in tenant.gated:
                     seat.deadline_ns = action.deadline_ns
                     seat.page.renew(action.deadline_ns)
             elif isinstance(action, Revoke):
@@ -154,11 +154,11 @@ class Engine:
         waiting: dict[str, int] = {}
         for tenant in self.tenants.values():
             if tenant.wanted_at_ns:
-                for seat in tenant.seats:
+                for seat in tenant.gated:
                     waiting[seat.gpu.uuid] = waiting.get(seat.gpu.uuid, 0) + 1
         for tenant in self.tenants.values():
             own = 1 if tenant.wanted_at_ns else 0
-            for seat in tenant.seats:
+            for seat in tenant.gated:
                 seat.page.set_waiters(waiting.get(seat.gpu.uuid, 0) - own)
 
     def show_life(self, now_ns: int) -> None:
@@ -183,7 +183,7 @@ class Engine:
             self._close_gates(tenant)
 
     def _grant(self, tenant: Tenant, action: Grant, now_ns: int) -> None:
-        for seat in tenant.seats:  # the GPU waits for these stores, all else comes after them
+        for seat in tenant.gated:  # the GPU waits for these stores, all else comes after them
             seat.first_epoch = seat.epoch = (seat.epoch + 1) & 0x3FFFFFFF
             if seat.granted_epoch == seat.epoch:  # by the native loop, which knew the least that this deadline could be
                 seat.page.renew(action.deadline_ns)
@@ -192,7 +192,7 @@ class Engine:
         waited = now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0
         tenant.wanted_at_ns = 0
         tenant.stopping = False
-        for seat in tenant.seats:
+        for seat in tenant.gated:
             if seat.draining:
                 seat.behind |= seat.pending
             seat.valid, seat.draining, seat.deadline_ns = True, False, action.deadline_ns
@@ -205,7 +205,7 @@ class Engine:
                 seat.wakes_ns.append(waited)
             seat.users = set(seat.wanting)
             seat.wanting.clear()
-        self.note_stopped(now_ns, {seat.gpu.uuid for seat in tenant.seats})
+        self.note_stopped(now_ns, {seat.gpu.uuid for seat in tenant.gated})
 
     def note_stopped(self, now_ns: int, gpus: set[str] | None = None) -> None:
         """Find stopped processes that others no longer wait for: they cannot say when their work has ended.
@@ -237,13 +237,13 @@ class Engine:
 
     def _revoke(self, tenant: Tenant, now_ns: int) -> None:
         tenant.stopping = False
-        for seat in tenant.seats:
+        for seat in tenant.gated:
             seat.page.close_gate(seat.epoch)
-        for seat in tenant.seats:
+        for seat in tenant.gated:
             seat.valid, seat.draining, seat.revoked_at_ns = False, True, now_ns
             seat.pending = seat.launching - seat.returned
             seat.users.clear()
-        for seat in tenant.seats:
+        for seat in tenant.gated:
             self._maybe_drained(tenant, seat, 0, now_ns)
 
     def _catch_up(self, process: Process, seat: Seat, now_ns: int) -> None:
@@ -290,12 +290,13 @@ class Engine:
 
 
 def shares_of(record: TenantRecord) -> dict[str, Share]:
-    """The shares in a record.
+    """The shares of a record on the GPUs that take turns; on all, if none does.
 
     Raises:
         ValueError: a share cannot be kept, or a GPU is named twice.
     """
-    shares = {gpu.uuid: Share(gpu.request_milli, gpu.limit_milli, gpu.wake_us * 1000) for gpu in record.gpus}
-    if len(shares) != len(record.gpus):
+    if len({gpu.uuid for gpu in record.gpus}) != len(record.gpus):
         raise ValueError(f"tenant {record.name!r} names a GPU twice")
-    return shares
+    gates = record.gates()
+    gated = [gpu for gpu in gates if gpu.enforce == "all"] or gates
+    return {gpu.uuid: Share(gpu.request_milli, gpu.limit_milli, gpu.wake_us * 1000) for gpu in gated}

@@ -137,7 +137,7 @@ def prepared(engine: Engine, now_ns: int) -> Iterator[PreparedHandover]:
         upcoming = engine.policy.upcoming(gpu, now_ns)
         if upcoming is None:
             continue
-        holder, following = engine.tenants[upcoming.occupant].seats[0], engine.tenants[upcoming.tenant].seats[0]
+        holder, following = engine.tenants[upcoming.occupant].gated[0], engine.tenants[upcoming.tenant].gated[0]
         process = _awaited(engine, upcoming.occupant, holder)
         ready = not (following.valid or following.draining or following.behind)
         if process is None or not ready or process.closed or process.paused:

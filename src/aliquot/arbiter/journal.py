@@ -137,7 +137,7 @@ class Journal:
         """The lines to write, and the sums of all charges that are known then."""
         lines, seen = [], {}
         for tenant in engine.tenants.values():
-            for seat in tenant.seats:
+            for seat in tenant.gated:
                 key = (tenant.name, seat.gpu.uuid)
                 account = engine.policy.account(*key)
                 window, debt_ns = account.window, account.debt_ns(now_ns)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Enforce
 
 
@@ -43,6 +44,19 @@ class TenantRecord(msgspec.Struct, frozen=True):
     name: str
     socket: str
     gpus: list[TenantGpu]
+
+    def gates(self) -> list[TenantGpu]:
+        """The GPUs with what is enforced on each: one that the tenant has whole, beside a shared one, takes no turns.
+
+        With turns it would stand idle whenever the turn on the shared GPU is another tenant's.
+        """
+        shared = any(gpu.request_milli < MILLI for gpu in self.gpus)
+        return [
+            msgspec.structs.replace(gpu, enforce="memory")
+            if shared and gpu.request_milli >= MILLI and gpu.enforce == "all"
+            else gpu
+            for gpu in self.gpus
+        ]
 
 
 class PromiseStatus(msgspec.Struct, frozen=True):

@@ -35,7 +35,8 @@ def status_of(engine: Engine, settings: Settings, boot_id: int) -> Status:
             gpus[uuid].tenants.append(_tenant_status(engine, tenant, seat, now, settings.tokens.window_ns))
     window = settings.tokens.window_ns
     for gpu in gpus.values():
-        used = sum(engine.policy.account(t.name, gpu.uuid).window.used_ns(now) for t in gpu.tenants)
+        gated = [t for t in gpu.tenants if t.enforce == "all"]
+        used = sum(engine.policy.account(t.name, gpu.uuid).window.used_ns(now) for t in gated)
         measured = sum(t.usage for t in gpu.tenants if t.enforce != "all")
         gpu.busy = min(1.0, used / window + measured)
     compared = _compare(engine, gpus, now)
@@ -82,9 +83,18 @@ def _compare(engine: Engine, gpus: dict[str, GpuStatus], now_ns: int) -> bool:
 
 
 def _tenant_status(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int, window_ns: int) -> TenantStatus:
-    status = _accounted(engine, tenant, seat, now_ns)
+    status = _status(engine, tenant, seat)
     if not seat.ungated:
-        return status
+        account = engine.policy.account(tenant.name, seat.gpu.uuid)
+        return msgspec.structs.replace(
+            status,
+            usage=round(account.usage(now_ns), 4),
+            charged_ns=account.window.total_ns,
+            debt_ms=round(max(0, account.debt_ns(now_ns)) / 1e6, 3),
+            promise=_promise(account),
+            waiting=tenant.wanted_at_ns > 0,
+            waited_ns=seat.waited_ns + (now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0),
+        )
     usage = round(seat.measured_usage(now_ns, window_ns), 4)
     status = msgspec.structs.replace(status, usage=usage, charged_ns=seat.used_ns)
     seen = engine.seen
@@ -95,29 +105,28 @@ def _tenant_status(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int, wind
     return msgspec.structs.replace(status, memory_used_mib=sum(held) >> 20, processes=len(held))
 
 
-def _accounted(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int) -> TenantStatus:
-    account = engine.policy.account(tenant.name, seat.gpu.uuid)
+def _status(engine: Engine, tenant: Tenant, seat: Seat) -> TenantStatus:
+    """What is known of a seat that takes no turns, before NVML's figures."""
     return TenantStatus(
         name=tenant.name,
         request_milli=seat.gpu.request_milli,
         limit_milli=seat.gpu.limit_milli,
-        usage=round(account.usage(now_ns), 4),
-        charged_ns=account.window.total_ns,
+        usage=0.0,
+        charged_ns=0,
         memory_used_mib=(seat.leased_bytes + seat.context_bytes) >> 20,
         memory_limit_mib=seat.gpu.memory_mib,
         memory_context_mib=seat.context_bytes >> 20,
         wait_ms_p50=round(median(seat.waits_ns) / 1e6, 3) if seat.waits_ns else 0.0,
-        debt_ms=round(max(0, account.debt_ns(now_ns)) / 1e6, 3),
+        debt_ms=0.0,
         quota_ms=round(engine.policy.quota_ns(tenant.name) / 1e6, 3),
         handovers=seat.handovers,
         processes=len(seat.attached),
-        waiting=tenant.wanted_at_ns > 0,
-        waited_ns=seat.waited_ns + (now_ns - tenant.wanted_at_ns if tenant.wanted_at_ns else 0),
+        waiting=False,
+        waited_ns=0,
         memory_refusals=seat.memory_refusals,
         unrouted=tenant.unrouted,
         ungated_ms=round(tenant.ungated_ns / 1e6, 3),
         enforce=seat.gpu.enforce,
-        promise=_promise(account),
         kernel_ms=seat.kernel_us / 1000,
         wake=wake_status(seat, engine.tenants.values()),
     )

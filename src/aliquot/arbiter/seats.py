@@ -239,6 +239,10 @@ class Tenant:
     stopping: bool = False  # idle as a whole, to be revoked at this turn's end
     unrouted: int = 0  # driver functions that its processes got unhooked, since it came
     ungated_ns: int = 0  # time its processes launched freely because no arbiter could be reached
+    gated: list[Seat] = field(init=False)  # what the policy knows: the seats that take turns; all, if none does
+
+    def __post_init__(self) -> None:
+        self.gated = [seat for seat in self.seats if not seat.ungated] or self.seats
 
     @property
     def name(self) -> str:

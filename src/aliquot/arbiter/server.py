@@ -173,7 +173,7 @@ class Server:
         for gpu in record.gpus:
             gpu.uuid_bytes()
         listener = listen(Path(record.socket), socket.SOCK_SEQPACKET, 0o666)
-        seats = [Seat(slot, gpu, self._page(gpu)) for slot, gpu in enumerate(record.gpus)]
+        seats = [Seat(slot, gpu, self._page(gpu)) for slot, gpu in enumerate(record.gates())]
         tenant = Tenant(record, listener, seats)
         now = time.monotonic_ns()
         for seat in seats:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import aliquot.bench
 from aliquot.arbiter.records import TenantStatus
+from aliquot.bench.progress import read_totals
 from aliquot.bench.scene import SPIN_PTX, native_client
+from aliquot.model.ids import TenantName
+from aliquot.model.requests import GpuRequest
 from aliquot.standalone.engine import Engine
+from aliquot.standalone.tenant import start_program
 
 from .conftest import Aliquot, eventually
 
@@ -119,3 +125,39 @@ def test_what_is_not_gated_is_measured_and_known(engine: Engine, tmp_path: Path)
     assert "none (the bare driver)" == whole.injection
     whole.end()
     share.end()
+
+
+def shares(progress: list[Path], seconds: float) -> list[float]:
+    """Parts of a GPU that clients complete, by their own counts."""
+    first, began = [read_totals(path) for path in progress], time.monotonic()
+    time.sleep(seconds)
+    last, span_ns = [read_totals(path) for path in progress], (time.monotonic() - began) * 1e9
+    return [(b.kernel_ns - a.kernel_ns) / span_ns for a, b in zip(first, last, strict=True) if a and b]
+
+
+def test_a_whole_gpu_beside_a_shared_one_takes_no_turns(engine: Engine, tmp_path: Path):
+    """A tenant of 1.5 GPUs has its whole one all the time, whoever's turn it is on the other; there it has its half."""
+    paths = [tmp_path / name for name in ("whole", "part", "half")]
+    program = [native_client("steady", "1000000")(path) for path in paths]
+    seat = engine.admit(TenantName("both"), GpuRequest(1500))
+    uuids = [part.gpu for part in sorted(seat.plan.slices, key=lambda part: -part.request_milli)]
+    whole, shared = ([gpu.uuid for gpu in engine.gpus].index(uuid) for uuid in uuids)
+    half = engine.spawn("half", program[2], request_milli=500, gpu=shared)
+    ranks = [
+        start_program(seat.folder, argv, {**os.environ, "CUDA_VISIBLE_DEVICES": uuid})
+        for argv, uuid in zip(program, uuids, strict=False)
+    ]
+    try:
+        eventually(lambda: all(read_totals(path) for path in paths), "work of all three")
+        got = shares(paths, 4)
+        first, second = status_of(engine, whole, "both"), status_of(engine, shared, "both")
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+        half.end()
+        engine.release(seat)
+
+    assert got == pytest.approx([1, 0.5, 0.5], abs=0.12)
+    assert ("memory", 0, "all") == (first.enforce, first.handovers, second.enforce)
+    assert first.usage > 0.5
