@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aliquot.cli.completion import sharepod_names
-from aliquot.cli.options import Milli, Size, device_options, emulate_option, output_option, wake_option
+from aliquot.cli.options import Milli, Name, Size, device_options, emulate_option, output_option, wake_option
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, checked
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--gpu-request", type=Milli(), help="A request that you think of: 0.3, 300m, 2.5.")
 @click.option("--gpu-limit", type=Milli(), help="Its limit.")
 @click.option("--gpu-mem", type=Size(), help="Its GPU memory: 4Gi, 4096 (MiB), 25%.")
-@click.option("--gpu", default="", metavar="UUID|INDEX", help="Only this GPU.")
+@click.option("--gpu", type=Name(), default="", metavar="UUID|INDEX", help="Only this GPU.")
 @device_options
 @wake_option
 @emulate_option

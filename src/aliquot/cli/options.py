@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
@@ -47,15 +48,33 @@ class Wake(click.ParamType):  # type: ignore[type-arg]
             raise UserError(f"{param.opts[0] if param else 'wake'}: {error}") from None
 
 
-class Label(click.ParamType):  # type: ignore[type-arg]
-    """A label, or the name of a vGPU; empty is none."""
+class Name(click.ParamType):  # type: ignore[type-arg]
+    """What an option names. Empty is the default; given, as from a variable that is not set, it is refused."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text itself."""
+        if (
+            not value
+            and param
+            and ctx
+            and param.name
+            and (ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE)
+        ):
+            raise UserError(f"{param.opts[0]} is empty; name one, or leave the option out")
+        return str(value)
+
+
+class Label(Name):
+    """A label, or the name of a vGPU."""
 
     name = "label"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The text itself, if it is one."""
         try:
-            return parse_label(value) if value else ""
+            return parse_label(text) if (text := super().convert(value, param, ctx)) else ""
         except BadQuantity as error:
             raise UserError(f"{param.opts[0] if param else 'label'}: {error}") from None
 
@@ -174,7 +193,9 @@ def not_gpus_option(command: Command) -> Command:
 def device_options(command: Command) -> Command:
     """`--gpu-model`, `--gpu-id` and the labels that a tenant puts on its device."""
     options = [
-        click.option("--gpu-model", default="", metavar="MODEL", help="Only GPUs of this model: v100, a100|h100."),
+        click.option(
+            "--gpu-model", type=Name(), default="", metavar="MODEL", help="Only GPUs of this model: v100, a100|h100."
+        ),
         click.option("--mixed-models", is_flag=True, help="Whether several GPUs may be of different models."),
         click.option(
             "--gpu-id", type=Label(), default="", metavar="NAME", help="A named vGPU; equal names share a GPU."

@@ -35,6 +35,8 @@ def read_text(file: str) -> str:
     Raises:
         UnreadableFile: it does not exist, may not be read, or is not text.
     """
+    if file == "-" and sys.stdin is None:
+        raise UnreadableFile("- cannot be read: standard input is closed")
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
     except UnicodeDecodeError:

@@ -52,7 +52,7 @@ def _takes_keys() -> bool:
     """Whether a person can press keys and the library for an application is installed."""
     from importlib.util import find_spec
 
-    return sys.stdin.isatty() and find_spec("textual") is not None
+    return sys.stdin is not None and sys.stdin.isatty() and find_spec("textual") is not None
 
 
 def _application(runtime: RuntimeDir, interval_s: float) -> None:

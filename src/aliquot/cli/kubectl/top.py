@@ -46,7 +46,7 @@ def on_terminal() -> bool:
     from importlib.util import find_spec
 
     screen = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
-    return screen and sys.stdin.isatty() and find_spec("textual") is not None
+    return screen and sys.stdin is not None and sys.stdin.isatty() and find_spec("textual") is not None
 
 
 def _application(target: Target, agent_port: int, interval_s: float) -> None:
