@@ -49,7 +49,7 @@ def write_whole(path: Path, data: bytes, *, synced: bool, mode: int = 0o600) -> 
     missing.
 
     Raises:
-        OSError: it cannot be written; what was there is there still.
+        OSError: it cannot be written, and names the file; what was there is there still.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(path.name + UNFINISHED)
@@ -60,9 +60,10 @@ def write_whole(path: Path, data: bytes, *, synced: bool, mode: int = 0o600) -> 
                 file.flush()
                 os.fsync(file.fileno())
         fresh.replace(path)
-    except OSError:
+    except OSError as error:
         with contextlib.suppress(OSError):
             fresh.unlink()
+        error.filename = error.filename or str(path)  # a failed write names no file
         raise
     if synced:
         on_disk(path.parent)

@@ -45,6 +45,6 @@ def test_a_spoilt_file_does_not_stop_the_engine(aliquot_cli: Aliquot, tmp_path: 
         _, told = process.communicate(timeout=30)
 
     assert (0, 0) == (ran.returncode, process.returncode)
-    assert f"aliquot: {file} cannot be used: it does not have the checksum" in told
+    assert f"{file} cannot be used: it does not have the checksum" in told
     assert 1 == len(told.splitlines())
     assert 1 == arrivals(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -53,3 +54,17 @@ def test_a_file_is_its_owners_unless_said_otherwise(tmp_path: Path):
 
     assert 0o600 == (tmp_path / "a").stat().st_mode & 0o777
     assert 0o600 == (tmp_path / "b").stat().st_mode & 0o600
+
+
+def test_a_failed_write_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A full disk is an error of a descriptor, which has no name; the sentence for a person needs one."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+
+    with pytest.raises(OSError) as error:
+        write_whole(tmp_path / "state", b"new", synced=True)
+
+    assert (str(tmp_path / "state"), []) == (error.value.filename, list(tmp_path.iterdir()))
