@@ -282,7 +282,7 @@ def test_a_grant_that_the_policy_did_not_decide_is_taken_back():
 @pytest.fixture
 def arbiter(start_arbiter):
     """An arbiter with the native thread."""
-    return start_arbiter()
+    return start_arbiter("--native-handover")
 
 
 def take_turns(processes, turns: int) -> None:
