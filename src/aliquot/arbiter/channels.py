@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -87,6 +88,8 @@ class Channel:
         server = self._owner.server
         if request.op == "status":
             self._say(Answer(status=status_of(server.engine, server.settings, server.boot_id)))
+        elif request.op == "turns":
+            self._say(Answer(turns=server.engine.turns.last_minute(request.name, time.monotonic_ns())))
         elif request.op == "events":
             for event in server.events.recent():
                 self._follow(event)
@@ -104,7 +107,7 @@ class Channel:
             self._owner.changed()
             self._say(Answer())
         else:
-            raise ValueError(f"unknown request {request.op!r}; known: status, events, add_tenant, remove_tenant")
+            raise ValueError(f"unknown request {request.op!r}; known: status, turns, events, add_tenant, remove_tenant")
 
     def _add(self, record: TenantRecord) -> None:
         """Add a tenant and have it written down, or neither; one that is known is written down already."""

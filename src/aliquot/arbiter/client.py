@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .records import Answer, Request, Status, TenantGpu, TenantRecord
+from .records import Answer, GpuTurns, Request, Status, TenantGpu, TenantRecord
 
 _CREDENTIALS: Final = struct.Struct("3i")
 __all__ = ["ArbiterClient", "ArbiterError", "NoArbiter", "Status", "TenantGpu", "TenantRecord", "Unanswered"]
@@ -80,6 +80,17 @@ class ArbiterClient:
         if status is None:
             raise ArbiterError("the arbiter answered without a status")
         return status
+
+    def turns(self, gpu: str) -> GpuTurns:
+        """The turns of the last minute on a GPU, by its UUID.
+
+        Raises:
+            ArbiterError: no arbiter, or one that does not know them.
+        """
+        turns = self._ask("status.sock", Request("turns", name=gpu)).turns
+        if turns is None:
+            raise ArbiterError("the arbiter answered without turns")
+        return turns
 
     def process(self) -> int:
         """The arbiter's pid as this process's pid namespace has it, after a first `status`; 0 where it shows none."""

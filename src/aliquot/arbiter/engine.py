@@ -15,6 +15,7 @@ from aliquot.tokens import Grant, Renew, Revoke, Share, TokenPolicy
 from .linux import is_stopped
 from .records import TenantRecord
 from .seats import Process, Seat, Seen, Tenant
+from .turns import TurnLog
 from .wakes import shortest_wake_us
 
 STUCK_FACTOR: Final = 4
@@ -29,6 +30,7 @@ class Engine:
     def __init__(self, policy: TokenPolicy, emit: Emit) -> None:
         self.policy = policy
         self.tenants: dict[str, Tenant] = {}
+        self.turns = TurnLog()
         self.seen: Seen | None = None
         self.context_bytes: dict[str, int] = {}  # by GPU: the least that one context was seen to take
         self._emit = emit
@@ -48,6 +50,7 @@ class Engine:
     def remove(self, tenant: Tenant, now_ns: int) -> None:
         """Take a tenant out; its gates close."""
         self._close_gates(tenant)
+        self._end_turns(tenant, now_ns)
         for seat in tenant.seats:
             if seat.ungated:
                 seat.page.close_gate(seat.epoch + 1)
@@ -205,6 +208,7 @@ class Engine:
                 seat.wakes_ns.append(waited)
             seat.users = set(seat.wanting)
             seat.wanting.clear()
+            self.turns.began(seat.gpu.uuid, tenant.name, now_ns)
         self.note_stopped(now_ns, {seat.gpu.uuid for seat in tenant.gated})
 
     def note_stopped(self, now_ns: int, gpus: set[str] | None = None) -> None:
@@ -257,6 +261,7 @@ class Engine:
     def _maybe_drained(self, tenant: Tenant, seat: Seat, burst_ns: int, now_ns: int) -> None:
         if seat.draining and not seat.pending:
             seat.draining = False
+            self.turns.ended(seat.gpu.uuid, tenant.name, now_ns)
             self.policy.drained(tenant.name, seat.gpu.uuid, now_ns, burst_ns, usual=not seat.stopped)
             seat.stopped &= bool(seat.behind)
 
@@ -270,16 +275,22 @@ class Engine:
             self.policy.stop(tenant.name, now_ns)
             return
         self._close_gates(tenant)
+        self._end_turns(tenant, now_ns)
         self.policy.returned(tenant.name, now_ns, burst_ns)
 
     def _all_gone(self, tenant: Tenant, now_ns: int) -> None:
         self._close_gates(tenant)
+        self._end_turns(tenant, now_ns)
         tenant.wanted_at_ns = 0
         tenant.stopping = False
         for seat in tenant.seats:
             seat.draining = False
             seat.behind.clear()
         self.policy.dead(tenant.name, now_ns)
+
+    def _end_turns(self, tenant: Tenant, now_ns: int) -> None:
+        for seat in tenant.gated:
+            self.turns.ended(seat.gpu.uuid, tenant.name, now_ns)
 
     def _close_gates(self, tenant: Tenant) -> None:
         for seat in tenant.seats:

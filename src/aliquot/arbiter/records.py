@@ -189,8 +189,24 @@ class Status(msgspec.Struct):
     compared: bool = False
 
 
+class HeldTurn(msgspec.Struct, frozen=True, array_like=True):
+    """A tenant held a GPU from one moment to another, of CLOCK_MONOTONIC."""
+
+    tenant: str
+    began_ns: int
+    ended_ns: int
+
+
+class GpuTurns(msgspec.Struct, frozen=True):
+    """The turns on one GPU in the minute before `now_ns`, oldest first; all of them are known from `known_ns` on."""
+
+    now_ns: int
+    known_ns: int
+    turns: list[HeldTurn]
+
+
 class Request(msgspec.Struct):
-    """One line to admin.sock or status.sock."""
+    """One line to admin.sock or status.sock; `name` is a tenant's, or for `turns` a GPU's UUID."""
 
     op: str
     tenant: TenantRecord | None = None
@@ -204,6 +220,7 @@ class Answer(msgspec.Struct, omit_defaults=True):
 
     error: str = ""
     status: Status | None = None
+    turns: GpuTurns | None = None
     event: dict[str, Any] | None = None
     end: bool = False
 

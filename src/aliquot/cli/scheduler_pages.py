@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -31,6 +32,8 @@ class Pages:
     tokens: bool
     tls: tuple[str, str] | None
     agent_port: int
+    history: Path | None
+    history_bytes: int
 
 
 def pages_options(address: Callable[[str, str], tuple[str, int]]) -> Decorator:
@@ -70,6 +73,19 @@ _OPTIONS: Final[tuple[Decorator, ...]] = (
         show_default=True,
         help="Port of the nodes' agents, which report the use; 0 queries none.",
     ),
+    click.option(
+        "--web-history",
+        default="",
+        type=click.Path(dir_okay=False),
+        help="File of the dashboard's history of 30 days. [default: none; two hours in memory]",
+    ),
+    click.option(
+        "--web-history-mib",
+        type=click.IntRange(16, 1 << 20),
+        default=2048,
+        show_default=True,
+        help="The largest size of that file; the oldest is deleted first.",
+    ),
 )
 
 
@@ -83,6 +99,8 @@ def _pages(
     web_tls_cert: str,
     web_tls_key: str,
     web_agent_port: int,
+    web_history: str,
+    web_history_mib: int,
 ) -> Pages | None:
     if not web:
         return None
@@ -94,7 +112,10 @@ def _pages(
         )
     hosts = frozenset(web_host) | (frozenset() if host in ADDRESSES else frozenset({host}))
     tls = tls_files("--web-tls", web_tls_cert, web_tls_key)
-    return Pages(host, port, hosts, frozenset(web_namespace) or None, tokens, tls, web_agent_port)
+    history = Path(web_history) if web_history else None
+    return Pages(
+        host, port, hosts, frozenset(web_namespace) or None, tokens, tls, web_agent_port, history, web_history_mib << 20
+    )
 
 
 def tls_files(option: str, cert: str, key: str) -> tuple[str, str] | None:
@@ -135,6 +156,8 @@ def beside(pages: Pages | None) -> Beside:
             tls=pages.tls,
             namespace=program.settings.operator.namespace,
             agent_port=pages.agent_port,
+            history=pages.history,
+            history_bytes=pages.history_bytes,
         )
         async with dashboard_beside(program, settings) as url:
             click.echo(f"dashboard at {url}{_how(pages)}", err=True)

@@ -46,6 +46,9 @@ PORTS_TRIED: Final = 100
 @click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Where what placement learns is kept over restarts.  [default: ALIQUOT_STATE_DIR, else "
               "/var/lib/aliquot for root, ~/.local/state/aliquot for others]")  # fmt: skip
+@click.option("--history", type=click.Path(dir_okay=False), metavar="FILE",
+              help="Where the dashboard's history of 30 days is kept; none keeps two hours in memory.  "
+              "[default: history.db in the folder of --state-dir]")  # fmt: skip
 @click.option("-f", "--filename", "file", type=click.Path(), help="SharePods to apply at the start.")
 def up(
     emulate: str | None,
@@ -61,6 +64,7 @@ def up(
     fail_policy: str,
     policy: str | None,
     state_dir: Path | None,
+    history: str | None,
     file: str | None,
 ) -> None:
     """Serve this machine's GPUs to SharePods until stopped (Ctrl-C, SIGTERM), then end them all."""
@@ -98,7 +102,8 @@ def up(
             pods = Pods(engine)
             server = EngineServer(engine, pods)
             try:
-                with _dashboard(engine, pods, port) if web else contextlib.nullcontext() as url:
+                kept = _history_file(history, state_dir or default_state_dir(), emulated=engine.emulated)
+                with _dashboard(engine, pods, port, kept) if web else contextlib.nullcontext() as url:
                     _announce(engine, url, metrics_port)
                     for line in pods.apply(text) if text else []:
                         click.echo(line)
@@ -113,19 +118,26 @@ def up(
 
 
 @contextlib.contextmanager
-def _dashboard(engine: Engine, pods: Pods, port: int | None) -> Iterator[str]:
+def _dashboard(engine: Engine, pods: Pods, port: int | None, history: Path | None) -> Iterator[str]:
     """The pages while the engine is up; gives their address."""
     from aliquot.web.app import everyone
     from aliquot.web.serve import WebServer
     from aliquot.web.standalone import StandaloneFacts
 
-    facts = StandaloneFacts(engine, pods).start()
+    facts = StandaloneFacts(engine, pods, history=history).start()
     wanted, tries = (DASHBOARD_PORT, PORTS_TRIED) if port is None else (port, 1)
     try:
         with WebServer(everyone(facts), port=wanted, tries=tries) as server:
             yield server.url
     finally:
         facts.close()
+
+
+def _history_file(named: str | None, state_dir: Path, *, emulated: bool) -> Path | None:
+    """What emulated GPUs did is not mixed with what this machine's own did."""
+    if named == "none":
+        return None
+    return Path(named) if named else state_dir / ("history-emulated.db" if emulated else "history.db")
 
 
 def _announce(engine: Engine, dashboard: str | None, metrics_port: int | None) -> None:

@@ -19,6 +19,8 @@ from aliquot.arbiter.records import TenantStatus
 from aliquot.lib.backoff import doubled_s
 from aliquot.model.quantities import MILLI
 from aliquot.web.api import Share
+from aliquot.web.history_recorder import Counts
+from aliquot.web.history_sources import counts_of
 from aliquot.web.log import defect
 from aliquot.web.promise import PromiseBook
 
@@ -85,6 +87,7 @@ class GpuMeasure:
     healthy: bool
     shares: Mapping[str, Share] = field(default_factory=dict)
     bypassing: int = 0
+    counts: Mapping[str, Counts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,16 +118,17 @@ def measure_of(told: NodeTold, promises: PromiseBook | None = None) -> NodeMeasu
     present = set()
     gpus = {}
     for gpu in told.gpus:
-        shares = {}
+        shares, counts = {}, {}
         for use in gpu.uses:
             now, owner = use.status, use.owner
+            key = f"{owner.namespace}/{owner.pod}/{owner.container}"
             if promises is not None and told.now_ns > 0:
                 promises.see(gpu.uuid, now, told.now_ns)
                 present.add((gpu.uuid, now.name))
             kept = promises.kept(gpu.uuid, now.name) if promises is not None else (None, 0)
-            shares[f"{owner.namespace}/{owner.pod}/{owner.container}"] = _share(now, kept)
+            shares[key], counts[key] = _share(now, kept), counts_of(now)
         gpus[gpu.uuid] = GpuMeasure(
-            _milli(gpu.busy), gpu.holder, not gpu.sick, shares, int(_within(gpu.bypassing, MOST_MIB))
+            _milli(gpu.busy), gpu.holder, not gpu.sick, shares, int(_within(gpu.bypassing, MOST_MIB)), counts
         )
     if promises is not None:
         promises.forget_all_but(present)

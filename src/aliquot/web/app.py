@@ -6,7 +6,8 @@ the viewer's token. A page and its live feed use the same door, so a feed is sha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import time
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from importlib.resources import files
 from typing import Any, Final, Protocol
 
@@ -25,7 +26,7 @@ from aliquot.web.facts import Facts
 from aliquot.web.feeds import Feeds, TooMany
 from aliquot.web.guard import LOOPBACK, Guard
 from aliquot.web.log import defect
-from aliquot.web.pages import Draw, Drawn, NotHere, gpu, gpus, pool, topology, trying, workloads
+from aliquot.web.pages import Draw, Drawn, NotHere, gpu, gpus, hours, pool, timeline, topology, trying, workloads
 from aliquot.web.render import address, render
 
 Door = Callable[[Mapping[str, str]], Facts]
@@ -34,6 +35,8 @@ NAVIGATION: Final = (
     ("/", "GPUs"),
     ("/workloads", "Workloads"),
     ("/topology", "Topology"),
+    ("/timeline", "Timeline"),
+    ("/hours", "GPU-hours"),
     ("/pool", "Pool and quota"),
     ("/try", "Try it"),
 )
@@ -44,9 +47,16 @@ PAGES: Final[Mapping[str, tuple[Draw, str, str]]] = {
     "/workloads": (workloads.draw, "workloads.html", ""),
     "/workloads/{name:path}": (workloads.draw_one, "workload.html", "name"),
     "/topology": (topology.draw, "topology.html", ""),
+    "/timeline": (timeline.draw, "timeline.html", ""),
+    "/hours": (hours.draw, "hours.html", ""),
     "/pool": (pool.draw, "pool.html", ""),
     "/try": (trying.draw, "try.html", ""),
 }
+PACES: Final[Mapping[str, Callable[[Mapping[str, str]], float]]] = {
+    "/timeline": timeline.pace_s,
+    "/hours": lambda query: 30.0,
+}
+"""Of pages of the past: how often they are drawn again, by the query. All others are whenever the facts change."""
 
 
 class AccessDenied(Exception):
@@ -157,7 +167,7 @@ def _live(door: Door, draw: Draw, word: str, feeds: Feeds) -> type:
 
             key = (id(facts), request.url.path, tuple(sorted(query.items())))
             try:
-                blocks, revision = (lambda: _blocks(draw, facts, query)), (lambda: facts.revision)
+                blocks, revision = (lambda: _blocks(draw, facts, query)), _revision(facts, request.url.path, query)
                 reader = (id(facts), request.client.host if request.client else "")
                 await feeds.serve(key, blocks, revision, request.receive, self._send, still=still, reader=reader)
             except TooMany as error:
@@ -165,6 +175,15 @@ def _live(door: Door, draw: Draw, word: str, feeds: Feeds) -> type:
                 await answer(request.scope, request.receive, self._send)
 
     return Live
+
+
+def _revision(facts: Facts, live_path: str, query: Mapping[str, str]) -> Callable[[], Hashable]:
+    """What changes whenever the page is to be drawn again."""
+    pace = PACES.get(live_path.removeprefix("/live"))
+    if pace is None:
+        return lambda: facts.revision
+    step_s = pace(query)
+    return lambda: time.monotonic() // step_s
 
 
 def _blocks(draw: Draw, facts: Facts, query: Mapping[str, str]) -> Any:

@@ -43,6 +43,9 @@ from aliquot.web.explaining import Calmly, Explaining
 from aliquot.web.facts import node_sums
 from aliquot.web.gather import gpu_state, quota_of
 from aliquot.web.history import HistoryRing
+from aliquot.web.history_keeping import LongHistory, Past
+from aliquot.web.history_recorder import Counts
+from aliquot.web.history_sources import OwnerOf, readings
 from aliquot.web.trial import YOURS, asked
 from aliquot.web.wiring import topology_of_gpus
 
@@ -66,6 +69,7 @@ class Beside:
     quota: Sequence[QuotaLine] | None = None
     pool: Pool = field(default_factory=lambda: Pool("on-demand", []))
     age_s: Callable[[str], float] = lambda tenant: 0.0
+    owner_of: OwnerOf = lambda tenant: f"Pod/{tenant.split('/')[1]}" if "/" in tenant else "Run"
 
 
 class Taken(NamedTuple):
@@ -97,6 +101,7 @@ class ClusterFacts:
         title: str,
         calmly: Calmly = lambda work: work(),
         hidden: Callable[[str], bool] = lambda tenant: False,
+        history: LongHistory | None = None,
     ) -> None:
         self.title = title
         self.window_s = WINDOW_S
@@ -109,6 +114,7 @@ class ClusterFacts:
         self._read: dict[str, tuple[int, list[Gpu]]] = {}  # node -> (version of its ledger, its GPUs)
         self._topologies: dict[str, Topology] = {}
         self._history = HistoryRing()
+        self._past = history or LongHistory(None)
         self._seen = _Seen([], [], [], [], beside.pool)
 
     def refresh(self, now_s: float) -> None:
@@ -150,11 +156,18 @@ class ClusterFacts:
         ]
         if now_s >= self._history.due_s:
             self._history.add(now_s, gpus)
+        self._past.see(now_s, readings(gpus, lambda gpu, share: _counts(measured, gpu, share), self._beside.owner_of))
         quota = self._beside.quota if self._beside.quota is not None else quota_of(gpus)
         seen = _Seen(gpus, workloads, nodes, quota, self._beside.pool)
         if self._explaining.forget() or seen != self._seen:
             self._seen = seen
             self._revision += 1
+
+    @property
+    def past(self) -> Past:
+        """See `Facts`."""
+        self.asked_s = time.monotonic()
+        return self._past
 
     @property
     def revision(self) -> int:
@@ -287,6 +300,12 @@ def _with_measures(gpu: Gpu, node: NodeMeasure | None) -> Gpu:
         measured=True,
         bypassing=now.bypassing,
     )
+
+
+def _counts(measured: Mapping[str, NodeMeasure], gpu: Gpu, share: Share) -> Counts | None:
+    node = measured.get(gpu.node)
+    now = node.gpus.get(gpu.uuid) if node is not None else None
+    return now.counts.get(tenant_key(share.tenant)) if now is not None else None
 
 
 def _laid_over(plan: Share, got: Share) -> Share:

@@ -23,6 +23,7 @@ from aliquot.web.api import (
     Trial,
     Workload,
 )  # fmt: skip
+from aliquot.web.history_keeping import Past
 
 
 class Facts(Protocol):
@@ -39,6 +40,10 @@ class Facts(Protocol):
     @property
     def revision(self) -> int:
         """Grows whenever an answer of the methods below may have changed."""
+
+    @property
+    def past(self) -> Past:
+        """What was recorded over the last weeks. Its methods may take a second."""
 
     def gpus(self) -> Sequence[Gpu]:
         """Every GPU, by node name and index."""

@@ -21,6 +21,7 @@ from aliquot.web.api import (
     Trial,
     Workload,
 )
+from aliquot.web.history_records import Hours, Timeline, Turns
 
 T = TypeVar("T")
 
@@ -55,6 +56,9 @@ OPERATIONS = (
     Operation("/totals", "Everything in one record", Totals),
     Operation("/gpus", "GPUs with their tenants", Listing[Gpu], ("node", "model", "state", *_PAGING)),
     Operation("/gpus/{uuid}/history", "The last hour of a GPU", History, ("seconds",), "uuid"),
+    Operation("/gpus/{uuid}/timeline", "Who used a GPU over a longer time", Timeline, ("range",), "uuid"),
+    Operation("/gpus/{uuid}/turns", "The turns on a GPU in the last minute", Turns, (), "uuid"),
+    Operation("/hours", "GPU-hours by namespace, controller and model; as CSV: hours.csv", Hours, ("range", "by")),
     Operation("/workloads", "SharePods, pods and runs", Listing[Workload], ("namespace", "phase", *_PAGING)),
     Operation("/workloads/{name}/explain", "Why a workload waits or stands where it does", Explanation, (), "name"),
     Operation("/nodes", "Nodes with GPUs", Listing[Node], _PAGING),

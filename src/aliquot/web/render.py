@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
@@ -81,6 +82,16 @@ def age(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{minutes // 1440} d"
 
 
+def hours(value: float) -> str:
+    """`0.1234` -> `0.12`, `1234.5` -> `1,234.5`: GPU-hours."""
+    return f"{value:,.2f}" if value < 100 else f"{value:,.1f}"
+
+
+def moment(at_s: float) -> str:
+    """`2026-03-01 14:05 UTC`."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def pairs(texts: Iterable[str]) -> list[tuple[str, str]]:
     """Each text as its own label, for choices."""
     return [(text, text) for text in texts]
@@ -94,6 +105,6 @@ def address(path: str, /, **query: Any) -> str:
 
 _ENVIRONMENT.filters |= {
     "milli": format_milli, "used": used, "mib": format_mib, "gib": gib, "percent": percent, "age": age,
-    "part": quote, "slug": slug, "pairs": pairs,
+    "hours": hours, "moment": moment, "part": quote, "slug": slug, "pairs": pairs,
 }  # fmt: skip
 _ENVIRONMENT.globals |= {"asset": asset, "address": address}

@@ -15,8 +15,10 @@ from aliquot.lib.package import version
 from aliquot.model.errors import UserError
 from aliquot.web import openapi
 from aliquot.web.facts import Facts, totals
+from aliquot.web.history_reading import range_of
 from aliquot.web.openapi import Listing, Problem
-from aliquot.web.pages import NotHere, trying
+from aliquot.web.pages import NotHere, hours, trying
+from aliquot.web.pages.gpu import find
 
 if TYPE_CHECKING:
     from aliquot.web.app import Door
@@ -38,9 +40,13 @@ def routes(door: Door) -> list[Route]:
         "/pool": lambda facts, _: facts.pool(),
         "/quota": lambda facts, request: _listing(facts, request, facts.quota()),
         "/events": lambda facts, request: _listing(facts, request, facts.events(_count(request, "since", 0))),
+        "/hours": lambda facts, request: hours.asked_hours(facts, request.query_params),
+        "/gpus/{uuid}/timeline": _timeline,
+        "/gpus/{uuid}/turns": _turns,
         "/try": lambda facts, request: facts.try_request(trying.ask_of(request.query_params)),
     }
     found = [Route(f"/api/v1{path}", _endpoint(door, read)) for path, read in reads.items()]
+    found.append(Route("/api/v1/hours.csv", _hours_csv(door)))
     return [*found, Route("/api/v1/openapi.json", lambda _request: _json(_document()))]
 
 
@@ -100,6 +106,29 @@ def _workloads(facts: Facts, request: Request) -> Listing[Any]:
 def _history(facts: Facts, request: Request) -> Any:
     uuid = request.path_params["uuid"]
     return _there(facts.history(uuid, _count(request, "seconds", 3600)), f"There is no GPU {uuid[:60]} here.")
+
+
+def _timeline(facts: Facts, request: Request) -> Any:
+    uuid = find(facts, request.path_params["uuid"]).uuid
+    return facts.past.timeline(uuid, range_of(request.query_params.get("range", "")))
+
+
+def _turns(facts: Facts, request: Request) -> Any:
+    uuid = find(facts, request.path_params["uuid"]).uuid
+    return _there(facts.past.turns(uuid), f"The turns of GPU {uuid[:60]} are not known here.")
+
+
+def _hours_csv(door: Door) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:
+        try:
+            found = hours.asked_hours(door(request.headers), request.query_params)
+            text = hours.as_csv(found, hours.dimensions(request.query_params))
+        except UserError as error:
+            return problem(str(error), 400)
+        headers = {"content-disposition": 'attachment; filename="gpu-hours.csv"'}
+        return Response(text, media_type="text/csv", headers=headers)
+
+    return endpoint
 
 
 def _explain(facts: Facts, request: Request) -> Any:

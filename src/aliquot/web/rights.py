@@ -28,6 +28,8 @@ from aliquot.web.api import (
     Workload,
 )  # fmt: skip
 from aliquot.web.facts import Facts
+from aliquot.web.history_keeping import Past
+from aliquot.web.history_rights import NamespacedPast
 
 OTHERS: Final = "(another namespace)"
 
@@ -53,6 +55,11 @@ class NamespacedView:
     def revision(self) -> int:
         """See `Facts`."""
         return self._facts.revision
+
+    @property
+    def past(self) -> Past:
+        """What was recorded; see `NamespacedPast`."""
+        return NamespacedPast(self._facts.past, self._mine)
 
     def gpus(self) -> Sequence[Gpu]:
         """Every GPU; names of others' parts are left out."""

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from aliquot.kube.custom import VGPU
@@ -23,6 +24,7 @@ from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.objects import Pod
 from aliquot.kube.requests import BadPod, ClusterDevices
 from aliquot.kube.reviews import Reviews
+from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI, BadQuantity, parse_memory, parse_milli
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
@@ -35,6 +37,8 @@ from aliquot.web.app import Door, everyone
 from aliquot.web.asking import AGENT_PORT, AskingThread, addresses
 from aliquot.web.cluster import Beside, ClusterFacts
 from aliquot.web.guard import LOOPBACK
+from aliquot.web.history_file import Limits
+from aliquot.web.history_keeping import LongHistory
 from aliquot.web.log import defect
 from aliquot.web.rights import NamespacedView
 from aliquot.web.serve import WebServer
@@ -71,6 +75,7 @@ class WebSettings:
     reaches it sees everything, or with `namespaces` only the names of these: the read-only mode that an administrator
     sets. With `tokens` viewers sign in and see what Kubernetes lets them list. `namespace` is the scheduler's own, of
     its agents and of the key of its sessions. `agent_port` 0 polls no agents.
+    `history` is the file of weeks and `history_bytes` its bound; None keeps two hours in memory.
     """
 
     host: str = "127.0.0.1"
@@ -82,6 +87,8 @@ class WebSettings:
     tls: tuple[str, str] | None = None
     namespace: str = ""
     agent_port: int = AGENT_PORT
+    history: Path | None = None
+    history_bytes: int = 2 << 30
 
 
 @contextlib.asynccontextmanager
@@ -93,8 +100,10 @@ async def dashboard_beside(scheduler: Scheduler, settings: WebSettings) -> Async
         BadCertificate: the files of the certificate are none.
         BadKubeConfig: tokens are required and the API server's authority cannot be read.
     """
-    facts, beside = facts_of(scheduler, settings.title)
     async with contextlib.AsyncExitStack() as stack:
+        history = LongHistory(settings.history, Limits(max_bytes=settings.history_bytes) if settings.history else None)
+        stack.push_async_callback(asyncio.to_thread, history.close)
+        facts, beside = facts_of(scheduler, settings.title, history)
         door, signing_in = await _door(scheduler, settings, facts, stack)
         asking = None
         if settings.agent_port:
@@ -133,7 +142,7 @@ async def _door(
     return door, SignIn(door, sessions)
 
 
-def facts_of(scheduler: Scheduler, title: str) -> tuple[ClusterFacts, Beside]:
+def facts_of(scheduler: Scheduler, title: str, history: LongHistory | None = None) -> tuple[ClusterFacts, Beside]:
     """The facts of a scheduler; call it in the program's loop."""
     loop, beside = asyncio.get_running_loop(), Beside()
 
@@ -153,10 +162,11 @@ def facts_of(scheduler: Scheduler, title: str) -> tuple[ClusterFacts, Beside]:
         finally:
             hop.cancel()  # no work is left behind if the loop did not get to it
 
-    beside.age_s = ages(scheduler.pods)
+    beside.age_s, beside.owner_of = ages(scheduler.pods), owners(scheduler.pods)
     facts = ClusterFacts(
-        scheduler.books.decider, beside, title=title, calmly=calmly, hidden=lambda name: name.startswith(CLOSED)
-    )
+        scheduler.books.decider, beside, title=title, calmly=calmly, hidden=lambda name: name.startswith(CLOSED),
+        history=history,
+    )  # fmt: skip
     return facts, beside
 
 
@@ -211,6 +221,29 @@ def ages(pods: PodLookup) -> Callable[[str], float]:
         return age_of(pod, time.time()) // AGE_STEP_S * AGE_STEP_S if pod is not None else 0.0
 
     return age_s
+
+
+def owners(pods: PodLookup) -> Callable[[str], str]:
+    """The controller by tenant; of a ReplicaSet that a Deployment has made, the Deployment."""
+
+    def owner_of(tenant: str) -> str:
+        key = tenant.rpartition("/")[0]
+        pod = pods.get(key)
+        return controller_of(pod) if pod is not None else f"Pod/{split_key(key)[1]}"
+
+    return owner_of
+
+
+def controller_of(pod: Pod) -> str:
+    """Kind and name of what has made a pod, or the pod itself."""
+    meta = pod.metadata
+    owner = next((each for each in meta.owner_references if each.controller), None)
+    if owner is None:
+        return f"Pod/{meta.name}"
+    suffix = "-" + meta.labels.get("pod-template-hash", "")
+    if owner.kind == "ReplicaSet" and len(suffix) > 1 and owner.name.endswith(suffix):
+        return f"Deployment/{owner.name.removesuffix(suffix)}"
+    return f"{owner.kind}/{owner.name}"
 
 
 def age_of(pod: Pod, now_s: float) -> float:

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
 from aliquot.driver.discovery import gpu_topology
-from aliquot.model.ids import TenantName
+from aliquot.model.ids import TenantName, split_key
 from aliquot.placement.machine import MachineBooks
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.pods import Pods
@@ -38,6 +39,10 @@ from aliquot.web.eventlog import EventLog
 from aliquot.web.facts import node_sums
 from aliquot.web.gather import Seated, gpus_of, pool_of, quota_of, workloads_of
 from aliquot.web.history import HistoryRing
+from aliquot.web.history_file import Limits
+from aliquot.web.history_keeping import LongHistory, Past
+from aliquot.web.history_records import Turns
+from aliquot.web.history_sources import counts_of, readings, turns_of
 from aliquot.web.log import defect
 from aliquot.web.promise import PromiseBook
 from aliquot.web.wiring import topology_of_gpus
@@ -46,6 +51,7 @@ LOOK_S: Final = 1.0
 UNSEEN_LOOK_S: Final = 5.0
 UNSEEN_S: Final = 10.0
 RECONNECT_S: Final = 1.0
+MOST_HISTORY_BYTES: Final = 256 << 20
 WINDOW_S: Final = 10.0  # until the arbiter has reported its own
 
 
@@ -63,7 +69,8 @@ class EnginePicture:
 class StandaloneFacts:
     """Answers for an engine in this process. `start` begins reading, `close` ends it."""
 
-    def __init__(self, engine: Engine, pods: Pods, *, look_s: float = LOOK_S) -> None:
+    def __init__(self, engine: Engine, pods: Pods, *, history: Path | None = None, look_s: float = LOOK_S) -> None:
+        """`history` is the file of weeks; None keeps two hours in memory."""
         self._engine = engine
         self._pods = pods
         self._look_s = look_s
@@ -73,6 +80,8 @@ class StandaloneFacts:
         self._window_s = WINDOW_S
         self._lock = threading.Lock()
         self._history = HistoryRing()
+        limits = Limits(max_bytes=MOST_HISTORY_BYTES) if history else None
+        self._past = LongHistory(history, limits, turns=self._turns)
         self._promises = PromiseBook(WINDOW_S)
         self._events = EventLog()
         self._arbiter = ArbiterClient(engine.runtime.root, timeout_s=3.0)
@@ -98,6 +107,13 @@ class StandaloneFacts:
         if self._thread.is_alive():
             self._thread.join()
         self._arbiter.close()
+        self._past.close()
+
+    @property
+    def past(self) -> Past:
+        """See `Facts`."""
+        self._asked()
+        return self._past
 
     @property
     def title(self) -> str:
@@ -189,11 +205,32 @@ class StandaloneFacts:
             self._events.forget_pods_but({pod.name for pod in pods})
             if self._looked_s >= self._history.due_s:
                 self._history.add(self._looked_s, gpus)
+        self._remember(status, gpus, {pod.name for pod in pods})
         nodes = node_sums(gpus, with_topology=frozenset({self._node}))
         picture = EnginePicture(gpus, workloads_of(gpus, pods, seated), nodes, quota_of(gpus), pool_of(gpus))
         if picture != self._picture:
             self._picture = picture
             self._revision += 1
+
+    def _remember(self, status: Status | None, gpus: Sequence[Gpu], pods: set[str]) -> None:
+        counts = {
+            (gpu.uuid, tenant.name): counts_of(tenant)
+            for gpu in (status.gpus if status else ())
+            for tenant in gpu.tenants
+        }
+        found = readings(
+            gpus,
+            lambda gpu, share: counts.get((gpu.uuid, share.tenant)),
+            lambda tenant: f"SharePod/{split_key(tenant)[1]}" if tenant in pods else "Run",
+        )
+        self._past.see(self._looked_s, found)
+
+    def _turns(self, gpu: str) -> Turns | None:
+        try:
+            with ArbiterClient(self._engine.runtime.root, timeout_s=1.0) as client:
+                return turns_of(gpu, client.turns(gpu), time.time() - time.monotonic())
+        except (ArbiterError, OSError):
+            return None
 
     def _asked(self) -> None:
         now_s = time.monotonic()

@@ -33,6 +33,11 @@ from aliquot.web.api import (
 from aliquot.web.facts import node_sums
 from aliquot.web.gather import gpu_state
 from aliquot.web.history import HistoryRing
+from aliquot.web.history_file import Limits
+from aliquot.web.history_keeping import LongHistory
+from aliquot.web.history_recorder import Counts
+from aliquot.web.history_records import Turn, Turns
+from aliquot.web.history_sources import readings
 from aliquot.web.trial import YOURS, asked
 
 MODELS: Final = (("Tesla V100-SXM2-16GB", 16384), ("NVIDIA A100-SXM4-80GB", 81920), ("NVIDIA H100 80GB HBM3", 81559))
@@ -51,6 +56,9 @@ class MadeUpFacts:
         self._gpus = [self._gpu(node, index) for node in range(nodes) for index in range(gpus)]
         self._extra: list[Workload] = []
         self._silent: dict[str, str] = {}
+        self._wall_s = time.time()
+        self._counts: dict[tuple[str, str], Counts] = {}
+        self.past = LongHistory(None, Limits(), turns=self._turns, wall=lambda: self._wall_s)
 
     def pass_time(self, points: int = 1) -> None:
         """Let usage move; each point is 5 s of history, of which the last is now."""
@@ -58,6 +66,17 @@ class MadeUpFacts:
         for left in reversed(range(points)):
             self._gpus = [self._moved(gpu) for gpu in self._gpus]
             self._ring.add(now_s - left * self._ring.step_s, self._gpus)
+        self.revision += 1
+
+    def remember(self, minutes: int) -> None:
+        """Let usage move for some minutes that the history has, of which the last one has just ended."""
+        end_s = time.time() // 60 * 60
+        for n in range(-minutes - 1, 1):
+            self._gpus = [self._moved(gpu) for gpu in self._gpus]
+            self._wall_s = end_s + n * 60
+            self.past.see(self._wall_s, readings(self._gpus, self._counted, made_up_owner))
+        self._wall_s = time.time()
+        self.past.settle()
         self.revision += 1
 
     def add(self, workload: Workload) -> None:
@@ -205,6 +224,28 @@ class MadeUpFacts:
             windows=360,
         )
 
+    def _counted(self, gpu: Gpu, share: Share) -> Counts:
+        """A minute more of what the tenant uses now; it waits for a tenth of the time."""
+        held = self._counts.get((gpu.uuid, share.tenant), Counts(0, 0, 0, 0, 0))
+        used_ns = share.usage_milli * 60_000_000
+        more = Counts(
+            held.charged_ns + used_ns,
+            held.waited_ns + 6_000_000_000,
+            held.windows + 240,
+            held.kept + 239,
+            held.handovers + 100,
+        )
+        self._counts[gpu.uuid, share.tenant] = more
+        return more
+
+    def _turns(self, gpu: str) -> Turns:
+        """Its tenants in turn, 100 ms each, for the minute up to now."""
+        names = [share.tenant for known in self._gpus if known.uuid == gpu for share in known.shares]
+        now_s = time.time()
+        ends = [now_s - 60 + n / 10 for n in range(1, 600)] if names else []
+        turns = [Turn(names[n % len(names)], end - 0.1, end) for n, end in enumerate(ends)]
+        return Turns(gpu, now_s - 60, now_s, now_s - 60, turns)
+
     def _moved(self, gpu: Gpu) -> Gpu:
         shares = [
             msgspec.structs.replace(
@@ -214,6 +255,11 @@ class MadeUpFacts:
         ]
         busy = min(MILLI, sum(share.usage_milli for share in shares))
         return msgspec.structs.replace(gpu, shares=shares, busy_milli=busy)
+
+
+def made_up_owner(tenant: str) -> str:
+    """Tenants of one node are of one Deployment."""
+    return f"Deployment/{tenant.split('/')[1].rsplit('-', 1)[0]}"
 
 
 def _workload(gpu: Gpu, share: Share) -> Workload:

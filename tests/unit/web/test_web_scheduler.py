@@ -22,7 +22,7 @@ from aliquot.kube.custom import VGPU, GPUQuota
 from aliquot.kube.dialects import foreign, read
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS
-from aliquot.kube.objects import Node, Pod
+from aliquot.kube.objects import Meta, Node, OwnerReference, Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
@@ -32,6 +32,7 @@ from aliquot.scheduler.books import Books
 from aliquot.web import scheduler as web
 from aliquot.web.api import AskFor
 from aliquot.web.scheduler import WebSettings, dashboard_beside, facts_of, gather
+from aliquot.web.scheduler import owners as owners_of
 
 NOW_S = 1_800_000_000.0
 MADE = "2027-01-15T07:59:00Z"  # a minute before
@@ -268,3 +269,25 @@ def fetch(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
         assert time.monotonic() - began_s < 10
         return answer.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "labels", "expected"),
+    [
+        ("ReplicaSet", "web-5d4f8c", {"pod-template-hash": "5d4f8c"}, "Deployment/web"),
+        ("ReplicaSet", "own", {}, "ReplicaSet/own"),
+        ("Job", "train", {}, "Job/train"),
+        ("", "", {}, "Pod/p"),
+    ],
+)
+def test_a_pods_hours_are_of_its_controller(kind: str, name: str, labels: dict[str, str], expected: str):
+    """A pod counts for what has made it: for the Deployment of its ReplicaSet, and for itself where it has none."""
+    owners = [OwnerReference(kind=kind, name=name, controller=True)] if kind else []
+    pod = Pod(metadata=Meta(name="p", namespace="lab", labels=labels, owner_references=owners))
+
+    assert expected == owners_of({"lab/p": pod})("lab/p/main")
+
+
+def test_a_pod_that_is_gone_is_its_own_controller():
+    """A tenant whose pod is not known any more is named by its pod."""
+    assert "Pod/p" == owners_of({})("lab/p/main")

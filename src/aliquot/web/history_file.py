@@ -1,0 +1,289 @@
+"""The history of weeks: a SQLite file of bounded size, minutes for two days and quarter hours for thirty.
+
+One row for each GPU and period, packed by `aliquot.web.history_points`; and for each quarter hour one row with the sums
+by namespace, controller and model, so that GPU-hours of a month need not unpack every GPU. A minute is added to its
+own row, to the row of its quarter hour and to the sums in one transaction: a process that is killed, or a file that
+ends anywhere, leaves all of a minute or nothing.
+
+What is kept is counted in periods that were recorded, not in time that has passed: a wrong clock deletes nothing.
+The oldest go first, also where the file would become larger than it may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from aliquot.lib.files import open_plain
+from aliquot.model.ids import split_key
+from aliquot.web.history_points import BORROWED, GPU_ROW, added, pack, rows_of, share_out, unpack
+from aliquot.web.history_recorder import GpuReading, Minute, rows_by_number
+from aliquot.web.log import notice
+
+T = TypeVar("T")
+QUARTER_S: Final = 900
+DAMAGED: Final = ".damaged"
+PAGE_BYTES: Final = 8192
+KEY_BITS: Final = 20
+WAL_PAGES: Final = 256
+"""How far the write-ahead log grows before its pages are put into the file."""
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS gpus(
+  id INTEGER PRIMARY KEY, uuid TEXT UNIQUE, node TEXT, number INTEGER, model TEXT, last INTEGER);
+CREATE TABLE IF NOT EXISTS tenants(
+  id INTEGER PRIMARY KEY, name TEXT, owner TEXT, last INTEGER, UNIQUE(name, owner));
+CREATE TABLE IF NOT EXISTS groups(
+  id INTEGER PRIMARY KEY, namespace TEXT, owner TEXT, model TEXT, last INTEGER, UNIQUE(namespace, owner, model));
+-- The key is the time and the number of the GPU in one, as `key_of` makes it: pages are filled as time goes on.
+CREATE TABLE IF NOT EXISTS minutes(id INTEGER PRIMARY KEY, data BLOB);
+CREATE TABLE IF NOT EXISTS quarters(id INTEGER PRIMARY KEY, data BLOB);
+CREATE TABLE IF NOT EXISTS hours(id INTEGER PRIMARY KEY, data BLOB);
+"""
+_OLDEST_MINUTE: Final = """
+WITH RECURSIVE kept(at) AS (
+  SELECT max(id) >> 20 FROM minutes UNION ALL
+  SELECT (SELECT max(id) >> 20 FROM minutes WHERE id < kept.at << 20) FROM kept WHERE kept.at IS NOT NULL LIMIT ?)
+SELECT min(at) FROM kept
+"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many recorded minutes and quarter hours are kept, and how large the file may become."""
+
+    minutes: int = 2 * 24 * 60
+    quarters: int = 30 * 24 * 4
+    max_bytes: int = 2 << 30
+
+
+IN_MEMORY: Final = Limits(minutes=120, quarters=8)
+"""Where nothing is kept in a file: the last two hours."""
+
+
+class Group(NamedTuple):
+    """By what GPU time is summed. The time of the GPUs themselves has neither namespace nor owner."""
+
+    namespace: str
+    owner: str
+    model: str
+
+
+class HistoryFile:
+    """The file, or memory where `path` is None. May be used from any thread.
+
+    A file that is damaged is put aside with `.damaged` after its name, and a new one is begun.
+    """
+
+    def __init__(self, path: Path | None, limits: Limits | None = None) -> None:
+        """Open or make it.
+
+        Raises:
+            OSError: it cannot be made, read or written now.
+        """
+        self.path = path
+        self.limits = limits or (Limits() if path else IN_MEMORY)
+        self._lock = threading.Lock()
+        self._numbers: dict[tuple[str, tuple[str, ...]], tuple[int, int]] = {}
+        self._cleaned_s = -1
+        self._base = self._in_words(self._opened)
+
+    def close(self) -> None:
+        """Put everything into the one file."""
+        with self._lock, contextlib.suppress(sqlite3.Error):
+            self._base.close()
+
+    def add(self, minute: Minute) -> None:
+        """Add a minute, to what is there of it if the clock was put back.
+
+        Raises:
+            OSError: it cannot be written; nothing of it was.
+        """
+        self._do(lambda: self._add(minute))
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run queries.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        return self._do(lambda: work(self._base))
+
+    @property
+    def size(self) -> int:
+        """Bytes in use, without what deleted rows left free."""
+        return self.read(_used_bytes)
+
+    def _do(self, work: Callable[[], T]) -> T:
+        with self._lock:
+            try:
+                return self._in_words(work)
+            except _Damaged:
+                self._base = self._in_words(self._anew)
+                return self._in_words(work)
+
+    def _in_words(self, work: Callable[[], T]) -> T:
+        """Errors of SQLite as the errors of files that they are."""
+        try:
+            return work()
+        except sqlite3.Error as error:
+            damaged = type(error) is sqlite3.DatabaseError  # its subclasses are of a full disk, a lock or a closed file
+            raise (_Damaged if damaged else OSError)(f"{self.path}: {error}") from None
+
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            return self._in_words(self._connected)
+        except _Damaged:
+            return self._anew()
+
+    def _anew(self) -> sqlite3.Connection:
+        """Begin again beside what cannot be read."""
+        assert self.path is not None
+        with contextlib.suppress(AttributeError, sqlite3.Error):
+            self._base.close()
+        aside = self.path.with_name(self.path.name + DAMAGED)
+        notice(f"{self.path} is damaged; the history begins anew, and the damaged file is kept as {aside.name}")
+        self.path.replace(aside)
+        for rest in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + rest).unlink(missing_ok=True)
+        self._numbers.clear()
+        return self._connected()
+
+    def _connected(self) -> sqlite3.Connection:
+        if self.path is not None:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            os.fchmod(descriptor, 0o600)
+            os.close(descriptor)
+        base = sqlite3.connect(self.path or ":memory:", timeout=1.0, isolation_level=None, check_same_thread=False)
+        try:
+            # The lock is held as long as the file is open, so that two programs never write one history; and there is
+            # no shared-memory file, which a full disk could end a process by.
+            for pragma in (
+                f"page_size={PAGE_BYTES}", "auto_vacuum=INCREMENTAL", "locking_mode=EXCLUSIVE", "journal_mode=WAL",
+                "synchronous=NORMAL", f"wal_autocheckpoint={WAL_PAGES}", f"journal_size_limit={WAL_PAGES * PAGE_BYTES}",
+                "temp_store=MEMORY", "trusted_schema=OFF",
+            ):  # fmt: skip
+                base.execute(f"PRAGMA {pragma}").fetchall()
+            base.executescript(_TABLES)
+        except BaseException:
+            base.close()
+            raise
+        return base
+
+    def _add(self, minute: Minute) -> None:
+        quarter_s = minute.at_s // QUARTER_S * QUARTER_S
+        base = self._base
+        known = dict(self._numbers)
+        base.execute("BEGIN IMMEDIATE")
+        try:
+            groups: dict[int, list[int]] = {}
+            for one in minute.gpus:
+                gpu = self._gpu(one.gpu, quarter_s)
+                numbers = {key: self._number("tenants", ("name", "owner"), key, quarter_s) for key in one.tenants}
+                rows = rows_by_number(one, numbers)
+                share_out(rows)
+                model = one.gpu.model
+                for key, number in numbers.items():
+                    group = Group(split_key(key[0])[0], key[1], model)
+                    _sum(groups, self._number("groups", Group._fields, group, quarter_s), rows[number])
+                own = self._number("groups", Group._fields, Group("", "", model), quarter_s)
+                _sum(groups, own, rows[GPU_ROW])
+                for row in rows.values():
+                    row[BORROWED] = 0  # no timeline has it, and it takes a tenth of the file
+                for table, at_s in (("minutes", minute.at_s), ("quarters", quarter_s)):
+                    _merge(base, table, key_of(at_s, gpu), rows)
+            if groups:
+                _merge(base, "hours", key_of(quarter_s), groups)
+            if quarter_s != self._cleaned_s:
+                self._clean()
+                self._cleaned_s = quarter_s
+            base.execute("COMMIT")
+        except BaseException:
+            self._numbers = known
+            with contextlib.suppress(sqlite3.Error):
+                base.execute("ROLLBACK")
+            raise
+
+    def _gpu(self, gpu: GpuReading, at_s: int) -> int:
+        number = self._number("gpus", ("uuid",), (gpu.uuid,), at_s)
+        place = (gpu.node, str(gpu.number), gpu.model)
+        if self._numbers.get(("place", (gpu.uuid, *place))) is None:
+            self._base.execute("UPDATE gpus SET node = ?, number = ?, model = ? WHERE id = ?", (*place, number))
+            self._numbers["place", (gpu.uuid, *place)] = (number, at_s)
+        return number
+
+    def _number(self, table: str, columns: Iterable[str], key: tuple[str, ...], at_s: int) -> int:
+        """The number of a name; `last`, by which forgotten names are found, is the last quarter hour that has it."""
+        known = self._numbers.get((table, key))
+        if known is not None and known[1] >= at_s:
+            return known[0]
+        where = " AND ".join(f"{column} = ?" for column in columns)
+        row = self._base.execute(f"SELECT id, last FROM {table} WHERE {where}", key).fetchone()
+        if row is None:
+            names = ", ".join(columns)
+            marks = ", ".join("?" for _ in key)
+            cursor = self._base.execute(f"INSERT INTO {table}({names}, last) VALUES({marks}, ?)", (*key, at_s))
+            row = (cursor.lastrowid, at_s)
+        elif row[1] < at_s:
+            self._base.execute(f"UPDATE {table} SET last = ? WHERE id = ?", (at_s, row[0]))
+        self._numbers[table, key] = (row[0], max(at_s, row[1]))
+        return int(row[0])
+
+    def _clean(self) -> None:
+        """Delete what is too old and, where the file is too large, the oldest of the rest."""
+        base = self._base
+        (minute_s,) = base.execute(_OLDEST_MINUTE, (self.limits.minutes,)).fetchone()
+        base.execute("DELETE FROM minutes WHERE id < ?", (key_of(minute_s),))
+        (quarter,) = base.execute(
+            "SELECT min(id) FROM (SELECT id FROM hours ORDER BY id DESC LIMIT ?)", (self.limits.quarters,)
+        ).fetchone()
+        self._forget(quarter)
+        while _used_bytes(base) > self.limits.max_bytes:
+            later = base.execute("SELECT id FROM hours ORDER BY id LIMIT 1 OFFSET 1").fetchone()
+            if later is None:
+                break
+            self._forget(later[0])
+        base.execute("PRAGMA incremental_vacuum(64)").fetchall()
+
+    def _forget(self, before: int) -> None:
+        """Delete what is older than a key, and the names that are in nothing later."""
+        base = self._base
+        for table in ("minutes", "quarters", "hours"):
+            base.execute(f"DELETE FROM {table} WHERE id < ?", (before,))
+        for table in ("tenants", "groups", "gpus"):
+            if base.execute(f"DELETE FROM {table} WHERE last < ?", (before >> KEY_BITS,)).rowcount:
+                self._numbers.clear()
+
+
+class _Damaged(OSError):
+    """What the file holds is not what SQLite wrote."""
+
+
+def key_of(at_s: int, gpu: int = 0) -> int:
+    """The key of a row: by time, and then by GPU."""
+    return at_s << KEY_BITS | gpu
+
+
+def _merge(base: sqlite3.Connection, table: str, key: int, rows: Mapping[int, list[int]]) -> None:
+    held = base.execute(f"SELECT data FROM {table} WHERE id = ?", (key,)).fetchone()
+    if held is None:
+        base.execute(f"INSERT INTO {table} VALUES(?, ?)", (key, pack(rows)))
+    else:
+        base.execute(f"UPDATE {table} SET data = ? WHERE id = ?", (pack(added(rows_of(unpack(held[0])), rows)), key))
+
+
+def _sum(groups: dict[int, list[int]], number: int, row: list[int]) -> None:
+    held = groups.get(number)
+    groups[number] = list(row) if held is None else [a + b for a, b in zip(held, row, strict=True)]
+
+
+def _used_bytes(base: sqlite3.Connection) -> int:
+    pages, free = (base.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
+    return int(pages - free) * PAGE_BYTES

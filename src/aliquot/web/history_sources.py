@@ -1,0 +1,48 @@
+"""What arbiters say, as readings for the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from aliquot.arbiter.records import GpuTurns, TenantStatus
+from aliquot.web.api import Gpu, Share
+from aliquot.web.history_recorder import Counts, GpuReading, TenantReading
+from aliquot.web.history_records import Turn, Turns
+
+CountsOf = Callable[[Gpu, Share], Counts | None]
+OwnerOf = Callable[[str], str]
+"""The controller of a tenant, such as `Deployment/web`."""
+MOST: Final = 1 << 60
+SHOWN_S: Final = 60.0
+
+
+def counts_of(now: TenantStatus) -> Counts:
+    """The sums of a tenant on a GPU, each within bounds, since a node may report anything."""
+    sums = (now.charged_ns, now.waited_ns, now.promise.windows, now.promise.kept, now.handovers)
+    return Counts(*(min(max(0, number), MOST) for number in sums))
+
+
+def readings(gpus: Iterable[Gpu], counts: CountsOf, owner_of: OwnerOf) -> list[GpuReading]:
+    """The GPUs that are measured, with the tenants on them."""
+    return [
+        GpuReading(gpu.uuid, gpu.node, gpu.index, gpu.model, [
+            TenantReading(
+                share.tenant, owner_of(share.tenant), share.request_milli, share.memory_used_mib, counts(gpu, share)
+            )
+            for share in gpu.shares
+        ])
+        for gpu in gpus
+        if gpu.measured
+    ]  # fmt: skip
+
+
+def turns_of(gpu: str, told: GpuTurns, clock_offset_s: float) -> Turns:
+    """The arbiter's turns by the wall's clock, which is that much ahead of the arbiter's."""
+
+    def wall_s(ns: int) -> float:
+        return round(ns / 1e9 + clock_offset_s, 4)
+
+    turns = [Turn(turn.tenant, wall_s(turn.began_ns), wall_s(turn.ended_ns)) for turn in told.turns]
+    until_s = wall_s(told.now_ns)
+    return Turns(gpu, until_s - SHOWN_S, until_s, wall_s(told.known_ns), turns)

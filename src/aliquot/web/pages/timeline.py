@@ -1,0 +1,265 @@
+"""One GPU, or a tenant's GPUs, over time: who held it, who waited, hand-overs and memory.
+
+The last minute is drawn turn by turn. Longer times are stacked shares, drawn as steps; what was not recorded is a gap.
+Everything is SVG from the server, whose coordinates are thousandths of the width and of a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from aliquot.web.api import Gpu
+from aliquot.web.facts import Facts
+from aliquot.web.history_reading import RANGES, range_of
+from aliquot.web.history_records import Lane, Timeline, Turns
+from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query
+from aliquot.web.pages.bars import SHADES
+from aliquot.web.pages.gpu import find
+from aliquot.web.render import Block, address, block, slug
+
+TURNS: Final = "1m"
+DEFAULT_RANGE: Final = "1h"
+DRAWN: Final = 12
+"""Tenants with a part of their own in a chart; the rest are one part."""
+REST: Final = "(all others)"
+MOST_GPUS: Final = 8
+LABELS: Final = 5
+_LINE: Final = 20
+
+
+class Stack(NamedTuple):
+    """One layer of a stacked chart: whose, its shade, and its outline as an SVG path."""
+
+    tenant: str
+    shade: int
+    path: str
+
+
+class Row(NamedTuple):
+    """One tenant in numbers, for viewers who do not see the charts; a dash where nothing is known."""
+
+    tenant: str
+    shade: int
+    used: str
+    promised: str
+    lent: str
+    waited: str
+    memory: str
+    kept: str
+    handovers: str
+
+
+class TurnRow(NamedTuple):
+    """One tenant's turns in the last minute as rectangles (x, width), and in numbers."""
+
+    tenant: str
+    shade: int
+    parts: list[tuple[int, int]]
+    turns: int
+    percent: str
+    longest: str
+
+
+def draw(facts: Facts, query: Query) -> Drawn:
+    """The GPU that the query names by `gpu`, those of the `tenant` it names, or the first with a tenant."""
+    gpus, tenant = chosen(facts, query), query.get("tenant", "")
+    word = query.get("range", "") if query.get("range", "") in {TURNS, *RANGES} else DEFAULT_RANGE
+    whom = {"tenant": tenant} if tenant else {"gpu": gpus[0].uuid if gpus else ""}
+    labels = {TURNS: "1 minute", **{each: span.label for each, span in RANGES.items()}}
+    ranges = [(label, address("/timeline", **whom, range=each), each == word) for each, label in labels.items()]
+    blocks = [_one(facts, gpu, word, tenant) for gpu in gpus]
+    if not gpus:
+        blocks = [block("none", "blocks/none.html", text=NO_GPU)]
+    names = [(gpu.uuid, f"GPU {gpu.index} of {gpu.node}") for gpu in facts.gpus()]
+    frame = {"ranges": ranges, "gpus": names, "chosen": whom.get("gpu", ""), "word": word}
+    return Drawn(f"Timeline of {tenant}" if tenant else "Timeline", blocks, frame)
+
+
+def pace_s(query: Mapping[str, str]) -> float:
+    """How often the page is drawn again."""
+    return 2.0 if query.get("range") == TURNS else 20.0
+
+
+def chosen(facts: Facts, query: Query) -> list[Gpu]:
+    """The GPUs that a query is about.
+
+    Raises:
+        NotHere: the GPU or the tenant does not exist.
+    """
+    gpus, tenant = facts.gpus(), query.get("tenant", "")
+    if tenant:
+        found = [gpu for gpu in gpus if any(share.tenant == tenant for share in gpu.shares)]
+        if not found:
+            raise NotHere(f"No GPU has a tenant {tenant[:100]} now.")
+        return found[:MOST_GPUS]
+    if query.get("gpu"):
+        return [find(facts, query["gpu"])]
+    return [gpu for gpu in gpus if gpu.shares][:1] or list(gpus[:1])
+
+
+def _one(facts: Facts, gpu: Gpu, word: str, tenant: str) -> Block:
+    title = f"GPU {gpu.index} of {gpu.node}"
+    block_id = f"timeline-{slug(gpu.uuid)}"
+    if word == TURNS:
+        turns = facts.past.turns(gpu.uuid)
+        values = _turns(turns, gpu, tenant) if turns is not None else None
+        return block(block_id, "blocks/turns.html", title=title, gpu=gpu, turns=values)
+    found = facts.past.timeline(gpu.uuid, range_of(word))
+    return block(block_id, "blocks/timeline.html", title=title, gpu=gpu, **charts(found, gpu, tenant))
+
+
+def charts(found: Timeline, gpu: Gpu, tenant: str = "") -> dict[str, Any]:
+    """The charts of a timeline and its table; of one tenant where that is named, with all others as one."""
+    lanes = _ordered(found.lanes, gpu)
+    shown, rest = lanes[:DRAWN], lanes[DRAWN:]
+    if tenant:
+        shown, rest = (
+            [lane for lane in lanes if lane.tenant == tenant],
+            [lane for lane in lanes if lane.tenant != tenant],
+        )
+    memory = max(1, gpu.memory_mib)
+    return {
+        "timeline": found,
+        "compute": _stacked(shown, rest, lambda lane: lane.used, 1.0, found),
+        "memory": _stacked(shown, rest, lambda lane: lane.memory_mib, memory, found),
+        "waiting": _stacked(shown, rest, lambda lane: lane.waited, max(1, len(lanes)), found),
+        "gaps": gaps(found.recorded),
+        "rows": [_row(lane, number % SHADES, found) for number, lane in enumerate(shown)],
+        "others": len(rest),
+        "labels": labels(found.since_s, found.until_s),
+        "percent": 100 * sum(found.recorded) / len(found.recorded) if found.recorded else 0.0,
+    }
+
+
+def _ordered(lanes: Sequence[Lane], gpu: Gpu) -> list[Lane]:
+    """As in the GPU's bar, so that shades agree; then those that left, the largest first."""
+    places = {share.tenant: number for number, share in enumerate(gpu.shares)}
+    return sorted(
+        lanes,
+        key=lambda lane: (places.get(lane.tenant, len(places)), -sum(value or 0 for value in lane.used), lane.tenant),
+    )
+
+
+def _stacked(
+    shown: Sequence[Lane],
+    rest: Sequence[Lane],
+    values: Callable[[Lane], Sequence[float | None]],
+    whole: float,
+    found: Timeline,
+) -> list[Stack]:
+    """Layers from the bottom up, cut off where they would exceed the whole."""
+    base = [0.0] * len(found.at_s)
+    layers = [(lane.tenant, number % SHADES, values(lane)) for number, lane in enumerate(shown)]
+    if rest:
+        columns = zip(*(values(lane) for lane in rest), strict=True)
+        layers.append((REST, SHADES - 1, [sum(value or 0.0 for value in column) for column in columns]))
+    stacks = []
+    for tenant, shade, heights in layers:
+        top = [min(1.0, low + (height or 0.0) / whole) for low, height in zip(base, heights, strict=True)]
+        stacks.append(Stack(tenant, shade, outline(base, top)))
+        base = top
+    return stacks
+
+
+def outline(base: Sequence[float], top: Sequence[float]) -> str:
+    """The area between two step curves of 0 to 1, as a path of thousandths; steps without height are left out."""
+    count = max(1, len(base))
+    low, high = [round(1000 - 1000 * value) for value in base], [round(1000 - 1000 * value) for value in top]
+    parts, at = [], 0
+    while at < len(low):
+        if low[at] == high[at]:
+            at += 1
+            continue
+        end = at
+        while end < len(low) and low[end] != high[end]:
+            end += 1
+        parts.append(_area(low, high, at, end, count))
+        at = end
+    return "".join(parts)
+
+
+def _area(low: Sequence[int], high: Sequence[int], first: int, end: int, count: int) -> str:
+    """One run of steps, closed: along the top, and back along the bottom."""
+    x = [1000 * n // count for n in range(count + 1)]
+    path, before = [f"M{x[first]} {high[first]}"], high[first]
+    for n in range(first, end):
+        path.append((f"V{high[n]}" if high[n] != before else "") + f"H{x[n + 1]}")
+        before = high[n]
+    before = -1
+    for n in range(end - 1, first - 1, -1):
+        path.append((f"V{low[n]}" if low[n] != before else "") + f"H{x[n]}")
+        before = low[n]
+    return "".join(path) + "Z"
+
+
+def gaps(recorded: Sequence[float]) -> list[tuple[int, int]]:
+    """What was not recorded at all, as (x, width)."""
+    count, found, at = max(1, len(recorded)), [], 0
+    while at < len(recorded):
+        end = at
+        while end < len(recorded) and not recorded[end]:
+            end += 1
+        if end > at:
+            found.append((1000 * at // count, 1000 * end // count - 1000 * at // count))
+        at = end + 1
+    return found
+
+
+def labels(since_s: float, until_s: float, form: str = "") -> list[str]:
+    """Moments along the axis, at equal distances, in UTC."""
+    form = form or (
+        "%H:%M" if until_s - since_s <= 86_400 else "%b %d %H:%M" if until_s - since_s <= 604_800 else "%b %d"
+    )
+    step = (until_s - since_s) / (LABELS - 1)
+    return [datetime.fromtimestamp(since_s + n * step, UTC).strftime(form) for n in range(LABELS)]
+
+
+def _row(lane: Lane, shade: int, found: Timeline) -> Row:
+    """Means over the time that was recorded."""
+
+    def mean(values: Sequence[float | None]) -> float:
+        weights = [part for part, value in zip(found.recorded, values, strict=True) if value is not None]
+        known = [value for value in values if value is not None]
+        return sum(w * v for w, v in zip(weights, known, strict=True)) / sum(weights) if sum(weights) else 0.0
+
+    there = [value for value in lane.memory_mib if value]
+    kept = [value for value in lane.kept_percent if value is not None]
+    return Row(
+        lane.tenant,
+        shade,
+        f"{mean(lane.used):.2f}",
+        f"{mean(lane.promised):.2f}",
+        f"{mean(lane.lent):.2f}",
+        f"{100 * mean(lane.waited):.0f} %" if any(value is not None for value in lane.waited) else "–",
+        f"{sum(there) / len(there) / 1024:.1f} GiB" if there else "–",
+        f"{min(kept):.1f} %" if kept else "–",
+        f"{sum(value or 0 for value in lane.handovers):,}",
+    )
+
+
+def _turns(found: Turns, gpu: Gpu, tenant: str) -> dict[str, Any]:
+    """Each tenant's turns as a row."""
+    length = max(1e-9, found.until_s - found.since_s)
+    names = list(dict.fromkeys([*(share.tenant for share in gpu.shares), *(turn.tenant for turn in found.turns)]))
+    rows = []
+    for number, name in enumerate(name for name in names if not tenant or name == tenant):
+        own = [turn for turn in found.turns if turn.tenant == name]
+        held = [turn.until_s - turn.since_s for turn in own]
+        parts = [
+            (round(1e4 * (turn.since_s - found.since_s) / length), max(1, round(1e4 * lasted / length)))
+            for turn, lasted in zip(own, held, strict=True)
+        ]
+        percent = f"{100 * sum(held) / max(1e-9, found.until_s - max(found.since_s, found.known_s)):.0f} %"
+        longest = f"{1000 * max(held):.0f} ms" if held else "–"
+        rows.append(TurnRow(name, number % SHADES, parts, len(own), percent, longest))
+    waiting = {share.tenant for share in gpu.shares if share.waiting}
+    known = round(1e4 * max(0.0, found.known_s - found.since_s) / length)
+    return {
+        "rows": rows,
+        "waiting": waiting,
+        "unknown": known,
+        "labels": labels(found.since_s, found.until_s, "%H:%M:%S"),
+        "line": _LINE,
+    }

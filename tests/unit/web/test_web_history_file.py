@@ -1,0 +1,240 @@
+"""The history's file: what it keeps over restarts, damage, a full disk and a wrong clock."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from aliquot.web.history_file import HistoryFile, Limits
+from aliquot.web.history_points import FIELDS, PROMISED, SPAN, USED, pack, rows_of, share_out, unpack
+from aliquot.web.history_reading import RANGES, hours_of, timeline_of
+from aliquot.web.history_recorder import GpuMinute, GpuReading, Minute
+
+NOON = 1_800_000_000 // 900 * 900
+DAY = RANGES["24h"]
+
+
+def row(promised: int, used: int) -> list[int]:
+    """The sums of a tenant that was there for a minute, in GPU milliseconds."""
+    found = [0] * len(FIELDS)
+    found[SPAN], found[PROMISED], found[USED] = 60_000, promised, used
+    return found
+
+
+def minute(at_s: int, gpu: str = "GPU-0", **used_ms: int) -> Minute:
+    """A minute of one GPU, on which each tenant had a promise of 0.3."""
+    tenants = {(f"lab/{name}", f"Deployment/{name}"): row(18_000, used) for name, used in used_ms.items()}
+    return Minute(at_s, [GpuMinute(GpuReading(gpu, "node-0", 0, "V100", ()), 60_000, tenants)])
+
+
+def moments(file: HistoryFile) -> list[int]:
+    """The recorded minutes."""
+    return [
+        at
+        for (at,) in file.read(
+            lambda base: base.execute("SELECT DISTINCT id >> 20 FROM minutes ORDER BY id").fetchall()
+        )
+    ]
+
+
+def used_hours(file: HistoryFile, now_s: float) -> float:
+    """The GPU milliseconds of a day, by the sums."""
+    return round(hours_of(file, RANGES["24h"], now_s).total.used * 3_600_000)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the file is to be."""
+    return tmp_path / "state" / "history.db"
+
+
+def test_what_was_recorded_is_there_after_a_restart(path: Path):
+    """A history that is closed and opened again continues, with the names of its tenants."""
+    first = HistoryFile(path)
+    first.add(minute(NOON, a=6000))
+    first.close()
+    second = HistoryFile(path)
+    second.add(minute(NOON + 60, a=12_000, b=3000))
+
+    found = timeline_of(second, "GPU-0", DAY, NOON + 120)
+    assert [("lab/a", "Deployment/a"), ("lab/b", "Deployment/b")] == [(lane.tenant, lane.owner) for lane in found.lanes]
+    assert 21_000 == used_hours(second, NOON + 120)
+    assert [NOON, NOON + 60] == moments(second)
+
+
+def test_only_its_owner_may_read_the_file(path: Path):
+    """The file, its log and its folder are for the program's own user, also where the umask allows more."""
+    path.parent.mkdir()
+    path.touch(mode=0o644)
+    file = HistoryFile(path)
+    file.add(minute(NOON, a=1))
+
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
+    assert {"history.db": 0o600, "history.db-wal": 0o600} == modes
+
+
+@pytest.mark.parametrize("cut", range(24))
+def test_a_torn_log_loses_its_end_only(path: Path, tmp_path: Path, cut: int):
+    """A process that is killed while it writes leaves whole minutes: those before the torn one, and nothing of it."""
+    file = HistoryFile(path)
+    for n in range(8):
+        file.add(minute(NOON + 60 * n, a=1000))
+    copy = tmp_path / "copy" / "history.db"
+    copy.parent.mkdir()
+    for name in ("history.db", "history.db-wal"):
+        shutil.copy(path.with_name(name), copy.with_name(name))
+    log = copy.with_name("history.db-wal")
+    size = log.stat().st_size
+    os.truncate(log, size * cut // 24 + (cut * 37) % 101)
+
+    after = HistoryFile(copy)
+    known = moments(after)
+    assert [NOON + 60 * n for n in range(len(known))] == known
+    assert 1000 * len(known) == used_hours(after, NOON + 480)
+    assert len(known) < 8
+
+
+def test_a_killed_process_loses_nothing_that_was_written(path: Path, tmp_path: Path):
+    """A minute that was written is there after the process has died without closing anything."""
+    file = HistoryFile(path)
+    file.add(minute(NOON, a=1000))
+    copy = tmp_path / "copy" / "history.db"
+    copy.parent.mkdir()
+    for name in ("history.db", "history.db-wal"):
+        shutil.copy(path.with_name(name), copy.with_name(name))
+
+    assert [NOON] == moments(HistoryFile(copy))
+
+
+@pytest.mark.parametrize("text", [b"no database at all" * 1000, b"SQLite format 3\0" + b"\xff" * 9000])
+def test_a_damaged_file_is_put_aside(path: Path, text: bytes):
+    """What is no history is kept under another name, and a new history begins."""
+    path.parent.mkdir()
+    path.write_bytes(text)
+    file = HistoryFile(path)
+    file.add(minute(NOON, a=1000))
+
+    assert text == path.with_name("history.db.damaged").read_bytes()
+    assert [NOON] == moments(file)
+
+
+def test_a_file_that_is_damaged_while_it_is_open_is_put_aside(path: Path):
+    """Damage that is found later ends that file and not the recording."""
+    first = HistoryFile(path)
+    for n in range(200):
+        first.add(minute(NOON + 60 * n, **{f"t{m}": n * m for m in range(20)}))
+    first.close()
+    with path.open("r+b") as held:
+        held.seek(8192)
+        held.write(b"\xa5" * (path.stat().st_size - 8192))
+    second = HistoryFile(path)
+    second.add(minute(NOON, a=1000))
+
+    assert path.with_name("history.db.damaged").exists()
+    assert 1000 == used_hours(second, NOON + 60)
+
+
+def test_a_row_that_is_damaged_is_a_gap(path: Path):
+    """A row whose content cannot be unpacked counts as not recorded."""
+    file = HistoryFile(path)
+    file.add(minute(NOON, a=1000))
+    file.read(lambda base: base.execute("UPDATE minutes SET data = x'00ff00'"))
+
+    assert [] == timeline_of(file, "GPU-0", RANGES["1h"], NOON + 60).lanes
+
+
+def test_two_programs_do_not_write_one_file(path: Path):
+    """A second program is refused the file while the first has it."""
+    file = HistoryFile(path)
+    file.add(minute(NOON, a=1))
+    with pytest.raises(OSError, match="locked"):
+        HistoryFile(path)
+
+
+def test_points_stay_in_order_when_the_clock_is_put_back(path: Path):
+    """Where the clock is put back the minutes that are there grow, and nothing is lost or counted twice."""
+    file = HistoryFile(path)
+    for at_s in (NOON, NOON + 60, NOON, NOON + 60):
+        file.add(minute(at_s, a=1000))
+
+    found = timeline_of(file, "GPU-0", RANGES["1h"], NOON + 120)
+    assert [NOON, NOON + 60] == moments(file)
+    assert 4000 == used_hours(file, NOON + 120)
+    assert [0.0167, 0.0167] == [used for used in found.lanes[0].used if used is not None]
+
+
+def test_a_wrong_clock_deletes_nothing(path: Path):
+    """A minute of another century, recorded by a wrong clock, does not make what is there too old to keep."""
+    file = HistoryFile(path, Limits(minutes=10, quarters=10))
+    for at_s in (NOON, NOON + 60, NOON + 90 * 366 * 86_400, NOON + 120):
+        file.add(minute(at_s, a=1000))
+
+    assert 3000 == used_hours(file, NOON + 180)
+
+
+def test_the_oldest_go_first(path: Path):
+    """As many recorded minutes and quarter hours are kept as may be, and the names of tenants that are in them."""
+    file = HistoryFile(path, Limits(minutes=30, quarters=4))
+    for n in range(120):
+        file.add(minute(NOON + 60 * n, **{f"t{n // 15}": 1000}))
+
+    assert moments(file)[0] <= NOON + 60 * 90 and len(moments(file)) <= 30 + 15
+    names = file.read(lambda base: base.execute("SELECT name FROM tenants ORDER BY name").fetchall())
+    assert ["lab/t4", "lab/t5", "lab/t6", "lab/t7"] == [name for (name,) in names]
+
+
+def test_the_file_stays_below_its_bound(path: Path):
+    """Where the file would become too large the oldest quarter hours go, and the newest are there."""
+    file = HistoryFile(path, Limits(max_bytes=256 << 10))
+    for n in range(900):
+        file.add(minute(NOON + 60 * n, **{f"t{m}": (n * m * 7919) % 18_000 for m in range(32)}))
+
+    assert file.size <= (256 << 10) + 15 * 32 * 40
+    file.close()
+    assert path.stat().st_size <= 2 * (256 << 10)
+    assert NOON + 60 * 899 == moments(HistoryFile(path))[-1]
+
+
+def test_rows_come_back_as_they_were():
+    """Packing loses nothing."""
+    rows = {0: row(0, 0), 7: row(18_000, 123), 300_000: [2**40 + n for n in range(len(FIELDS))]}
+
+    assert rows == rows_of(unpack(pack(rows)))
+
+
+def test_what_is_borrowed_comes_from_what_nobody_was_promised_first():
+    """Use beyond a promise was lent by others only as far as it exceeds what is promised to no tenant."""
+    rows = {0: [60_000, *[0] * 9], 1: row(18_000, 30_000), 2: row(36_000, 12_000)}
+    share_out(rows)
+
+    assert (12_000, 0) == (rows[1][3], rows[1][4])
+    assert (0, 6000) == (rows[2][3], rows[2][4])
+
+
+def test_a_file_that_is_no_plain_file_is_refused(path: Path):
+    """A FIFO under the history's name is an error and is not waited for."""
+    path.parent.mkdir()
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="not a plain file"):
+        HistoryFile(path)
+
+
+def test_sqlite_says_what_a_folder_lacks(tmp_path: Path):
+    """A history that cannot be made says which file."""
+    tmp_path.joinpath("file").touch()
+    with pytest.raises(OSError, match="file"):
+        HistoryFile(tmp_path / "file" / "history.db")
+
+
+def test_the_file_is_a_plain_database(path: Path):
+    """Other programs can read a copy of the file with SQLite."""
+    file = HistoryFile(path)
+    file.add(minute(NOON, a=1000))
+    file.close()
+    with sqlite3.connect(path) as base:
+        assert [(NOON, 1)] == base.execute("SELECT id >> 20, id & 0xfffff FROM quarters").fetchall()

@@ -1,0 +1,149 @@
+"""The pages of the past: timelines and GPU-hours, and who sees which names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+from aliquot.web.api import Share
+from aliquot.web.app import dashboard, everyone
+from aliquot.web.history_reading import RANGES
+from aliquot.web.history_records import Lane, Timeline
+from aliquot.web.pages.timeline import charts, gaps, outline
+from aliquot.web.rights import NamespacedView
+from aliquot.web.testing import MadeUpFacts
+
+
+@pytest.fixture
+def facts() -> MadeUpFacts:
+    """Two nodes with four GPUs each, and half an hour of them."""
+    made_up = MadeUpFacts(nodes=2, gpus=4)
+    made_up.remember(minutes=30)
+    return made_up
+
+
+def shared(facts: MadeUpFacts):
+    """A GPU with several tenants."""
+    return max(facts.gpus(), key=lambda gpu: len(gpu.shares))
+
+
+@pytest.mark.parametrize("word", ["", "1m", *RANGES, "x"])
+def test_a_timeline_has_every_tenant(visitor: TestClient, facts: MadeUpFacts, word: str):
+    """For each range the page draws the GPU and names all its tenants; an unknown range is the usual one."""
+    gpu = shared(facts)
+    answer = visitor.get("/timeline", params={"gpu": gpu.uuid, "range": word})
+
+    assert 200 == answer.status_code
+    assert '<svg class="chart' in answer.text
+    assert all(share.tenant in answer.text for share in gpu.shares)
+
+
+def test_a_tenants_timeline_is_of_its_gpus(visitor: TestClient, facts: MadeUpFacts):
+    """The timeline of a tenant shows the GPUs that it is on, and it alone by name."""
+    gpu = shared(facts)
+    text = visitor.get("/timeline", params={"tenant": gpu.shares[0].tenant, "range": "1h"}).text
+
+    assert [gpu.uuid] == re.findall(r'<h2><a href="/gpus/([^"]+)">', text)
+    assert gpu.shares[0].tenant in text and f"</i>{gpu.shares[1].tenant}" not in text
+    assert 404 == visitor.get("/timeline", params={"tenant": "nobody"}).status_code
+
+
+def test_hours_have_every_controller(visitor: TestClient, facts: MadeUpFacts):
+    """The page and the CSV have the same lines, whose sums are the total."""
+    hours = visitor.get("/api/v1/hours", params={"range": "24h"}).json()
+    text = visitor.get("/hours?range=24h").text
+    lines = list(csv.reader(io.StringIO(visitor.get("/api/v1/hours.csv?range=24h").text)))
+
+    assert all(line["owner"] in text for line in hours["lines"])
+    assert ["namespace", "controller", "promised_gpu_hours"] == lines[0][:3]
+    assert {(line["namespace"], line["owner"]) for line in hours["lines"]} == {(row[0], row[1]) for row in lines[1:]}
+    assert hours["total"]["promised"] == pytest.approx(sum(float(row[2]) for row in lines[1:]), abs=1e-4)
+    running = sum(share.request_milli for gpu in facts.gpus() for share in gpu.shares)
+    assert running * 30 / 60 / 1000 == pytest.approx(hours["total"]["promised"], rel=0.05)
+
+
+def test_hours_are_sorted_by_what_is_asked(visitor: TestClient):
+    """Each column's heading sorts by it, the largest first."""
+    text = visitor.get("/hours", params={"range": "24h", "sort": "idle"}).text
+    idle = [float(number.replace(",", "")) for number in re.findall(r'data-label="Idle">([\d.,]+)<', text)]
+
+    assert idle[:-1] == sorted(idle[:-1], reverse=True)
+    assert 'aria-sort="descending"' in text
+
+
+@pytest.mark.parametrize("query", [{"range": "2w"}, {"by": "colour"}])
+def test_unknown_words_are_named(visitor: TestClient, query: dict[str, str]):
+    """The API answers an unknown range or dimension with a sentence; the page shows the usual one."""
+    answer = visitor.get("/api/v1/hours", params=query)
+    ((name, text),) = query.items()
+
+    assert (400, True) == (answer.status_code, f'{name} "{text}" is unknown' in answer.json()["error"])
+    assert 400 == visitor.get("/api/v1/hours.csv", params=query).status_code
+    assert 200 == visitor.get("/hours", params=query).status_code
+
+
+def test_others_names_are_not_in_the_past(facts: MadeUpFacts):
+    """A viewer with rights to one namespace sees its hours only, and of a GPU's others one part without a name."""
+    facts.put("GPU-00000000-0000-0000-0000-000000000000", Share("research/mine", 100, 200, 50, 1024, 512))
+    facts.put("GPU-00000000-0000-0000-0000-000000000000", Share("web/theirs", 100, 200, 50, 1024, 512))
+    facts.remember(minutes=5)
+    view = TestClient(
+        dashboard(everyone(NamespacedView(facts, frozenset({"research"})))), base_url="http://localhost:8765"
+    )
+    pages = ["/hours?range=24h", "/api/v1/hours.csv?range=24h", "/api/v1/hours?range=24h"]
+    for word in ("1m", "1h"):
+        pages.append(f"/timeline?gpu=GPU-00000000-0000-0000-0000-000000000000&range={word}")
+    texts = [view.get(page).text for page in pages]
+
+    assert all(
+        "mine" in text and "theirs" not in text and "web" not in re.sub(r"/?web-|webp", "", text) for text in texts
+    )
+    uuid = "GPU-00000000-0000-0000-0000-000000000000"
+    lanes = view.get(f"/api/v1/gpus/{uuid}/timeline?range=1h").json()["lanes"]
+    whole = TestClient(dashboard(everyone(facts)), base_url="http://localhost").get(
+        f"/api/v1/gpus/{uuid}/timeline?range=1h"
+    )
+    assert "(other namespaces)" == lanes[-1]["tenant"]
+    assert lanes[-1]["used"][-2] == pytest.approx(
+        sum(lane["used"][-2] for lane in whole.json()["lanes"] if not lane["tenant"].startswith("research/")), abs=1e-3
+    )
+
+
+def lane(name: str, *used: float | None) -> Lane:
+    """A tenant that used these parts."""
+    nothing: list = [None if value is None else 0 for value in used]
+    return Lane(name, "", list(used), nothing, nothing, nothing, nothing, nothing, nothing)
+
+
+def test_gaps_are_drawn_as_gaps():
+    """Where nothing was recorded there is a rectangle of its own and no part of any tenant."""
+    gpu = shared(MadeUpFacts())
+    found = Timeline(gpu.uuid, 0, 240, 60, [0, 60, 120, 180], [1, 0, 0, 1], [lane("a", 0.5, None, None, 0.25)])
+    drawn = charts(found, gpu)
+
+    assert [(250, 500)] == drawn["gaps"]
+    assert "M0 500H250V1000H0ZM750 750H1000V1000H750Z" == drawn["compute"][0].path
+
+
+def test_parts_are_stacked():
+    """Each layer begins where the one below ends, and none is higher than the GPU."""
+    assert "M0 500H500V250H1000V500H500V1000H0Z" == outline([0.0, 0.5], [0.5, 0.75])
+    assert "" == outline([0.2, 0.2], [0.2, 0.2])
+    assert [] == gaps([1, 1])
+    gpu = shared(MadeUpFacts())
+    found = Timeline(gpu.uuid, 0, 60, 60, [0], [1], [lane("a", 0.75), lane("b", 0.5)])
+    assert ["M0 250H1000V1000H0Z", "M0 0H1000V250H0Z"] == [layer.path for layer in charts(found, gpu)["compute"]]
+
+
+def test_many_tenants_are_drawn_as_one_part():
+    """Beyond a dozen tenants the smaller ones are one layer, whose height is theirs together."""
+    gpu = shared(MadeUpFacts(nodes=1, gpus=1))
+    lanes = [lane(f"x/{n}", (40 - n) / 1000) for n in range(40)]
+    drawn = charts(Timeline(gpu.uuid, 0, 60, 60, [0], [1], lanes), gpu)
+
+    assert (13, 28) == (len(drawn["compute"]), drawn["others"])
+    assert f"V{1000 - sum(40 - n for n in range(12))}" in drawn["compute"][-1].path
