@@ -30,7 +30,7 @@
     if (inner.x < outer.x || inner.x + inner.width > outer.x + outer.width) say(el, `text "${el.textContent}" stands over its box`);
   }
 
-  for (const el of document.querySelectorAll("input, select, textarea")) if (!el.labels?.length && !el.getAttribute("aria-label")) say(el, "no label");
+  for (const el of document.querySelectorAll("input:not([type=hidden]), select, textarea")) if (!el.labels?.length && !el.getAttribute("aria-label")) say(el, "no label");
   for (const el of document.querySelectorAll("a, button, summary")) if (!named(el)) say(el, "no name");
   for (const el of document.querySelectorAll("a:not([href])")) say(el, "a link without an address");
   for (const el of document.querySelectorAll("[role=img]")) if (!el.getAttribute("aria-label")) say(el, "a picture without words");
