@@ -41,7 +41,7 @@ def readable(wheel: Path) -> bool:
 def faults(wheel: Path) -> list[str]:
     """One sentence for each thing that is wrong."""
     if not readable(wheel):
-        return [f"{wheel}: there is no such wheel, or it is no archive; build it with make wheel"]
+        return [f"{wheel}: there is no such wheel, or it is not an archive; build it with make wheel"]
     arch = architecture(wheel)
     if not arch:
         return [f"{wheel.name}: its name says none of the processors {', '.join(ARCHITECTURES)}"]

@@ -67,7 +67,7 @@ def _image_faults(image: Path, version: str) -> list[str]:
     try:
         labelled = labels(image).get("org.opencontainers.image.version")
     except (tarfile.TarError, KeyError):
-        return [f"{IMAGE}: it is no whole archive of an image; make image builds it anew"]
+        return [f"{IMAGE}: it is not a whole archive of an image; make image builds it anew"]
     wrong = f"{IMAGE}: it is of version {labelled}, the tree is {version}; make image builds it anew"
     return [wrong] if labelled != version else []
 

@@ -28,7 +28,7 @@ FRAMEWORKS = ("bindings", "torch", "cupy", "triton", "numba", "jax")
 
 @check(90)
 def facts() -> dict[str, Any]:
-    """What the driver answers where the emulated one only assumes; a difference is shown and is no failure."""
+    """What the driver answers where the emulated one only assumes; a difference is shown and is not a failure."""
     from facts import as_text, ask, compiled, table
 
     if not shutil.which("cc"):

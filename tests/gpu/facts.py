@@ -1,8 +1,8 @@
 """What this machine's driver answers where Aliquot relies on it, beside what the emulated driver answers.
 
 `programs/facts.c` asks; `assumed.json` has the emulated driver's answers, as it is and with `strict=0`. A difference is
-flagged and is no failure: it says where the emulated driver is to be made better, and which tests prove less than they
-seem to.
+flagged and is not a failure: it says where the emulated driver is to be made better, and which tests prove less than
+they seem to.
 
     python3 tests/gpu/facts.py --assume     writes assumed.json anew, on the emulated driver
 """

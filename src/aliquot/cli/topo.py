@@ -62,7 +62,7 @@ def read_topology(file: str) -> tuple[str, Topology]:
     """The name to show for a file (`-` is stdin) and the machine in it.
 
     Raises:
-        UserError: it cannot be read, is no text or holds no whole matrix.
+        UserError: it cannot be read, is not text or holds no whole matrix.
     """
     from aliquot.topology import parse_topo
 
@@ -70,7 +70,7 @@ def read_topology(file: str) -> tuple[str, Topology]:
         with click.open_file(file, encoding="utf-8") as stream:
             text = stream.read(LONGEST + 1)
     except UnicodeDecodeError:
-        raise UserError(f"{file} is no text; give what nvidia-smi topo -m printed") from None
+        raise UserError(f"{file} is not text; give what nvidia-smi topo -m printed") from None
     except OSError as error:
         raise UserError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
     if len(text) > LONGEST:

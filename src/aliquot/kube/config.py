@@ -98,7 +98,7 @@ def _read(path: Path) -> dict[str, Any]:
     except BadYaml as error:
         raise BadKubeConfig(str(error)) from None
     if not isinstance(document, dict):
-        raise BadKubeConfig(f"{path} is no kubeconfig: it holds no mapping")
+        raise BadKubeConfig(f"{path} is not a kubeconfig: it holds no mapping")
     for section, inner, keys in _FILES_IN:
         for entry in document.get(section) or []:
             body = entry.get(inner) or {}

@@ -37,7 +37,7 @@ def parse_quantity(text: Quantity) -> Fraction:
     written = text.strip() if isinstance(text, str) else str(text) if abs(text) < 10**_MOST_DIGITS else "too long"
     found = _TEXT.fullmatch(written) if len(written) <= _MOST_DIGITS else None
     if found is None:
-        raise BadQuantity(f'"{written:.40}" is no quantity; write a number with a suffix such as 500m, 4Gi or 2')
+        raise BadQuantity(f'"{written:.40}" is not a quantity; write a number with a suffix such as 500m, 4Gi or 2')
     suffix = found[2] or ""
     if suffix in _SUFFIX:
         return Fraction(found[1]) * _SUFFIX[suffix]
@@ -55,7 +55,7 @@ def parse_count(text: Quantity) -> int:
     """
     value = parse_quantity(text)
     if value.denominator != 1 or value < 0:
-        raise BadQuantity(f'"{text}" is no whole number; this resource is counted in integers')
+        raise BadQuantity(f'"{text}" is not a whole number; this resource is counted in integers')
     return int(value)
 
 

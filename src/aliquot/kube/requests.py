@@ -185,7 +185,7 @@ def pod_ask(pod: Pod, containers: Iterable[ContainerAsk], dialect: str, notes: I
     """A pod's ask from those of its containers, with what plain init containers can share worked out.
 
     Raises:
-        BadPod: two containers have one name, or CPU or memory is no quantity: an API server lets neither through.
+        BadPod: two containers have one name, or CPU or memory is not a quantity: an API server lets neither through.
     """
     places = {c.name: number for number, c in enumerate(pod.spec.init_containers, 1)}
     containers = [replace(c, init=places.get(c.container, 0) * (-1 if c.role == "sidecar" else 1)) for c in containers]
@@ -255,7 +255,7 @@ def host_needs(pod: Pod) -> tuple[int, int]:
     sharing within containers.
 
     Raises:
-        BadQuantity: one of them is no quantity, or the sum is negative.
+        BadQuantity: one of them is not a quantity, or the sum is negative.
     """
     return effective(pod, "cpu", milli), effective(pod, "memory", mib_up)
 
@@ -264,7 +264,7 @@ def effective(pod: Pod, name: str, convert: Callable[[Quantity], int]) -> int:
     """What the scheduler counts of one resource for a pod, in the unit of `convert`.
 
     Raises:
-        BadQuantity: one of the amounts is no quantity, or the sum is negative.
+        BadQuantity: one of the amounts is not a quantity, or the sum is negative.
     """
 
     def need(container: Container) -> int:

@@ -18,7 +18,7 @@ def open_plain(path: Path, flags: int, mode: int = 0o600) -> int:
     """A descriptor of a plain file or character device; a FIFO under its name is refused and never waited for.
 
     Raises:
-        OSError: it cannot be opened, or is no plain file.
+        OSError: it cannot be opened, or is not a plain file.
     """
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, mode)
     kind = os.fstat(descriptor).st_mode
@@ -32,7 +32,7 @@ def read_plain(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """All of a plain file.
 
     Raises:
-        OSError: it cannot be read, is no plain file, or is longer than `max_bytes`.
+        OSError: it cannot be read, is not a plain file, or is longer than `max_bytes`.
     """
     with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
         data = file.read(max_bytes + 1)

@@ -34,5 +34,7 @@ def tenant_name(text: str) -> TenantName:
         BadName: it is empty, longer than 100 characters, or has others than letters, digits and `._/-`.
     """
     if _TENANT.fullmatch(text) is None:
-        raise BadName(f"{text!r} is no name for a tenant; use up to 100 letters, digits and ._/- as in team/notebook")
+        raise BadName(
+            f"{text!r} is not a name for a tenant; use up to 100 letters, digits and ._/- as in team/notebook"
+        )
     return TenantName(text)

@@ -29,7 +29,7 @@ _BYTES: Final = {
 
 
 class BadQuantity(UserError):
-    """A text that is no quantity of the kind asked."""
+    """A text that is not a quantity of the kind asked."""
 
 
 def _text_of(value: str | int | float) -> str:
@@ -55,7 +55,7 @@ def parse_milli(text: str | int | float) -> int:
     """
     parts = _split(text)
     if parts is None or parts[1] not in ("", "m"):
-        raise BadQuantity(f'"{_shown(text)}" is no fraction of a GPU; write 0.3 or 300m')
+        raise BadQuantity(f'"{_shown(text)}" is not a fraction of a GPU; write 0.3 or 300m')
     milli = parts[0] if parts[1] == "m" else parts[0] * MILLI
     if milli.denominator != 1:
         raise BadQuantity(f'"{text}" is finer than a thousandth of a GPU; write at most three decimals')
@@ -93,7 +93,7 @@ def parse_memory(text: str | int | float) -> Memory:
     parts = _split(text)
     if parts is None or (parts[1] not in ("", "%") and parts[1] not in _BYTES):
         raise BadQuantity(
-            f'"{_shown(text)}" is no amount of memory; write 4Gi, 512Mi, 4096 (MiB) or 25% (of the device)'
+            f'"{_shown(text)}" is not an amount of memory; write 4Gi, 512Mi, 4096 (MiB) or 25% (of the device)'
         )
     number, unit = parts
     if unit == "%":

@@ -102,7 +102,7 @@ def parse_label(text: str) -> str:
         BadQuantity: it has other characters than Kubernetes lets a label have, or too many.
     """
     if not _LABEL.fullmatch(text):
-        raise BadQuantity(f'"{text}" is no label; use up to 63 letters, digits and -_. as in team-a')
+        raise BadQuantity(f'"{text}" is not a label; use up to 63 letters, digits and -_. as in team-a')
     return text
 
 

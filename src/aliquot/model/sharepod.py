@@ -33,8 +33,8 @@ Amount = Annotated[
 Label = Annotated[str, msgspec.Meta(pattern=_LABEL, max_length=63)]
 RestartPolicy = Literal["Always", "OnFailure", "Never"]
 _IN_WORDS: Final = {
-    _NAME: "no name; write lower-case letters, digits, - and ., beginning and ending with a letter or digit",
-    _LABEL: "no label; write letters, digits, -, _ and ., beginning and ending with a letter or digit",
+    _NAME: "not a name; write lower-case letters, digits, - and ., beginning and ending with a letter or digit",
+    _LABEL: "not a label; write letters, digits, -, _ and ., beginning and ending with a letter or digit",
 }
 
 
@@ -183,7 +183,7 @@ def gpu_request(gpu: GpuSpec) -> GpuRequest:
     """The request in integers.
 
     Raises:
-        BadQuantity: a field is no quantity of its kind.
+        BadQuantity: a field is not a quantity of its kind.
     """
     return GpuRequest(
         request_milli=parse_milli(gpu.request),
@@ -202,7 +202,7 @@ def check_gpu(gpu: GpuSpec) -> GpuRequest:
     """The request of a SharePod, if it makes sense.
 
     Raises:
-        BadSharePod: a field is no quantity, or two contradict each other; the text names them by path.
+        BadSharePod: a field is not a quantity, or two contradict each other; the text names them by path.
     """
     try:
         return checked(
@@ -291,6 +291,6 @@ def _unusable(container: Container) -> str:
     texts |= {f"args[{i}]": text for i, text in enumerate(container.args)} | {"workingDir": container.working_dir}
     for i, variable in enumerate(container.env):
         if not variable.name or "=" in variable.name or "\0" in variable.name:
-            return f"env[{i}].name: {shown(variable.name)} is no name of a variable; write it without ="
+            return f"env[{i}].name: {shown(variable.name)} is not a name of a variable; write it without ="
         texts[f"env[{i}].value"] = variable.value
     return next((f"{name}: a program takes no NUL character" for name, text in texts.items() if "\0" in text), "")

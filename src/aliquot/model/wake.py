@@ -43,7 +43,7 @@ def parse_wake(text: object) -> int:
     parts = _PART.findall(written)
     shown = f"{text!s:.40}" if not isinstance(text, int) or abs(text) < 10**18 else "a number of more than 18 digits"
     if not parts or "".join(number + unit for number, unit in parts) != written:
-        raise BadQuantity(f'"{shown}" is no duration; write 5ms, 1s or 1500us')
+        raise BadQuantity(f'"{shown}" is not a duration; write 5ms, 1s or 1500us')
     found = sum((Fraction(number) * _UNITS[unit] for number, unit in parts), Fraction(0))
     if not LEAST_US <= found <= MOST_US or found.denominator != 1:
         allowed = f"{format_wake(LEAST_US)} to {format_wake(MOST_US)}, in whole microseconds"

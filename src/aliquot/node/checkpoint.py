@@ -106,7 +106,7 @@ def read_checkpoint(path: Path) -> tuple[Content, str]:
             return Content(), _aside(path, "does not have the checksum it was written with")
         return msgspec.json.decode(body, type=Content), ""
     except (ValueError, RecursionError, msgspec.DecodeError) as error:
-        return Content(), _aside(path, f"is no checkpoint ({error})")
+        return Content(), _aside(path, f"is not a checkpoint ({error})")
 
 
 def _aside(path: Path, why: str) -> str:

@@ -74,7 +74,7 @@ def unpack(policy: Policy, text: str) -> None:
         header = json.loads(head)
         version, name, checksum = (header[key] for key in ("version", "policy", "sha256"))
     except (ValueError, TypeError, LookupError, RecursionError):
-        raise BadMemory("its first line is no header of what a policy has learned") from None
+        raise BadMemory("its first line is not a header of what a policy has learned") from None
     if version != VERSION:
         raise BadMemory(f"it is of version {version}, this program reads version {VERSION}")
     if name != policy.name:

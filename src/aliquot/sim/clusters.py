@@ -37,7 +37,7 @@ def read_cluster(text: str) -> list[NodeSpec]:
         return _books(path) if path.suffix == ".json" else node_specs(read_nodes(path))
     if _PROFILES.fullmatch(text):
         return [node for part in text.split(",") for node in _machines(part)]
-    raise UserError(f"--nodes {text}: is no file and no list of profiles; write nodes.csv or v100x4*8")
+    raise UserError(f"--nodes {text}: is neither a file nor a list of profiles; write nodes.csv or v100x4*8")
 
 
 def _is_file(path: Path) -> bool:
@@ -80,7 +80,7 @@ def _books(path: Path) -> list[NodeSpec]:
         books: Any = json.loads(read_text(path))
         nodes = Cluster.load(books).nodes
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, AliquotError) as error:
-        raise UserError(f"{path}: is no dump of a cluster ({error})") from None
+        raise UserError(f"{path}: is not a dump of a cluster ({error})") from None
     if not any(node.gpus for node in nodes):
         raise UserError(f"{path}: no node has a GPU")
     return nodes

@@ -29,5 +29,5 @@ def seed_list(text: str) -> list[int]:
 
 def _seed(text: str, whole: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise UserError(f'seeds "{whole}": "{text}" is no seed; write them as 42, 42..51 or 42,44')
+        raise UserError(f'seeds "{whole}": "{text}" is not a seed; write them as 42, 42..51 or 42,44')
     return int(text)

@@ -47,7 +47,7 @@ def _summary(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a folder that sim run wrote") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path}: is no summary of sim run ({error})") from None
+        raise UserError(f"{path}: is not a summary of sim run ({error})") from None
     return facts
 
 

@@ -73,10 +73,10 @@ class RuntimeDir:
         of_arbiter = (self.root / name for name in ("arbiter.lock", "journal", "tenants.json"))
         for file in (self.lock, self.engine_log, *of_arbiter):
             if file.exists() and not file.is_file():
-                raise RuntimeDirError(f"{file} is no plain file; remove it, or set ALIQUOT_RUNTIME_DIR")
+                raise RuntimeDirError(f"{file} is not a plain file; remove it, or set ALIQUOT_RUNTIME_DIR")
         for folder in (self.emulated, self.tenants, self.logs):
             if folder.exists() and not folder.is_dir():
-                raise RuntimeDirError(f"{folder} is no folder; remove it, or set ALIQUOT_RUNTIME_DIR")
+                raise RuntimeDirError(f"{folder} is not a folder; remove it, or set ALIQUOT_RUNTIME_DIR")
 
     @property
     def engine_socket(self) -> Path:

@@ -46,7 +46,7 @@ def test_checks_run_on_an_emulated_gpu(run):
 
 
 def test_a_run_that_reaches_less_than_it_should_says_so(run):
-    """A check that no time was left for is no success: it is listed as unreached, and the exit status is 3."""
+    """A check that no time was left for is not a success: it is listed as unreached, and the exit status is 3."""
     done, report = run("--budget-s", "1", "load_order")
 
     assert (3, ["unreached"]) == (done.returncode, [check["verdict"] for check in report["checks"]])

@@ -217,9 +217,9 @@ BREAKS: dict[str, tuple[Callable[[Node], Callable[[], object]], str, str]] = {
         rewritten(lambda n: n.kept, b"{"), "kubelet's checkpoint", "kubelet_internal_checkpoint cannot be read",
     ),
     "the agent's checkpoint is damaged": (
-        rewritten(lambda n: n.checkpoint, b"{}\n{}\n"), "agent's checkpoint", "node-checkpoint.json is no checkpoint",
+        rewritten(lambda n: n.checkpoint, b"{}\n{}\n"), "agent's checkpoint", "checkpoint.json is not a checkpoint",
     ),
-    "state is no folder": (no_state_folder, "state", "/var/lib/aliquot is not a folder"),
+    "state is not a folder": (no_state_folder, "state", "/var/lib/aliquot is not a folder"),
     "no cgroups": (moved(lambda n: n.root / "sys/fs/cgroup"), "cgroups", "no cgroups below /sys/fs/cgroup"),
     "a controller is missing": (
         rewritten(lambda n: n.root / "sys/fs/cgroup/cgroup.controllers", b"cpu pids\n"), "cgroups", "controller memory",

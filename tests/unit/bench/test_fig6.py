@@ -70,7 +70,7 @@ def test_a_missing_tenant_is_an_error_as_large_as_its_share():
 
 
 def test_the_promise_is_kept_within_two_points():
-    """1.9 points pass, 2.1 do not, and nothing measured is no success."""
+    """1.9 points pass, 2.1 do not, and nothing measured is not a success."""
     assert perfect(off=0.019).kept
     assert not perfect(off=0.021).kept
     assert not Report("x", emulated=True).kept

@@ -32,7 +32,7 @@ def explain(*words: str) -> subprocess.CompletedProcess[str]:
         (["--emulate", "v100"], "is an empty machine; give a request"),
         (["--emulate", "voodoo2", "--gpu-request", "1"], "known are"),
         (["--emulate", "v100", "--gpu-request", "1", "--policy", "best"], 'no policy "best"; there are aliquot, '),
-        (["--emulate", "v100", "--gpu-request", "-1"], "is no fraction of a GPU"),
+        (["--emulate", "v100", "--gpu-request", "-1"], "is not a fraction of a GPU"),
         (["--emulate", "v100", "--gpu-request", ".5", "--gpu-limit", ".2"], "a limit is at least the request"),
         (["--emulate", "v100x2", "--gpu-request", "2", "--affinity", "x"], 'affinity "x" means one device'),
     ],

@@ -69,7 +69,7 @@ def test_the_best_set_is_named_with_what_it_leaves(topo):
 
 
 def test_taken_gpus_are_never_chosen(topo):
-    """A GPU that is used, whole or in part, is no part of a best set."""
+    """A GPU that is used, whole or in part, is not a part of a best set."""
     told = json.loads(topo(TENCENT, "--used", "4,0=1", "--best", "2", "-o", "json")[1])
 
     assert [2, 3] == told["best"]["gpus"]
@@ -115,7 +115,7 @@ def test_json_has_a_list_of_gpus(topo):
         (["/nonexistent.txt"], "/nonexistent.txt cannot be read: no such file or directory"),
         (["/"], "/ cannot be read: is a directory"),
         (["/dev/zero"], "is longer than 1048576 characters"),
-        ([sys.executable], "is no text; give what nvidia-smi topo -m printed"),
+        ([sys.executable], "is not text; give what nvidia-smi topo -m printed"),
         (["-"], "stdin: there is no matrix in this text"),
         ([TENCENT, "--emulate", "v100"], "are two machines; give one of them"),
         (["--emulate", "voodoo2"], "known are"),
@@ -127,7 +127,7 @@ def test_json_has_a_list_of_gpus(topo):
         ([TENCENT, "--used", "0,,1"], '--used: "" names no GPU'),
         ([TENCENT, "--used", "1,1=5"], "GPU 1 is named twice"),
         ([TENCENT, "--used", "1=1001"], "takes 1001 milli of a GPU; take 1 to 1000"),
-        ([TENCENT, "--used", "1=nan"], '"nan" is no fraction of a GPU'),
+        ([TENCENT, "--used", "1=nan"], '"nan" is not a fraction of a GPU'),
     ],
 )
 def test_a_mistake_is_one_sentence_and_status_2(topo, words, sentence):

@@ -101,7 +101,7 @@ def test_a_context_without_a_user_needs_no_login(tmp_path: Path):
     ("text", "sentence"),
     [
         ("[", "is not readable as YAML: line 1"),
-        ("text", "is no kubeconfig: it holds no mapping"),
+        ("text", "is not a kubeconfig: it holds no mapping"),
         ("{}", "no current context"),
         ("{current-context: x}", "context 'x' not found"),
         (

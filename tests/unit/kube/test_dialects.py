@@ -63,9 +63,9 @@ def test_what_was_read_can_be_said_back(dialect: str, made: Pod, expected: Conta
         ),
         (
             pod(limits("main", {"tencent.com/vcuda-core": 50}), annotations={"tencent.com/vcuda-core-limit": "half"}),
-            '"half" is no number of hundredths of a GPU; write 1 to 100',
+            '"half" is not a number of hundredths of a GPU; write 1 to 100',
         ),
-        (pod(limits("main", {"aliyun.com/gpu-mem": "1.5"})), '["aliyun.com/gpu-mem"]: "1.5" is no whole number'),
+        (pod(limits("main", {"aliyun.com/gpu-mem": "1.5"})), '["aliyun.com/gpu-mem"]: "1.5" is not a whole number'),
         (
             pod(limits("main", {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 130})),
             '["nvidia.com/gpucores"] 130 is more than a device; the most is 100',
@@ -84,11 +84,11 @@ def test_what_was_read_can_be_said_back(dialect: str, made: Pod, expected: Conta
         ),
         (
             pod({"name": "main"}, labels={"sharedgpu/gpu_request": "0.5", "sharedgpu/gpu_mem": "1Gi"}),
-            'metadata.labels["sharedgpu/gpu_mem"]: "1Gi" is no number of bytes; write 1073741824 for 1 GiB',
+            'metadata.labels["sharedgpu/gpu_mem"]: "1Gi" is not a number of bytes; write 1073741824 for 1 GiB',
         ),
         (
             pod({"name": "main"}, labels={"sharedgpu/gpu_request": "0.5", "sharedgpu/priority": "101"}),
-            'metadata.labels["sharedgpu/priority"]: "101" is no priority; write 0 to 100',
+            'metadata.labels["sharedgpu/priority"]: "101" is not a priority; write 0 to 100',
         ),
     ],
 )

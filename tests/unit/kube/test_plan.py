@@ -51,7 +51,7 @@ def test_no_annotation_is_no_plan():
     ],
 )
 def test_a_plan_that_can_not_be_read_is_refused(text: str, sentence: str):
-    """What is no plan of this version is an error that names the annotation, never a guess."""
+    """What is not a plan of this version is an error that names the annotation, never a guess."""
     with pytest.raises(BadPlan) as caught:
         read_plan({PLAN: text})
 

@@ -203,7 +203,7 @@ MEMORY = 'spec.containers[main].resources.limits["aliquot.dev/gpu-memory"]'
         ),
         (
             pod(limits("main", gpu(30)), annotations=notes(gpu_limt="0.6")),
-            'metadata.annotations["aliquot.dev/gpu-limt"] is no annotation of Aliquot; it knows gpu-request, gpu-limit',
+            'metadata.annotations["aliquot.dev/gpu-limt"] is not an annotation of Aliquot; it knows gpu-request',
         ),
         (
             pod(limits("main", gpu(30)), annotations=notes(gpu_limit__mian="0.6")),
@@ -215,7 +215,7 @@ MEMORY = 'spec.containers[main].resources.limits["aliquot.dev/gpu-memory"]'
         ),
         (
             pod(limits("main", gpu(30)), annotations=notes(gpu_limit="lots")),
-            'metadata.annotations["aliquot.dev/gpu-limit"]: "lots" is no fraction of a GPU',
+            'metadata.annotations["aliquot.dev/gpu-limit"]: "lots" is not a fraction of a GPU',
         ),
         (
             pod({"name": "main"}, annotations=notes(gpu_model="V100")),
@@ -229,7 +229,7 @@ MEMORY = 'spec.containers[main].resources.limits["aliquot.dev/gpu-memory"]'
             pod(limits("main", {"aliquot.dev/gpu-memory": "4Gi"})),
             'spec.containers[main] asks for GPU memory but for no share; add "aliquot.dev/gpu-percent"',
         ),
-        (pod(limits("main", gpu(30, "4Qi"))), f'{MEMORY}: "4Qi" is no quantity'),
+        (pod(limits("main", gpu(30, "4Qi"))), f'{MEMORY}: "4Qi" is not a quantity'),
         (pod(limits("main", gpu(30, "-1"))), f"{MEMORY}: -1 is not an amount of memory above 0"),
         (pod(limits("main", gpu(200, "4Gi"))), f"{MEMORY} is given with 2 whole GPUs, which own all their memory"),
         (
@@ -248,10 +248,13 @@ MEMORY = 'spec.containers[main].resources.limits["aliquot.dev/gpu-memory"]'
             pod(limits("main", gpu(50)), annotations=notes(gpu_parts=3)),
             'metadata.annotations["aliquot.dev/gpu-parts"] 3 does not divide 0.50 GPUs into equal shares below 1.0',
         ),
-        (pod(limits("main", gpu(30)), annotations=notes(exclusion="a b")), '"a b" is no label; use up to 63 letters'),
-        (pod(limits("main", gpu(30)), annotations=notes(cpu_bind=0)), '"0" is no whole number between 1 and 1024'),
+        (
+            pod(limits("main", gpu(30)), annotations=notes(exclusion="a b")),
+            '"a b" is not a label; use up to 63 letters',
+        ),
+        (pod(limits("main", gpu(30)), annotations=notes(cpu_bind=0)), '"0" is not a whole number between 1 and 1024'),
         (pod({"name": "main"}, annotations=notes(gpu_request="0")), "0 asks for nothing; ask for at least 0.001"),
-        (pod(limits("main", {"aliquot.dev/gpu-percent": "0.5"})), f'{PERCENT}: "0.5" is no whole number'),
+        (pod(limits("main", {"aliquot.dev/gpu-percent": "0.5"})), f'{PERCENT}: "0.5" is not a whole number'),
         (
             pod(limits("main", gpu(30) | {"tencent.com/vcuda-core": 50})),
             "it asks for GPUs in the words of aliquot and tencent; keep one of them",

@@ -47,7 +47,7 @@ def test_a_part_of_memory_is_of_the_device_it_falls_on():
 
 @pytest.mark.parametrize("text", ["", "4X", "-1Gi", "0", "0%", "101%", "1Ki", "lots"])
 def test_what_is_no_memory_is_refused(text):
-    """A text that is no amount of memory, or less than a MiB, is refused."""
+    """A text that is not an amount of memory, or less than a MiB, is refused."""
     with pytest.raises(BadQuantity):
         parse_memory(text)
 

@@ -104,5 +104,5 @@ def test_a_file_that_ends_too_early_is_told_in_words(tmp_path: Path, content: by
 
     trouble = read_checkpoint(file)[1]
 
-    assert "is no checkpoint (" in trouble
+    assert "is not a checkpoint (" in trouble
     assert "unpack" not in trouble

@@ -82,7 +82,7 @@ def test_a_sound_node_has_nothing_to_mend():
         ({"kubelet": kubelet(plugins={OURS: "refuses"})}, "agent", "is left over", "restart the node's aliquot pod"),
         ({"kubelet": kubelet(plugins={})}, "agent", "no agent serves", "run aliquot node here"),
         ({"kubelet": kubelet(offered={})}, "agent", "kubelet offers no aliquot.dev/gpu-percent", "log says why"),
-        ({"checkpoint": "/x is no checkpoint"}, "agent's checkpoint", "/x is no checkpoint", "sets it aside"),
+        ({"checkpoint": "/x is not a checkpoint"}, "agent's checkpoint", "/x is not a checkpoint", "sets it aside"),
         ({"arbiter": Arbiter("no arbiter: /run/x")}, "arbiter", "no arbiter", "restart the arbiter's container"),
         ({"arbiter": Arbiter(turns="gemini")}, "turns", "the agent's settings say fluid", "--turns fluid"),
         ({"folders": Folders(state="full")}, "state", "the disk of /var/lib/aliquot is full", "make room"),

@@ -93,7 +93,7 @@ def test_a_stopped_program_has_its_grace_when_it_goes_on():
 
 
 def test_stopping_for_a_moment_makes_no_new_grace():
-    """The time for which it was stopped is no part of its grace; what went before is."""
+    """The time for which it was stopped is not a part of its grace; what went before is."""
     stopped = [False]
     one = Audit(lambda pid: Program(pid, "1", drives=True, stopped=stopped[0]), GRACE_S)
     found = []

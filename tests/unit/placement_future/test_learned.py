@@ -81,13 +81,13 @@ def test_a_text_that_was_cut_off_is_refused(length: int):
     [
         (TEXT.replace('"version": 1', '"version": 2', 1), "of version 2, this program reads version 1"),
         (TEXT.replace('"aliquot"', '"fgd"', 1), 'of the policy "fgd"'),
-        ("[" * 100_000, "no header"),
+        ("[" * 100_000, "is not a header"),
         ("x" * (MOST_BYTES + 1), "are the most"),
-        ("", "no header"),
+        ("", "is not a header"),
     ],
 )
 def test_what_is_not_ours_is_told(text: str, told: str):
-    """Another version, another policy, and what is no text of ours at all are refused with the reason."""
+    """Another version, another policy, and what is not a text of ours at all are refused with the reason."""
     with pytest.raises(BadMemory, match=told):
         unpack(taught(KINDS[0]), text)
 
@@ -110,7 +110,7 @@ def test_a_record_with_what_no_arrival_can_have_is_refused(change: dict[str, obj
     policy = taught(KINDS[0])
     before = policy.dump()
 
-    with pytest.raises(BadMemory, match="no history of arrivals"):
+    with pytest.raises(BadMemory, match="not a history of arrivals"):
         policy.load({**taught().dump(), **change})
     assert before == policy.dump()
 

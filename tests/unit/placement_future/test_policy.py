@@ -261,7 +261,7 @@ def test_a_broken_record_is_refused_in_one_sentence(record: dict[str, object], f
     feed(SOME[0])
     before = policy.dump()
 
-    with pytest.raises(BadMemory, match="it is no history of arrivals"):
+    with pytest.raises(BadMemory, match="it is not a history of arrivals"):
         policy.load(record)
     assert before == policy.dump()
 

@@ -86,8 +86,8 @@ def test_a_wheel_is_whole(ready: Tree):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        (f"dist/{ARM}", "there is no such wheel, or it is no archive; build it with make wheel"),
-        ("build/aliquot-image.tar", "it is no whole archive of an image; make image builds it anew"),
+        (f"dist/{ARM}", "there is no such wheel, or it is not an archive; build it with make wheel"),
+        ("build/aliquot-image.tar", "it is not a whole archive of an image; make image builds it anew"),
     ],
 )
 def test_a_torn_file_is_not_handed_out(ready: Tree, name: str, sentence: str):

@@ -89,9 +89,9 @@ def test_a_node_with_another_order_of_turns_is_refused():
 @pytest.mark.parametrize(
     ("notes", "says"),
     [
-        ({WAKE: "5"}, r'aliquot\.dev/wake"\]: "5" is no duration; write 5ms'),
+        ({WAKE: "5"}, r'aliquot\.dev/wake"\]: "5" is not a duration; write 5ms'),
         ({WAKE: "1h"}, "1ms to 10s"),
-        ({"aliquot.dev/wakes": "5ms"}, "no annotation of Aliquot; it knows .*wake"),
+        ({"aliquot.dev/wakes": "5ms"}, "not an annotation of Aliquot; it knows .*wake"),
         ({"aliquot.dev/wake.other": "5ms"}, 'names a container "other"; the pod has main'),
     ],
 )

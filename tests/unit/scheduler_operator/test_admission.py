@@ -98,7 +98,7 @@ def test_a_misspelt_word_of_ours_is_refused_also_when_nothing_else_asks():
     said = Admission().mutate(ask(pod({"cpu": "1"}, {"aliquot.dev/gpu-requst": "0.3"})))
 
     assert len(said.faults) == 1
-    assert said.faults[0].startswith('metadata.annotations["aliquot.dev/gpu-requst"] is no annotation of Aliquot')
+    assert said.faults[0].startswith('metadata.annotations["aliquot.dev/gpu-requst"] is not an annotation of Aliquot')
 
 
 def test_a_misspelt_resource_of_ours_is_refused():

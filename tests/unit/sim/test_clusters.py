@@ -48,8 +48,8 @@ def test_anything_else_is_refused(text: str):
 
 
 def test_a_broken_dump_is_refused(tmp_path):
-    """A file that is no dump of a cluster is told by its name."""
+    """A file that is not a dump of a cluster is told by its name."""
     (tmp_path / "cluster.json").write_text("{}")
 
-    with pytest.raises(UserError, match=r"cluster\.json: is no dump"):
+    with pytest.raises(UserError, match=r"cluster\.json: is not a dump"):
         read_cluster(str(tmp_path / "cluster.json"))

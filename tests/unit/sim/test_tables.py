@@ -84,7 +84,7 @@ def test_seeds_are_read_as_people_write_them(text: str, seeds: list[int]):
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "5..3", "1..99999999", "1.5"])
 def test_other_seeds_are_refused(text: str):
-    """What is no seed is one sentence."""
+    """What is not a seed is one sentence."""
     with pytest.raises(UserError, match="seeds"):
         seed_list(text)
 

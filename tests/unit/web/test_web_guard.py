@@ -67,7 +67,7 @@ HOSTS = {"a:80": "a", "a": "a", "[::1]:80": "[::1]", "[::1]": "[::1]", "A": "a",
 
 @pytest.mark.parametrize("header", HOSTS)
 def test_a_host_is_read_without_its_port(header: str):
-    """The port is no part of the name; brackets are."""
+    """The port is not a part of the name; brackets are."""
     assert HOSTS[header] == host_name(header)
 
 

@@ -106,7 +106,7 @@ def test_try_it_answers_on_the_page(visitor: TestClient):
     assert "It would wait." in visitor.get("/try?request=7").text
     wrong = visitor.get("/try?request=lots")
 
-    assert 200 == wrong.status_code and "is no fraction of a GPU" in wrong.text
+    assert 200 == wrong.status_code and "is not a fraction of a GPU" in wrong.text
 
 
 SHAREPOD = """

@@ -70,7 +70,7 @@ def parse_integer(text: str, least: int, most: int) -> int:
         BadQuantity: the text is none.
     """
     if not re.fullmatch(r"-?\d{1,12}", text.strip()) or not least <= int(text) <= most:
-        raise BadQuantity(f'"{text}" is no whole number between {least} and {most}')
+        raise BadQuantity(f'"{text}" is not a whole number between {least} and {most}')
     return int(text)
 
 
@@ -106,5 +106,5 @@ def parse_percent(text: str) -> Fraction:
     found = _PERCENT.fullmatch(text.strip())
     part = Fraction(found[1]) / 100 if found else Fraction(0)
     if not 0 < part <= 1:
-        raise BadQuantity(f'"{text}" is no part of a device\'s memory; write 1% to 100%')
+        raise BadQuantity(f'"{text}" is not a part of a device\'s memory; write 1% to 100%')
     return part

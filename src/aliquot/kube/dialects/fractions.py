@@ -53,7 +53,7 @@ def bytes_to_memory(text: str) -> Memory:
         BadQuantity: no whole number of bytes, or 0.
     """
     if not text.strip().isdigit() or not int(text):
-        raise BadQuantity(f'"{text}" is no number of bytes; write 1073741824 for 1 GiB')
+        raise BadQuantity(f'"{text}" is not a number of bytes; write 1073741824 for 1 GiB')
     return Memory(mib=-(-int(text) // _MIB))
 
 

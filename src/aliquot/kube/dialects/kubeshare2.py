@@ -70,5 +70,5 @@ class KubeShare2(Foreign):
 
 def _priority(text: str) -> int:
     if not text.strip().isdigit() or int(text) > 100:
-        raise BadQuantity(f'"{text}" is no priority; write 0 to 100')
+        raise BadQuantity(f'"{text}" is not a priority; write 0 to 100')
     return int(text)

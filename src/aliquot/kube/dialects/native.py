@@ -140,7 +140,7 @@ def unknown_words(pod: Pod) -> list[str]:
                 faults.append(f"{path_of(key)} orders nothing: {ORDERED}; leave it out")
                 continue
             short = ", ".join(name.removeprefix(names.PREFIX) for name in names.ASK_ANNOTATIONS)
-            faults.append(f"{path_of(key)} is no annotation of Aliquot; it knows {short}")
+            faults.append(f"{path_of(key)} is not an annotation of Aliquot; it knows {short}")
         elif container and container not in known:
             faults.append(f'{path_of(key)} names a container "{container}"; the pod has {", ".join(known)}')
     return faults

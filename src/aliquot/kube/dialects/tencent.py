@@ -96,7 +96,9 @@ def _limit(pod: Pod, faults: list[str]) -> int | None:
     if text is None:
         return None
     if not text.strip().isdigit() or not int(text):
-        faults.append(f'metadata.annotations["{LIMIT}"] "{text}" is no number of hundredths of a GPU; write 1 to 100')
+        faults.append(
+            f'metadata.annotations["{LIMIT}"] "{text}" is not a number of hundredths of a GPU; write 1 to 100'
+        )
         return None
     return min(int(text), 100) * LEAST_MILLI
 

@@ -125,7 +125,7 @@ class ArrivalHistory:
         """The history of a dump; what it had beyond the window is left out.
 
         Raises:
-            ValueError, LookupError, TypeError, AttributeError, BadRequest: it is no dump, or has what no arrival
+            ValueError, LookupError, TypeError, AttributeError, BadRequest: it is not a dump, or has what no arrival
                 can have.
         """
         history = cls(most)
@@ -171,13 +171,13 @@ def _shape(entry: Mapping[str, Any]) -> Shape:
 
 def _whole_number(value: object) -> int:
     if type(value) is not int or not 0 <= value <= MOST_NUMBER:
-        raise ValueError(f"{value!r} is no whole number from 0 to {MOST_NUMBER}")
+        raise ValueError(f"{value!r} is not a whole number from 0 to {MOST_NUMBER}")
     return value
 
 
 def _amount(value: object) -> float:
     if not isinstance(value, int | float) or not 0.0 <= value <= MOST_NUMBER:
-        raise ValueError(f"{value!r} is no amount")
+        raise ValueError(f"{value!r} is not an amount")
     return float(value)
 
 

@@ -213,7 +213,7 @@ class Aliquot(BasePolicy):
                 raise ValueError(f"version {record['version']}")
             history = ArrivalHistory.load(record, self.constants.window)
         except (LookupError, TypeError, ValueError, AttributeError, BadRequest) as fault:
-            raise BadMemory(f"it is no history of arrivals ({repr(fault)[:200]})") from fault
+            raise BadMemory(f"it is not a history of arrivals ({repr(fault)[:200]})") from fault
         self._history = history
         self._begin()
 

@@ -35,8 +35,8 @@ LEARNS_EVERY: Final = 1024
 def target_workload(counts: Mapping[Shape, int]) -> list[tuple[Shape, float]]:
     """The most frequent shapes until they cover 95 % of the pods, with their probabilities.
 
-    Order: count, then CPU, milli, number and models, all falling. Memory is no part of a target; shapes that differ in
-    it alone are one. Source: the artifact's typical pods (popularity threshold 95).
+    Order: count, then CPU, milli, number and models, all falling. Memory is not a part of a target; shapes that differ
+    in it alone are one. Source: the artifact's typical pods (popularity threshold 95).
     """
     merged: Counter[Shape] = Counter()
     for shape, count in counts.items():

@@ -117,7 +117,7 @@ def _read(path: Path) -> Iterable[tuple[RunKey, FloatArray]]:
             key = RunKey(row["workload"], row["sc_policy"], int(row["seed"]))
             yield key, np.array([float(row[column] or "nan") for column in wanted])
         except (KeyError, ValueError, TypeError) as error:
-            raise UserError(f"{path} line {rows.line_num}: is no row of results ({error})") from None
+            raise UserError(f"{path} line {rows.line_num}: is not a row of results ({error})") from None
 
 
 @dataclass(frozen=True)

@@ -94,4 +94,4 @@ def _milli(row: Row, column: str) -> int:
     try:
         return parse_milli(row.text(column))
     except UserError as error:
-        raise row.fault(column, f"is no part of a GPU ({error})") from None
+        raise row.fault(column, f"is not a part of a GPU ({error})") from None
