@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from prometheus_client.core import Metric
 
 from aliquot.arbiter.metrics import Metrics as ArbiterMetrics
 from aliquot.arbiter.records import GpuStatus, Status, TenantStatus, WakeStatus
+from aliquot.node.calls import KubeletCalls
 from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 from aliquot.node.telling.metrics import ALIASES, registry_of
 from aliquot.scheduler.metrics import SchedulerMetrics
+from aliquot.tracing.spans import Backlog
 from reference.markdown import code, page, sentence, table
 
 HEAD = ("metric", "type", "labels", "what it tells")
@@ -27,10 +30,12 @@ def page_text() -> str:
         "[deploy/grafana](../../deploy/grafana).",
         "## Scheduler",
         "`/metrics` at the extender's address (`--bind`).",
-        table(HEAD, _scheduler()),
+        table(HEAD, _described([*vars(SchedulerMetrics()).values(), Backlog().dropped])),
         "## Nodes",
         "`/metrics` at the agent's `--display-address` and `--display-port`.",
-        table(HEAD, _rows(registry_of(_facts).collect())),
+        table(
+            HEAD, [*_rows(registry_of(_facts).collect()), *_described([KubeletCalls("").seconds, Backlog().dropped])]
+        ),
         "## Arbiter",
         "`/metrics` on the loopback at `--metrics-port` of `aliquot up` and `aliquot arbiter`.",
         table(HEAD, _rows(_arbiter())),
@@ -56,10 +61,10 @@ def _rows(families: Iterable[Metric]) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _scheduler() -> list[tuple[str, str, str, str]]:
-    """Its metrics have no samples before they were used, so the labels come from the objects."""
+def _described(metrics: Iterable[Any]) -> list[tuple[str, str, str, str]]:
+    """These metrics have no samples before they were used, so the labels come from the objects."""
     rows = []
-    for metric in vars(SchedulerMetrics()).values():
+    for metric in metrics:
         for family in metric.describe() if hasattr(metric, "describe") else ():
             name = f"{family.name}_total" if family.type == "counter" else family.name
             labels = ", ".join(code(label) for label in metric._labelnames)

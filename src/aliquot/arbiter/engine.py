@@ -201,6 +201,7 @@ class Engine:
             seat.valid, seat.draining, seat.deadline_ns = True, False, action.deadline_ns
             seat.returned.clear()
             seat.handovers += 1
+            seat.first_grant_ns = seat.first_grant_ns or now_ns
             seat.waits_ns.append(waited)
             seat.waited_ns += waited
             if seat.woke:

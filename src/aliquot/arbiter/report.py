@@ -129,6 +129,7 @@ def _status(engine: Engine, tenant: Tenant, seat: Seat) -> TenantStatus:
         enforce=seat.gpu.enforce,
         kernel_ms=seat.kernel_us / 1000,
         wake=wake_status(seat, engine.tenants.values()),
+        first_grant_ns=seat.first_grant_ns,
     )
 
 

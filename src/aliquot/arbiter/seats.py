@@ -100,6 +100,7 @@ class Seat:
     context_bytes: int = 0
     shared: SharedMemory = field(default_factory=SharedMemory)
     handovers: int = 0
+    first_grant_ns: int = 0
     waits_ns: deque[int] = field(default_factory=lambda: deque(maxlen=256))
     waited_ns: int = 0
     woke: bool = False  # it waits for its first grant after a rest, within its request and with a promise

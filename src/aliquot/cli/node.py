@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from aliquot.cli.options import SECONDS, emulate_option, not_gpus_option, only_gpus_option
+from aliquot.cli.options import SECONDS, emulate_option, not_gpus_option, only_gpus_option, otlp_option
 
 
 @click.command()
@@ -63,6 +63,7 @@ from aliquot.cli.options import SECONDS, emulate_option, not_gpus_option, only_g
               help="Offer aliyun.com/gpu-mem and gpu-count, which kubectl inspect gpushare reads. [default: no]",
 )  # fmt: skip
 @click.option("--log-format", metavar="text|json", help="How to log, on stderr. [default: text]")
+@otlp_option
 def node(config: Path | None, print_config: bool, **flags: Any) -> None:
     """Serve this node's GPUs to the pods that were planned on it."""
     from aliquot.node.settings import print_settings, read_settings

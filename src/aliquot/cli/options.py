@@ -94,6 +94,17 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             raise UserError(f"{param.opts[0] if param else 'memory'}: {error}") from None
 
 
+def otlp_option(command: Command) -> Command:
+    """`--otlp-endpoint`, or the variable that OpenTelemetry's own programs read."""
+    return click.option(
+        "--otlp-endpoint",
+        metavar="URL",
+        envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
+        show_envvar=True,
+        help="Send spans of pods on their way here by OTLP/HTTP, as http://HOST:4318. [default: nowhere]",
+    )(command)
+
+
 class Amount(click.ParamType):  # type: ignore[type-arg]
     """A finite number from 0, from another least or above 0, to a most. click's own let NaN and infinity through."""
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import click
 
+from aliquot.cli.options import otlp_option
 from aliquot.cli.scheduler_lead import Lead, lead_options
 from aliquot.cli.scheduler_pages import Pages, beside, pages_options, tls_files
 from aliquot.cli.scheduler_webhook import WebhookOptions, webhook_options
@@ -52,6 +53,7 @@ class BadAddress(UserError):
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
               help="How to log, on stderr.",
 )  # fmt: skip
+@otlp_option
 @click.option("--print-kube-scheduler-config", is_flag=True, help="Print kube-scheduler's configuration, and end.")
 @click.option("--url", default="", help="For --print-kube-scheduler-config: how kube-scheduler reaches the extender.")
 @click.option("--ca-file", default="", help="For --print-kube-scheduler-config: CA of the extender's certificate.")
@@ -73,6 +75,7 @@ def scheduler(
     hook: WebhookOptions,
     pages: Pages | None,
     log_format: str,
+    otlp_endpoint: str | None,
     print_kube_scheduler_config: bool,
     url: str,
     ca_file: str,
@@ -115,6 +118,7 @@ def scheduler(
         leader_address=lead.address,
         aliyun_unit="MiB" if aliyun_unit == "MiB" else "GiB",
         version=version(),
+        otlp_endpoint=otlp_endpoint or "",
         operator=OperatorSettings(mode, pool, namespace, holder_image or PAUSE),
         webhook=hook.settings(namespace),
     )

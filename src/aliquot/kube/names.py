@@ -69,6 +69,10 @@ PLAN: Final = f"{GROUP}/plan"
 PLAN_STATUS: Final = f"{GROUP}/plan-status"
 """Annotation: the outcome of the plan on the node."""
 
+TRACEPARENT: Final = f"{GROUP}/traceparent"
+"""Annotation: W3C trace context. Its author may write one, in which the pod's trace is continued; where tracing is on,
+the scheduler writes that of the pod's own span with its plan."""
+
 GPUS: Final = f"{GROUP}/gpus"
 """Annotation on nodes: the devices the node has, written by its agent."""
 

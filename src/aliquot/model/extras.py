@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Final
 
@@ -10,6 +12,7 @@ from aliquot.model.errors import AliquotError
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "cluster": ("cryptography", "google", "grpc", "httptools", "httpx2", "lightkube", "uvloop"),
     "demo": ("cuda", "matplotlib"),
+    "otel": ("opentelemetry",),
     "top": ("textual",),
 }
 """Extra of pyproject.toml -> the top-level modules that come with it."""
@@ -19,7 +22,21 @@ class MissingExtra(AliquotError):
     """An optional part of the package is not installed."""
 
     def __init__(self, module: str, extra: str) -> None:
-        super().__init__(f"this needs {module}, which is not installed: pip install 'aliquot[{extra}]'")
+        super().__init__(f"this needs {module}, which is not installed: {adding(extra)}")
+
+
+def adding(extra: str) -> str:
+    """The command that adds an extra to the environment that this program runs in: a tool's environment has no pip."""
+    wanted = f"'aliquot[{extra}]'"
+    if "/pipx/venvs/" in sys.prefix:
+        return f"pipx runpip aliquot install {wanted}"
+    try:
+        installer = metadata.distribution("aliquot").read_text("INSTALLER") or ""
+    except metadata.PackageNotFoundError:
+        installer = ""
+    if installer.strip() == "uv":
+        return f"uv pip install {wanted} --python {sys.prefix}"
+    return f"pip install {wanted}"
 
 
 def missing_extra(module: str) -> MissingExtra | None:

@@ -21,6 +21,7 @@ from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
+from aliquot.node.calls import KubeletCalls
 from aliquot.node.check import AllocationCheck
 from aliquot.node.checkpoint import CheckpointError, PodKey
 from aliquot.node.desk import Outcome, ShareDesk
@@ -41,8 +42,9 @@ from aliquot.node.settings import Settings
 from aliquot.node.status import OF_GPUSHARE, OWN, NodeStatus, labels_of, resources_of
 from aliquot.node.tasks import Tasks, every
 from aliquot.node.telling.server import application, serving
-from aliquot.node.telling.wiring import tell_pods, telling_of
+from aliquot.node.telling.wiring import arbiter_status, tell_pods, telling_of
 from aliquot.node.volume.following import NodeDriver
+from aliquot.tracing.spans import Spans
 
 _LOG: Final = Logger("node")
 SYNC_S: Final = 20.0
@@ -67,7 +69,7 @@ class Agent:
     desk: ShareDesk
     plugin: DevicePlugin
 
-    def __init__(self, settings: Settings, api: Api) -> None:
+    def __init__(self, settings: Settings, api: Api, spans: Spans | None = None) -> None:
         self.settings = settings
         self.api = api
         self.node = settings.name
@@ -77,6 +79,7 @@ class Agent:
         self.resources = PodResources(settings.pod_resources)
         self.sick: dict[GpuUuid, str] = {}
         self.holders: Holders | None = None
+        self.calls = KubeletCalls(self.node, spans)
         self._misses = 0
         self.steps: tuple[tuple[str, Callable[[], Awaitable[str]]], ...] = (
             ("driver", self._find_driver),
@@ -146,7 +149,12 @@ class Agent:
             self.api, self.events, started=lambda owner: started(self.pods.get(owner.uid), dialects)
         )
         self._tasks.last("outcomes", self.outcomes.run())
-        self.desk = ShareDesk(self.settings, self.seating, self.pods, self.allotments, self.resources, self._on_outcome)
+        self.desk = ShareDesk(
+            self.settings, self.seating, self.pods, self.allotments, self.resources, self._on_outcome, self.calls
+        )
+        if self.calls.starts is not None:
+            first_grants = self.calls.starts.follow(lambda: arbiter_status(runtime), self.pods.lives)
+            self._tasks.last("first-grants", first_grants)
         held = (self.pods, self.resources, self.allotments, self.seating)
         self.check = AllocationCheck(self.settings, self.api, *held, self.events, self._leave)
         self.leaving = Leaving(Path(self.settings.cdi_dir), self.allotments, self.seating, self.resources, self.pods)
@@ -197,8 +205,9 @@ class Agent:
         self._tasks.last("audit", auditing.run(self.settings.health_period_s))
         if not port:
             return "not requested"
+        app = application(sources, self.settings.aliases, self.calls.collectors)
         try:
-            await self._opened.enter_async_context(serving(application(sources, self.settings.aliases), port, where))
+            await self._opened.enter_async_context(serving(app, port, where))
         except PortTaken as error:
             return f"not served: {error}"  # no share depends on it
         return f"http://{where}:{port}/graph"

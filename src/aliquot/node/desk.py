@@ -9,6 +9,7 @@ sentence.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
@@ -22,6 +23,7 @@ from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.node.allotments import Allotments
+from aliquot.node.calls import KubeletCalls
 from aliquot.node.cdi import CdiError, Edits, qualified, write_spec
 from aliquot.node.checkpoint import CheckpointError, PodKey
 from aliquot.node.devices import DeviceId, device_ids, preferred
@@ -31,6 +33,7 @@ from aliquot.node.peers import environment
 from aliquot.node.pods import NodePod, Pods
 from aliquot.node.seating import NoSeat, NotYet, Seat, Seating
 from aliquot.node.settings import Settings
+from aliquot.node.spans import Start
 
 _LOG: Final = Logger("node")
 AGAIN_S: Final = 0.2
@@ -53,6 +56,7 @@ class ShareDesk:
         allotments: Allotments,
         resources: PodResources,
         on_outcome: Callable[[PodKey, str, Outcome, str], Awaitable[None]],
+        calls: KubeletCalls | None = None,
     ) -> None:
         self.seating = seating
         self.pods = pods
@@ -62,6 +66,7 @@ class ShareDesk:
         """Why nothing may be allocated now; empty otherwise."""
         self._settings = settings
         self._on_outcome = on_outcome
+        self._calls = calls if calls is not None else KubeletCalls(settings.name)
         self._cdi = Path(settings.cdi_dir)
         self._dialects = foreign(aliyun_unit=settings.unit)
 
@@ -87,15 +92,31 @@ class ShareDesk:
         """See `plugin.Desk`."""
         if self.unfit:
             raise Refused(f"nothing can be given now: {self.unfit}")
-        return qualified(await self.allotments.give(ids))
+        began_s = time.perf_counter()
+        name = await self.allotments.give(ids)
+        self._calls.allocated(name, time.perf_counter() - began_s)
+        return qualified(name)
 
     async def before_start(self, ids: Sequence[str]) -> None:
         """See `plugin.Desk`."""
+        began_s, claims, why = time.perf_counter(), list[Claim](), "cancelled"
+        try:
+            await self._before_start(ids, claims)
+            why = ""
+        except Refused as error:
+            why = str(error)
+            raise
+        finally:
+            self._note_prepared(claims, time.perf_counter() - began_s, why)
+
+    async def _before_start(self, ids: Sequence[str], claims: list[Claim]) -> None:
+        """Prepare the containers of these ids, which are put into `claims` as soon as they are known."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._settings.pre_start_wait_s
         while True:
             try:
-                for claim in await self._claims(frozenset(ids)):
+                claims[:] = await self._claims(frozenset(ids))
+                for claim in claims:
                     await self._prepare(claim, ids)
                 return
             except (UnknownOwner, NotYet, CdiError, CheckpointError, KubeError, OSError) as error:
@@ -134,6 +155,16 @@ class ShareDesk:
             raise Refused(str(error)) from None
         _LOG.info("seated", pod=str(claim.owner), container=claim.container, device=claim.name, tenant=seat.key)
         await self._on_outcome(claim.owner, claim.container, "seated", "")
+
+    def _note_prepared(self, claims: Sequence[Claim], seconds: float, why: str) -> None:
+        starts, tenants = [], {seat.owner.uid + seat.container: seat for seat in list(self.seating.seats.values())}
+        for claim in claims:
+            pod, settled = self.pods.get(claim.owner.uid), self.allotments.get(claim.name)
+            seat = tenants.get(claim.owner.uid + claim.container)
+            if pod is not None:
+                plan, tenant = settled.plan if settled else "", seat.record.name if seat else ""
+                starts.append(Start(claim, pod.metadata, plan, tenant))
+        self._calls.prepared(starts, seconds, why)
 
     def _plan(self, claim: Claim) -> tuple[PodPlan, str]:
         """The plan, and its text: that which was followed before, else the pod's own.

@@ -9,6 +9,7 @@ from aliquot.kube.api import Api
 from aliquot.lib.log import set_up_log
 from aliquot.node.agent import Agent
 from aliquot.node.settings import Settings
+from aliquot.tracing.spans import tracing
 
 
 def serve(settings: Settings) -> None:
@@ -26,5 +27,7 @@ async def _serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with Api.connect(settings.kubeconfig) as api:
-        await Agent(settings, api).run(stop)
+    facts = {"k8s.node.name": settings.name}
+    with tracing("aliquot-node", settings.otlp_endpoint, facts) as spans:
+        async with Api.connect(settings.kubeconfig) as api:
+            await Agent(settings, api, spans).run(stop)

@@ -26,7 +26,7 @@ from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.dialects import FOREIGN, of_origin, read
 from aliquot.kube.dialects.base import DeviceFacts, Dialect
 from aliquot.kube.errors import Busy, KubeError, NotFound, Unreachable
-from aliquot.kube.names import PLAN
+from aliquot.kube.names import PLAN, TRACEPARENT
 from aliquot.kube.objects import Binding, Meta, ObjectReference, Pod
 from aliquot.kube.plan import write_plan
 from aliquot.kube.reflector import Change
@@ -62,6 +62,8 @@ class Binder:
     leads: Callable[[], bool] = lambda: True
     clock: Clock = field(default_factory=RealClock)
     dialects: Mapping[str, Dialect] = field(default_factory=lambda: FOREIGN)
+    traceparent: Callable[[Meta], str] = lambda meta: ""
+    """The trace context that a pod carries to its node; empty where nothing is traced."""
 
     async def bind(self, args: BindingArgs) -> None:
         """Bind a pod to the node, with its plan.
@@ -178,6 +180,8 @@ class Binder:
         if dialect is not None:
             now_ns = int(self.clock.wall().timestamp() * 10**9)
             theirs = dialect.planned(pod, hold.plan, self.devices(hold.node), now_ns)
+        if context := self.traceparent(pod.metadata):
+            theirs = {**theirs, TRACEPARENT: context}
         return {**theirs, PLAN: write_plan(hold.plan)}
 
     def devices(self, node: str) -> dict[str, DeviceFacts]:

@@ -36,8 +36,10 @@ from aliquot.scheduler.learned import LearnedConfigMap
 from aliquot.scheduler.operator.program import Operator, OperatorSettings
 from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.scheduler.server import Extender
+from aliquot.scheduler.spans import PodSpans, traceparent
 from aliquot.scheduler.webhook.admission import Admission
 from aliquot.scheduler.webhook.server import Webhook, WebhookSettings
+from aliquot.tracing.spans import Spans, tracing
 
 log = Logger("scheduler")
 SETTLE_EVERY_S: Final = 10.0
@@ -70,6 +72,7 @@ class SchedulerSettings:
     leader_address: str = ""
     aliyun_unit: Unit = "GiB"
     version: str = "0"
+    otlp_endpoint: str = ""
     operator: OperatorSettings = field(default_factory=OperatorSettings)
     webhook: WebhookSettings = field(default_factory=WebhookSettings)
 
@@ -82,6 +85,7 @@ class Scheduler:
     api: Api
     on_listening: Callable[[str], None] = lambda url: None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    spans: Spans | None = None
     _took_over: bool = False
 
     def __post_init__(self) -> None:
@@ -108,6 +112,9 @@ class Scheduler:
             on_scrape=self._measure_watches,
             on_waiting=self.evictor.waits,
         )
+        if self.spans is not None:
+            self.extender.spans, self.binder.traceparent = PodSpans(self.spans), traceparent
+            self.extender.metrics.registry.register(self.spans.backlog.dropped)
         self.operator = Operator(self.api, self.books, self.nodes, self.pods, self.leads, settings.operator)
         self.operator.quotas = self.quotas
         admission = Admission(
@@ -274,11 +281,13 @@ async def serve(
 
     Raises:
         BadKubeConfig: no API server is configured.
+        UserError: the endpoint for spans is not a URL. MissingExtra: OpenTelemetry is not installed.
     """
-    async with Api.connect(settings.kubeconfig, settings.context) as api:
-        scheduler = Scheduler(settings, api, on_listening)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, scheduler.stopping.set)
-        async with beside(scheduler):
-            await scheduler.run()
+    with tracing("aliquot-scheduler", settings.otlp_endpoint) as spans:
+        async with Api.connect(settings.kubeconfig, settings.context) as api:
+            scheduler = Scheduler(settings, api, on_listening, spans=spans)
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, scheduler.stopping.set)
+            async with beside(scheduler):
+                await scheduler.run()

@@ -17,16 +17,16 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from aliquot.http.body import BadBody, body_of
+from aliquot.http.exposition import exposition
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.aliyun import Unit, Used, inspect
-from aliquot.kube.objects import MetaOnly, Node, Pod
+from aliquot.kube.objects import Meta, MetaOnly, Node, Pod
 from aliquot.kube.requests import BadPod, PodAsk, shortened
 from aliquot.kube.turns import turn
 from aliquot.model.ids import split_key
@@ -41,6 +41,7 @@ from aliquot.scheduler.look import FITS, UNKNOWN, Judged, judge, lasting, scores
 from aliquot.scheduler.metrics import SchedulerMetrics
 from aliquot.scheduler.names import BadNames, Names, Numbering
 from aliquot.scheduler.preempt import victims
+from aliquot.scheduler.spans import PodSpans
 from aliquot.scheduler.wording import Wording
 
 MOST_BYTES: Final = 64 * 1024 * 1024
@@ -59,6 +60,7 @@ class Extender:
     leads: Callable[[], bool] = lambda: True
     """Whether this is the leader. Other replicas answer, and make the client reconnect."""
     metrics: SchedulerMetrics = field(default_factory=SchedulerMetrics)
+    spans: PodSpans | None = None
     aliyun_unit: Unit = "GiB"
     version: str = "0"
     wording: Wording = field(default_factory=Wording)
@@ -115,6 +117,9 @@ class Extender:
         judged = judge(self.books, ask, numbers, names.__getitem__)
         if group_of(args.pod):
             judged = self.groups.assume(args.pod, ask, numbers, judged)
+        if self.spans is not None:
+            fitting = int((judged.codes == FITS).sum())
+            self.spans.note(args.pod.metadata, {"aliquot.nodes": len(names), "aliquot.nodes_fitting": fitting})
         if not (judged.codes == FITS).any():
             places = np.flatnonzero(judged.codes & 1 == 0).tolist()
             self.on_waiting(args.pod, ask, (names[place] for place in places))
@@ -142,11 +147,15 @@ class Extender:
 
     async def bind(self, body: bytes) -> wire.BindingResult:
         """Bind, or report why not."""
+        args: wire.BindingArgs = wire.read(body, wire.BindingArgs)
+        why = ""
         try:
-            await self.binder.bind(wire.read(body, wire.BindingArgs))
+            await self.binder.bind(args)
         except CanNotBind as error:
-            return wire.BindingResult(str(error))
-        return wire.BindingResult()
+            why = str(error)
+        if self.spans is not None:
+            self._note_bind(args, why)
+        return wire.BindingResult(why)
 
     async def dry_run(self, body: bytes) -> wire.FilterResult:
         """A filter on nodes that need not exist, all of them empty: for autoscalers that think about new ones."""
@@ -163,6 +172,21 @@ class Extender:
                 empty.suppose_like(self.books, name)
         return _filtered(names, nodes, judge(empty, ask, Numbering(empty.cluster)(names), names.__getitem__))
 
+    def _note_bind(self, args: wire.BindingArgs, why: str) -> None:
+        """For the span of a bind: the pod, its node, and the GPUs that it has there."""
+        assert self.spans is not None
+        pod = self.find(f"{args.pod_namespace}/{args.pod_name}")
+        known = pod is not None and pod.metadata.uid == args.pod_uid
+        meta = (
+            pod.metadata
+            if pod is not None and known
+            else Meta(name=args.pod_name, namespace=args.pod_namespace, uid=args.pod_uid)
+        )
+        holds = [hold for hold in self.books.holds.get(args.pod_uid, ()) if hold.node == args.node and not why]
+        gpus = {str(piece.gpu) for hold in holds for _, placement, _ in tenancies(hold) for piece in placement.slices}
+        facts = {"k8s.node.name": args.node, "aliquot.gpu.uuids": sorted(gpus)}
+        self.spans.note(meta, facts, error=why)
+
     def _ask(self, pod: Pod) -> PodAsk | None:
         try:
             return read(pod, self.binder.dialects)
@@ -173,7 +197,9 @@ class Extender:
         async def answer(request: Request) -> Response:
             began_s = time.perf_counter()
             code, result = await self._answered(request, verb)
-            self.metrics.verb_s.labels(name).observe(time.perf_counter() - began_s)
+            took_s = time.perf_counter() - began_s
+            exemplar = self.spans.record(name, took_s) if self.spans is not None else None
+            self.metrics.verb_s.labels(name).observe(took_s, exemplar)
             self.metrics.verbs.labels(name, _kind(code, result)).inc()
             headers = None if self.leads() else {"Connection": "close"}
             return Response(_ENCODER.encode(result), code, headers, "application/json")
@@ -210,7 +236,7 @@ class Extender:
 
     async def _metrics(self, request: Request) -> Response:
         self.measure()
-        return Response(generate_latest(self.metrics.registry), media_type="text/plain; version=0.0.4")
+        return exposition(self.metrics.registry, request.headers.get("accept", ""))
 
     async def _inspect(self, request: Request) -> Response:
         """Every device with its tenants; each node as of its own moment."""

@@ -191,7 +191,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(program, wor
 
 def test_every_optional_dependency_belongs_to_an_extra():
     """The modules of all extras can be found where all extras are installed."""
-    assert {"cluster": True, "demo": True, "top": True} == {extra: installed(extra) for extra in EXTRAS}
+    assert {"cluster": True, "demo": True, "otel": True, "top": True} == {extra: installed(extra) for extra in EXTRAS}
 
 
 @pytest.mark.parametrize("words", [["--help"], ["topo", "--emulate", "h100x2"], ["convert", "-f", "{pod}"]])

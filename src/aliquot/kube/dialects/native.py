@@ -32,7 +32,7 @@ from aliquot.model.requests import BadRequest, GpuRequest, Labels, checked, pars
 from aliquot.model.wake import format_wake, parse_wake
 
 _TAKEN_BACK: Final = f"{names.PREFIX}priority"
-_WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS, names.DIALECT)
+_NO_ASK: Final = (names.PLAN, names.PLAN_STATUS, names.DIALECT, names.TRACEPARENT)
 _CORES_MOST: Final = 1024
 _PARTS_MOST: Final = 64
 
@@ -132,7 +132,7 @@ def unknown_words(pod: Pod) -> list[str]:
         if name.startswith(names.PREFIX) and name not in names.RESOURCES
     ]
     for key in pod.metadata.annotations:
-        if not key.startswith(names.PREFIX) or key in _WRITTEN_BY_US:
+        if not key.startswith(names.PREFIX) or key in _NO_ASK:
             continue
         base, container = base_of(key), key.partition("/")[2].partition(".")[2]
         if base not in names.ASK_ANNOTATIONS:

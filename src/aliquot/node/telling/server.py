@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import msgspec
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from aliquot.http.exposition import exposition
 from aliquot.http.listening import listening
 from aliquot.http.server import HttpServer
 from aliquot.lib import package
@@ -31,17 +32,18 @@ from aliquot.node.telling.text import graph, usage
 _LOCAL: Final = "127.0.0.1"
 
 
-def application(sources: Sources, aliases: Sequence[str] = ()) -> Starlette:
-    """The routes; every answer is drawn from a snapshot of that moment.
+def application(sources: Sources, aliases: Sequence[str] = (), more: Iterable[Collector] = ()) -> Starlette:
+    """The routes; every answer is drawn from a snapshot of that moment. `more` are further metrics.
 
     Raises:
         UserError: an alias that does not exist.
     """
     registry = registry_of(partial(look, sources), aliases)
+    for collector in more:
+        registry.register(collector)
 
-    async def metrics(_: Request) -> Response:
-        text = await run_in_threadpool(generate_latest, registry)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        return await run_in_threadpool(exposition, registry, request.headers.get("accept", ""))
 
     async def graph_page(_: Request) -> Response:
         facts = await run_in_threadpool(look, sources)

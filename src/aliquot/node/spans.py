@@ -1,0 +1,119 @@
+"""The spans of a container's start on its node: Allocate, PreStartContainer, and until it has the GPU.
+
+Kubelet names no pod in Allocate, so its times are kept by the name that was answered until PreStartContainer tells
+whose it is. When a container was granted the GPU for the first time is read from the arbiter's status, which has the
+time itself: polling makes its span late, not wrong. Pods without a trace context are not traced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aliquot.arbiter.records import Status
+from aliquot.kube.names import PLAN, TRACEPARENT
+from aliquot.kube.objects import Meta
+from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.node.identity import Claim
+from aliquot.tracing.context import TraceContext, read_traceparent
+from aliquot.tracing.spans import Spans
+
+LOOK_S: Final = 0.5
+KEPT: Final = 1000
+"""Containers of which something is remembered; of more the oldest are forgotten, at the cost of their spans."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A container that kubelet starts, its pod, the text of its plan, and its tenant's name once it has one."""
+
+    claim: Claim
+    pod: Meta
+    plan: str
+    tenant: str
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    uid: str
+    parent: TraceContext
+    attributes: dict[str, str | list[str]]
+    since_ns: int
+
+
+class ContainerSpans:
+    """Spans of the containers of one node."""
+
+    def __init__(self, node: str, spans: Spans) -> None:
+        self._node = node
+        self._spans = spans
+        self._allocated: dict[str, tuple[int, int]] = {}
+        self._waiting: dict[str, _Waiting] = {}
+
+    def allocated(self, name: str, seconds: float) -> None:
+        """Allocate has just been answered with this name."""
+        ended_ns = time.time_ns()
+        self._allocated[name] = (ended_ns - int(seconds * 1e9), ended_ns)
+        _bound(self._allocated)
+
+    def prepared(self, start: Start, seconds: float, why: str) -> dict[str, str] | None:
+        """Record what kubelet has asked for this container; the exemplar of PreStartContainer, None if untraced."""
+        allocated = self._allocated.pop(start.claim.name, None) if not why else self._allocated.get(start.claim.name)
+        parent = read_traceparent(start.pod.annotations.get(TRACEPARENT, ""))
+        if parent is None or not parent.sampled:
+            return None
+        ended_ns, attributes = time.time_ns(), self._attributes(start)
+        if allocated is not None and not why:
+            self._spans.record("Allocate", *allocated, attributes, parent=parent)
+        began_ns = ended_ns - int(seconds * 1e9)
+        made = self._spans.record("PreStartContainer", began_ns, ended_ns, attributes, parent=parent, error=why)
+        if not why and start.tenant:
+            self._waiting[start.tenant] = _Waiting(start.claim.owner.uid, parent, attributes, ended_ns)
+            _bound(self._waiting)
+        return made.exemplar
+
+    async def follow(self, status: Callable[[], Status | None], lives: Callable[[str], bool]) -> None:
+        """Record first grants until cancelled; `lives` tells whether the pod of a uid is still there."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for tenant in [t for t, waiting in self._waiting.items() if not lives(waiting.uid)]:
+                del self._waiting[tenant]
+            if self._waiting:
+                found = await asyncio.to_thread(status)
+                if found is not None:
+                    self.granted(found)
+
+    def granted(self, status: Status) -> None:
+        """Record those whose first grant this status shows."""
+        wall_ns = time.time_ns() - time.monotonic_ns()
+        first: dict[str, int] = {}
+        for tenant in (tenant for gpu in status.gpus for tenant in gpu.tenants):
+            if tenant.first_grant_ns:
+                first[tenant.name] = min(tenant.first_grant_ns, first.get(tenant.name, tenant.first_grant_ns))
+        for name in first.keys() & self._waiting.keys():
+            waiting, at_ns = self._waiting.pop(name), wall_ns + first[name]
+            if at_ns >= waiting.since_ns:  # else of the container's start before this one
+                self._spans.record("first grant", waiting.since_ns, at_ns, waiting.attributes, parent=waiting.parent)
+
+    def _attributes(self, start: Start) -> dict[str, str | list[str]]:
+        try:
+            plan = read_plan({PLAN: start.plan}) if start.plan else None
+        except BadPlan:
+            plan = None
+        share = plan.containers.get(start.claim.container) if plan is not None else None
+        return {
+            "k8s.namespace.name": start.claim.owner.namespace,
+            "k8s.pod.name": start.claim.owner.pod,
+            "k8s.pod.uid": start.claim.owner.uid,
+            "k8s.container.name": start.claim.container,
+            "k8s.node.name": self._node,
+            "aliquot.gpu.uuids": [str(piece.gpu) for piece in share.slices] if share is not None else [],
+        }
+
+
+def _bound(kept: dict[str, Any]) -> None:
+    while len(kept) > KEPT:
+        del kept[next(iter(kept))]
