@@ -271,10 +271,10 @@ def _in_mib(parts: Parts, total_mib: int) -> list[tuple[int, int, int]]:
 
 
 def test_every_manifest_is_tried():
-    """There is no manifest in examples/ that these tests leave out."""
+    """There is no manifest in examples/ that these tests leave out, but those of kinds that other controllers bring."""
     files = {str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.yaml")}
 
-    assert set(WANTED) == files
+    assert set(WANTED) == {file for file in files if not file.startswith("kubeflow/")}
 
 
 @pytest.mark.timeout(300)

@@ -13,6 +13,7 @@ from telling_scenes import UUIDS, facts, tenant
 
 from aliquot.arbiter.records import WakeStatus
 from aliquot.model.errors import UserError
+from aliquot.node.calls import KubeletCalls
 from aliquot.node.settings import METRIC_ALIASES
 from aliquot.node.telling.aliases import ALIASES
 from aliquot.node.telling.facts import NodeFacts
@@ -178,8 +179,11 @@ def test_every_metric_that_a_page_names_exists():
     named = {name for page in pages for name in re.findall(r"`(aliquot_(?:node|container)_\w+)`", page.read_text())}
 
     assert "aliquot_node_audited" in named
-    assert set() == named - NAMES - WAKES
+    assert set() == named - NAMES - WAKES - CALLS
 
+
+CALLS = {family.name for family in KubeletCalls("").seconds.describe()}
+"""Of kubelet's calls, beside the snapshot."""
 
 WAKES = {f"aliquot_container_gpu_wake_{name}" for name in ("promised_seconds", "seconds", "kept")}
 """Of containers that were promised to wake in time alone."""

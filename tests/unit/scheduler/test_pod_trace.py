@@ -20,7 +20,7 @@ from aliquot.node.identity import Claim
 from aliquot.node.spans import Start
 from aliquot.scheduler.spans import PodSpans, traceparent
 from aliquot.tracing.context import pod_trace
-from aliquot.tracing.spans import Spans, tracing
+from aliquot.tracing.spans import TIMEOUT_S, Spans, tracing
 
 UID = "0c8d7a52-9a3e-4c51-8f4e-1f6f5d3f6b11"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -201,17 +201,15 @@ def test_without_tracing_there_are_no_exemplars_and_no_context_is_written():
 
 
 def test_a_receiver_that_is_silent_does_not_delay_the_scheduler():
-    """Hundreds of filters are answered while the receiver has taken the first batch and says nothing."""
+    """Filters are answered while a batch has been taken and is not answered: none of them waits for it."""
     with receiver("never") as got, both(got.url) as (scheduler, _):
-        way, began_s = Way(scheduler), time.monotonic()
-        while not got.posts:
-            way.filter("m")
-        for _ in range(200):
+        way, took_s = Way(scheduler), []
+        while not got.posts or len(took_s) < 50:
+            began_s = time.monotonic()
             assert ["m"] == way.filter("m")["NodeNames"]
-        took_s = time.monotonic() - began_s
+            took_s.append(time.monotonic() - began_s)
 
-    assert took_s < 10  # a filter that waited for the receiver would have waited for 5 s, each time
-    assert 0 == scheduler.backlog.dropped._value.get()
+    assert max(took_s) < TIMEOUT_S
 
 
 def test_a_container_without_a_context_is_not_traced():
