@@ -7,7 +7,7 @@ its end; when no block is free the youngest request gives up its blocks and star
 
 Under a share the total is the share, so the same value is right on any GPU and beside any neighbour:
 
-    aliquot run --gpu-request .3 --gpu-mem 4Gi -- python llm_serve.py --gpu-memory-utilization 0.92
+    aliquot run --gpu-request .3 --gpu-mem 8Gi -- python llm_serve.py --gpu-memory-utilization 0.92
 
 It prints its memory as one line of JSON when it is ready and its counts as another at the end. On an emulated GPU the
 tokens are meaningless numbers.

@@ -110,6 +110,13 @@ def handler(batcher: Batcher) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class Server(ThreadingHTTPServer):
+    """A thread for each connection."""
+
+    daemon_threads = True
+    request_queue_size = 128  # connections that come at once wait, where five would, and the others be reset
+
+
 def main() -> None:
     """Serve until SIGINT or SIGTERM."""
     parser = argparse.ArgumentParser(description="Serves a small network over HTTP.")
@@ -120,8 +127,7 @@ def main() -> None:
     given = parser.parse_args()
     batcher = Batcher(given.batch, given.wait_ms, given.report)
     batcher.start()
-    server = ThreadingHTTPServer(("127.0.0.1", given.port), handler(batcher))
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", given.port), handler(batcher))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
     print(f"serving on http://127.0.0.1:{server.server_address[1]}", flush=True)
