@@ -1,95 +1,204 @@
 #!/usr/bin/env python3
-"""The dashboard's pages of a made-up cluster, for its documentation: `python tools/draw_pages.py`.
+"""Pictures of every page of the dashboard: `tools/draw_pages.py FOLDER`; without a folder those of the documentation.
 
-A browser opens each page, wide or as on a telephone, and then one page on which all of these pictures are. Writes
-docs/figures/dashboard-pages-light.png and -dark.png.
+A browser opens the pages of made-up clusters: of 8 GPUs and of 1,000, empty, with facts that are old and with a server
+that is gone; at 1440x900 and 390x844, light and dark, and a part of them in grey and for three kinds of colour
+blindness, which the browser simulates. `--only TEXT` draws the pictures whose name contains it. Without a folder it
+writes docs/figures/dashboard-*.png.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from aliquot.web.access import TokenDoor
+from aliquot.driver.emulation import parse_spec, profile_topology
+from aliquot.web.api import Workload
+from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
-from aliquot.web.sessions import Sessions
-from aliquot.web.signin import SignIn
 from aliquot.web.testing import MadeUpFacts
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 FIGURES: Final = ROOT / "docs" / "figures"
-WIDE: Final = ("/", "/gpus/{gpu}", "/workloads", "/pool", "/try?request=0.3", "/?group=model&sort=free")
-NARROW: Final = ("/", "/gpus/{gpu}", "/workloads", "/workloads/{tenant}", "/signin", "/try?request=0.3")
+SIZES: Final = {"wide": (1440, 900), "narrow": (390, 844)}
+SCHEMES: Final[tuple[Any, ...]] = ("light", "dark")
+VISIONS: Final = ("achromatopsia", "protanopia", "deuteranopia", "tritanopia")
 GROUND: Final = {"light": "#c9cbc6", "dark": "#3a403c"}
+WIDE: Final = ("overview", "gpus", "gpu", "workloads")
+NARROW: Final = ("overview", "gpus", "gpu", "topology", "workload", "try")
 
 
-class Everybody:
-    """Every token may list everything."""
+@dataclass
+class Scene:
+    """A made-up cluster behind a server, and its pages by name."""
 
-    def may_list(self, token: str, what: object) -> bool:
-        """As the API server says it."""
-        return True
+    name: str
+    facts: MadeUpFacts
+    server: WebServer
+    paths: dict[str, str]
+
+    @staticmethod
+    def of(name: str, nodes: int, gpus: int) -> Scene:
+        """A cluster with an hour of history, of which one node does not answer where there are several."""
+        links = profile_topology(*parse_spec("v100x8")) if gpus == 8 else None
+        facts = MadeUpFacts(nodes=nodes, gpus=gpus, title=name, links=links)
+        facts.pass_time(points=720 if nodes < 10 else 12)
+        for number, (name, milli) in enumerate((("llm-pretrain", 8000), ("eval-sweep", 6000), ("notebook", 5500))):
+            waited_s = 9000.0 - 1800 * number
+            facts.add(Workload(f"research/{name}", "SharePod", "Pending", milli, milli, [], waited_s))
+        if nodes > 1:
+            facts.silence("node-001", "it cannot be reached (connection refused)", time.time() - 95)
+            facts.fail(facts.gpus()[-1].uuid)
+        return Scene(name, facts, WebServer(everyone(facts)), dict(_paths(facts)))
 
 
-def picture(browser: Browser, base: str, path: str, scheme: Any, size: tuple[int, int]) -> str:
-    """A page as the content of an image's address."""
-    context = browser.new_context(color_scheme=scheme, viewport={"width": size[0], "height": size[1]})
+def _paths(facts: MadeUpFacts) -> Iterator[tuple[str, str]]:
+    yield from {
+        "overview": "/", "promised": "/?show=promised", "gpus": "/gpus", "workloads": "/workloads",
+        "topology": "/topology", "pool": "/pool", "try": "/try?request=0.3", "nowhere": "/nowhere",
+    }.items()  # fmt: skip
+    shared = [gpu for gpu in facts.gpus() if gpu.measured and len(gpu.shares) >= 3]
+    if shared:
+        yield "gpu", f"/gpus/{shared[0].uuid}"
+        yield "workload", f"/workloads/{shared[0].shares[0].tenant}"
+    waiting = [workload for workload in facts.workloads() if workload.phase == "Pending"]
+    if waiting:
+        yield "waiting", f"/workloads/{waiting[0].name}"
+
+
+def context_of(browser: Browser, scheme: Any, size: tuple[int, int]) -> BrowserContext:
+    """A browser window."""
+    return browser.new_context(color_scheme=scheme, viewport={"width": size[0], "height": size[1]})
+
+
+@contextmanager
+def opened(context: BrowserContext, scene: Scene, name: str) -> Iterator[Page]:
+    """A page that has come to rest."""
     page = context.new_page()
-    if path != "/signin":
-        page.goto(f"{base}signin")
-        page.get_by_label("Token").fill("any")
-        page.get_by_role("button").first.click()
-    page.goto(base.rstrip("/") + path)
-    if path != "/signin":
+    page.goto(scene.server.url.rstrip("/") + scene.paths[name])
+    if name != "nowhere":
         page.locator("#live-state", has_text="live").wait_for()
-    if path.startswith("/gpus/"):
+    if name == "gpu":
         page.locator("#charts canvas").first.wait_for()
-    shot = base64.b64encode(page.screenshot()).decode()
-    context.close()
-    return f"data:image/png;base64,{shot}"
-
-
-def draw(browser: Browser, base: str, scheme: str, names: dict[str, str]) -> None:
-    """All pages in one picture."""
-    wide = [picture(browser, base, path.format(**names), scheme, (1280, 800)) for path in WIDE]
-    narrow = [picture(browser, base, path.format(**names), scheme, (390, 844)) for path in NARROW]
-    rows = [f'<img width="560" src="{each}">' for each in wide] + [f'<img width="180" src="{each}">' for each in narrow]
-    page = browser.new_page(viewport={"width": 1150, "height": 600}, device_scale_factor=1)
-    style = "margin:0;padding:10px;display:flex;flex-wrap:wrap;gap:10px;align-items:start;box-sizing:border-box"
-    page.set_content(f'<body style="{style};background:{GROUND[scheme]}">{"".join(rows)}</body>')
-    page.screenshot(path=FIGURES / f"dashboard-pages-{scheme}.png", full_page=True)
+    yield page
     page.close()
 
 
+def shot(context: BrowserContext, scene: Scene, name: str, file: Path) -> None:
+    """A picture of a page."""
+    with opened(context, scene, name) as page:
+        page.screenshot(path=file)
+
+
+def draw_all(browser: Browser, folder: Path, wanted: Callable[[str], bool]) -> None:
+    """Every scene, page, size and scheme; the large and the small scene's main pages in each vision too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for scene in (Scene.of("8", 1, 8), Scene.of("1000", 125, 8), Scene.of("empty", 0, 0)):
+        for scheme in SCHEMES:
+            for size_name, size in SIZES.items():
+                context = context_of(browser, scheme, size)
+                for name in scene.paths:
+                    if wanted(picture := f"{scene.name}-{name}-{size_name}-{scheme}"):
+                        shot(context, scene, name, folder / f"{picture}.png")
+                context.close()
+        _draw_visions(browser, scene, folder, wanted)
+        _draw_stopped(browser, scene, folder, wanted)
+        scene.server.close()
+
+
+def _draw_visions(browser: Browser, scene: Scene, folder: Path, wanted: Callable[[str], bool]) -> None:
+    for scheme in SCHEMES:
+        context = context_of(browser, scheme, SIZES["wide"])
+        for name in ("overview", "gpu") if "gpu" in scene.paths else ():
+            for vision in VISIONS:
+                if wanted(picture := f"{scene.name}-{name}-{vision}-{scheme}"):
+                    with opened(context, scene, name) as page:
+                        context.new_cdp_session(page).send("Emulation.setEmulatedVisionDeficiency", {"type": vision})
+                        page.screenshot(path=folder / f"{picture}.png")
+        context.close()
+
+
+def _draw_stopped(browser: Browser, scene: Scene, folder: Path, wanted: Callable[[str], bool]) -> None:
+    """The same pages with facts that are a minute old, and after the server has ended."""
+    for size_name, size in SIZES.items():
+        context = context_of(browser, "light", size)
+        scene.facts.hold(time.time() - 60)
+        if wanted(picture := f"{scene.name}-old-{size_name}"):
+            shot(context, scene, "overview", folder / f"{picture}.png")
+        scene.facts.hold(None)
+        if wanted(picture := f"{scene.name}-stopped-{size_name}"):
+            with opened(context, scene, "overview") as page:
+                scene.server.close()
+                page.locator("#lost").wait_for()
+                page.screenshot(path=folder / f"{picture}.png")
+            scene.server = WebServer(everyone(scene.facts))
+        context.close()
+
+
+def draw_figures(browser: Browser) -> None:
+    """The pictures of the documentation."""
+    small, large = Scene.of("gpu-box", 1, 8), Scene.of("cluster", 20, 8)
+    single = (("overview", small, "dashboard-machine", "light"), ("overview", large, "dashboard-overview", "light"),
+              ("gpu", small, "dashboard-gpu", "dark"), ("topology", small, "dashboard-topology", "light"))  # fmt: skip
+    for name, scene, file, scheme in single:
+        context = context_of(browser, scheme, SIZES["wide"])
+        shot(context, scene, name, FIGURES / f"{file}.png")
+        context.close()
+    for scheme in SCHEMES:
+        _draw_together(browser, large, scheme)
+    for scene in (small, large):
+        scene.server.close()
+
+
+def _draw_together(browser: Browser, scene: Scene, scheme: str) -> None:
+    shots = {}
+    for size_name, names in (("wide", WIDE), ("narrow", NARROW)):
+        context = context_of(browser, scheme, SIZES[size_name])
+        for name in names:
+            with opened(context, scene, name) as page:
+                shots[size_name, name] = base64.b64encode(page.screenshot()).decode()
+        context.close()
+    widths = {"wide": 560, "narrow": 180}
+    rows = [f'<img width="{widths[size]}" src="data:image/png;base64,{data}">' for (size, _), data in shots.items()]
+    sheet = browser.new_page(viewport={"width": 1150, "height": 600}, device_scale_factor=1)
+    style = "margin:0;padding:10px;display:flex;flex-wrap:wrap;gap:10px;align-items:start;box-sizing:border-box"
+    sheet.set_content(f'<body style="{style};background:{GROUND[scheme]}">{"".join(rows)}</body>')
+    sheet.screenshot(path=FIGURES / f"dashboard-pages-{scheme}.png", full_page=True)
+    sheet.close()
+
+
 def main() -> None:
-    """Draw both."""
+    """Draw all pages into a folder, or the documentation's pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--only", default="", metavar="TEXT")
+    given = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
     found = subprocess.run([sys.executable, ROOT / "tools" / "chromium.py"], capture_output=True, text=True, check=True)
     where = json.loads(found.stdout)
-    facts = MadeUpFacts(nodes=4, gpus=4)
-    facts.pass_time(points=720)
-    facts.silence("node-001", "it cannot be reached (connection refused)")
-    gpu = next(gpu for gpu in facts.gpus() if gpu.measured and len(gpu.shares) == 3)
-    names = {"gpu": gpu.uuid, "tenant": gpu.shares[0].tenant}
-    sessions = Sessions()
-    door = TokenDoor(facts, Everybody(), sessions)
-    with WebServer(door, signing_in=SignIn(door, sessions)) as server, sync_playwright() as driver:
+    with sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=where["executable"], args=["--no-sandbox"], env=os.environ | where["env"]
         )
-        for scheme in GROUND:
-            draw(browser, server.url, scheme, names)
+        if given.folder is None:
+            draw_figures(browser)
+        else:
+            draw_all(browser, given.folder, lambda picture: given.only in picture)
         browser.close()
-    door.close()
 
 
 if __name__ == "__main__":

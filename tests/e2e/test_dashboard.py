@@ -140,7 +140,15 @@ def test_only_its_own_names_are_answered(pages: Pages):
 def test_every_page_is_served(pages: Pages):
     """All pages work on a cluster's facts, the topology of a node among them."""
     node = pages.facts("nodes?limit=1")["items"][0]["name"]
-    for path in ("/", "/?group=model&sort=free", "/workloads", f"/topology?node={node}", "/pool", "/try?request=2"):
+    for path in (
+        "/",
+        "/gpus",
+        "/gpus?group=model&sort=free",
+        "/workloads",
+        f"/topology?node={node}",
+        "/pool",
+        "/try?request=2",
+    ):
         status, body = pages.get(path)
         assert 200 == status and b"<h1>" in body, path
     assert b'svg class="tree"' in pages.get(f"/topology?node={node}")[1]
@@ -225,7 +233,7 @@ def test_what_an_agent_measures_is_shown(pages: Pages, control_plane: ControlPla
     assert (250, 2048, 7.0) == (share["usage_milli"], share["memory_used_mib"], share["wait_ms"])
     assert "" == silent.pop(node) and {"no agent is known on the node"} == set(silent.values())
     assert "0.25" in page
-    assert b"use not known" in pages.get("/?sort=name")[1]
+    assert b"use not known" in pages.get("/gpus?sort=name")[1]
 
 
 def test_a_browser_signs_in_and_sees_the_cluster_live(pages: Pages, control_plane: ControlPlane, namespace: str):

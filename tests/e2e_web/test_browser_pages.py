@@ -33,7 +33,17 @@ def gpu_with_tenants(facts: MadeUpFacts):
 def test_pages_are_accessible(visit: Open, server: WebServer, facts: MadeUpFacts, scheme: str, width: int):
     """Contrast, labels, names, headings, landmarks and width hold on every page, light and dark, wide and narrow."""
     gpu, checks = gpu_with_tenants(facts), CHECKS.read_text()
-    paths = ["/", "/?state=idle", f"/gpus/{gpu.uuid}", "/workloads", "/workloads/batch/wait-0", "/topology", "/pool"]
+    paths = [
+        "/",
+        "/?show=promised",
+        "/gpus",
+        "/gpus?state=idle",
+        f"/gpus/{gpu.uuid}",
+        "/workloads",
+        "/workloads/batch/wait-0",
+        "/topology",
+        "/pool",
+    ]
     paths += ["/try", "/try?request=0.3", "/try?request=x", "/nowhere"]
     seen = visit(server.url, color_scheme=scheme)
     seen.page.set_viewport_size({"width": width, "height": 800})
@@ -54,11 +64,11 @@ def test_what_is_not_known_is_accessible_too(
     seen = visit(server.url, color_scheme=scheme)
     seen.page.set_viewport_size({"width": width, "height": 800})
     checks = CHECKS.read_text()
-    paths = ["/?q=node-000", f"/gpus/{gpu.uuid}", "/workloads", f"/workloads/{gpu.shares[0].tenant}"]
+    paths = ["/", "/gpus?q=node-000", f"/gpus/{gpu.uuid}", "/workloads", f"/workloads/{gpu.shares[0].tenant}"]
     faults = {path: found for path in paths if (found := seen.go(path).evaluate(checks))}
 
     assert {} == faults
-    expect(seen.go("/?q=node-000").locator(".group .note")).to_contain_text("it cannot be reached")
+    expect(seen.go("/gpus?q=node-000").locator(".group .note")).to_contain_text("it cannot be reached")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -98,7 +108,7 @@ def test_signing_in_is_accessible_and_ends_where_it_ends(visit: Open, facts: Mad
 
 def test_numbers_are_those_of_the_api(visit: Open, server: WebServer, facts: MadeUpFacts):
     """What a row shows is what /api/v1/gpus says."""
-    page = visit(server.url).go("/")
+    page = visit(server.url).go("/gpus")
     items = page.evaluate("fetch('/api/v1/gpus').then((answer) => answer.json())")["items"]
     for gpu in items:
         row = page.locator(f'li.gpu:has(a[href="/gpus/{gpu["uuid"]}"])')
@@ -112,7 +122,7 @@ def test_numbers_are_those_of_the_api(visit: Open, server: WebServer, facts: Mad
 def test_news_arrive_within_two_seconds(visit: Open, server: WebServer, facts: MadeUpFacts):
     """A tenant that comes is on the page within two seconds, without a reload and without losing the focus."""
     seen = visit(server.url)
-    page = seen.go("/")
+    page = seen.go("/gpus")
     seen.live()
     page.evaluate("window.notReloaded = true")
     link = page.locator("li.gpu a").first
@@ -142,7 +152,7 @@ def test_a_server_that_is_full_is_told(visit: Open, facts: MadeUpFacts, monkeypa
     monkeypatch.setattr("aliquot.web.serve.Feeds", lambda: Feeds(max_streams=0))
     with WebServer(everyone(facts)) as server:
         seen = visit(server.url)
-        page = seen.go("/")
+        page = seen.go("/gpus")
         expect(page.locator("#live-state")).to_have_text("not live", timeout=10_000)
         expect(page.locator("li.gpu")).to_have_count(32)
         seen.faults = [fault for fault in seen.faults if "503" not in fault]
@@ -165,7 +175,7 @@ def test_a_lost_server_is_told_and_found_again(visit: Open, facts: MadeUpFacts):
 def test_searching_needs_no_reload(visit: Open, server: WebServer, facts: MadeUpFacts):
     """Typing narrows the list, keeps the focus where it is, and the address can be shared and gone back from."""
     tenant = gpu_with_tenants(facts).shares[0].tenant
-    page = visit(server.url).go("/")
+    page = visit(server.url).go("/gpus")
     page.evaluate("window.notReloaded = true")
     page.get_by_label("Find").type(tenant, delay=5)
     expect(page.locator("li.gpu")).to_have_count(1)
@@ -179,7 +189,7 @@ def test_searching_needs_no_reload(visit: Open, server: WebServer, facts: MadeUp
 def test_a_filtered_page_is_live_too(visit: Open, server: WebServer, facts: MadeUpFacts):
     """After a filter the live feed is that of the filtered page."""
     seen = visit(server.url)
-    page = seen.go("/")
+    page = seen.go("/gpus")
     seen.live()
     page.get_by_label("State").select_option("idle")
     expect(page.locator("li.gpu")).to_have_count(sum(gpu.state == "idle" for gpu in facts.gpus()))
@@ -191,7 +201,7 @@ def test_a_filtered_page_is_live_too(visit: Open, server: WebServer, facts: Made
 
 def test_everything_is_reached_by_keyboard(visit: Open, server: WebServer):
     """Tab goes through the page in reading order with a visible focus; Enter opens a GPU."""
-    page = visit(server.url).go("/")
+    page = visit(server.url).go("/gpus")
     order = []
     for _ in range(16):
         page.keyboard.press("Tab")
@@ -215,12 +225,12 @@ def test_everything_is_reached_by_keyboard(visit: Open, server: WebServer):
 def test_pages_are_read_without_javascript(visit: Open, server: WebServer, facts: MadeUpFacts):
     """Without scripts the lists, the filters, a GPU's hour and Try it still work."""
     gpu = gpu_with_tenants(facts)
-    page = visit(server.url, java_script_enabled=False).go("/")
+    page = visit(server.url, java_script_enabled=False).go("/gpus")
     page.get_by_label("Find").fill(gpu.uuid)
     page.get_by_role("button", name="Show").click()
     assert 1 == page.locator("li.gpu").count()
     page.locator("li.gpu a").first.click()
-    page.locator("summary").click()
+    page.get_by_text("As a table").click()
     assert page.get_by_role("cell", name="Wait for a grant, median (ms)").count() == len(gpu.shares)
     page.goto(server.url + "try")
     page.get_by_label("GPUs").fill("0.3")
@@ -234,7 +244,7 @@ def test_the_hour_is_drawn_and_told(visit: Open, server: WebServer, facts: MadeU
     page = visit(server.url).go(f"/gpus/{gpu.uuid}")
     expect(page.locator("figure canvas")).to_have_count(5)
     assert gpu.shares[0].tenant in page.locator("figure .u-legend").first.inner_text()
-    page.locator("summary").click()
+    page.get_by_text("As a table").click()
     history = page.evaluate(f"fetch('/api/v1/gpus/{gpu.uuid}/history').then((answer) => answer.json())")
     usage = history["series"][0]["usage_milli"]
     row = page.locator("table.plain tbody tr").first.inner_text().split()
@@ -280,7 +290,7 @@ def test_charts_show_what_was_promised(visit: Open, server: WebServer, facts: Ma
 def test_hostile_names_stay_text(visit: Open, server: WebServer, facts: MadeUpFacts):
     """Names that are markup are shown as they are, on first sight and when they come live."""
     seen = visit(server.url)
-    page = seen.go("/")
+    page = seen.go("/gpus")
     seen.live()
     facts.put(facts.gpus()[0].uuid, Share(HOSTILE, 100, 1000, 50, 100, 50))
     facts.add(Workload(HOSTILE, "Pod", "Pending", 100, 100, [], 1.0, message=HOSTILE, events=[HOSTILE]))

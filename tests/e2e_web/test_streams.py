@@ -18,7 +18,7 @@ from aliquot.web.testing import MadeUpFacts
 STREAMS = 1000
 
 
-def stream(port: int, path: str = "/live/", *, buffer_bytes: int = 0) -> socket.socket:
+def stream(port: int, path: str = "/live/gpus", *, buffer_bytes: int = 0) -> socket.socket:
     """A connection that has asked for a live page; it does not read by itself."""
     sock = socket.socket()
     if buffer_bytes:

@@ -174,6 +174,7 @@ class _Asked:
     address: str
     due_s: float = 0.0
     answered_s: float = 0.0
+    answered_at_s: float = 0.0
     failures: int = 0
     why: str = "it was not queried yet"
     measure: NodeMeasure | None = None
@@ -184,7 +185,8 @@ class _Asked:
 class Agents:
     """Polls the agents in `places` (node -> address), which the caller replaces as a whole.
 
-    `measured` and `silent` (node -> why it is unknown) are replaced as a whole too and may be read from any thread.
+    `measured`, `silent` (node -> why it is unknown) and `answered_at_s` (silent node -> the wall clock's time of its
+    last answer) are replaced as a whole too and may be read from any thread.
     """
 
     def __init__(
@@ -194,6 +196,7 @@ class Agents:
         self.places: Mapping[str, str] = {}
         self.measured: Mapping[str, NodeMeasure] = {}
         self.silent: Mapping[str, str] = {}
+        self.answered_at_s: Mapping[str, float] = {}
         self.asks = 0
         self._fetch = fetch
         self._pace = pace or Pace()
@@ -263,6 +266,7 @@ class Agents:
         asked.last_ns = told.now_ns
         asked.measure = measure_of(told, asked.promises)
         asked.answered_s, asked.failures, asked.why = self._clock(), 0, ""
+        asked.answered_at_s = time.time()
 
     def _failed(self, asked: _Asked, why: str) -> None:
         asked.failures += 1
@@ -276,6 +280,7 @@ class Agents:
                 asked.measure = None
         self.measured = {node: a.measure for node, a in self._asked.items() if a.measure is not None}
         self.silent = {node: a.why for node, a in self._asked.items() if a.measure is None}
+        self.answered_at_s = {node: self._asked[node].answered_at_s for node in self.silent}
 
 
 async def keep_asking(agents: Agents) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from aliquot.driver.sensors import Sensors
 from aliquot.model.ids import split_key
 from aliquot.model.requests import Enforce
 
@@ -46,7 +47,7 @@ class Gpu(msgspec.Struct, frozen=True):
     """One GPU with its tenants; `holder` has the token now.
 
     Where `measured` is false its use is not known, and every measured number here is 0.
-    `bypassing` counts programs on it without a share.
+    `bypassing` counts programs on it without a share. `sensors` has temperature, power and clocks where they are read.
     """
 
     uuid: str
@@ -66,6 +67,7 @@ class Gpu(msgspec.Struct, frozen=True):
     healthy: bool = True
     measured: bool = True
     bypassing: int = 0
+    sensors: Sensors | None = None
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -110,7 +112,10 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A machine with GPUs, in sums over them; `silent` says why nothing on it is measured, if so."""
+    """A machine with GPUs, in sums over them; `silent` says why nothing on it is measured, if so.
+
+    `silent_since_s` is the moment of a silent node's last answer, 0 where it has not answered yet.
+    """
 
     name: str
     models: list[str]
@@ -126,6 +131,7 @@ class Node(msgspec.Struct, frozen=True):
     cordoned: bool = False
     has_topology: bool = False
     silent: str = ""
+    silent_since_s: float = 0.0
 
 
 class TreeNode(msgspec.Struct, frozen=True):
@@ -262,7 +268,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Totals; of `unmeasured` GPUs the use is not known."""
+    """Totals; of `unmeasured` GPUs the use is not known. `lent_milli` is the use above the users' own requests."""
 
     gpus: int
     whole: int
@@ -278,3 +284,4 @@ class Totals(msgspec.Struct, frozen=True):
     kept_percent: float | None
     windows: int
     unmeasured: int = 0
+    lent_milli: int = 0

@@ -26,13 +26,28 @@ from aliquot.web.facts import Facts
 from aliquot.web.feeds import Feeds, TooMany
 from aliquot.web.guard import LOOPBACK, Guard
 from aliquot.web.log import defect
-from aliquot.web.pages import Draw, Drawn, NotHere, gpu, gpus, hours, pool, timeline, topology, trying, workloads
-from aliquot.web.render import address, render
+from aliquot.web.pages import (
+    Draw,
+    Drawn,
+    NotHere,
+    gpu,
+    gpus,
+    hours,
+    overview,
+    pool,
+    timeline,
+    topology,
+    trying,
+    workloads,
+)  # fmt: skip
+from aliquot.web.pages.news import news, stale_since
+from aliquot.web.render import address, clock_time, render
 
 Door = Callable[[Mapping[str, str]], Facts]
 
 NAVIGATION: Final = (
-    ("/", "GPUs"),
+    ("/", "Overview"),
+    ("/gpus", "GPUs"),
     ("/workloads", "Workloads"),
     ("/topology", "Topology"),
     ("/timeline", "Timeline"),
@@ -42,7 +57,8 @@ NAVIGATION: Final = (
 )
 # path -> (its renderer, its template, the part of the path that becomes a query parameter)
 PAGES: Final[Mapping[str, tuple[Draw, str, str]]] = {
-    "/": (gpus.draw, "gpus.html", ""),
+    "/": (overview.draw, "overview.html", ""),
+    "/gpus": (gpus.draw, "gpus.html", ""),
     "/gpus/{uuid}": (gpu.draw, "gpu.html", "uuid"),
     "/workloads": (workloads.draw, "workloads.html", ""),
     "/workloads/{name:path}": (workloads.draw_one, "workload.html", "name"),
@@ -131,7 +147,8 @@ def _whole(request: Request, facts: Facts, drawn: Drawn, template: str, query: M
         navigation=NAVIGATION,
         path=request.url.path,
         live=address(f"/live{request.url.path}", **request.query_params),
-        blocks=drawn.blocks,
+        blocks=[news(facts), *drawn.blocks],
+        as_of=clock_time(facts.as_of_s),
         query=query,
         frame=drawn.frame,
         signed_in=_signed_in(request),
@@ -181,14 +198,14 @@ def _revision(facts: Facts, live_path: str, query: Mapping[str, str]) -> Callabl
     """What changes whenever the page is to be drawn again."""
     pace = PACES.get(live_path.removeprefix("/live"))
     if pace is None:
-        return lambda: facts.revision
+        return lambda: (facts.revision, stale_since(facts))
     step_s = pace(query)
-    return lambda: time.monotonic() // step_s
+    return lambda: (time.monotonic() // step_s, stale_since(facts))
 
 
 def _blocks(draw: Draw, facts: Facts, query: Mapping[str, str]) -> Any:
     try:
-        return draw(facts, query).blocks
+        return [news(facts), *draw(facts, query).blocks]
     except NotHere as error:
         from aliquot.web.render import block
 
@@ -210,7 +227,7 @@ def _sorry(request: Request, status: int, text: str) -> Response:
 
 def _alone(request: Request, template: str, **values: Any) -> str:
     """A page without facts."""
-    frame = {"where": "", "navigation": NAVIGATION, "path": request.url.path, "live": "", "blocks": []}
+    frame = {"where": "", "navigation": NAVIGATION, "path": request.url.path, "live": "", "blocks": [], "as_of": ""}
     return render(template, **frame, signed_in=_signed_in(request), **values)
 
 

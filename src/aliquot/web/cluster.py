@@ -59,12 +59,14 @@ NO_AGENT: Final = "no agent is known on the node"
 class Beside:
     """Facts that are not in the ledger. The program replaces fields whenever it has news; each is read as a whole.
 
-    `measured` and `silent` are by node: its agent's answer, or why it is unknown.
+    `measured` and `silent` are by node: its agent's answer, or why it is unknown; `answered_at_s` is the wall clock's
+    time of a silent node's last answer.
     """
 
     waiting: Sequence[tuple[Workload, Ask]] = ()
     measured: Mapping[str, NodeMeasure] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
+    answered_at_s: Mapping[str, float] = field(default_factory=dict)
     events: Sequence[Event] = ()
     quota: Sequence[QuotaLine] | None = None
     pool: Pool = field(default_factory=lambda: Pool("on-demand", []))
@@ -104,6 +106,8 @@ class ClusterFacts:
         history: LongHistory | None = None,
     ) -> None:
         self.title = title
+        self.program = "kubectl aliquot"
+        self.as_of_s = 0.0
         self.window_s = WINDOW_S
         self.asked_s = -math.inf
         self._revision = 0
@@ -151,9 +155,11 @@ class ClusterFacts:
                 node,
                 cordoned=node.name in taken.cordoned,
                 silent="" if node.name in measured else silent.get(node.name, NO_AGENT),
+                silent_since_s=0.0 if node.name in measured else self._beside.answered_at_s.get(node.name, 0.0),
             )
             for node in node_sums(gpus, with_topology=taken.with_topology)
         ]
+        self.as_of_s = time.time()
         if now_s >= self._history.due_s:
             self._history.add(now_s, gpus)
         self._past.see(now_s, readings(gpus, lambda gpu, share: _counts(measured, gpu, share), self._beside.owner_of))

@@ -38,6 +38,14 @@ class Facts(Protocol):
         """The length of the windows in which promises are kept."""
 
     @property
+    def program(self) -> str:
+        """The command that answers the same on a terminal: `aliquot` or `kubectl aliquot`."""
+
+    @property
+    def as_of_s(self) -> float:
+        """The wall clock's time of the last reading."""
+
+    @property
     def revision(self) -> int:
         """Grows whenever an answer of the methods below may have changed."""
 
@@ -102,6 +110,7 @@ def totals(facts: Facts) -> Totals:
         kept_percent=kept / windows if windows else None,
         windows=windows,
         unmeasured=sum(not gpu.measured for gpu in gpus),
+        lent_milli=sum(max(0, share.usage_milli - share.request_milli) for share in shares),
     )
 
 

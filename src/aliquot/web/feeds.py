@@ -26,6 +26,8 @@ MAX_OF_ONE: Final = 64
 """Per-client limit, so that one client cannot use up all feeds."""
 MAX_STREAMS: Final = 2000
 CONTAINER: Final = "blocks"
+HERE: Final = b"event: here\ndata:\n\n"
+"""Sent where there is no news, so that a page knows that its facts are still true."""
 
 Draw = Callable[[], Sequence[Block]]
 Revision = Callable[[], Hashable]
@@ -176,7 +178,7 @@ class Feeds:
             else:
                 if await _first(changed, gone, min(QUIET_S, self._ask_again_s)):
                     continue
-                body = b": still here\n\n"
+                body = HERE
             async with asyncio.timeout(self._stuck_s):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         if not gone.done():

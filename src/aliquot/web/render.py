@@ -60,6 +60,35 @@ def gib(mib: float) -> str:
     return f"{mib / 1024:.1f}"
 
 
+def size_unit(mib: float) -> str:
+    """The unit in which an amount of memory is read: GiB, from 1 TiB on TiB."""
+    return "TiB" if mib >= 1 << 20 else "GiB"
+
+
+def size(mib: float, whole_mib: float | None = None) -> str:
+    """`18680627` -> `17.8`: an amount in the unit of the whole that it belongs to."""
+    by = 1 << 20 if size_unit(mib if whole_mib is None else whole_mib) == "TiB" else 1 << 10
+    return f"{mib / by:,.1f}"
+
+
+def count(number: int) -> str:
+    """`18242` -> `18,242`."""
+    return f"{number:,}"
+
+
+def gpus(milli: float) -> str:
+    """`812450` -> `812.5`: a sum of fractions; its decimals mean less the larger it is."""
+    digits = 2 if milli < 10_000 else 1 if milli < 1_000_000 else 0
+    return f"{milli / 1000:,.{digits}f}"
+
+
+def clock_time(at_s: float) -> str:
+    """A moment by this machine's clock, with its zone and, if it was another day, its date."""
+    at = datetime.fromtimestamp(at_s, tz=UTC).astimezone()
+    today = at.date() == datetime.now(tz=UTC).astimezone().date()
+    return at.strftime("%H:%M:%S %Z" if today else "%Y-%m-%d %H:%M:%S %Z")
+
+
 def used(milli: float) -> str:
     """`506` -> `0.51`: a measured fraction, to the two decimals that mean something."""
     return f"{milli / 1000:.2f}"
@@ -106,5 +135,7 @@ def address(path: str, /, **query: Any) -> str:
 _ENVIRONMENT.filters |= {
     "milli": format_milli, "used": used, "mib": format_mib, "gib": gib, "percent": percent, "age": age,
     "hours": hours, "moment": moment, "part": quote, "slug": slug, "pairs": pairs,
+    "count": count, "gpus": gpus, "size": size, "size_unit": size_unit,
+    "clock_time": clock_time,
 }  # fmt: skip
 _ENVIRONMENT.globals |= {"asset": asset, "address": address}

@@ -40,6 +40,7 @@ class NamespacedView:
     def __init__(self, facts: Facts, namespaces: frozenset[str]) -> None:
         self._facts = facts
         self.namespaces = namespaces
+        self._gpus: tuple[Sequence[Gpu], Sequence[Gpu]] = ([], [])
 
     @property
     def title(self) -> str:
@@ -52,6 +53,16 @@ class NamespacedView:
         return self._facts.window_s
 
     @property
+    def program(self) -> str:
+        """See `Facts`."""
+        return self._facts.program
+
+    @property
+    def as_of_s(self) -> float:
+        """See `Facts`."""
+        return self._facts.as_of_s
+
+    @property
     def revision(self) -> int:
         """See `Facts`."""
         return self._facts.revision
@@ -62,8 +73,13 @@ class NamespacedView:
         return NamespacedPast(self._facts.past, self._mine)
 
     def gpus(self) -> Sequence[Gpu]:
-        """Every GPU; names of others' parts are left out."""
-        return [self._masked(gpu) for gpu in self._facts.gpus()]
+        """Every GPU; names of others' parts are left out. Masked once for each reading of the facts."""
+        gpus = self._facts.gpus()
+        of, masked = self._gpus
+        if of is not gpus:
+            masked = [self._masked(gpu) for gpu in gpus]
+            self._gpus = (gpus, masked)
+        return masked
 
     def workloads(self) -> Sequence[Workload]:
         """The workloads of the viewer's namespaces."""

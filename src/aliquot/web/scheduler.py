@@ -299,6 +299,7 @@ async def _keep_looking(
                     pods, port = scheduler.pods, settings.agent_port
                     asking.agents.places = addresses(pods, namespace=settings.namespace, port=port)
                 beside.measured, beside.silent = asking.agents.measured, asking.agents.silent
+                beside.answered_at_s = asking.agents.answered_at_s
             taken = facts.take()
             await asyncio.to_thread(rest)
             await asyncio.to_thread(facts.show, taken, began_s)

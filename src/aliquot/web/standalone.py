@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
 from aliquot.driver.discovery import gpu_topology
+from aliquot.driver.sensors import SensorReader
 from aliquot.model.ids import TenantName, split_key
 from aliquot.placement.machine import MachineBooks
 from aliquot.standalone.engine import Engine
@@ -77,6 +80,7 @@ class StandaloneFacts:
         self._node = engine.books.node
         self._picture = EnginePicture()
         self._revision = 0
+        self._as_of_s = 0.0
         self._window_s = WINDOW_S
         self._lock = threading.Lock()
         self._history = HistoryRing()
@@ -87,6 +91,7 @@ class StandaloneFacts:
         self._arbiter = ArbiterClient(engine.runtime.root, timeout_s=3.0)
         self._arrived_s: dict[str, float] = {}
         self._topology = gpu_topology(engine.gpus)
+        self._sensors = SensorReader(engine.machine.libnvml)
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._asked_s = self._looked_s = time.monotonic()
@@ -107,6 +112,7 @@ class StandaloneFacts:
         if self._thread.is_alive():
             self._thread.join()
         self._arbiter.close()
+        self._sensors.close()
         self._past.close()
 
     @property
@@ -124,6 +130,16 @@ class StandaloneFacts:
     def window_s(self) -> float:
         """The arbiter's window."""
         return self._window_s
+
+    @property
+    def program(self) -> str:
+        """See `Facts`."""
+        return "aliquot"
+
+    @property
+    def as_of_s(self) -> float:
+        """See `Facts`."""
+        return self._as_of_s
 
     @property
     def revision(self) -> int:
@@ -199,6 +215,8 @@ class StandaloneFacts:
             gpus = gpus_of(
                 self._node, self._engine.gpus, seated, status, self._promises.kept, emulated=self._engine.emulated
             )
+            if sensed := self._sensors.now:
+                gpus = [msgspec.structs.replace(gpu, sensors=sensed.get(gpu.uuid)) for gpu in gpus]
             now_s = time.time()
             for pod in pods:
                 self._events.take_pod(pod.name, pod.events, now_s)
@@ -206,6 +224,7 @@ class StandaloneFacts:
             if self._looked_s >= self._history.due_s:
                 self._history.add(self._looked_s, gpus)
         self._remember(status, gpus, {pod.name for pod in pods})
+        self._as_of_s = now_s
         nodes = node_sums(gpus, with_topology=frozenset({self._node}))
         picture = EnginePicture(gpus, workloads_of(gpus, pods, seated), nodes, quota_of(gpus), pool_of(gpus))
         if picture != self._picture:
@@ -235,6 +254,7 @@ class StandaloneFacts:
     def _asked(self) -> None:
         now_s = time.monotonic()
         self._asked_s = now_s
+        self._sensors.start()
         if now_s - self._looked_s > 1.5 * self._look_s:
             self._wake.set()
 

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from aliquot.model.quantities import MILLI
+from aliquot.topology import Topology
 from aliquot.web.api import (
     AskFor,
     Event,
@@ -39,6 +40,7 @@ from aliquot.web.history_recorder import Counts
 from aliquot.web.history_records import Turn, Turns
 from aliquot.web.history_sources import readings
 from aliquot.web.trial import YOURS, asked
+from aliquot.web.wiring import topology_of_gpus
 
 MODELS: Final = (("Tesla V100-SXM2-16GB", 16384), ("NVIDIA A100-SXM4-80GB", 81920), ("NVIDIA H100 80GB HBM3", 81559))
 _REQUESTS: Final = (100, 200, 250, 300, 500)
@@ -47,15 +49,27 @@ _REQUESTS: Final = (100, 200, 250, 300, 500)
 class MadeUpFacts:
     """A cluster of `nodes` x `gpus`; about a third of the GPUs whole, half shared, the rest idle."""
 
-    def __init__(self, nodes: int = 4, gpus: int = 8, *, seed: int = 1, title: str = "made up") -> None:
+    def __init__(
+        self,
+        nodes: int = 4,
+        gpus: int = 8,
+        *,
+        seed: int = 1,
+        title: str = "made up",
+        links: Topology | None = None,
+    ) -> None:
+        """`links` connects the GPUs of each node."""
         self._random = random.Random(seed)
         self.title = title
+        self.program = "aliquot"
         self.window_s = 10.0
+        self._held_s: float | None = None
+        self._links = links
         self.revision = 1
         self._ring = HistoryRing()
         self._gpus = [self._gpu(node, index) for node in range(nodes) for index in range(gpus)]
         self._extra: list[Workload] = []
-        self._silent: dict[str, str] = {}
+        self._silent: dict[str, tuple[str, float]] = {}
         self._wall_s = time.time()
         self._counts: dict[tuple[str, str], Counts] = {}
         self.past = LongHistory(None, Limits(), turns=self._turns, wall=lambda: self._wall_s)
@@ -92,9 +106,23 @@ class MadeUpFacts:
         ]
         self.revision += 1
 
-    def silence(self, node: str, why: str) -> None:
+    @property
+    def as_of_s(self) -> float:
+        """Now, or the moment at which time stands still."""
+        return time.time() if self._held_s is None else self._held_s
+
+    def hold(self, at_s: float | None) -> None:
+        """From now on no reading is newer than this moment; None: they are new again."""
+        self._held_s = at_s
+
+    def fail(self, uuid: str) -> None:
+        """A GPU is unhealthy from now on."""
+        self._gpus = [msgspec.structs.replace(gpu, healthy=False) if gpu.uuid == uuid else gpu for gpu in self._gpus]
+        self.revision += 1
+
+    def silence(self, node: str, why: str, since_s: float = 0.0) -> None:
         """From now on a node's use is not known."""
-        self._silent[node] = why
+        self._silent[node] = (why, since_s)
         self._gpus = [
             msgspec.structs.replace(gpu, measured=False, busy_milli=0) if gpu.node == node else gpu
             for gpu in self._gpus
@@ -121,12 +149,16 @@ class MadeUpFacts:
 
     def nodes(self) -> Sequence[Node]:
         """See `Facts`."""
-        nodes = node_sums(self._gpus)
-        return [msgspec.structs.replace(node, silent=self._silent.get(node.name, "")) for node in nodes]
+        found = []
+        for node in node_sums(self._gpus):
+            why, since_s = self._silent.get(node.name, ("", 0.0))
+            found.append(msgspec.structs.replace(node, silent=why, silent_since_s=since_s))
+        return found
 
     def topology(self, node: str) -> TopologyFacts | None:
-        """See `Facts`; not known."""
-        return None
+        """See `Facts`; of every node the same."""
+        own = [gpu for gpu in self._gpus if gpu.node == node]
+        return topology_of_gpus(node, self._links, own) if own and self._links else None
 
     def pool(self) -> Pool:
         """See `Facts`: every shared GPU is one."""

@@ -170,7 +170,15 @@ def test_a_node_that_leaves_is_gone(scene: Scene):
 def test_the_same_pages_serve_a_cluster(scene: Scene):
     """Every page and path answers from a cluster's books as from one machine's."""
     visitor = TestClient(dashboard(everyone(scene.facts)), base_url="http://localhost")
-    for path in ("/", "/workloads", "/workloads/x/big", "/topology?node=node-001", "/pool", "/try?request=0.5"):
+    for path in (
+        "/",
+        "/gpus",
+        "/workloads",
+        "/workloads/x/big",
+        "/topology?node=node-001",
+        "/pool",
+        "/try?request=0.5",
+    ):
         assert 200 == visitor.get(path).status_code, path
     assert len(scene.facts.gpus()) == msgspec.json.decode(visitor.get("/api/v1/gpus").content)["total"]
 

@@ -9,7 +9,7 @@ from aliquot.http.listening import PortTaken, listening
 from aliquot.web.app import AccessDenied, dashboard
 from aliquot.web.guard import host_name
 
-PAGES = ["/", "/workloads", "/topology", "/pool", "/try", "/api/v1/gpus", "/nowhere", "/static/aliquot.css"]
+PAGES = ["/", "/gpus", "/workloads", "/topology", "/pool", "/try", "/api/v1/gpus", "/nowhere", "/static/aliquot.css"]
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8765", "", "[::2]"])

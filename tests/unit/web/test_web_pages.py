@@ -23,7 +23,7 @@ def shown_gpus(text: str) -> list[str]:
     return re.findall(r'<a href="/gpus/([^"]+)">', text)
 
 
-@pytest.mark.parametrize("path", ["/", "/workloads", "/topology", "/pool", "/try"])
+@pytest.mark.parametrize("path", ["/", "/gpus", "/workloads", "/topology", "/pool", "/try"])
 def test_every_page_is_there(visitor: TestClient, path: str):
     """Each page answers, says its name once as heading, and marks itself in the navigation."""
     answer = visitor.get(path)
@@ -32,9 +32,9 @@ def test_every_page_is_there(visitor: TestClient, path: str):
     assert 1 == answer.text.count("<h1>") == answer.text.count('aria-current="page"')
 
 
-def test_all_gpus_are_on_the_first_page(visitor: TestClient, facts: MadeUpFacts):
+def test_all_gpus_are_listed(visitor: TestClient, facts: MadeUpFacts):
     """A small cluster is shown whole, every GPU with everybody on it."""
-    text = visitor.get("/").text
+    text = visitor.get("/gpus").text
 
     assert [gpu.uuid for gpu in facts.gpus()] == shown_gpus(text)
     assert all(share.tenant in text for gpu in facts.gpus() for share in gpu.shares)
@@ -45,14 +45,14 @@ def test_gpus_are_found_by_state(visitor: TestClient, facts: MadeUpFacts, state:
     """The filter by state leaves exactly those."""
     wanted = [gpu.uuid for gpu in facts.gpus() if gpu.state == state]
 
-    assert wanted == shown_gpus(visitor.get(f"/?state={state}").text)
+    assert wanted == shown_gpus(visitor.get(f"/gpus?state={state}").text)
 
 
 def test_gpus_are_found_by_tenant(visitor: TestClient, facts: MadeUpFacts):
     """The search finds the GPU on which a tenant is."""
     gpu = next(gpu for gpu in facts.gpus() if gpu.shares)
 
-    assert gpu.uuid in shown_gpus(visitor.get("/", params={"q": gpu.shares[0].tenant.upper()}).text)
+    assert gpu.uuid in shown_gpus(visitor.get("/gpus", params={"q": gpu.shares[0].tenant.upper()}).text)
 
 
 def test_gpus_are_sorted_by_what_is_free(facts: MadeUpFacts):
@@ -68,7 +68,7 @@ def test_gpus_are_sorted_by_what_is_free(facts: MadeUpFacts):
 def test_bars_are_as_long_as_shares(visitor: TestClient, facts: MadeUpFacts):
     """The promised lane of a GPU's bar has one rectangle for each tenant, as wide as its request."""
     gpu = next(gpu for gpu in facts.gpus() if len(gpu.shares) > 1)
-    text = visitor.get("/", params={"q": gpu.uuid}).text
+    text = visitor.get("/gpus", params={"q": gpu.uuid}).text
     bar = text[text.index('class="bar compute"') :]
     widths = re.findall(r'class="promised[^>]* width="(\d+)"', bar[: bar.index("</svg>")])
 
@@ -161,7 +161,7 @@ def test_try_it_survives_any_text(visitor: TestClient, text: str):
 @pytest.mark.parametrize("word", ["path", "template", "id", "block_id", "title", "yaml", "uuid", "page", "node", "q"])
 def test_no_word_in_an_address_breaks_a_page(visitor: TestClient, word: str):
     """Words of the query that a page does not know, and empty ones, change nothing."""
-    for path in ("/", "/workloads", "/topology", "/pool", "/try"):
+    for path in ("/", "/gpus", "/workloads", "/topology", "/pool", "/try"):
         for value in ("", "2"):
             status = visitor.get(path, params={word: value, "page": "2"}).status_code
             assert status == 200 or (path, word, value) == ("/topology", "node", "2")
@@ -172,23 +172,38 @@ def test_hostile_names_are_text(facts: MadeUpFacts, visitor: TestClient):
     gpu = facts.gpus()[0]
     facts.put(gpu.uuid, Share(HOSTILE, 100, 1000, 50, 100, 50))
     facts.add(Workload(HOSTILE, "Pod", "Pending", 100, 100, [], 1.0, message=HOSTILE, events=[HOSTILE]))
-    pages = ["/", f"/gpus/{gpu.uuid}", "/workloads", f"/workloads/{quote(HOSTILE)}", "/pool", "/gpus/" + quote(HOSTILE)]
+    pages = [
+        "/",
+        "/gpus",
+        f"/gpus/{gpu.uuid}",
+        "/workloads",
+        f"/workloads/{quote(HOSTILE)}",
+        "/pool",
+        "/gpus/" + quote(HOSTILE),
+    ]
     words = quote(HOSTILE)
-    pages += [f"/topology?node={gpu.node}", f"/?q={words}", f"/try?request={words}", f"/try?yaml={words}", f"/{words}"]
+    pages += [
+        f"/topology?node={gpu.node}",
+        f"/gpus?q={words}",
+        f"/?first={words}",
+        f"/try?request={words}",
+        f"/try?yaml={words}",
+        f"/{words}",
+    ]
     for path in pages:
         text = visitor.get(path).text
         assert "<script>alert" not in text and "<img" not in text and "onerror=alert(2)>" not in text, path
 
 
 def test_many_gpus_are_shown_a_page_at_a_time():
-    """With 300 nodes of 8 GPUs the first page is quick, small and bounded, and the last page is reachable."""
+    """With 300 nodes of 8 GPUs the list is quick, small and bounded, and the last page is reachable."""
     facts = MadeUpFacts(nodes=300, gpus=8)
     client = TestClient(dashboard(everyone(facts)), base_url="http://localhost")
-    client.get("/")
+    client.get("/gpus")
     began_s = time.process_time()
-    first = client.get("/", headers={"accept-encoding": "identity"})
+    first = client.get("/gpus", headers={"accept-encoding": "identity"})
     took_s = time.process_time() - began_s  # of this process's own work, whatever else the machine does
-    last = client.get("/?page=50").text
+    last = client.get("/gpus?page=50").text
 
     assert took_s < 1.0
     assert len(first.content) < 100_000 and first.text.count("<") < 5000
@@ -200,13 +215,13 @@ def test_what_is_in_the_query_stays_in_the_pager():
     """The next page keeps filters and order."""
     client = TestClient(dashboard(everyone(MadeUpFacts(nodes=30, gpus=8))), base_url="http://localhost")
 
-    assert 'href="/?sort=busy&amp;page=2" rel="next"' in client.get("/?sort=busy").text
+    assert 'href="/gpus?sort=busy&amp;page=2" rel="next"' in client.get("/gpus?sort=busy").text
 
 
 @pytest.mark.parametrize("page", ["0", "-1", "99999", "1e3", "٣", "", "x" * 50])
 def test_any_page_number_is_answered(visitor: TestClient, page: str):
     """A page that does not exist is the nearest one that does."""
-    assert 200 == visitor.get("/", params={"page": page}).status_code
+    assert 200 == visitor.get("/gpus", params={"page": page}).status_code
 
 
 def test_ids_are_unique_and_plain():

@@ -23,7 +23,7 @@ def test_no_name_of_another_namespace_is_told(seen: NamespacedView, facts: MadeU
     visitor = TestClient(dashboard(everyone(seen)), base_url="http://localhost")
     others = {share.tenant for gpu in facts.gpus() for share in gpu.shares if not share.tenant.startswith("web/")}
     shared = next(gpu for gpu in facts.gpus() if gpu.state == "whole")
-    paths = ["/", "/workloads", "/pool", "/topology", "/try?request=0.3", f"/gpus/{shared.uuid}"]
+    paths = ["/", "/gpus", "/workloads", "/pool", "/topology", "/try?request=0.3", f"/gpus/{shared.uuid}"]
     paths += [f"/api/v1/{name}" for name in ("gpus", "workloads", "pool", "quota", "events", "try?request=0.3")]
     paths += [f"/api/v1/gpus/{shared.uuid}/history"]
     told = "".join(visitor.get(path).text for path in paths)

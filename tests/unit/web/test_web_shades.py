@@ -9,15 +9,31 @@ from pathlib import Path
 import pytest
 
 import aliquot.web
+from aliquot.web.pages.bars import SHADES
+from aliquot.web.pages.heat import STEPS_MILLI
 
-CSS = Path(aliquot.web.__file__).with_name("static").joinpath("aliquot.css").read_text()
+CSS_FILE = Path(aliquot.web.__file__).with_name("static") / "aliquot.css"
+CSS = CSS_FILE.read_text()
 LIGHT, DARK = CSS.split("@media (prefers-color-scheme: dark)")[:2]
-DEUTERANOPIA = (
-    (0.367322, 0.860646, -0.227968),
-    (0.280085, 0.672501, 0.047413),
-    (-0.011820, 0.042940, 0.968881),
-)
-"""Source: Machado et al. (2009), "A Physiologically-based Model for Simulation of Color Vision Deficiency"."""
+VISIONS = {
+    "trichromat": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritanopia": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+"""Source: Machado et al. (2009), "A Physiologically-based Model for Simulation of Color Vision Deficiency", at 1."""
 WHITE = (0.95047, 1.0, 1.08883)
 
 
@@ -43,10 +59,26 @@ def lab(light: list[float]) -> tuple[float, float, float]:
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
-def as_seen(colour: str) -> tuple[float, float, float]:
-    """The colour as a person without green cones sees it."""
+def as_seen(colour: str, vision: str) -> tuple[float, float, float]:
+    """The colour as a person with this vision sees it."""
     light = linear(colour)
-    return lab([max(0.0, sum(w * part for w, part in zip(row, light, strict=True))) for row in DEUTERANOPIA])
+    return lab([min(1.0, max(0.0, sum(w * p for w, p in zip(row, light, strict=True)))) for row in VISIONS[vision]])
+
+
+def distance(one: str, other: str, vision: str) -> float:
+    """How far apart two colours look; 2 is just noticeable side by side."""
+    pair = zip(as_seen(one, vision), as_seen(other, vision), strict=True)
+    return sum((x - y) ** 2 for x, y in pair) ** 0.5
+
+
+def family(scheme: str, letter: str) -> list[str]:
+    """The colours of a family, in their order."""
+    return re.findall(rf"--{letter}\d: (#\w+)", scheme)
+
+
+def one(scheme: str, name: str) -> str:
+    """One colour by its name."""
+    return re.search(rf"--{name}: (#\w+)", scheme)[1]  # type: ignore[index]
 
 
 def contrast(one: str, other: str) -> float:
@@ -55,16 +87,59 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("quantity", ["c", "m"], ids=["compute", "memory"])
+@pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
-def test_tenants_are_told_apart_without_green_cones(scheme: str, quantity: str):
-    """Any two of the four shades of a quantity differ with deuteranopia, and each stands out from the page."""
-    shades = [re.search(rf"--{quantity}{i}: (#\w+)", scheme)[1] for i in range(4)]  # type: ignore[index]
-    surface = re.search(r"--surface: (#\w+)", scheme)[1]  # type: ignore[index]
-    distances = {
-        (a, b): sum((x - y) ** 2 for x, y in zip(as_seen(a), as_seen(b), strict=True)) ** 0.5
-        for a, b in combinations(shades, 2)
-    }
+def test_tenants_are_told_apart(scheme: str, vision: str):
+    """Any two colours of tenants differ for every kind of vision, as do those of what they were promised."""
+    near = {}
+    for letter, least in (("t", 30), ("u", 14)):
+        shades = family(scheme, letter)
+        assert SHADES == len(shades)
+        near |= {pair: found for pair in combinations(shades, 2) if (found := distance(*pair, vision)) < least}
 
-    assert {} == {pair: round(distance) for pair, distance in distances.items() if distance < 15}
-    assert {} == {shade: contrast(shade, surface) for shade in shades if contrast(shade, surface) < 3}
+    assert {} == near
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
+def test_steps_of_the_map_are_told_apart(scheme: str, vision: str):
+    """Any two steps of the heat map differ for every kind of vision, and darker or lighter is always more."""
+    steps = family(scheme, "h")
+    light = [as_seen(step, vision)[0] for step in steps]
+
+    assert len(STEPS_MILLI) + 1 == len(steps)
+    assert sorted(light, reverse=scheme is LIGHT) == light
+    assert {} == {pair: found for pair in combinations(steps, 2) if (found := distance(*pair, vision)) < 8}
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
+def test_states_are_told_apart(scheme: str, vision: str):
+    """A GPU that is whole, shared, idle or wrong looks different for every kind of vision."""
+    states = [one(scheme, name) for name in ("c0", "p1", "surface", "bad")]
+
+    assert {} == {pair: found for pair in combinations(states, 2) if (found := distance(*pair, vision)) < 7}
+
+
+@pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
+def test_lines_stand_out_from_the_page(scheme: str):
+    """Every colour of a line has the contrast that WCAG asks of graphics, 3 to 1."""
+    surface = one(scheme, "surface")
+
+    assert {} == {shade: found for shade in family(scheme, "t") if (found := contrast(shade, surface)) < 3}
+
+
+@pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
+def test_numbers_are_readable_on_every_step(scheme: str):
+    """The text of a cell has the contrast that WCAG asks of text, 4.5 to 1."""
+    inks = [one(scheme, name) for name in ("text", "text", "text", "warm", "hot", "hot")]
+
+    assert [] == [pair for pair in zip(inks, family(scheme, "h"), strict=True) if contrast(*pair) < 4.5]
+
+
+def test_as_many_dashes_as_colours():
+    """A chart has a dash pattern of its own for each colour, so that lines differ without any."""
+    script = CSS_FILE.with_name("charts.js").read_text()
+    dashes = re.findall(r"\[[\d, ]*\]", re.search(r"dashes = \[(.*)\];", script)[1])  # type: ignore[index]
+
+    assert SHADES == len(dashes) == len(set(dashes))

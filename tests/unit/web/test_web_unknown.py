@@ -18,14 +18,14 @@ def silent(facts: MadeUpFacts) -> MadeUpFacts:
     return facts
 
 
-def test_the_first_page_says_so(silent: MadeUpFacts, visitor: TestClient):
+def test_the_list_says_so(silent: MadeUpFacts, visitor: TestClient):
     """GPUs of a silent node have their promises and no use, with the reason above them; the sums say how many."""
-    text = visitor.get("/?q=node-000").text
+    text = visitor.get("/gpus?q=node-000").text
 
     assert 8 == text.count("use not known · ")
     assert WHY in text
-    assert "8 not known" in text
-    assert "use not known" not in visitor.get("/?q=node-001").text
+    assert "8 not known" in visitor.get("/").text
+    assert "use not known" not in visitor.get("/gpus?q=node-001").text
 
 
 def test_a_gpu_and_its_workload_say_so(silent: MadeUpFacts, visitor: TestClient):
@@ -55,7 +55,12 @@ def test_an_hour_that_is_not_known_is_not_empty(facts: MadeUpFacts, visitor: Tes
 
 @pytest.mark.parametrize(
     ("path", "advice"),
-    [("/", "kubectl aliquot doctor"), ("/topology", "kubectl aliquot doctor"), ("/workloads", "aliquot apply -f FILE")],
+    [
+        ("/", "kubectl aliquot doctor"),
+        ("/gpus", "kubectl aliquot doctor"),
+        ("/topology", "kubectl aliquot doctor"),
+        ("/workloads", "aliquot apply -f FILE"),
+    ],
 )
 def test_where_there_is_nothing_the_page_says_what_to_do(path: str, advice: str):
     """A cluster that has just begun is shown with the next step, not as a filter that nothing fits."""

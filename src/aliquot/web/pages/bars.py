@@ -8,7 +8,8 @@ from typing import NamedTuple
 from aliquot.model.quantities import format_milli
 from aliquot.web.api import Gpu
 
-SHADES = 4
+SHADES = 6
+"""As many as `aliquot.css` has colours for tenants."""
 
 
 class BarPart(NamedTuple):

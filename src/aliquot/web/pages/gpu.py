@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Final, NamedTuple
 
 from aliquot.web.api import Gpu, History, Series
 from aliquot.web.facts import Facts
 from aliquot.web.history import HOUR_S
-from aliquot.web.pages import Drawn, NotHere, Query
+from aliquot.web.pages import Drawn, NotHere, Query, commands
 from aliquot.web.pages.bars import compute_bar, memory_bar
 from aliquot.web.render import block
 
@@ -16,9 +17,16 @@ CHARTS: Final = (
     ("usage_milli", "Usage", "part of the GPU"),
     ("memory_mib", "Memory", "GiB"),
     ("wait_ms", "Wait for a grant, median", "ms"),
-    ("quota_ms", "Quota", "ms"),
+    ("quota_ms", "Length of a grant (quota)", "ms"),
     ("debt_ms", "Debt", "ms"),
 )
+
+
+FOLDED: Final = frozenset({"quota_ms", "debt_ms"})
+"""Charts that explain how turns are taken, not what a tenant gets; they are opened on demand."""
+SHORTEST: Final = 8
+ABBREVIATIONS: Final = (12, 17, 22)
+"""`GPU-` and the first of the groups of a UUID."""
 
 
 class Hour(NamedTuple):
@@ -38,19 +46,32 @@ def draw(facts: Facts, query: Query) -> Drawn:
         block("tenants", "blocks/tenants.html", gpu=gpu, window_s=facts.window_s),
         block("hour", "blocks/hour.html", hours=hours, gpu=gpu),
     ]
-    return Drawn(f"GPU {gpu.index} of {gpu.node}", blocks, {"gpu": gpu, "charts": CHARTS})
+    return Drawn(
+        f"GPU {gpu.index} of {gpu.node}",
+        blocks,
+        {"gpu": gpu, "charts": CHARTS, "folded": FOLDED, "command": commands.top(facts)},
+    )
 
 
 def find(facts: Facts, uuid: str) -> Gpu:
-    """The GPU by that UUID.
+    """The GPU by that UUID, or by a beginning of it that no other has, as CUDA_VISIBLE_DEVICES takes them.
 
     Raises:
-        NotHere: no such GPU exists.
+        NotHere: no such GPU exists, or several.
     """
-    gpu = next((gpu for gpu in facts.gpus() if gpu.uuid == uuid), None)
-    if gpu is None:
-        raise NotHere(f"There is no GPU {uuid[:60]} here.")
-    return gpu
+    found = [gpu for gpu in facts.gpus() if gpu.uuid.startswith(uuid)] if len(uuid) >= SHORTEST else []
+    for gpu in found:
+        if gpu.uuid == uuid or len(found) == 1:
+            return gpu
+    raise NotHere(f"There is no GPU {uuid[:60]} here.")
+
+
+def abbreviated(uuids: Sequence[str]) -> int:
+    """How many characters of these UUIDs tell any two apart."""
+    for length in ABBREVIATIONS:
+        if len({uuid[:length] for uuid in uuids}) == len(uuids):
+            return length
+    return max(map(len, uuids))
 
 
 def hours_of(history: History) -> list[Hour]:

@@ -1,4 +1,4 @@
-"""GPUs, the first page: every GPU as one bar of shares, by node or by model, a bounded number at a time."""
+"""GPUs: every GPU as one bar of shares, by node or by model, a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from aliquot.web.api import Gpu
-from aliquot.web.facts import Facts, totals
-from aliquot.web.pages import NO_GPU, Drawn, Query, number
+from aliquot.web.api import Gpu, Node
+from aliquot.web.facts import Facts
+from aliquot.web.pages import NO_GPU, Drawn, Query, commands, number
 from aliquot.web.pages.bars import compute_bar, memory_bar
 from aliquot.web.render import Block, address, block, slug
 
 PER_PAGE: Final = 48
-STATES: Final = ("idle", "shared", "whole")
+STATES: Final[dict[str, Callable[[Gpu], bool]]] = {
+    "idle": lambda gpu: gpu.state == "idle",
+    "shared": lambda gpu: gpu.state == "shared",
+    "whole": lambda gpu: gpu.state == "whole",
+    "unhealthy": lambda gpu: not gpu.healthy,
+    "unmeasured": lambda gpu: not gpu.measured,
+}
 SORTS: Final[dict[str, tuple[str, Callable[[Gpu], Any]]]] = {
     "": ("name", lambda gpu: 0),
     "busy": ("most used", lambda gpu: -gpu.busy_milli),
@@ -31,17 +37,20 @@ def draw(facts: Facts, query: Query) -> Drawn:
     page = min(max(1, number(query, "page", 1)), pages)
     shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
     key = _group_key(query)
-    silent = {node.name: node.silent for node in facts.nodes() if node.silent}
-    blocks = [block("summary", "blocks/summary.html", totals=totals(facts), window_s=facts.window_s)]
+    silent = {node.name: node for node in facts.nodes() if node.silent}
+    blocks = []
     for name, gpus in groupby(shown, key=key):
-        blocks.append(_group(name, list(gpus), silent.get(name, ""), by_model=query.get("group") == "model"))
+        blocks.append(_group(name, list(gpus), silent.get(name), by_model=query.get("group") == "model"))
     if not shown:
         blocks.append(block("none", "blocks/none.html", text="No GPU fits these filters." if everything else NO_GPU))
     if pages > 1:
         blocks.append(_pager(query, page, pages, len(found)))
     frame = {
         "models": sorted({gpu.model for gpu in everything}),
-        "states": STATES,
+        "states": list(STATES),
+        "command": commands.top(facts),
+        "total": len(everything),
+        "found": len(found),
         "sorts": {name: text for name, (text, _) in SORTS.items()},
         "groups": GROUPS,
     }
@@ -49,13 +58,15 @@ def draw(facts: Facts, query: Query) -> Drawn:
 
 
 def matching(gpus: Sequence[Gpu], query: Query) -> list[Gpu]:
-    """The GPUs whose node, model, UUID, vGPU or a tenant contains the text, of the given state and model."""
-    text, state, model = query.get("q", "").strip().lower(), query.get("state", ""), query.get("model", "")
+    """The GPUs whose node, model, UUID, vGPU or a tenant contains the text, of the given state, model and node."""
+    text, model, node = query.get("q", "").strip().lower(), query.get("model", ""), query.get("node", "")
+    state = STATES.get(query.get("state", ""))
     return [
         gpu
         for gpu in gpus
-        if (not state or gpu.state == state)
+        if (state is None or state(gpu))
         and (not model or gpu.model == model)
+        and (not node or gpu.node == node)
         and (not text or _mentions(gpu, text))
     ]
 
@@ -80,7 +91,7 @@ def _group_key(query: Query) -> Callable[[Gpu], str]:
     return (lambda gpu: gpu.model) if query.get("group") == "model" else (lambda gpu: gpu.node)
 
 
-def _group(name: str, gpus: list[Gpu], silent: str, *, by_model: bool) -> Block:
+def _group(name: str, gpus: list[Gpu], silent: Node | None, *, by_model: bool) -> Block:
     rows = [(gpu, compute_bar(gpu), memory_bar(gpu)) for gpu in gpus]
     models = sorted({gpu.model for gpu in gpus})
     return block(
@@ -99,7 +110,7 @@ def _group(name: str, gpus: list[Gpu], silent: str, *, by_model: bool) -> Block:
 
 def _pager(query: Query, page: int, pages: int, total: int) -> Block:
     def at(wanted: int) -> str:
-        return address("/", **{**query, "page": wanted if wanted > 1 else ""})
+        return address("/gpus", **{**query, "page": wanted if wanted > 1 else ""})
 
     first, last = (page - 1) * PER_PAGE + 1, min(page * PER_PAGE, total)
     return block(

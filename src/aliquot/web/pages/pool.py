@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from aliquot.web.facts import Facts
-from aliquot.web.pages import Drawn, Query
+from aliquot.web.pages import Drawn, Query, commands
 from aliquot.web.render import block
 
 PHASES: Final = ("Creating", "Active", "Idle", "Deleting")
@@ -21,4 +21,4 @@ def draw(facts: Facts, query: Query) -> Drawn:
         block("pool", "blocks/pool.html", policy=pool.policy, vgpus=shown, counts=counts, total=total),
         block("quota", "blocks/quota.html", lines=quota[:SHOWN], total=len(quota)),
     ]
-    return Drawn("Pool and quota", blocks)
+    return Drawn("Pool and quota", blocks, {"command": commands.pool(facts)})

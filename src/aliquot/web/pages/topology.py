@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from aliquot.web.api import Gpu, TopologyFacts
 from aliquot.web.facts import Facts
-from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query
+from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, commands
 from aliquot.web.pages.bars import compute_bar, memory_bar
-from aliquot.web.pages.tree import Drawing, drawing
+from aliquot.web.pages.tree import drawing
 from aliquot.web.render import block
 
 LISTED: Final = 500
@@ -25,11 +24,14 @@ def draw(facts: Facts, query: Query) -> Drawn:
         raise NotHere(f"There is no node {query['node'][:100]} here.")
     gpus = [gpu for gpu in facts.gpus() if gpu.node == node.name]
     known = facts.topology(node.name)
-    picture = _picture(known, gpus) if known else None
+    by_row = dict(enumerate(sorted(gpus, key=lambda gpu: gpu.index)))
+    picture = drawing(known, by_row) if known and known.tree else None
     rows = [(gpu, compute_bar(gpu), memory_bar(gpu)) for gpu in gpus]
-    blocks = [block("topology", "blocks/topology.html", node=node, topology=known, picture=picture, rows=rows)]
-    return Drawn(f"Topology of {node.name}", blocks, {"nodes": nodes[:LISTED], "node": node})
-
-
-def _picture(topology: TopologyFacts, gpus: list[Gpu]) -> Drawing | None:
-    return drawing(topology, dict(enumerate(sorted(gpus, key=lambda gpu: gpu.index)))) if topology.tree else None
+    blocks = [
+        block("topology", "blocks/topology.html", node=node, topology=known, picture=picture, rows=rows, gpus=by_row)
+    ]
+    return Drawn(
+        f"Topology of {node.name}",
+        blocks,
+        {"nodes": nodes[:LISTED], "node": node, "command": commands.topology(facts, node.name)},
+    )

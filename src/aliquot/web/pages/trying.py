@@ -11,7 +11,7 @@ from aliquot.model.errors import UserError
 from aliquot.model.sharepod import parse_sharepod
 from aliquot.web.api import AskFor, Trial
 from aliquot.web.facts import Facts
-from aliquot.web.pages import Drawn, Query
+from aliquot.web.pages import Drawn, Query, commands
 from aliquot.web.pages.bars import compute_bar, memory_bar
 from aliquot.web.render import block
 
@@ -45,15 +45,16 @@ class _Plain(yaml.SafeLoader):
 
 def draw(facts: Facts, query: Query) -> Drawn:
     """The form, and the answer if a request was entered."""
-    trial, error = None, ""
+    trial, error, command = None, "", ""
     if any(query.get(name) for name in ("request", "yaml")):
         try:
-            trial = facts.try_request(ask_of(query))
+            ask = ask_of(query)
+            trial, command = facts.try_request(ask), commands.trial(facts, ask)
         except UserError as mistake:
             error = str(mistake)
     models = sorted({gpu.model for gpu in facts.gpus()})
     blocks = [block("trial", "blocks/trial.html", trial=trial, error=error, rows=_rows(trial))]
-    return Drawn("Try it", blocks, {"models": models})
+    return Drawn("Try it", blocks, {"models": models, "command": command})
 
 
 def ask_of(query: Query) -> AskFor:

@@ -7,7 +7,7 @@ from typing import Final
 
 from aliquot.web.api import Workload
 from aliquot.web.facts import Facts
-from aliquot.web.pages import Drawn, NotHere, Query, number
+from aliquot.web.pages import Drawn, NotHere, Query, commands, number
 from aliquot.web.render import Block, address, block
 
 PER_PAGE: Final = 50
@@ -31,7 +31,9 @@ def draw(facts: Facts, query: Query) -> Drawn:
     if pages > 1:
         blocks.append(_pager(query, page, pages, len(found)))
     namespaces = sorted({workload.namespace for workload in everything if workload.namespace})
-    return Drawn("Workloads", blocks, {"phases": PHASES, "namespaces": namespaces})
+    return Drawn(
+        "Workloads", blocks, {"phases": PHASES, "namespaces": namespaces, "command": commands.workloads(facts)}
+    )
 
 
 def draw_one(facts: Facts, query: Query) -> Drawn:
@@ -45,7 +47,7 @@ def draw_one(facts: Facts, query: Query) -> Drawn:
         block("why", "blocks/why.html", why=facts.explain(name)),
         block("events", "blocks/notes.html", notes=list(reversed(workload.events))),
     ]
-    return Drawn(workload.name, blocks, {})
+    return Drawn(workload.name, blocks, {"command": commands.explain(facts, name)})
 
 
 def matching(workloads: Sequence[Workload], query: Query) -> list[Workload]:

@@ -5,10 +5,11 @@
   const section = document.getElementById("charts");
   if (!section || !window.uPlot) return;
   const scale = { usage_milli: 1000, memory_mib: 1024 };
-  const families = { usage_milli: ["--c0", "--c1", "--c2", "--c3"], memory_mib: ["--m0", "--m1", "--m2", "--m3"] };
-  const dashes = [[], [8, 3], [2, 3], [8, 3, 2, 3]];
+  const shades = ["--t0", "--t1", "--t2", "--t3", "--t4", "--t5"];
+  const dashes = [[], [8, 3], [2, 3], [8, 3, 2, 3], [14, 4], [4, 4]];
   const two = (n) => String(n).padStart(2, "0");
   const clock = (s, seconds) => { const d = new Date(s * 1000); return `${two(d.getHours())}:${two(d.getMinutes())}${seconds ? `:${two(d.getSeconds())}` : ""}`; };
+  const zone = `time (${Intl.DateTimeFormat().resolvedOptions().timeZone || "local"})`;
   const plots = new Map();
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -23,7 +24,7 @@
       rows.set(head.textContent.trim(), { place: rows.size, shade: Number(head.querySelector("i").className.slice(1)), promised });
     }
     return series
-      .map((one, i) => ({ one, ...(rows.get(one.tenant) || { place: rows.size + i, shade: (rows.size + i) % 4, promised: {} }) }))
+      .map((one, i) => ({ one, ...(rows.get(one.tenant) || { place: rows.size + i, shade: (rows.size + i) % shades.length, promised: {} }) }))
       .sort((a, b) => a.place - b.place);
   }
 
@@ -35,7 +36,7 @@
   }
 
   // Request, and memory, as a thin line; the limit as a dotted one.
-  function drawPromised(plot, tenants, metric, shades) {
+  function drawPromised(plot, tenants, metric) {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.lineWidth = devicePixelRatio;
@@ -60,7 +61,6 @@
   }
 
   function options(metric, tenants, width) {
-    const shades = families[metric] || families.usage_milli;
     const most = Math.max(1, ...tenants.flatMap(({ promised }) => promised[metric] || []));
     const digits = metric === "usage_milli" ? 2 : metric === "memory_mib" ? 1 : 0;
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
@@ -69,8 +69,8 @@
       scales: { x: { range: (_, low, high) => [Math.min(low, high - 300), high] }, y: { range: (_, low, high) => [0, Math.max(metric === "usage_milli" ? 0 : high || 0, most * (metric === "usage_milli" ? 1 : 1.05))] } },
       axes: [{ ...axis, space: 72, values: (_, ticks) => ticks.map((s) => clock(s, s % 60 !== 0)) }, { ...axis, size: 44 }],
       legend: { markers: { width: 0, fill: (_, i) => sample(tenants[i - 1].shade, colour(shades[tenants[i - 1].shade])) } },
-      hooks: { drawAxes: [(plot) => drawPromised(plot, tenants, metric, shades)] },
-      series: [{ label: "at", value: (_, s) => (s == null ? "–" : clock(s, true)) }].concat(tenants.map((tenant) => ({
+      hooks: { drawAxes: [(plot) => drawPromised(plot, tenants, metric)] },
+      series: [{ label: zone, value: (_, s) => (s == null ? "–" : clock(s, true)) }].concat(tenants.map((tenant) => ({
         label: labelOf(tenant, metric), stroke: colour(shades[tenant.shade]), width: 2, dash: dashes[tenant.shade], points: { show: false },
         value: (_, v) => (v == null ? "–" : v.toFixed(digits)),
       }))),
@@ -108,8 +108,13 @@
 
   const forget = () => { for (const { plot } of plots.values()) plot.destroy(); plots.clear(); };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", forget);
-  addEventListener("resize", () => {
-    for (const { plot } of plots.values()) plot.setSize({ width: plot.root.parentElement.clientWidth, height: 176 });
-  });
+  const fit = () => {
+    for (const { plot } of plots.values()) {
+      const width = plot.root.parentElement.clientWidth;
+      if (width) plot.setSize({ width, height: 176 });
+    }
+  };
+  addEventListener("resize", fit);
+  for (const folded of section.querySelectorAll("details")) folded.addEventListener("toggle", fit);
   renew();
 })();

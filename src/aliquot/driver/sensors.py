@@ -1,0 +1,121 @@
+"""Temperature, power and clocks of GPUs: NVML is queried in a separate process, which prints a line of JSON a reading.
+
+A separate process for the reasons of `aliquot.driver.discovery`. What a driver does not answer, as many boards' power,
+is left out and never 0. The process ends when stdin is closed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+EVERY_S: Final = 5.0
+STOP_S: Final = 3.0
+
+
+class Sensors(msgspec.Struct, frozen=True):
+    """What NVML measures of one GPU; None where it does not answer."""
+
+    celsius: int | None = None
+    watts: float | None = None
+    limit_watts: float | None = None
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+
+
+class SensorReader:
+    """The last readings by UUID, from a process that is started by the first `start`. May be used from any thread."""
+
+    def __init__(self, libnvml: Path) -> None:
+        self.now: Mapping[str, Sensors] = {}
+        self._libnvml = libnvml
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to read, once; a driver that cannot be read is not tried again."""
+        with self._lock:
+            if self._process is None:
+                self._process, self._thread = self._started()
+
+    def _started(self) -> tuple[subprocess.Popen[bytes], threading.Thread]:
+        command = [sys.executable, "-m", "aliquot.driver.sensors", str(self._libnvml)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, **pipes)  # type: ignore[call-overload]
+        thread = threading.Thread(target=self._read, args=(process,), name="sensors", daemon=True)
+        thread.start()
+        return process, thread
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is None or self._thread is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:  # a driver that hangs
+            self._process.kill()
+            self._process.wait()
+        self._thread.join(STOP_S)
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self.now = msgspec.json.decode(line, type=dict[str, Sensors])
+        self.now = {}
+
+
+def sensors_of(nvml: Any, handle: Any) -> dict[str, float]:
+    """What NVML answers of one GPU."""
+    asks: dict[str, Callable[[], float]] = {
+        "celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+        "limit_watts": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
+        "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+    }
+    found = {}
+    for name, ask in asks.items():
+        try:
+            found[name] = ask()
+        except nvml.NVMLError:
+            continue
+    return found
+
+
+def _main(libnvml: str) -> None:
+    # Loaded by path first: pynvml then asks for the bare name, and the loader answers with the one already here.
+    ctypes.CDLL(libnvml, mode=ctypes.RTLD_GLOBAL)
+    import pynvml
+
+    pynvml.nvmlInit()
+    handles: dict[str, Any] = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = pynvml.nvmlDeviceGetUUID(handle)
+        except pynvml.NVMLError:
+            continue
+        handles[uuid.decode() if isinstance(uuid, bytes) else uuid] = handle
+    while True:
+        read = {uuid: sensors_of(pynvml, handle) for uuid, handle in handles.items()}
+        sys.stdout.write(f"{json.dumps(read)}\n")
+        sys.stdout.flush()
+        if select.select([sys.stdin], [], [], EVERY_S)[0]:
+            return
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

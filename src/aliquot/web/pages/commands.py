@@ -1,0 +1,57 @@
+"""The commands of a terminal that answer what a page shows, quoted for a shell."""
+
+from __future__ import annotations
+
+import shlex
+
+from aliquot.model.ids import split_key
+from aliquot.web.api import AskFor
+from aliquot.web.facts import Facts
+
+KUBECTL = "kubectl aliquot"
+
+
+def in_cluster(facts: Facts) -> bool:
+    """Whether these facts are of a cluster."""
+    return facts.program == KUBECTL
+
+
+def top(facts: Facts) -> str:
+    """GPUs with their tenants."""
+    return f"{facts.program} top"
+
+
+def workloads(facts: Facts) -> str:
+    """What holds or wants a share."""
+    return f"{KUBECTL} get sharepods -A" if in_cluster(facts) else "aliquot get"
+
+
+def explain(facts: Facts, name: str) -> str:
+    """Why a workload waits or is placed where it is; tenants are named namespace/pod/container."""
+    if not in_cluster(facts):
+        return f"aliquot explain {shlex.quote(name)}"
+    namespace, rest = split_key(name)
+    pod = rest.partition("/")[0]
+    return f"{KUBECTL} explain pod {shlex.quote(pod)}" + (f" -n {shlex.quote(namespace)}" if namespace else "")
+
+
+def topology(facts: Facts, node: str) -> str:
+    """How the GPUs of a node are connected."""
+    return f"{KUBECTL} topo {shlex.quote(node)}" if in_cluster(facts) else "aliquot topo"
+
+
+def pool(facts: Facts) -> str:
+    """The named GPUs; empty for one machine, where no command lists them."""
+    return f"{KUBECTL} get vgpus" if in_cluster(facts) else ""
+
+
+def trial(facts: Facts, ask: AskFor) -> str:
+    """Where a request would be placed; empty for a cluster, where no command asks that."""
+    if in_cluster(facts):
+        return ""
+    given = {
+        "--gpu-request": ask.request, "--gpu-limit": ask.limit, "--gpu-mem": ask.memory, "--gpu-model": ask.model,
+        "--gpu": ask.gpu, "--gpu-id": ask.gpu_id, "--affinity": ask.affinity, "--anti-affinity": ask.anti_affinity,
+        "--exclusion": ask.exclusion,
+    }  # fmt: skip
+    return " ".join(["aliquot explain", *(f"{option} {shlex.quote(text)}" for option, text in given.items() if text)])

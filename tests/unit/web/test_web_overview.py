@@ -1,0 +1,232 @@
+"""The first page: alerts, sums, what waits and why, and the heat map."""
+
+from __future__ import annotations
+
+import html
+import re
+import time
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from aliquot.web.api import Gpu, Share, Workload
+from aliquot.web.app import dashboard, everyone
+from aliquot.web.facts import totals
+from aliquot.web.pages.headline import headline, rooms
+from aliquot.web.pages.heat import MOST_CELLS
+from aliquot.web.render import gpus, size
+from aliquot.web.rights import NamespacedView
+from aliquot.web.testing import MadeUpFacts
+
+SICK = "GPU-00000001-0002"
+
+
+def visitor_of(facts: object) -> TestClient:
+    """A browser in front of these facts."""
+    return TestClient(dashboard(everyone(facts)), base_url="http://localhost")  # type: ignore[arg-type]
+
+
+def cells(text: str) -> list[tuple[str, str, str]]:
+    """Shade, address and text of each cell of a page's map."""
+    return re.findall(r'<a class="(h\w[^"]*)" href="([^"]+)"[^>]*>([^<]*)</a>', text)
+
+
+def pending(milli: int, memory_mib: int = 0, message: str = "") -> Workload:
+    """A workload that waits."""
+    return Workload("lab/w", "SharePod", "Pending", milli, milli, [], 9.0, memory_mib=memory_mib, message=message)
+
+
+@pytest.mark.parametrize(
+    ("show", "of"),
+    [
+        ("", lambda gpu: gpu.busy_milli // 10),
+        ("promised", lambda gpu: (1000 - gpu.free_milli) // 10),
+        ("memory", lambda gpu: gpu.memory_used_mib * 100 // gpu.memory_mib),
+    ],
+)
+def test_every_gpu_has_a_cell(visitor: TestClient, facts: MadeUpFacts, show: str, of):
+    """The map has a cell for each GPU in the list's order, with the percentage chosen by a link."""
+    page = visitor.get("/", params={"show": show}).text
+
+    assert [str(of(gpu)) for gpu in facts.gpus()] == [text for _, _, text in cells(page)]
+    assert ["use", "promised", "memory"] == re.findall(r">(\w+)</a>", page[page.index('class="choice"') :])[:3]
+
+
+def test_a_cell_leads_to_its_gpu_and_a_name_to_its_node(visitor: TestClient, facts: MadeUpFacts):
+    """A cell's address shows that GPU, and a row's name the GPUs of that node and no others."""
+    page = visitor.get("/").text
+    for gpu, (_, href, _) in zip(facts.gpus(), cells(page), strict=True):
+        assert gpu.uuid in visitor.get(href).text
+    listed = visitor.get("/gpus?node=node-001").text
+
+    assert 'href="/gpus?node=node-001"' in page
+    assert "node-001" in listed and "node-002" not in listed
+
+
+def test_an_abbreviated_uuid_names_one_gpu(visitor: TestClient):
+    """A beginning of a UUID finds the GPU if no other begins so; one that several have finds none."""
+    assert 200 == visitor.get("/gpus/GPU-00000001-0002").status_code
+    assert [404, 404] == [visitor.get(f"/gpus/{part}").status_code for part in ("GPU-00000001", "GPU-")]
+
+
+def test_what_is_wrong_is_at_the_top(visitor: TestClient, facts: MadeUpFacts):
+    """A silent node with the time of its last answer and an unhealthy GPU come before the sums."""
+    sick = next(gpu for gpu in facts.gpus() if gpu.uuid.startswith(SICK))
+    facts.fail(sick.uuid)
+    facts.silence("node-000", "it cannot be reached", time.time() - 60)
+    text = visitor.get("/").text
+    above = text[: text.index('id="summary"')]
+
+    assert re.search(r"node-000</a> no news since [\d:]{8} \S+: it cannot be reached", above)
+    assert "GPU 2 of node-001</a> is unhealthy" in above
+    assert [(sick.uuid[:17], "!")] == [(href[6:], word) for shade, href, word in cells(text) if "sick" in shade]
+    assert ["–"] * 8 == [word for shade, _, word in cells(text) if shade == "hx"]
+
+
+def test_where_all_is_well_nothing_is_an_alert():
+    """Without anything wrong there is no list of alerts."""
+    facts = MadeUpFacts(nodes=1, gpus=0)
+
+    assert 'class="alerts"' not in visitor_of(facts).get("/").text
+
+
+def test_many_of_a_kind_are_counted():
+    """Of thirty silent nodes three are named and the rest is a number that leads to all."""
+    facts = MadeUpFacts(nodes=30, gpus=1)
+    for number in range(30):
+        facts.silence(f"node-{number:03d}", "away")
+    text = visitor_of(facts).get("/").text
+
+    assert 3 == text.count("no news so far")
+    assert re.search(r'href="/gpus\?state=unmeasured">27</a> more nodes do not answer', text)
+
+
+def test_what_waits_comes_before_the_map_with_its_command(visitor: TestClient, facts: MadeUpFacts):
+    """The longest waiting are named with what they lack and the command that explains it, quoted for a shell."""
+    facts.add(Workload("lab/$(reboot)", "Pod", "Pending", 8000, 8000, [], 1e6))
+    text = html.unescape(visitor.get("/").text)
+    waits = text[text.index('id="waiting"') : text.index('id="map"')]
+
+    assert "needs 8 whole GPUs near each other" in waits
+    assert "<code>aliquot explain 'lab/$(reboot)'</code>" in waits
+
+
+def test_a_clusters_commands_are_kubectls():
+    """In a cluster a waiting pod is explained by its own name and namespace."""
+    facts = MadeUpFacts(nodes=2)
+    facts.program = "kubectl aliquot"
+
+    assert "<code>kubectl aliquot explain pod wait-0 -n batch</code>" in visitor_of(facts).get("/").text
+
+
+def gpus_of(free: list[tuple[str, int, int]]) -> list[Gpu]:
+    """GPUs by node, free compute and free memory."""
+    return [
+        Gpu(f"GPU-{n:08d}", n, node, "V100", 16384, "idle" if milli == 1000 else "shared", milli, mib, 0, 0, [])
+        for n, (node, milli, mib) in enumerate(free)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("free", "wants", "said"),
+    [
+        ([("a", 1000, 1), ("a", 0, 0)], pending(4000), "needs 4 whole GPUs near each other, 1 is free"),
+        (
+            [("a", 1000, 1), ("b", 1000, 1)],
+            pending(2000),
+            "needs 2 whole GPUs near each other, 2 are free, 1 at most on one node",
+        ),
+        ([("a", 500, 1)], pending(1000), "needs a whole GPU, none is free"),
+        ([("a", 500, 1)], pending(2500), "needs 2 whole GPUs and 0.50 of one near each other, none is free"),
+        ([("a", 300, 1)], pending(500), "needs 0.50 of a GPU, 0.30 at most is free"),
+        ([("a", 0, 0)], pending(500), "needs 0.50 of a GPU, none is free"),
+        ([("a", 600, 1024)], pending(500, 2048), "needs 2.0 GiB of a GPU's memory, 1.0 GiB at most is free"),
+        ([("a", 1000, 9)], pending(500, 0, "over its quota"), "over its quota"),
+        ([("a", 1000, 9)], pending(500), "needs what no free GPU offers: a label, a model, a quota"),
+    ],
+)
+def test_a_headline_says_what_is_short(free: list[tuple[str, int, int]], wants: Workload, said: str):
+    """The first line names what is needed and how much of it is free; otherwise what the scheduler said."""
+    assert said == headline(wants, rooms(gpus_of(free), []))
+
+
+def test_gpus_that_take_no_work_are_not_free():
+    """An unhealthy GPU and those of a cordoned node do not count as free."""
+    facts = MadeUpFacts(nodes=1)
+    sick, cordoned = gpus_of([("a", 1000, 9), ("b", 1000, 9)])
+    node = msgspec.structs.replace(facts.nodes()[0], name="b", cordoned=True)
+
+    assert "needs a whole GPU, none is free" == headline(
+        pending(1000), rooms([msgspec.structs.replace(sick, healthy=False), cordoned], [node])
+    )
+
+
+def test_what_is_lent_is_use_above_the_own_request(facts: MadeUpFacts):
+    """The sum of what is lent counts only the part of each tenant's use that is above its request."""
+    for gpu in facts.gpus():
+        assert all(share.usage_milli <= share.limit_milli for share in gpu.shares)
+    before = totals(facts).lent_milli
+    facts.put(facts.gpus()[0].uuid, Share("lab/x", 200, 1000, 450, 1, 1))
+
+    assert 250 == totals(facts).lent_milli - before
+
+
+def test_sums_are_in_units_that_are_read():
+    """From 1 TiB on memory is in TiB, and thousands are separated."""
+    assert ("17.8", "512.0", "1,953.1") == (size(18_680_627), size(524_288), size(2_048_000_000))
+    assert ("0.30", "812.5", "1,234") == (gpus(300), gpus(812_450), gpus(1_234_499))
+    facts = MadeUpFacts(nodes=125, gpus=8)
+    text = visitor_of(facts).get("/").text
+
+    assert "<dt>GPUs</dt><dd><b>1,000</b>" in text and "TiB used" in text
+
+
+@pytest.mark.parametrize(("nodes", "most_bytes", "unit"), [(125, 80_000, "GPU"), (1250, 150_000, "node")])
+def test_the_first_page_stays_small(nodes: int, most_bytes: int, unit: str):
+    """The uncompressed HTML is below 80 kB for 1,000 GPUs, and below 150 kB for 10,000, where cells are nodes."""
+    facts = MadeUpFacts(nodes=nodes, gpus=8)
+    for number in range(0, nodes, 10):
+        facts.silence(f"node-{number:03d}", "it cannot be reached")
+    answer = visitor_of(facts).get("/", headers={"accept-encoding": "identity"})
+
+    assert len(answer.content) < most_bytes
+    assert f"a cell is a {unit}" in answer.text
+    assert (8 * nodes if unit == "GPU" else nodes) == len(cells(answer.text))
+
+
+def test_a_cell_of_many_nodes_opens_to_these():
+    """Where a cell is a run of nodes it leads to a map of these nodes alone, and the cells have all nodes."""
+    facts = MadeUpFacts(nodes=2 * MOST_CELLS + 1, gpus=1)
+    visitor = visitor_of(facts)
+    found = cells(visitor.get("/?show=promised").text)
+    opened = visitor.get(html.unescape(found[0][1])).text
+
+    assert len(found) <= MOST_CELLS + 3
+    assert "a cell is a GPU" in opened and "Percent promised" in opened and 2 <= len(cells(opened)) <= 12
+
+
+def test_a_viewer_of_a_namespace_learns_nothing_of_others(facts: MadeUpFacts):
+    """Alerts, waiting work and sums name and count only the viewer's own workloads; the map shows only room."""
+    facts.add(Workload("secret/waits", "Pod", "Pending", 9000, 9000, [], 1e6, message="secret-reason"))
+    facts.add(Workload("web/waits", "Pod", "Pending", 9000, 9000, [], 1e5))
+    low = Share("secret/low", 100, 100, 0, 1, 1, "secret/low", kept_percent=10.0, windows=300)
+    facts.put(facts.gpus()[0].uuid, low)
+    running = Workload("secret/low", "Pod", "Running", 100, 100, [], 1.0, kept_percent=10.0, windows=300)
+    facts.add(running)
+    everything = visitor_of(facts).get("/").text
+    text = visitor_of(NamespacedView(facts, frozenset({"web"}))).get("/").text
+    own = sum(share.tenant.startswith("web/") for gpu in facts.gpus() for share in gpu.shares)
+
+    assert "secret/waits" in everything and "secret/low" in everything
+    assert "secret" not in text and "research" not in text and "batch" not in text
+    assert "web/waits" in text
+    assert re.search(rf"<dt>Workloads</dt><dd><b>{own}</b> <span>running · <a [^>]*>1 waiting", text)
+    assert cells(everything) == cells(text)
+
+
+def test_a_machine_has_its_bars_on_the_first_page():
+    """With 16 GPUs or fewer the page has the map and each GPU's bar."""
+    text = visitor_of(MadeUpFacts(nodes=1, gpus=8)).get("/").text
+
+    assert 8 == len(cells(text)) == text.count('<li class="gpu ')
