@@ -23,10 +23,24 @@ static bool sizes(struct emu_array *a)
            !__builtin_mul_overflow(a->pitch, rows, &a->bytes) && a->bytes < SIZE_MAX / 2;
 }
 
+/* What extents and flags make of an array, as the driver documents them. */
+static bool shaped(const CUarray3d *d)
+{
+    enum { LAYERED = 1, CUBE = 4, GATHER = 8, ALL = 0x1ff };
+    if (d->flags & ~(unsigned)ALL)
+        return false;
+    if (d->flags & CUBE)
+        return d->width == d->height && d->depth && (d->flags & LAYERED ? d->depth % 6 == 0 : d->depth == 6);
+    if (d->flags & LAYERED)
+        return d->depth;
+    return (d->height || !d->depth) && (!(d->flags & GATHER) || (d->height && !d->depth));
+}
+
 API CUresult cuArray3DCreate_v2(CUarray *out, const CUarray3d *d)
 {
     NEED_CTX();
-    if (!out || !d || !d->width || !format_bytes(d->format) || (d->channels != 1 && d->channels != 2 && d->channels != 4))
+    if (!out || !d || !d->width || !format_bytes(d->format) || (d->channels != 1 && d->channels != 2 && d->channels != 4) ||
+        !shaped(d))
         return CU_INVALID;
     CUcontext c = emu_root(emu_current());
     struct emu_array made = {.ctx = c, .life = c->life, .desc = *d, .dev = c->dev};

@@ -258,6 +258,9 @@ API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice dev)
     NEED_INIT();
     if (!out)
         return CU_INVALID;
+    unsigned scheduling = flags & 7;
+    if (flags & ~0xffu || (scheduling & (scheduling - 1)))
+        return CU_INVALID;
     if (!valid_dev(dev))
         return CU_INVALID_DEVICE;
     CUresult r = emu_context_new(out, dev, flags, emu_conf()->context);
@@ -268,6 +271,7 @@ API CUresult cuCtxCreate(CUcontext *out, unsigned flags, CUdevice dev) { return 
 
 API CUresult cuCtxCreate_v3(CUcontext *out, void *params, int count, unsigned flags, CUdevice dev)
 {
+    NEED_OUT(count >= 0 && (params || !count));
     return cuCtxCreate_v2(out, flags, dev);
 }
 

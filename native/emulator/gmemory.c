@@ -57,7 +57,8 @@ static void freed(memory *m)
 CUresult graph_memory_new(CUallocNode *node)
 {
     int dev = node->props.location.id;
-    dev = dev < 0 || dev >= emu_conf()->count ? 0 : dev;
+    if (node->props.alloc_type != 1 || node->props.handle_types || dev < 0 || dev >= emu_conf()->count)
+        return CU_INVALID;
     CUresult r = emu_mem_new(node->bytes, MEM_POOL, dev, false, &node->dptr);
     memory *m = r ? NULL : malloc(sizeof *m);
     if (!m)

@@ -99,7 +99,7 @@ API CUresult cuDevResourceGenerateDesc(description **out, const resource *list, 
 API CUresult cuGreenCtxCreate(green **out, const description *desc, CUdevice dev, unsigned flags)
 {
     NEED_INIT();
-    if (!out || !emu_object_alive(desc, KIND_PARTITION) || flags & ~DEFAULT_STREAM || desc->sms > (unsigned)emu_conf()->sms)
+    if (!out || !emu_object_alive(desc, KIND_PARTITION) || flags != DEFAULT_STREAM || desc->sms > (unsigned)emu_conf()->sms)
         return CU_INVALID;
     CUcontext primary, ctx;
     CUresult r = cuDevicePrimaryCtxRetain(&primary, dev);

@@ -150,6 +150,8 @@ API CUresult cuMemCreate(handle **out, size_t size, const CUallocProp *prop, uns
     NEED_INIT();
     if (!out || !prop || !size || size % GRAIN || flags)
         return CU_INVALID;
+    if (prop->type != 1 || prop->location.type < 1 || prop->location.type > 4)
+        return CU_INVALID;
     if (prop->handle_types & ~POSIX_FD) /* there is no fabric */
         return CU_NOT_SUPPORTED;
     int dev = prop->location.id;

@@ -101,7 +101,7 @@ static CUresult end(CUresult result, struct slot *slot, void **array, const stru
     return result;
 }
 
-#define CREATE(name, type, how, deep)                                                                                   \
+#define CREATE(name, type, how, deep, kind)                                                                            \
     CUresult name(enum aliquot_symbol symbol, void **array, const struct type *desc)                                   \
     {                                                                                                                  \
         struct slot *slot = desc && !(how) ? charged_slot() : NULL;                                                    \
@@ -112,13 +112,14 @@ static CUresult end(CUresult result, struct slot *slot, void **array, const stru
         if (slot)                                                                                                      \
             add(&cost, bytes_of(desc->width, desc->height, deep, desc->format, desc->channels));                       \
         if (!begin(slot, &cost))                                                                                       \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                                                           \
+            REFUSE(wrong_shape(desc->width, desc->height, deep, kind),                                                 \
+                   (REAL_AT(symbol, void **, const struct type *)(array, desc)), REAL(cuArrayDestroy, void *)(*array)); \
         return end(REAL_AT(symbol, void **, const struct type *)(array, desc), slot, array, &cost);                    \
     }
-CREATE(on_array_create, array_v2, false, 1)
-CREATE(on_array_create_v1, array_v1, false, 1)
-CREATE(on_array3d_create, array3d_v2, desc->flags & (ARRAY_SPARSE | ARRAY_DEFERRED), desc->depth)
-CREATE(on_array3d_create_v1, array3d_v1, false, desc->depth)
+CREATE(on_array_create, array_v2, false, 0, 0)
+CREATE(on_array_create_v1, array_v1, false, 0, 0)
+CREATE(on_array3d_create, array3d_v2, desc->flags & (ARRAY_SPARSE | ARRAY_DEFERRED), desc->depth, desc->flags)
+CREATE(on_array3d_create_v1, array3d_v1, false, desc->depth, desc->flags)
 
 /* The levels one after another. */
 static void add_levels(struct cost *cost, const struct array3d_v2 *desc, unsigned levels)
@@ -140,7 +141,9 @@ CUresult on_mipmap_create(enum aliquot_symbol symbol, void **array, const struct
     if (slot)
         add_levels(&cost, desc, levels);
     if (!begin(slot, &cost))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(wrong_shape(desc->width, desc->height, desc->depth, desc->flags),
+               (REAL_AT(symbol, void **, const struct array3d_v2 *, unsigned)(array, desc, levels)),
+               REAL(cuMipmappedArrayDestroy, void *)(*array));
     CUresult result = REAL_AT(symbol, void **, const struct array3d_v2 *, unsigned)(array, desc, levels);
     return end(result, slot, array, &cost);
 }

@@ -107,11 +107,11 @@ static bool attempt(struct slot *slot, bool alone, void *with)
 static CUresult from_pool(struct request *ask, struct slot *slot)
 {
     if (!slot_attach(slot) || !charge_try(slot, attempt, ask))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(wrong_stream(ask->stream) || pool_is_foreign(ask->pool), forward(ask),
+               REAL(cuMemFree_v2, CUdeviceptr)(*ask->ptr));
     pthread_rwlock_unlock(&slot->books);
     return ask->result;
 }
-
 
 /* The GPU of a stream pays, whatever context is current; of a default stream that is the current context's. */
 static struct slot *stream_slot(void *stream)

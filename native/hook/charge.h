@@ -58,12 +58,36 @@ CUresult charge_freed(CUresult result, bool known, const struct ledger_entry *en
  * undone, and asked for again like anything else. */
 #define ANSWER_WRONG(wrong, forward, undo)                                                                             \
     do {                                                                                                               \
-        CUresult answer_ = (wrong) ? (forward) : CUDA_SUCCESS;                                                         \
+        const bool wrong_ = (wrong);                                                                                   \
+        CUresult answer_ = wrong_ ? (forward) : CUDA_SUCCESS;                                                          \
         if (answer_ != CUDA_SUCCESS)                                                                                   \
             return answer_;                                                                                            \
-        if (wrong)                                                                                                     \
+        if (wrong_)                                                                                                    \
             (undo);                                                                                                    \
     } while (0)
+
+/* There is no room; what the driver refuses in any case is its to answer. */
+#define REFUSE(wrong, forward, undo)                                                                                   \
+    do {                                                                                                               \
+        ANSWER_WRONG(wrong, forward, undo);                                                                            \
+        return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \
+    } while (0)
+
+/* wrong.c */
+bool wrong_stream(void *stream);
+bool wrong_context_flags(unsigned flags);
+bool wrong_shape(uint64_t width, uint64_t height, uint64_t depth, unsigned flags);
+struct node_place {
+    void *const *node;
+    void *graph;
+    void *const *deps;
+    size_t count;
+};
+bool wrong_place(const struct node_place *place);
+CUresult wrong_allocation_node(const struct alloc_node *params);
+bool wrong_multicast(const struct multicast_prop *prop);
+bool wrong_image(const void *image);
+bool wrong_file(const char *path);
 
 /* page.c: linear memory; small pointers share pages, so that what they cost depends on where they are. */
 uint64_t linear_cost(uint64_t bytes);

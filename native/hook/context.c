@@ -39,7 +39,8 @@ CUresult on_ctx_create(enum aliquot_symbol symbol, void **context, unsigned flag
 {
     struct slot *slot;
     if (!enter(context, device, &slot))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(wrong_context_flags(flags), (REAL_AT(symbol, void **, unsigned, int)(context, flags, device)),
+               REAL(cuCtxDestroy_v2, void *)(*context));
     return created(REAL_AT(symbol, void **, unsigned, int)(context, flags, device), slot, context);
 }
 
@@ -48,7 +49,9 @@ CUresult on_ctx_create_v3(enum aliquot_symbol symbol, void **context, void *affi
 {
     struct slot *slot;
     if (!enter(context, device, &slot))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(wrong_context_flags(flags) || count < 0 || (count && !affinity),
+               (REAL_AT(symbol, void **, void *, int, unsigned, int)(context, affinity, count, flags, device)),
+               REAL(cuCtxDestroy_v2, void *)(*context));
     return created(REAL_AT(symbol, void **, void *, int, unsigned, int)(context, affinity, count, flags, device), slot,
                    context);
 }
@@ -57,7 +60,9 @@ CUresult on_ctx_create_v4(enum aliquot_symbol symbol, void **context, void *para
 {
     struct slot *slot;
     if (!enter(context, device, &slot))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(wrong_context_flags(flags),
+               (REAL_AT(symbol, void **, void *, unsigned, int)(context, params, flags, device)),
+               REAL(cuCtxDestroy_v2, void *)(*context));
     return created(REAL_AT(symbol, void **, void *, unsigned, int)(context, params, flags, device), slot, context);
 }
 
@@ -184,8 +189,13 @@ CUresult on_green_create(enum aliquot_symbol symbol, void **green, void *desc, i
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (!slot || primary_enter(slot))
+    bool room = !slot || primary_enter(slot);
+    if (room || !green || !desc || flags != GREEN_DEFAULT_STREAM)
         result = REAL_AT(symbol, void **, void *, int, unsigned)(green, desc, device, flags);
+    if (!room && result == CUDA_SUCCESS) {
+        REAL(cuGreenCtxDestroy, void *)(*green);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (slot)
         primary_leave(slot);
     return result;

@@ -51,6 +51,8 @@ enum {
 #define ARRAY_SPARSE 0x40
 #define ARRAY_DEFERRED 0x80
 #define NODE_MEM_ALLOC 10
+#define ALLOCATION_PINNED 1
+#define GREEN_DEFAULT_STREAM 1
 
 struct launch_config {
     unsigned grid[3], block[3], shared;
@@ -71,6 +73,14 @@ struct mem_location {
 struct allocation_prop {
     int type, handle_types;
     struct mem_location location;
+    const void *security;
+    uint64_t flags;
+};
+
+struct multicast_prop {
+    unsigned devices;
+    size_t bytes;
+    uint64_t handle_types, flags;
 };
 
 struct pool_props {

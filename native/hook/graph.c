@@ -220,15 +220,31 @@ static CUresult added(CUresult result, struct slot *slot, void *graph, uint64_t 
     return result;
 }
 
+/* Reserves for an allocation node. Where there is no room: true without a slot, when the driver is certain to refuse
+ * where the node is to go, else false and the answer. */
+static bool node_begin(struct slot **slot, uint64_t bytes, const struct node_place *place,
+                       const struct alloc_node *params, CUresult *answer)
+{
+    if (graph_begin(*slot, bytes))
+        return true;
+    if (wrong_place(place)) {
+        *slot = NULL;
+        return true;
+    }
+    *answer = wrong_allocation_node(params);
+    return false;
+}
+
 CUresult on_graph_add_alloc(enum aliquot_symbol symbol, void **node, void *graph, const void *deps, size_t count,
                             struct alloc_node *params)
 {
     struct slot *slot = node_slot(params);
+    struct node_place place = {node, graph, deps, count};
     uint64_t bytes = slot ? granules(params->bytes) : 0;
-    if (!graph_begin(slot, bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL_AT(symbol, void **, void *, const void *, size_t, struct alloc_node *)(node, graph, deps,
-                                                                                                  count, params);
+    CUresult result;
+    if (!node_begin(&slot, bytes, &place, params, &result))
+        return result;
+    result = REAL_AT(symbol, void **, void *, const void *, size_t, struct alloc_node *)(node, graph, deps, count, params);
     return added(result, slot, graph, bytes, slot ? params->ptr : 0);
 }
 
@@ -241,11 +257,12 @@ CUresult on_graph_add_node(enum aliquot_symbol symbol, void **node, void *graph,
                            struct node_params *params)
 {
     struct slot *slot = any_node_slot(params);
+    struct node_place place = {node, graph, deps, count};
     uint64_t bytes = slot ? granules(params->alloc.bytes) : 0;
-    if (!graph_begin(slot, bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL_AT(symbol, void **, void *, const void *, size_t, struct node_params *)(node, graph, deps,
-                                                                                                   count, params);
+    CUresult result;
+    if (!node_begin(&slot, bytes, &place, &params->alloc, &result))
+        return result;
+    result = REAL_AT(symbol, void **, void *, const void *, size_t, struct node_params *)(node, graph, deps, count, params);
     return added(result, slot, graph, bytes, slot ? params->alloc.ptr : 0);
 }
 
@@ -253,10 +270,12 @@ CUresult on_graph_add_node_v2(enum aliquot_symbol symbol, void **node, void *gra
                               size_t count, struct node_params *params)
 {
     struct slot *slot = any_node_slot(params);
+    struct node_place place = {node, graph, deps, count};
     uint64_t bytes = slot ? granules(params->alloc.bytes) : 0;
-    if (!graph_begin(slot, bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL_AT(symbol, void **, void *, const void *, const void *, size_t, struct node_params *)(
+    CUresult result;
+    if (!node_begin(&slot, bytes, &place, &params->alloc, &result))
+        return result;
+    result = REAL_AT(symbol, void **, void *, const void *, const void *, size_t, struct node_params *)(
         node, graph, deps, edges, count, params);
     return added(result, slot, graph, bytes, slot ? params->alloc.ptr : 0);
 }

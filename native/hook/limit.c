@@ -17,6 +17,12 @@ static uint64_t weight(int limit, int device)
     return (uint64_t)processors * (uint64_t)threads;
 }
 
+static uint64_t device_bytes(int device)
+{
+    size_t bytes = 0;
+    return REAL(cuDeviceTotalMem_v2, size_t *, int)(&bytes, device) == CUDA_SUCCESS ? bytes : UINT64_MAX;
+}
+
 static uint64_t times(uint64_t value, uint64_t by)
 {
     return by && value > UINT64_MAX / by ? UINT64_MAX : value * by;
@@ -54,7 +60,8 @@ CUresult on_ctx_set_limit(enum aliquot_symbol symbol, int limit, size_t value)
     uint64_t by = weight(limit, slot->device), had = times(before, by), wanted = times(value, by);
     uint64_t reserved = wanted > had ? wanted - had : 0;
     if (!charge_begin(slot, reserved))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(wanted > device_bytes(slot->device), (REAL_AT(symbol, int, size_t)(limit, value)),
+               (REAL_AT(symbol, int, size_t)(limit, before)));
     CUresult result = REAL_AT(symbol, int, size_t)(limit, value);
     if (result != CUDA_SUCCESS) {
         memory_release(slot, reserved);

@@ -192,15 +192,15 @@ static void load_kernel(const struct load *load, void *kernel)
     REAL(cuFuncLoad, void *)(function);
 }
 
-#define USE(module, call)                                                                                              \
-    struct load load;                                                                                                  \
-    if (!using(&load, module))                                                                                         \
+#define USE(module, wrong, call)                                                                                       \
+    struct load load = {0};                                                                                            \
+    if (!(wrong) && !using(&load, module))                                                                             \
         return CUDA_ERROR_OUT_OF_MEMORY;                                                                               \
     CUresult result = call
 
 CUresult on_get_kernel(enum aliquot_symbol symbol, void **kernel, void *module, const char *name)
 {
-    USE(module, (REAL_AT(symbol, void **, void *, const char *)(kernel, module, name)));
+    USE(module, !kernel || !name, (REAL_AT(symbol, void **, void *, const char *)(kernel, module, name)));
     if (result == CUDA_SUCCESS)
         load_kernel(&load, *kernel);
     return used(&load, result);
@@ -208,7 +208,7 @@ CUresult on_get_kernel(enum aliquot_symbol symbol, void **kernel, void *module, 
 
 CUresult on_enumerate(enum aliquot_symbol symbol, void **kernels, unsigned count, void *module)
 {
-    USE(module, (REAL_AT(symbol, void **, unsigned, void *)(kernels, count, module)));
+    USE(module, !kernels, (REAL_AT(symbol, void **, unsigned, void *)(kernels, count, module)));
     if (result == CUDA_SUCCESS && count)
         load_kernel(&load, *kernels);
     return used(&load, result);
@@ -216,14 +216,14 @@ CUresult on_enumerate(enum aliquot_symbol symbol, void **kernels, unsigned count
 
 CUresult on_library_get_module(enum aliquot_symbol symbol, void **module, void *library)
 {
-    USE(library, (REAL_AT(symbol, void **, void *)(module, library)));
+    USE(library, !module, (REAL_AT(symbol, void **, void *)(module, library)));
     return used(&load, result);
 }
 
 /* The widths of the pointer and of the size differ between the versions. */
 CUresult on_get_global(enum aliquot_symbol symbol, void *ptr, void *bytes, void *module, const char *name)
 {
-    USE(module, (REAL_AT(symbol, void *, void *, void *, const char *)(ptr, bytes, module, name)));
+    USE(module, !name, (REAL_AT(symbol, void *, void *, void *, const char *)(ptr, bytes, module, name)));
     return used(&load, result);
 }
 
@@ -231,7 +231,7 @@ CUresult on_kernel_get_function(enum aliquot_symbol symbol, void **function, voi
 {
     void *library = NULL;
     REAL(cuKernelGetLibrary, void **, void *)(&library, kernel);
-    USE(library, (REAL_AT(symbol, void **, void *)(function, kernel)));
+    USE(library, !function, (REAL_AT(symbol, void **, void *)(function, kernel)));
     return used(&load, result);
 }
 
@@ -239,7 +239,7 @@ CUresult on_function_load(enum aliquot_symbol symbol, void *function)
 {
     void *module = NULL;
     REAL(cuFuncGetModule, void **, void *)(&module, function);
-    USE(module, (REAL_AT(symbol, void *)(function)));
+    USE(module, false, (REAL_AT(symbol, void *)(function)));
     return used(&load, result);
 }
 
@@ -249,7 +249,8 @@ static CUresult load_image(enum aliquot_symbol symbol, void **module, const void
     bool fat = false;
     uint64_t bytes = image_bytes(image, &fat);
     if (module && image && !begin(&load, bytes, fat))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(wrong_image(image), (REAL_AT(symbol, void **, const void *)(module, image)),
+               REAL(cuModuleUnload, void *)(*module));
     CUresult result = REAL_AT(symbol, void **, const void *)(module, image);
     return finish(&load, result, module, SYM_cuModuleUnload);
 }
@@ -266,7 +267,8 @@ CUresult on_module_load(enum aliquot_symbol symbol, void **module, const char *p
     ANSWER_WRONG(!module || !bytes, (REAL_AT(symbol, void **, const char *)(module, path)),
                  REAL(cuModuleUnload, void *)(*module));
     if (!begin(&load, bytes, false))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(wrong_file(path), (REAL_AT(symbol, void **, const char *)(module, path)),
+               REAL(cuModuleUnload, void *)(*module));
     CUresult result = REAL_AT(symbol, void **, const char *)(module, path);
     return finish(&load, result, module, SYM_cuModuleUnload);
 }
@@ -278,7 +280,9 @@ CUresult on_module_load_ex(enum aliquot_symbol symbol, void **module, const void
     bool fat = false;
     uint64_t bytes = image_bytes(image, &fat);
     if (module && image && !begin(&load, bytes, fat))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(wrong_image(image),
+               (REAL_AT(symbol, void **, const void *, unsigned, int *, void **)(module, image, count, options, values)),
+               REAL(cuModuleUnload, void *)(*module));
     CUresult result =
         REAL_AT(symbol, void **, const void *, unsigned, int *, void **)(module, image, count, options, values);
     return finish(&load, result, module, SYM_cuModuleUnload);
@@ -295,7 +299,10 @@ CUresult on_library_load(enum aliquot_symbol symbol, void **library, const void 
                      library, source, jit, jit_values, jit_count, options, values, count)),
                  REAL(cuLibraryUnload, void *)(*library));
     if (!begin(&load, bytes, fat || file))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(file ? wrong_file(source) : wrong_image(source),
+               (REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned)(
+                   library, source, jit, jit_values, jit_count, options, values, count)),
+               REAL(cuLibraryUnload, void *)(*library));
     CUresult result = REAL_AT(symbol, void **, const void *, int *, void **, unsigned, int *, void **, unsigned)(
         library, source, jit, jit_values, jit_count, options, values, count);
     result = finish(&load, result, library, SYM_cuLibraryUnload);

@@ -55,7 +55,7 @@ static struct pool *find(void *handle)
     return NULL;
 }
 
-static struct pool *enter(void *handle, struct slot *slot)
+static struct pool *enter(void *handle, struct slot *slot, bool foreign)
 {
     struct pool *pool = find(handle);
     if (pool || !(pool = place()))
@@ -64,26 +64,34 @@ static struct pool *enter(void *handle, struct slot *slot)
     pool->slot = slot;
     pool->charge = 0;
     pool->destroyed = false;
+    pool->foreign = foreign;
     atomic_store(&pool->living, 0);
     atomic_store(&pool->freed, 0);
     return pool;
 }
 
-void pool_made(void *handle, struct slot *slot)
+static void pool_made(void *handle, struct slot *slot, bool foreign)
 {
     pthread_mutex_lock(&list_lock);
-    enter(handle, slot);
+    enter(handle, slot, foreign);
     pthread_mutex_unlock(&list_lock);
 }
 
+static bool is_a_pool(void *handle)
+{
+    uint64_t reserved;
+    return REAL(cuMemPoolGetAttribute, void *, int, void *)(handle, POOL_RESERVED_CURRENT, &reserved) == CUDA_SUCCESS;
+}
+
 /* The GPU whose memory a pool hands out that was not seen to be made: one it is the default pool of. */
-static struct slot *default_slot(void *handle)
+static struct slot *default_slot(void *handle, bool *foreign)
 {
     int count = 0;
     REAL(cuDeviceGetCount, int *)(&count);
     for (int device = 0; device < count; device++) {
         void *its = NULL;
-        if (REAL(cuDeviceGetDefaultMemPool, void **, int)(&its, device) == CUDA_SUCCESS && its == handle)
+        *foreign = REAL(cuDeviceGetDefaultMemPool, void **, int)(&its, device) != CUDA_SUCCESS || its != handle;
+        if (!*foreign)
             return slot_of_device(device);
     }
     return charged_slot();
@@ -106,10 +114,11 @@ struct pool *pool_open(void *handle, bool *gone)
         return NULL;
     struct pool *pool = hold(handle);
     if (!pool) {
-        struct slot *slot = default_slot(handle);
+        bool foreign = true;
+        struct slot *slot = is_a_pool(handle) ? default_slot(handle, &foreign) : NULL;
         if (!slot)
             return NULL;
-        pool_made(handle, slot);
+        pool_made(handle, slot, foreign);
         if (!(pool = hold(handle)))
             return NULL;
     }
@@ -119,6 +128,15 @@ struct pool *pool_open(void *handle, bool *gone)
         return pool;
     pool_close(pool);
     return NULL;
+}
+
+bool pool_is_foreign(void *handle)
+{
+    pthread_mutex_lock(&list_lock);
+    const struct pool *pool = find(handle);
+    bool foreign = pool && pool->foreign;
+    pthread_mutex_unlock(&list_lock);
+    return foreign;
 }
 
 void pool_close(struct pool *pool)
@@ -245,7 +263,7 @@ CUresult on_pool_create(enum aliquot_symbol symbol, void **pool, const struct po
     CUresult result = REAL_AT(symbol, void **, const struct pool_props *)(pool, props);
     bool device = props && props->location.type == LOCATION_DEVICE;
     if (result == CUDA_SUCCESS && conf_load() == MODE_HELD)
-        pool_made(*pool, device ? slot_of_device(props->location.id) : NULL);
+        pool_made(*pool, device ? slot_of_device(props->location.id) : NULL, false);
     return result;
 }
 

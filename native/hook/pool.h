@@ -17,13 +17,14 @@ struct pool {
     _Atomic uint64_t living;   /* bytes handed out and not freed */
     _Atomic int freed;         /* something was freed since it was last settled */
     bool destroyed;            /* by the program; the driver hears of it when it is empty */
+    bool foreign;              /* not seen to be made and no GPU's default one: another process's */
     unsigned users;            /* threads that look at it now */
 };
 
 /* The pool of a handle, with its lock held; NULL: one that is not charged, or destroyed (*gone). */
 struct pool *pool_open(void *handle, bool *gone);
 void pool_close(struct pool *pool);
-void pool_made(void *handle, struct slot *slot);
+bool pool_is_foreign(void *handle);
 /* What the pool holds of the GPU, and what of that is in use. */
 bool pool_holds(const struct pool *pool, uint64_t *reserved, uint64_t *used);
 /* With its lock held: trims to nothing if `trim`, brings the charge down to what the pool holds. True: more comes once frees

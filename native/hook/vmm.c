@@ -65,6 +65,17 @@ static CUresult created(CUresult result, struct slot *slot, uint64_t handle, uin
     return result;
 }
 
+/* There is no room. Properties that some drivers do not have are tried with the smallest size. */
+static CUresult refused(enum aliquot_symbol symbol, const struct allocation_prop *prop, size_t unit)
+{
+    CUdeviceptr handle;
+    if (prop->type == ALLOCATION_PINNED && !(prop->handle_types & ~SHARE_FD) && !prop->flags && !prop->security)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(true, (REAL_AT(symbol, CUdeviceptr *, size_t, const struct allocation_prop *, unsigned long long)(
+                     &handle, unit, prop, 0)),
+           REAL(cuMemRelease, CUdeviceptr)(handle));
+}
+
 CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t bytes, const struct allocation_prop *prop,
                        unsigned long long flags)
 {
@@ -79,7 +90,7 @@ CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t b
     if (conf_load() == MODE_HELD && prop && prop->location.type == LOCATION_DEVICE)
         slot = slot_of_device(prop->location.id);
     if (slot && (!slot_attach(slot) || !charge_begin(slot, round_up(bytes, PAGE_BYTES))))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return refused(symbol, prop, unit ? unit : PAGE_BYTES);
     CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, const struct allocation_prop *, unsigned long long)(
         handle, bytes, prop, flags);
     return created(result, slot, handle ? *handle : 0, round_up(bytes, PAGE_BYTES));
@@ -87,15 +98,17 @@ CUresult on_mem_create(enum aliquot_symbol symbol, CUdeviceptr *handle, size_t b
 
 /* A multicast object's own memory is small and of the driver's choosing: a granule is reserved, the measured part of it
  * charged. The memory bound to it was charged when it was created. */
-CUresult on_multicast_create(enum aliquot_symbol symbol, CUdeviceptr *handle, const void *prop)
+CUresult on_multicast_create(enum aliquot_symbol symbol, CUdeviceptr *handle, const struct multicast_prop *prop)
 {
     struct slot *slot = charged_slot();
     size_t before = 0, after = 0, total;
     if (!charge_begin(slot, MULTICAST_BYTES))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(!handle || wrong_multicast(prop),
+               (REAL_AT(symbol, CUdeviceptr *, const struct multicast_prop *)(handle, prop)),
+               REAL(cuMemRelease, CUdeviceptr)(*handle));
     if (slot)
         REAL(cuMemGetInfo_v2, size_t *, size_t *)(&before, &total);
-    CUresult result = REAL_AT(symbol, CUdeviceptr *, const void *)(handle, prop);
+    CUresult result = REAL_AT(symbol, CUdeviceptr *, const struct multicast_prop *)(handle, prop);
     if (!slot || result != CUDA_SUCCESS)
         return created(result, slot, 0, MULTICAST_BYTES);
     REAL(cuMemGetInfo_v2, size_t *, size_t *)(&after, &total);
@@ -164,7 +177,9 @@ CUresult on_mem_map(enum aliquot_symbol symbol, CUdeviceptr ptr, size_t bytes, s
     bool held = object_hold(object);
     if (held && !imported_size(object, offset + bytes)) {
         object_drop(object);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(true, (REAL_AT(symbol, CUdeviceptr, size_t, size_t, CUdeviceptr, unsigned long long)(
+                         ptr, bytes, offset, handle, flags)),
+               (REAL(cuMemUnmap, CUdeviceptr, size_t)(ptr, bytes)));
     }
     CUresult result = REAL_AT(symbol, CUdeviceptr, size_t, size_t, CUdeviceptr, unsigned long long)(
         ptr, bytes, offset, handle, flags);

@@ -66,7 +66,7 @@ CUresult on_mipmap_create(enum aliquot_symbol symbol, void **, const struct arra
 CUresult on_module_load(enum aliquot_symbol symbol, void **, const char *);
 CUresult on_module_load_data(enum aliquot_symbol symbol, void **, const void *);
 CUresult on_module_load_ex(enum aliquot_symbol symbol, void **, const void *, unsigned, int *, void **);
-CUresult on_multicast_create(enum aliquot_symbol symbol, CUdeviceptr *, const void *);
+CUresult on_multicast_create(enum aliquot_symbol symbol, CUdeviceptr *, const struct multicast_prop *);
 CUresult on_begin_capture_v1(enum aliquot_symbol symbol, void *);
 CUresult on_begin_capture_to_cig(enum aliquot_symbol symbol, void *, void *);
 CUresult on_begin_capture_to_graph(enum aliquot_symbol symbol, void *, void *, const void *, const void *, size_t, int);
@@ -914,8 +914,8 @@ HOOK CUresult hook_cuModuleUnload(void *module)
     return on_module_unload(SYM_cuModuleUnload, module);
 }
 
-CUresult hook_cuMulticastCreate(CUdeviceptr *handle, const void *prop);
-HOOK CUresult hook_cuMulticastCreate(CUdeviceptr *handle, const void *prop)
+CUresult hook_cuMulticastCreate(CUdeviceptr *handle, const struct multicast_prop *prop);
+HOOK CUresult hook_cuMulticastCreate(CUdeviceptr *handle, const struct multicast_prop *prop)
 {
     UNCANCELLED();
     return on_multicast_create(SYM_cuMulticastCreate, handle, prop);
