@@ -52,12 +52,20 @@ struct gate_thread {
     unsigned turn;
 };
 
-extern HIDDEN __thread struct gate_thread *gate_thread __attribute__((tls_model("initial-exec")));
-extern HIDDEN __thread void *gate_context __attribute__((tls_model("initial-exec"))); /* current; NULL: ask */
+/* What a launch of this thread begins with. `last` is the entry of its last launch, under `key`: a driver takes a lock,
+ * which waits until everything stored before is out, so the address of the record must not be the end of a long sequence
+ * of loads and multiplications. */
+struct gate_mine {
+    struct gate_thread *thread;
+    void *context; /* current; NULL: ask */
+    void *key;
+    struct gate_entry *last;
+} __attribute__((aligned(32)));
+extern HIDDEN __thread struct gate_mine gate_mine __attribute__((tls_model("initial-exec")));
 
-HIDDEN void *gate_ask_context(void);
-HIDDEN struct gate_entry *gate_slow(void *stream, bool own);
-HIDDEN void gate_checkpoint(struct gate_entry *entry);
+HIDDEN __attribute__((cold)) void *gate_ask_context(void);
+HIDDEN __attribute__((cold)) struct gate_entry *gate_slow(void *stream, bool own);
+HIDDEN __attribute__((cold)) void gate_checkpoint(struct gate_entry *entry);
 /* threads.c */
 HIDDEN struct gate_entry *entry_of(void *stream, bool own);
 /* backlog.c */
@@ -79,7 +87,7 @@ static inline void *gate_key(void *stream, bool own)
 {
     if (__builtin_expect((uintptr_t)stream > (uintptr_t)STREAM_PER_THREAD, 1))
         return stream;
-    char *context = gate_context ? gate_context : gate_ask_context();
+    char *context = gate_mine.context ? gate_mine.context : gate_ask_context();
     return context ? context + (stream == STREAM_PER_THREAD || (!stream && own) ? 2 : 1) : NULL;
 }
 
@@ -96,29 +104,39 @@ static inline bool gate_open(const struct gate_entry *entry)
            atomic_load_explicit(&gate_shared.revision, memory_order_relaxed) == entry->revision;
 }
 
-/* The entry to leave by; NULL: not gated. */
-static inline struct gate_entry *gate_enter(void *stream, bool own)
+/* Where it is not the last one's; NULL: none yet. */
+static inline struct gate_entry *gate_find(struct gate_thread *thread, void *key)
 {
-    struct gate_thread *thread = gate_thread;
-    void *key = thread ? gate_key(stream, own) : NULL;
     unsigned at = gate_set(key), end = at + GATE_WAYS;
-    for (; key && at < end; at++) {
-        if (thread->keys[at] != key)
-            continue;
-        struct gate_entry *entry = &thread->entries[at];
-        struct record *record = entry->record;
-        uint64_t seq = atomic_load_explicit(&record->seq, memory_order_relaxed);
-        if (__builtin_expect(seq & 1, 0))
-            break;
-        atomic_store_explicit(&record->seq, seq + 1, memory_order_relaxed);
-        atomic_signal_fence(memory_order_seq_cst);
-        if (__builtin_expect(atomic_load_explicit(&gate_shared.fence, memory_order_relaxed), 0))
-            atomic_thread_fence(memory_order_seq_cst);
-        if (__builtin_expect(gate_open(entry), 1))
-            return entry;
-        atomic_store_explicit(&record->seq, seq, memory_order_relaxed);
-        break;
-    }
+    for (; key && at < end; at++)
+        if (thread->keys[at] == key) {
+            gate_mine.key = key;
+            return gate_mine.last = &thread->entries[at];
+        }
+    return NULL;
+}
+
+/* The entry to leave by; NULL: not gated. */
+static inline __attribute__((always_inline)) struct gate_entry *gate_enter(void *stream, bool own)
+{
+    struct gate_thread *thread = gate_mine.thread;
+    void *key = thread ? gate_key(stream, own) : NULL;
+    struct gate_entry *entry = gate_mine.last;
+    if (__builtin_expect(!key || key != gate_mine.key, 0))
+        entry = gate_find(thread, key);
+    if (__builtin_expect(!entry, 0))
+        return gate_slow(stream, own);
+    struct record *record = entry->record;
+    uint64_t seq = atomic_load_explicit(&record->seq, memory_order_relaxed);
+    if (__builtin_expect(seq & 1, 0))
+        return gate_slow(stream, own);
+    atomic_store_explicit(&record->seq, seq + 1, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst);
+    if (__builtin_expect(atomic_load_explicit(&gate_shared.fence, memory_order_relaxed), 0))
+        atomic_thread_fence(memory_order_seq_cst);
+    if (__builtin_expect(gate_open(entry), 1))
+        return entry;
+    atomic_store_explicit(&record->seq, seq, memory_order_relaxed);
     return gate_slow(stream, own);
 }
 

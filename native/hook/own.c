@@ -88,7 +88,7 @@ void context_ended(struct gpu_context *context)
  * calls permitted beside captures, if there may be any. */
 bool own_enter(struct own_call *call, struct gpu_context *context)
 {
-    *call = (struct own_call){context->slot, CAPTURE_MODE_RELAXED, gate_context != context->handle, capture_possible()};
+    *call = (struct own_call){context->slot, CAPTURE_MODE_RELAXED, gate_mine.context != context->handle, capture_possible()};
     if (!context->handle || (call->pushed && REAL(cuCtxPushCurrent_v2, void *)(context->handle) != CUDA_SUCCESS))
         return false;
     if (call->relaxed)

@@ -10,8 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-__thread struct gate_thread *gate_thread __attribute__((tls_model("initial-exec")));
-__thread void *gate_context __attribute__((tls_model("initial-exec")));
+__thread struct gate_mine gate_mine __attribute__((tls_model("initial-exec")));
 static pthread_key_t thread_key;
 static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t carving = PTHREAD_MUTEX_INITIALIZER;
@@ -19,14 +18,14 @@ static struct gate_thread *unused;
 
 void thread_forget(void)
 {
-    gate_context = NULL;
+    gate_mine.context = NULL;
 }
 
 void *gate_ask_context(void)
 {
-    if (REAL(cuCtxGetCurrent, void **)(&gate_context) != CUDA_SUCCESS)
-        gate_context = NULL;
-    return gate_context;
+    if (REAL(cuCtxGetCurrent, void **)(&gate_mine.context) != CUDA_SUCCESS)
+        gate_mine.context = NULL;
+    return gate_mine.context;
 }
 
 /* The events of the entry are the context's again, unless that has ended. */
@@ -69,7 +68,7 @@ static void thread_ends(void *first)
                     record_step(record);
                 atomic_store(&record->in_use, 0);
             }
-    gate_thread = NULL;
+    gate_mine = (struct gate_mine){0};
     pthread_mutex_lock(&carving);
     thread->next = unused;
     unused = thread;
@@ -101,8 +100,8 @@ static void *carve(size_t bytes)
 
 static struct gate_thread *this_thread(void)
 {
-    if (gate_thread)
-        return gate_thread;
+    if (gate_mine.thread)
+        return gate_mine.thread;
     pthread_once(&thread_once, first_thread);
     pthread_mutex_lock(&carving);
     struct gate_thread *thread = unused;
@@ -113,7 +112,7 @@ static struct gate_thread *this_thread(void)
     pthread_mutex_unlock(&carving);
     if (thread)
         pthread_setspecific(thread_key, thread);
-    return gate_thread = thread;
+    return gate_mine.thread = thread;
 }
 
 static struct record *record_of(struct slot *slot)
@@ -231,6 +230,7 @@ struct gate_entry *entry_of(void *stream, bool own)
         backlog_look(entry);
     }
     thread->keys[at] = NULL;
+    gate_mine.key = gate_mine.last = NULL;
     if (!fill(entry, stream, own, context))
         return NULL;
     entry->epoch = epoch;
@@ -241,6 +241,5 @@ struct gate_entry *entry_of(void *stream, bool own)
 void thread_after_fork(void)
 {
     pthread_mutex_init(&carving, NULL);
-    gate_thread = NULL;
-    thread_forget();
+    gate_mine = (struct gate_mine){0};
 }
