@@ -29,6 +29,8 @@ from aliquot.web.history_recorder import MINUTE_S
 from aliquot.web.history_records import HourLine, Hours, Lane, Timeline
 
 HOUR_MS: Final = 3_600_000
+LATE_S: Final = 10.0
+"""How long after its end a minute may be written: it ends with the next reading."""
 DIMENSIONS: Final = ("namespace", "controller", "model")
 
 # Each period is looked up by itself: rows are ordered by time, so a scan would read those of all GPUs.
@@ -77,6 +79,8 @@ def timeline_of(file: HistoryFile, gpu: str, span: Range, now_s: float) -> Timel
         OSError: the file cannot be read.
     """
     until = -int(-now_s // span.step_s) * span.step_s
+    if span.step_s == MINUTE_S:  # a minute that has not ended is not there
+        until = int((now_s - LATE_S) // MINUTE_S) * MINUTE_S
     since = until - span.seconds
     step_s = MINUTE_S if span.table == "minutes" else QUARTER_S
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sqlite3
 import stat
@@ -145,7 +146,7 @@ def test_a_row_that_is_damaged_is_a_gap(path: Path):
     file.add(minute(NOON, a=1000))
     file.read(lambda base: base.execute("UPDATE minutes SET data = x'00ff00'"))
 
-    assert [] == timeline_of(file, "GPU-0", RANGES["1h"], NOON + 60).lanes
+    assert [] == timeline_of(file, "GPU-0", RANGES["1h"], NOON + 70).lanes
 
 
 def test_two_programs_do_not_write_one_file(path: Path):
@@ -162,7 +163,7 @@ def test_points_stay_in_order_when_the_clock_is_put_back(path: Path):
     for at_s in (NOON, NOON + 60, NOON, NOON + 60):
         file.add(minute(at_s, a=1000))
 
-    found = timeline_of(file, "GPU-0", RANGES["1h"], NOON + 120)
+    found = timeline_of(file, "GPU-0", RANGES["1h"], NOON + 130)
     assert [NOON, NOON + 60] == moments(file)
     assert 4000 == used_hours(file, NOON + 120)
     assert [0.0167, 0.0167] == [used for used in found.lanes[0].used if used is not None]
@@ -238,3 +239,37 @@ def test_the_file_is_a_plain_database(path: Path):
     file.close()
     with sqlite3.connect(path) as base:
         assert [(NOON, 1)] == base.execute("SELECT id >> 20, id & 0xfffff FROM quarters").fetchall()
+
+
+def test_a_month_has_a_bounded_size(tmp_path: Path):
+    """Thirty days of 8 GPUs with 32 tenants each take 30 MB at most, and do not grow after that.
+
+    A 64th of it is written, one of the GPUs for an eighth of the periods: with the sums of minutes in both tables, and
+    with those of quarter hours.
+    """
+    grown = []
+    for period_s in (60, 900):
+        file, chance = HistoryFile(tmp_path / f"{period_s}.db", Limits(minutes=360, quarters=360)), random.Random(1)
+        sizes = {0: file.size}
+        for n in range(500):
+            rows = {}
+            for m in range(32):
+                promised = (m + 1) * period_s * 1000 // 600
+                sums = (
+                    chance.randrange(2 * promised),
+                    0,
+                    0,
+                    chance.randrange(period_s * 1000),
+                    (m * 97 + 300) * period_s,
+                )
+                windows, handovers = 4 * period_s, chance.randrange(2 * period_s, 4 * period_s)
+                row = [period_s * 1000, promised, *sums, windows, windows - chance.choice((0, 0, 0, 4)), handovers]
+                rows[f"team-{m % 5}/train-{m}/main", f"Job/train-{m % 5}"] = row
+            gpu = GpuMinute(GpuReading("GPU-0", "node-0", 0, "V100", ()), period_s * 1000, rows)
+            file.add(Minute(NOON + 900 * n, [gpu]))
+            if n in (370, 499):
+                sizes[n] = file.size
+        assert sizes[499] <= sizes[370] * 1.05
+        grown.append(sizes[499] - sizes[0])
+
+    assert 32 * sum(grown) <= 30_000_000

@@ -189,7 +189,7 @@ def test_what_was_read_last_is_written_at_the_end(tmp_path: Path):
         history.close()
 
     file = HistoryFile(path)
-    found = timeline_of(file, "GPU-0", RANGES["1h"], NOON + 60)
+    found = timeline_of(file, "GPU-0", RANGES["1h"], NOON + 70)
     assert (round(20 / 60, 3), round(400 / 20_000, 4)) == (found.recorded[-1], found.lanes[0].used[-1])
 
 

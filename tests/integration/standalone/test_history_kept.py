@@ -1,0 +1,127 @@
+"""The history's file under a program that is killed, on a disk that is full, and after a restart of the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rights import rooms
+
+from aliquot.web.history_file import HistoryFile
+from aliquot.web.history_keeping import WAITING, LongHistory
+from aliquot.web.history_reading import RANGES, hours_of
+from aliquot.web.history_recorder import Counts, GpuReading, TenantReading
+
+from .conftest import Aliquot, eventually
+from .test_full_disk import mounted
+from .test_up_web import Served
+
+NOON = 1_800_000_000 // 900 * 900
+WRITES = """
+import sys
+from pathlib import Path
+from tests_history import minute
+from aliquot.web.history_file import HistoryFile
+file = HistoryFile(Path(sys.argv[1]))
+for n in range(100000):
+    file.add(minute(n))
+    print(n, flush=True)
+"""
+MINUTE = f"""
+from aliquot.web.history_points import FIELDS
+from aliquot.web.history_recorder import GpuMinute, GpuReading, Minute
+
+def minute(n):
+    row = [60_000, 18_000, 1000, *[0] * (len(FIELDS) - 3)]
+    rows = {{("lab/t" + str(m), "Job/t"): row for m in range(8)}}
+    return Minute({NOON} + 60 * n, [GpuMinute(GpuReading("GPU-0", "here", 0, "V100", ()), 60_000, rows)])
+"""
+
+
+def hours(file: HistoryFile, until_s: float):
+    """GPU-hours of a day."""
+    return hours_of(file, RANGES["24h"], until_s)
+
+
+@pytest.mark.parametrize("lasting_s", [0.0, 0.05, 0.15, 0.3])
+def test_a_killed_writer_leaves_every_minute_that_it_had_written(tmp_path: Path, lasting_s: float):
+    """Whenever a program is killed, each minute that was written is there whole, and at most one more."""
+    (tmp_path / "tests_history.py").write_text(MINUTE)
+    path = tmp_path / "state" / "history.db"
+    writer = subprocess.Popen([sys.executable, "-c", WRITES, path], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert writer.stdout is not None
+    assert "0\n" == writer.stdout.readline()
+    time.sleep(lasting_s)
+    writer.kill()
+    written = 1 + len(writer.stdout.read().split())
+    writer.wait()
+    file = HistoryFile(path)
+    kept = file.read(lambda base: base.execute("SELECT count(*) FROM minutes").fetchone()[0])
+
+    assert written <= kept <= written + 1
+    day = min(kept, 24 * 60 - 15)
+    assert 8000 * kept == pytest.approx(3_600_000 * hours(file, NOON + 60 * kept).total.used, abs=1) or day < kept
+
+
+def reading(charged_ms: int) -> GpuReading:
+    """A GPU with one tenant, which was charged so much since it came."""
+    counts = Counts(charged_ms * 1_000_000, 0, 0, 0, 0)
+    return GpuReading("GPU-0", "here", 0, "V100", [TenantReading("lab/a", "Job/a", 300, 1024, counts)])
+
+
+@rooms
+def test_a_full_disk_makes_a_gap_that_is_said(tmp_path: Path):
+    """While the disk is full nothing breaks and the note says why; afterwards the last quarter of an hour is there."""
+    wall = [float(NOON)]
+    with mounted(tmp_path / "d", "1m") as disk:
+        history = LongHistory(disk.folder / "history.db", wall=lambda: wall[0])
+
+        def pass_minutes(count: int) -> None:
+            for _ in range(count):
+                history.see(wall[0], [reading(int(wall[0] - NOON))])
+                wall[0] += 60
+            history.settle()
+
+        pass_minutes(5)
+        disk.fill()
+        pass_minutes(60)
+        assert "The history cannot be written" in history.hours(RANGES["24h"]).note
+        assert "full" in history.timeline("GPU-0", RANGES["24h"]).note
+        disk.free()
+        pass_minutes(5)
+        found = history.timeline("GPU-0", RANGES["24h"])
+        kept = history.hours(RANGES["24h"])
+        history.close()
+
+    recorded = round(sum(found.recorded) * found.step_s / 60)
+    assert "" == found.note == kept.note
+    assert 4 + WAITING + 3 <= recorded < 50
+    assert recorded * 60 == pytest.approx(3_600_000 * kept.total.used, abs=2)
+
+
+def test_an_engine_goes_on_with_its_history(aliquot_cli: Aliquot, tmp_path: Path):
+    """What one engine recorded is on the pages of the next one that is given the same file."""
+    path = tmp_path / "kept.db"
+    with _engine(aliquot_cli, path) as first:
+        uuid = first.get("api/v1/gpus")["items"][0]["uuid"]
+        points = lambda: len(first.get(f"api/v1/gpus/{uuid}/history")["at_s"])  # noqa: E731
+        eventually(lambda: points() > 1, "it was read twice", 30)
+    with _engine(aliquot_cli, path) as second:
+        assert 0 < second.get("api/v1/hours?range=24h")["recorded"]
+        assert 0 < sum(second.get(f"api/v1/gpus/{uuid}/timeline?range=24h")["recorded"])
+    assert 0o600 == path.stat().st_mode & 0o777
+
+
+@contextlib.contextmanager
+def _engine(command: Aliquot, path: Path) -> Iterator[Served]:
+    process = command.start("up", "--emulate", "v100", "--port", "0", "--history", str(path))
+    try:
+        yield Served(command, process)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
