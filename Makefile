@@ -35,7 +35,7 @@ $(UV):
 	@touch $@
 
 .venv/.dev: $(UV) $(SOURCES)
-	$(UV) sync --frozen --inexact --all-extras
+	$(UV) sync --frozen --inexact --all-extras --no-extra ray
 	@touch $@ .venv/.setup
 
 setup: .venv/.setup

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aliquot.sim import parallel, runs, study
-from aliquot.sim.report.page import COLUMNS, number
+from aliquot.sim.report.tables import COLUMNS
 
 from .conftest import Visit
 
@@ -32,9 +32,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cells_of(facts: dict[str, Any]) -> list[list[str]]:
     """What the table of the policies has to say."""
     rows = facts["policies"]
-    shown = [name for name, _, _ in COLUMNS if any(row["mean"].get(name) for row in rows)]
+    shown = [(name, tell) for name, _, tell in COLUMNS if any(row["mean"].get(name) for row in rows)]
     return [
-        [row["policy"], *(f"{number(row['mean'][name])} ±{number(row['sd'][name])}" for name in shown)] for row in rows
+        [row["policy"], *(f"{tell(row['mean'][name])} ±{tell(row['sd'][name])}" for name, tell in shown)]
+        for row in rows
     ]
 
 

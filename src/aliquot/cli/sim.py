@@ -11,6 +11,7 @@ import click
 from aliquot.cli.lazy import WholeSentences
 from aliquot.cli.options import Amount, output_option
 from aliquot.cli.papers import paper
+from aliquot.cli.sim_import import import_jobs
 from aliquot.cli.sim_turns import turns
 from aliquot.model.errors import AliquotError, UserError
 
@@ -24,6 +25,7 @@ def sim() -> None:
     """Try placement policies on a trace, and ways of taking turns on programs, in virtual time."""
 
 
+sim.add_command(import_jobs)
 sim.add_command(paper)
 sim.add_command(turns)
 
@@ -104,7 +106,8 @@ def openb(
 
 
 @sim.command()
-@click.option("--nodes", required=True, metavar="TABLE|PROFILES|DUMP", help="nodes.csv, v100x4*8, or a cluster.json.")
+@click.option("--nodes", required=True, metavar="TABLE|PROFILES|DUMP",
+              help="nodes.csv, v100x4*8, a range of sizes v100x4*6..12, or a cluster.json.")  # fmt: skip
 @click.option("--trace", required=True, metavar="TABLE|GENERATOR", help="jobs.csv, kubeshare:rate=150, mix:jobs=500.")
 @click.option("--policy", required=True, metavar="P[,Q]", help="Policies by name.")
 @click.option("--seeds", default="42", show_default=True, metavar="A..B", help="Seeds: 42, 42..51 or 42,44.")
@@ -127,28 +130,22 @@ def openb(
 @click.option("--warmup", type=Amount(0.9), default=0.0, help="Part of the arrivals that is not counted.")
 @click.option("--until-last", is_flag=True, help="End with the last arrival, not when all is done.")
 @click.option("--timing", is_flag=True, help="Measure decisions in real time too (timing.json).")
+@click.option("--wait", "wait_s", default="10m", show_default=True, metavar="TIME",
+              help="With a range of sizes: how long jobs may wait.")  # fmt: skip
+@click.option("--wait-at", type=click.Choice(["mean", "p50", "p90", "p99"]), default="p90", show_default=True,
+              help="Which wait that is: the mean, or what so many percent of the jobs wait at most.")  # fmt: skip
+@click.option("--gpu-hour-price", type=Amount(1e6), help="Price of a GPU for an hour, for costs.")
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time; all cores if left out.")
-@output_option
-def run(policy: str, seeds: str, out: Path, jobs: int | None, output: str, **options: Any) -> int:
+@click.option("--on", "where", metavar="dask|ray[:ADDRESS]", help="Run on a Dask or Ray cluster instead of here.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True)
+def run(policy: str, seeds: str, out: Path, output: str, **options: Any) -> int:
     """Run jobs through policies in virtual time and write a report."""
-    from aliquot.sim import parallel, runs, study
+    from aliquot.cli.sim_run import run_study
     from aliquot.sim.policies import parsed
     from aliquot.sim.seeds import seed_list
 
     require_folder(out)
-    todo = runs.tasks(_scenario(**options), parsed(policy), seed_list(seeds))
-    done = parallel.run_all(runs.run, todo, workers=jobs, title="sim")
-    if not done.results:
-        return nothing_finished(out)
-    seen = study.Study.of(todo, done)
-    facts = study.write_study(out, seen)
-    click.echo(json.dumps(facts) if output == "json" else study.table(facts))
-    if not seen.complete:
-        click.echo(f"aliquot: interrupted; {out} has {len(done.results)} of {len(todo)} runs", err=True)
-        return INTERRUPTED
-    if output == "text":
-        click.echo(f"report: {out / 'report.html'}")
-    return 0
+    return run_study(_scenario(**options), parsed(policy), seed_list(seeds), out=out, output=output, options=options)
 
 
 def _scenario(**options: Any) -> Any:

@@ -16,6 +16,7 @@ class Job:
     ask: Ask
     arrive_us: int
     service_us: int
+    user: str = ""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,20 @@ class RunMeasures:
     """Use of each GPU, 0..1, [G, BINS]."""
     gpu_names: list[str]
     decision_us: FloatArray
+    users: dict[str, UserWaits]
+    """By user, where the trace names any."""
+    axis_s: float
+    """When the last job has arrived and 99 % of those that finished have; what comes after is the tail of a few."""
+
+
+@dataclass(frozen=True)
+class UserWaits:
+    """What one user asked for and how long it waited."""
+
+    jobs: int
+    gpu_hours: float
+    mean_s: float
+    p90_s: float
 
 
 class Curve:
@@ -104,7 +118,29 @@ def measured(outcome: Outcome, nodes: Sequence[NodeSpec], warmup: float = 0.0) -
     gpu_names = [f"{node.name}/{index}" for node in nodes for index in range(len(node.gpus))]
     use = gpu_use(outcome, [len(node.gpus) for node in nodes], outcome.end_us)
     decisions = outcome.decision_ns / 1000
-    return RunMeasures(figures, outcome.end_us / US_PER_S, bins, waits[counts], use, gpu_names, decisions)
+    users = _by_user(outcome, waits, counts)
+    done = finish[finish != NEVER]
+    axis_us = max(int(arrive[-1]), int(np.percentile(done, 99)) if len(done) else outcome.end_us, 1)
+    return RunMeasures(
+        figures, outcome.end_us / US_PER_S, bins, waits[counts], use, gpu_names, decisions, users,
+        min(axis_us, max(outcome.end_us, 1)) / US_PER_S,
+    )  # fmt: skip
+
+
+def _by_user(outcome: Outcome, waits: FloatArray, counts: NDArray[np.bool_]) -> dict[str, UserWaits]:
+    """The users by what they asked for, the largest first; empty where no job names one."""
+    theirs: dict[str, list[int]] = {}
+    for number in np.flatnonzero(counts).tolist():
+        theirs.setdefault(outcome.jobs[number].user, []).append(number)
+    if not any(theirs):
+        return {}
+    users = {}
+    for user, numbers in theirs.items():
+        jobs = [outcome.jobs[number] for number in numbers]
+        hours = sum(job.ask.milli * job.service_us for job in jobs) / MILLI / US_PER_S / 3600
+        some = waits[numbers]
+        users[user] = UserWaits(len(jobs), _round(hours), _round(some.mean()), _round(np.percentile(some, 90)))
+    return dict(sorted(users.items(), key=lambda entry: (-entry[1].gpu_hours, entry[0])))
 
 
 def _round(value: float) -> float:
@@ -127,6 +163,7 @@ def _waiting(outcome: Outcome, waits: FloatArray, counts: NDArray[np.bool_]) -> 
         of_kind = waits[counts & (kinds == kind)]
         if len(of_kind):
             figures[f"wait_mean_{kind}_s"] = _round(of_kind.mean())
+            figures[f"wait_p90_{kind}_s"] = _round(np.percentile(of_kind, 90))
     return figures
 
 

@@ -55,7 +55,7 @@ def run_all(
     """
     count = min(workers or os.cpu_count() or 1, len(tasks))
     done: Finished[Task, Result] = Finished()
-    with _progress(title, len(tasks)) as advance:
+    with shown_progress(title, len(tasks)) as advance:
         runs = _inline(work, tasks, advance) if count <= 1 else _pooled(work, tasks, count, advance)
         try:
             for task, result in runs:
@@ -127,7 +127,7 @@ def _counted(work: Callable[[Task], Result], number: int, task: Task) -> Result:
 
 
 @contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[float], None]]:
+def shown_progress(title: str, total: int) -> Iterator[Callable[[float], None]]:
     """A bar with the time left on a terminal's standard error; nothing elsewhere."""
     if not title or not sys.stderr.isatty():
         yield lambda done: None

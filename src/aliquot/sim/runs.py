@@ -21,7 +21,7 @@ from aliquot.sim.parallel import part_done
 from aliquot.sim.policies import made
 from aliquot.sim.tables import read_text
 from aliquot.sim.workloads import specs
-from aliquot.sim.workloads.table import read_jobs
+from aliquot.sim.workloads.table import read_jobs, unread_columns
 from aliquot.sim.workloads.trace import Draws, TraceReplay, drawn, replayed
 
 OF_OPENB = "--load, --services, --from-s, --gpu-only, --jitter-s and --compress"
@@ -92,6 +92,15 @@ def is_openb(path: Path) -> bool:
     """Whether a table is one of the openb trace, by its header."""
     header = read_text(path).partition("\n")[0]
     return "num_gpu" in header and "gpu_milli" in header
+
+
+def warnings(scenario: Scenario) -> list[str]:
+    """What a person should know about the trace before the runs begin."""
+    path = Path(scenario.trace)
+    if specs.is_spec(scenario.trace) or is_openb(path):
+        return []
+    unread = unread_columns(path)
+    return [f"{path}: columns that are not read: {', '.join(unread)}"] if unread else []
 
 
 def run(task: RunTask) -> RunMeasures:

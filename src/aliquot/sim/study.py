@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from aliquot.lib.arrays import FloatArray
-from aliquot.sim.measures import BINS, CURVES, RunMeasures
+from aliquot.sim.load import offered
+from aliquot.sim.measures import BINS, CURVES, RunMeasures, UserWaits
 from aliquot.sim.parallel import Finished
-from aliquot.sim.runs import RunTask, Scenario, cluster_of
+from aliquot.sim.runs import RunTask, Scenario, cluster_of, workload
 from aliquot.sim.tables import csv_text, write_whole
 
 WAIT_PERCENTS: Final = (*range(0, 100, 2), 99, 99.5, 99.9, 100)
@@ -64,41 +65,76 @@ class PolicyRuns:
         waits = np.concatenate([run.waits_s for run in self.runs])
         return np.round(np.percentile(waits, WAIT_PERCENTS), 4) if len(waits) else np.zeros(len(WAIT_PERCENTS))
 
+    def users(self) -> dict[str, UserWaits]:
+        """The users of the jobs, means over the seeds."""
+        names = dict.fromkeys(user for run in self.runs for user in run.users)
+        return {user: _mean_user([run.users[user] for run in self.runs if user in run.users]) for user in names}
+
     def _values(self, figure: str) -> list[float]:
         return [run.figures[figure] for run in self.runs if figure in run.figures]
 
 
+def _mean_user(runs: Sequence[UserWaits]) -> UserWaits:
+    figures = [[run.gpu_hours, run.mean_s, run.p90_s] for run in runs]
+    return UserWaits(runs[0].jobs, *(round(float(mean), 4) for mean in np.mean(figures, axis=0)))
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a report came about; what differs from run to run is here and nowhere else."""
+
+    command: str
+    date: str
+    version: str
+
+
 @dataclass(frozen=True)
 class Study:
-    """What was asked and what came of it."""
+    """What was asked and what came of it; `sizes` are the facts of a sweep over sizes of the cluster."""
 
     scenario: Scenario
     policies: list[PolicyRuns]
     complete: bool
     missing: list[tuple[str, int]]
+    gpu_hour_price: float | None = None
+    sizes: dict[str, Any] | None = None
 
     @property
     def end_s(self) -> float:
         """When the longest run ended."""
         return max((run.end_s for group in self.policies for run in group.runs), default=0.0)
 
+    @property
+    def axis_s(self) -> float:
+        """Where charts over time end: all jobs have arrived and 99 % have finished, under each policy."""
+        return max((run.axis_s for group in self.policies for run in group.runs), default=0.0)
+
     @classmethod
-    def of(cls, asked: Sequence[RunTask], done: Finished[RunTask, RunMeasures]) -> Study:
-        """Group finished runs by policy."""
+    def of(
+        cls, asked: Sequence[RunTask], done: Finished[RunTask, RunMeasures], gpu_hour_price: float | None = None,
+        sizes: dict[str, Any] | None = None,
+    ) -> Study:  # fmt: skip
+        """Group finished runs by policy; runs of other scenarios than the asked one are passed over."""
         groups: dict[str, PolicyRuns] = {}
-        for task, run in done.results.items():
+        for task in asked:
+            run = done.results.get(task)
+            if run is None:
+                continue
             group = groups.setdefault(task.policy, PolicyRuns(task.policy, [], []))
             group.seeds.append(task.seed)
             group.runs.append(run)
         missing = [(task.policy, task.seed) for task in asked if task not in done.results]
-        return cls(asked[0].scenario, list(groups.values()), done.complete and not missing, missing)
+        complete = done.complete and not missing
+        return cls(asked[0].scenario, list(groups.values()), complete, missing, gpu_hour_price, sizes)
 
 
 def summary(study: Study) -> dict[str, Any]:
     """The facts of a study, as `summary.json` has them."""
     nodes = cluster_of(study.scenario.nodes)
     scenario = study.scenario
-    return {
+    seed = study.policies[0].seeds[0] if study.policies else 0
+    load = offered(workload(scenario, seed), nodes, scenario.draws.load if scenario.draws else None)
+    facts: dict[str, Any] = {
         "complete": study.complete,
         "missing": [{"policy": policy, "seed": seed} for policy, seed in study.missing],
         "cluster": {
@@ -112,6 +148,8 @@ def summary(study: Study) -> dict[str, Any]:
         "moves_allowed": scenario.settings.moves,
         "load": scenario.draws.load if scenario.draws else None,
         "warmup": scenario.warmup,
+        "offered": load.facts(),
+        "gpu_hour_price": study.gpu_hour_price,
         "policies": [
             {
                 "policy": group.policy,
@@ -122,11 +160,22 @@ def summary(study: Study) -> dict[str, Any]:
                     f"{percent:g}": wait
                     for percent, wait in zip(WAIT_PERCENTS, group.wait_quantiles().tolist(), strict=True)
                 },
+                "users": {user: asdict(waits) for user, waits in group.users().items()},
+                "cost": _cost(load.gpu_hours, load.gpus, group.mean("makespan_s"), study.gpu_hour_price),
                 "runs": [{"seed": seed, **run.figures} for seed, run in zip(group.seeds, group.runs, strict=True)],
             }
             for group in study.policies
         ],
     }
+    return facts if study.sizes is None else facts | {"sizes": study.sizes}
+
+
+def _cost(asked_hours: float, gpus: int, makespan_s: float, price: float | None) -> dict[str, float]:
+    """GPU-hours that jobs asked for and that the cluster stood there until the last had ended, with their price."""
+    hours = gpus * makespan_s / 3600
+    facts = {"asked_gpu_hours": round(asked_hours, 4), "cluster_gpu_hours": round(hours, 4)}
+    return facts if price is None else facts | {"cluster": round(hours * price, 2), "idle": round(
+        max(0.0, hours - asked_hours) * price, 2)}  # fmt: skip
 
 
 def timing(study: Study) -> dict[str, Any]:
@@ -143,8 +192,8 @@ def timing(study: Study) -> dict[str, Any]:
     return {"decision_time": rows}
 
 
-def write_study(folder: Path, study: Study) -> dict[str, Any]:
-    """Write `summary.json`, `runs.csv`, `curves.csv`, `waits.csv`, `report.html` (and `timing.json`); the summary."""
+def write_study(folder: Path, study: Study, made: Made | None = None) -> dict[str, Any]:
+    """Write `summary.json`, `runs.csv`, `curves.csv`, `waits.csv`, `report.html` and others; the facts."""
     from aliquot.sim.report.page import page
 
     facts = summary(study)
@@ -154,7 +203,10 @@ def write_study(folder: Path, study: Study) -> dict[str, Any]:
     write_whole(folder / "waits.csv", _waits_csv(study))
     if times is not None:
         write_whole(folder / "timing.json", json.dumps(times, indent=2) + "\n")
-    write_whole(folder / "report.html", page(study, facts, times))
+    if study.sizes is not None:
+        rows = study.sizes["rows"]
+        write_whole(folder / "sizes.csv", csv_text(list(rows[0]), [list(row.values()) for row in rows]))
+    write_whole(folder / "report.html", page(study, facts, times, made))
     write_whole(folder / "summary.json", json.dumps(facts, indent=2) + "\n")
     return facts
 
@@ -183,19 +235,3 @@ def _curves_csv(study: Study) -> str:
 def _waits_csv(study: Study) -> str:
     header = ["policy", *(f"p{percent:g}_s" for percent in WAIT_PERCENTS)]
     return csv_text(header, [[group.policy, *group.wait_quantiles().tolist()] for group in study.policies])
-
-
-SHOWN: Final = (
-    ("allocation_percent", "ALLOC %"), ("utilisation_percent", "UTIL %"), ("fragmentation_percent", "FRAG %"),
-    ("active_gpus", "ACTIVE"), ("wait_mean_s", "WAIT S"), ("wait_p99_s", "P99 S"), ("completion_mean_s", "JCT S"),
-    ("makespan_s", "MAKESPAN S"), ("throughput_per_min", "JOBS/MIN"), ("waiting_at_end", "LEFT"),
-)  # fmt: skip
-
-
-def table(facts: dict[str, Any]) -> str:
-    """The means as lines for a terminal."""
-    lines = [f"{'POLICY':14}{'SEEDS':>5}" + "".join(f"{title:>12}" for _, title in SHOWN)]
-    for row in facts["policies"]:
-        cells = "".join(f"{row['mean'][name]:12.2f}" for name, _ in SHOWN)
-        lines.append(f"{row['policy']:14}{len(row['seeds']):5}{cells}")
-    return "\n".join(lines)

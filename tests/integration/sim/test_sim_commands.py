@@ -14,16 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.sim.report.page import number
+from aliquot.sim.wording import duration, number
 
 OPENB = Path(__file__).resolve().parents[2] / "data" / "openb"
 NODES = str(OPENB / "openb_node_list_gpu_node.csv")
+TRACES = OPENB.parent / "traces"
 TRACE = str(OPENB / "openb_pod_list_multigpu40.csv.gz")
 
 
-def sim(*words: object) -> subprocess.CompletedProcess[str]:
+def sim(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "aliquot.cli.main", "sim", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110)
+    return subprocess.run(command, capture_output=True, text=True, timeout=110, env=os.environ | environment)
 
 
 def test_a_replay_writes_the_published_files(tmp_path):
@@ -54,12 +55,19 @@ def test_a_difference_exits_1(tmp_path):
 
 
 def test_equal_inputs_give_equal_folders(tmp_path):
-    """Two runs with the same seeds write the same bytes, one process or several."""
+    """Two runs with the same seeds write the same bytes, one process or several; only the report names its command."""
     words = ("run", "--nodes", "v100x4*2", "--trace", "mix:jobs=150", "--policy", "bestfit,random", "--seeds", "1..2")
     for name, jobs in (("a", 1), ("b", 2)):
-        assert 0 == sim(*words, "--out", tmp_path / name, "--jobs", jobs).returncode
+        done = sim(*words, "--out", tmp_path / name, "--jobs", jobs, SOURCE_DATE_EPOCH="1767355200")
+        assert 0 == done.returncode
 
     first, second = ({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("a", "b"))
+    assert b"2026-01-02 12:00 UTC" in first["report.html"]
+    for name, files in (("a", first), ("b", second)):
+        command = re.search(rb"<code>(.*)</code>", files["report.html"])
+        assert command
+        assert f"--out {tmp_path / name}".encode() in command[1]
+        files["report.html"] = files["report.html"].replace(command[1], b"")
 
     assert {"summary.json", "runs.csv", "curves.csv", "waits.csv", "report.html"} == set(first)
     assert first == second
@@ -74,8 +82,12 @@ def test_the_report_stands_alone_and_says_what_the_summary_says(tmp_path):
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "http" not in page.replace("http://www.w3.org", "")
     for row in facts["policies"]:
-        for name in ("allocation_percent", "fragmentation_percent", "wait_mean_s"):
-            assert f"<td>{number(row['mean'][name])}" in page
+        for name, tell in (
+            ("allocation_percent", number),
+            ("fragmentation_percent", number),
+            ("wait_mean_s", duration),
+        ):
+            assert f">{tell(row['mean'][name])}</td>" in page
 
 
 def test_two_folders_are_laid_side_by_side(tmp_path):
@@ -92,6 +104,97 @@ def test_two_folders_are_laid_side_by_side(tmp_path):
     assert abs(row["second"] - row["first"] - row["difference"]) < 0.001
 
 
+def test_the_first_line_says_whether_the_cluster_can_hold_the_trace(tmp_path):
+    """The offered load stands above the table; more than all GPUs is told for what it is, in the report too."""
+    words = ("--trace", "mix:jobs=120,rate=10,service=600", "--policy", "bestfit,aliquot", "--out", tmp_path / "o")
+    over, under = (sim("run", "--nodes", nodes, *words).stdout.splitlines()[0] for nodes in ("v100x4", "v100x4*20"))
+
+    assert re.fullmatch(
+        r"offered load \d{3,4} %: .*; this cluster cannot hold it: waits grow as long as jobs arrive", over
+    )
+    assert re.fullmatch(r"offered load \d\d %: [\d.]+ GPU-hours asked of 80 GPUs in .* of arrivals", under)
+    assert under.removeprefix("offered") in (tmp_path / "o" / "report.html").read_text()
+
+
+def test_the_table_fits_the_terminal(tmp_path):
+    """COLUMNS narrows it; JSON and CSV have everything, in seconds."""
+    words = (
+        "run",
+        "--nodes",
+        "v100x4",
+        "--trace",
+        "mix:jobs=40,rate=20",
+        "--policy",
+        "bestfit",
+        "--out",
+        tmp_path / "o",
+    )
+    told = sim(*words, COLUMNS="80").stdout.splitlines()[1:-1]
+    facts = json.loads(sim(*words, "-o", "json").stdout)
+    row = next(csv.DictReader(sim(*words, "-o", "csv").stdout.splitlines()))
+
+    assert 80 >= max(map(len, told))
+    assert 2 == sum("ALLOC %" in line or "MAKESPAN" in line for line in told)
+    assert facts["policies"][0]["mean"]["wait_p99_s"] == float(row["wait_p99_s"])
+
+
+def test_a_range_of_sizes_says_how_many_gpus_are_enough(tmp_path):
+    """The answer for each policy, a table of sizes, sizes.csv and a picture; one process or two give the same."""
+    words = ("run", "--nodes", "v100x2*1..3", "--trace", "mix:jobs=150,rate=1,service=120", "--policy",
+             "bestfit,spread", "--wait", "1m", "--gpu-hour-price", "2")  # fmt: skip
+    one, two = (sim(*words, "--jobs", jobs, "--out", tmp_path / f"{jobs}") for jobs in (1, 2))
+
+    assert (0, "") == (one.returncode, one.stderr)
+    assert re.match(r"bestfit: [246] GPUs \(v100x2\*[123]\) are enough: 90 % of the jobs wait at most ", one.stdout)
+    assert one.stdout.splitlines()[:-1] == two.stdout.splitlines()[:-1]
+    assert ["2", "2", "4", "4", "6", "6"] == [row["gpus"] for row in csv.DictReader((tmp_path / "1/sizes.csv").open())]
+    for name in ("sizes.csv", "summary.json"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+    assert "by the size of the cluster" in (tmp_path / "1" / "report.html").read_text()
+
+
+def test_a_column_that_is_not_known_is_a_warning(tmp_path):
+    """The run goes on; users have their waits in the report."""
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("name,arrival_s,duration_s,gpu,user,colour\na,0,60,1,ann,red\nb,5,60,1,bob,blue\n")
+
+    done = sim("run", "--nodes", "v100", "--trace", jobs, "--policy", "bestfit", "--out", tmp_path / "o")
+
+    assert (0, f"aliquot: {jobs}: columns that are not read: colour\n") == (done.returncode, done.stderr)
+    assert "Waits by user" in (tmp_path / "o" / "report.html").read_text()
+
+
+def test_an_account_of_jobs_becomes_a_report_in_two_commands(tmp_path):
+    """From a dump of sacct to a report; what was left out is told, and as JSON where a program asks."""
+    trace = tmp_path / "trace.csv"
+    imported = sim("import", "--from", "sacct", TRACES / "sacct.txt", "-o", trace)
+    done = sim("run", "--nodes", "a100x8*2", "--trace", trace, "--policy", "bestfit", "--out", tmp_path / "o")
+    facts = json.loads(sim("import", "--from", "sacct", TRACES / "sacct.txt", "-o", trace, "--json").stdout)
+
+    assert (0, 0) == (imported.returncode, done.returncode)
+    assert "3 of 8 jobs kept" in imported.stdout
+    assert "1 without GPU, 1 still running at the end" in imported.stdout
+    assert 3 == facts["jobs_kept"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--from", "sacct", "nowhere.txt"), "nowhere.txt: cannot be read"),
+        (("--from", "sacct", str(TRACES / "sacct.txt"), "--zone", "Mars/Base"), "--zone Mars/Base: is no time zone"),
+        (("--from", "philly", str(TRACES / "sacct.txt")), "is no JSON"),
+    ],
+)
+def test_what_cannot_be_imported_is_one_sentence(tmp_path, words: tuple[str, ...], told: str):
+    """Exit status 2, and no trace is written."""
+    done = sim("import", *words, "-o", tmp_path / "trace.csv")
+
+    assert 2 == done.returncode
+    assert told in done.stderr
+    assert 1 == len(done.stderr.splitlines())
+    assert [] == list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -100,6 +203,12 @@ def test_two_folders_are_laid_side_by_side(tmp_path):
         (("openb", "--nodes", NODES, "--trace", TRACE, "--policy", "fgd", "--seeds", "-1"), 'seeds "-1"'),
         (("openb", "--nodes", NODES, "--trace", TRACE, "--policy", "fgd", "--tune", "nan"), "--tune nan"),
         (("run", "--nodes", "v100", "--trace", "{jobs}", "--policy", "fgd"), 'line 2 column "arrival_s"'),
+        (("run", "--nodes", "v100*6..3", "--trace", "mix", "--policy", "fgd"), "6..3 is no range"),
+        (
+            ("run", "--nodes", "v100", "--trace", "mix", "--policy", "fgd", "--wait", "soon"),
+            "--wait soon: is no duration",
+        ),
+        (("run", "--nodes", "v100", "--trace", "mix", "--policy", "fgd", "--on", "moon"), "--on moon: is no kind"),
         (("run", "--nodes", "x9", "--trace", "mix", "--policy", "fgd"), "no emulated GPU"),
         (("run", "--nodes", "nodes.csv", "--trace", "mix", "--policy", "fgd"), "nodes.csv: cannot be read"),
         (("run", "--nodes", "v100", "--trace", "mix", "--policy", "fgd", "--load", "inf"), "--load inf"),

@@ -35,7 +35,7 @@ class Told:
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     made = Told(tmp_path / "seen")
-    monkeypatch.setattr(parallel, "_progress", made)
+    monkeypatch.setattr(parallel, "shown_progress", made)
     return made
 
 

@@ -46,7 +46,6 @@ def table(tmp_path):
         (lambda path: read_jobs(path, "w"), JOB + "a,0,inf,1\n", "line 2 column \"duration_s\": 'inf'"),
         (lambda path: read_jobs(path, "w"), JOB + "a,0,1,0.3333\n", 'line 2 column "gpu"'),
         (lambda path: read_jobs(path, "w"), JOB + "a,0,1,0\n", "no job asks for a GPU"),
-        (lambda path: read_jobs(path, "w"), JOB.strip() + ",colour\na,0,1,1,red\n", 'there is no column "colour"'),
     ],
 )
 def test_a_broken_table_is_told_by_its_place(table, read, text: str, told: str):

@@ -17,6 +17,15 @@ _SERIES: Final = "".join(
     for n in range(len(_LIGHT))
 )
 
+# Below this width a row of the table of policies is a card with a line for each figure, named by `data-name`.
+_PHONE: Final = (
+    ".phone{display:none}@media screen and (max-width:640px){.screen{display:none}.phone{display:block}"
+    "main{padding:16px 8px 48px}h1{font-size:22px;line-height:28px}"
+    ".cards thead{display:none}.cards,.cards tbody,.cards tr,.cards th,.cards td{display:block}"
+    ".cards tbody th{font-weight:600;margin-top:16px}.cards td{display:flex;justify-content:space-between;"
+    "padding:0 8px}.cards td::before{content:attr(data-name);color:var(--soft);white-space:normal;"
+    "text-align:left;padding-right:16px}th,td{padding:0 4px}table{font-size:13px}code{overflow-wrap:anywhere}}"
+)
 # Last, so that it overrides what is above.
 _PRINT: Final = (
     f"@media print{{:root{{--ink:#000;--soft:#555;--rule:#ccc;--paper:#fff;{_colours(_LIGHT)}}}"
@@ -48,5 +57,8 @@ STYLE: Final = (
     ".line{fill:none;stroke-width:1.75;stroke-linejoin:round}.band{opacity:.18;stroke:none}"
     ".legend{list-style:none;display:flex;flex-wrap:wrap;gap:0 24px;margin:0;padding:0;font-size:14px}"
     "i{display:inline-block;width:12px;height:12px;margin-right:8px;border-radius:2px;vertical-align:-1px}"
-    "summary{font-size:13px;color:var(--soft);cursor:pointer}" + _SERIES + _PRINT
+    "summary{font-size:13px;color:var(--soft);cursor:pointer}code{font-size:13px}.verdict{font-size:18px;line-height:26px}"
+    + _SERIES
+    + _PHONE
+    + _PRINT
 )

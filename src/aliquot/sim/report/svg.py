@@ -15,10 +15,22 @@ import numpy as np
 
 from aliquot.lib.arrays import FloatArray
 
-WIDTH: Final = 1120
-HEIGHT: Final = 300
 COLOURS: Final = 9
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 44
+
+
+@dataclass(frozen=True)
+class Size:
+    """Width and height of a picture in its own units, about how many ticks it has, and where it is shown."""
+
+    width: int
+    height: int
+    class_: str
+    ticks: int
+
+
+SIZES: Final = (Size(1120, 300, "screen", 5), Size(374, 260, "phone", 3))
+"""Each picture is drawn for a screen and for a phone, and the style sheet shows one of them."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +60,15 @@ class Axis:
             return np.log10(np.maximum(value, 1.0)) / max(math.log10(max(self.end, 10.0)), 1.0)
         return value / self.end if self.end else value * 0
 
-    def ticks(self) -> list[float]:
-        """Round numbers along the axis."""
+    def ticks(self, about: int = 5) -> list[float]:
+        """Round numbers along the axis, `about` so many."""
         if self.log:
             return [
                 10.0**power
                 for power in range(math.ceil(math.log10(max(self.end, 10.0))) + 1)
                 if 10.0**power <= self.end
             ]
-        step = nice(self.end / self.unit / 5) * self.unit
+        step = nice(self.end / self.unit / about) * self.unit
         return [step * at for at in range(int(self.end / step + 1e-9) + 1)]
 
 
@@ -70,15 +82,23 @@ def nice(rough: float) -> float:
 
 def chart(lines: Sequence[ChartLine], x: Axis, y: Axis, label: str) -> str:
     """Lines in one frame; line n has the class `s{n}`, and colours repeat after the ninth."""
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label, quote=True)}">']
-    parts += _frame(x, y)
+    return "".join(_chart(lines, x, y, label, size) for size in SIZES)
+
+
+def _opening(size: Size, height: int, label: str) -> str:
+    named = escape(label, quote=True)
+    return f'<svg class="{size.class_}" viewBox="0 0 {size.width} {height}" role="img" aria-label="{named}">'
+
+
+def _chart(lines: Sequence[ChartLine], x: Axis, y: Axis, label: str, size: Size) -> str:
+    parts = [_opening(size, size.height, label), *_frame(x, y, size)]
     for number, line in enumerate(lines):
         if line.low is not None and line.high is not None:
             across = np.concatenate((line.x, line.x[::-1]))
             edge = np.concatenate((line.high, line.low[::-1]))
-            parts.append(f'<polygon class="band s{number % COLOURS}" points="{_points(across, edge, x, y)}"/>')
+            parts.append(f'<polygon class="band s{number % COLOURS}" points="{_points(across, edge, x, y, size)}"/>')
     for number, line in enumerate(lines):
-        parts.append(f'<polyline class="line s{number % COLOURS}" points="{_points(line.x, line.y, x, y)}"/>')
+        parts.append(f'<polyline class="line s{number % COLOURS}" points="{_points(line.x, line.y, x, y, size)}"/>')
     return "".join([*parts, "</svg>"])
 
 
@@ -88,19 +108,21 @@ def legend(names: Sequence[str]) -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def _frame(x: Axis, y: Axis) -> list[str]:
-    right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
+def _frame(x: Axis, y: Axis, size: Size) -> list[str]:
+    right, bottom = size.width - _RIGHT, size.height - _BOTTOM
     parts = []
     for value in y.ticks():
-        height = _down(y.place(np.array([value])))[0]
+        height = _down(y.place(np.array([value])), size)[0]
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{height:.1f}" y2="{height:.1f}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{height + 4:.1f}" class="end">{escape(y.tell(value))}</text>')
-    for value in x.ticks():
-        across = _across(x.place(np.array([value])))[0]
+    for value in x.ticks(size.ticks):
+        across = _across(x.place(np.array([value])), size)[0]
         parts.append(f'<line class="tick" x1="{across:.1f}" x2="{across:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
         parts.append(f'<text x="{across:.1f}" y="{bottom + 18}" class="mid">{escape(x.tell(value))}</text>')
     parts.append(f'<line class="axis" x1="{_LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>')
-    parts.append(f'<text x="{(_LEFT + right) / 2:.0f}" y="{HEIGHT - 6}" class="mid title">{escape(x.title)}</text>')
+    parts.append(
+        f'<text x="{(_LEFT + right) / 2:.0f}" y="{size.height - 6}" class="mid title">{escape(x.title)}</text>'
+    )
     middle = (_TOP + bottom) / 2
     parts.append(
         f'<text x="14" y="{middle:.0f}" class="mid title" transform="rotate(-90 14 {middle:.0f})">'
@@ -109,32 +131,36 @@ def _frame(x: Axis, y: Axis) -> list[str]:
     return parts
 
 
-def _across(place: FloatArray) -> FloatArray:
-    return np.asarray(_LEFT + place * (WIDTH - _LEFT - _RIGHT))
+def _across(place: FloatArray, size: Size) -> FloatArray:
+    return np.asarray(_LEFT + place * (size.width - _LEFT - _RIGHT))
 
 
-def _down(place: FloatArray) -> FloatArray:
-    return np.asarray(HEIGHT - _BOTTOM - place * (HEIGHT - _TOP - _BOTTOM))
+def _down(place: FloatArray, size: Size) -> FloatArray:
+    return np.asarray(size.height - _BOTTOM - place * (size.height - _TOP - _BOTTOM))
 
 
-def _points(across: FloatArray, values: FloatArray, x: Axis, y: Axis) -> str:
-    pairs = zip(_across(x.place(across)), _down(np.clip(y.place(values), 0, 1)), strict=True)
+def _points(across: FloatArray, values: FloatArray, x: Axis, y: Axis, size: Size) -> str:
+    pairs = zip(_across(np.clip(x.place(across), 0, 1), size), _down(np.clip(y.place(values), 0, 1), size), strict=True)
     return " ".join(f"{px:.1f},{py:.1f}" for px, py in pairs)
 
 
 def strip(use: FloatArray, x: Axis, label: str) -> str:
     """A row per GPU, shaded by how much of it was given away (0..1), over the same time as the charts."""
+    return "".join(_strip(use, x, label, size) for size in SIZES)
+
+
+def _strip(use: FloatArray, x: Axis, label: str, size: Size) -> str:
     rows = use.shape[0]
     tall = max(48, min(320, rows * 8))
-    right, bottom = WIDTH - _RIGHT, _TOP + tall
-    parts = [f'<svg viewBox="0 0 {WIDTH} {bottom + _BOTTOM}" role="img" aria-label="{escape(label, quote=True)}">']
+    right, bottom = size.width - _RIGHT, _TOP + tall
+    parts = [_opening(size, bottom + _BOTTOM, label)]
     parts.append(
         f'<image x="{_LEFT}" y="{_TOP}" width="{right - _LEFT}" height="{tall}" preserveAspectRatio="none" '
         f'style="image-rendering:pixelated" href="{png(use)}"/>'
     )
     parts.append(f'<rect class="frame" x="{_LEFT}" y="{_TOP}" width="{right - _LEFT}" height="{tall}"/>')
-    for value in x.ticks():
-        across = _across(x.place(np.array([value])))[0]
+    for value in x.ticks(size.ticks):
+        across = _across(x.place(np.array([value])), size)[0]
         parts.append(f'<text x="{across:.1f}" y="{bottom + 18}" class="mid">{escape(x.tell(value))}</text>')
     parts.append(f'<text x="{_LEFT - 8}" y="{_TOP + 12}" class="end">GPU 0</text>')
     parts.append(f'<text x="{_LEFT - 8}" y="{bottom}" class="end">{rows - 1}</text>')

@@ -13,10 +13,14 @@
 | `priority` | higher goes first among those that wait | |
 | `affinity`, `anti_affinity`, `exclusion` | labels on devices | |
 | `gpu_id` | name of a vGPU; equal names share a device | |
+| `user` | whose job it is; the report has waits by user | |
+
+Other columns are not read, with a warning.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +35,7 @@ from aliquot.sim.tables import BadTable, Row, read_rows
 REQUIRED: Final = ("name", "arrival_s", "duration_s", "gpu")
 COLUMNS: Final = (
     *REQUIRED, "gpu_limit", "gpu_memory_mib", "gpu_model", "cpu_milli", "memory_mib", "priority", "affinity",
-    "anti_affinity", "exclusion", "gpu_id",
+    "anti_affinity", "exclusion", "gpu_id", "user",
 )  # fmt: skip
 MOST_MILLI: Final = 64_000
 
@@ -45,9 +49,6 @@ def read_jobs(path: Path, name: str) -> Workload:
     jobs: list[Job] = []
     names: set[str] = set()
     for row in read_rows(path, REQUIRED):
-        for column in row.cells:
-            if column not in COLUMNS:
-                raise BadTable(f'{path} line 1: there is no column "{column}"; there are {", ".join(COLUMNS)}')
         job = _job(row)
         if not job.name or job.name in names:
             raise row.fault("name", "is empty or appears twice; every job needs a name of its own")
@@ -60,7 +61,16 @@ def read_jobs(path: Path, name: str) -> Workload:
 
 def _job(row: Row) -> Job:
     arrive_us, service_us = us(row.number("arrival_s", most=1e10)), us(row.number("duration_s", most=1e10))
-    return Job(row.text("name"), _ask(row), arrive_us, service_us)
+    return Job(row.text("name"), _ask(row), arrive_us, service_us, row.text("user"))
+
+
+def unread_columns(path: Path) -> list[str]:
+    """The columns of a table that `read_jobs` does not read.
+
+    Raises:
+        BadTable: the table cannot be read.
+    """
+    return [column for row in islice(read_rows(path, REQUIRED), 1) for column in row.cells if column not in COLUMNS]
 
 
 def _ask(row: Row) -> Ask:

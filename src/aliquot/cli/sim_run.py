@@ -1,0 +1,107 @@
+"""`aliquot sim run`: from what was asked to runs, a table and a report."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aliquot.model.errors import UserError
+from aliquot.sim import load, parallel, runs, sizes, study, terminal
+from aliquot.sim.imports.quantities import Unreadable, parse_elapsed
+
+INTERRUPTED = 130
+
+
+def run_study(
+    scenario: runs.Scenario, policies: Sequence[str], seeds: Sequence[int], *, out: Path, output: str,
+    options: Mapping[str, Any],
+) -> int:  # fmt: skip
+    """Do the runs, write the folder and print what came of them; the exit status."""
+    goal = sizes.Goal(_wait_s(options["wait_s"]), options["wait_at"], options["gpu_hour_price"])
+    clusters = sizes.sizes_of(scenario.nodes)
+    asked = [task for each in sizes.scenarios(scenario, clusters) for task in runs.tasks(each, policies, seeds)]
+    for line in runs.warnings(scenario):
+        click.echo(f"aliquot: {line}", err=True)
+    if output == "text" and len(clusters) == 1:
+        click.echo(_offered(asked[0]))
+    done = _done(asked, options)
+    if not done.results:
+        click.echo(f"aliquot: interrupted before a run was finished; {out} is not written", err=True)
+        return INTERRUPTED
+    swept = sizes.size_facts(done.results, goal) if len(clusters) > 1 else None
+    shown = asked if swept is None else [task for task in asked if task.scenario.nodes == sizes.chosen_size(swept)]
+    seen = study.Study.of(shown, done, goal.gpu_hour_price, swept)
+    facts = study.write_study(out, seen, _made())
+    _tell(facts, output)
+    if not done.complete:
+        click.echo(f"aliquot: interrupted; {out} has {len(done.results)} of {len(asked)} runs", err=True)
+        return INTERRUPTED
+    if output == "text":
+        click.echo(f"report: {out / 'report.html'}")
+    return 0
+
+
+def _done(asked: Sequence[runs.RunTask], options: Mapping[str, Any]) -> parallel.Finished[Any, Any]:
+    if options["where"] is None:
+        return parallel.run_all(runs.run, asked, workers=options["jobs"], title="sim")
+    from aliquot.sim import remote
+
+    return remote.run_all(options["where"], asked)
+
+
+def _wait_s(text: str) -> float:
+    try:
+        wait_s = parse_elapsed(text)
+    except Unreadable as error:
+        raise UserError(f"--wait {text}: {error}") from None
+    if wait_s is None:
+        raise UserError(f"--wait {text}: is no duration; allowed are 10m, 2h and 0")
+    return wait_s
+
+
+def _offered(task: runs.RunTask) -> str:
+    scenario = task.scenario
+    drawn = scenario.draws.load if scenario.draws else None
+    asked = load.offered(runs.workload(scenario, task.seed), runs.cluster_of(scenario.nodes), drawn)
+    return load.sentence(asked.percent, asked.gpu_hours, asked.gpus, asked.span_s)
+
+
+def _tell(facts: dict[str, Any], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(facts))
+        return
+    if output == "csv":
+        click.echo(terminal.csv_table(facts))
+        return
+    if "sizes" in facts:
+        for line in sizes.sentences(facts["sizes"]):
+            click.echo(line)
+        click.echo(sizes.table(facts["sizes"]))
+        offered, cluster = facts["offered"], facts["cluster"]
+        told = load.sentence(offered["percent"], offered["gpu_hours"], cluster["gpus"], offered["span_s"])
+        click.echo(f"{cluster['source']}: {told}")
+    click.echo(terminal.table(facts, columns()))
+
+
+def columns() -> int:
+    """How wide a table may be: the terminal, COLUMNS, or all there is where the output goes to a file."""
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return terminal.ALL_COLUMNS
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def _made() -> study.Made:
+    """The command, the date (that of SOURCE_DATE_EPOCH where it is set) and the version."""
+    fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
+    when = datetime.fromtimestamp(int(fixed), UTC) if fixed.isdigit() else datetime.now(UTC)
+    return study.Made(shlex.join(["aliquot", *sys.argv[1:]]), f"{when:%Y-%m-%d %H:%M} UTC", version("aliquot"))

@@ -1,0 +1,118 @@
+"""From another system's account of its jobs to a trace, line by line: what is kept is written, the rest counted.
+
+Jobs pass through a temporary file beside the trace, because the first arrival is known only at the end; so a million
+lines take no more memory than a thousand, but for the names, of which hashes are kept to find repeated ones.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from aliquot.lib.files import UNFINISHED
+from aliquot.model.errors import UserError
+from aliquot.model.quantities import MILLI
+from aliquot.sim.imports import documents, pai, prometheus, tables
+from aliquot.sim.imports.records import Ledger, Record
+from aliquot.sim.imports.tables import Wanted
+from aliquot.sim.tables import BadTable
+
+Reader = Callable[[Sequence[Path], Ledger, Wanted], Iterator[Record]]
+COLUMNS: Final = ("name", "arrival_s", "duration_s", "gpu", "gpu_model", "cpu_milli", "memory_mib", "priority", "user")
+
+
+def _each(read: Callable[[Path, Ledger, Wanted], Iterator[Record]]) -> Reader:
+    def all_of(paths: Sequence[Path], ledger: Ledger, how: Wanted) -> Iterator[Record]:
+        for path in paths:
+            yield from read(path, ledger, how)
+
+    return all_of
+
+
+def _table(kind: str, fields: tables.Fields) -> Reader:
+    return _each(lambda path, ledger, how: tables.read_table(path, fields, kind, ledger, how))
+
+
+READERS: Final[Mapping[str, Reader]] = {
+    "pai": pai.read_pai,
+    "philly": _each(documents.read_philly),
+    "helios": _table("helios", tables.HELIOS),
+    "sacct": _table("sacct", tables.SACCT),
+    "kueue": _each(documents.read_kueue),
+    "prometheus": prometheus.read_prometheus,
+    "csv": _table("csv", tables.CSV),
+}
+
+
+def import_trace(
+    kind: str, paths: Sequence[Path], out: Path, *, how: Wanted, models: bool, warn: Callable[[str], None]
+) -> dict[str, Any]:
+    """Write the trace, and say what was kept and dropped; `models` keeps the GPU models that jobs asked for.
+
+    Raises:
+        UserError: a file cannot be read or is of another kind, no job is left, or the trace cannot be written.
+    """
+    ledger = Ledger(warn)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile("w+", dir=out.parent, newline="", encoding="utf-8") as spool:
+            first_s = _spool(READERS[kind](paths, ledger, how), spool, ledger, models)
+            if not ledger.kept:
+                raise BadTable(f"{paths[0]}: no job is left. {ledger.text().partition(chr(10))[2]}".strip())
+            _write(out, spool, first_s)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror})") from None
+    if ledger.models and not models:
+        named = ", ".join(f"{model} ({count:,})" for model, count in ledger.models.most_common(5))
+        ledger.notes[f"models of GPUs are left out: {named}; --models keeps them"] = 1
+    return ledger.facts() | {"from": kind, "trace": str(out), "text": ledger.text()}
+
+
+def _spool(records: Iterator[Record], spool: TextIO, ledger: Ledger, models: bool) -> float:
+    """Write all lines with times as the source has them; the first arrival."""
+    writer = csv.writer(spool, lineterminator="\n")
+    first_s, names = float("inf"), set()
+    for record in records:
+        ledger.kept += 1
+        ledger.gpu_hours += sum(record.sizes_milli) / MILLI * record.duration_s / 3600
+        first_s = min(first_s, record.arrival_s)
+        if record.model:
+            ledger.models[record.model] += 1
+        parts = len(record.sizes_milli)
+        if parts > 1:
+            ledger.notes["jobs on several machines became one line for each, placed one by one"] += 1
+        for number, milli in enumerate(record.sizes_milli):
+            name = record.name if parts == 1 else f"{record.name}#{number}"
+            if hash(name) in names:
+                ledger.notes["names appeared again and got a number"] += 1
+                name = f"{name}~{ledger.written}"
+            names.add(hash(name))
+            ledger.written += 1
+            writer.writerow(
+                (name, record.arrival_s, f"{record.duration_s:.12g}", f"{milli / MILLI:g}",
+                 record.model if models and milli else "", record.cpu_milli, record.memory_mib, record.priority,
+                 record.user)
+            )  # fmt: skip
+    return first_s
+
+
+def _write(out: Path, spool: TextIO, first_s: float) -> None:
+    """The trace, with times from the first arrival on, in place of what is there."""
+    spool.seek(0)
+    fresh = out.with_name(out.name + UNFINISHED)
+    try:
+        opened = gzip.open if out.suffix == ".gz" else open
+        with opened(fresh, "wt", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for row in csv.reader(spool):
+                row[1] = f"{float(row[1]) - first_s:.12g}"
+                writer.writerow(row)
+        fresh.replace(out)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise

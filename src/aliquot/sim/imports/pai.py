@@ -1,0 +1,174 @@
+"""Alibaba PAI's trace of 2020: tables without a header line, recognised by the number of their columns.
+
+The table of tasks is enough. With the table of jobs a task arrives when its job was submitted, and has its user; with
+the table of instances each instance has its own times. `plan_gpu` and `plan_cpu` are percent and of one instance.
+
+Source: alibaba/clusterdata, cluster-trace-gpu-v2020/README.md, which also has the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from aliquot.model.quantities import MILLI
+from aliquot.sim.imports.quantities import NOTHING, Unreadable, parse_memory_mib, parse_time
+from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, Ledger, Record
+from aliquot.sim.imports.sheet import Line, Sheet
+from aliquot.sim.imports.tables import Wanted
+from aliquot.sim.tables import BadTable
+
+COLUMNS: Final = {
+    "jobs": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
+    "tasks": ("job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem",
+              "plan_gpu", "gpu_type"),
+    "instances": ("job_name", "task_name", "inst_name", "worker_name", "inst_id", "status", "start_time", "end_time",
+                  "machine"),
+}  # fmt: skip
+MOST_INSTANCES: Final = 10_000
+
+
+class _Task(NamedTuple):
+    milli: int
+    cpu_milli: int
+    memory_mib: int
+    model: str
+
+
+Jobs = dict[str, tuple[float | None, str]]
+
+
+def read_pai(paths: Sequence[Path], ledger: Ledger, how: Wanted) -> Iterator[Record]:
+    """The tasks of the trace, or its instances where that table is given.
+
+    Raises:
+        BadTable: a file is none of the three tables, one is given twice, or that of the tasks is missing.
+    """
+    sheets: dict[str, Sheet] = {}
+    for path in paths:
+        kind, sheet = _sheet(path)
+        if kind in sheets:
+            raise BadTable(f"{path}: is a second table of {kind}; give each of PAI's tables once")
+        sheets[kind] = sheet
+    if "tasks" not in sheets:
+        raise BadTable(f"{paths[0]}: the table of tasks is missing, which says how many GPUs; add pai_task_table.csv")
+    jobs = _jobs(sheets["jobs"], ledger, how) if "jobs" in sheets else {}
+    if not jobs:
+        ledger.notes["without pai_job_table.csv a task arrives when it started, and past waits are left out"] = 1
+    if "instances" in sheets:
+        return _instances(sheets["instances"], _tasks(sheets["tasks"], ledger), jobs, ledger, how)
+    return _whole_tasks(sheets["tasks"], jobs, ledger, how)
+
+
+def _sheet(path: Path) -> tuple[str, Sheet]:
+    for kind, columns in COLUMNS.items():
+        sheet = Sheet(path, {name: (name,) for name in columns}, headless=columns)
+        if sheet.has_header and set(columns) <= sheet.columns.keys():
+            return kind, sheet
+        if not sheet.has_header and len(columns) == sheet.width:
+            return kind, Sheet(path, {name: (name,) for name in columns}, headless=columns)
+    wanted = ", ".join(f"{len(columns)} columns ({kind})" for kind, columns in COLUMNS.items())
+    raise BadTable(f"{path}: is none of PAI's tables; wanted are {wanted}")
+
+
+def _jobs(sheet: Sheet, ledger: Ledger, how: Wanted) -> Jobs:
+    jobs: Jobs = {}
+    for line in sheet.lines(ledger.warn):
+        try:
+            jobs[line.text("job_name")] = (line.read("start_time", partial(parse_time, zone=how.zone)),
+                                           line.text("user"))  # fmt: skip
+        except Unreadable as error:
+            ledger.warn(str(error))
+    return jobs
+
+
+def _task(line: Line) -> _Task:
+    return _Task(
+        round(line.read("plan_gpu", _number) * MILLI / 100),
+        round(line.read("plan_cpu", _number) * 10),
+        line.read("plan_mem", partial(parse_memory_mib, bare="g")),
+        line.text("gpu_type"),
+    )
+
+
+def _tasks(sheet: Sheet, ledger: Ledger) -> dict[tuple[str, str], _Task]:
+    tasks = {}
+    for line in sheet.lines(ledger.warn):
+        try:
+            tasks[line.text("job_name"), line.text("task_name")] = _task(line)
+        except Unreadable as error:
+            ledger.warn(str(error))
+    return tasks
+
+
+def _whole_tasks(sheet: Sheet, jobs: Jobs, ledger: Ledger, how: Wanted) -> Iterator[Record]:
+    for line in sheet.lines(ledger.unreadable):
+        ledger.seen += 1
+        try:
+            task, count = _task(line), max(1, round(line.read("inst_num", _number)))
+            if count > MOST_INSTANCES:
+                raise Unreadable(
+                    f"{sheet.path} line {line.number}: {count} instances; at most {MOST_INSTANCES} are read"
+                )
+            record = _record(line, line.text("task_name"), task, count, jobs, ledger, how)
+        except Unreadable as error:
+            ledger.unreadable(str(error))
+            continue
+        if record is not None:
+            yield record
+
+
+def _instances(
+    sheet: Sheet, tasks: dict[tuple[str, str], _Task], jobs: Jobs, ledger: Ledger, how: Wanted
+) -> Iterator[Record]:
+    for line in sheet.lines(ledger.unreadable):
+        ledger.seen += 1
+        task = tasks.get((line.text("job_name"), line.text("task_name")))
+        if task is None:
+            ledger.drop("of a task that pai_task_table.csv does not have")
+            continue
+        try:
+            record = _record(line, line.text("inst_name"), task, 1, jobs, ledger, how)
+        except Unreadable as error:
+            ledger.unreadable(str(error))
+            continue
+        if record is not None:
+            yield record
+
+
+def _record(line: Line, part: str, task: _Task, count: int, jobs: Jobs, ledger: Ledger, how: Wanted) -> Record | None:
+    time = partial(parse_time, zone=how.zone)
+    start, end = line.read("start_time", time), line.read("end_time", time)
+    submitted, user = jobs.get(line.text("job_name"), (None, ""))
+    status = line.text("status").upper()
+    if not task.milli and not how.cpu_jobs:
+        ledger.drop(NO_GPU)
+    elif status in ("WAITING", "INTERUPTED") or start is None:
+        ledger.drop(NEVER_RAN)
+    elif status == "RUNNING" or end is None:
+        ledger.drop(RUNNING)
+    elif end <= start:
+        ledger.drop(NO_TIMES)
+    else:
+        return Record(
+            name=f"{line.text('job_name')}/{part}",
+            arrival_s=start if submitted is None else min(submitted, start),
+            duration_s=end - start,
+            sizes_milli=(task.milli,) * count,
+            model=task.model,
+            cpu_milli=task.cpu_milli,
+            memory_mib=task.memory_mib,
+            user=user,
+        )
+    return None
+
+
+def _number(text: str) -> float:
+    if text.lower() in NOTHING:
+        return 0.0
+    try:
+        return float(text)
+    except ValueError:
+        raise Unreadable("is not a number") from None

@@ -1,0 +1,177 @@
+"""Times, durations, memory and Slurm's TRES as accounting tools write them.
+
+Sources: sacct(1) of Slurm ([days-]hours:minutes:seconds, `Unknown`, TRES such as `cpu=8,gres/gpu:a100=2,mem=64G`);
+Kubernetes quantities (`500m`, `64Gi`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime, tzinfo
+from typing import Final
+
+from aliquot.model.quantities import MILLI
+
+NOTHING: Final = frozenset(("", "unknown", "none", "null", "nan", "n/a", "na", "nat", "-", "invalid"))
+LEAST_MS_EPOCH: Final = 1e11
+"""A bare number from here on is milliseconds: as seconds it would be after the year 5000."""
+_ELAPSED: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
+_WORDS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|hour|h|day|d)s?\b", re.IGNORECASE)
+_UNIT_S: Final = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
+_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)(b?)([nc]?)", re.IGNORECASE)
+_POWERS: Final = {"": -2, "k": -1, "m": 0, "g": 1, "t": 2, "p": 3}
+_MIG: Final = re.compile(r"(?:^|[_-])(\d)g\.\d+gb", re.IGNORECASE)
+_MIG_PARTS: Final = 7
+
+
+class Unreadable(ValueError):
+    """A cell that is not what its column holds; the text says what is wanted."""
+
+
+def parse_time(text: str, zone: tzinfo = UTC) -> float | None:
+    """Seconds since 1970 of an ISO 8601 time or a bare number of seconds or milliseconds; None where it is unknown.
+
+    A time without a zone is taken to be of `zone`.
+
+    Raises:
+        Unreadable: none of these.
+    """
+    text = text.strip()
+    if text[4:5] == "-":  # the usual case first
+        return _iso(text, zone)
+    if text.lower() in NOTHING:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return _iso(text, zone)
+    if not math.isfinite(number) or number < 0:
+        raise Unreadable("is no time; allowed are 2026-01-02T03:04:05, seconds and milliseconds since 1970")
+    return number / 1000 if number >= LEAST_MS_EPOCH else number
+
+
+def _iso(text: str, zone: tzinfo) -> float:
+    zoned = text
+    for name, hours in (("UTC", 0), ("GMT", 0), ("PST", -8), ("PDT", -7)):
+        if text.endswith(f" {name}"):
+            zoned = f"{text.removesuffix(f' {name}')}{hours:+03}:00"
+    try:
+        when = datetime.fromisoformat(zoned)
+        return (when if when.tzinfo else when.replace(tzinfo=zone)).timestamp()
+    except (ValueError, OverflowError):
+        raise Unreadable("is no time; allowed are 2026-01-02T03:04:05, seconds and milliseconds since 1970") from None
+
+
+def parse_elapsed(text: str) -> float | None:
+    """Seconds of `3600`, `01:00:00`, `1-02:03:04`, `10m` or `2h 30m`; None where it is unknown.
+
+    Raises:
+        Unreadable: none of these.
+    """
+    text = text.strip()
+    found = _ELAPSED.fullmatch(text)
+    if found:
+        days, hours, minutes, seconds = found.groups()
+        return int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
+    if text.lower() in NOTHING:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        pieces = _WORDS.findall(text)
+        if not pieces or _WORDS.sub("", text).strip(" ,"):
+            raise Unreadable("is no duration; allowed are 3600, 01:00:00, 1-02:03:04 and 10m") from None
+        return float(sum(float(value) * _UNIT_S[unit.lower()] for value, unit in pieces))
+    if not math.isfinite(number) or number < 0:
+        raise Unreadable("is no duration; allowed are 3600, 01:00:00, 1-02:03:04 and 10m")
+    return number
+
+
+def parse_memory_mib(text: str, *, bare: str = "m", nodes: int = 1, cpus: int = 1) -> int:
+    """MiB of `64G`, `1.5T`, `30000M`, `64Gi` or a bare number in the unit `bare`; 0 for an empty text.
+
+    Slurm counts in powers of 1024 and may append `n` (for each node) or `c` (for each CPU) to a job's ReqMem.
+
+    Raises:
+        Unreadable: no amount of memory.
+    """
+    text = text.strip()
+    if text.lower() in NOTHING:
+        return 0
+    found = _MEMORY.fullmatch(text)
+    if not found:
+        raise Unreadable("is no amount of memory; allowed are 64G, 30000M and 1.5T")
+    number, unit, _, _, per = found.groups()
+    times = {"n": nodes, "c": cpus}.get(per.lower(), 1)
+    return math.ceil(float(number) * 1024.0 ** _POWERS[unit.lower() or bare] * times)
+
+
+def parse_quantity(text: object) -> float:
+    """A Kubernetes quantity as a number: `2`, `500m`, `64Gi`.
+
+    Raises:
+        Unreadable: no quantity.
+    """
+    words = str(text).strip()
+    number = words.rstrip("kKMGTPEmi")
+    unit = words[len(number) :]
+    factors = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+    binary = {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
+    try:
+        value = float(number) * (factors | binary)[unit]
+    except (ValueError, KeyError):
+        raise Unreadable("is no quantity of Kubernetes; allowed are 2, 500m and 64Gi") from None
+    if not math.isfinite(value) or value < 0:
+        raise Unreadable("is no quantity of Kubernetes; allowed are 2, 500m and 64Gi")
+    return value
+
+
+def parse_tres(text: str) -> dict[str, str]:
+    """A TRES list as a dictionary: `cpu=8,gres/gpu=2` -> {"cpu": "8", "gres/gpu": "2"}."""
+    pairs = (part.partition("=") for part in text.split(",") if "=" in part)
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def gpus_of_tres(tres: dict[str, str]) -> tuple[int, str]:
+    """Milli-GPU and model of a TRES list; a total without a type stands for all types, a MIG slice for its sevenths.
+
+    Raises:
+        Unreadable: a count that is no number.
+    """
+    total, typed, models = 0, 0, []
+    for name, value in tres.items():
+        kind, _, model = name.partition(":")
+        if kind != "gres/gpu":
+            continue
+        milli = _count(value)
+        if not model:
+            total += milli
+            continue
+        slices = _MIG.search(model)
+        typed += milli * int(slices[1]) // _MIG_PARTS if slices else milli
+        models.append(model)
+    return (typed if (models and typed < total) or not total else total), (models[0] if len(models) == 1 else "")
+
+
+def gpus_of_gres(text: str) -> tuple[int, str]:
+    """Milli-GPU and model of an older Slurm's list: `gpu:2`, `gpu:tesla:2`, `gpu:tesla:2(IDX:0-1)`.
+
+    Raises:
+        Unreadable: a count that is no number.
+    """
+    total, models = 0, []
+    for part in text.split(","):
+        words = part.partition("(")[0].strip().lower().split(":")
+        if words[0] not in ("gpu", "gres/gpu"):
+            continue
+        total += _count(words[-1]) if len(words) > 1 and words[-1].isdigit() else MILLI
+        models += [word for word in words[1:] if not word.isdigit()]
+    return total, (models[0] if len(models) == 1 else "")
+
+
+def _count(text: str) -> int:
+    try:
+        return round(float(text) * MILLI)
+    except (ValueError, OverflowError):
+        raise Unreadable("names a number of GPUs that is none; allowed is gres/gpu=2") from None

@@ -1,0 +1,86 @@
+"""What an importer hands over, and the count of what was kept and what was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+NO_GPU: Final = "without GPU"
+RUNNING: Final = "still running at the end"
+NEVER_RAN: Final = "never started"
+NO_TIMES: Final = "without usable times"
+UNREADABLE: Final = "unreadable"
+MOST_WARNINGS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One job of the source: when it could have started, how long it ran, and what each of its parts held.
+
+    `sizes_milli` has the milli-GPU of each part; CPU and memory are those of one part. A job on several machines is
+    several parts, because a request is placed on one machine.
+    """
+
+    name: str
+    arrival_s: float
+    duration_s: float
+    sizes_milli: tuple[int, ...]
+    model: str = ""
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    priority: int = 0
+    user: str = ""
+
+
+@dataclass
+class Ledger:
+    """What was kept and dropped, by reason, and what the reader of the trace should know."""
+
+    warn: Callable[[str], None]
+    seen: int = 0
+    kept: int = 0
+    written: int = 0
+    gpu_hours: float = 0.0
+    dropped: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    models: Counter[str] = field(default_factory=Counter)
+    _warned: int = 0
+
+    def drop(self, reason: str) -> None:
+        """A job is left out."""
+        self.dropped[reason] += 1
+
+    def unreadable(self, what: str) -> None:
+        """A job is left out because its line cannot be read; the first of these are told one by one."""
+        self.drop(UNREADABLE)
+        self._warned += 1
+        if self._warned <= MOST_WARNINGS:
+            self.warn(what)
+        elif self._warned == MOST_WARNINGS + 1:
+            self.warn("more lines cannot be read; they are counted, not named")
+
+    def facts(self) -> dict[str, Any]:
+        """The same for `--json`."""
+        return {
+            "jobs_seen": self.seen,
+            "jobs_kept": self.kept,
+            "lines_written": self.written,
+            "gpu_hours": round(self.gpu_hours, 2),
+            "dropped": dict(self.dropped),
+            "not_jobs": dict(self.ignored),
+            "notes": dict(self.notes),
+            "models": dict(self.models),
+        }
+
+    def text(self) -> str:
+        """Sentences for a person."""
+        lines = [f"{self.kept:,} of {self.seen:,} jobs kept, {self.gpu_hours:,.1f} GPU-hours"]
+        if self.dropped:
+            lines.append("dropped: " + ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items()))
+        if self.ignored:
+            lines.append("not jobs: " + ", ".join(f"{count:,} {reason}" for reason, count in self.ignored.items()))
+        lines += [f"{count:,} {note}" if count > 1 else note for note, count in self.notes.items()]
+        return "\n".join(lines)

@@ -1,0 +1,215 @@
+"""Accounts of jobs as tables, one line a job: Slurm's sacct, Helios, and what people export themselves.
+
+Sources: sacct(1); the schema of `cluster_log.csv` in S-Lab-System-Group/HeliosData.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from aliquot.model.quantities import MILLI
+from aliquot.sim.imports.quantities import (
+    NOTHING,
+    Unreadable,
+    gpus_of_gres,
+    gpus_of_tres,
+    parse_elapsed,
+    parse_memory_mib,
+    parse_time,
+    parse_tres,
+)  # fmt: skip
+from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, Ledger, Record
+from aliquot.sim.imports.sheet import Line, Sheet
+from aliquot.sim.tables import BadTable
+
+Fields = Mapping[str, Sequence[str]]
+
+SACCT: Final[Fields] = {
+    "name": ("JobID", "JobIDRaw"), "submit": ("Submit",), "eligible": ("Eligible",), "start": ("Start",),
+    "end": ("End",), "elapsed": ("ElapsedRaw", "Elapsed"), "state": ("State",), "user": ("User", "Account"),
+    "tres": ("AllocTRES",), "asked": ("ReqTRES",), "gres": ("AllocGRES", "ReqGRES"),
+    "nodes": ("NNodes", "AllocNodes", "ReqNodes"), "cpus": ("AllocCPUS", "NCPUS", "ReqCPUS"), "memory": ("ReqMem",),
+}  # fmt: skip
+HELIOS: Final[Fields] = {
+    "name": ("job_id",), "user": ("user",), "gpus": ("gpu_num",), "cpus": ("cpu_num",), "nodes": ("node_num",),
+    "state": ("state",), "submit": ("submit_time",), "start": ("start_time",), "end": ("end_time",),
+    "elapsed": ("duration",), "group": ("vc",), "queued": ("queue",),
+}  # fmt: skip
+CSV: Final[Fields] = {
+    "name": ("name", "id", "job_id", "job", "job_name", "pod", "pod_name", "uid"),
+    "submit": ("arrival_s", "arrival", "arrival_time", "submit_time", "submitted_time", "submit", "submitted",
+               "creation_time", "created", "created_at", "creation_timestamp", "queued_at", "timestamp", "time"),
+    "eligible": ("eligible",),
+    "start": ("start_time", "start", "started", "started_at", "scheduled_time", "begin", "start_s"),
+    "end": ("end_time", "end", "ended", "finished", "finished_at", "finish_time", "completion_time", "completed_at",
+            "deletion_time", "stop", "end_s"),
+    "elapsed": ("duration_s", "duration", "runtime", "runtime_s", "run_time", "elapsed", "elapsed_s", "service_s",
+                "service_time", "execution_time", "duration_seconds", "walltime"),
+    "gpus": ("gpu", "gpus", "num_gpu", "num_gpus", "gpu_num", "gpu_count", "n_gpus", "ngpus", "gpu_request",
+             "requested_gpus", "req_gpus", "gpus_requested"),
+    "gpu_percent": ("gpu_percent", "plan_gpu"), "gpu_milli": ("gpu_milli",),
+    "model": ("gpu_model", "gpu_type", "model", "accelerator"),
+    "user": ("user", "user_name", "username", "owner", "account", "namespace", "team", "project", "vc", "tenant"),
+    "cpu_milli": ("cpu_milli",), "cpus": ("cpu", "cpus", "num_cpu", "num_cpus", "cpu_num", "ncpus", "cores"),
+    "memory_mib": ("memory_mib", "memory_mb"), "memory": ("memory", "mem", "ram"),
+    "memory_gib": ("memory_gb", "mem_gb", "memory_gib", "mem_gib"),
+    "priority": ("priority",), "state": ("state", "status", "phase"), "nodes": ("nodes", "num_nodes", "node_num"),
+    "tres": ("AllocTRES",), "asked": ("ReqTRES",),
+}  # fmt: skip
+_RUNNING: Final = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "RESIZING", "STOPPED"))
+_PENDING: Final = frozenset(("PENDING", "WAITING", "QUEUED", "CONFIGURING", "REVOKED"))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to import: the zone of times without one, and whether jobs without a GPU are kept."""
+
+    zone: tzinfo = UTC
+    cpu_jobs: bool = False
+
+
+def read_table(path: Path, fields: Fields, kind: str, ledger: Ledger, how: Wanted) -> Iterator[Record]:
+    """The jobs of a table.
+
+    Raises:
+        BadTable: the table has no column for a job's GPUs, or none for its times.
+    """
+    sheet = Sheet(path, fields)
+    _complete(sheet, kind)
+    if sheet.unused:
+        ledger.warn(f"{path}: columns that are not read: {', '.join(sheet.unused)}")
+    if not {"submit", "eligible"} & sheet.columns.keys():
+        ledger.warn(f"{path}: has no time of submission; jobs arrive when they started, so past waits are left out")
+    for line in sheet.lines(ledger.unreadable):
+        if kind == "sacct" and "." in line.text("name"):
+            ledger.ignored["job steps"] += 1
+            continue
+        ledger.seen += 1
+        try:
+            record = _record(line, ledger, how)
+        except Unreadable as error:
+            ledger.unreadable(str(error))
+            continue
+        if record is not None:
+            yield record
+
+
+def _complete(sheet: Sheet, kind: str) -> None:
+    have = sheet.columns.keys()
+    wanted = {
+        "GPUs": ("gpus", "gpu_percent", "gpu_milli", "tres", "asked", "gres"),
+        "arrival": ("submit", "eligible", "start"),
+        "duration": ("elapsed",) if {"start", "end"} - have else (),
+    }
+    for what, fields in wanted.items():
+        if fields and not have & set(fields):
+            example = "sacct -P -X -o JobID,User,Submit,Eligible,Start,End,ElapsedRaw,State,NNodes,AllocTRES,ReqTRES"
+            how = f"write the table with: {example}" if kind == "sacct" else "see docs/simulator.md for its names"
+            raise BadTable(f"{sheet.path} line 1: no column has a job's {what}; {how}")
+
+
+def _record(line: Line, ledger: Ledger, how: Wanted) -> Record | None:
+    tres = parse_tres(line.text("tres") or line.text("asked"))
+    milli, model = line.read("tres", lambda _: _gpus(line, tres))
+    if milli == 0 and not how.cpu_jobs:
+        ledger.drop(NO_GPU)
+        return None
+    times = _times(line, ledger, how)
+    if times is None:
+        return None
+    nodes = line.read("nodes", _number) if line.has("nodes") else float(tres.get("node") or 1)
+    sizes = spread(milli, max(1, round(nodes or 1)))
+    memory = _memory(line, tres, len(sizes))
+    return Record(
+        name=line.text("name") or f"line-{line.number}",
+        arrival_s=times[0],
+        duration_s=times[1],
+        sizes_milli=sizes,
+        model=line.text("model") or model,
+        cpu_milli=math.ceil(_cpu_milli(line, tres) / len(sizes)),
+        memory_mib=math.ceil(memory / len(sizes)),
+        priority=round(line.read("priority", _number)) if line.has("priority") else 0,
+        user=line.text("user"),
+    )
+
+
+def spread(milli: int, nodes: int) -> tuple[int, ...]:
+    """A job's GPUs on its nodes, as evenly as whole GPUs allow; nodes without a GPU are left out."""
+    if nodes == 1 or milli < MILLI:
+        return (milli,)
+    each, more = divmod(milli // MILLI, nodes)
+    sizes = [MILLI * (each + (number < more)) for number in range(nodes)]
+    sizes[-1] += milli % MILLI
+    return tuple(size for size in sizes if size)
+
+
+def _gpus(line: Line, tres: dict[str, str]) -> tuple[int, str]:
+    for field, factor in (("gpus", MILLI), ("gpu_percent", MILLI / 100), ("gpu_milli", 1)):
+        if line.has(field):
+            return round(line.read(field, _number) * factor), ""
+    milli, model = gpus_of_tres(tres)
+    if not milli and line.has("tres") and line.has("asked"):  # a job that never started has asked only
+        milli, model = gpus_of_tres(parse_tres(line.text("asked")))
+    return (milli, model) if milli or not line.has("gres") else line.read("gres", gpus_of_gres)
+
+
+def _times(line: Line, ledger: Ledger, how: Wanted) -> tuple[float, float] | None:
+    """Arrival and duration; None where the job did not run from one known time to another."""
+    time = partial(parse_time, zone=how.zone)
+    state = line.text("state").partition(" ")[0].upper()
+    if state in _RUNNING or state in _PENDING:
+        ledger.drop(RUNNING if state in _RUNNING else NEVER_RAN)
+        return None
+    start, end = line.read("start", time), line.read("end", time)
+    ran = line.read("elapsed", parse_elapsed)
+    if ran is None and start is not None and end is not None:
+        ran = end - start
+    known = [when for field in ("submit", "eligible") if (when := line.read(field, time)) is not None]
+    arrival = max(known) if known else start
+    if ran is None and end is None and start is not None:
+        ledger.drop(RUNNING)
+    elif (ran is None and start is None) or ran == 0:
+        ledger.drop(NEVER_RAN)
+    elif ran is None or ran < 0 or arrival is None:
+        ledger.drop(NO_TIMES)
+    else:
+        return arrival, ran
+    return None
+
+
+def _cpu_milli(line: Line, tres: dict[str, str]) -> float:
+    if line.has("cpu_milli"):
+        return line.read("cpu_milli", _number)
+    if "cpu" in tres:
+        return line.read("tres", lambda _: _number(tres["cpu"])) * 1000
+    return line.read("cpus", _number) * 1000
+
+
+def _memory(line: Line, tres: dict[str, str], nodes: int) -> int:
+    if "mem" in tres:
+        return line.read("tres", lambda _: parse_memory_mib(tres["mem"]))
+    if line.has("memory_mib"):
+        return round(line.read("memory_mib", _number))
+    if line.has("memory_gib"):
+        return math.ceil(line.read("memory_gib", _number) * 1024)
+    cpus = max(1, round(line.read("cpus", _number)))
+    parse: Callable[[str], int] = partial(parse_memory_mib, nodes=nodes, cpus=cpus)
+    return line.read("memory", parse)
+
+
+def _number(text: str) -> float:
+    if text.lower() in NOTHING:
+        return 0.0
+    try:
+        number = float(text)
+    except ValueError:
+        raise Unreadable("is not a number") from None
+    if not 0 <= number <= 1e12:
+        raise Unreadable("must be a finite number from 0")
+    return number

@@ -1,0 +1,82 @@
+"""The offered load: the GPU time that jobs ask for over the GPU time there is while they arrive.
+
+Above 100 % no policy can keep up: the queue grows as long as jobs arrive, and which jobs wait is all that a policy
+decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from aliquot.model.quantities import MILLI
+from aliquot.placement.asks import Shape
+from aliquot.placement.cluster import Cluster, NodeSpec
+from aliquot.placement.fits import fitting_nodes
+from aliquot.sim.jobs import Workload
+from aliquot.sim.kernel import US_PER_S
+from aliquot.sim.wording import duration
+
+
+@dataclass(frozen=True)
+class Offered:
+    """What a trace asks of a cluster; `percent` is None where all jobs arrive at once."""
+
+    gpu_hours: float
+    gpus: int
+    span_s: float
+    percent: float | None
+    jobs: int
+    impossible: int
+
+    @property
+    def too_much(self) -> bool:
+        """Whether the cluster cannot hold the arrivals."""
+        return self.percent is not None and self.percent > 100
+
+    def facts(self) -> dict[str, float | int | bool | None]:
+        """The same for `summary.json`."""
+        return {
+            "percent": None if self.percent is None else round(self.percent, 2),
+            "gpu_hours": round(self.gpu_hours, 4),
+            "span_s": round(self.span_s, 4),
+            "jobs": self.jobs,
+            "impossible": self.impossible,
+            "holds": not self.too_much,
+        }
+
+
+def offered(load: Workload, nodes: Sequence[NodeSpec], drawn: float | None = None) -> Offered:
+    """The load of jobs on a cluster; jobs that fit on no empty node never run and are left out.
+
+    `drawn` is the load that jobs were drawn for: those that stand there at the start are not arrivals.
+    """
+    empty = Cluster(nodes)
+    everywhere = np.arange(len(empty.rank))
+
+    @cache
+    def fits(shape: Shape) -> bool:
+        return bool(fitting_nodes(empty, shape, everywhere).any())
+
+    possible = [job for job in load.jobs if fits(job.ask.shape)]
+    gpus = sum(len(node.gpus) for node in nodes)
+    asked_s = sum(job.ask.milli * job.service_us for job in possible) / MILLI / US_PER_S
+    span_s = (load.jobs[-1].arrive_us - load.jobs[0].arrive_us) / US_PER_S if load.jobs else 0.0
+    percent = 100 * asked_s / (gpus * span_s) if gpus and span_s > 0 else None
+    return Offered(
+        asked_s / 3600, gpus, span_s, percent if drawn is None else 100 * drawn, len(load.jobs),
+        len(load.jobs) - len(possible),
+    )  # fmt: skip
+
+
+def sentence(percent: float | None, gpu_hours: float, gpus: int, span_s: float) -> str:
+    """The offered load in words, with what follows from it."""
+    asked = f"{gpu_hours:,.1f} GPU-hours asked of {gpus:,} GPUs"
+    if percent is None:
+        return f"{asked} at once: there is no offered load where all jobs arrive together"
+    verdict = "; this cluster cannot hold it: waits grow as long as jobs arrive" if percent > 100 else ""
+    shown = f"{percent:.1f}" if 99 < percent < 101 else f"{percent:.0f}"
+    return f"offered load {shown} %: {asked} in {duration(span_s)} of arrivals{verdict}"

@@ -1,0 +1,149 @@
+"""Runs on a Dask or Ray cluster: the same results by seed as here, because a run depends on its task alone.
+
+Tables that a task names travel with it and are written once on each worker, under a name by their content, so workers
+need this package and no common file system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from aliquot.model.errors import AliquotError, UserError
+from aliquot.sim import runs
+from aliquot.sim.measures import RunMeasures
+from aliquot.sim.parallel import Finished, shown_progress
+from aliquot.sim.runs import RunTask
+
+WAIT_S: Final = 30.0
+Done = Iterator[tuple[int, RunMeasures]]
+Tables = Mapping[str, bytes]
+
+
+def run_all(where: str, tasks: Sequence[RunTask]) -> Finished[RunTask, RunMeasures]:
+    """Do every task on the cluster that `where` names: `dask`, `dask:tcp://host:8786`, `ray` or `ray:ray://host:10001`.
+
+    Without an address Dask starts workers on this machine, and Ray does or joins the cluster that it finds. Ctrl-C
+    returns the runs that are finished.
+
+    Raises:
+        UserError: another name, or the package is not installed.
+        AliquotError: the cluster cannot be reached.
+    """
+    name, _, address = where.partition(":")
+    if name not in CLUSTERS:
+        raise UserError(f"--on {where}: is no kind of cluster; allowed are dask, dask:ADDRESS, ray and ray:ADDRESS")
+    carried = tables_of(tasks)
+    found: dict[int, RunMeasures] = {}
+    complete = True
+    with shown_progress("sim", len(tasks)) as advance, CLUSTERS[name](address) as submitted:
+        try:
+            for number, result in submitted(carried, tasks):
+                found[number] = result
+                advance(len(found))
+        except KeyboardInterrupt:
+            complete = False
+    return Finished({task: found[number] for number, task in enumerate(tasks) if number in found}, complete)
+
+
+def tables_of(tasks: Sequence[RunTask]) -> dict[str, bytes]:
+    """The content of every file that the tasks name."""
+    named = {name for task in tasks for name in (task.scenario.nodes, task.scenario.trace, task.scenario.services)}
+    return {name: Path(name).read_bytes() for name in sorted(named) if name and _is_file(name)}
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # a name that no file can have
+        return False
+
+
+def run_with(carried: Tables, task: RunTask) -> RunMeasures:
+    """One run on a worker, with the tables that came along."""
+    place = partial(_placed, carried)
+    scenario = task.scenario
+    here = replace(
+        scenario, nodes=place(scenario.nodes), trace=place(scenario.trace), services=place(scenario.services)
+    )
+    return runs.run(replace(task, scenario=here))
+
+
+def _placed(carried: Tables, name: str) -> str:
+    """Where a table lies on this worker; other texts stand for themselves."""
+    if name not in carried:
+        return name
+    content = carried[name]
+    folder = Path(tempfile.gettempdir()) / f"aliquot-sim-{os.getuid()}-{hashlib.sha256(content).hexdigest()[:32]}"
+    path = folder / Path(name).name
+    if not path.is_file() or path.read_bytes() != content:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=folder)) / path.name
+        fresh.write_bytes(content)
+        fresh.replace(path)
+        fresh.parent.rmdir()
+    return str(path)
+
+
+@contextmanager
+def _dask(address: str) -> Iterator[Callable[[Tables, Sequence[RunTask]], Done]]:
+    try:
+        from distributed import Client, LocalCluster, as_completed
+    except ImportError:
+        raise UserError("--on dask: Dask is not installed; install it with: pip install 'aliquot[dask]'") from None
+    try:
+        cluster = None if address else LocalCluster(threads_per_worker=1, dashboard_address=None)
+        client = Client(address or cluster, timeout=WAIT_S)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise AliquotError(f"--on dask:{address}: the cluster does not answer ({_said(error)})") from None
+
+    def submitted(carried: Tables, tasks: Sequence[RunTask]) -> Done:
+        shared = client.scatter(dict(carried), broadcast=True, hash=False)
+        futures = {client.submit(run_with, shared, task, pure=False): n for n, task in enumerate(tasks)}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+    try:
+        yield submitted
+    finally:
+        client.close()
+        if cluster is not None:
+            cluster.close()
+
+
+@contextmanager
+def _ray(address: str) -> Iterator[Callable[[Tables, Sequence[RunTask]], Done]]:
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--on ray: Ray is not installed; install it with: pip install 'aliquot[ray]'") from None
+    try:
+        ray.init(address=address or None, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    except (OSError, ConnectionError, ValueError, RuntimeError) as error:
+        raise AliquotError(f"--on ray:{address}: the cluster does not answer ({_said(error)})") from None
+
+    def submitted(carried: Tables, tasks: Sequence[RunTask]) -> Done:
+        shared, remote = ray.put(dict(carried)), ray.remote(run_with)
+        waiting = {remote.remote(shared, task): number for number, task in enumerate(tasks)}
+        while waiting:
+            for ready in ray.wait(list(waiting), num_returns=1)[0]:
+                yield waiting.pop(ready), ray.get(ready)
+
+    try:
+        yield submitted
+    finally:
+        ray.shutdown()
+
+
+CLUSTERS: Final = {"dask": _dask, "ray": _ray}
+
+
+def _said(error: BaseException) -> Any:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,235 @@
+"""What `aliquot sim import` makes of each kind of account: jobs, times, and what is left out and why."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aliquot.model.errors import UserError
+from aliquot.sim.imports.importing import READERS, import_trace
+from aliquot.sim.imports.tables import Wanted
+from aliquot.sim.workloads.table import read_jobs
+
+DATA = Path(__file__).resolve().parents[3] / "data" / "traces"
+
+
+class Imported:
+    """A trace made from files, its facts and the warnings."""
+
+    def __init__(self, tmp_path: Path, kind: str, *files: Path | str, models: bool = False, **how: Any) -> None:
+        self.path = tmp_path / "trace.csv"
+        self.warnings: list[str] = []
+        paths = [DATA / file if isinstance(file, str) else file for file in files]
+        self.facts = import_trace(
+            kind, paths, self.path, how=Wanted(UTC, **how), models=models, warn=self.warnings.append
+        )
+        with self.path.open() as file:
+            self.rows = {row["name"]: row for row in csv.DictReader(file)}
+
+    def times(self) -> dict[str, tuple[float, float, float]]:
+        """Arrival, duration and GPUs of each line."""
+        return {
+            name: (float(row["arrival_s"]), float(row["duration_s"]), float(row["gpu"]))
+            for name, row in self.rows.items()
+        }
+
+
+FILES = {
+    "sacct": ["sacct.txt"],
+    "helios": ["cluster_log.csv"],
+    "philly": ["cluster_job_log.json"],
+    "pai": ["pai_task_table.csv", "pai_job_table.csv"],
+    "kueue": ["workloads.json"],
+    "prometheus": ["requests.json", "phases.json", "dcgm.json"],
+    "csv": ["cluster_log.csv"],
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_what_is_imported_is_a_trace(tmp_path: Path, kind: str):
+    """Each kind gives a table that `sim run` reads, and every job seen is kept or has a reason for being left out."""
+    imported = Imported(tmp_path, kind, *FILES[kind])
+
+    assert len(imported.rows) == len(read_jobs(imported.path, "trace").jobs)
+    assert imported.facts["jobs_seen"] == imported.facts["jobs_kept"] + sum(imported.facts["dropped"].values())
+
+
+def test_sacct(tmp_path: Path):
+    """Steps are no jobs; a job arrives when it could first have run, and several nodes are a line each."""
+    imported = Imported(tmp_path, "sacct", "sacct.txt")
+
+    assert {
+        "1001": (0, 93_784, 1),
+        "1002#0": (3600, 1800, 4),
+        "1002#1": (3600, 1800, 4),
+        "1007": (10_800, 600, 0.285),
+    } == imported.times()
+    assert {
+        "without GPU": 1, "still running at the end": 1, "never started": 2, "unreadable": 1,
+    } == imported.facts["dropped"]  # fmt: skip
+    assert {"job steps": 2} == imported.facts["not_jobs"]
+    assert ("8000", "65536", "ann") == tuple(
+        imported.rows["1001"][name] for name in ("cpu_milli", "memory_mib", "user")
+    )
+    assert ("32000", "786432") == tuple(imported.rows["1002#0"][name] for name in ("cpu_milli", "memory_mib"))
+
+
+def test_a_line_that_cannot_be_read_is_named(tmp_path: Path):
+    """File, line, column and value; and columns that nothing reads are one warning."""
+    imported = Imported(tmp_path, "sacct", "sacct.txt")
+
+    assert any("sacct.txt line 11 column \"Submit\": 'yesterday' is no time" in line for line in imported.warnings)
+    assert any("columns that are not read: JobName, Partition" in line for line in imported.warnings)
+
+
+def test_helios(tmp_path: Path):
+    """GPUs of all nodes are spread over them; jobs that were cancelled while they waited never ran."""
+    imported = Imported(tmp_path, "helios", "cluster_log.csv")
+
+    assert {"2001": (0, 3600, 1), "2002#0": (239, 600, 8), "2002#1": (239, 600, 8)} == imported.times()
+    assert {"without GPU": 1, "never started": 1} == imported.facts["dropped"]
+
+
+def test_philly(tmp_path: Path):
+    """The GPUs of the last attempt for the time of all; an attempt without times is left out and told."""
+    imported = Imported(tmp_path, "philly", "cluster_job_log.json")
+
+    assert {
+        "application_1_0001#0": (0, 4200, 2),
+        "application_1_0001#1": (0, 4200, 2),
+        "application_1_0003": (360, 600, 1),
+    } == imported.times()
+    assert {"never started": 1, "still running at the end": 1} == imported.facts["dropped"]
+    assert any("attempt whose times are not recorded" in note for note in imported.facts["notes"])
+
+
+def test_pai_tasks(tmp_path: Path):
+    """Percent of a GPU for each instance; with the table of jobs a task arrives when its job was submitted."""
+    imported = Imported(tmp_path, "pai", "pai_task_table.csv", "pai_job_table.csv")
+
+    assert {
+        "j0/worker#0": (0, 3600, 0.5), "j0/worker#1": (0, 3600, 0.5), "j1/tensorflow": (500, 900, 2),
+    } == imported.times()  # fmt: skip
+    assert {"without GPU": 1, "still running at the end": 1, "never started": 1} == imported.facts["dropped"]
+    assert ("4000", "30000", "uA") == tuple(
+        imported.rows["j0/worker#0"][name] for name in ("cpu_milli", "memory_mib", "user")
+    )
+
+
+def test_pai_instances(tmp_path: Path):
+    """With the table of instances each has its own times; the tables may come in any order."""
+    imported = Imported(tmp_path, "pai", "pai_instance_table.csv", "pai_job_table.csv", "pai_task_table.csv")
+
+    assert {"j0/n1": (0, 3600, 0.5), "j0/n2": (0, 1000, 0.5), "j1/n3": (500, 900, 2)} == imported.times()
+
+
+def test_pai_without_the_tasks_is_refused(tmp_path: Path):
+    """Only the table of tasks says how many GPUs."""
+    with pytest.raises(UserError, match=r"add pai_task_table\.csv"):
+        Imported(tmp_path, "pai", "pai_job_table.csv")
+
+
+def test_kueue(tmp_path: Path):
+    """A line for each pod with a GPU, from creation on, for the time from admission to the end."""
+    imported = Imported(tmp_path, "kueue", "workloads.json")
+
+    assert {
+        "team-a/job-train-1/workers#0": (0, 7200, 4),
+        "team-a/job-train-1/workers#1": (0, 7200, 4),
+        "team-b/job-again": (600, 600, 1),
+    } == imported.times()
+    assert {"still running at the end": 1, "never started": 1, "without GPU": 1} == imported.facts["dropped"]
+    assert "100" == imported.rows["team-a/job-train-1/workers#0"]["priority"]
+    assert any("evicted" in note for note in imported.facts["notes"])
+
+
+def test_prometheus(tmp_path: Path):
+    """A pod arrives when it is first seen and runs while its phase says so; what the range cuts off is told."""
+    imported = Imported(tmp_path, "prometheus", "requests.json", "phases.json")
+
+    assert {"team-a/train-0": (300, 1860, 2), "team-b/early-0": (0, 1260, 1)} == imported.times()
+    assert {"still running at the end": 1, "without GPU": 1, "never started": 1} == imported.facts["dropped"]
+    assert any("before the range began" in note for note in imported.facts["notes"])
+    assert any("known to 60 s" in note for note in imported.facts["notes"])
+
+
+def test_prometheus_with_dcgm_alone(tmp_path: Path):
+    """The GPUs that a pod was seen on count as asked for; it arrives when it began to run."""
+    imported = Imported(tmp_path, "prometheus", "dcgm.json", models=True)
+
+    assert {"team-a/train-0": (0, 1860, 2)} == imported.times()
+    assert "Tesla T4" == imported.rows["team-a/train-0"]["gpu_model"]
+
+
+@pytest.mark.parametrize("delimiter", [",", "|", "\t", ";"])
+def test_an_own_table_has_any_delimiter_and_usual_names(tmp_path: Path, delimiter: str):
+    """Names are compared without case, blanks and underscores; without one a job is named for its line."""
+    lines = (("Submit Time", "Run_Time", "NUM_GPUS", "Team"), ("1767355200", "10m", "2", "red"),
+             ("2026-01-02T12:01:00Z", "90", "0.5", "blue"))  # fmt: skip
+    own = tmp_path / "own.csv"
+    own.write_text("\n".join(delimiter.join(line) for line in lines) + "\n")
+
+    imported = Imported(tmp_path, "csv", own)
+
+    assert {"line-2": (0, 600, 2), "line-3": (60, 90, 0.5)} == imported.times()
+    assert ["red", "blue"] == [row["user"] for row in imported.rows.values()]
+
+
+def test_times_come_from_start_and_end(tmp_path: Path):
+    """Without a submission a job arrives when it started, with a warning; without a duration it is end less start."""
+    own = tmp_path / "own.csv.gz"
+    own.write_bytes(gzip.compress(b"job,start,end,gpus\na,100,160,1\nb,50,,1\nc,170,160,1\n"))
+
+    imported = Imported(tmp_path, "csv", own)
+
+    assert {"a": (0, 60, 1)} == imported.times()
+    assert {"still running at the end": 1, "without usable times": 1} == imported.facts["dropped"]
+    assert any("no time of submission" in line for line in imported.warnings)
+
+
+def test_names_that_appear_again_get_a_number(tmp_path: Path):
+    """A job that was requeued keeps all its runs."""
+    own = tmp_path / "own.csv"
+    own.write_text("job,submit,duration,gpus\na,0,60,1\na,100,60,1\n")
+
+    assert ["a", "a~1"] == list(Imported(tmp_path, "csv", own).rows)
+
+
+def test_jobs_without_a_gpu_and_models_are_kept_on_request(tmp_path: Path):
+    """They are left out unless asked for, because most clusters to simulate have other names for their models."""
+    imported = Imported(tmp_path, "sacct", "sacct.txt", models=True, cpu_jobs=True)
+
+    assert (0, "a100") == (float(imported.rows["1003"]["gpu"]), imported.rows["1001"]["gpu_model"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "said"),
+    [
+        ("sacct", "JobID|Submit|Start|End\n1|a|b|c\n", "no column has a job's GPUs; write the table with: sacct -P"),
+        ("csv", "id,gpus,submit\n1,1,0\n", "no column has a job's duration"),
+        ("csv", "", "is empty"),
+        ("csv", "id,gpus,submit,duration\n1,0,0,5\n", "no job is left. dropped: 1 without GPU"),
+        ("philly", "{}", "is no list of jobs"),
+        ("philly", "[", "is no JSON"),
+        ("kueue", '{"items": []}', "has no Workload"),
+        ("prometheus", '{"data": {"resultType": "vector", "result": []}}', "ask /api/v1/query_range"),
+        ("prometheus", '{"data": {"resultType": "matrix", "result": []}}', "has no series of"),
+        ("pai", "a,b\n1,2\n", "is none of PAI's tables"),
+    ],
+)
+def test_what_is_no_account_of_jobs_is_refused_in_a_sentence(tmp_path: Path, kind: str, content: str, said: str):
+    """The file is named, with what is wanted; no trace is written."""
+    own = tmp_path / "own.csv"
+    own.write_text(content)
+
+    with pytest.raises(UserError) as error:
+        Imported(tmp_path, kind, own)
+
+    assert said in str(error.value)
+    assert str(own) in str(error.value)
+    assert ["own.csv"] == [path.name for path in tmp_path.iterdir()]

@@ -1,0 +1,65 @@
+"""The offered load of a trace on a cluster, and what is said about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from aliquot.placement.asks import Ask
+from aliquot.sim.clusters import read_cluster
+from aliquot.sim.jobs import Job, Workload
+from aliquot.sim.kernel import us
+from aliquot.sim.load import offered, sentence
+
+
+def jobs(*rows: tuple[float, float, float]) -> Workload:
+    """Jobs of (arrival in s, duration in s, GPUs)."""
+    return Workload(
+        "made up",
+        [
+            Job(f"{number}", Ask(whole=int(gpu), rest_milli=round(gpu % 1 * 1000)), us(at_s), us(ran_s))
+            for number, (at_s, ran_s, gpu) in enumerate(rows)
+        ],
+    )
+
+
+def test_the_load_is_gpu_time_asked_over_gpu_time_there():
+    """Of 4 GPUs in 100 s of arrivals, 100 s of two GPUs and 200 s of a half ask for three quarters."""
+    seen = offered(jobs((0, 100, 2), (100, 200, 0.5)), read_cluster("v100x4"))
+
+    assert (75.0, 100.0, 4, False) == (seen.percent, seen.span_s, seen.gpus, seen.too_much)
+    assert 300 / 3600 == pytest.approx(seen.gpu_hours)
+
+
+def test_jobs_that_fit_on_no_node_are_left_out():
+    """They never run, so they take nothing from the others."""
+    seen = offered(jobs((0, 100, 2), (50, 1e6, 8), (100, 100, 2)), read_cluster("v100x4*2"))
+
+    assert (50.0, 1, 3) == (seen.percent, seen.impossible, seen.jobs)
+
+
+def test_jobs_that_arrive_at_once_offer_no_load():
+    """Without a span of arrivals there is no rate to compare."""
+    seen = offered(jobs((5, 100, 2), (5, 100, 2)), read_cluster("v100x4"))
+
+    assert seen.percent is None
+    assert "all jobs arrive together" in sentence(seen.percent, seen.gpu_hours, seen.gpus, seen.span_s)
+
+
+def test_jobs_drawn_for_a_load_offer_that_load():
+    """Those that stand there at the start are no arrivals."""
+    assert 95.0 == offered(jobs((0, 1e6, 4), (100, 1, 1)), read_cluster("v100x4"), drawn=0.95).percent
+
+
+@pytest.mark.parametrize(
+    ("percent", "said"),
+    [
+        (117.4, "offered load 117 %: 240.0 GPU-hours asked of 48 GPUs in 5 h of arrivals; this cluster cannot hold it: "
+                "waits grow as long as jobs arrive"),
+        (100.2, "offered load 100.2 %: 240.0 GPU-hours asked of 48 GPUs in 5 h of arrivals; this cluster cannot hold "
+                "it: waits grow as long as jobs arrive"),
+        (88.2, "offered load 88 %: 240.0 GPU-hours asked of 48 GPUs in 5 h of arrivals"),
+    ],
+)  # fmt: skip
+def test_a_load_above_the_whole_is_told_for_what_it_is(percent: float, said: str):
+    """Above 100 % the sentence says that waits grow."""
+    assert said == sentence(percent, 240, 48, 18_000)

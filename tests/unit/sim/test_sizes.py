@@ -1,0 +1,62 @@
+"""How many GPUs are enough: ranges of sizes, waits by size, and the answer for each policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aliquot.model.errors import UserError
+from aliquot.sim import parallel, runs, sizes
+
+
+def test_a_range_stands_for_every_size_in_it():
+    """The other parts of the cluster stay as they are."""
+    assert ["t4*10,v100x8*6,a100*2", "t4*10,v100x8*7,a100*2"] == sizes.sizes_of("t4*10,v100x8*6..7,a100*2")
+    assert ["v100x8*6"] == sizes.sizes_of("v100x8*6")
+    assert ["nodes..csv"] == sizes.sizes_of("nodes..csv")
+
+
+@pytest.mark.parametrize("nodes", ["v100*6..3", "v100*0..3", "v100*1..500", "v100*1..2,t4*1..2"])
+def test_a_range_that_is_none_is_refused(nodes: str):
+    """It starts at 1, runs upwards, has at most 100 sizes, and is the only one."""
+    with pytest.raises(UserError, match=r"--nodes v100\*"):
+        sizes.sizes_of(nodes)
+
+
+def swept(wait_s: float, at: str = "p90", price: float | None = None, rate: int = 1) -> dict[str, Any]:
+    """Clusters of 2 to 6 GPUs under a load that, at one job a minute, four of them hold."""
+    scenario = runs.Scenario("v100x2*1..3", f"mix:jobs=200,rate={rate},service=120")
+    clusters = sizes.scenarios(scenario, sizes.sizes_of(scenario.nodes))
+    todo = [task for each in clusters for task in runs.tasks(each, ["bestfit", "spread"], [1, 2])]
+    return sizes.size_facts(parallel.run_all(runs.run, todo, workers=1).results, sizes.Goal(wait_s, at, price))
+
+
+def test_the_answer_is_the_smallest_size_from_which_on_waits_are_short_enough():
+    """All larger sizes keep the wait too, and the next smaller one does not."""
+    facts = swept(wait_s=60)
+    answer = next(answer for answer in facts["answers"] if answer["policy"] == "bestfit")
+    rows = [row for row in facts["rows"] if row["policy"] == "bestfit"]
+
+    assert answer["holds"]
+    assert [row["gpus"] >= answer["gpus"] for row in rows] == [row["wait_p90_s"] <= 60 for row in rows]
+    assert [2, 4, 6] == [row["gpus"] for row in rows]
+    assert sorted((row["offered_load_percent"] for row in rows), reverse=True) == [
+        row["offered_load_percent"] for row in rows
+    ]
+
+
+def test_a_goal_that_no_size_keeps_is_told_with_what_the_largest_does():
+    """The report then shows the largest."""
+    facts = swept(wait_s=0, at="p99", rate=4)
+
+    assert [False, False] == [answer["holds"] for answer in facts["answers"]]
+    assert "v100x2*3" == sizes.chosen_size(facts)
+    assert "none of these sizes is enough: with 6 GPUs" in sizes.sentences(facts)[0]
+
+
+def test_a_price_gives_each_size_its_cost():
+    """All GPUs of the cluster until the last job ends, at the price of an hour."""
+    row = swept(wait_s=60, price=2.5)["rows"][0]
+
+    assert row["gpus"] * row["makespan_s"] / 3600 * 2.5 == pytest.approx(row["cost"], abs=0.02)

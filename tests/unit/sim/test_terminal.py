@@ -1,0 +1,45 @@
+"""The table of policies fits the terminal."""
+
+from __future__ import annotations
+
+import csv
+from typing import Any
+
+import pytest
+
+from aliquot.sim import parallel, runs, study, terminal
+
+
+@pytest.fixture(scope="module")
+def facts() -> dict[str, Any]:
+    """Two policies with two seeds."""
+    todo = runs.tasks(runs.Scenario("v100x4", "mix:jobs=60,rate=20"), ("bestfit", "clustering"), (1, 2))
+    return study.summary(study.Study.of(todo, parallel.run_all(runs.run, todo, workers=1)))
+
+
+@pytest.mark.parametrize("width", [60, 80, 110, 132, 160, 200])
+def test_no_line_is_longer_than_the_terminal(facts: dict[str, Any], width: int):
+    """Whole columns are left out; the mean wait is always there."""
+    lines = terminal.table(facts, width).splitlines()
+
+    assert width >= max(map(len, lines))
+    assert 1 == len({line.count("  ") > 0 for line in lines})
+    assert "WAIT" in lines[0]
+    assert "MEAN" in lines[1]
+
+
+def test_a_wider_terminal_shows_more(facts: dict[str, Any]):
+    """The less important columns come last; with 200 columns all are there."""
+    titles = [set(terminal.table(facts, width).splitlines()[0].split()) for width in (60, 80, 120, 200)]
+
+    assert titles == sorted(titles, key=len)
+    assert terminal.table(facts) == terminal.table(facts, 200)
+
+
+def test_csv_has_every_figure_in_seconds(facts: dict[str, Any]):
+    """The means of `summary.json`, one line a policy."""
+    rows = list(csv.DictReader(terminal.csv_table(facts).splitlines()))
+
+    assert [
+        {name: float(row[name]) for name in group["mean"]} for row, group in zip(rows, facts["policies"], strict=True)
+    ] == [group["mean"] for group in facts["policies"]]
