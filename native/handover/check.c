@@ -1,11 +1,12 @@
-/* check.c: the loop under load, for the sanitizers and for the promise that each plan is carried out once or not at all.
+/* check.c: the loop under load, for the sanitizers and for the promise that each hand-over is carried out once
+ * or not at all.
  *
  *   aliquot-handover-check ROUNDS
  *
- * The arbiter's thread makes plans for several GPUs and takes them back at random moments; a thread for each GPU plays
- * the tenants and answers at random moments, mixed with messages that are no answers. Fails when a grant appears that no
- * plan allowed, or is not reported, or a message is lost, or the arbiter is not woken. Exit status: 0, or 1 with one
- * line on stderr.
+ * The arbiter's thread prepares hand-overs of several GPUs and takes them back at random moments; a thread for each GPU
+ * plays the tenants and answers at random moments, mixed with messages that are no answers. Fails when a grant appears
+ * that was not prepared, or is not reported, or a message is lost, or the arbiter is not woken, or is woken before the
+ * first tenant that was handed a GPU has had time to run. Exit status: 0, or 1 with one line on stderr.
  */
 #define _GNU_SOURCE
 #include "handover.h"
@@ -80,10 +81,10 @@ static void *play(void *argument)
     return NULL;
 }
 
-static struct handover_plan plan_of(struct gpu *gpu)
+static struct handover_prepared prepared_for(struct gpu *gpu)
 {
     aliquot_page *next = &gpu->pages[1 - gpu->holder];
-    return (struct handover_plan){.next_page = next,
+    return (struct handover_prepared){.next_page = next,
                                   .quota_ns = QUOTA_NS,
                                   .until_ns = handover_now_ns() + FAR_NS,
                                   .until_wanting_ns = handover_now_ns() + FAR_NS,
@@ -126,12 +127,12 @@ static unsigned rounds_done, handed_over;
 
 static void account(const struct handover_done *done, const unsigned *armed)
 {
-    struct gpu *gpu = &gpus[armed[done->plan]];
+    struct gpu *gpu = &gpus[armed[done->number]];
     unsigned messages = 0;
     if (!granted(gpu) || gpu->pages[1 - gpu->holder].deadline_ns != done->at_ns + QUOTA_NS)
-        fail("what is reported was not stored", armed[done->plan]);
+        fail("what is reported was not stored", armed[done->number]);
     if (!read_answer(gpu, &messages) || messages != done->messages)
-        fail("the messages of a hand-over are not those that lie there", armed[done->plan]);
+        fail("the messages of a hand-over are not those that lie there", armed[done->number]);
     handed_over++;
     rounds_done++;
     next_turn(gpu);
@@ -147,6 +148,14 @@ static void serve_late(unsigned number)
         rounds_done++;
         next_turn(gpu);
     }
+}
+
+static int is_among(int socket, const struct epoll_event *events, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (events[i].data.fd == socket)
+            return 1;
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -168,21 +177,27 @@ int main(int argc, char **argv)
     }
     while (rounds_done < rounds) {
         struct epoll_event events[GPUS];
-        struct handover_done done[HANDOVER_PLANS];
+        struct handover_done done[HANDOVER_MAX];
         unsigned armed[GPUS], count = 0;
         for (unsigned i = 0; i < GPUS; i++) {
-            struct handover_plan plan = plan_of(&gpus[i]);
-            if (rand_r(&seed) % 4 && handover_arm(loop, &plan) == (int)count)
+            struct handover_prepared prepared = prepared_for(&gpus[i]);
+            if (rand_r(&seed) % 4 && handover_arm(loop, &prepared) == (int)count)
                 armed[count++] = i;
         }
         int patience_ms = rand_r(&seed) % 2 ? PATIENCE_MS : 0;
-        if (epoll_wait(epoll, events, GPUS, patience_ms) == 0 && patience_ms)
+        int woken = epoll_wait(epoll, events, GPUS, patience_ms);
+        uint64_t woken_ns = handover_now_ns();
+        if (woken == 0 && patience_ms)
             fail("the arbiter was not woken by any", GPUS);
         if (rand_r(&seed) % 2)
             usleep(rand_r(&seed) % 50);
         int handed = handover_take(loop, done);
-        for (int i = 0; i < handed; i++)
+        for (int i = 0; i < handed; i++) {
+            unsigned number = armed[done[i].number];
+            if (woken_ns < done[0].at_ns + HANDOVER_UNDISTURBED_NS && is_among(gpus[number].arbiter, events, woken))
+                fail("the arbiter was woken for a hand-over at once", number);
             account(&done[i], armed);
+        }
         for (unsigned i = 0; i < GPUS; i++)
             serve_late(i);
     }

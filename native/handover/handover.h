@@ -4,15 +4,16 @@
 
 #include "aliquot_abi.h"
 
-#define HANDOVER_PLANS 64
-#define HANDOVER_MESSAGES 8 /* looked at for one plan; what hides its answer behind more is left to the arbiter */
+#define HANDOVER_MAX 64
+#define HANDOVER_UNDISTURBED_NS 300000u /* so long after a hand-over the arbiter is not woken for it */
+#define HANDOVER_MESSAGES 8 /* what hides its answer behind more is left to the arbiter */
 
 /* Whose answer ends the turn of a GPU, and who has the GPU then. Times are CLOCK_MONOTONIC nanoseconds. */
-struct handover_plan {
+struct handover_prepared {
     aliquot_page *holder_page; /* to be closed first; NULL: it was closed before */
     aliquot_page *next_page;
     uint64_t quota_ns;
-    uint64_t until_ns;         /* later than this the plan is void */
+    uint64_t until_ns;         /* later than this it is void */
     uint64_t until_wanting_ns; /* and later than this where the holder asks for the GPU again before it answers */
     int32_t socket;            /* the one connection that is still to answer */
     uint32_t slot;
@@ -21,16 +22,16 @@ struct handover_plan {
     uint32_t next_epoch;
 };
 
-/* A hand-over that was carried out, of the plan with this number. Its first `messages` are yet to be read. */
+/* A hand-over that was carried out, by its number. Its first `messages` are yet to be read. */
 struct handover_done {
     uint64_t at_ns;
-    uint32_t plan;
+    uint32_t number;
     uint32_t messages;
 };
 
 enum handover_verdict { HANDOVER_WAIT, HANDOVER_LEAVE, HANDOVER_DONE };
 
-/* What has been seen of a plan's connection so far. */
+/* What has come on its connection so far. */
 struct handover_progress {
     uint32_t messages;
     int wanting;
@@ -38,7 +39,8 @@ struct handover_progress {
 
 /* Looks at the messages that have come since, without taking any, and hands the GPU over at the awaited answer. Neither
  * waits nor allocates; may be called at any time by one thread. */
-enum handover_verdict handover_look(const struct handover_plan *plan, struct handover_progress *seen, uint64_t *at_ns);
+enum handover_verdict handover_look(const struct handover_prepared *prepared, struct handover_progress *seen,
+                                    uint64_t *at_ns);
 uint64_t handover_now_ns(void);
 
 struct handover;
@@ -48,11 +50,11 @@ struct handover;
 HANDOVER_API struct handover *handover_start(int arbiter_epoll);
 HANDOVER_API void handover_stop(struct handover *loop);
 
-/* Puts a plan in force and returns its number, or -1: the arbiter hears nothing of the connection until the plan is
+/* Puts a hand-over in force and returns its number, or -1: the arbiter hears nothing of the connection until it is
  * carried out, void or taken back. */
-HANDOVER_API int handover_arm(struct handover *loop, const struct handover_plan *plan);
+HANDOVER_API int handover_arm(struct handover *loop, const struct handover_prepared *prepared);
 
-/* Takes all plans back; what was handed over since the last time goes to `done`, in order of time. Returns how many. */
-HANDOVER_API int handover_take(struct handover *loop, struct handover_done done[HANDOVER_PLANS]);
+/* Takes all of them back; what was handed over since the last time goes to `done`, in order of time. Returns how many. */
+HANDOVER_API int handover_take(struct handover *loop, struct handover_done done[HANDOVER_MAX]);
 
 #endif

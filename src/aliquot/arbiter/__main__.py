@@ -37,7 +37,7 @@ from .settings import Settings
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Prometheus on 127.0.0.1; 0 is off.")
 @click.option(
     "--native-handover/--no-native-handover",
-    default=False,
+    default=True,
     show_default=True,
     help="Hand over in a native thread where the policy has already chosen the next tenant.",
 )

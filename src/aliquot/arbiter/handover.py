@@ -23,7 +23,7 @@ from .abi import MessageType
 from .engine import Engine
 from .seats import Process, Seat
 
-MAX_PLANS: Final = 64
+MAX_PREPARED: Final = 64
 LEAST_NS: Final = 50_000
 """One that stands for less is not worth making."""
 
@@ -45,7 +45,7 @@ class _Prepared(ctypes.Structure):
 
 
 class _Done(ctypes.Structure):
-    _fields_ = (("at_ns", c_uint64), ("plan", c_uint32), ("messages", c_uint32))
+    _fields_ = (("at_ns", c_uint64), ("number", c_uint32), ("messages", c_uint32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class PreparedHandover:
 
     @property
     def look_again_ns(self) -> int:
-        """When the arbiter is to look what has come on the connection: the plan may be void then."""
+        """When the arbiter is to look what has come on the connection: it may be void then."""
         return self.upcoming.until_ns if self.holder.valid else self.upcoming.until_wanting_ns
 
 
 class Done(NamedTuple):
     """A prepared hand-over that was carried out at this time; so many messages led to it and are yet to be read."""
 
-    plan: PreparedHandover
+    handover: PreparedHandover
     at_ns: int
     messages: int
 
@@ -88,31 +88,31 @@ class NativeLoop:
         self._library.handover_arm.argtypes = [c_void_p, ctypes.POINTER(_Prepared)]
         self._library.handover_take.argtypes = [c_void_p, ctypes.POINTER(_Done)]
         self._library.handover_stop.argtypes = [c_void_p]
-        self._done = (_Done * MAX_PLANS)()
+        self._done = (_Done * MAX_PREPARED)()
         self._armed: list[PreparedHandover] = []
         self._loop = self._library.handover_start(epoll)
         if not self._loop:
             raise OSError(ctypes.get_errno(), "the loop for hand-overs cannot be started")
 
-    def arm(self, plan: PreparedHandover) -> bool:
+    def arm(self, ready: PreparedHandover) -> bool:
         """Put one in force; False where it cannot be, and the arbiter hands over itself."""
-        upcoming, holder = plan.upcoming, plan.holder
+        upcoming, holder = ready.upcoming, ready.holder
         native = _Prepared(
             holder_page=holder.page.address if holder.valid else None,
-            next_page=plan.next.page.address,
+            next_page=ready.next.page.address,
             quota_ns=upcoming.quota_ns,
             until_ns=upcoming.until_ns,
             until_wanting_ns=upcoming.until_wanting_ns,
-            socket=plan.process.sock.fileno(),
+            socket=ready.process.sock.fileno(),
             slot=holder.slot,
             answer=MessageType.RETURN if holder.valid else MessageType.DRAINED,
             first_epoch=holder.first_epoch if holder.valid else holder.epoch,
             last_epoch=holder.epoch,
-            next_epoch=plan.next_epoch,
+            next_epoch=ready.next_epoch,
         )
         if self._library.handover_arm(self._loop, ctypes.byref(native)) != len(self._armed):
             return False
-        self._armed.append(plan)
+        self._armed.append(ready)
         return True
 
     def take(self) -> Sequence[Done]:
@@ -121,7 +121,7 @@ class NativeLoop:
             return ()
         armed, self._armed = self._armed, []
         count = self._library.handover_take(self._loop, self._done)
-        return [Done(armed[done.plan], done.at_ns, done.messages) for done in self._done[:count]]
+        return [Done(armed[done.number], done.at_ns, done.messages) for done in self._done[:count]]
 
     def close(self) -> None:
         """End the thread; prepared hand-overs in force are void."""
@@ -142,9 +142,9 @@ def prepared(engine: Engine, now_ns: int) -> Iterator[PreparedHandover]:
         ready = not (following.valid or following.draining or following.behind)
         if process is None or not ready or process.closed or process.paused:
             continue
-        plan = PreparedHandover(process, holder, following, (following.epoch + 1) & 0x3FFFFFFF, upcoming)
-        if plan.look_again_ns - now_ns >= LEAST_NS:
-            yield plan
+        found = PreparedHandover(process, holder, following, (following.epoch + 1) & 0x3FFFFFFF, upcoming)
+        if found.look_again_ns - now_ns >= LEAST_NS:
+            yield found
 
 
 def _awaited(engine: Engine, tenant: str, seat: Seat) -> Process | None:

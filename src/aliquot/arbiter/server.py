@@ -113,9 +113,9 @@ class Server:
         self.engine.tick(now_ns)
         self._look_ns = self._next_round_ns
         if self._native is not None:
-            for plan in prepared(self.engine, now_ns):
-                if self._native.arm(plan):
-                    self._look_ns = min(self._look_ns, max(plan.look_again_ns, now_ns + LOOK_NS))
+            for ready in prepared(self.engine, now_ns):
+                if self._native.arm(ready):
+                    self._look_ns = min(self._look_ns, max(ready.look_again_ns, now_ns + LOOK_NS))
 
     def _regain(self) -> None:
         """Take the prepared hand-overs back; nothing but this loop hands over until the next decision."""
@@ -125,12 +125,12 @@ class Server:
 
     def _account(self, done: Done) -> None:
         """Carry out the messages of a hand-over, and the decision, as of when it took place."""
-        plan, at_ns = done.plan, done.at_ns
-        plan.next.granted_epoch = plan.next_epoch
+        ready, at_ns = done.handover, done.at_ns
+        ready.next.granted_epoch = ready.next_epoch
         for _ in range(done.messages):
-            self._carry_out(plan.process, plan.process.sock.recv(MESSAGE_SIZE_BYTES + 1), at_ns)
+            self._carry_out(ready.process, ready.process.sock.recv(MESSAGE_SIZE_BYTES + 1), at_ns)
         self.engine.tick(at_ns)
-        self.engine.confirm(plan.next, plan.next_epoch, at_ns)
+        self.engine.confirm(ready.next, ready.next_epoch, at_ns)
 
     def _round(self, now_ns: int) -> None:
         for process, until in list(self._paused.items()):

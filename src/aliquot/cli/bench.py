@@ -36,7 +36,7 @@ def _emulate(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _native = click.option(
-    "--native-handover/--no-native-handover", "native", default=False, show_default=True,
+    "--native-handover/--no-native-handover", "native", default=True, show_default=True,
     help="Whether the arbiter hands over in a native thread where it can.",
 )  # fmt: skip
 

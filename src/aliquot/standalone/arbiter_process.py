@@ -49,7 +49,7 @@ class ArbiterOptions:
     handover: str = "auto"
     fail_policy: str = "pace"
     metrics_port: int | None = None
-    native_handover: bool = False
+    native_handover: bool = True
 
     def argv(self, runtime: Path, libnvml: Path | None) -> list[str]:
         """The command line."""
