@@ -68,7 +68,8 @@ class Scene:
 def _paths(facts: MadeUpFacts) -> Iterator[tuple[str, str]]:
     yield from {
         "overview": "/", "promised": "/?show=promised", "gpus": "/gpus", "workloads": "/workloads",
-        "topology": "/topology", "pool": "/pool", "try": "/try?request=0.3", "nowhere": "/nowhere",
+        "topology": "/topology", "timeline": "/timeline", "hours": "/hours", "pool": "/pool",
+        "try": "/try?request=0.3", "nowhere": "/nowhere",
     }.items()  # fmt: skip
     shared = [gpu for gpu in facts.gpus() if gpu.measured and len(gpu.shares) >= 3]
     if shared:

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from aliquot.driver.sensors import Sensors
 from aliquot.model.quantities import MILLI
 from aliquot.topology import Topology
 from aliquot.web.api import (
@@ -118,6 +119,11 @@ class MadeUpFacts:
     def fail(self, uuid: str) -> None:
         """A GPU is unhealthy from now on."""
         self._gpus = [msgspec.structs.replace(gpu, healthy=False) if gpu.uuid == uuid else gpu for gpu in self._gpus]
+        self.revision += 1
+
+    def sense(self, uuid: str, sensors: Sensors) -> None:
+        """A GPU's temperature, power and clocks are these."""
+        self._gpus = [msgspec.structs.replace(gpu, sensors=sensors) if gpu.uuid == uuid else gpu for gpu in self._gpus]
         self.revision += 1
 
     def silence(self, node: str, why: str, since_s: float = 0.0) -> None:

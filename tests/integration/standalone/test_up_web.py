@@ -62,6 +62,19 @@ def test_the_dashboard_listens_to_this_machine_only(served: Served):
         urllib.request.urlopen(asked)
 
 
+def test_temperature_power_and_clocks_are_those_of_nvml(served: Served):
+    """Once it was asked, the dashboard reads each GPU's sensors: what the emulated driver answers for a V100."""
+    sensors = lambda: [gpu["sensors"] for gpu in served.get("api/v1/gpus")["items"]]  # noqa: E731
+    eventually(lambda: all(sensors()), "the sensors are read")
+
+    wanted = {"celsius": 41, "watts": 60.0, "limit_watts": 300.0, "sm_mhz": 1530, "memory_mhz": 877}
+    assert [wanted, wanted] == sensors()
+    (reader,) = children_of(served.process.pid, "aliquot.driver.sensors")
+    served.process.terminate()
+    served.process.communicate(timeout=30)
+    assert not Path(f"/proc/{reader}").exists()
+
+
 def test_events_are_told_as_they_come(served: Served):
     """A run that comes and goes, and an arbiter that is replaced, leave their events."""
     served.command("run", "--name", "team/a", "--gpu-request", ".2", "--", "true")

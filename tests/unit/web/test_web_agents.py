@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -271,16 +272,18 @@ def test_one_that_fails_is_forgotten_and_asked_ever_more_rarely():
     scene = Scene()
 
     async def main() -> tuple[int, int, bool, bool, int, bool]:
+        before_s = time.time()
         well = await scene.passes(60)
         scene.fails = True
         await scene.passes(10)
         still_shown = "node-0" in scene.agents.measured
         await scene.passes(110)
+        assert before_s <= scene.agents.answered_at_s["node-0"] <= time.time()
         forgotten = scene.agents.measured == {} and scene.agents.silent == {"node-0": "it is tired"}
         rarely = await scene.passes(120)
         scene.fails = False
         await scene.passes(61)
-        again = scene.agents.silent == {}
+        again = scene.agents.silent == scene.agents.answered_at_s == {}
         return well, rarely, still_shown, forgotten, await scene.passes(60), again
 
     well, rarely, still_shown, forgotten, after, again = asyncio.run(main())

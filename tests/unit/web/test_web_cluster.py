@@ -71,6 +71,19 @@ def test_gpus_are_those_of_the_books(scene: Scene):
         assert [r.tenant for r in scene.cluster.residents(*cell)] == [share.tenant for share in gpu.shares]
 
 
+def test_a_silent_node_has_the_time_of_its_last_answer(scene: Scene):
+    """A node says since when it is silent, as long as it is; the time of the whole reading is that of the last one."""
+    began_s = time.time()
+    scene.beside.silent, scene.beside.answered_at_s = {"node-001": "away"}, {"node-000": 5.0, "node-001": 7.0}
+    scene.beside.measured = {"node-000": NodeMeasure({})}
+    scene.facts.refresh(time.monotonic())
+    told = {node.name: (node.silent, node.silent_since_s) for node in scene.facts.nodes()}
+
+    assert ("", 0.0) == told["node-000"] and ("away", 7.0) == told["node-001"]
+    assert "" != told["node-002"][0] and 0.0 == told["node-002"][1]
+    assert began_s <= scene.facts.as_of_s <= time.time()
+
+
 def test_workloads_have_their_pieces(scene: Scene):
     """A pod on several GPUs is one workload with a piece on each."""
     found = {workload.name: workload for workload in scene.facts.workloads()}

@@ -94,6 +94,19 @@ def test_a_new_reader_gets_everything_then_only_changes():
     run(scene)
 
 
+def test_a_quiet_page_hears_that_the_connection_lives(monkeypatch: pytest.MonkeyPatch):
+    """Without news a stream sends an event without content, which does not change the page."""
+    monkeypatch.setattr("aliquot.web.feeds.QUIET_S", 0.01)
+
+    async def scene(feeds: Feeds) -> None:
+        reader = Reader(feeds, Page(a="1"))
+        await until(lambda: len(reader.got) >= 3)
+
+        assert {"event: here\ndata:\n\n"} == set(reader.got[1:])
+
+    run(scene)
+
+
 def test_other_blocks_or_another_order_replace_all():
     """When blocks come, go or change places, the whole container is sent."""
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
+from aliquot.driver.sensors import Sensors
 from aliquot.web.api import Share, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages.gpus import PER_PAGE, ordered
@@ -84,6 +85,17 @@ def test_a_gpu_opens_to_its_tenants(visitor: TestClient, facts: MadeUpFacts):
         assert share.tenant in text and f"{share.wait_ms:.0f} ms" in text
         assert percent(share.kept_percent) in text
     assert "As a table" in text and "Wait for a grant, median (ms)" in text
+
+
+def test_sensors_are_shown_as_far_as_they_are_known(visitor: TestClient, facts: MadeUpFacts):
+    """A GPU's page has a row for each reading that its driver gives, and none for the others."""
+    gpu = facts.gpus()[0]
+    assert "Temperature" not in visitor.get(f"/gpus/{gpu.uuid}").text
+    facts.sense(gpu.uuid, Sensors(celsius=0, watts=61.4, limit_watts=300.0))
+    text = visitor.get(f"/gpus/{gpu.uuid}").text
+
+    assert "<dd>0 °C</dd>" in text and "<dd>61 of 300 W</dd>" in text
+    assert "clock" not in text
 
 
 @pytest.mark.parametrize("path", ["/gpus/GPU-none", "/workloads/not/here", "/topology?node=none", "/nowhere"])

@@ -1,0 +1,68 @@
+"""The commands that pages name: each is one that the command line takes."""
+
+from __future__ import annotations
+
+import html
+import re
+import shlex
+
+import click
+import pytest
+from starlette.testclient import TestClient
+
+from aliquot.cli.main import cli
+from aliquot.web.api import AskFor
+from aliquot.web.app import dashboard, everyone
+from aliquot.web.pages import commands
+from aliquot.web.testing import MadeUpFacts
+
+HOSTILE = "lab/a'; $(reboot) `id` \" \\"
+
+
+def parsed(group: click.Group, line: str) -> dict[str, object]:
+    """What a line that a person pasted asks of the command line; nothing is run."""
+    words = shlex.split(line.removeprefix("kubectl "))[1:]
+    context = click.Context(group)
+    command = group.get_command(context, words[0])
+    assert command is not None
+    return command.make_context(words[0], words[1:], parent=context).params
+
+
+def named(text: str) -> list[str]:
+    """The commands of a page."""
+    return [html.unescape(found) for found in re.findall(r'class="cmd"><code>(.*?)</code>', text)]
+
+
+@pytest.mark.parametrize("program", ["aliquot", "kubectl aliquot"])
+@pytest.mark.parametrize(
+    "path", ["/", "/gpus", "/workloads", "/workloads/batch/wait-0", "/topology", "/try?request=0.3"]
+)
+def test_every_page_names_a_command_that_exists(program: str, path: str):
+    """On one machine and in a cluster, what a page names is accepted by the command line."""
+    facts = MadeUpFacts(nodes=2)
+    facts.program = program
+    group: click.Group = cli
+    if program != "aliquot":
+        group = pytest.importorskip("aliquot.cli.kubectl", reason="the parts for a cluster are not installed").cli
+    found = named(TestClient(dashboard(everyone(facts)), base_url="http://localhost").get(path).text)
+
+    assert found or (program, path) == ("kubectl aliquot", "/try?request=0.3")
+    assert all(line.startswith(f"{program} ") for line in found)
+    for line in found:
+        parsed(group, line)
+
+
+def test_a_tried_request_is_the_same_on_the_command_line():
+    """The command beside a trial has each of its words under the option of that meaning."""
+    ask = AskFor("0.3", "0.6", "4Gi", "v100", "1", "shared", "near", "apart", "ours")
+    params = parsed(cli, commands.trial(MadeUpFacts(nodes=1), ask))
+
+    assert (300, 600, "v100", "1") == tuple(params[name] for name in ("gpu_request", "gpu_limit", "gpu_model", "gpu"))
+    assert ("shared", "near", "apart", "ours") == tuple(
+        params[name] for name in ("gpu_id", "affinity", "anti_affinity", "exclusion")
+    )
+
+
+def test_a_name_from_outside_is_one_word():
+    """A hostile name is quoted for the shell, so that pasting the command runs nothing else."""
+    assert ["aliquot", "explain", HOSTILE] == shlex.split(commands.explain(MadeUpFacts(nodes=1), HOSTILE))
