@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ class Received:
 class Receiver:
     """What has come so far."""
 
-    def __init__(self, answers: Answers = "well") -> None:
+    def __init__(self, answers: Answers = "well", listener: socket.socket | None = None) -> None:
         self.spans: list[Received] = []
         self.posts = 0
         self._ended = threading.Event()
@@ -59,9 +60,11 @@ class Receiver:
             def log_message(self, *_: object) -> None:
                 """Nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._server.socket.close()
+        self._server.socket = listener or socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._server.socket.getsockname()[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
 
@@ -100,9 +103,9 @@ class Receiver:
 
 
 @contextmanager
-def receiver(answers: Answers = "well") -> Iterator[Receiver]:
-    """A receiver for a while."""
-    made = Receiver(answers)
+def receiver(answers: Answers = "well", listener: socket.socket | None = None) -> Iterator[Receiver]:
+    """A receiver for a while; `listener` is its socket where it is to be in another network."""
+    made = Receiver(answers, listener)
     try:
         yield made
     finally:

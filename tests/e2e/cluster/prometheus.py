@@ -27,12 +27,12 @@ def program(name: str) -> Path:
     return unpacked("prometheus", {"prometheus": "bookworm"}, needed) / "usr/bin" / name
 
 
-def fetch(rooms: Namespaces, port: int, path: str) -> tuple[int, bytes]:
+def fetch(rooms: Namespaces, port: int, path: str, **headers: str) -> tuple[int, bytes]:
     """Status and body of a page that is served on the loopback inside the network."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.sock = rooms.connect(port)
     with closing(connection):
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
 

@@ -23,6 +23,23 @@ def test_first_want_opens_the_gate(arbiter):
     assert process.pages[0].u64("deadline_ns") > time.monotonic_ns()
 
 
+def test_the_first_grant_has_its_time_in_the_status(arbiter):
+    """The status has the moment of a tenant's first grant, none before it, and the same one after later grants."""
+    arbiter.tenant("a")
+    process, before_ns = arbiter.process("a"), time.monotonic_ns()
+    assert 0 == arbiter.seen("a").first_grant_ns
+    process.want()
+    process.wait_valid()
+    first_ns = arbiter.seen("a").first_grant_ns
+    process.give_back()
+    until(lambda: not process.pages[0].valid)
+    process.want()
+    process.wait_valid()
+
+    assert before_ns < first_ns < time.monotonic_ns()
+    assert (first_ns, 2) == (arbiter.seen("a").first_grant_ns, arbiter.seen("a").handovers)
+
+
 def test_lone_holder_is_renewed_without_a_message(arbiter):
     """The deadline of a lone holder moves while its word stays."""
     arbiter.tenant("a")
