@@ -120,7 +120,7 @@ void memory_tick(struct slot *slot, const aliquot_page *page)
 {
     uint32_t demand = __atomic_load_n(&page->memory_demand, __ATOMIC_ACQUIRE);
     bool wanted = demand && demand != slot->demand_answered;
-    if (!wanted && !__atomic_load_n(&slot->unused, __ATOMIC_RELAXED))
+    if (!wanted && !atomic_load_explicit(&slot->unused, memory_order_relaxed))
         return;
     bool alone = wanted && settled(slot);
     if (pthread_mutex_trylock(&slot->lock) == 0) {

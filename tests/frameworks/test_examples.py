@@ -98,12 +98,12 @@ def test_a_server_with_paged_memory_takes_its_part_of_the_share_and_no_more(room
 @pytest.mark.timeout(900)
 def test_a_server_with_few_blocks_preempts_and_answers_all_the_same(room: Room):
     """Where the pool is full, the youngest request gives up its blocks and is answered later."""
-    few = ("--gpu-memory-utilization", 0.85, "--num-gpu-blocks-override", 20, "--max-model-len", 128, "--requests", 8)
+    few = ("--gpu-memory-utilization", 0.85, "--num-gpu-blocks-override", 12, "--max-model-len", 128, "--requests", 8)
     _, done = lines(start(room, "llm_serve.py", *few))
 
-    assert (8, 20) == (done["answered"], done["free_blocks"])
+    assert (8, 12) == (done["answered"], done["free_blocks"])
     assert done["preempted"] > 0
-    assert done["blocks_at_most"] <= 20
+    assert done["blocks_at_most"] <= 12
 
 
 @pytest.mark.timeout(900)
