@@ -1,6 +1,7 @@
 /* gexec.c: executable graphs. A launch puts the nodes into the stream one after another, in an order that respects every
  * dependency: the GPU runs one kernel at a time here anyway.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include "graph.h"
@@ -58,7 +59,7 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned l
     e->life = e->ctx->life;
     e->dev = e->ctx->dev;
     e->flags = flags;
-    e->id = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
+    e->id = atomic_fetch_add_explicit(&next_id, 1, memory_order_relaxed) + 1;
     pthread_mutex_lock(&graph_lock);
     CUresult r = flatten(e, g);
     pthread_mutex_unlock(&graph_lock);

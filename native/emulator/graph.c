@@ -1,4 +1,5 @@
 /* graph.c: the graph itself: nodes, edges, copies and questions about them. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include "graph.h"
@@ -9,7 +10,7 @@ static _Atomic unsigned next_graph, next_node;
 CUgraph graph_new(void)
 {
     CUgraph g = emu_object_new(KIND_GRAPH, sizeof *g);
-    g->id = __atomic_add_fetch(&next_graph, 1, __ATOMIC_RELAXED);
+    g->id = atomic_fetch_add_explicit(&next_graph, 1, memory_order_relaxed) + 1;
     return g;
 }
 

@@ -19,7 +19,7 @@ from aliquot.model.errors import UserError
 from aliquot.model.validation import sentence
 from aliquot.node.volume.names import wanted
 from aliquot.tokens import Turns
-from aliquot.tracing.spans import check_endpoint
+from aliquot.tracing.spans import ENDPOINT, is_endpoint
 
 MOST_IDS: Final = 1000
 GPUS: Final = ("own", "coexist")
@@ -151,8 +151,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for path in _words(self.extra_devices):
             if not path.startswith("/dev/"):
                 raise BadSettings(f"extra-devices {path!r} is not a device; write paths below /dev: /dev/infiniband/*")
-        if self.otlp_endpoint:
-            check_endpoint(self.otlp_endpoint, "otlp-endpoint")
+        if self.otlp_endpoint and not is_endpoint(self.otlp_endpoint):
+            raise BadSettings(f"otlp-endpoint {self.otlp_endpoint!r} is not an OTLP/HTTP receiver; write {ENDPOINT}")
         if self.log_format not in ("text", "json"):
             raise BadSettings(f"log-format {self.log_format!r} is not known; take text or json")
         return self

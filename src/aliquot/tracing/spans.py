@@ -32,6 +32,7 @@ TIMEOUT_S: Final = 5.0
 """For one batch in all, with its retries."""
 END_S: Final = 2.0
 """How long the end of a program waits for its last spans."""
+ENDPOINT: Final = "http://HOST:4318"
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 
 
@@ -125,19 +126,23 @@ class Spans:
         ending.join(END_S)
 
 
-def check_endpoint(text: str, called: str = "--otlp-endpoint") -> str:
+def is_endpoint(text: str) -> bool:
+    """Whether it is an http or https URL."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def check_endpoint(text: str) -> str:
     """The address of a receiver, if it is one.
 
     Raises:
         UserError: it is not an http or https URL.
     """
-    try:
-        parts = urlsplit(text)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        fine = False
-    if not fine:
-        raise UserError(f'{called} "{text}" is not the URL of an OTLP/HTTP receiver; write http://HOST:4318')
+    if not is_endpoint(text):
+        raise UserError(f'--otlp-endpoint "{text}" is not the URL of an OTLP/HTTP receiver; write {ENDPOINT}')
     return text
 
 

@@ -65,6 +65,7 @@ def test_a_flag_comes_before_the_file(tmp_path: Path):
         ("health-period-s: .nan", "health-period-s nan is not a finite number above 0"),
         ("pre-start-wait-s: 30", "kubelet waits for 30"),
         ("log-format: xml", "take text or json"),
+        ("otlp-endpoint: collector", "'collector' is not an OTLP/HTTP receiver; write http://HOST:4318"),
         ("display-port: 70000", "not between 0"),
         ("aliyun-unit: GB", "take GiB or MiB"),
         ("turns: fixed", "turns 'fixed' is not known; take fluid, kubeshare, gemini"),
