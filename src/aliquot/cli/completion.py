@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
+
+if TYPE_CHECKING:
+    from aliquot.standalone.wire import Reply
 
 _INSTALL: Final = {
     "bash": 'eval "$(aliquot completion bash)" in ~/.bashrc',
@@ -32,20 +35,48 @@ def completion(shell: str) -> None:
     click.echo(made(cli, {}, "aliquot", "_ALIQUOT_COMPLETE").source())
 
 
-def sharepod_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The SharePods of the engine that is up, by full name and, in the namespace `default`, by name alone.
+def resource_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """After `get`: the kinds, then the names of what is of that kind."""
+    from aliquot.cli.kinds import kind_names, read_words
+    from aliquot.model.errors import AliquotError
 
-    Empty where no engine answers: completion must not print errors.
-    """
+    words = ctx.params.get(param.name or "") or ()
+    if not words:
+        return [CompletionItem(word) for word in kind_names() if word.startswith(incomplete)]
+    try:
+        kinds, _ = read_words(words)
+    except AliquotError:
+        return []
+    if kinds == ["sharepods"]:
+        return sharepod_names(ctx, param, incomplete)
+    names = _tenants() if kinds == ["tenants"] else _gpus() if kinds == ["gpus"] else []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _tenants() -> list[str]:
+    return [tenant["name"] for tenant in _reply("tenants").tenants or []]
+
+
+def _gpus() -> list[str]:
+    return [str(gpu.index) for gpu in _reply("gpus").gpus or []]
+
+
+def _reply(verb: str) -> Reply:
+    """The engine's answer, an empty one where no engine answers: completion must not print errors."""
     from aliquot.model.errors import AliquotError
     from aliquot.standalone.client import ask
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.wire import Call
+    from aliquot.standalone.wire import Call, Reply
 
     try:
-        pods = ask(RuntimeDir(runtime_dir()), Call("pods")).pods or []
+        return ask(RuntimeDir(runtime_dir()), Call(verb))
     except (AliquotError, OSError):
-        return []
+        return Reply()
+
+
+def sharepod_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The SharePods of the engine that is up, by full name and, in the namespace `default`, by name alone."""
+    pods = _reply("pods").pods or []
     names = {name: pod.phase for pod in pods for name in (pod.name, pod.name.removeprefix("default/"))}
     return [CompletionItem(name, help=phase) for name, phase in sorted(names.items()) if name.startswith(incomplete)]
 
@@ -55,3 +86,11 @@ def profile_names(_ctx: click.Context, _param: click.Parameter, incomplete: str)
     from aliquot.driver.emulation import PROFILES
 
     return [CompletionItem(name, help=p.model) for name, p in sorted(PROFILES.items()) if name.startswith(incomplete)]
+
+
+def policy_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The placement policies, after the last comma of a list of them."""
+    from aliquot.driver import policies
+
+    before, comma, last = incomplete.rpartition(",")
+    return [CompletionItem(f"{before}{comma}{name}") for name in policies.policy_names() if name.startswith(last)]

@@ -33,7 +33,7 @@ def convert(files: tuple[str, ...], target: str, aliyun_unit: str, output: str) 
     counterpart
     or that are not understood are reported on stderr, one line each, and make the exit status 1.
     """
-    from aliquot.cli.pods import read_text
+    from aliquot.cli.calling import read_text
     from aliquot.kube.convert import convert as convert_document
     from aliquot.kube.convert import who
     from aliquot.kube.dialects import NATIVE, foreign

@@ -61,7 +61,20 @@ def examine() -> list[Finding]:
         *_driver(),
         *_injection(),
         *_protection(),
+        *_extras(),
         *_engine(),
+    ]
+
+
+def _extras() -> list[Finding]:
+    """The optional parts of the package, those that are missing with how they are installed."""
+    from aliquot.model.extras import EXTRAS, installed
+
+    return [
+        Finding(f"extra {extra}", "ok", "installed")
+        if installed(extra)
+        else Finding(f"extra {extra}", "note", "not installed", f"pip install 'aliquot[{extra}]'")
+        for extra in EXTRAS
     ]
 
 

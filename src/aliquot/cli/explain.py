@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from aliquot.cli.completion import sharepod_names
-from aliquot.cli.options import Milli, Name, Size, device_options, emulate_option, output_option, wake_option
+from aliquot.cli.options import (
+    Milli,
+    Name,
+    device_options,
+    emulate_option,
+    memory_option,
+    output_option,
+    wake_option,
+)
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, checked
@@ -21,9 +29,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", required=False, default="", shell_complete=sharepod_names)
 @click.option("-f", "--filename", "file", type=click.Path(), help="The SharePods of this file; - is stdin.")
-@click.option("--gpu-request", type=Milli(), help="A request that you think of: 0.3, 300m, 2.5.")
+@click.option("--gpu-request", type=Milli(), help="A request that you think of: 0.3, 30%, 300m, 2.5.")
 @click.option("--gpu-limit", type=Milli(), help="Its limit.")
-@click.option("--gpu-mem", type=Size(), help="Its GPU memory: 4Gi, 4096 (MiB), 25%.")
+@memory_option("Its GPU memory: 4Gi, 4096 (MiB), 25%.")
 @click.option("--gpu", type=Name(), default="", metavar="UUID|INDEX", help="Only this GPU.")
 @device_options
 @wake_option
@@ -88,7 +96,7 @@ def explain(
 
 
 def _of_file(file: str) -> list[tuple[str, Ask]]:
-    from aliquot.cli.pods import read_text
+    from aliquot.cli.calling import read_text
     from aliquot.standalone.pods import read_documents
 
     return [(pod.full_name, _ask_of(pod)) for pod in read_documents(read_text(file), file)]
@@ -137,6 +145,6 @@ def _imagined(
 
 
 def _text_of(file: str) -> str:
-    from aliquot.cli.pods import read_text
+    from aliquot.cli.calling import read_text
 
     return read_text(file)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
 from aliquot.cli.examples import with_example
+
+_MEANT: Final = {
+    "ps": "get", "ls": "get", "list": "get", "show": "get", "status": "get", "rm": "delete", "kill": "delete",
+    "stop": "down", "shutdown": "down", "start": "up", "serve": "up", "create": "apply", "log": "logs",
+    "attach": "exec", "sh": "exec", "shell": "exec", "nvidia-smi": "top", "htop": "top", "check": "doctor",
+    "submit": "run", "srun": "run", "why": "explain", "info": "doctor", "topology": "topo",
+}  # fmt: skip
+"""What people of other tools type for a command of ours."""
 
 
 class SuggestingGroup(click.Group):
@@ -21,9 +29,15 @@ class SuggestingGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the arguments name, or a refusal with those that are spelt nearly so."""
         known = self.list_commands(ctx)
-        if args and args[0] not in known and (close := get_close_matches(args[0], known)):
+        if args and args[0] not in known and (close := self._close(args[0], known)):
             ctx.fail(f"No such command '{args[0]}'. Did you mean {' or '.join(close)}?")
         return super().resolve_command(ctx, args)
+
+    @staticmethod
+    def _close(word: str, known: Sequence[str]) -> list[str]:
+        """The command that another tool calls so, else those that are spelt nearly so."""
+        meant = _MEANT.get(word, "")
+        return [meant] if meant in known else get_close_matches(word, known)
 
 
 class WholeSentences(SuggestingGroup):

@@ -14,18 +14,21 @@ import click
 
 from aliquot.cli.examples import EXAMPLES
 from aliquot.cli.lazy import LazyGroup
+from aliquot.cli.options import one_spelling
 from aliquot.model.errors import AliquotError, in_words, one_line
 from aliquot.model.extras import missing_extra
 
 # name -> (module, line in --help), in the order of --help: the most used first.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "run": ("aliquot.cli.run", "Run a command with a part of a GPU."),
-    "up": ("aliquot.cli.up", "Serve this machine's GPUs to SharePods until stopped."),
-    "apply": ("aliquot.cli.pods", "Give SharePods to the engine that is up."),
-    "get": ("aliquot.cli.pods", "List sharepods, tenants or gpus."),
+    "up": ("aliquot.cli.up", "Serve this machine's GPUs to SharePods until stopped; -d in the background."),
+    "down": ("aliquot.cli.down", "End the engine that is up with everything it runs."),
+    "apply": ("aliquot.cli.pods", "Create or update SharePods from files."),
+    "get": ("aliquot.cli.get", "List sharepods, tenants, gpus or all; -w goes on with changes."),
     "describe": ("aliquot.cli.pods", "Show details of one SharePod."),
-    "delete": ("aliquot.cli.pods", "End a SharePod."),
-    "logs": ("aliquot.cli.pods", "Show the output of a SharePod."),
+    "logs": ("aliquot.cli.logs", "Show the output of SharePods."),
+    "exec": ("aliquot.cli.exec", "Run a command in the place of a SharePod's container."),
+    "delete": ("aliquot.cli.pods", "End SharePods."),
     "top": ("aliquot.cli.top", "Show the use of the GPUs, live."),
     "explain": ("aliquot.cli.explain", "Explain why a request waits, or why it is placed where it is."),
     "topo": ("aliquot.cli.topo", "Show which GPUs are near each other and which to take together."),
@@ -45,7 +48,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     cls=LazyGroup,
     table=COMMANDS,
     examples=EXAMPLES,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "token_normalize_func": one_spelling,
+    },
 )
 @click.version_option(package_name="aliquot", prog_name="aliquot")
 def cli() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -13,13 +13,21 @@ from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity, Memory, parse_memory, parse_milli
 from aliquot.model.requests import ENFORCE, parse_label
-from aliquot.model.wake import parse_wake
+from aliquot.model.wake import parse_span, parse_wake
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+_SAME: Final = {"gpu-memory": "gpu-mem", "gpuid": "gpu-id", "gpu-index": "gpu", "gpu-uuid": "gpu"}
+
+
+def one_spelling(word: str) -> str:
+    """The documented spelling of an option's name that manifests and other tools write otherwise."""
+    return _SAME.get(word, word)
+
+
 class Milli(click.ParamType):  # type: ignore[type-arg]
-    """A fraction of a GPU; gives milli-GPU."""
+    """A fraction of a GPU, as 0.3 or 30%; gives milli-GPU."""
 
     name = "fraction"
 
@@ -46,6 +54,21 @@ class Wake(click.ParamType):  # type: ignore[type-arg]
             return parse_wake(value)
         except BadQuantity as error:
             raise UserError(f"{param.opts[0] if param else 'wake'}: {error}") from None
+
+
+class Span(click.ParamType):  # type: ignore[type-arg]
+    """A length of time; gives seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """`10m` -> 600.0."""
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_span(value)
+        except BadQuantity as error:
+            raise UserError(f"{param.opts[0] if param else 'duration'}: {error}") from None
 
 
 class Name(click.ParamType):  # type: ignore[type-arg]
@@ -155,6 +178,11 @@ def enforce_option(command: Command) -> Command:
     )(command)
 
 
+def memory_option(help_text: str) -> Callable[[Command], Command]:
+    """`--gpu-mem SIZE`."""
+    return click.option("--gpu-mem", type=Size(), help=help_text)
+
+
 def wake_option(command: Command) -> Command:
     """`--wake 5ms`."""
     return click.option(
@@ -209,7 +237,11 @@ def device_options(command: Command) -> Command:
         ),
         click.option("--mixed-models", is_flag=True, help="Whether several GPUs may be of different models."),
         click.option(
-            "--gpu-id", type=Label(), default="", metavar="NAME", help="A named vGPU; equal names share a GPU."
+            "--gpu-id",
+            type=Label(),
+            default="",
+            metavar="NAME",
+            help="A GPU by a name of yours; equal names share one.",
         ),
         click.option("--affinity", type=Label(), default="", metavar="LABEL", help="On the GPU that has this label."),
         click.option(

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from aliquot.cli.options import Milli, Size, device_options, emulate_option, enforce_option, wake_option
+from aliquot.cli.options import (
+    Milli,
+    Span,
+    device_options,
+    emulate_option,
+    enforce_option,
+    memory_option,
+    wake_option,
+)
 from aliquot.driver.cores import nearest_cores
 from aliquot.driver.injection import MODES, Mode
-from aliquot.model.errors import UserError
+from aliquot.model.errors import UserError, in_words
 from aliquot.model.ids import tenant_name
-from aliquot.model.quantities import MILLI, Memory
-from aliquot.model.requests import Enforce, GpuRequest, checked
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import GpuRequest, checked
+
+if TYPE_CHECKING:
+    from aliquot.standalone.wire import Ask, Lease
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.option(
-    "--gpu-request", type=Milli(), default="1", show_default=True, help="Guaranteed part of a GPU: 0.3, 300m."
+    "--gpu-request", type=Milli(), metavar="FRACTION", help="Guaranteed part of a GPU: 0.3, 30%, 300m. [default: 1]"
 )
 @click.option("--gpu-limit", type=Milli(), help="Maximum while others are idle. [default: the whole GPU]")
-@click.option("--gpu-mem", type=Size(), help="GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]")
+@memory_option("GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]")
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="N whole GPUs, in place of --gpu-request.")
 @click.option("--gpu", default="", metavar="UUID|INDEX", help="Which GPU. [default: chosen by the placement policy]")
 @device_options
 @enforce_option
@@ -30,27 +44,26 @@ from aliquot.model.requests import Enforce, GpuRequest, checked
 @emulate_option
 @click.option("--inject", type=click.Choice(MODES), default="auto", show_default=True, help="How CUDA is intercepted.")
 @click.option("--name", help="The tenant's name. [default: run-PID]")
+@click.option("--wait", is_flag=True, help="Wait for room instead of being refused; Ctrl-C leaves the queue.")
+@click.option("--timeout", "timeout_s", type=Span(), metavar="TIME",
+              help="End the command after this time: 10m, 1h30m; the exit status is then 124.")  # fmt: skip
+@click.option("-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable; repeatable.")
+@click.option("--env-file", "env_files", multiple=True, type=click.Path(), help="Set the variables of a file.")
+@click.option("--cwd", type=click.Path(), metavar="DIR", help="The folder in which the command is started.")
 @click.option("-v", "--verbose", is_flag=True, help="Report progress on stderr.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND...")
 def run(
-    gpu_request: int,
-    gpu_limit: int | None,
-    gpu_mem: Memory | None,
-    gpu: str,
-    gpu_model: str,
-    mixed_models: bool,
-    gpu_id: str,
-    affinity: str,
-    anti_affinity: str,
-    exclusion: str,
-    enforce: Enforce | None,
-    wake: int | None,
-    cpu_bind: int | None,
     emulate: str | None,
     inject: Mode,
     name: str | None,
+    wait: bool,
+    timeout_s: float | None,
+    variables: tuple[str, ...],
+    env_files: tuple[str, ...],
+    cwd: str | None,
     verbose: bool,
     command: tuple[str, ...],
+    **wanted: Any,
 ) -> int:
     """Run COMMAND with a part of a GPU; ends as the command ends.
 
@@ -59,35 +72,108 @@ def run(
     from aliquot.standalone.client import lease
     from aliquot.standalone.machine import check_spec
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.runner import original_environment, run_command
-    from aliquot.standalone.wire import Ask, Call
+    from aliquot.standalone.runner import TIMED_OUT, original_environment, run_command
+    from aliquot.standalone.wire import Call
 
-    checked(
-        GpuRequest(gpu_request, gpu_limit, gpu_mem, enforce=enforce, wake_us=wake or 0),
-        request_name="--gpu-request", limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake",
-    )  # fmt: skip
-    if enforce == "never" and cpu_bind:
-        raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")
+    ask = _ask(wanted)
     who = tenant_name(name if name is not None else f"run-{os.getpid()}")
+    env = original_environment() | _variables(variables, env_files)
+    folder = None if cwd is None else _folder(cwd)
     if emulate:
         check_spec(emulate)
-    if cpu_bind:
-        nearest_cores(cpu_bind)  # refused here, before an engine is started for it
-    ask = Ask(
-        gpu_request, gpu_limit, gpu=gpu, cpu_bind=cpu_bind or 0, model=gpu_model, gpu_id=gpu_id, affinity=affinity,
-        anti_affinity=anti_affinity, exclusion=exclusion, enforce=enforce, mixed=mixed_models, wake_us=wake or 0,
-    ).with_memory(gpu_mem)  # fmt: skip
-    call = Call("lease", name=who, ask=ask, pid=os.getpid())
-    connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate)
+    if ask.cpu_bind:
+        nearest_cores(ask.cpu_bind)  # refused here, before an engine is started for it
+    call = Call("lease", name=who, ask=ask, pid=os.getpid(), wait=wait)
+    connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate, waits=_waits)
     try:
         if verbose:
-            limit = gpu_limit if gpu_limit is not None else MILLI
-            click.echo(f"aliquot: tenant {place.name} on {place.visible_devices}, limit {limit / MILLI:.2f}", err=True)
+            _say_place(place, ask)
         sys.stderr.flush()
         status = run_command(
-            place, command, original_environment(), mode=inject, verbose=verbose, engine_gone=connection.wait_until_lost
-        )
-        connection.say_ended()
+            place, command, env, mode=inject, verbose=verbose, engine_gone=connection.wait_until_lost, cwd=folder,
+            timeout_s=timeout_s,
+        )  # fmt: skip
+        if not (status == TIMED_OUT and timeout_s):  # what a command that was ended left behind is ended too
+            connection.say_ended()
         return status
     finally:
         connection.close()
+
+
+def _ask(wanted: dict[str, Any]) -> Ask:
+    """The request in the options.
+
+    Raises:
+        UserError: it contradicts itself.
+    """
+    from aliquot.standalone.wire import Ask
+
+    if wanted["gpus"] and wanted["gpu_request"] is not None:
+        raise UserError("--gpus is a number of whole GPUs and --gpu-request a part of one; give one of them")
+    request = wanted["gpus"] * MILLI if wanted["gpus"] else wanted["gpu_request"]
+    request = MILLI if request is None else request
+    limit, memory, enforce, wake = wanted["gpu_limit"], wanted["gpu_mem"], wanted["enforce"], wanted["wake"] or 0
+    checked(
+        GpuRequest(request, limit, memory, enforce=enforce, wake_us=wake),
+        request_name="--gpus" if wanted["gpus"] else "--gpu-request",
+        limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake",
+    )  # fmt: skip
+    if enforce == "never" and wanted["cpu_bind"]:
+        raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")
+    return Ask(
+        request, limit, gpu=wanted["gpu"], cpu_bind=wanted["cpu_bind"] or 0, model=wanted["gpu_model"],
+        gpu_id=wanted["gpu_id"], affinity=wanted["affinity"], anti_affinity=wanted["anti_affinity"],
+        exclusion=wanted["exclusion"], enforce=enforce, mixed=wanted["mixed_models"], wake_us=wake,
+    ).with_memory(memory)  # fmt: skip
+
+
+def _say_place(place: Lease, ask: Ask) -> None:
+    limit = ask.limit_milli if ask.limit_milli is not None else MILLI
+    click.echo(f"aliquot: tenant {place.name} on {place.visible_devices}, limit {limit / MILLI:.2f}", err=True)
+
+
+def _waits(reason: str) -> None:
+    click.echo(f"aliquot: waits: {reason}. Ctrl-C leaves the queue", err=True)
+
+
+def _folder(cwd: str) -> Path:
+    """The folder, absolute.
+
+    Raises:
+        UserError: it is none.
+    """
+    folder = Path(cwd).absolute()
+    if not folder.is_dir():
+        raise UserError(f"--cwd {cwd} is not a folder; name one that exists")
+    return folder
+
+
+def _variables(given: tuple[str, ...], files: tuple[str, ...]) -> dict[str, str]:
+    """The variables of files, then those given one by one; a name alone takes the value it has here.
+
+    Raises:
+        UserError: a variable without a name, or a file that cannot be read.
+    """
+    found: dict[str, str] = {}
+    for file in files:
+        try:
+            lines = Path(file).read_text("utf-8").splitlines()
+        except UnicodeDecodeError:
+            raise UserError(f"--env-file {file} is not UTF-8 text") from None
+        except OSError as error:
+            raise UserError(f"--env-file {in_words(error)}") from None
+        for number, line in enumerate(lines, 1):
+            if line.strip() and not line.lstrip().startswith("#"):
+                found |= _variable(line.strip(), f"--env-file {file} line {number}")
+    for text in given:
+        found |= _variable(text, "--env")
+    return found
+
+
+def _variable(text: str, where: str) -> dict[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or any(letter.isspace() for letter in name) or "\0" in text:
+        raise UserError(f'{where} "{text:.60}" is no variable; write NAME=VALUE')
+    if equals:
+        return {name: value}
+    return {name: os.environ[name]} if name in os.environ else {}

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from aliquot.cli.completion import policy_names
 from aliquot.cli.lazy import WholeSentences
 from aliquot.cli.options import Amount, output_option
 from aliquot.cli.papers import paper
@@ -52,7 +53,7 @@ def require_folder(folder: Path) -> None:
 @sim.command()
 @click.option("--nodes", type=_FILE, required=True, help="Table of nodes (sn, cpu_milli, memory_mib, gpu, model).")
 @click.option("--trace", "traces", type=_FILE, multiple=True, required=True, help="Table of tasks; may be given again.")
-@click.option("--policy", required=True, metavar="P[,Q]", help="Policies by name.")
+@click.option("--policy", required=True, metavar="P[,Q]", help="Policies by name.", shell_complete=policy_names)
 @click.option("--seeds", default="42", show_default=True, metavar="A..B", help="Seeds: 42, 42..51 or 42,44.")
 @click.option("--expected", type=_FILE, help="Folder of published result files to compare every column with.")
 @click.option("--out", type=_FILE, required=True, help="Folder for the result files.")
@@ -109,7 +110,7 @@ def openb(
 @click.option("--nodes", required=True, metavar="TABLE|PROFILES|DUMP",
               help="nodes.csv, v100x4*8, a range of sizes v100x4*6..12, or a cluster.json.")  # fmt: skip
 @click.option("--trace", required=True, metavar="TABLE|GENERATOR", help="jobs.csv, kubeshare:rate=150, mix:jobs=500.")
-@click.option("--policy", required=True, metavar="P[,Q]", help="Policies by name.")
+@click.option("--policy", required=True, metavar="P[,Q]", help="Policies by name.", shell_complete=policy_names)
 @click.option("--seeds", default="42", show_default=True, metavar="A..B", help="Seeds: 42, 42..51 or 42,44.")
 @click.option("--out", type=_FILE, required=True, help="Folder for summary.json, tables and report.html.")
 @click.option("--queue", type=click.Choice(["backfill", "fifo"]), default="backfill", show_default=True)

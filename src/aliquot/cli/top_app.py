@@ -1,4 +1,4 @@
-"""`aliquot top` on a terminal: GPUs first, Enter opens a GPU's tenants and their history, Escape returns.
+"""`aliquot top` on a terminal: what waits, GPUs and tenants; Enter opens a GPU with its history, Escape returns.
 
 Every view is one table and one box under it, so that keys mean the same everywhere. Data is fetched in a
 thread; the screen never waits for the engine.
@@ -7,6 +7,7 @@ thread; the screen never waits for the engine.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import ClassVar, Final
@@ -20,6 +21,8 @@ from textual.message import Message
 from textual.widgets import DataTable, Footer, Input, Static
 
 from aliquot.cli.top_cells import SLIM, TENANTS, WIDE, WORKLOADS, Row, share_row, workload_lines, workload_row
+from aliquot.cli.top_dialogs import Help, Sure
+from aliquot.cli.top_overview import WAITS, overview
 from aliquot.cli.top_rows import (
     SORTS,
     Look,
@@ -38,13 +41,19 @@ from aliquot.web.api import Gpu, Workload
 
 KEPT: Final = 240
 NARROW: Final = 100
+HIGH: Final = 40
+OVERVIEW: Final = "overview"
 Source = Callable[[], Look]
 
 
 class Rows(DataTable[str | Text]):
     """The table, with Enter among the key hints."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select_cursor", "Open"),
+        Binding("j", "cursor_down", show=False),
+        Binding("k", "cursor_up", show=False),
+    ]
 
 
 class Looked(Message):
@@ -66,15 +75,19 @@ class TopApp(App[int]):
     #filter { display: none; height: 3; }
     #filter.shown { display: block; }
     Rows { height: 1fr; }
-    #detail { height: auto; max-height: 45%; padding: 0 1; border-top: solid $panel; overflow-y: auto; }
+    Rows.stale, #detail.stale { opacity: 50%; }
+    #detail { height: auto; max-height: 45%; padding: 0 1; border-top: solid $panel; overflow: auto auto; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
         Binding("escape", "leave", "Back"),
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
+        Binding("o", "overview", "All", show=False),
         Binding("w", "workloads", "Workloads"),
         Binding("g", "gpus", "GPUs"),
+        Binding("x", "end", "End"),
+        Binding("question_mark", "help", "Help", key_display="?"),
         Binding("ctrl+c", "interrupt", "Quit", show=False, priority=True),
     ]
     ENABLE_COMMAND_PALETTE = False
@@ -84,13 +97,15 @@ class TopApp(App[int]):
         self._source = source
         self._interval_s = interval_s
         self._look: Look | None = None
-        self._view = "gpus"  # gpus, workloads, or the UUID of a GPU
+        self._view = OVERVIEW  # overview, gpus, workloads, or the UUID of a GPU
+        self._news = ""  # when the last look was
         self._columns: tuple[str, ...] = ()
         self._keys: list[str] = []
         self._drawn: dict[str, Row] = {}
         self._widths: dict[str, int] = {}
         self._text = ""
         self._sort = SORTS[0]
+        self._home = OVERVIEW
         self._busy: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT))
         self._usage: dict[tuple[str, str], deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=KEPT))
 
@@ -126,7 +141,12 @@ class TopApp(App[int]):
         key = self._current()
         if key is None:
             return
-        if self._view == "gpus":
+        if self._view == OVERVIEW:
+            uuid, _, tenant = key.partition("|")
+            self._go("workloads" if key.startswith(WAITS) else uuid)
+            if tenant in self._keys:
+                self.table.move_cursor(row=self._keys.index(tenant))
+        elif self._view == "gpus":
             self._go(key)
         elif self._view == "workloads":
             workload = self._workload(key)
@@ -141,9 +161,9 @@ class TopApp(App[int]):
             entry.remove_class("shown")
             self.set_focus(self.table)
             self._draw()
-        elif self._view != "gpus":
+        elif self._view != self._home:
             uuid = self._view
-            self._go("gpus")
+            self._go(self._home)
             if uuid in self._keys:
                 self.table.move_cursor(row=self._keys.index(uuid))
 
@@ -158,12 +178,44 @@ class TopApp(App[int]):
         self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]
         self._draw()
 
+    def action_help(self) -> None:
+        """The keys and the columns."""
+        self.push_screen(Help())
+
+    def action_overview(self) -> None:
+        """Everything on one page."""
+        self._home = OVERVIEW
+        self._go(OVERVIEW)
+
+    def action_end(self) -> None:
+        """End the workload of the row, if the answer is yes."""
+        name, end = self._chosen_workload(), getattr(self._source, "end", None)
+        if not name or end is None:
+            self.notify("Choose a tenant or a workload; x ends it." if end else "Workloads cannot be ended from here.")
+            return
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._end(name)
+
+        self.push_screen(Sure(f"End {name}? Its programs get SIGTERM, and it is not started again."), answered)
+
+    @work(thread=True, group="end")
+    def _end(self, name: str) -> None:
+        try:
+            text = str(self._source.end(name))  # type: ignore[attr-defined]
+        except (AliquotError, OSError) as error:
+            text = str(error)
+        with contextlib.suppress(RuntimeError):  # the application has ended
+            self.call_from_thread(self.notify, text)
+
     def action_workloads(self) -> None:
         """Everything that runs or waits."""
         self._go("workloads")
 
     def action_gpus(self) -> None:
         """All GPUs."""
+        self._home = "gpus"
         self._go("gpus")
 
     def action_interrupt(self) -> None:
@@ -189,7 +241,10 @@ class TopApp(App[int]):
         self._draw_detail()
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Show fewer columns on a narrow terminal."""
+        """Show fewer columns on a narrow terminal, and more of the detail on a high one."""
+        self._columns, self._widths = (), {}
+        for part in self.query("#detail").results(Static):
+            part.styles.max_height = "60%" if self.size.height >= HIGH else "45%"
         self._draw()
 
     # Looking
@@ -212,11 +267,15 @@ class TopApp(App[int]):
             self._take(looked.look)
 
     def _lost(self, why: str) -> None:
+        since = f"no news since {self._news}: " if self._news else ""
         for part in self.query("#head").results(Static):
-            part.update(why)
+            part.update(_line(f"{since}{why}"))
+        self.query("Rows, #detail").add_class("stale")
 
     def _take(self, look: Look) -> None:
         self._look = look
+        self._news = time.strftime("%H:%M:%S")
+        self.query("Rows, #detail").remove_class("stale")
         for gpu in look.gpus:
             if not gpu.measured:
                 continue
@@ -239,22 +298,24 @@ class TopApp(App[int]):
     def _draw(self) -> None:
         if self._look is None or not self.query("#head"):
             return  # before the first look, or ending
-        self.query_one("#head", Static).update(head(self._look))
-        self.query_one("#note", Static).update(self._note())
+        self.query_one("#head", Static).update(_line(head(self._look)))
+        self.query_one("#note", Static).update(_line(self._note()))
         columns, rows = self._rows(self._look)
         self._fill(columns, rows)
         self._draw_detail()
 
     def _note(self) -> str:
-        parts = {"gpus": "GPUs", "workloads": "workloads"}
+        parts = {OVERVIEW: "waiting, GPUs and their tenants", "gpus": "GPUs", "workloads": "workloads"}
         gpu = self._gpu(self._view)
         what = f"GPU {gpu.index} of {gpu.node}, {gpu.model}" if gpu else parts.get(self._view, "this GPU is gone")
-        sort = f"   sorted by {self._sort}" if self._view == "gpus" else ""
+        sort = f"   sorted by {self._sort}" if self._view in (OVERVIEW, "gpus") else ""
         text = f'   only with "{self._text}"' if self._text else ""
         return f"{what}{sort}{text}"
 
     def _rows(self, look: Look) -> tuple[tuple[str, ...], dict[str, Row]]:
         wide = self.size.width >= NARROW
+        if self._view == OVERVIEW:
+            return overview(look, self.size.width, sort=self._sort, text=self._text)
         if self._view == "workloads":
             workloads = [each for each in look.workloads if self._text.lower() in f"{each.name} {each.phase}".lower()]
             return WORKLOADS, {each.name: workload_row(each) for each in workloads}
@@ -316,15 +377,35 @@ class TopApp(App[int]):
             return
         key = self._current()
         lines: list[str] = []
-        if key is not None and self._view == "gpus":
+        if key is not None and self._view == OVERVIEW:
+            lines = self._overview_detail(key)
+        elif key is not None and self._view == "gpus":
             gpu = self._gpu(key)
             lines = self._gpu_detail(gpu) if gpu else []
         elif key is not None and self._view == "workloads":
             workload = self._workload(key)
             lines = workload_lines(workload) if workload else []
         elif key is not None:
-            lines = self._share_detail(key)
-        self.query_one("#detail", Static).update("\n".join(lines) or "no tenants")
+            lines = self._share_detail(self._view, key)
+        self.query_one("#detail", Static).update(_line("\n".join(lines) or "no tenants"))
+
+    def _overview_detail(self, key: str) -> list[str]:
+        if key.startswith(WAITS):
+            workload = self._workload(key.removeprefix(WAITS))
+            return [f"{workload.name} waits", *workload_lines(workload)] if workload else []
+        uuid, _, tenant = key.partition("|")
+        if tenant:
+            return self._share_detail(uuid, tenant)
+        gpu = self._gpu(uuid)
+        if gpu is None:
+            return []
+        past = f"busy   {gpu.busy_milli / 1000:.2f}   {spark(self._busy[uuid], 1000, self._spark_cells)}"
+        lines = [*([past] if gpu.measured else []), *self._gpu_detail(gpu)]
+        if self.size.height >= HIGH:
+            lines += [
+                line for share in gpu.shares for line in ("", share.tenant, *self._share_detail(uuid, share.tenant))
+            ]
+        return lines
 
     def _gpu_detail(self, gpu: Gpu) -> list[str]:
         assert self._look is not None
@@ -339,22 +420,35 @@ class TopApp(App[int]):
         ]
         return [*drawn, *why]
 
-    def _share_detail(self, tenant: str) -> list[str]:
-        gpu = self._gpu(self._view)
+    @property
+    def _spark_cells(self) -> int:
+        return max(16, min(KEPT, self.size.width - 24))
+
+    def _share_detail(self, uuid: str, tenant: str) -> list[str]:
+        gpu = self._gpu(uuid)
         share = next((share for share in gpu.shares if share.tenant == tenant), None) if gpu else None
         if gpu is None or share is None:
             return []
         promised = f"request {format_milli(share.request_milli)}, limit {format_milli(share.limit_milli)}"
         if not gpu.measured:
             return [f"{promised}; what it uses is not known"]
-        past = self._usage[self._view, tenant]
+        past = self._usage[uuid, tenant]
         waits = [wait for _, wait in past]
-        cells = max(16, min(KEPT, self.size.width - 24))
+        cells = self._spark_cells
+        processes = self._look.processes.get(tenant, ()) if self._look else ()
         return [
-            f"usage  {share.usage_milli / 1000:.2f}   {spark((usage for usage, _ in past), 1000, cells)}",
+            f"used   {share.usage_milli / 1000:.2f}   {spark((usage for usage, _ in past), 1000, cells)}",
             f"wait {share.wait_ms:>4.0f} ms  {spark(waits, max([*waits, 1.0]), cells)}",
             f"{promised}, quota {share.quota_ms:.0f} ms, debt {share.debt_ms:.0f} ms, {share.processes} processes",
+            *(f"pid {process.pid:>8}  {process.command}" for process in processes),
         ]
+
+    def _chosen_workload(self) -> str:
+        """The workload of the chosen row; empty for a GPU."""
+        key = self._current() or ""
+        if self._view == OVERVIEW:
+            return key.removeprefix(WAITS) if key.startswith(WAITS) else key.partition("|")[2]
+        return "" if self._view == "gpus" else key
 
     def _current(self) -> str | None:
         row = self.table.cursor_row
@@ -365,3 +459,8 @@ class TopApp(App[int]):
 
     def _workload(self, name: str) -> Workload | None:
         return next((each for each in self._look.workloads if each.name == name), None) if self._look else None
+
+
+def _line(text: str) -> Text:
+    """Text whose lines are cut at the edge of the terminal instead of wrapped."""
+    return Text(text, no_wrap=True, overflow="ellipsis")

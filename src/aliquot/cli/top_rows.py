@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from aliquot.model.quantities import format_milli
+from aliquot.standalone.wire import Process
 from aliquot.web.api import Gpu, Share, Workload
 
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
@@ -24,6 +25,10 @@ class Look(NamedTuple):
     workloads: Sequence[Workload]
     silent: Mapping[str, str] = MappingProxyType({})
     """Why a node tells nothing of what is used there, by its name."""
+    processes: Mapping[str, Sequence[Process]] = MappingProxyType({})
+    """The processes of each tenant, where they are known."""
+    sensors: Mapping[str, str] = MappingProxyType({})
+    """Temperature and power of GPUs by UUID, as text, where NVML answers."""
 
 
 def bar(milli: int, cells: int, limit_milli: int = 1000) -> str:
@@ -71,10 +76,10 @@ def head(look: Look) -> str:
         memory_used = memory_used if measured else UNKNOWN
     memory = f"{memory_used} / {gib(sum(gpu.memory_mib for gpu in gpus))} GiB"
     waiting = sum(workload.phase == "Pending" for workload in look.workloads)
-    waits = f"   {waiting} waiting" if waiting else ""
+    waits = f"{waiting} waiting   " if waiting else ""
     return (
-        f"{look.title}   {len(gpus)} GPUs   used {used}   promised {len(gpus) - free / 1000:.2f}   "
-        f"memory {memory}{waits}"
+        f"{waits}{len(gpus)} GPUs   busy {used}   promised {len(gpus) - free / 1000:.2f}   memory {memory}   "
+        f"{look.title}"
     )
 
 

@@ -11,10 +11,14 @@ import msgspec
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
 from aliquot.cli.top_rows import Look
+from aliquot.driver.discovery import NoDriver, find_driver
+from aliquot.driver.mounts import NVML
+from aliquot.driver.sensors import SensorReader, Sensors
 from aliquot.model.requests import Slice
 from aliquot.standalone.client import ask
 from aliquot.standalone.paths import RuntimeDir
-from aliquot.standalone.wire import Call
+from aliquot.standalone.wire import Call, QueuedRun
+from aliquot.web.api import Workload
 from aliquot.web.gather import Seated, gpus_of, workloads_of
 from aliquot.web.promise import PromiseBook
 
@@ -26,6 +30,7 @@ class EngineSource:
         self._runtime = runtime
         self._arbiter = ArbiterClient(runtime.root, timeout_s=3.0)
         self._promises = PromiseBook(10.0)
+        self._sensors: SensorReader | None = None
 
     def __enter__(self) -> EngineSource:
         return self
@@ -34,6 +39,16 @@ class EngineSource:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._arbiter.close()
+        if self._sensors is not None:
+            self._sensors.close()
+
+    def end(self, name: str) -> str:
+        """End a workload; what was ended, in words.
+
+        Raises:
+            AliquotError: it does not exist, or the engine is gone.
+        """
+        return "; ".join(ask(self._runtime, Call("end", name=name)).lines or [])
 
     def __call__(self) -> Look:
         """Everything now.
@@ -45,11 +60,27 @@ class EngineSource:
         assert facts is not None
         seated = [_seated(tenant) for tenant in ask(self._runtime, Call("tenants")).tenants or []]
         pods = ask(self._runtime, Call("pods")).pods or []
+        running = ask(self._runtime, Call("running"))
+        if self._sensors is None:
+            self._sensors = self._reader(emulated=bool(facts.emulate))
         status = self._status()
         node = socket.gethostname()
         gpus = gpus_of(node, facts.gpus, seated, status, self._promises.kept, emulated=bool(facts.emulate))
         title = f"{node} (emulates {facts.emulate})" if facts.emulate else node
-        return Look(title, self._promises.window_s, gpus, workloads_of(gpus, pods, seated))
+        queued = [_queued(run) for run in running.queue or []]
+        return Look(
+            title, self._promises.window_s, gpus, [*queued, *workloads_of(gpus, pods, seated)],
+            processes=running.processes or {}, sensors=_in_words(self._sensors),
+        )  # fmt: skip
+
+    def _reader(self, *, emulated: bool) -> SensorReader:
+        """What reads temperature and power; where no driver is found it has nothing to say."""
+        try:
+            reader = SensorReader(self._runtime.emulated / NVML if emulated else find_driver().libnvml)
+            reader.start()
+        except NoDriver:
+            reader = SensorReader(self._runtime.emulated / NVML)
+        return reader
 
     def _status(self) -> Status | None:
         try:
@@ -62,6 +93,21 @@ class EngineSource:
             for tenant in gpu.tenants:
                 self._promises.see(gpu.uuid, tenant, status.now_ns)
         return status
+
+
+def _in_words(reader: SensorReader) -> dict[str, str]:
+    """`43 °C  120 W` of each GPU, without what its NVML does not answer."""
+    return {uuid: "  ".join(_parts(found)) for uuid, found in reader.now.items()}
+
+
+def _parts(found: Sensors) -> list[str]:
+    celsius = [] if found.celsius is None else [f"{found.celsius} °C"]
+    return celsius if found.watts is None else [*celsius, f"{found.watts:.0f} W"]
+
+
+def _queued(run: QueuedRun) -> Workload:
+    """A run that waits for room."""
+    return Workload(run.name, "Run", "Pending", run.request_milli, run.limit_milli, [], run.age_s, message=run.reason)
 
 
 def _seated(tenant: dict[str, Any]) -> Seated:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from aliquot.cli.options import Amount, emulate_option, not_gpus_option, only_gpus_option
-from aliquot.model.errors import AliquotError
+from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.quantities import format_mib
 
 if TYPE_CHECKING:
@@ -50,71 +51,86 @@ PORTS_TRIED: Final = 100
               help="Where the dashboard's history of 30 days is kept; none keeps two hours in memory.  "
               "[default: history.db in the folder of --state-dir]")  # fmt: skip
 @click.option("-f", "--filename", "file", type=click.Path(), help="SharePods to apply at the start.")
-def up(
-    emulate: str | None,
-    only_gpus: str | None,
-    not_gpus: str | None,
-    port: int | None,
-    web: bool,
-    metrics_port: int | None,
-    window_s: float,
-    turns: str,
-    quota_ms: int,
-    handover: str,
-    fail_policy: str,
-    policy: str | None,
-    state_dir: Path | None,
-    history: str | None,
-    file: str | None,
-) -> None:
-    """Serve this machine's GPUs to SharePods until stopped (Ctrl-C, SIGTERM), then end them all."""
-    from aliquot.cli.pods import read_text
+@click.option(
+    "-d", "--detach", is_flag=True, help="Serve in the background; returns when it is ready. See aliquot down."
+)
+@click.pass_context
+def up(context: click.Context, /, detach: bool, **options: Any) -> None:
+    """Serve this machine's GPUs to SharePods until stopped (Ctrl-C, SIGTERM, aliquot down), then end them all."""
+    from aliquot.cli.calling import read_text
     from aliquot.driver.policies import maker
     from aliquot.placement.machine import DEFAULT_POLICY
-    from aliquot.standalone.engine import Engine
-    from aliquot.standalone.lock import EngineLock
-    from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.paths import state_dir as default_state_dir
-    from aliquot.standalone.pods import Pods, read_documents
-    from aliquot.standalone.server import EngineServer
+    from aliquot.standalone.pods import read_documents
 
+    if detach:
+        from aliquot.cli.detach import start_detached
+
+        start_detached(context)
+        return
+    file = options["file"]
     text = "" if file is None else read_text(file)
     if file is not None:
         read_documents(text, file)
-    maker(policy or DEFAULT_POLICY)  # an unknown name is told before anything starts
-    for option, number in (("--port", port if web else None), ("--metrics-port", metrics_port)):
-        if number:
-            _require_free(option, number)
+    maker(options["policy"] or DEFAULT_POLICY)  # an unknown name is told before anything starts
+    if options["state_dir"] is not None:
+        _require_writable(options["state_dir"])
+    if options["web"] and options["port"]:
+        _require_free("--port", options["port"])
+    if options["metrics_port"]:
+        _require_free("--metrics-port", options["metrics_port"])
+    _serve(text, options)
+
+
+def _serve(text: str, options: dict[str, Any]) -> None:
+    """Serve until a signal comes, beginning with the SharePods of a text.
+
+    Raises:
+        AliquotError: another engine is up, or this one cannot start.
+    """
+    from aliquot.placement.machine import DEFAULT_POLICY
+    from aliquot.standalone.engine import Engine
+    from aliquot.standalone.lock import EngineLock
+    from aliquot.standalone.paths import RuntimeDir, runtime_dir, state_dir
+
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopping.set())
     runtime = RuntimeDir(runtime_dir())
     with EngineLock(runtime, wait_s=2.0) as lock:
         if lock is None:
-            raise AliquotError(f"an engine is up at {runtime.root} already; use it, or end it first")
+            raise AliquotError(f"an engine is up at {runtime.root} already; use it, or end it first: aliquot down")
+        named = ("turns", "quota_ms", "handover", "fail_policy", "metrics_port")
         engine = Engine.start(
-            emulate, runtime_dir=runtime.root, state_dir=state_dir or default_state_dir(),
-            policy=policy or DEFAULT_POLICY, window_ms=int(window_s * 1000), turns=turns, quota_ms=quota_ms,
-            handover=handover, fail_policy=fail_policy, metrics_port=metrics_port,
-            only_gpus=only_gpus or "", not_gpus=not_gpus or "",
+            options["emulate"], runtime_dir=runtime.root, state_dir=options["state_dir"] or state_dir(),
+            policy=options["policy"] or DEFAULT_POLICY, window_ms=int(options["window_s"] * 1000),
+            only_gpus=options["only_gpus"] or "", not_gpus=options["not_gpus"] or "",
+            **{name: options[name] for name in named},
         )  # fmt: skip
         with engine:
-            pods = Pods(engine)
-            server = EngineServer(engine, pods)
-            try:
-                kept = _history_file(history, state_dir or default_state_dir(), emulated=engine.emulated)
-                with _dashboard(engine, pods, port, kept) if web else contextlib.nullcontext() as url:
-                    _announce(engine, url, metrics_port)
-                    for line in pods.apply(text) if text else []:
-                        click.echo(line)
-                    while not stopping.wait(1.0):
-                        pods.place_waiting()
-                        engine.rest()
-            finally:
-                with contextlib.suppress(BrokenPipeError):
-                    click.echo("stopping")
-                server.close()
-                pods.stop()
+            _attend(engine, text, options, stopping)
+
+
+def _attend(engine: Engine, text: str, options: dict[str, Any], stopping: threading.Event) -> None:
+    from aliquot.standalone.paths import state_dir
+    from aliquot.standalone.pods import Pods
+    from aliquot.standalone.server import EngineServer
+
+    pods = Pods(engine)
+    server = EngineServer(engine, pods)
+    try:
+        kept = _history_file(options["history"], options["state_dir"] or state_dir(), emulated=engine.emulated)
+        with _dashboard(engine, pods, options["port"], kept) if options["web"] else contextlib.nullcontext() as url:
+            _announce(engine, url, options["metrics_port"])
+            for line in pods.apply(text) if text else []:
+                click.echo(line)
+            while not stopping.wait(1.0):
+                pods.place_waiting()
+                engine.rest()
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            click.echo("stopping")
+        server.close()
+        pods.stop()
 
 
 @contextlib.contextmanager
@@ -151,8 +167,33 @@ def _announce(engine: Engine, dashboard: str | None, metrics_port: int | None) -
     click.echo(f"ready at {engine.runtime.root}. Give it work: aliquot apply -f FILE")
 
 
-def _require_free(option: str, port: int) -> None:
-    """Say so now, in words, rather than let the arbiter fail on it."""
-    from aliquot.http.listening import listening
+def _require_writable(folder: Path) -> None:
+    """Refuse a folder now in which what placement learns could not be kept.
 
-    listening("127.0.0.1", port, called=f"{option} {port}").close()
+    Raises:
+        UserError: it is no folder, or no file can be made in it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"--state-dir {folder} cannot be written: {reason}; name a folder of yours") from None
+
+
+def _require_free(option: str, port: int) -> None:
+    """Say so now, in words, rather than let the arbiter fail on it.
+
+    Raises:
+        PortTaken: another program listens there; the text names it.
+    """
+    from aliquot.cli.ports import listener
+    from aliquot.http.listening import PortTaken, listening
+
+    try:
+        listening("127.0.0.1", port, called=f"{option} {port}").close()
+    except PortTaken:
+        if not (who := listener(port)):
+            raise
+        raise PortTaken(f"{option} {port} is taken by {who}; choose another port with {option}") from None

@@ -32,7 +32,7 @@ def read_yaml(text: str, name: str = "") -> list[Any]:
         BadYaml: One sentence with the file and the line.
     """
     try:
-        _check_depth(text)
+        _check_nesting(text)
         return [document for document in yaml.load_all(text, _LOADER) if document is not None]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -64,14 +64,49 @@ def read_yaml_file(path: Path) -> Any:
     return documents[0] if documents else None
 
 
-def _check_depth(text: str) -> None:
-    depth = 0
+def _check_nesting(text: str) -> None:
+    """Refuse what the loader would crash on, and keys that it would silently overwrite.
+
+    A key written twice is refused where it is a plain text: of `request: 0.3` and, below, `request: 0.5` the loader
+    keeps the last.
+    """
+    open_collections: list[_Collection] = []
     for event in yaml.parse(text, _LOADER):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MAX_DEPTH:
+        mark: Any = event.start_mark
+        if isinstance(event, yaml.CollectionEndEvent):
+            open_collections.pop()
+        elif isinstance(event, yaml.NodeEvent):
+            if open_collections and isinstance(event, yaml.ScalarEvent):
+                if first := open_collections[-1].key_before(event.value, mark.line + 1):
+                    problem = f'the key "{event.value:.60}" stands in line {first} already; write it once'
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+            elif open_collections:
+                open_collections[-1].step()
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_collections.append(_Collection(isinstance(event, yaml.MappingStartEvent)))
+        if len(open_collections) > MAX_DEPTH:
             problem = f"it is nested more than {MAX_DEPTH} levels deep"
-            mark: Any = event.start_mark
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+class _Collection:
+    """A mapping or a list that is being read: its nodes are by turns keys and values if it is a mapping."""
+
+    def __init__(self, is_mapping: bool) -> None:
+        self._is_mapping = is_mapping
+        self._at_key = is_mapping
+        self._lines: dict[str, int] = {}
+
+    def step(self) -> None:
+        """A node that is no plain text."""
+        self._at_key = self._is_mapping and not self._at_key
+
+    def key_before(self, text: str, line: int) -> int:
+        """A plain text; the line of the same key before it, 0 if there is none or this is a value."""
+        was_key = self._at_key
+        self.step()
+        if not was_key or text == "<<":
+            return 0
+        first = self._lines.get(text, 0)
+        self._lines[text] = line
+        return first

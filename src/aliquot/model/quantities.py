@@ -15,6 +15,7 @@ from aliquot.model.errors import UserError
 
 MILLI: Final = 1000
 _NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*([A-Za-z%]{0,2})", re.ASCII)
+_MILLI: Final = {"": MILLI, "%": MILLI // 100, "m": 1}
 _MIB: Final = Fraction(1024 * 1024)
 _BYTES: Final = {
     "Ki": Fraction(1024),
@@ -48,17 +49,22 @@ def _shown(text: str | int | float) -> str:
 
 
 def parse_milli(text: str | int | float) -> int:
-    """Milli-GPU of `0.3`, `300m`, `2.5` or `1`.
+    """Milli-GPU of `0.3`, `30%`, `300m`, `2.5` or `1`.
 
     Raises:
-        BadQuantity: no number, negative, or finer than a thousandth of a GPU.
+        BadQuantity: no number, negative, finer than a thousandth of a GPU, or more than 100 %.
     """
     parts = _split(text)
-    if parts is None or parts[1] not in ("", "m"):
-        raise BadQuantity(f'"{_shown(text)}" is not a fraction of a GPU; write 0.3 or 300m')
-    milli = parts[0] if parts[1] == "m" else parts[0] * MILLI
+    if parts is None or parts[1] not in _MILLI:
+        raise BadQuantity(f'"{_shown(text)}" is not a fraction of a GPU; write 0.3, 30% or 300m')
+    number, unit = parts
+    milli = number * _MILLI[unit]
+    if unit == "%" and milli > MILLI:
+        instead = f"{float(number / 100):g}"
+        raise BadQuantity(f'"{_shown(text)}" is more than one GPU; a percentage is at most 100%, write {instead}')
     if milli.denominator != 1:
-        raise BadQuantity(f'"{text}" is finer than a thousandth of a GPU; write at most three decimals')
+        decimals = "one decimal" if unit == "%" else "three decimals"
+        raise BadQuantity(f'"{text}" is finer than a thousandth of a GPU; write at most {decimals}')
     return int(milli)
 
 

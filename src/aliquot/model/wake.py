@@ -24,6 +24,7 @@ HANDOVER_US: Final = 500
 TURN_US: Final = 2_500
 """What another tenant with a promise adds: it keeps a turn for 2 ms, and there is one hand-over more."""
 _SECOND_US: Final = 1_000_000
+_YEAR_S: Final = 8760 * 3600
 _MICRO: Final = "\N{MICRO SIGN}s"
 _GREEK: Final = "\N{GREEK SMALL LETTER MU}s"
 _UNITS: Final = {
@@ -33,18 +34,41 @@ _UNITS: Final = {
 _PART: Final = re.compile(rf"(\d{{1,18}}(?:\.\d{{0,18}})?|\.\d{{1,18}})({'|'.join(_UNITS)})", re.ASCII)
 
 
+def parse_span(text: object) -> float:
+    """Seconds of a duration of any length: `10m`, `1h30m`, `90s`; a plain number is seconds.
+
+    Raises:
+        BadQuantity: no duration, or none at all.
+    """
+    plain = isinstance(text, int) or (isinstance(text, str) and text.isascii() and text.isdigit())
+    found = _microseconds(f"{text}s" if plain else text, "10m, 1h30m or 90s")
+    if not 0 < found <= _YEAR_S * _SECOND_US:
+        raise BadQuantity(f'"{text!s:.40}" is not between nothing and a year (8760h); write 10m, 1h30m or 90s')
+    return float(found / _SECOND_US)
+
+
+def _microseconds(text: object, examples: str) -> Fraction:
+    """A duration as Go and Kubernetes write it.
+
+    Raises:
+        BadQuantity: it is none; the text gives `examples`.
+    """
+    written = text if isinstance(text, str) else ""
+    parts = _PART.findall(written)
+    shown = f"{text!s:.40}" if not isinstance(text, int) or abs(text) < 10**18 else "a number of more than 18 digits"
+    if not parts or "".join(number + unit for number, unit in parts) != written:
+        raise BadQuantity(f'"{shown}" is not a duration; write {examples}')
+    return sum((Fraction(number) * _UNITS[unit] for number, unit in parts), Fraction(0))
+
+
 def parse_wake(text: object) -> int:
     """Microseconds of a duration as Go and Kubernetes write it: `5ms`, `1.5ms`, `1s`, `1s500ms`.
 
     Raises:
         BadQuantity: no duration, finer than a microsecond, or out of range.
     """
-    written = text if isinstance(text, str) else ""
-    parts = _PART.findall(written)
-    shown = f"{text!s:.40}" if not isinstance(text, int) or abs(text) < 10**18 else "a number of more than 18 digits"
-    if not parts or "".join(number + unit for number, unit in parts) != written:
-        raise BadQuantity(f'"{shown}" is not a duration; write 5ms, 1s or 1500us')
-    found = sum((Fraction(number) * _UNITS[unit] for number, unit in parts), Fraction(0))
+    found = _microseconds(text, "5ms, 1s or 1500us")
+    shown = f"{text!s:.40}"
     if not LEAST_US <= found <= MOST_US or found.denominator != 1:
         allowed = f"{format_wake(LEAST_US)} to {format_wake(MOST_US)}, in whole microseconds"
         raise BadQuantity(f'"{shown}" is not a time to wake in that can be promised; {allowed}')

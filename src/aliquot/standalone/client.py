@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -82,18 +82,24 @@ class EngineConnection:
             self._socket.sendall(msgspec.json.encode(call) + b"\n")
         except OSError:
             raise NoEngine("the engine went away") from None
-        return self._reply()
+        return self.next_reply()
 
     def replies(self, call: Call) -> Iterator[Reply]:
         """Every reply until the engine hangs up."""
         yield self.ask(call)
         while True:
             try:
-                yield self._reply()
+                yield self.next_reply()
             except NoEngine:
                 return
 
-    def _reply(self) -> Reply:
+    def next_reply(self) -> Reply:
+        """The next line of an answer that has several.
+
+        Raises:
+            EngineRefused: the engine said no.
+            NoEngine: it went away.
+        """
         try:
             line = self._lines.readline()
         except OSError:
@@ -112,8 +118,12 @@ def ask(runtime: RuntimeDir, call: Call) -> Reply:
         return connection.ask(call)
 
 
-def lease(runtime: RuntimeDir, call: Call, *, emulate: str | None) -> tuple[EngineConnection, Lease]:
+def lease(
+    runtime: RuntimeDir, call: Call, *, emulate: str | None, waits: Callable[[str], None] = lambda reason: None
+) -> tuple[EngineConnection, Lease]:
     """A place for a run: from the engine that is up, else from one started for it, which ends with its last run.
+
+    `waits` gets the reasons why a call that asks to wait has no place yet.
 
     Raises:
         EngineRefused: the place cannot be given.
@@ -128,15 +138,27 @@ def lease(runtime: RuntimeDir, call: Call, *, emulate: str | None) -> tuple[Engi
         try:
             _require_same_machine(runtime, emulate)
             reply = connection.ask(call)
-            assert reply.lease is not None
-            return connection, reply.lease
         except NoEngine:  # it was just ending with its last run: start the next one
             connection.close()
             time.sleep(0.05 * attempt)
+            continue
         except BaseException:
             connection.close()
             raise
+        return connection, _granted(connection, reply, waits)
     raise NoEngine(f"the engine at {runtime.root} keeps going away; see {runtime.engine_log}")
+
+
+def _granted(connection: EngineConnection, reply: Reply, waits: Callable[[str], None]) -> Lease:
+    """The place, once the engine has stopped answering with reasons to wait."""
+    try:
+        while reply.lease is None:
+            waits(reply.text)
+            reply = connection.next_reply()
+        return reply.lease
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _require_same_machine(runtime: RuntimeDir, emulate: str | None) -> None:

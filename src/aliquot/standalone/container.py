@@ -20,6 +20,7 @@ from aliquot.standalone.engine import Seat
 from aliquot.standalone.logs import ContainerLog
 from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.tenant import start_program
+from aliquot.standalone.tools import with_tools
 
 BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MOST_S: Final = 60.0
@@ -50,7 +51,7 @@ class ContainerRun:
         self._seat = seat
         self._policy = policy
         self._grace_s = grace_s
-        self._env = dict(base_env) | {v.name: v.value for v in spec.env}
+        self._env = with_tools(dict(base_env) | {v.name: v.value for v in spec.env}, seat.folder.conf.libcuda)
         self._env["CUDA_VISIBLE_DEVICES"] = seat.visible_devices
         self._note = note
         self._on_done = on_done
@@ -65,6 +66,11 @@ class ContainerRun:
         """Of the program, while it runs."""
         process = self._process
         return process.pid if process is not None else None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that its program is started with."""
+        return dict(self._env)
 
     @property
     def state(self) -> str:
@@ -149,6 +155,7 @@ class ContainerRun:
 
     def _start_program(self) -> tuple[subprocess.Popen[bytes], threading.Thread]:
         """The program, and the thread that copies what it prints."""
+        self.log.begin_run()
         reader, writer = os.pipe()
         copying = self.log.copy_from(reader)
         try:

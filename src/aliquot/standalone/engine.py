@@ -44,6 +44,8 @@ from aliquot.standalone.machine import Machine, find_machine
 from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.tenant import Tenant, start_program
+from aliquot.standalone.tools import with_tools
+from aliquot.standalone.wire import Lease
 
 T = TypeVar("T")
 REST_US: Final = 5_000
@@ -74,6 +76,14 @@ class Seat:
     def visible_devices(self) -> str:
         """The value of CUDA_VISIBLE_DEVICES for its programs."""
         return ",".join(self.plan.uuids)
+
+    def lease(self) -> Lease:
+        """The place as a runner outside this process needs it."""
+        conf = self.folder.conf
+        return Lease(
+            self.name, str(self.folder.directory), str(conf.socket), str(conf.libcuda), str(conf.libnvml),
+            self.visible_devices, self.enforce,
+        )  # fmt: skip
 
 
 class Engine:
@@ -267,7 +277,8 @@ class Engine:
         memory = None if memory_mib is None else Memory(mib=memory_mib)
         request = GpuRequest(request_milli, limit_milli, memory, gpu=str(gpu), enforce=enforce, wake_us=wake_us)
         seat = self.admit(TenantName(name), request)
-        environment = dict(os.environ if env is None else env) | {"CUDA_VISIBLE_DEVICES": seat.visible_devices}
+        environment = with_tools(os.environ if env is None else env, self.machine.libcuda)
+        environment |= {"CUDA_VISIBLE_DEVICES": seat.visible_devices}
         try:
             way = injection or self.injection
             process = self._starter.submit(

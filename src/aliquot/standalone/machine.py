@@ -12,6 +12,7 @@ from aliquot.driver.discovery import Gpu, NoDriver, find_driver, gpu_topology, l
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
+from aliquot.standalone.tools import install_tools
 
 if TYPE_CHECKING:  # placement comes with arrays, which `aliquot run` in front of an engine that is up has no use for
     from aliquot.placement.machine import MachineBooks
@@ -120,6 +121,7 @@ def _emulated(spec: str, directory: Path) -> Machine:
 
     shutil.rmtree(directory, ignore_errors=True)
     emulated = emulation.prepare(directory, spec)
+    install_tools(directory)
     profile = emulated.profile
     wired = emulation.profile_topology(profile, len(emulated.uuids))
     gpus = [

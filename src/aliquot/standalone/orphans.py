@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from aliquot.driver.injection import caches
 from aliquot.driver.mounts import SYSTEM_CACHE
+from aliquot.model.ids import TenantName
+from aliquot.standalone.wire import Process
 
 END_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.01
@@ -46,13 +49,39 @@ def end_orphans(folders: Iterable[Path], *, container: str | None = None, grace_
     return left
 
 
+def named_processes(folders: Mapping[TenantName, Path]) -> dict[str, list[Process]]:
+    """The processes of each tenant, by its folder, in the order of their ids, with their command lines."""
+    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208 (as below)
+    caches_seen = {pid: _cache_of(pid) for pid in pids}
+    found: dict[str, list[Process]] = {}
+    for tenant, folder in folders.items():
+        belongs = _membership([folder], None, caches_seen.get)
+        found[tenant] = [Process(pid, _command_of(pid)) for pid in pids if belongs(pid)]
+    return found
+
+
+def _command_of(pid: int) -> str:
+    """The command line, each argument as it would be typed; empty for a process that is gone."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return ""
+    return shlex.join(word.decode(errors="replace") for word in words)
+
+
 def _processes(belongs: Callable[[int], bool]) -> list[int]:
     pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208 (for each process there is)
     return [pid for pid in pids if pid != os.getpid() and belongs(pid)]
 
 
-def _membership(folders: list[Path], container: str | None) -> Callable[[int], bool]:
-    """Whether a process is one of these tenants', or of one container of theirs."""
+def _membership(
+    folders: list[Path], container: str | None, cache_of: Callable[[int], tuple[int, int] | None] | None = None
+) -> Callable[[int], bool]:
+    """Whether a process is one of these tenants', or of one container of theirs.
+
+    `cache_of` says which loader's cache a process sees, if that is known already.
+    """
+    cache = cache_of or _cache_of
     marks: set[tuple[int, int]] = set()
     for file in (file for folder in folders for file in caches(folder, container)):
         with contextlib.suppress(OSError):
@@ -60,7 +89,7 @@ def _membership(folders: list[Path], container: str | None) -> Callable[[int], b
             marks.add((status.st_dev, status.st_ino))
     bare = [folder for folder in folders if _without_namespace(folder)] if container is None else []
     words = [os.fsencode(folder / "lib") + end for folder in bare for end in (b":", b"\0", b"/")]
-    return lambda pid: (bool(marks) and _cache_of(pid) in marks) or (bool(words) and _was_given(pid, words))
+    return lambda pid: (bool(marks) and cache(pid) in marks) or (bool(words) and _was_given(pid, words))
 
 
 def _without_namespace(folder: Path) -> bool:

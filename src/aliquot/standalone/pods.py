@@ -9,7 +9,10 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from aliquot.kube.manifest import BadYaml, read_yaml
 from aliquot.lib.log import Logger
@@ -19,8 +22,8 @@ from aliquot.model.requests import GpuRequest
 from aliquot.model.sharepod import SharePod, parse_sharepod
 from aliquot.standalone.container import ContainerRun
 from aliquot.standalone.engine import Engine, Seat
-from aliquot.standalone.logs import ContainerLog
-from aliquot.standalone.wire import PodFacts
+from aliquot.standalone.logs import ALL, ContainerLog
+from aliquot.standalone.wire import Lease, LogCut, PodFacts
 
 EVENTS_KEPT = 50
 log = Logger("standalone")
@@ -28,6 +31,10 @@ log = Logger("standalone")
 
 class UnknownPod(UserError):
     """No SharePod by that name."""
+
+
+class NotRunning(AliquotError):
+    """A SharePod, or the container of it that is wanted, has no program now."""
 
 
 def read_documents(text: str, name: str = "") -> list[SharePod]:
@@ -150,15 +157,44 @@ class Pods:
             pod = self._pods.get(name)
             return pod.spec.request if pod else None
 
-    def logs(self, name: str, container: str, *, follow: bool) -> Iterator[list[str]]:
+    def logs(self, name: str, container: str, *, follow: bool, cut: LogCut = ALL) -> Iterator[list[str]]:
         """What a container printed, in pieces; with `follow`, an empty piece whenever nothing came for a moment.
+
+        What is followed ends with the container's last run.
 
         Raises:
             UnknownPod: no such pod or container, or it has not started.
+            NoPreviousRun: the previous run is wanted, and there was none.
         """
-        log = self._log(name, container)
-        for piece in log.follow() if follow else [log.text()]:
+        run = self._run_of(name, container)
+        if not follow:
+            text = run.log.text(cut)
+            yield [text.decode(errors="replace")] if text else []
+            return
+        done = False
+        for piece in run.log.follow(cut):
             yield [piece.decode(errors="replace")] if piece else []
+            if done and not piece:
+                return
+            done = run.done  # one more look: what it printed last may have come meanwhile
+
+    def place_of(self, name: str, container: str) -> Lease:
+        """The place of a container's program, for another program in it.
+
+        Raises:
+            UnknownPod: no such pod or container, or it has not started.
+            NotRunning: its program does not run now.
+        """
+        run = self._run_of(name, container)
+        if run.pid is None:
+            state = run.reason or run.state
+            raise NotRunning(f'container "{run.spec.name}" of sharepod "{name}" does not run ({state})')
+        with self._lock:
+            seat = self._find(name).seat
+        if seat is None:
+            raise NotRunning(f'sharepod "{name}" has given its GPU back')
+        cwd = run.spec.working_dir or str(Path.cwd())
+        return msgspec.structs.replace(seat.lease(), container=run.spec.name, env=run.environment, cwd=cwd)
 
     def stop(self) -> None:
         """End everything, all at once."""
@@ -286,7 +322,7 @@ class Pods:
             raise UnknownPod(f'there is no sharepod "{name}"; there is {known}')
         return pod
 
-    def _log(self, name: str, container: str) -> ContainerLog:
+    def _run_of(self, name: str, container: str) -> ContainerRun:
         with self._lock:
             pod = self._find(name)
             runs = {run.spec.name: run for run in pod.containers}
@@ -294,7 +330,7 @@ class Pods:
                 raise UnknownPod(f'sharepod "{name}" has not started; see: aliquot describe {name}')
             if container and container not in runs:
                 raise UnknownPod(f'sharepod "{name}" has no container "{container}"; it has {", ".join(runs)}')
-            return runs[container].log if container else next(iter(runs.values())).log
+            return runs[container] if container else next(iter(runs.values()))
 
     def _indices(self, seat: Seat) -> list[int]:
         index = {gpu.uuid: gpu.index for gpu in self._engine.gpus}
@@ -320,6 +356,7 @@ class Pods:
             message=pod.message,
             containers=[self._describe_container(run) for run in pod.containers],
             events=pod.events,
+            labels=pod.spec.metadata.labels,
         )
 
     @staticmethod
@@ -331,4 +368,5 @@ class Pods:
             "pid": run.pid,
             "exit_status": run.exit_status,
             "restarts": run.restarts,
+            "command": [*run.spec.command, *run.spec.args],
         }

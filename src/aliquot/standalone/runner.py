@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, launch
+from aliquot.standalone.tools import with_tools
 from aliquot.standalone.wire import Lease
 
 # What a terminal or a supervisor may send to end, reload or question a program.
@@ -29,6 +31,9 @@ FORWARDED: Final = tuple(
         signal.SIGALRM,
     )
 )
+
+TIMED_OUT: Final = 124
+TIMEOUT_GRACE_S: Final = 10.0
 
 
 def original_environment() -> dict[str, str]:
@@ -52,24 +57,27 @@ def run_command(
     mode: Mode,
     engine_gone: Callable[[], None],
     verbose: bool = False,
+    cwd: Path | None = None,
+    timeout_s: float | None = None,
 ) -> int:
     """Run a command in a place and return the exit status for our own end: its code, or 128 + its signal.
 
-    `engine_gone` returns when the engine is gone, and the place with it: then the command gets SIGTERM.
+    `engine_gone` returns when the engine is gone, and the place with it: then the command gets SIGTERM. So it does
+    after `timeout_s`, and SIGKILL if it goes on; the status is then TIMED_OUT, as that of `timeout`.
     """
     conf = TenantConf(lease.name, Path(lease.socket), Path(lease.libcuda), Path(lease.libnvml))
     folder = TenantFolder(Path(lease.directory), conf, bare=lease.enforce == "never")
-    environment = dict(env) | {"CUDA_VISIBLE_DEVICES": lease.visible_devices}
+    environment = with_tools(env, conf.libcuda) | {"CUDA_VISIBLE_DEVICES": lease.visible_devices}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*FORWARDED, signal.SIGCHLD])
     try:
         ready = launch(
-            folder, argv, environment, mode=mode, verbose=verbose, blocked=[int(n) for n in before],
-            death_signal=signal.SIGTERM,
+            folder, argv, environment, mode=mode, verbose=verbose, blocked=[int(n) for n in before], cwd=cwd,
+            death_signal=signal.SIGTERM, container=lease.container,
         )  # fmt: skip
         # Descriptors that were handed to us on purpose are for the command.
         process = subprocess.Popen(ready.argv, env=ready.env, close_fds=False)
         threading.Thread(target=_end_with_engine, args=(process, engine_gone), daemon=True).start()
-        status = _attend(process)
+        status = _attend(process, timeout_s)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return 128 - status if status < 0 else status
@@ -84,15 +92,30 @@ def _end_with_engine(process: subprocess.Popen[bytes], engine_gone: Callable[[],
         process.terminate()
 
 
-def _attend(process: subprocess.Popen[bytes]) -> int:
+def _attend(process: subprocess.Popen[bytes], timeout_s: float | None) -> int:
     """Pass signals on until the command ends; negative: the signal that ended it."""
     waited = [*FORWARDED, signal.SIGCHLD]
+    until_s = None if timeout_s is None else time.monotonic() + timeout_s
+    ending: signal.Signals | None = None
     while True:
         status = process.poll()
         if status is not None:
-            return status
-        came = signal.sigwaitinfo(waited)
+            return TIMED_OUT if ending else status
+        came = _next_signal(waited, until_s)
+        if came is None:
+            ending = signal.SIGKILL if ending else signal.SIGTERM
+            until_s = time.monotonic() + TIMEOUT_GRACE_S
+            sys.stderr.write(f"aliquot: the command has run for its --timeout and was sent {ending.name}\n")
+            sys.stderr.flush()
+            process.send_signal(ending)
         # A terminal's Ctrl-C reaches the whole group, so the command has it already; one sent to us alone has not.
-        if came.si_signo != signal.SIGCHLD and came.si_code <= 0:
+        elif came.si_signo != signal.SIGCHLD and came.si_code <= 0:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(came.si_signo)
+
+
+def _next_signal(waited: Sequence[int], until_s: float | None) -> signal.struct_siginfo | None:
+    """The next of these signals; None when it is later than that."""
+    if until_s is None:
+        return signal.sigwaitinfo(waited)
+    return signal.sigtimedwait(waited, max(0.0, until_s - time.monotonic()))

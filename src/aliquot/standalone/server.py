@@ -14,11 +14,14 @@ from typing import Any, Final
 import msgspec
 
 from aliquot.model.errors import AliquotError, in_words
-from aliquot.model.ids import tenant_name
+from aliquot.model.ids import TenantName, tenant_name
 from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, Seat
 from aliquot.standalone.explaining import explanations, gpu_facts, gpu_request
+from aliquot.standalone.logs import ALL
+from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
-from aliquot.standalone.wire import COMMAND_ENDED, Call, EngineFacts, Lease, Reply
+from aliquot.standalone.queueing import RunQueue
+from aliquot.standalone.wire import COMMAND_ENDED, Ask, Call, EngineFacts, Lease, Reply
 
 LINE_BYTES: Final = 4 << 20
 OUT_OF_DESCRIPTORS_S: Final = 0.1
@@ -31,6 +34,7 @@ class EngineServer:
         self._engine = engine
         self._pods = pods
         self._on_idle = on_idle
+        self._queue = RunQueue(engine, pods)
         self._lock = threading.Lock()
         self._leases = 0
         self._closed = False
@@ -81,6 +85,10 @@ class EngineServer:
                 if call.verb == "lease":
                     self._hold(connection, call)
                     return
+                if call.verb == "exec":
+                    _send(connection, Reply(lease=self._place(call)))
+                    _wait_for_end(connection)  # the caller hangs up, or finds that the engine has
+                    return
                 for reply in self._answers(call, connection):
                     _send(connection, reply)
             except (msgspec.MsgspecError, RecursionError) as error:
@@ -104,10 +112,16 @@ class EngineServer:
                 yield Reply(explanations=explanations(self._engine, self._pods, call))
             case "tenants":
                 yield Reply(tenants=[tenant_facts(seat) for seat in self._engine.seats.values()])
+            case "running":
+                folders = {name: seat.folder.directory for name, seat in self._engine.seats.items()}
+                yield Reply(processes=named_processes(folders), queue=self._queue.waiting())
+            case "end":
+                yield Reply(lines=[self._end(call.name)])
             case "delete":
                 yield Reply(lines=[self._pods.delete(call.name)])
             case "logs":
-                for lines in self._pods.logs(call.name, call.container, follow=call.follow):
+                cut = call.cut or ALL
+                for lines in self._pods.logs(call.name, call.container, follow=call.follow, cut=cut):
                     if not lines and _hung_up(connection):
                         return
                     yield Reply(lines=lines)
@@ -130,15 +144,12 @@ class EngineServer:
         try:
             name = tenant_name(call.name)
             assert call.ask is not None
-            seat = self._engine.admit(name, gpu_request(call.ask), cpu_bind=call.ask.cpu_bind)
+            seat = self._admit(name, connection, call, call.ask)
+            if seat is None:
+                return
             ended = False
             try:
-                conf = seat.folder.conf
-                place = Lease(
-                    name, str(seat.folder.directory), str(conf.socket), str(conf.libcuda), str(conf.libnvml),
-                    seat.visible_devices, seat.enforce,
-                )  # fmt: skip
-                _send(connection, Reply(lease=place))
+                _send(connection, Reply(lease=seat.lease()))
                 ended = _wait_for_end(connection)
             finally:
                 # A shell's background job outlives its shell; what outlives a run that was killed is an orphan.
@@ -149,6 +160,33 @@ class EngineServer:
                 idle = self._leases == 0
             if idle:
                 self._on_idle()
+
+    def _admit(self, name: TenantName, connection: socket.socket, call: Call, ask: Ask) -> Seat | None:
+        """The caller's seat; None if it hung up while it waited for one."""
+        if not call.wait:
+            return self._engine.admit(name, gpu_request(ask), cpu_bind=ask.cpu_bind)
+        return self._queue.admit(
+            name,
+            gpu_request(ask),
+            cpu_bind=ask.cpu_bind,
+            gone=lambda: self._closed or _hung_up(connection),
+            say=lambda reason: _send(connection, Reply(text=reason)),
+        )
+
+    def _end(self, name: str) -> str:
+        """End a SharePod or a run by the name that `top` shows."""
+        seat = self._engine.seats.get(TenantName(name))
+        if seat is None or self._pods.request_of(name) is not None:
+            return self._pods.delete(name)
+        end_orphans([seat.folder.directory], grace_s=ORPHAN_GRACE_S)
+        return f"run/{name} ended"
+
+    def _place(self, call: Call) -> Lease:
+        """The place of a SharePod's container, or of a run whose name is `text`."""
+        seat = self._engine.seats.get(TenantName(call.text))
+        if seat is not None and self._pods.request_of(call.name) is None:
+            return seat.lease()
+        return self._pods.place_of(call.name, call.container)
 
 
 def tenant_facts(seat: Seat) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 One connection, one call. The call `lease` keeps its connection: a place lasts as long as the connection of the process
 that holds it, so a runner that dies in whatever way leaves nothing behind. A runner whose command has ended says so
-before it hangs up.
+before it hangs up. A lease with `wait` is answered by lines that say why it waits, until there is room. The call `exec`
+keeps its connection too, so that its command ends with the engine.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ class Ask(msgspec.Struct, omit_defaults=True):
         return self
 
 
+class LogCut(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The part of a log that is wanted: its last lines, what is not older than that, the run before the last start."""
+
+    tail: int | None = None
+    since_s: float | None = None
+    previous: bool = False
+
+
 class Call(msgspec.Struct, omit_defaults=True):
     """One line to the engine; which fields matter depends on `verb`."""
 
@@ -55,10 +64,12 @@ class Call(msgspec.Struct, omit_defaults=True):
     restart: bool = False
     container: str = ""
     pid: int = 0
+    wait: bool = False
+    cut: LogCut | None = None
 
 
 class Lease(msgspec.Struct):
-    """A tenant's place, as its runner needs it."""
+    """A tenant's place, as its runner needs it; for `exec` with the container's environment and folder."""
 
     name: str
     directory: str
@@ -67,6 +78,9 @@ class Lease(msgspec.Struct):
     libnvml: str
     visible_devices: str
     enforce: Enforce = "all"
+    container: str = ""
+    env: dict[str, str] = {}
+    cwd: str = ""
 
 
 class GpuFacts(msgspec.Struct):
@@ -107,6 +121,23 @@ class EngineFacts(msgspec.Struct):
     policy: str = ""
 
 
+class Process(msgspec.Struct, frozen=True):
+    """One process of a tenant."""
+
+    pid: int
+    command: str
+
+
+class QueuedRun(msgspec.Struct, frozen=True):
+    """A run that waits for room, and why."""
+
+    name: str
+    request_milli: int
+    limit_milli: int
+    reason: str
+    age_s: float
+
+
 class PodFacts(msgspec.Struct):
     """One SharePod as `get` shows it; `gpus` are the numbers of its GPUs, none while it waits.
 
@@ -130,6 +161,7 @@ class PodFacts(msgspec.Struct):
     events: list[str] = []
     enforce: Enforce = "all"
     wake_us: int = 0
+    labels: dict[str, str] = {}
 
 
 class Reply(msgspec.Struct, omit_defaults=True):
@@ -145,3 +177,5 @@ class Reply(msgspec.Struct, omit_defaults=True):
     text: str = ""
     explanations: list[ExplanationFacts] | None = None
     gpus: list[GpuFacts] | None = None
+    processes: dict[str, list[Process]] | None = None
+    queue: list[QueuedRun] | None = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from starlette.routing import Route
 from aliquot.lib.package import version
 from aliquot.model.errors import UserError
 from aliquot.web import openapi
+from aliquot.web.api import GpuState
 from aliquot.web.facts import Facts, totals
 from aliquot.web.history_reading import range_of
 from aliquot.web.openapi import Listing, Problem
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from aliquot.web.app import Door
 
 T = TypeVar("T")
+PHASES: Final = ("Pending", "Running", "Succeeded", "Failed")
 Read = Callable[[Facts, Request], Any]
 
 
@@ -45,7 +47,10 @@ def routes(door: Door) -> list[Route]:
         "/gpus/{uuid}/turns": _turns,
         "/try": lambda facts, request: facts.try_request(trying.ask_of(request.query_params)),
     }
-    found = [Route(f"/api/v1{path}", _endpoint(door, read)) for path, read in reads.items()]
+    takes = {operation.path: operation.query for operation in openapi.OPERATIONS}
+    found = [
+        Route(f"/api/v1{path}", _endpoint(door, read, takes[path.replace(":path", "")])) for path, read in reads.items()
+    ]
     found.append(Route("/api/v1/hours.csv", _hours_csv(door)))
     return [*found, Route("/api/v1/openapi.json", lambda _request: _json(_document()))]
 
@@ -55,14 +60,27 @@ def problem(text: str, status: int) -> Response:
     return _json(msgspec.json.encode(Problem(text)), status)
 
 
-def _endpoint(door: Door, read: Read) -> Callable[[Request], Response]:
+def _endpoint(door: Door, read: Read, takes: Sequence[str]) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
         try:
+            _require_known(request, takes)
             return _json(msgspec.json.encode(read(door(request.headers), request)))
         except UserError as error:
             return problem(str(error), 400)
 
     return endpoint
+
+
+def _require_known(request: Request, takes: Sequence[str]) -> None:
+    """Refuse a misspelt filter: without one the answer would be of everything.
+
+    Raises:
+        UserError: the query has a parameter that this path does not take.
+    """
+    for name in request.query_params:
+        if name not in takes:
+            known = f"it takes {', '.join(takes)}" if takes else "it takes none"
+            raise UserError(f'{request.url.path[:100]} has no parameter "{name[:40]}"; {known}')
 
 
 def _json(body: bytes, status: int = 200) -> Response:
@@ -92,6 +110,7 @@ def _listing(facts: Facts, request: Request, items: Sequence[T]) -> Listing[T]:
 def _gpus(facts: Facts, request: Request) -> Listing[Any]:
     query = request.query_params
     wanted = {name: query[name] for name in ("node", "model", "state") if query.get(name)}
+    _require_word("state", wanted.get("state"), get_args(GpuState))
     found = [gpu for gpu in facts.gpus() if all(getattr(gpu, name) == value for name, value in wanted.items())]
     return _listing(facts, request, found)
 
@@ -99,8 +118,20 @@ def _gpus(facts: Facts, request: Request) -> Listing[Any]:
 def _workloads(facts: Facts, request: Request) -> Listing[Any]:
     query = request.query_params
     wanted = {name: query[name] for name in ("namespace", "phase") if query.get(name)}
-    found = [each for each in facts.workloads() if all(getattr(each, name) == value for name, value in wanted.items())]
+    workloads = facts.workloads()
+    _require_word("phase", wanted.get("phase"), dict.fromkeys([*PHASES, *(each.phase for each in workloads)]))
+    found = [each for each in workloads if all(getattr(each, name) == value for name, value in wanted.items())]
     return _listing(facts, request, found)
+
+
+def _require_word(name: str, word: str | None, known: Iterable[str]) -> None:
+    """Refuse a value that nothing can have.
+
+    Raises:
+        UserError: the filter's word is not one of those known.
+    """
+    if word is not None and word not in known:
+        raise UserError(f'{name} "{word[:40]}" is not one of {", ".join(known)}')
 
 
 def _history(facts: Facts, request: Request) -> Any:

@@ -36,6 +36,8 @@ TOP = (sys.executable, "-m", "aliquot.cli", "top", "--interval", "0.3")
 def test_top_in_a_terminal_that_changes_its_size(tmux: Tmux):
     """GPUs and the tenant are shown with key hints; keys work; a narrow window gets what fits it; q ends it."""
     tmux.start(*TOP)
+    tmux.wait(r"GPU 0[\s\S]*team/worker[\s\S]*GPU 1", "sleep 120")
+    tmux.keys("g")
     tmux.wait("team/worker", "Open .* Quit|Quit .* Open", r"GPU 0 +shared .* 0\.70 ", r"GPU 1 +idle .* 1\.00 ", "TREND")
 
     tmux("resize-window", "-x", "60", "-y", "12")

@@ -44,6 +44,16 @@ def test_profiles_are_offered():
     assert ["a100", "a100-80g"] == completed("up", "--emulate", "a")
 
 
+def test_policies_are_offered_after_the_last_comma():
+    """After --policy of a simulation the policies are offered, also for the second of a list."""
+    assert ["binpack,spread"] == completed("sim", "run", "--policy", "binpack,sp")
+
+
+def test_kinds_are_offered():
+    """After get the kinds are offered."""
+    assert {"pods", "pod", "po"} == set(completed("get", "po"))
+
+
 def test_names_need_an_engine():
     """Without an engine no SharePod is offered, and nothing is said."""
     assert [] == completed("logs", "")

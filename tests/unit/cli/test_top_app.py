@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -33,6 +34,7 @@ def play(facts: MadeUpFacts, scene: Scene, *, size: tuple[int, int] = (140, 40))
     async def main() -> None:
         async with app.run_test(size=size) as pilot:
             await until(pilot, lambda: bool(app.shown))
+            await pilot.press("g")
             await scene(app, pilot)
 
     asyncio.run(main())
@@ -83,7 +85,7 @@ def test_enter_goes_to_the_tenants_and_escape_back(facts: MadeUpFacts):
     async def scene(app: TopApp, pilot: Pilot[int]) -> None:
         await pilot.press(*["down"] * place, "enter")
         assert [share.tenant for share in gpu.shares] == app.shown
-        assert text_of(app, "#detail").startswith("usage")
+        assert text_of(app, "#detail").startswith("used")
         await pilot.press("escape")
         assert len(facts.gpus()) == len(app.shown) and place == app.table.cursor_row
 
@@ -197,7 +199,7 @@ def test_without_colour(facts: MadeUpFacts, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_an_engine_that_goes_away_is_told(facts: MadeUpFacts):
-    """When a look fails the screen says why and keeps what it showed; when looks work again it goes on."""
+    """When a look fails the screen says why and since when, and dims what it showed; when looks work it goes on."""
     fails = [False]
 
     def source() -> Look:
@@ -212,9 +214,11 @@ def test_an_engine_that_goes_away_is_told(facts: MadeUpFacts):
             await until(pilot, lambda: bool(app.shown))
             fails[0] = True
             await until(pilot, lambda: "no engine is up" in text_of(app, "#head"))
-            assert app.shown
+            assert re.match(r"no news since \d\d:\d\d:\d\d: no engine is up", text_of(app, "#head"))
+            assert app.shown and app.table.has_class("stale")
             fails[0] = False
             await until(pilot, lambda: "8 GPUs" in text_of(app, "#head"))
+            assert not app.table.has_class("stale")
 
     asyncio.run(main())
 
@@ -251,6 +255,7 @@ def test_what_is_not_measured_is_a_dash(facts: MadeUpFacts):
     async def main() -> None:
         async with app.run_test(size=(140, 40)) as pilot:
             await until(pilot, lambda: bool(app.shown))
+            await pilot.press("g")
             assert f"{gpu.busy_milli / 1000:.2f}" not in cells(app, gpu.uuid)
             assert " -  " in cells(app, gpu.uuid) and gpu.state in cells(app, gpu.uuid)
             assert "on 4" in text_of(app, "#head")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,7 +66,9 @@ def test_the_head_says_who_waits():
     facts = MadeUpFacts(nodes=4)
     line = head(Look("here", 10.0, facts.gpus(), facts.workloads()))
 
-    assert line.startswith("here   32 GPUs   used ") and line.endswith(" waiting")
+    assert re.match(r"\d+ waiting   32 GPUs   busy [\d.]+   promised [\d.]+   memory ", line) and line.endswith(
+        "   here"
+    )
 
 
 def test_a_promise_is_never_rounded_up():

@@ -29,6 +29,39 @@ def test_the_deepest_manifest_that_is_read():
         read_yaml("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1))
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "key", "first"),
+    [
+        ("a: 1\nb: 2\na: 3\n", 3, "a", 1),
+        ("spec:\n  gpu:\n    request: 0.3\n    limit: 1\n    request: 0.5\n", 5, "request", 3),
+        ("list:\n- {a: 1, a: 2}\n", 2, "a", 2),
+        ('{"a": {"b": 1},\n "a": 2}', 2, "a", 1),
+    ],
+)
+def test_a_key_that_is_written_twice_is_refused_with_both_lines(text, line, key, first):
+    """Of two values of one key none is chosen silently."""
+    with pytest.raises(BadYaml) as refused:
+        read_yaml(text, "pod.yaml")
+
+    expected = f'line {line}: the key "{key}" stands in line {first} already; write it once'
+    assert f"pod.yaml is not readable as YAML: {expected}" == str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: a\nb: a\n",
+        "- {a: 1}\n- {a: 2}\n",
+        "a: 1\n---\na: 2\n",
+        "a: {b: 1}\nb: [a, a]\n",
+        "x: &x {a: 1}\ny: {<<: *x, a: 2}\n",
+    ],
+)
+def test_a_word_may_stand_in_several_mappings(text):
+    """Keys are compared within one mapping, and not with values, lists or other documents."""
+    assert read_yaml(text)
+
+
 @pytest.mark.parametrize("text", ["a: 2001-99-99", "a: " + "9" * 5000, "a: !!timestamp x"])
 def test_a_value_that_cannot_be_made_is_one_sentence(text: str):
     """Dates that do not exist and numbers too long for Python are the author's mistakes."""

@@ -19,7 +19,30 @@ def test_fractions_are_exact_thousandths(text, milli):
     assert milli == parse_milli(text)
 
 
-@pytest.mark.parametrize("text", ["", "abc", "-0.3", "0.3334", "30%", "1e3", "0.3 GPU", "nan", "0.5m"])
+@pytest.mark.parametrize(
+    ("percent", "number"), [("30%", "0.3"), ("33.3%", ".333"), ("100%", "1"), ("0.1%", "1m"), ("30 %", "300m")]
+)
+def test_a_percentage_is_the_same_share_as_the_number(percent, number):
+    """30% and 0.3 are one share, exactly."""
+    assert parse_milli(number) == parse_milli(percent)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("130%", '"130%" is more than one GPU; a percentage is at most 100%, write 1.3'),
+        ("33.33%", '"33.33%" is finer than a thousandth of a GPU; write at most one decimal'),
+    ],
+)
+def test_a_percentage_is_of_one_gpu(text, sentence):
+    """More than 100 % and less than a tenth of a per cent are refused, with what to write."""
+    with pytest.raises(BadQuantity) as refused:
+        parse_milli(text)
+
+    assert sentence == str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "-0.3", "0.3334", "3 0%", "1e3", "0.3 GPU", "nan", "0.5m"])
 def test_what_is_no_fraction_is_refused_with_the_text_in_the_message(text):
     """A text that is no fraction, or finer than a thousandth, is refused and quoted."""
     with pytest.raises(BadQuantity, match=r"0\.3|three decimals"):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
-from aliquot.standalone.logs import ContainerLog
+import pytest
+
+from aliquot.standalone.logs import ContainerLog, NoPreviousRun
+from aliquot.standalone.wire import LogCut
 
 
 def test_who_follows_misses_nothing_and_hears_nothing_twice(tmp_path: Path):
@@ -54,3 +58,59 @@ def test_a_log_says_how_much_could_not_be_written(tmp_path: Path):
     why = f"{log.path}: no such file or directory"
 
     assert f"one\naliquot: 10 bytes were not kept: {why}\nfour\n" == log.text().decode()
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept"), [(0, b""), (1, b"half"), (2, b"two\nhalf"), (9, b"one\ntwo\nhalf"), (None, b"one\ntwo\nhalf")]
+)
+def test_the_tail_is_the_last_lines(tmp_path: Path, lines, kept):
+    """A line that is not finished yet counts as one."""
+    log = ContainerLog(tmp_path / "main.log")
+    log.append(b"one\ntwo\nhalf")
+
+    assert kept == log.text(LogCut(tail=lines))
+
+
+def test_the_last_finished_line_is_one_line(tmp_path: Path):
+    """The end of a line begins no further one."""
+    log = ContainerLog(tmp_path / "main.log")
+    log.append(b"one\ntwo\n")
+
+    assert b"two\n" == log.text(LogCut(tail=1))
+
+
+def test_what_is_older_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With a time, only what was printed since then is shown."""
+    log = ContainerLog(tmp_path / "main.log")
+    now_s = time.time()
+    for age_s, line in ((3600, b"long ago\n"), (30, b"lately\n"), (1, b"now\n")):
+        monkeypatch.setattr(time, "time", lambda age_s=age_s: now_s - age_s)
+        log.append(line)
+    monkeypatch.setattr(time, "time", lambda: now_s)
+
+    assert b"lately\nnow\n" == log.text(LogCut(since_s=60))
+    assert b"" == log.text(LogCut(since_s=0.5))
+
+
+def test_the_previous_run_is_apart(tmp_path: Path):
+    """Previous output is that between the last two starts of the program; before a second start there is none."""
+    log = ContainerLog(tmp_path / "main.log")
+    log.begin_run()
+    log.append(b"first\n")
+    with pytest.raises(NoPreviousRun):
+        log.text(LogCut(previous=True))
+    for line in (b"second\n", b"third\n"):
+        log.begin_run()
+        log.append(line)
+
+    assert b"second\n" == log.text(LogCut(previous=True))
+
+
+def test_a_part_of_a_log_that_turned_over(tmp_path: Path):
+    """Positions hold when the oldest half was dropped."""
+    log = ContainerLog(tmp_path / "main.log", half_bytes=10)
+    for number in range(4):
+        log.begin_run()
+        log.append(b"run %d\n" % number)
+
+    assert b"run 2\n" == log.text(LogCut(previous=True))

@@ -32,6 +32,22 @@ def test_filters_leave_what_was_asked_for(visitor: TestClient, facts: MadeUpFact
     assert all(w.phase == "Pending" for w in read(visitor, "/workloads?phase=Pending", Listing[Workload]).items)
 
 
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/gpus?stat=idle", '/api/v1/gpus has no parameter "stat"; it takes node, model, state, limit, offset'),
+        ("/totals?node=a", '/api/v1/totals has no parameter "node"; it takes none'),
+        ("/gpus?state=busy", 'state "busy" is not one of whole, shared, idle'),
+        ("/workloads?phase=pending", 'phase "pending" is not one of Pending, Running, Succeeded, Failed'),
+    ],
+)
+def test_a_misspelt_filter_is_refused(visitor: TestClient, path, sentence):
+    """A filter that would be ignored, or that nothing can pass, is answered with 400 and what is allowed."""
+    answer = visitor.get(f"/api/v1{path}")
+
+    assert (400, sentence) == (answer.status_code, answer.json()["error"])
+
+
 def test_totals_are_the_sums_of_the_gpus(visitor: TestClient, facts: MadeUpFacts):
     """The one-line totals agree with the lists."""
     answer = read(visitor, "/totals", Totals)
@@ -80,7 +96,8 @@ def test_what_is_described_is_answered(visitor: TestClient, facts: MadeUpFacts, 
     """Every path of the description answers with the type that stands there."""
     gpu = facts.gpus()[0]
     names = {"uuid": gpu.uuid, "name": gpu.node if "nodes" in operation.path else "batch/wait-0"}
-    answer = visitor.get(f"/api/v1{operation.path}".format(**names), params={"request": "0.3"})
+    asked = {"request": "0.3"} if "request" in operation.query else {}
+    answer = visitor.get(f"/api/v1{operation.path}".format(**names), params=asked)
 
     if operation.path != "/nodes/{name}/topology":  # made-up nodes have none
         assert 200 == answer.status_code

@@ -1,0 +1,58 @@
+"""What the commands for SharePods share: how files are read and how the engine that is up is called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aliquot.model.errors import UserError
+
+if TYPE_CHECKING:
+    from aliquot.standalone.wire import Reply
+
+
+class UnreadableFile(UserError):
+    """The file that was named cannot be read."""
+
+
+def read_text(file: str) -> str:
+    """The text of a file; `-` is stdin.
+
+    Raises:
+        UnreadableFile: it does not exist, may not be read, or is not text.
+    """
+    if file == "-" and sys.stdin is None:
+        raise UnreadableFile("- cannot be read: standard input is closed")
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise UnreadableFile(f"{file} is not readable as YAML: it is not UTF-8 text") from None
+    except OSError as error:
+        raise UnreadableFile(f"{file} cannot be read: {(error.strerror or str(error)).lower()}") from None
+
+
+def ask_engine(verb: str, **fields: Any) -> Reply:
+    """One call to the engine that is up, and its answer.
+
+    Raises:
+        NoEngine: none is up.
+        EngineRefused: it said no.
+    """
+    from aliquot.standalone.client import ask
+    from aliquot.standalone.paths import RuntimeDir, runtime_dir
+    from aliquot.standalone.wire import Call
+
+    return ask(RuntimeDir(runtime_dir()), Call(verb, **fields))
+
+
+def full_name(name: str, namespace: str = "") -> str:
+    """`namespace/name` of what a person wrote: `notebook`, `research/notebook`, `sharepod/notebook`."""
+    for kind in ("sharepod/", "sharepods/", "sp/", "pod/", "pods/", "po/"):
+        name = name.removeprefix(kind)
+    return name if "/" in name else f"{namespace or 'default'}/{name}"
+
+
+def short_name(name: str) -> str:
+    """Without the namespace where it is `default`."""
+    return name.removeprefix("default/")

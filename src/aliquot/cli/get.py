@@ -1,0 +1,208 @@
+"""`aliquot get`: what the engine that is up has, once or as it changes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from aliquot.cli.calling import ask_engine, full_name, short_name
+from aliquot.cli.completion import resource_words
+from aliquot.cli.kinds import read_words
+from aliquot.cli.tables import Table, aligned, gpu_table, pod_table, tenant_table
+from aliquot.model.errors import UserError
+from aliquot.model.selectors import Term, parse_selector, selects
+
+WATCH_EVERY_S: Final = 0.3
+FORMS: Final = ("text", "wide", "json", "yaml", "name")
+_CHANGING: Final = {"age_s", "events"}
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is listed, and how it is printed."""
+
+    kinds: Sequence[str]
+    names: Sequence[str]
+    namespace: str
+    everywhere: bool
+    selector: tuple[Term, ...]
+    form: str
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[KIND] [NAME]...", shell_complete=resource_words)
+@click.option("-o", "--output", "form", type=click.Choice(FORMS), default="text", help="How to print.")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Only SharePods of this namespace. [default: all]")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Print the namespaces in a column.")
+@click.option(
+    "-l", "--selector", default="", metavar="LABELS", help="Only SharePods with these labels: app=web,!debug."
+)
+@click.option("-w", "--watch", is_flag=True, help="Go on with what changes, until Ctrl-C or the engine's end.")
+def get(words: tuple[str, ...], form: str, namespace: str, everywhere: bool, selector: str, watch: bool) -> None:
+    """List sharepods (also: pods, sp), tenants, gpus or all; with NAMEs only those.
+
+    A selector is Kubernetes': key=value, key!=value, key in (a,b), key notin (a,b), key and !key, with commas between.
+    """
+    kinds, names = read_words(words)
+    if namespace and everywhere:
+        raise UserError("-n names one namespace and -A means all; give one of them")
+    if (namespace or selector) and kinds != ["sharepods"]:
+        option = "-n" if namespace else "-l"
+        raise UserError(f"{option} is for sharepods; {', '.join(kinds)} have no namespaces and no labels")
+    if watch and len(kinds) > 1:
+        raise UserError(f"-w watches one kind, {len(kinds)} were named; write one of {', '.join(kinds)}")
+    query = Query(kinds, names, namespace, everywhere, parse_selector(selector), form)
+    if watch:
+        _watch(query)
+        return
+    _print(query, {kind: _read(query, kind) for kind in kinds})
+
+
+def _read(query: Query, kind: str, *, strict: bool = True) -> list[Any]:
+    """The facts of a kind.
+
+    Raises:
+        UserError: a name does not exist; without `strict` it is left out.
+    """
+    reply = ask_engine("pods" if kind == "sharepods" else kind)
+    facts: list[Any] = [*(reply.pods or []), *(reply.tenants or []), *(reply.gpus or [])]
+    if kind == "sharepods":
+        facts = [
+            pod
+            for pod in facts
+            if pod.name.startswith(f"{query.namespace}/" if query.namespace else "")
+            and selects(query.selector, pod.labels)
+        ]
+    if not query.names:
+        return facts
+    known = {name: fact for fact in facts for name in _names(kind, fact)}
+    wanted = [full_name(name, query.namespace) if kind == "sharepods" else name for name in query.names]
+    for name, written in zip(wanted, query.names, strict=True):
+        if strict and name not in known:
+            there = ", ".join(_names(kind, fact)[0] for fact in facts) or "none"
+            raise UserError(f'there is no {kind.removesuffix("s")} "{written:.100}"; there is {there}')
+    return [known[name] for name in wanted if name in known]
+
+
+def _names(kind: str, fact: Any) -> list[str]:
+    """What a person may call it."""
+    if kind == "gpus":
+        return [str(fact.index), fact.uuid]
+    name = fact["name"] if kind == "tenants" else fact.name
+    return [name, short_name(name)] if kind == "tenants" else [name]
+
+
+def _print(query: Query, found: dict[str, list[Any]]) -> None:
+    if query.form in ("json", "yaml"):
+        facts = [fact for kind in found for fact in found[kind]] if len(found) == 1 else found
+        click.echo(_text(query.form, facts), nl=query.form == "json")
+        return
+    for number, (kind, facts) in enumerate(found.items()):
+        if query.form == "name":
+            for fact in facts:
+                click.echo(_name(kind, fact))
+            continue
+        if number:
+            click.echo()
+        if not facts and kind != "gpus":
+            click.echo(f"no {kind}{f' in namespace {query.namespace}' if query.namespace else ''}", err=True)
+        else:
+            for line in aligned(_table(query, kind, facts)):
+                click.echo(line)
+
+
+def _table(query: Query, kind: str, facts: list[Any]) -> Table:
+    wide = query.form == "wide"
+    if kind == "sharepods":
+        return pod_table(facts, wide=wide, namespaces=query.everywhere)
+    return tenant_table(facts, wide=wide) if kind == "tenants" else gpu_table(facts, wide=wide)
+
+
+def _name(kind: str, fact: Any) -> str:
+    name = _names(kind, fact)[0]
+    return f"{kind.removesuffix('s')}/{short_name(name)}"
+
+
+def _text(form: str, facts: Any, *, indent: int | None = 2) -> str:
+    import msgspec
+
+    plain = msgspec.to_builtins(facts)
+    if form == "json":
+        return json.dumps(plain, indent=indent)
+    import yaml
+
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+
+
+def _watch(query: Query) -> None:
+    """Print what is there, then each thing that changed, in the same form; `-o json` is one object a line."""
+    from aliquot.standalone.client import NoEngine
+
+    kind = query.kinds[0]
+    shown: dict[str, Any] = {}
+    put = _Lines(query, kind)
+    while True:
+        try:
+            facts = {_names(kind, fact)[0]: fact for fact in _read(query, kind, strict=not put.begun)}
+        except NoEngine:
+            if not put.begun:
+                raise
+            click.echo("aliquot: the engine has ended", err=True)
+            return
+        for name, fact in facts.items():
+            if name not in shown or _visible(fact) != _visible(shown[name]):
+                put(fact)
+        for name in shown.keys() - facts.keys():
+            put(_deleted(kind, shown[name]))
+        shown = facts
+        put.begun = True
+        time.sleep(WATCH_EVERY_S)
+
+
+def _visible(fact: Any) -> Any:
+    import msgspec
+
+    plain = msgspec.to_builtins(fact)
+    return {key: value for key, value in plain.items() if key not in _CHANGING}
+
+
+def _deleted(kind: str, fact: Any) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(fact, phase="Deleted", reason="") if kind == "sharepods" else fact
+
+
+class _Lines:
+    """What a watch prints: a head once, then rows that are as wide as those before them."""
+
+    def __init__(self, query: Query, kind: str) -> None:
+        self.begun = False
+        self._query, self._kind = query, kind
+        self._widths: list[int] = []
+
+    def __call__(self, fact: Any) -> None:
+        """One thing, as it is now."""
+        form = self._query.form
+        if form == "name":
+            click.echo(_name(self._kind, fact))
+        elif form == "json":
+            click.echo(_text(form, fact, indent=None))
+        elif form == "yaml":
+            click.echo(f"---\n{_text(form, fact)}", nl=False)
+        else:
+            self._rows(_table(self._query, self._kind, [fact]))
+        sys.stdout.flush()
+
+    def _rows(self, table: Table) -> None:
+        first = not self._widths
+        lines = list(aligned(table, self._widths))
+        before = self._widths or [0] * len(table[0])
+        self._widths = [max(before[c], *(len(row[c]) for row in table)) for c in range(len(table[0]))]
+        for line in lines if first else lines[1:]:
+            click.echo(line)

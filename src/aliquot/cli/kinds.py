@@ -1,0 +1,53 @@
+"""The kinds that `aliquot get` lists, their other names, and how the words after `get` are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from aliquot.model.errors import UserError
+
+KINDS: Final = {
+    "sharepods": ("sharepod", "sp", "shp", "pods", "pod", "po"),
+    "tenants": ("tenant", "tn", "runs", "run"),
+    "gpus": ("gpu", "devices", "device"),
+}
+"""Kind -> its other names."""
+ALL: Final = "all"
+_NAMES: Final = {name: kind for kind, others in KINDS.items() for name in (kind, *others)}
+
+
+def kind_names() -> list[str]:
+    """Every word that names a kind."""
+    return [*_NAMES, ALL]
+
+
+def read_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Kinds and names of `sharepods a b`, `sharepod/a`, `gpus,tenants`, `all` or nothing, which is all SharePods.
+
+    Raises:
+        UserError: a word names no kind.
+    """
+    if not words:
+        return ["sharepods"], []
+    kind, stroke, name = words[0].partition("/")
+    if stroke and kind in _NAMES:
+        names = [name, *(word.removeprefix(f"{kind}/") for word in words[1:])]
+        return [_NAMES[kind]], names
+    if words[0] == ALL:
+        if len(words) > 1:
+            raise UserError("all is every kind, and takes no name: aliquot get all")
+        return list(KINDS), []
+    kinds = [_kind(word) for word in words[0].split(",")]
+    if len(kinds) > 1 and len(words) > 1:
+        raise UserError(f"names belong to one kind, {words[0]} are {len(kinds)}; write one kind before the names")
+    return kinds, list(words[1:])
+
+
+def _kind(word: str) -> str:
+    if word in _NAMES:
+        return _NAMES[word]
+    close = get_close_matches(word, kind_names(), n=1)
+    hint = f"did you mean {close[0]}?" if close else f"list {', '.join(KINDS)} or all"
+    raise UserError(f'"{word:.60}" is no kind of resource; {hint}')

@@ -1,0 +1,101 @@
+"""The tables of `aliquot get`: rows of text for SharePods, tenants and GPUs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from aliquot.cli.calling import short_name
+from aliquot.model.quantities import format_mib, format_milli
+
+if TYPE_CHECKING:
+    from aliquot.standalone.wire import GpuFacts, PodFacts
+
+Table = list[list[str]]
+
+
+def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int] = ()) -> Iterable[str]:
+    """The rows in columns, each at least as wide as `widths` says."""
+    least = [*widths, *([0] * (len(rows[0]) - len(widths)))]
+    wide = [max(least[column], *(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip()
+
+
+def pod_table(pods: Sequence[PodFacts], *, wide: bool = False, namespaces: bool = False) -> Table:
+    """SharePods; `namespaces` has their namespaces in a column of their own."""
+    head = ["NAME", "STATUS", "GPU", "REQUEST", "LIMIT", "MEMORY", "RESTARTS", "AGE"]
+    head = [*(["NAMESPACE"] if namespaces else []), *head, *(["UUID", "PID", "COMMAND", "LABELS"] if wide else [])]
+    return [head, *(_pod_row(pod, wide=wide, namespaces=namespaces) for pod in pods)]
+
+
+def _pod_row(pod: PodFacts, *, wide: bool, namespaces: bool) -> list[str]:
+    space, _, name = pod.name.rpartition("/")
+    row = [
+        *([space, name] if namespaces else [short_name(pod.name)]),
+        pod.reason or pod.phase,
+        ",".join(map(str, pod.gpus)) or "-",
+        format_milli(pod.request_milli),
+        format_milli(pod.limit_milli),
+        memory_of(pod),
+        str(pod.restarts),
+        f"{pod.age_s:.0f} s",
+    ]
+    if wide:
+        pids = [str(c["pid"]) for c in pod.containers if c["pid"]]
+        commands = "; ".join(shlex.join(c.get("command", [])) for c in pod.containers)
+        labels = ",".join(f"{key}={value}" for key, value in pod.labels.items())
+        row += [",".join(pod.gpu_uuids) or "-", ",".join(pids) or "-", _cut(commands, 60) or "-", labels or "-"]
+    return row
+
+
+def memory_of(pod: PodFacts) -> str:
+    """What it has, or what it requested while it waits."""
+    return format_mib(pod.memory_mib) if pod.gpus else pod.requested_memory or "-"
+
+
+def tenant_table(tenants: Sequence[dict[str, Any]], *, wide: bool = False) -> Table:
+    """Tenants, a row for each of their GPUs."""
+    table = [["TENANT", "GPU", "REQUEST", "LIMIT", "MEMORY", "INJECTION", *(["ENFORCED"] if wide else [])]]
+    for tenant in tenants:
+        for piece in tenant["slices"]:
+            shares = [format_milli(piece["request_milli"]), format_milli(piece["limit_milli"])]
+            memory = format_mib(piece["memory_mib"])
+            row = [tenant["name"], piece["gpu"], *shares, memory, tenant["injection"] or "-"]
+            table.append([*row, *([tenant["enforce"]] if wide else [])])
+    return table
+
+
+def gpu_table(gpus: Sequence[GpuFacts], *, wide: bool = False) -> Table:
+    """Each GPU with its class of links to the others, and under it its tenants."""
+    more = ["NUMA", "CORES", "DRIVER"] if wide else []
+    table = [["GPU", "MODEL", "SHARES", "MEMORY", "NEAREST", "LABELS", "UUID", *more]]
+    for gpu in gpus:
+        held = f"{format_milli(1000 - gpu.free_milli)} of 1.00"
+        memory = f"{(gpu.memory_mib - gpu.free_mib) / 1024:.1f} / {format_mib(gpu.memory_mib)}"
+        labels = " ".join(f"{kind}={value}" for kind, value in gpu.labels.items()) or "-"
+        row = [str(gpu.index), gpu.model, held, memory, _nearest(gpu), labels, gpu.uuid]
+        numa = "-" if gpu.numa is None else str(gpu.numa)
+        table.append([*row, *([numa, gpu.cores or "-", gpu.driver or "-"] if wide else [])])
+        for tenant in gpu.tenants:
+            size = format_mib(tenant["memory_mib"])
+            share = format_milli(tenant["request_milli"])
+            row = ["", f"  {tenant['name']}", f"  {share}", f"  {size}", "", "", ""]
+            table.append([*row, *([""] * len(more))])
+    return table
+
+
+def _nearest(gpu: GpuFacts) -> str:
+    """The class of its best link and the GPUs at its end, as in `NV2 1,3`."""
+    from aliquot.topology import link_cost
+
+    others = [(link_cost(label), label, g) for g, label in enumerate(gpu.links) if label != "X"]
+    if not others:
+        return "-"
+    best = min(others)[1]
+    return f"{best} {','.join(str(g) for _, label, g in others if label == best)}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,309 @@
+"""`nvidia-smi` for emulated GPUs: prints what NVML tells this process, in the forms that scripts read.
+
+Started as a script of its own in a tenant's environment, where NVML is the hook's view: the tenant's GPUs, memory and
+processes. It takes those of nvidia-smi's options that people and programs look with; nothing can be set. Imports only
+NVML's bindings and the standard library, for it starts wherever a tenant's program does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn
+
+import pynvml as nvml
+
+NOT_AVAILABLE: Final = "[N/A]"
+_MIB: Final = 1 << 20
+_WIDTH: Final = 89
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _memory(handle: Any, part: str) -> int:
+    return int(getattr(nvml.nvmlDeviceGetMemoryInfo(handle), part)) // _MIB
+
+
+def _watts(milliwatts: int) -> str:
+    return f"{milliwatts / 1000:.2f}"
+
+
+def _cuda_version() -> str:
+    version = nvml.nvmlSystemGetCudaDriverVersion_v2()
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _clock(handle: Any, kind: int) -> int:
+    return int(nvml.nvmlDeviceGetClockInfo(handle, kind))
+
+
+def _mig(handle: Any) -> str:
+    return "Enabled" if nvml.nvmlDeviceGetMigMode(handle)[0] else "Disabled"
+
+
+# field of --query-gpu -> (unit, how it is read)
+FIELDS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "timestamp": ("", lambda _: time.strftime("%Y/%m/%d %H:%M:%S.000")),
+    "driver_version": ("", lambda _: _text(nvml.nvmlSystemGetDriverVersion())),
+    "count": ("", lambda _: nvml.nvmlDeviceGetCount()),
+    "index": ("", lambda h: nvml.nvmlDeviceGetIndex(h)),
+    "name": ("", lambda h: _text(nvml.nvmlDeviceGetName(h))),
+    "gpu_name": ("", lambda h: _text(nvml.nvmlDeviceGetName(h))),
+    "uuid": ("", lambda h: _text(nvml.nvmlDeviceGetUUID(h))),
+    "gpu_uuid": ("", lambda h: _text(nvml.nvmlDeviceGetUUID(h))),
+    "pci.bus_id": ("", lambda h: _text(nvml.nvmlDeviceGetPciInfo(h).busId)),
+    "gpu_bus_id": ("", lambda h: _text(nvml.nvmlDeviceGetPciInfo(h).busId)),
+    "compute_cap": ("", lambda h: "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(h))),
+    "mig.mode.current": ("", _mig),
+    "memory.total": ("MiB", lambda h: _memory(h, "total")),
+    "memory.used": ("MiB", lambda h: _memory(h, "used")),
+    "memory.free": ("MiB", lambda h: _memory(h, "free")),
+    "utilization.gpu": ("%", lambda h: nvml.nvmlDeviceGetUtilizationRates(h).gpu),
+    "utilization.memory": ("%", lambda h: nvml.nvmlDeviceGetUtilizationRates(h).memory),
+    "temperature.gpu": ("", lambda h: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU)),
+    "power.draw": ("W", lambda h: _watts(nvml.nvmlDeviceGetPowerUsage(h))),
+    "power.limit": ("W", lambda h: _watts(nvml.nvmlDeviceGetEnforcedPowerLimit(h))),
+    "enforced.power.limit": ("W", lambda h: _watts(nvml.nvmlDeviceGetEnforcedPowerLimit(h))),
+    "clocks.sm": ("MHz", lambda h: _clock(h, nvml.NVML_CLOCK_SM)),
+    "clocks.mem": ("MHz", lambda h: _clock(h, nvml.NVML_CLOCK_MEM)),
+    "clocks.gr": ("MHz", lambda h: _clock(h, nvml.NVML_CLOCK_GRAPHICS)),
+    "pstate": ("", lambda h: f"P{nvml.nvmlDeviceGetPerformanceState(h)}"),
+    "fan.speed": ("%", lambda h: nvml.nvmlDeviceGetFanSpeed(h)),
+    "persistence_mode": ("", lambda h: "Enabled" if nvml.nvmlDeviceGetPersistenceMode(h) else "Disabled"),
+}
+# field of --query-compute-apps -> (unit, how it is read of a GPU and a process)
+APP_FIELDS: Final[dict[str, tuple[str, Callable[[Any, Any], Any]]]] = {
+    "timestamp": ("", lambda h, _: _value(h, "timestamp")),
+    "gpu_name": ("", lambda h, _: _value(h, "name")),
+    "gpu_uuid": ("", lambda h, _: _value(h, "uuid")),
+    "gpu_bus_id": ("", lambda h, _: _value(h, "pci.bus_id")),
+    "pid": ("", lambda _, process: process.pid),
+    "process_name": ("", lambda _, process: _program(process.pid)),
+    "name": ("", lambda _, process: _program(process.pid)),
+    "used_memory": ("MiB", lambda _, process: (process.usedGpuMemory or 0) // _MIB),
+    "used_gpu_memory": ("MiB", lambda _, process: (process.usedGpuMemory or 0) // _MIB),
+}
+
+
+def _value(handle: Any, field: str) -> str:
+    """A field of a GPU; NOT_AVAILABLE where NVML does not answer."""
+    try:
+        return str(FIELDS[field][1](handle))
+    except nvml.NVMLError:
+        return NOT_AVAILABLE
+
+
+def _program(pid: int) -> str:
+    try:
+        return _text(nvml.nvmlSystemGetProcessName(pid))
+    except nvml.NVMLError:
+        return NOT_AVAILABLE
+
+
+def _processes(handle: Any) -> list[Any]:
+    try:
+        return sorted(nvml.nvmlDeviceGetComputeRunningProcesses(handle), key=lambda process: process.pid)
+    except nvml.NVMLError:
+        return []
+
+
+def _csv(fields: Sequence[str], units: dict[str, str], rows: Sequence[Sequence[str]], form: set[str]) -> list[str]:
+    lines = []
+    if "noheader" not in form:
+        lines.append(", ".join(f"{f} [{units[f]}]" if units[f] else f for f in fields))
+    for row in rows:
+        bare = "nounits" in form
+        cells = (
+            v if bare or not units[f] or v == NOT_AVAILABLE else f"{v} {units[f]}"
+            for f, v in zip(fields, row, strict=True)
+        )
+        lines.append(", ".join(cells))
+    return lines
+
+
+def _fields(text: str, known: Sequence[str]) -> list[str]:
+    fields = [field.strip() for field in text.split(",") if field.strip()]
+    for field in fields:
+        if field not in known:
+            _end(f'Field "{field}" is not a valid field to query; this emulated nvidia-smi knows {", ".join(known)}')
+    return fields
+
+
+def _end(text: str) -> NoReturn:
+    sys.stderr.write(f"nvidia-smi: {text}\n")
+    raise SystemExit(2)
+
+
+def _query_gpus(handles: Sequence[Any], query: str, form: set[str]) -> list[str]:
+    fields = _fields(query, list(FIELDS))
+    units = {field: FIELDS[field][0] for field in fields}
+    return _csv(fields, units, [[_value(handle, field) for field in fields] for handle in handles], form)
+
+
+def _query_apps(handles: Sequence[Any], query: str, form: set[str]) -> list[str]:
+    fields = _fields(query, list(APP_FIELDS))
+    units = {field: APP_FIELDS[field][0] for field in fields}
+    rows = [
+        [str(APP_FIELDS[field][1](handle, process)) for field in fields]
+        for handle in handles
+        for process in _processes(handle)
+    ]
+    return _csv(fields, units, rows, form)
+
+
+def _list(handles: Sequence[Any]) -> list[str]:
+    return [f"GPU {_value(h, 'index')}: {_value(h, 'name')} (UUID: {_value(h, 'uuid')})" for h in handles]
+
+
+def _details(handles: Sequence[Any]) -> list[str]:
+    lines = ["", "==============NVSMI LOG==============", ""]
+    rows = [("Timestamp", time.strftime("%a %b %d %H:%M:%S %Y")), ("Driver Version", _driver()),
+            ("CUDA Version", _cuda_version()), ("Attached GPUs", str(len(handles)))]  # fmt: skip
+    lines += [f"{label:<42}: {value}" for label, value in rows]
+    for handle in handles:
+        lines.append(f"GPU {_value(handle, 'pci.bus_id')}")
+        lines += [_detail(handle, 4, "Product Name", "name"), _detail(handle, 4, "GPU UUID", "uuid")]
+        for title, parts in (
+            ("FB Memory Usage", (("Total", "memory.total"), ("Used", "memory.used"), ("Free", "memory.free"))),
+            ("Utilization", (("Gpu", "utilization.gpu"), ("Memory", "utilization.memory"))),
+            ("Temperature", (("GPU Current Temp", "temperature.gpu"),)),
+            ("GPU Power Readings", (("Power Draw", "power.draw"), ("Current Power Limit", "power.limit"))),
+            ("Clocks", (("SM", "clocks.sm"), ("Memory", "clocks.mem"))),
+        ):
+            lines.append(f"    {title}")
+            lines += [_detail(handle, 8, label, field) for label, field in parts]
+        lines.append("    Processes")
+        for process in _processes(handle):
+            lines.append(f"        {'Process ID':<34}: {process.pid}")
+            lines.append(f"            {'Name':<30}: {_program(process.pid)}")
+            lines.append(f"            {'Used GPU Memory':<30}: {(process.usedGpuMemory or 0) // _MIB} MiB")
+    return lines
+
+
+def _detail(handle: Any, indent: int, label: str, field: str) -> str:
+    value, unit = _value(handle, field), "C" if field == "temperature.gpu" else FIELDS[field][0]
+    return f"{' ' * indent}{label:<{42 - indent}}: {value if not unit or value == NOT_AVAILABLE else f'{value} {unit}'}"
+
+
+def _driver() -> str:
+    return _text(nvml.nvmlSystemGetDriverVersion())
+
+
+def _table(handles: Sequence[Any]) -> list[str]:
+    """The table that nvidia-smi prints without options; it says that the GPUs are emulated."""
+    rule = f"|{'-' * 41}+{'-' * 24}+{'-' * 22}|"
+    top = f"| NVIDIA-SMI {_driver():<23}Driver Version: {_driver():<17}CUDA Version: {_cuda_version():<8}|"
+    lines = [time.strftime("%a %b %d %H:%M:%S %Y") + "       (emulated by Aliquot)", f"+{'-' * (_WIDTH)}+", top, rule]
+    lines += [
+        _row("GPU  Name                 Persistence-M", "Bus-Id          Disp.A", "Volatile Uncorr. ECC"),
+        _row("Fan  Temp   Perf          Pwr:Usage/Cap", "          Memory-Usage", "GPU-Util  Compute M."),
+        f"|{'=' * 41}+{'=' * 24}+{'=' * 22}|",
+    ]
+    for handle in handles:
+        get = {field: _value(handle, field) for field in FIELDS if field not in ("fan.speed", "pstate")}
+        power = f"{_whole(get['power.draw'])}W / {_whole(get['power.limit']):>4}W"
+        memory = f"{get['memory.used']}MiB / {get['memory.total']:>6}MiB"
+        lines += [
+            _row(f"{get['index']:>3}  {get['name'][:28]:<28} {'Off':>5}", f"{get['pci.bus_id']:<16} Off", f"{'0':>20}"),
+            _row(f"N/A  {get['temperature.gpu']:>3}C    P0   {power:>19}", f"{memory:>22}",
+                 f"{get['utilization.gpu']:>6}%      Default"),
+            f"+{'-' * 41}+{'-' * 24}+{'-' * 22}+",
+        ]  # fmt: skip
+    return [*lines, *_process_table(handles)]
+
+
+def _process_table(handles: Sequence[Any]) -> list[str]:
+    def line(text: str) -> str:
+        return f"| {text:<{_WIDTH - 2}} |"
+
+    rows = [
+        line(f"{_value(h, 'index'):>3}   N/A  N/A  {p.pid:>10}      C   {_program(p.pid)[:37]:<37} "
+             f"{(p.usedGpuMemory or 0) // _MIB:>9}MiB")
+        for h in handles for p in _processes(h)
+    ]  # fmt: skip
+    columns = "GPU   GI   CI         PID   Type   Process name                           GPU Memory"
+    head = [line("Processes:"), line(columns),
+            f"|{'=' * _WIDTH}|"]  # fmt: skip
+    edge = f"+{'-' * _WIDTH}+"
+    return ["", edge, *head, *(rows or [line("No running processes found")]), edge]
+
+
+def _row(left: str, middle: str, right: str) -> str:
+    return f"| {left:<39} | {middle:<22} | {right:<20} |"
+
+
+def _whole(number: str) -> str:
+    return number if number == NOT_AVAILABLE else f"{float(number):.0f}"
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="nvidia-smi", description=__doc__, allow_abbrev=False)
+    parser.add_argument("-L", "--list-gpus", action="store_true")
+    parser.add_argument("-q", "--query", action="store_true")
+    parser.add_argument("-i", "--id", default="")
+    parser.add_argument("--query-gpu", default="")
+    parser.add_argument("--query-compute-apps", default="")
+    parser.add_argument("--format", default="")
+    parser.add_argument("-l", "--loop", nargs="?", const=5.0, type=float)
+    parser.add_argument("-lms", "--loop-ms", nargs="?", const=5000.0, type=float)
+    parser.add_argument("--version", action="store_true")
+    chosen = parser.parse_args(words)
+    if (chosen.query_gpu or chosen.query_compute_apps) and not chosen.format.startswith("csv"):
+        _end("a query needs its format: --format=csv[,noheader][,nounits]")
+    return chosen
+
+
+def _chosen(ids: str) -> list[Any]:
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    if not ids:
+        return handles
+    names = {name: h for h in handles for name in (_value(h, "index"), _value(h, "uuid"), _value(h, "pci.bus_id"))}
+    for name in ids.split(","):
+        if name not in names:
+            _end(f'no GPU is called "{name}"; there are {", ".join(names)}')
+    return [names[name] for name in ids.split(",")]
+
+
+def _lines(chosen: argparse.Namespace) -> list[str]:
+    handles = _chosen(chosen.id)
+    form = set(chosen.format.replace(" ", "").split(","))
+    if chosen.version:
+        return [f"NVIDIA-SMI version  : {_driver()} (emulated by Aliquot)", f"DRIVER version      : {_driver()}",
+                f"CUDA Version        : {_cuda_version()}"]  # fmt: skip
+    if chosen.list_gpus:
+        return _list(handles)
+    if chosen.query_gpu:
+        return _query_gpus(handles, chosen.query_gpu, form)
+    if chosen.query_compute_apps:
+        return _query_apps(handles, chosen.query_compute_apps, form)
+    return _details(handles) if chosen.query else _table(handles)
+
+
+def main(words: Sequence[str]) -> int:
+    """Print once, or again and again with `-l`; 9 where NVML does not answer, as nvidia-smi has it."""
+    chosen = _arguments(words)
+    every_s = chosen.loop_ms / 1000 if chosen.loop_ms else chosen.loop
+    try:
+        nvml.nvmlInit()
+        while True:
+            print("\n".join(_lines(chosen)), flush=True)  # noqa: T201 (it is what this program does)
+            if every_s is None:
+                return 0
+            time.sleep(max(0.01, every_s))
+    except nvml.NVMLError as error:
+        sys.stderr.write(f"nvidia-smi: NVML does not answer: {error}\n")
+        return 9
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,146 @@
+"""`aliquot run` as a queue and with limits of its own, `up -d` and `down`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import Aliquot, Cluster, eventually, sharepod
+
+
+@pytest.fixture
+def up(engine: Aliquot, tmp_path) -> Cluster:
+    """An engine with two emulated GPUs."""
+    return Cluster(engine, tmp_path)
+
+
+def tenants(command: Aliquot) -> list[str]:
+    """The names of those that have a place."""
+    return [tenant["name"] for tenant in json.loads(command("get", "tenants", "-o", "json").stdout)]
+
+
+def test_a_run_waits_in_order_and_starts_when_there_is_room(up: Cluster):
+    """With --wait a run without room says why it waits, and runs as soon as another has ended."""
+    first = up.command.start("run", "--gpu", "0", "--gpu-request", ".8", "--name", "first", "--", "sleep", "300")
+    eventually(lambda: "first" in tenants(up.command), "the first run has its place")
+    wait = ("run", "--wait", "--gpu", "0", "--gpu-request", ".8", "--name")
+    second = up.command.start(*wait, "second", "--", "echo", "ran")
+    assert second.stderr is not None
+    said = second.stderr.readline()
+    first.terminate()
+    first.communicate(timeout=20)
+    out, _ = second.communicate(timeout=30)
+
+    assert said.startswith("aliquot: waits: GPU 0") and said.endswith("Ctrl-C leaves the queue\n")
+    assert (0, "ran\n") == (second.returncode, out)
+
+
+def test_ctrl_c_leaves_the_queue(up: Cluster):
+    """A run that is interrupted while it waits takes no place later."""
+    first = up.command.start("run", "--gpu", "0", "--name", "first", "--", "sleep", "300")
+    eventually(lambda: "first" in tenants(up.command), "the first run has its place")
+    second = up.command.start("run", "--wait", "--gpu", "0", "--name", "second", "--", "sleep", "300")
+    assert second.stderr is not None and second.stderr.readline().startswith("aliquot: waits")
+    second.send_signal(signal.SIGINT)
+    _, err = second.communicate(timeout=20)
+    first.terminate()
+    first.communicate(timeout=20)
+    third = up.command("run", "--gpu", "0", "--", "true")
+
+    assert (130, "", 0) == (second.returncode, err.strip(), third.returncode)
+
+
+def test_what_never_fits_does_not_wait(up: Cluster):
+    """A request that the machine never has is refused, also with --wait."""
+    done = up.command("run", "--wait", "--gpus", "3", "--", "true")
+
+    assert (2, "3.00 GPUs were asked, 2 can be given") == (done.returncode, done.stderr.split("; ")[0][9:])
+
+
+def test_a_run_is_ended_after_its_time(aliquot_cli: Aliquot):
+    """--timeout ends the command and what it started, with status 124."""
+    began_s = time.monotonic()
+    done = aliquot_cli.run("--timeout", "1s", "--", "sh", "-c", "sleep 300 & echo $!; wait")
+
+    assert (124, True) == (done.returncode, time.monotonic() - began_s < 60)
+    assert "has run for its --timeout and was sent SIGTERM" in done.stderr
+    eventually(lambda: not Path(f"/proc/{done.stdout.strip()}").exists(), "the child has ended")
+
+
+def test_a_run_within_its_time_ends_as_the_command(aliquot_cli: Aliquot):
+    """A command that ends in time gives its own status."""
+    assert 3 == aliquot_cli.run("--timeout", "10m", "--", "sh", "-c", "exit 3").returncode
+
+
+def test_variables_and_the_folder_of_a_run(aliquot_cli: Aliquot, tmp_path):
+    """--env beats --env-file, a name alone passes the variable on, and --cwd is where the command starts."""
+    (tmp_path / "env").write_text("# colours\nA=file\n\nB=has = and spaces\n")
+    flags = ("--env-file", str(tmp_path / "env"), "--env", "A=flag", "--env", "HOME", "--cwd", str(tmp_path))
+    done = aliquot_cli.run(*flags, "--", "sh", "-c", 'echo "$A|$B"; pwd')
+
+    assert f"flag|has = and spaces\n{tmp_path}\n" == done.stdout, done.stderr
+
+
+def test_whole_gpus_by_number(aliquot_cli: Aliquot):
+    """--gpus 2 is two whole GPUs."""
+    done = aliquot_cli("run", "--emulate", "v100x2", "--gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+
+    assert 2 == len(done.stdout.split(",")), done.stderr
+
+
+def test_a_share_may_be_a_percentage(aliquot_cli: Aliquot):
+    """30% is 0.3, and percentages and numbers may be mixed."""
+    done = aliquot_cli.run("-v", "--gpu-request", "30%", "--gpu-limit", ".6", "--", "true")
+
+    assert (0, True) == (done.returncode, "limit 0.60" in done.stderr)
+
+
+def test_an_engine_in_the_background(aliquot_cli: Aliquot, tmp_path):
+    """`up -d` returns when the engine is ready and names its log; `down` ends it and says what it ended."""
+    (tmp_path / "a.yaml").write_text(sharepod("a", "sleep 300"))
+    began = aliquot_cli("up", "-d", "--emulate", "v100", "--no-web", "-f", str(tmp_path / "a.yaml"))
+    pods = aliquot_cli("get", "pods", "-o", "name").stdout
+    ended = aliquot_cli("down")
+    again = aliquot_cli("down")
+
+    assert (0, True) == (began.returncode, str(aliquot_cli.runtime / "engine.log") in began.stdout), began.stderr
+    assert "sharepod/a\n" == pods
+    assert (0, True) == (ended.returncode, ended.stdout.rstrip().endswith("and 1 sharepod (a)")), ended.stdout
+    assert not aliquot_cli.engine_is_up
+    assert f"no engine is up at {aliquot_cli.runtime}; there is nothing to end\n" == again.stdout
+
+
+def test_a_background_engine_that_cannot_start_says_why(aliquot_cli: Aliquot):
+    """The sentence of the engine in the background is that of the command."""
+    done = aliquot_cli("up", "-d", "--emulate", "voodoo2")
+
+    assert (2, True) == (done.returncode, done.stderr.startswith("aliquot: no emulated GPU 'voodoo2'"))
+
+
+def test_down_gives_up_after_its_time(up: Cluster):
+    """An engine that still ends its programs is named with its pid, and goes on ending them."""
+    document = json.loads(sharepod("a", "trap '' TERM; echo ready; sleep 5"))
+    up.apply(json.dumps(document))
+    eventually(lambda: "ready" in up.command("logs", "a").stdout, "the program ignores SIGTERM")
+    done = up.command("down", "--timeout", "200ms")
+
+    assert (1, True) == (done.returncode, "has not ended within 0.2 s" in done.stderr)
+
+
+def test_a_taken_port_names_its_holder(aliquot_cli: Aliquot):
+    """A port that another program has is refused with that program's name and pid, and the option."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = aliquot_cli("up", "--emulate", "v100", "--port", str(port))
+
+    assert 1 == done.returncode
+    assert (
+        f"(pid {os.getpid()}); choose another port with --port\n" == done.stderr.rpartition(" by ")[2].partition(" ")[2]
+    )
