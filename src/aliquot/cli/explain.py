@@ -74,8 +74,8 @@ def explain(
     asks: list[tuple[str, Ask]] | None = None
     if gpu_request is not None:
         checked(
-            GpuRequest(gpu_request, gpu_limit, wake_us=wake or 0),
-            request_name="--gpu-request", limit_name="--gpu-limit", wake_name="--wake",
+            GpuRequest(gpu_request, gpu_limit, gpu_mem, wake_us=wake or 0),
+            request_name="--gpu-request", limit_name="--gpu-limit", wake_name="--wake", memory_name="--gpu-mem",
         )  # fmt: skip
         one = Ask(
             gpu_request, gpu_limit, gpu=gpu, model=gpu_model, gpu_id=gpu_id, affinity=affinity,

@@ -116,7 +116,7 @@ def _ask(wanted: dict[str, Any]) -> Ask:
     checked(
         GpuRequest(request, limit, memory, enforce=enforce, wake_us=wake),
         request_name="--gpus" if wanted["gpus"] else "--gpu-request",
-        limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake",
+        limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake", memory_name="--gpu-mem",
     )  # fmt: skip
     if enforce == "never" and wanted["cpu_bind"]:
         raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")

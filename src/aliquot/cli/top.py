@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,7 @@ from aliquot.model.quantities import format_milli
 if TYPE_CHECKING:
     from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
     from aliquot.standalone.paths import RuntimeDir
-    from aliquot.standalone.wire import EngineFacts
+    from aliquot.standalone.wire import EngineFacts, Process
 
 BAR_CELLS = 22
 _NAME_WIDTH = 14
@@ -39,11 +40,13 @@ def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
     assert facts is not None
     with ArbiterClient(runtime.root) as arbiter:
         if output == "json":
-            click.echo(as_json(facts, arbiter.status()))
+            click.echo(
+                as_json(facts, arbiter.status(), _waiting(runtime), ask(runtime, Call("running")).processes or {})
+            )
         elif once or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
-            click.echo(render(facts, arbiter.status()))
+            click.echo(render(facts, arbiter.status(), _waiting(runtime)))
         elif plain or not _takes_keys():
-            _refresh(lambda: render(facts, arbiter.status()), interval_s)
+            _refresh(lambda: render(facts, arbiter.status(), _waiting(runtime)), interval_s)
         else:
             _application(runtime, interval_s)
 
@@ -74,11 +77,24 @@ def _refresh(draw: Any, interval_s: float) -> None:
             time.sleep(interval_s)
 
 
-def render(facts: EngineFacts, status: Status) -> str:
-    """The table as text."""
+def _waiting(runtime: RuntimeDir) -> dict[str, str]:
+    """Why each SharePod and run waits that has no place, by name, in order."""
+    from aliquot.standalone.client import ask
+    from aliquot.standalone.wire import Call
+
+    pods = ask(runtime, Call("pods")).pods or []
+    runs = ask(runtime, Call("running")).queue or []
+    return {pod.name: pod.message for pod in pods if pod.phase == "Pending"} | {run.name: run.reason for run in runs}
+
+
+def render(facts: EngineFacts, status: Status, waiting: Mapping[str, str]) -> str:
+    """The table as text: what waits, then the GPUs."""
     by_uuid = {gpu.uuid: gpu for gpu in status.gpus}
     window = f"{status.window_ms / 1000:g} s"
     blocks = []
+    if waiting:
+        reasons = [f"  {name}  {why}" for name, why in waiting.items()]
+        blocks.append("\n".join([f"{len(waiting)} waiting", *reasons]))
     for gpu in facts.gpus:
         seen = by_uuid.get(gpu.uuid)
         kind = " (emulated)" if facts.emulate else ""
@@ -90,6 +106,7 @@ def render(facts: EngineFacts, status: Status) -> str:
         ]
         lines += _tenant_lines(seen, window) if seen and seen.tenants else ["  no tenants"]
         blocks.append("\n".join(lines))
+    blocks.append(f"busy: charged to all tenants, of {window}; usage: of {window}, or of the time since a tenant came")
     return "\n\n".join(blocks)
 
 
@@ -117,7 +134,9 @@ def bar(usage: float, limit_milli: int) -> str:
     return "".join(cells)
 
 
-def as_json(facts: EngineFacts, status: Status) -> str:
+def as_json(
+    facts: EngineFacts, status: Status, waiting: Mapping[str, str], processes: Mapping[str, Sequence[Process]]
+) -> str:
     """The same facts for programs."""
     import json
 
@@ -133,5 +152,9 @@ def as_json(facts: EngineFacts, status: Status) -> str:
         entry["busy"] = now.busy if now else 0.0
         entry["holder"] = now.holder if now else None
         entry["tenants"] = msgspec.to_builtins(now.tenants) if now else []
+        for tenant in entry["tenants"]:
+            tenant["pids"] = [process.pid for process in processes.get(tenant["name"], ())]
         gpus.append(entry)
-    return json.dumps({"window_ms": status.window_ms, "turns": status.turns, "gpus": gpus}, indent=2)
+    waits = [{"name": name, "reason": why} for name, why in waiting.items()]
+    known = {"window_ms": status.window_ms, "turns": status.turns, "waiting": waits, "gpus": gpus}
+    return json.dumps(known, indent=2)

@@ -119,9 +119,17 @@ def parse_enforce(text: str) -> Enforce:
 
 
 def checked(
-    request: GpuRequest, *, request_name: str, limit_name: str, enforce_name: str = "enforce", wake_name: str = "wake"
+    request: GpuRequest,
+    *,
+    request_name: str,
+    limit_name: str,
+    enforce_name: str = "enforce",
+    wake_name: str = "wake",
+    memory_name: str = "",
 ) -> GpuRequest:
     """The request itself, if it makes sense; the names say where its fields came from.
+
+    With `memory_name`, memory that would not be limited is refused: that of several whole GPUs.
 
     Raises:
         BadRequest: nothing asked, a limit below the request or above the devices it can run on, or a share of a GPU
@@ -148,6 +156,11 @@ def checked(
     if request.enforce == "never" and request.memory is not None:
         raise BadRequest(
             f"{enforce_name} never holds no memory limit, and one is given; leave the memory out, or write memory"
+        )
+    if memory_name and request.memory is not None and request.whole > 1 and not request.rest_milli:
+        raise BadRequest(
+            f"{memory_name} {request.memory} limits the memory of one GPU, {request_name} is {asked}: several "
+            "whole GPUs have all of theirs; leave it out"
         )
     if request.wake_us and request.request_milli >= MILLI:
         raise BadRequest(

@@ -49,7 +49,7 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_de
 class GpuSpec(Strict, rename={"gpu_id": "gpuID", "anti_affinity": "antiAffinity", "mixed_models": "mixedModels"}):
     """The part of a GPU; fractions and sizes as text or numbers."""
 
-    request: Annotated[Amount, msgspec.Meta(description="Guaranteed part of a GPU: 0.3 or 300m; 2.5 is three GPUs.")]
+    request: Annotated[Amount, msgspec.Meta(description="Guaranteed part of a GPU: 0.3, 30% or 300m; 2.5 is three GPUs.")]
     limit: Annotated[
         Amount | None, msgspec.Meta(description="Most it may use while others are idle; without it, all of its GPUs.")
     ] = None
@@ -198,8 +198,10 @@ def gpu_request(gpu: GpuSpec) -> GpuRequest:
     )
 
 
-def check_gpu(gpu: GpuSpec) -> GpuRequest:
+def check_gpu(gpu: GpuSpec, *, new: bool = False) -> GpuRequest:
     """The request of a SharePod, if it makes sense.
+
+    One that is `new` is refused memory that would not be limited; a cluster may have such SharePods already.
 
     Raises:
         BadSharePod: a field is not a quantity, or two contradict each other; the text names them by path.
@@ -211,6 +213,7 @@ def check_gpu(gpu: GpuSpec) -> GpuRequest:
             limit_name="spec.gpu.limit",
             enforce_name="spec.gpu.enforce",
             wake_name="spec.gpu.wake",
+            memory_name="spec.gpu.memory" if new else "",
         )
     except (BadQuantity, BadRequest) as error:
         where = f"{_quantity_field(gpu)} " if isinstance(error, BadQuantity) else ""
@@ -239,7 +242,7 @@ def parse_sharepod(document: object) -> SharePod:
     if not pod.metadata.name:
         raise BadSharePod(f"{who}: metadata.name is missing")
     try:
-        check_gpu(pod.spec.gpu)
+        check_gpu(pod.spec.gpu, new=True)
     except BadSharePod as error:
         raise BadSharePod(f"{who}: {error}") from None
     _check_containers(who, pod.spec.template.spec)

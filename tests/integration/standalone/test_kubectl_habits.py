@@ -243,3 +243,16 @@ def test_a_watch_ends_with_the_engine(aliquot_cli: Aliquot):
     _, err = watch.communicate(timeout=20)
 
     assert (0, "aliquot: the engine has ended\n") == (watch.returncode, err)
+
+
+def test_top_begins_with_what_waits(up: Cluster):
+    """`top` lists what waits before the GPUs, and its JSON has the reasons and the tenants' process ids."""
+    up.apply(sharepod("big", "sleep 300", request=2))
+    pod = up.wait_phase("big", "Running")
+    up.apply(sharepod("later", "sleep 300", request=1))
+    shown = up.command("top", "--once").stdout.splitlines()
+    facts = json.loads(up.command("top", "-o", "json").stdout)
+
+    assert "1 waiting" == shown[0] and shown[1].startswith("  default/later  ")
+    assert ["default/later"] == [each["name"] for each in facts["waiting"]]
+    assert pod["containers"][0]["pid"] in facts["gpus"][0]["tenants"][0]["pids"]

@@ -154,3 +154,22 @@ def test_what_can_not_be_left_unenforced_is_refused_by_its_path(gpu: dict[str, A
     """A shared GPU, or a word that there is not."""
     with pytest.raises(BadSharePod, match=sentence):
         parse_sharepod(sharepod(gpu))
+
+
+def test_memory_that_would_not_be_limited_is_refused():
+    """Several whole GPUs have all of their memory; a part of a further GPU, and a single GPU, have what is asked."""
+    with pytest.raises(BadSharePod) as refused:
+        parse_sharepod(sharepod({"request": 2, "memory": "400Mi"}))
+    sentence = "several whole GPUs have all of theirs; leave it out"
+
+    assert str(refused.value).endswith(sentence)
+    assert all(parse_sharepod(sharepod({"request": gpus, "memory": "400Mi"})) for gpus in (1, 2.5))
+
+
+def test_shares_may_be_percentages():
+    """30% is 0.3 in a SharePod; more than 100 % is refused with what to write."""
+    request = parse_sharepod(sharepod({"request": "30%", "limit": "60%", "memory": "25%"})).request
+    with pytest.raises(BadSharePod, match=r'spec.gpu.limit: "130%" is more than one GPU.*write 1\.3'):
+        parse_sharepod(sharepod({"request": "30%", "limit": "130%"}))
+
+    assert (300, 600, 4096) == (request.request_milli, request.ceiling_milli, request.memory_on(16384))
