@@ -56,9 +56,9 @@ class Scene:
         links = profile_topology(*parse_spec("v100x8")) if gpus == 8 else None
         facts = MadeUpFacts(nodes=nodes, gpus=gpus, title=name, links=links)
         facts.pass_time(points=720 if nodes < 10 else 12)
-        for number, (name, milli) in enumerate((("llm-pretrain", 8000), ("eval-sweep", 6000), ("notebook", 5500))):
+        for number, (waits, milli) in enumerate((("llm-pretrain", 8000), ("eval-sweep", 6000), ("notebook", 5500))):
             waited_s = 9000.0 - 1800 * number
-            facts.add(Workload(f"research/{name}", "SharePod", "Pending", milli, milli, [], waited_s))
+            facts.add(Workload(f"research/{waits}", "SharePod", "Pending", milli, milli, [], waited_s))
         if nodes > 1:
             facts.silence("node-001", "it cannot be reached (connection refused)", time.time() - 95)
             facts.fail(facts.gpus()[-1].uuid)

@@ -137,7 +137,7 @@ def test_a_waiting_pod_is_explained_device_by_device(visit: Open, up: Up):
 
 
 def test_try_it_says_what_apply_would_do(visit: Open, up: Up):
-    """Where Try it says that a request goes is where the engine then puts it."""
+    """Where What if says that a request goes is where the engine then puts it."""
     page = visit(up.url).go("/try?request=0.2&memory=1Gi")
     said = re.search(r"on GPU (\d)", page.locator("#trial").inner_text())
     assert said is not None

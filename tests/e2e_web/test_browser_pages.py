@@ -214,7 +214,7 @@ def test_everything_is_reached_by_keyboard(visit: Open, server: WebServer):
         )
     places = [place for _, _, place in order]
 
-    assert "To the content" == order[0][0]
+    assert "Skip to content" == order[0][0]
     assert all(visible for _, visible, _ in order)
     assert sorted(places) == places and len(set(places)) == len(places)
     page.locator("li.gpu a").first.focus()
@@ -223,7 +223,7 @@ def test_everything_is_reached_by_keyboard(visit: Open, server: WebServer):
 
 
 def test_pages_are_read_without_javascript(visit: Open, server: WebServer, facts: MadeUpFacts):
-    """Without scripts the lists, the filters, a GPU's hour and Try it still work."""
+    """Without scripts the lists, the filters, a GPU's hour and What if still work."""
     gpu = gpu_with_tenants(facts)
     page = visit(server.url, java_script_enabled=False).go("/gpus")
     page.get_by_label("Find").fill(gpu.uuid)

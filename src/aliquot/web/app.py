@@ -53,7 +53,7 @@ NAVIGATION: Final = (
     ("/timeline", "Timeline"),
     ("/hours", "GPU-hours"),
     ("/pool", "Pool and quota"),
-    ("/try", "Try it"),
+    ("/try", "What if"),
 )
 # path -> (its renderer, its template, the part of the path that becomes a query parameter)
 PAGES: Final[Mapping[str, tuple[Draw, str, str]]] = {

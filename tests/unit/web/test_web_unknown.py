@@ -36,11 +36,11 @@ def test_a_gpu_and_its_workload_say_so(silent: MadeUpFacts, visitor: TestClient)
     rows = visitor.get(f"/workloads?q={share.tenant}").text
     one = visitor.get(f"/workloads/{share.workload}").text
 
-    assert "Its node does not tell" in page and "an unknown part" in page
+    assert "Not reported by its node" in page and "an unknown part" in page
     assert 'class="promised' in page and 'class="used' not in page
     for text in (page, rows, one):
         assert f"<b>{share.usage_milli / 1000:.2f}</b>" not in text
-    assert "Its node does not tell" in rows and "Its node does not tell" in one
+    assert "Not reported by its node" in rows and "Not reported by its node" in one
 
 
 def test_an_hour_that_is_not_known_is_not_empty(facts: MadeUpFacts, visitor: TestClient):

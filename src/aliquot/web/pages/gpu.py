@@ -17,7 +17,7 @@ CHARTS: Final = (
     ("usage_milli", "Usage", "part of the GPU"),
     ("memory_mib", "Memory", "GiB"),
     ("wait_ms", "Wait for a grant, median", "ms"),
-    ("quota_ms", "Length of a grant (quota)", "ms"),
+    ("quota_ms", "Length of a grant", "ms"),
     ("debt_ms", "Debt", "ms"),
 )
 

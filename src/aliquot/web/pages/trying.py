@@ -1,4 +1,4 @@
-"""Try it: a request, where it would be placed, why, and what would remain. Nothing is reserved."""
+"""What if: a request, where it would be placed, why, and what would remain. Nothing is reserved."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
             error = str(mistake)
     models = sorted({gpu.model for gpu in facts.gpus()})
     blocks = [block("trial", "blocks/trial.html", trial=trial, error=error, rows=_rows(trial))]
-    return Drawn("Try it", blocks, {"models": models, "command": command})
+    return Drawn("What if", blocks, {"models": models, "command": command})
 
 
 def ask_of(query: Query) -> AskFor:

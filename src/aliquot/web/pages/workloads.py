@@ -71,8 +71,8 @@ def _nothing(everything: Sequence[Workload]) -> str:
     if everything:
         return "No workload fits these filters."
     return (
-        "No workload that you may see requests a GPU. Give it work: on one machine aliquot run, or aliquot apply "
-        "-f FILE; in a cluster a SharePod, or a pod with aliquot.dev/gpu-percent."
+        "No workloads yet. On one machine start one with aliquot run, or aliquot apply -f FILE; in a cluster with a "
+        "SharePod, or a pod with aliquot.dev/gpu-percent. You see those of the namespaces that you may list."
     )
 
 
