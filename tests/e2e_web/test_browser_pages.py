@@ -228,14 +228,14 @@ def test_pages_are_read_without_javascript(visit: Open, server: WebServer, facts
     page = visit(server.url, java_script_enabled=False).go("/gpus")
     page.get_by_label("Find").fill(gpu.uuid)
     page.get_by_role("button", name="Show").click()
-    assert 1 == page.locator("li.gpu").count()
+    expect(page.locator("li.gpu")).to_have_count(1)
     page.locator("li.gpu a").first.click()
     page.get_by_text("As a table").click()
-    assert page.get_by_role("cell", name="Wait for a grant, median (ms)").count() == len(gpu.shares)
+    expect(page.get_by_role("cell", name="Wait for a grant, median (ms)")).to_have_count(len(gpu.shares))
     page.goto(server.url + "try")
     page.get_by_label("GPUs").fill("0.3")
     page.get_by_role("button", name="Try").first.click()
-    assert "It fits" in page.locator("#trial").inner_text()
+    expect(page.locator("#trial")).to_contain_text("It fits")
 
 
 def test_the_hour_is_drawn_and_told(visit: Open, server: WebServer, facts: MadeUpFacts):
