@@ -51,15 +51,40 @@ def test_the_report_says_in_a_browser_what_the_summary_says(visit: Open, folder:
     assert page.locator("svg").count() >= 4
 
 
-@pytest.mark.parametrize("media", ["screen", "print"])
-def test_the_report_fits_a_screen_and_a_sheet(visit: Open, folder: Path, media: str):
-    """At 1280 px and on paper nothing sticks out at the side."""
+@pytest.mark.parametrize(("media", "width"), [("screen", 1280), ("screen", 390), ("print", 794)])
+def test_the_report_fits_a_screen_a_phone_and_a_sheet(visit: Open, folder: Path, media: str, width: int):
+    """At 1280 px, on a phone of 390 px and on paper nothing sticks out at the side."""
     page = visit(folder.as_uri(), offline=True).go("/report.html")
     page.emulate_media(media=media)
-    page.set_viewport_size({"width": 1280 if media == "screen" else 794, "height": 1000})
+    page.set_viewport_size({"width": width, "height": 1000})
 
     assert [] == page.evaluate(
         """() => [...document.querySelectorAll("section, header, svg, table")]
             .filter((part) => !part.closest(".wide") && part.getBoundingClientRect().right > innerWidth + 1)
             .map((part) => part.tagName + " " + part.textContent.slice(0, 60))"""
     )
+
+
+def test_a_phone_shows_every_figure_and_charts_that_can_be_read(visit: Open, folder: Path):
+    """The table of policies is a card for each, no wider than the phone, and no text of a picture is below 11 px."""
+    page = visit(folder.as_uri(), offline=True).go("/report.html")
+    page.set_viewport_size({"width": 390, "height": 844})
+    cells = page.locator(f"{TABLE} td").all()
+
+    assert all(cell.is_visible() for cell in cells)
+    assert 390 >= max(box["x"] + box["width"] for cell in cells if (box := cell.bounding_box()))
+    assert 390 >= page.evaluate("document.documentElement.scrollWidth")
+    assert 11 <= page.evaluate(
+        """() => Math.min(...[...document.querySelectorAll("svg.phone")].map((picture) =>
+            12 * picture.getBoundingClientRect().width / picture.viewBox.baseVal.width))"""
+    )
+
+
+def test_the_verdict_is_the_first_thing_read(visit: Open, folder: Path):
+    """Under the title stand the offered load and which policy waits least."""
+    page = visit(folder.as_uri(), offline=True).go("/report.html")
+    said = page.locator("header .verdict").all_inner_texts()
+
+    assert page.title() == page.locator("h1").inner_text() == "mix:jobs=120 on 8 GPUs (v100x4*2)"
+    assert said[0].startswith("Offered load ")
+    assert " wait" in said[1]

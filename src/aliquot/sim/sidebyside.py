@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from aliquot.model.errors import UserError
+from aliquot.sim.load import sentence
 
 
 def compare(first: Path, second: Path) -> dict[str, Any]:
@@ -34,8 +35,15 @@ def compare(first: Path, second: Path) -> dict[str, Any]:
     return {
         "first": str(first),
         "second": str(second),
+        "offered": [_offered(side) for side in sides],
         "policies": [_pair(by_name[0][one], by_name[1][other]) for one, other in pairs],
     }
+
+
+def _offered(side: dict[str, Any]) -> dict[str, Any] | None:
+    """The offered load of a folder; None where an older version wrote it."""
+    load = side.get("offered")
+    return None if load is None else {**load, "gpus": side["cluster"]["gpus"]}
 
 
 def _summary(folder: Path) -> dict[str, Any]:
@@ -72,7 +80,11 @@ def _pair(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 def table(facts: dict[str, Any]) -> str:
     """The comparison as lines for a terminal."""
-    lines = []
+    lines = [
+        f"{folder}: {sentence(load['percent'], load['gpu_hours'], load['gpus'], load['span_s'])}"
+        for folder, load in zip((facts["first"], facts["second"]), facts["offered"], strict=True)
+        if load is not None
+    ]
     for pair in facts["policies"]:
         lines.append(f"{pair['first']} in {facts['first']}, {pair['second']} in {facts['second']}"
                      f" ({pair['seeds_in_common']} seeds in common)")  # fmt: skip

@@ -101,11 +101,11 @@ def chosen_size(facts: Mapping[str, Any]) -> str:
 
 
 def sentences(facts: Mapping[str, Any]) -> list[str]:
-    """The answer for each policy."""
+    """The answer for each policy, the one that needs the fewest GPUs first."""
     goal = facts["goal"]
     told = part_waits(goal["at"])
     lines = []
-    for answer in facts["answers"]:
+    for answer in sorted(facts["answers"], key=lambda answer: (not answer["holds"], answer["gpus"])):
         wait = duration(answer[f"wait_{goal['at']}_s"])
         cost = f", cost {number(answer['cost'])} for the trace" if "cost" in answer else ""
         if answer["holds"]:

@@ -91,7 +91,7 @@ def test_the_report_stands_alone_and_says_what_the_summary_says(tmp_path):
 
 
 def test_two_folders_are_laid_side_by_side(tmp_path):
-    """`sim compare` gives both values and the paired difference of every figure."""
+    """`sim compare` gives the offered loads, both values and the paired difference of every figure."""
     for name, policy in (("a", "bestfit"), ("b", "spread")):
         sim("run", "--nodes", "v100x4", "--trace", "mix:jobs=80,rate=20", "--policy", policy, "--seeds", "1..2",
             "--jobs", "1", "--out", tmp_path / name)  # fmt: skip
@@ -99,6 +99,9 @@ def test_two_folders_are_laid_side_by_side(tmp_path):
     done = sim("compare", tmp_path / "a", tmp_path / "b", "-o", "json")
     pair = json.loads(done.stdout)["policies"][0]
 
+    told = sim("compare", tmp_path / "a", tmp_path / "b").stdout.splitlines()
+
+    assert all(f"{tmp_path / name}: offered load " in line for name, line in zip("ab", told[:2], strict=True))
     assert ("bestfit", "spread", 2) == (pair["first"], pair["second"], pair["seeds_in_common"])
     row = pair["figures"]["wait_mean_s"]
     assert abs(row["second"] - row["first"] - row["difference"]) < 0.001

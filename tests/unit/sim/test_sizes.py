@@ -39,6 +39,7 @@ def test_the_answer_is_the_smallest_size_from_which_on_waits_are_short_enough():
     rows = [row for row in facts["rows"] if row["policy"] == "bestfit"]
 
     assert answer["holds"]
+    assert sizes.sentences(facts)[0].startswith(f"bestfit: {answer['gpus']} GPUs ({answer['nodes']}) are enough")
     assert [row["gpus"] >= answer["gpus"] for row in rows] == [row["wait_p90_s"] <= 60 for row in rows]
     assert [2, 4, 6] == [row["gpus"] for row in rows]
     assert sorted((row["offered_load_percent"] for row in rows), reverse=True) == [
