@@ -126,7 +126,7 @@ def _ray(address: str) -> Iterator[Callable[[Tables, Sequence[RunTask]], Done]]:
         raise UserError("--on ray: Ray is not installed; install it with: pip install 'aliquot[ray]'") from None
     try:
         ray.init(address=address or None, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    except (OSError, ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray raises bare ones when a node does not start in time
         raise AliquotError(f"--on ray:{address}: the cluster does not answer ({_said(error)})") from None
 
     def submitted(carried: Tables, tasks: Sequence[RunTask]) -> Done:
