@@ -34,6 +34,7 @@ class Pages:
     agent_port: int
     history: Path | None
     history_bytes: int
+    prometheus: str
 
 
 def pages_options(address: Callable[[str, str], tuple[str, int]]) -> Decorator:
@@ -86,6 +87,12 @@ _OPTIONS: Final[tuple[Decorator, ...]] = (
         show_default=True,
         help="The largest size of that file; the oldest is deleted first.",
     ),
+    click.option(
+        "--web-prometheus",
+        default="",
+        metavar="URL",
+        help="Read GPU-hours from this Prometheus, which evaluates deploy/grafana/aliquot-recording.yaml.",
+    ),
 )
 
 
@@ -101,6 +108,7 @@ def _pages(
     web_agent_port: int,
     web_history: str,
     web_history_mib: int,
+    web_prometheus: str,
 ) -> Pages | None:
     if not web:
         return None
@@ -113,9 +121,19 @@ def _pages(
     hosts = frozenset(web_host) | (frozenset() if host in ADDRESSES else frozenset({host}))
     tls = tls_files("--web-tls", web_tls_cert, web_tls_key)
     history = Path(web_history) if web_history else None
+    prometheus = _checked_prometheus(web_prometheus)
     return Pages(
-        host, port, hosts, frozenset(web_namespace) or None, tokens, tls, web_agent_port, history, web_history_mib << 20
-    )
+        host, port, hosts, frozenset(web_namespace) or None, tokens, tls, web_agent_port,
+        history, web_history_mib << 20, prometheus,
+    )  # fmt: skip
+
+
+def _checked_prometheus(url: str) -> str:
+    if not url:
+        return ""
+    from aliquot.web.history_prometheus import checked_url
+
+    return checked_url(url, "--web-prometheus")
 
 
 def tls_files(option: str, cert: str, key: str) -> tuple[str, str] | None:
@@ -158,6 +176,7 @@ def beside(pages: Pages | None) -> Beside:
             agent_port=pages.agent_port,
             history=pages.history,
             history_bytes=pages.history_bytes,
+            prometheus=pages.prometheus,
         )
         async with dashboard_beside(program, settings) as url:
             click.echo(f"dashboard at {url}{_how(pages)}", err=True)

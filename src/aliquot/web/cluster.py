@@ -118,7 +118,8 @@ class ClusterFacts:
         self._read: dict[str, tuple[int, list[Gpu]]] = {}  # node -> (version of its ledger, its GPUs)
         self._topologies: dict[str, Topology] = {}
         self._history = HistoryRing()
-        self._past = history or LongHistory(None)
+        self._recorded = history or LongHistory(None)
+        self._past: Past = self._recorded
         self._seen = _Seen([], [], [], [], beside.pool)
 
     def refresh(self, now_s: float) -> None:
@@ -162,12 +163,18 @@ class ClusterFacts:
         self.as_of_s = time.time()
         if now_s >= self._history.due_s:
             self._history.add(now_s, gpus)
-        self._past.see(now_s, readings(gpus, lambda gpu, share: _counts(measured, gpu, share), self._beside.owner_of))
+        self._recorded.see(
+            now_s, readings(gpus, lambda gpu, share: _counts(measured, gpu, share), self._beside.owner_of)
+        )
         quota = self._beside.quota if self._beside.quota is not None else quota_of(gpus)
         seen = _Seen(gpus, workloads, nodes, quota, self._beside.pool)
         if self._explaining.forget() or seen != self._seen:
             self._seen = seen
             self._revision += 1
+
+    def read_past_from(self, past: Past) -> None:
+        """From now on the past is what this says, and not what is recorded here."""
+        self._past = past
 
     @property
     def past(self) -> Past:

@@ -39,6 +39,7 @@ from aliquot.web.cluster import Beside, ClusterFacts
 from aliquot.web.guard import LOOPBACK
 from aliquot.web.history_file import Limits
 from aliquot.web.history_keeping import LongHistory
+from aliquot.web.history_prometheus import PrometheusPast
 from aliquot.web.log import defect
 from aliquot.web.rights import NamespacedView
 from aliquot.web.serve import WebServer
@@ -76,6 +77,7 @@ class WebSettings:
     sets. With `tokens` viewers sign in and see what Kubernetes lets them list. `namespace` is the scheduler's own, of
     its agents and of the key of its sessions. `agent_port` 0 polls no agents.
     `history` is the file of weeks and `history_bytes` its bound; None keeps two hours in memory.
+    `prometheus` is the address from which GPU-hours are read instead.
     """
 
     host: str = "127.0.0.1"
@@ -89,6 +91,7 @@ class WebSettings:
     agent_port: int = AGENT_PORT
     history: Path | None = None
     history_bytes: int = 2 << 30
+    prometheus: str = ""
 
 
 @contextlib.asynccontextmanager
@@ -104,6 +107,8 @@ async def dashboard_beside(scheduler: Scheduler, settings: WebSettings) -> Async
         history = LongHistory(settings.history, Limits(max_bytes=settings.history_bytes) if settings.history else None)
         stack.push_async_callback(asyncio.to_thread, history.close)
         facts, beside = facts_of(scheduler, settings.title, history)
+        if settings.prometheus:
+            facts.read_past_from(PrometheusPast(settings.prometheus, history))
         door, signing_in = await _door(scheduler, settings, facts, stack)
         asking = None
         if settings.agent_port:

@@ -60,6 +60,7 @@ def test_an_address_for_all_is_no_name():
     [
         (("--web", "0.0.0.0:1", "--web-namespace", "a"), "--web-namespace is for --web-access open"),
         (("--web", "127.0.0.1:1", "--web-tls-cert", "c"), "come together"),
+        (("--web", "127.0.0.1:1", "--web-prometheus", "prometheus:9090"), "is not an address"),
         (("--web", "nowhere"), "is not an address"),
     ],
 )
