@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static const char PTX[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin_ns(.param .u64 ns)\n{\n.reg .pred %p<2>;\n"
@@ -36,6 +37,9 @@ static const char PTX[] =
     X(cuArrayDestroy, void *) X(cuMemAddressReserve, uint64_t *, size_t, size_t, uint64_t, uint64_t) \
     X(cuMemAddressFree, uint64_t, size_t) X(cuMemCreate, uint64_t *, size_t, const void *, uint64_t) \
     X(cuMemRelease, uint64_t) X(cuMemMap, uint64_t, size_t, size_t, uint64_t, uint64_t) X(cuMemUnmap, uint64_t, size_t) \
+    X(cuMemAllocManaged, uint64_t *, size_t, unsigned) X(cuMipmappedArrayCreate, void **, const void *, unsigned) \
+    X(cuMipmappedArrayDestroy, void *) X(cuMemExportToShareableHandle, int *, uint64_t, int, uint64_t) \
+    X(cuMemImportFromShareableHandle, uint64_t *, void *, int) \
     X(cuMemGetInfo_v2, size_t *, size_t *) X(cuStreamBeginCapture_v2, void *, int) \
     X(cuStreamEndCapture, void *, void **) X(cuGraphInstantiateWithFlags, void **, void *, uint64_t) \
     X(cuGraphLaunch, void *, void *) X(cuGraphExecDestroy, void *) X(cuGraphDestroy, void *) \
@@ -94,6 +98,13 @@ static void linear(struct worker *self)
     CHECK(cuMemFree_v2(pitched));
 }
 
+static void managed(struct worker *self)
+{
+    uint64_t pointer;
+    CHECK(cuMemAllocManaged(&pointer, some_bytes(self), 1));
+    CHECK(cuMemFree_v2(pointer));
+}
+
 static void ordered(struct worker *self)
 {
     uint64_t pointer;
@@ -133,17 +144,38 @@ static void array(struct worker *self)
     CHECK(cuArrayDestroy(made));
 }
 
+static void mipmaps(struct worker *self)
+{
+    struct {
+        size_t width, height, depth;
+        int format;
+        unsigned channels, flags;
+    } shape = {64 + pick(self, 1000), 64 + pick(self, 100), 0, 0x20, 1, 0};
+    void *made;
+    CHECK(cuMipmappedArrayCreate(&made, &shape, 1 + pick(self, 5)));
+    CHECK(cuMipmappedArrayDestroy(made));
+}
+
+/* Half of them by a descriptor, as from another process. */
 static void mapped(struct worker *self)
 {
+    int shared = (int)pick(self, 2), descriptor;
     struct {
         int type, handles, location, id;
         void *windows;
         unsigned char flags[8];
-    } properties = {1, 0, 1, device, NULL, {0}};
+    } properties = {1, shared, 1, device, NULL, {0}};
     size_t bytes = (1 + pick(self, 3)) * 2 * MIB;
-    uint64_t address, handle;
+    uint64_t address, handle, made;
     CHECK(cuMemAddressReserve(&address, bytes, 0, 0, 0));
     CHECK(cuMemCreate(&handle, bytes, &properties, 0));
+    if (shared) {
+        made = handle;
+        CHECK(cuMemExportToShareableHandle(&descriptor, made, 1, 0));
+        CHECK(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)descriptor, 1));
+        CHECK(cuMemRelease(made));
+        close(descriptor);
+    }
     CHECK(cuMemMap(address, bytes, 0, handle, 0));
     CHECK(cuMemRelease(handle));
     CHECK(cuMemUnmap(address, bytes));
@@ -230,6 +262,7 @@ static struct {
     int wanted;
     _Atomic uint64_t done;
 } kinds[] = {{"linear", linear, 1, 0}, {"ordered", ordered, 1, 0},   {"pool", pool, 1, 0},         {"array", array, 1, 0},
+             {"managed", managed, 1, 0}, {"mipmaps", mipmaps, 1, 0},
              {"mapped", mapped, 1, 0}, {"module", module, 1, 0},     {"launches", launches, 1, 0}, {"streams", streams, 1, 0},
              {"graphs", graphs, 1, 0}, {"contexts", contexts, 1, 0}, {"view", view, 1, 0}};
 enum { KINDS = sizeof kinds / sizeof *kinds };

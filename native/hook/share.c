@@ -134,7 +134,8 @@ int shared_descriptor(uint64_t object)
     return fd;
 }
 
-/* Is another descriptor of this process open on the same file? */
+/* Is another descriptor of this process open on the same file? Each is looked at by its name: other threads open and close
+ * theirs meanwhile, and what a number names may change. */
 static bool open_elsewhere(const struct share *share)
 {
     DIR *all = opendir("/proc/self/fd");
@@ -145,7 +146,7 @@ static bool open_elsewhere(const struct share *share)
         bool ours = one->d_name[0] == '.' || fd == share->fd || fd == dirfd(all);
         for (unsigned i = 0; !ours && i < highest; i++)
             ours = shares[i].object && shares[i].type == SHARE_FD && shares[i].fd == fd;
-        found = !ours && fstat(fd, &facts) == 0 && same_memory(share, fd, &facts);
+        found = !ours && fstatat(dirfd(all), one->d_name, &facts, 0) == 0 && same_memory(share, fd, &facts);
     }
     if (all)
         closedir(all);

@@ -146,3 +146,22 @@ def test_the_trim_of_the_device_gives_back_what_no_graph_uses(tenant):
 
     assert {"trimmed": 0, "after": 128, "again": 0, "gone": 0} == program.read()
     assert context_bytes == scene.device_bytes()
+
+
+def test_a_context_that_is_destroyed_under_a_running_graph_leaves_nothing_charged(tenant):
+    """A context ends while a graph with memory of its own runs in it, and the graph after it: all is given back."""
+    scene, program, context_bytes = start(
+        tenant,
+        "codes = []\n"
+        "for _ in range(12):\n"
+        "    made, stream = c.c_void_p(), c.c_void_p(); L.cuCtxCreate_v2(c.byref(made), 0, 0)\n"
+        "    L.cuStreamCreate(c.byref(stream), 1); graph = Graph(20, own_free=True)\n"
+        "    codes += [graph.made, graph.launch(), cuda.launch(cuda.spin(), 20_000_000, stream)]\n"
+        "    codes += [L.cuCtxDestroy_v2(made), L.cuCtxSetCurrent(cuda.ctx), *graph.destroy()]\n"
+        "L.cuStreamCreate(c.byref(stream), 1); settle()\n"
+        "say(codes=sorted(set(codes)), held=held(), unbalanced=cuda.stats()['unbalanced']); wait_line()",
+        limit_mib=2048,
+    )
+
+    assert {"codes": [0], "held": 0, "unbalanced": 0} == program.read()
+    assert scene.device_bytes() - context_bytes < MIB
