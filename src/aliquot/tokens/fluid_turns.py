@@ -1,7 +1,7 @@
 """Turns that follow the fluid: whoever is farthest behind it is next, and the turn changes when the gap is a quantum.
 
-    turn     a free GPU goes to the waiter that is owed most; one that woke from a rest counts as owed LEAD more until
-             a turn is taken from it or it has had a whole one
+    turn     a free GPU goes to the waiter that is owed most; one that woke from a rest and has had less than its
+             request counts as owed LEAD more until a turn is taken from it or it has had a whole one
     change   the holder's turn ends when the best waiter is owed a quantum more than it, never before SLICE
     wake     a tenant that was promised to wake in time goes before all others when it wakes, at once, until a turn is
              taken from it; another one with a promise keeps its turn for SLICE
@@ -30,6 +30,8 @@ QUANTUM_NS: Final = 30 * MS
 SLICE_NS: Final = 2 * MS
 LEAD_PART: Final = 100
 """The lead of a tenant that woke up is this part of a window."""
+BELOW_REQUEST: Final = 0.9
+"""A tenant that used this part of its request in the last window goes by what it is owed alone when it wakes."""
 AHEAD_PART: Final = 50
 """A tenant that is ahead of the fluid by more than this part of a window is no longer within its request."""
 SLACK_PART: Final = 500
@@ -48,6 +50,17 @@ class FluidAccount(Account):
     def __init__(self, gpu: str, share: Share, ordinal: int, config: TokenConfig, lag: Lag) -> None:
         super().__init__(gpu, share, ordinal, config, lag)
         self.blocked = False  # it has run a quantum ahead of its limit
+
+    def arrive(self, now_ns: int) -> None:
+        """It wants the GPU; it has the lead of one that wakes if it has had clearly less than its request.
+
+        A program that never rests makes pauses too, where it lacks processor time, and would keep others that wake
+        waiting with a lead of its own.
+        """
+        was_fresh = self.lag.fresh
+        super().arrive(now_ns)
+        if not was_fresh and not self.share.wake_ns:
+            self.lag.fresh &= self.usage(now_ns) * 1000 < self.share.request_milli * BELOW_REQUEST
 
     def restore(self, used_ns: int, debt_ns: int, total_ns: int, now_ns: int) -> None:
         """Take over what was charged in the window before now, and how far it was ahead of the fluid."""

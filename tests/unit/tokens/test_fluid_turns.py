@@ -62,18 +62,32 @@ def test_a_tenant_that_has_had_a_whole_turn_no_longer_goes_first():
     assert [Revoke("a", ("g",))] == policy.tick(200 * MS)
 
 
+def woken_beside(rested_ms: int, pause_ms: int) -> bool:
+    """Whether a tenant that wakes interrupts at once another one that rested, had 200 ms, and has just paused."""
+    policy = policy_of("a")
+    policy.add_tenant("b", {"g": Share(500, 1000)}, 0)
+    policy.tick(0)
+    policy.returned("a", MS)
+    policy.tick(MS)
+    policy.want("a", rested_ms * MS)
+    for at_ms in range(rested_ms, rested_ms + 200, 5):
+        policy.tick(at_ms * MS)
+    end_ms = rested_ms + 200
+    policy.returned("a", end_ms * MS)
+    policy.tick(end_ms * MS)
+    policy.want("a", (end_ms + pause_ms) * MS)
+    policy.tick((end_ms + pause_ms) * MS)
+    policy.want("b", (end_ms + 10) * MS)
+    return any(isinstance(action, Revoke) for action in policy.tick((end_ms + 10) * MS))
+
+
 def test_a_pause_of_a_moment_is_no_rest():
     """A tenant that returned the GPU and asks again within a millisecond, as one that lacks processor time, is not put
     first; one that rested for longer is."""
-    for pause_ms, ended in ((1, True), (5, False)):
-        policy = policy_of("a")
-        policy.add_tenant("b", {"g": Share(500, 1000)}, 0)
-        for at_ms in range(0, 200, 5):
-            policy.tick(at_ms * MS)
-        policy.returned("a", 200 * MS)
-        policy.tick(200 * MS)
-        policy.want("a", (200 + pause_ms) * MS)
-        policy.tick((200 + pause_ms) * MS)
-        policy.want("b", 210 * MS)
+    assert woken_beside(rested_ms=1000, pause_ms=1)
+    assert not woken_beside(rested_ms=1000, pause_ms=5)
 
-        assert ended == any(isinstance(action, Revoke) for action in policy.tick(210 * MS))
+
+def test_a_tenant_that_has_had_its_request_wakes_without_a_lead():
+    """A tenant that has used its request of the window is interrupted at once by one that wakes below its own."""
+    assert woken_beside(rested_ms=20, pause_ms=5)
