@@ -1,9 +1,9 @@
 """The view of a viewer with rights to some namespaces only.
 
 GPUs, nodes and free room are visible to all: a part that a tenant of another namespace holds is shown as that, with its
-size and use, without a name. Workloads, quota, events, vGPUs and explanations are shown for the viewer's namespaces
-only. A cluster's door makes one of these for each set of namespaces and hands out the same one each time, so that
-viewers with equal rights share their live pages.
+size and use, without a name and without whether its promise was kept. Workloads, quota, events, vGPUs and explanations
+are shown for the viewer's namespaces only, and sums count these. A cluster's door makes one of these for each set of
+namespaces and hands out the same one each time, so that viewers with equal rights share their live pages.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ class NamespacedView:
         shares = [
             share
             if self._mine(share.tenant) or number == own
-            else msgspec.structs.replace(share, tenant=f"{OTHERS} {number + 1}", workload="")
+            else msgspec.structs.replace(
+                share, tenant=f"{OTHERS} {number + 1}", workload="", kept_percent=None, windows=0
+            )
             for number, share in enumerate(gpu.shares)
         ]
         named = any(self._mine(share.tenant) for share in gpu.shares)
