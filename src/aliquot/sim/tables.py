@@ -81,8 +81,10 @@ def read_text(path: Path) -> str:
         raise BadTable(f"{path}: is not UTF-8 text (byte {error.start}); a CSV file is wanted") from None
 
 
-def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
+def read_rows(path: Path, required: Sequence[str], hint: str = "") -> Iterator[Row]:
     """The lines of a CSV file with a header line that has at least the required columns; empty lines are skipped.
+
+    `hint` is added where a column is missing.
 
     Raises:
         BadTable: unreadable, no header, a required column missing, or a line with too few or too many cells.
@@ -93,7 +95,8 @@ def read_rows(path: Path, required: Sequence[str]) -> Iterator[Row]:
         missing = [name for name in required if name not in header]
         if missing:
             named = ", ".join(f'"{name}"' for name in missing)
-            raise BadTable(f"{path} line 1: column {named} is missing; wanted are {', '.join(required)}")
+            wanted = ", ".join(required)
+            raise BadTable(f"{path} line 1: column {named} is missing; wanted are {wanted}{hint}")
         for cells in lines:
             if not any(cell.strip() for cell in cells):
                 continue

@@ -25,6 +25,8 @@ def test_gpu_managers_golden_cases():
 
     assert [] == [row for row in rows if not row["same"]]
     assert ["half a GPU of an empty machine"] == [row["case"] for row in rows if row["theirs"] != row["paper_rule"]]
+    assert 1 == len(gaia.exceptions(rows))
+    assert "by the paper" in gaia.exceptions(rows)[0].lower()
 
 
 def test_linked_gpus_are_faster():

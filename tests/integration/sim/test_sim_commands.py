@@ -206,6 +206,10 @@ def test_what_cannot_be_imported_is_one_sentence(tmp_path, words: tuple[str, ...
         (("openb", "--nodes", NODES, "--trace", TRACE, "--policy", "fgd", "--seeds", "-1"), 'seeds "-1"'),
         (("openb", "--nodes", NODES, "--trace", TRACE, "--policy", "fgd", "--tune", "nan"), "--tune nan"),
         (("run", "--nodes", "v100", "--trace", "{jobs}", "--policy", "fgd"), 'line 2 column "arrival_s"'),
+        (
+            ("run", "--nodes", "v100", "--trace", str(TRACES / "cluster_log.csv"), "--policy", "fgd"),
+            "aliquot sim import",
+        ),
         (("run", "--nodes", "v100*6..3", "--trace", "mix", "--policy", "fgd"), "6..3 is no range"),
         (
             ("run", "--nodes", "v100", "--trace", "mix", "--policy", "fgd", "--wait", "soon"),

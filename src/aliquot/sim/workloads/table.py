@@ -38,6 +38,7 @@ COLUMNS: Final = (
     "anti_affinity", "exclusion", "gpu_id", "user",
 )  # fmt: skip
 MOST_MILLI: Final = 64_000
+HINT: Final = "; aliquot sim import makes such a table from others"
 
 
 def read_jobs(path: Path, name: str) -> Workload:
@@ -48,7 +49,7 @@ def read_jobs(path: Path, name: str) -> Workload:
     """
     jobs: list[Job] = []
     names: set[str] = set()
-    for row in read_rows(path, REQUIRED):
+    for row in read_rows(path, REQUIRED, HINT):
         job = _job(row)
         if not job.name or job.name in names:
             raise row.fault("name", "is empty or appears twice; every job needs a name of its own")
