@@ -49,7 +49,9 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_de
 class GpuSpec(Strict, rename={"gpu_id": "gpuID", "anti_affinity": "antiAffinity", "mixed_models": "mixedModels"}):
     """The part of a GPU; fractions and sizes as text or numbers."""
 
-    request: Annotated[Amount, msgspec.Meta(description="Guaranteed part of a GPU: 0.3, 30% or 300m; 2.5 is three GPUs.")]
+    request: Annotated[
+        Amount, msgspec.Meta(description="Guaranteed part of a GPU: 0.3, 30% or 300m; 2.5 is three GPUs.")
+    ]
     limit: Annotated[
         Amount | None, msgspec.Meta(description="Most it may use while others are idle; without it, all of its GPUs.")
     ] = None
