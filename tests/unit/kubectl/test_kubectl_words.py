@@ -268,3 +268,18 @@ def test_tab_is_answered_as_kubectl_wants_it(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr("sys.argv", ["kubectl_complete-aliquot", "top", "--on"])
     complete()
     assert capsys.readouterr().out.startswith("--once\t")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("gpsu", "did you mean gpu?"),
+        ("volumes", "list gpus, sharepods, vgpus, quota, and other kinds with kubectl get"),
+    ],
+)
+def test_a_misspelt_kind_is_answered_with_the_nearest(word: str, hint: str):
+    """A kind that is spelt nearly as one of ours is asked for by name; others are told what there is."""
+    done = CliRunner().invoke(cli, ["get", word])
+
+    assert isinstance(done.exception, UserError)
+    assert f'"{word}" is not listed here; {hint}' == str(done.exception)

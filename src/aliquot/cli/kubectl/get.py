@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any, Final
 
 import click
@@ -27,7 +28,9 @@ def get(what: str, name: str, target: Target, form: str) -> None:
     """List gpus, sharepods, vgpus or quota; with NAME only that one (of gpus: those of that node)."""
     kind = "quota" if what in ALIASES_OF_QUOTA else ALIASES.get(what, what)
     if kind not in KINDS:
-        raise UserError(f'"{what}" is not listed here; list {", ".join(KINDS)}, and other kinds with kubectl get')
+        close = get_close_matches(what, [*KINDS, *ALIASES, *ALIASES_OF_QUOTA], n=1)
+        hint = f"did you mean {close[0]}?" if close else f"list {', '.join(KINDS)}, and other kinds with kubectl get"
+        raise UserError(f'"{what}" is not listed here; {hint}')
     scene = target.run(read_scene(target))
     if (plural := NEEDS.get(kind, "")) in scene.missing:
         raise UserError(f"this cluster has no {plural}; install Aliquot's CRDs (deploy/crds)")
