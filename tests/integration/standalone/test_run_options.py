@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from pathlib import Path
@@ -130,17 +129,3 @@ def test_down_gives_up_after_its_time(up: Cluster):
     done = up.command("down", "--timeout", "200ms")
 
     assert (1, True) == (done.returncode, "has not ended within 0.2 s" in done.stderr)
-
-
-def test_a_taken_port_names_its_holder(aliquot_cli: Aliquot):
-    """A port that another program has is refused with that program's name and pid, and the option."""
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = aliquot_cli("up", "--emulate", "v100", "--port", str(port))
-
-    assert 1 == done.returncode
-    assert (
-        f"(pid {os.getpid()}); choose another port with --port\n" == done.stderr.rpartition(" by ")[2].partition(" ")[2]
-    )
