@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,13 @@ from aliquot.model.errors import AliquotError, UserError
 from aliquot.sim import parallel, remote, runs
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "sim"
+
+
+@pytest.fixture(autouse=True)
+def _tables_of_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Workers, here and in processes, keep the tables in a folder that goes away."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
