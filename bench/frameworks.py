@@ -24,7 +24,7 @@ from typing import Any
 
 from stages import Work, lone_rates, processor_s, sample, start
 
-from aliquot.bench.fig6 import Ask, Sample, Tenant
+from aliquot.bench.fig6 import RequestedShare, Sample, Tenant
 from aliquot.bench.fig6 import shares as shares_between
 from aliquot.bench.figures import worst_error
 from aliquot.bench.scene import Scene, scene
@@ -32,9 +32,9 @@ from aliquot.bench.shares import TICK_S, WINDOW_S, windows
 
 MEMORY_MIB = 4096
 WORKS = (
-    Work(Tenant("pytorch"), Ask(200, 1000, MEMORY_MIB), "cuda13", "torch_steps.py"),
-    Work(Tenant("jax"), Ask(300, 1000, MEMORY_MIB), "jax", "jax_steps.py"),
-    Work(Tenant("graphs"), Ask(500, 1000, MEMORY_MIB), "cuda13", "serve.py", ("clients", "12", "32")),
+    Work(Tenant("pytorch"), RequestedShare(200, 1000, MEMORY_MIB), "cuda13", "torch_steps.py"),
+    Work(Tenant("jax"), RequestedShare(300, 1000, MEMORY_MIB), "jax", "jax_steps.py"),
+    Work(Tenant("graphs"), RequestedShare(500, 1000, MEMORY_MIB), "cuda13", "serve.py", ("clients", "12", "32")),
 )
 DUE = {work.tenant: work.ask.request_milli / 1000 for work in WORKS}
 

@@ -33,7 +33,7 @@ from cluster.whole import Whole, whole
 from costs import cpu_s, memory_mib
 
 from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT
-from aliquot.node.settings import Settings
+from aliquot.node.settings import NodeSettings
 
 SPACE = "bench"
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
@@ -45,7 +45,7 @@ TENANTS = 64
 CLIENTS = 8
 WAITS = ["python3", "-S", "-E", "/probe/glance.py"]
 # The test cluster looks more often than a cluster does.
-DEFAULTS = Settings()
+DEFAULTS = NodeSettings()
 PERIODS = ("health_period_s", "allocation_check_period_s")
 AS_INSTALLED = [word for name in PERIODS for word in (f"--{name.replace('_', '-')}", str(getattr(DEFAULTS, name)))]
 

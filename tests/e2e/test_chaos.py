@@ -23,7 +23,7 @@ from scheduling import Witness, books_of, check_promises, eventually, gpu_pod, p
 from wallclock import WallClock
 
 KILLS = int(os.environ.get("ALIQUOT_KILLS", "3"))
-MOST_PODS = 60
+MAX_PODS = 60
 HARDEST = ("held", "posted", "answered")
 """Steps at which something is promised or done that nobody knows of; the others are in the long form."""
 
@@ -81,7 +81,7 @@ def test_killed_at_any_moment_it_forgets_and_doubles_nothing(
                 time.sleep(chance.uniform(0.0, 0.8))
                 scheduler.part.kill()
                 here = staying(control_plane, namespace)
-                leaving = chance.sample(here, max(5, len(here) - MOST_PODS))
+                leaving = chance.sample(here, max(5, len(here) - MAX_PODS))
                 for pod in leaving:
                     control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}")
                 scheduler.part.start()

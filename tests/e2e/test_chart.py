@@ -17,7 +17,7 @@ from cluster.parts import Part
 from scheduling import PLAN, PORT, ROOT, eventually, gpu_pod, percent, pods_of
 
 from aliquot.cli.scheduler import scheduler
-from aliquot.node.settings import read_settings
+from aliquot.node.settings import node_settings
 from aliquot.scheduler.config import PROFILE, kube_scheduler_config
 from aliquot.scheduler.webhook.configuration import configurations
 from aliquot.web.sharing import SECRET
@@ -104,7 +104,7 @@ def test_what_the_administrator_says_of_gpus_reaches_the_agent(helm: str):
         "--host-root=/host", "--labels=rack=r1,team=vision",
     } == set(flags)  # fmt: skip
     given = dict(flag.removeprefix("--").replace("-", "_", 1).split("=", 1) for flag in flags)
-    settings = read_settings(None, {name.replace("-", "_"): value for name, value in given.items()})
+    settings = node_settings(None, {name.replace("-", "_"): value for name, value in given.items()})
     assert ("0,A100", "/host", {"rack": "r1", "team": "vision"}) == (
         settings.only_gpus, settings.host_root, settings.own_labels,
     )  # fmt: skip

@@ -106,7 +106,7 @@ def test_a_store_whose_watches_are_cut_ends_equal_to_the_server(control_plane: C
             history.setdefault(change.object.metadata.uid, []).append(change.kind)
 
         async with cutting(control_plane.url) as cutter, through(control_plane, cutter.port) as cut_api:
-            tuning = Tuning(page=7, idle_s=5, wait_first_s=0.01, wait_most_s=0.1)
+            tuning = Tuning(page=7, idle_s=5, wait_first_s=0.01, wait_max_s=0.1)
             store = Reflector(cut_api, PODS, told, namespace=namespace, tuning=tuning)
             following = asyncio.create_task(store.run())
             await store.synced.wait()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aliquot.sim import parallel, runs, study
+from aliquot.sim.report.page import page
 from aliquot.sim.report.tables import COLUMNS
 
 from .conftest import Visit
@@ -25,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("study")
     todo = runs.tasks(runs.Scenario("v100x4*2", "mix:jobs=120"), ("bestfit", "aliquot"), (1, 2))
     done = parallel.run_all(runs.run, todo, workers=1)
-    study.write_study(out, study.Study.of(todo, done))
+    study.write_study(out, study.Study.of(todo, done), page)
     return out
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from environments import HERE, python
 
 import aliquot
-from aliquot.bench.fig6 import Ask, Sample, Tenant
+from aliquot.bench.fig6 import RequestedShare, Sample, Tenant
 from aliquot.bench.scene import Client, Program, Scene
 
 SLOW = 50
@@ -29,7 +29,7 @@ class Work:
     """A program of `clients/` with its words after the progress file, its environment, and what it asks for."""
 
     tenant: Tenant
-    ask: Ask
+    ask: RequestedShare
     environment: str
     program: str
     words: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ import time
 import pytest
 from stages import Work, lone_rates, notes, processor_s, sample, start
 
-from aliquot.bench.fig6 import Ask, Tenant, shares
+from aliquot.bench.fig6 import RequestedShare, Tenant, shares
 from aliquot.bench.figures import percentile
 from aliquot.bench.inference import latencies_ms
 from aliquot.bench.scene import scene
@@ -16,12 +16,12 @@ SERVER, TRAINING = Tenant("server"), Tenant("training")
 MEMORY_MIB = 4096
 
 
-def serving(ask: Ask, *words: str) -> Work:
+def serving(ask: RequestedShare, *words: str) -> Work:
     """The server."""
     return Work(SERVER, ask, "cuda13", "serve.py", words)
 
 
-def training(ask: Ask) -> Work:
+def training(ask: RequestedShare) -> Work:
     """Its neighbour."""
     return Work(TRAINING, ask, "cuda13", "torch_steps.py")
 
@@ -33,7 +33,7 @@ def test_serving_and_training_with_equal_requests_have_equal_shares():
     Every launch passes the gate. A step that is charged and not made, or not made alone, is
     time in which its program had no processor.
     """
-    half = Ask(500, 1000, MEMORY_MIB)
+    half = RequestedShare(500, 1000, MEMORY_MIB)
     with scene("h100") as stage:
         server, _ = start(stage, [serving(half, "clients", "12", "32"), training(half)])
         lone = lone_rates(stage, 2)
@@ -62,8 +62,8 @@ def test_a_server_that_is_to_wake_in_time_beside_training():
     """Beside training a server that was promised to wake in 5 ms does, and both have their requests in every window."""
     with scene("h100", window_ms=5000) as stage:
         works = [
-            serving(Ask(300, 1000, MEMORY_MIB, wake_us=5000), "rate", "10", "4"),
-            training(Ask(700, 1000, MEMORY_MIB)),
+            serving(RequestedShare(300, 1000, MEMORY_MIB, wake_us=5000), "rate", "10", "4"),
+            training(RequestedShare(700, 1000, MEMORY_MIB)),
         ]
         server, _ = start(stage, works)
         latencies = latencies_ms(server, 15)

@@ -170,7 +170,7 @@ def run_tenant(
     stays until both its time and its context were seen, 5 s at most.
     """
     tenant = spawn(running, "t", argv, injection=injection, **ask)
-    charged, most_mib, context_mib, until = 0, 0, 0, time.monotonic() + seconds * PATIENCE
+    charged, max_mib, context_mib, until = 0, 0, 0, time.monotonic() + seconds * PATIENCE
     seen_until = None
     while tenant.process.poll() is None:
         if time.monotonic() > until:
@@ -179,7 +179,7 @@ def run_tenant(
             raise AssertionError(f"{Path(argv[1]).name} hung for {seconds} s")
         for seen in running.arbiter.status().gpus[0].tenants:
             if seen.name == "t":
-                charged, most_mib = max(charged, seen.charged_ns), max(most_mib, seen.memory_used_mib)
+                charged, max_mib = max(charged, seen.charged_ns), max(max_mib, seen.memory_used_mib)
                 context_mib = max(context_mib, seen.memory_context_mib)
         if held and held.exists():
             seen_until = seen_until or time.monotonic() + 5
@@ -189,7 +189,7 @@ def run_tenant(
     way = tenant.injection
     status = tenant.wait()
     assert status == 0, f"{Path(argv[1]).name} ended with status {status}"
-    return {"charged_ms": round(charged / 1e6, 1), "ledger_mib": most_mib, "context_mib": context_mib, "way": way}
+    return {"charged_ms": round(charged / 1e6, 1), "ledger_mib": max_mib, "context_mib": context_mib, "way": way}
 
 
 def wait_file(path: Path, tenant, seconds: float) -> None:

@@ -30,7 +30,7 @@ from aliquot.kube.plan import read_plan
 from aliquot.model.errors import SENTENCE, AliquotError
 from aliquot.model.quantities import parse_memory, parse_milli
 from aliquot.node.checkpoint import read_checkpoint
-from aliquot.node.settings import read_settings
+from aliquot.node.settings import node_settings
 from aliquot.placement.learned import BadMemory, unpack
 from aliquot.scheduler.wire import Args, BadMessage
 from aliquot.scheduler.wire import read as read_body
@@ -38,13 +38,13 @@ from aliquot.sim.clusters import read_cluster
 from aliquot.sim.policies import parsed
 from aliquot.standalone.pods import read_documents
 from aliquot.topology.matrix import parse_topo
-from aliquot.web.agents import Unreadable, read_told
+from aliquot.web.agents import UnreadableReport, read_told
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.testing import MadeUpFacts
 
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
-REFUSED = (AliquotError, BadMessage, Unreadable, BadMemory)
-MOST_S = 1.0
+REFUSED = (AliquotError, BadMessage, UnreadableReport, BadMemory)
+MAX_S = 1.0
 
 DEEP = 20_000
 LONG = "9" * 5000
@@ -73,7 +73,7 @@ def outcome(run: Callable[[], Any]) -> None:
         run()
     except REFUSED as error:
         check(str(error))
-    assert time.process_time() - began_s < MOST_S
+    assert time.process_time() - began_s < MAX_S
 
 
 def _policies(text: str) -> None:
@@ -151,7 +151,7 @@ def _journal(path: Path) -> None:
 
 STATE: dict[str, Callable[[Path], Any]] = {"the agent's checkpoint": _checkpoint, "the arbiter's journal": _journal}
 FILES = STATE | {
-    "the agent's settings": lambda path: read_settings(path, {}),
+    "the agent's settings": lambda path: node_settings(path, {}),
     "books of the simulator": lambda path: read_cluster(str(path.rename(path.with_suffix(".json")))),
 }
 
@@ -221,7 +221,7 @@ def test_a_command_line_is_understood_or_refused_in_a_sentence(
         pytest.raises(SystemExit) as end,
     ):
         main()
-    assert time.process_time() - began_s < MOST_S
+    assert time.process_time() - began_s < MAX_S
     if end.value.code:
         check(errors.getvalue().removesuffix("\n"))
 
@@ -241,4 +241,4 @@ def test_a_question_to_the_pages_is_answered_or_refused(visitor: TestClient, fie
         began_s = time.process_time()
         answer = visitor.get(path, params={field: text.encode(errors="replace")[:4000]})
         assert answer.status_code < 500
-        assert time.process_time() - began_s < MOST_S
+        assert time.process_time() - began_s < MAX_S

@@ -105,6 +105,19 @@ def test_times_carry_their_unit():
     assert [] == bare
 
 
+def test_bounds_are_called_max():
+    """The name of an upper bound has `max_`, as in Python's own library, and no other word for it."""
+    named = re.compile(r"^_*most_|.most_(?:s|ms|us|ns|mib|milli|bytes)$", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in tracked(".py")
+        for word in sorted(set(re.findall(r"(?<![\w\"'])[A-Za-z_]\w*", path.read_text())))
+        if named.search(word) and word not in ("most_", "most_common")
+    ]
+
+    assert [] == found
+
+
 def test_public_modules_say_what_they_are():
     """Every module of the package that has code opens with a docstring."""
     silent = [

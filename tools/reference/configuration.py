@@ -1,16 +1,16 @@
-"""Settings of files and of the environment: the node's from their type, the words from the flags of the same name."""
+"""Settings of files and of the environment: those of a program from the type that its flags come from."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-import click
 import msgspec
 
-from aliquot.cli.main import cli
-from aliquot.node.settings import Settings
+from aliquot.kube.settings import ProgramSettings
+from aliquot.node.settings import NodeSettings
+from aliquot.scheduler.settings import SchedulerSettings
 from reference.markdown import code, page, table
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
@@ -26,39 +26,39 @@ _READ = re.compile(r"environ(?:\.get\(|\[)\s*\"(ALIQUOT_[A-Z_]+)\"")
 
 def page_text() -> str:
     """What can be set, and where."""
+    header = ("setting", "type", "default", "what it sets")
     return page(
         "Configuration",
-        "The scheduler and the arbiter are set by flags alone: [aliquot scheduler](cli.md#aliquot-scheduler), "
-        "[aliquot arbiter](cli.md#aliquot-arbiter).",
+        "The arbiter is set by flags alone: [aliquot arbiter](cli.md#aliquot-arbiter).",
         "## The node agent's file",
         "`aliquot node --config FILE` reads YAML with these names. Each is a flag too (`--node-name`), which comes "
         "before the file. A name that does not exist is refused. `--print-config` prints all of them as such a file.",
-        table(("setting", "type", "default", "what it sets"), _node()),
+        table(header, _settings(NodeSettings)),
+        "## The scheduler's file",
+        "`aliquot scheduler --config FILE` reads these in the same way; `--print-config` prints them.",
+        table(header, _settings(SchedulerSettings)),
         "## Environment",
         table(("variable", "what it sets"), _environment()),
     )
 
 
-def _node() -> list[tuple[str, str, str, str]]:
-    command = cli.get_command(click.Context(cli), "node")
-    assert command is not None
-    helps = {param.name: getattr(param, "help", "") or "" for param in command.params}
-    defaults = msgspec.to_builtins(Settings())
+def _settings(kind: type[ProgramSettings]) -> list[tuple[str, str, str, str]]:
+    defaults, hints = msgspec.to_builtins(kind()), get_type_hints(kind, include_extras=True)
     rows = []
-    for field in msgspec.structs.fields(Settings):
-        if field.name not in helps:
-            raise SystemExit(f"aliquot node has no flag for the setting {field.encode_name}")
-        text = helps[field.name].partition(" [default:")[0]
-        rows.append((code(field.encode_name), _type(field.type), _default(defaults[field.encode_name]), text))
+    for field in msgspec.structs.fields(kind):
+        kept, meta = get_args(hints[field.name])
+        text = meta.description.partition(" [default:")[0]
+        rows.append((code(field.encode_name), _type(kept), _default(defaults[field.encode_name]), text))
     return rows
 
 
 def _type(kind: Any) -> str:
-    return {str: "text", int: "whole number", float: "number", bool: "yes or no"}.get(kind, "text")
+    names = {str: "text", int: "whole number", float: "number", bool: "yes or no", tuple[str, ...]: "list of texts"}
+    return names.get(kind, "text")
 
 
 def _default(value: object) -> str:
-    return code(str(value).lower() if isinstance(value, bool) else value)
+    return "" if value == [] else code(str(value).lower() if isinstance(value, bool) else value)
 
 
 def _environment() -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ LONGEST_KERNEL_US: Final = 3_600_000_000
 Emit = Callable[..., None]
 
 
-class Engine:
+class Dispatcher:
     """All tenants on the policy; `emit(kind, now_ns, **facts)` receives what is worth telling."""
 
     def __init__(self, policy: TokenPolicy, emit: Emit) -> None:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from aliquot.tokens.actions import Upcoming
 
 from .abi import MessageType
-from .engine import Engine
+from .engine import Dispatcher
 from .seats import Process, Seat
 
 MAX_PREPARED: Final = 64
@@ -131,7 +131,7 @@ class NativeLoop:
         self._armed = []
 
 
-def prepared(engine: Engine, now_ns: int) -> Iterator[PreparedHandover]:
+def prepared(engine: Dispatcher, now_ns: int) -> Iterator[PreparedHandover]:
     """The hand-overs that one more message of one process completes, as of the tick at this time."""
     for gpu in engine.policy.gpus():
         upcoming = engine.policy.upcoming(gpu, now_ns)
@@ -147,7 +147,7 @@ def prepared(engine: Engine, now_ns: int) -> Iterator[PreparedHandover]:
             yield found
 
 
-def _awaited(engine: Engine, tenant: str, seat: Seat) -> Process | None:
+def _awaited(engine: Dispatcher, tenant: str, seat: Seat) -> Process | None:
     """The only process whose answer is missing; None where there are several, or the answer means something else."""
     if seat.behind or seat.stopped or engine.tenants[tenant].stopping:
         return None

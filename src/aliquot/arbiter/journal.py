@@ -20,7 +20,7 @@ import msgspec
 from aliquot.lib.files import open_plain, read_plain, write_whole
 from aliquot.tokens import TokenPolicy
 
-from .engine import Engine
+from .engine import Dispatcher
 
 _MACHINE_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -64,7 +64,7 @@ class Journal:
         """Close the file; the records stay."""
         self._file.close()
 
-    def write(self, engine: Engine, now_ns: int) -> None:
+    def write(self, engine: Dispatcher, now_ns: int) -> None:
         """Append what has changed since the last time; rewrite the file when it is full.
 
         Raises:
@@ -132,7 +132,7 @@ class Journal:
         return entries
 
     def _lines(
-        self, engine: Engine, now_ns: int, *, everything: bool
+        self, engine: Dispatcher, now_ns: int, *, everything: bool
     ) -> tuple[list[bytes], dict[tuple[str, str], int]]:
         """The lines to write, and the sums of all charges that are known then."""
         lines, seen = [], {}

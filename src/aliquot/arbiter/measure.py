@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from .engine import Engine
+from .engine import Dispatcher
 from .events import EventRing
 from .seats import Seat, Seen
 
@@ -53,7 +53,7 @@ class MemoryMeasure:
         self._stop.set()
         self._thread.join(timeout=2 * _PERIOD_S)
 
-    def apply(self, engine: Engine, events: EventRing, now_ns: int) -> None:
+    def apply(self, engine: Dispatcher, events: EventRing, now_ns: int) -> None:
         """Correct contexts by the last sample; each sample is used once."""
         latest, self._latest = self._latest, None
         if latest is None:
@@ -90,7 +90,7 @@ def correct(seat: Seat, used: Used) -> None:
     """
     for process in seat.attached:
         lease, key = process.leases[seat.slot], (seat.gpu.uuid, process.pid)
-        total, leased = used.get(key), lease.most_since_measured()
+        total, leased = used.get(key), lease.max_since_measured()
         if lease.unsettled:
             lease.unsettled -= 1
             continue
@@ -103,11 +103,11 @@ def correct(seat: Seat, used: Used) -> None:
             seat.add(lease, context=measured - lease.context_bytes)
 
 
-def note_contexts(engine: Engine, seat: Seat, used: Used) -> None:
+def note_contexts(engine: Dispatcher, seat: Seat, used: Used) -> None:
     """Learn what one context takes from the processes of a seat that have one and nothing else."""
     for process in seat.attached:
         lease, total = process.leases[seat.slot], used.get((seat.gpu.uuid, process.pid))
-        held = max(lease.most_bytes) or seat.shared.held_bytes(process)
+        held = max(lease.max_bytes) or seat.shared.held_bytes(process)
         if total and lease.contexts == 1 and not lease.unsettled and not held:
             engine.context_bytes[seat.gpu.uuid] = min(total, engine.context_bytes.get(seat.gpu.uuid, total))
 

@@ -19,8 +19,8 @@ from .abi import (
     ShareFlag,
     WelcomeFeature,
 )
-from .engine import Engine
-from .seats import Lease, Process, Seat
+from .engine import Dispatcher
+from .seats import MemoryLease, Process, Seat
 
 _NO_UUID: Final = bytes(16)
 _HELLO, _ATTACH, _WANT, _RETURN = (
@@ -67,7 +67,7 @@ def answer(process: Process, kind: int, seq: int, *, gpu: int = 0, a: int = 0, b
 class Protocol:
     """The tenant verbs on an engine. `boot_id` goes into every WELCOME."""
 
-    def __init__(self, engine: Engine, boot_id: int) -> None:
+    def __init__(self, engine: Dispatcher, boot_id: int) -> None:
         self._engine = engine
         self._boot_id = boot_id
 
@@ -131,7 +131,7 @@ class Protocol:
             answer(process, MessageType.REFUSED, seq, a=Refusal.NOT_YOURS)
             return
         if seat.slot not in process.leases:
-            process.leases[seat.slot] = Lease(unsettled=1)  # what it held under an earlier arbiter comes next
+            process.leases[seat.slot] = MemoryLease(unsettled=1)  # what it held under an earlier arbiter comes next
             seat.attached.add(process)
             seat.show_processes()
         if not flags & _VIEW:
@@ -156,7 +156,7 @@ class Protocol:
         seat.memory_refusals += bool(flags & _CONTEXT) and not given and not open_yet
         answer(process, MessageType.LEASE, seq, gpu=seat.slot, a=given, b=open_yet)
 
-    def _reserve_context(self, seat: Seat, lease: Lease, *, restore: bool) -> int:
+    def _reserve_context(self, seat: Seat, lease: MemoryLease, *, restore: bool) -> int:
         """Charge one context's allowance; an allowance of nothing is granted as one byte that is not charged.
 
         The allowance is the least that a context was seen to take on this GPU, and until then what the record says. It

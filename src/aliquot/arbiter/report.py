@@ -11,17 +11,17 @@ import msgspec
 
 from aliquot.tokens import Account
 
-from .engine import Engine
+from .engine import Dispatcher
 from .records import GpuStatus, PromiseStatus, Status, TenantStatus, Unregistered
 from .seats import Seat, Tenant
 from .settings import Settings
 from .wakes import wake_status
 
 SEEN_FOR_NS: Final = 5_000_000_000
-MOST_UNREGISTERED: Final = 64
+MAX_UNREGISTERED: Final = 64
 
 
-def status_of(engine: Engine, settings: Settings, boot_id: int) -> Status:
+def status_of(engine: Dispatcher, settings: Settings, boot_id: int) -> Status:
     """A consistent picture; charges are brought up to now first."""
     now = time.monotonic_ns()
     engine.tick(now)
@@ -56,7 +56,7 @@ def status_of(engine: Engine, settings: Settings, boot_id: int) -> Status:
     )
 
 
-def _compare(engine: Engine, gpus: dict[str, GpuStatus], now_ns: int) -> bool:
+def _compare(engine: Dispatcher, gpus: dict[str, GpuStatus], now_ns: int) -> bool:
     """Note the processes that NVML sees on tenants' GPUs and that are not attached; whether that could be told.
 
     It cannot where NVML has told nothing for a while, nor where its numbers are of another pid namespace than ours: a
@@ -77,12 +77,12 @@ def _compare(engine: Engine, gpus: dict[str, GpuStatus], now_ns: int) -> bool:
             continue
         bare = any(tenant.enforce == "never" for tenant in gpus[uuid].tenants)
         found = gpus[uuid].bare if bare else gpus[uuid].unregistered
-        if len(found) < MOST_UNREGISTERED:
+        if len(found) < MAX_UNREGISTERED:
             found.append(Unregistered(pid, -used >> 20))
     return True
 
 
-def _tenant_status(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int, window_ns: int) -> TenantStatus:
+def _tenant_status(engine: Dispatcher, tenant: Tenant, seat: Seat, now_ns: int, window_ns: int) -> TenantStatus:
     status = _status(engine, tenant, seat)
     if not seat.ungated:
         account = engine.policy.account(tenant.name, seat.gpu.uuid)
@@ -105,7 +105,7 @@ def _tenant_status(engine: Engine, tenant: Tenant, seat: Seat, now_ns: int, wind
     return msgspec.structs.replace(status, memory_used_mib=sum(held) >> 20, processes=len(held))
 
 
-def _status(engine: Engine, tenant: Tenant, seat: Seat) -> TenantStatus:
+def _status(engine: Dispatcher, tenant: Tenant, seat: Seat) -> TenantStatus:
     """What is known of a seat that takes no turns, before NVML's figures."""
     return TenantStatus(
         name=tenant.name,

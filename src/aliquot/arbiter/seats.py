@@ -14,8 +14,8 @@ from typing import Final
 from .pages import GrantPage
 from .records import TenantGpu, TenantRecord
 from .shares import Descriptor, SharedMemory
-from .wakes import WAKES_KEPT
 
+WAKES_KEPT: Final = 1024
 _MEASURE_GAP_NS: Final = 5_000_000_000
 """What lies further back than this is not counted by the measurement after it."""
 
@@ -29,11 +29,11 @@ class Seen:
 
 
 @dataclass(slots=True, eq=False)
-class Lease:
+class MemoryLease:
     """What one process holds of one GPU's memory, in bytes.
 
     `spare`: some of it may be unused, as since the last grant the process has not said that nothing is. `asked` is the
-    demand by which it was asked to return that, 0 when it was not. `most_bytes` is the most that was leased since the
+    demand by which it was asked to return that, 0 when it was not. `max_bytes` is the most that was leased since the
     last measurement was used, and before it since the one before. `unsettled`: so many measurements may still show what
     is not in these books any more, or not yet.
     """
@@ -43,16 +43,16 @@ class Lease:
     contexts: int = 0
     spare: bool = False
     asked: int = 0
-    most_bytes: tuple[int, int] = (0, 0)
+    max_bytes: tuple[int, int] = (0, 0)
     unsettled: int = 0
 
-    def most_since_measured(self) -> int:
+    def max_since_measured(self) -> int:
         """The most that was leased while the measurement at hand was taken and since; the next one's time begins.
 
         It may have begun before the one before was used, but not before the use of the one before that.
         """
-        most = max(self.most_bytes)
-        self.most_bytes = (self.leased_bytes, self.most_bytes[0])
+        most = max(self.max_bytes)
+        self.max_bytes = (self.leased_bytes, self.max_bytes[0])
         return most
 
 
@@ -69,7 +69,7 @@ class Process:
     greeted: bool = False
     paused: bool = False
     closed: bool = False
-    leases: dict[int, Lease] = field(default_factory=dict)  # by slot; a slot that is here is attached
+    leases: dict[int, MemoryLease] = field(default_factory=dict)  # by slot; a slot that is here is attached
     unrouted: int = 0  # what it has reported of itself, as sums
     ungated_ns: int = 0
 
@@ -145,7 +145,7 @@ class Seat:
         """What may still be leased; never negative."""
         return max(0, self.limit_bytes - self.leased_bytes - self.context_bytes)
 
-    def reserve(self, lease: Lease, needed: int, liked: int) -> int:
+    def reserve(self, lease: MemoryLease, needed: int, liked: int) -> int:
         """Lease at least `needed` bytes, more if liked and far from the limit; 0 when it does not fit."""
         free = self.free_bytes()
         if needed > free or not needed:
@@ -166,11 +166,11 @@ class Seat:
             self.page.demand_memory(self.demand)
         return bool(spare)
 
-    def add(self, lease: Lease, leased: int = 0, context: int = 0) -> None:
+    def add(self, lease: MemoryLease, leased: int = 0, context: int = 0) -> None:
         """Change what a process holds, and show it in the page."""
         lease.leased_bytes += leased
         lease.context_bytes += context
-        lease.most_bytes = (max(lease.leased_bytes, lease.most_bytes[0]), lease.most_bytes[1])
+        lease.max_bytes = (max(lease.leased_bytes, lease.max_bytes[0]), lease.max_bytes[1])
         self.leased_bytes += leased
         self.context_bytes += context
         self.page.set_memory(self.leased_bytes, self.context_bytes)

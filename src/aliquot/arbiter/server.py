@@ -26,7 +26,7 @@ from typing import Any, Final
 from aliquot.tokens import Turns, token_policy
 
 from .abi import MESSAGE_SIZE_BYTES, MessageType, Refusal
-from .engine import Engine, shares_of
+from .engine import Dispatcher, shares_of
 from .events import EventRing
 from .handover import Done, native_loop, prepared
 from .linux import Timer
@@ -53,7 +53,7 @@ class Server:
         self.settings = settings
         self.boot_id = int.from_bytes(os.urandom(8), "little") | 1
         self.events = EventRing(settings.events_kept)
-        self.engine = Engine(token_policy(settings.tokens), self.events.emit)
+        self.engine = Dispatcher(token_policy(settings.tokens), self.events.emit)
         self.selector = selectors.EpollSelector()
         self.housekeepers: list[Callable[[int], None]] = []
         self._protocol = Protocol(self.engine, self.boot_id)

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from .linux import compare_open_files
-
-if TYPE_CHECKING:
-    from .seats import Process
 
 MAX_DESCRIPTORS: Final = 1024
 """Of one tenant on one GPU; what is exported beyond them is charged to each of its holders."""
@@ -53,14 +51,14 @@ class Shared:
     """One piece of memory, the processes that have handles or mappings of it, and the files it is known by."""
 
     bytes: int
-    holders: set[Process] = field(default_factory=set)
+    holders: set[Hashable] = field(default_factory=set)
     files: set[tuple[int, int]] = field(default_factory=set)
 
 
 class _Known(NamedTuple):
     descriptor: Descriptor
     number: int
-    holder: Process
+    holder: Hashable
 
 
 class SharedMemory:
@@ -72,7 +70,7 @@ class SharedMemory:
         self._files: dict[tuple[int, int], list[_Known]] = {}  # in the kernel's order
         self._descriptors = 0
 
-    def get(self, number: int, holder: Process) -> Shared | None:
+    def get(self, number: int, holder: Hashable) -> Shared | None:
         """The memory of this number, if the process holds it."""
         shared = self._all.get(number)
         return shared if shared is not None and holder in shared.holders else None
@@ -88,7 +86,7 @@ class SharedMemory:
         self._all[self._last] = Shared(size_bytes)
         return self._last
 
-    def hold(self, number: int, holder: Process, descriptor: Descriptor) -> Shared:
+    def hold(self, number: int, holder: Hashable, descriptor: Descriptor) -> Shared:
         """The process holds it, and it is known by this descriptor too."""
         shared = self._all[number]
         shared.holders.add(holder)
@@ -107,7 +105,7 @@ class SharedMemory:
         """Whether no more descriptors are kept."""
         return self._descriptors >= MAX_DESCRIPTORS
 
-    def leave(self, number: int, holder: Process) -> int:
+    def leave(self, number: int, holder: Hashable) -> int:
         """The process holds it no more; the bytes that no process holds now."""
         shared = self.get(number, holder)
         if shared is None:
@@ -117,7 +115,7 @@ class SharedMemory:
             self._keep(file, [each for each in self._files[file] if (each.number, each.holder) != (number, holder)])
         return 0 if shared.holders else self._all.pop(number).bytes
 
-    def leave_all(self, holder: Process) -> int:
+    def leave_all(self, holder: Hashable) -> int:
         """The process is gone; the bytes that no process holds now."""
         for file, known in list(self._files.items()):
             self._keep(file, [each for each in known if each.holder is not holder])
@@ -126,7 +124,7 @@ class SharedMemory:
             shared.holders.discard(holder)
         return sum(self._all.pop(number).bytes for number in left)
 
-    def held_bytes(self, holder: Process) -> int:
+    def held_bytes(self, holder: Hashable) -> int:
         """What a process holds of it, alone or with others."""
         return sum(shared.bytes for shared in self._all.values() if holder in shared.holders)
 

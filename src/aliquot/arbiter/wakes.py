@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aliquot.model.wake import longest_kernel_us
 
 from .records import WakeStatus
+from .seats import Seat, Tenant
 
-if TYPE_CHECKING:
-    from .seats import Seat, Tenant
-
-WAKES_KEPT: Final = 1024
 LEAST_WAKES: Final = 100
 """A p99 of fewer says nothing."""
 

@@ -36,7 +36,7 @@ POLICIES: Final[Mapping[str, Choose]] = {"first-index": first_index, "best-effor
 
 
 @dataclass(frozen=True)
-class Job:
+class ChurnJob:
     """`gpus` for `service_s`, asked for at `arrival_s`."""
 
     arrival_s: float
@@ -53,7 +53,7 @@ class Given:
     slowest_pair_gbps: float
 
 
-def workload(gpus: int, jobs: int, seed: int) -> list[Job]:
+def workload(gpus: int, jobs: int, seed: int) -> list[ChurnJob]:
     """Poisson arrivals and exponential service of mean 1 s at `LOAD` of a machine with so many GPUs."""
     draw = Random(seed)
     sizes = {size: part for size, part in SIZES.items() if size <= gpus}
@@ -63,11 +63,11 @@ def workload(gpus: int, jobs: int, seed: int) -> list[Job]:
     for _ in range(jobs):
         now_s += draw.expovariate(rate)
         size = draw.choices(list(sizes), list(sizes.values()))[0]
-        made.append(Job(now_s, draw.expovariate(1.0), size))
+        made.append(ChurnJob(now_s, draw.expovariate(1.0), size))
     return made
 
 
-def serve(topology: Topology, jobs: Sequence[Job], choose: Choose) -> Iterator[tuple[Job, tuple[int, ...]]]:
+def serve(topology: Topology, jobs: Sequence[ChurnJob], choose: Choose) -> Iterator[tuple[ChurnJob, tuple[int, ...]]]:
     """The GPUs each job gets, in the order of starting."""
     free = set(range(topology.count))
     running: list[tuple[float, tuple[int, ...]]] = []
@@ -84,7 +84,7 @@ def serve(topology: Topology, jobs: Sequence[Job], choose: Choose) -> Iterator[t
         yield job, chosen
 
 
-def given(topology: Topology, jobs: Sequence[Job], choose: Choose) -> dict[int, Given]:
+def given(topology: Topology, jobs: Sequence[ChurnJob], choose: Choose) -> dict[int, Given]:
     """What the jobs of each size above one got."""
     means: dict[int, list[float]] = defaultdict(list)
     slowest: dict[int, list[float]] = defaultdict(list)

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aliquot.bench.cuda import Gpu
+from aliquot.bench.cuda import CudaDevice
 from aliquot.bench.priority import go_before_other_programs
 from aliquot.bench.progress import ProgressWriter
 
@@ -48,14 +48,14 @@ class _Stop:
         return self._told or (self._at_ns != 0 and time.monotonic_ns() >= self._at_ns)
 
 
-class Client:
+class ClientProgram:
     """One program: its GPU, its counts and what it was asked to do."""
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self.asked = asked
         self.stop = _Stop(asked.seconds)
         self.progress = ProgressWriter(asked.progress)
-        self.gpu = Gpu()
+        self.gpu = CudaDevice()
         self.kernel_ns = int(asked.kernel_ms * _MS_NS)
         self.held = self.gpu.allocate(asked.memory_mib << 20) if asked.memory_mib else None
 
@@ -95,31 +95,31 @@ class Client:
             self.count(kernels)
 
 
-def steady(client: Client) -> None:
+def steady(client: ClientProgram) -> None:
     """Single kernels, a few ahead."""
     client.ahead(lambda: client.gpu.spin(client.kernel_ns), kernels=1)
 
 
-def graph(client: Client) -> None:
+def graph(client: ClientProgram) -> None:
     """Captured graphs of `--batch` kernels, a few ahead."""
     executable = client.gpu.capture(client.kernel_ns, client.asked.batch)
     client.ahead(lambda: client.gpu.launch_graph(executable), kernels=client.asked.batch)
 
 
-def sync(client: Client) -> None:
+def sync(client: ClientProgram) -> None:
     """One kernel at a time."""
     while not client.stop:
         client.turn()
 
 
-def burst(client: Client) -> None:
+def burst(client: ClientProgram) -> None:
     """`--batch` kernels, then nothing for `--idle-ms`."""
     while not client.stop:
         client.turn(client.asked.batch)
         time.sleep(client.asked.idle_ms / 1e3)
 
 
-def memory(client: Client) -> None:
+def memory(client: ClientProgram) -> None:
     """Allocate and free `--batch` KiB over and over; an interval is one allocation."""
     size_bytes = client.asked.batch << 10
     while not client.stop:
@@ -131,7 +131,7 @@ def memory(client: Client) -> None:
         client.progress.store()
 
 
-MODES: dict[str, Callable[[Client], None]] = {
+MODES: dict[str, Callable[[ClientProgram], None]] = {
     "steady": steady, "sync": sync, "graph": graph, "burst": burst, "long": sync, "memory": memory,
 }  # fmt: skip
 
@@ -159,7 +159,7 @@ def main(argv: list[str]) -> int:
     asked = _parse(argv)
     if asked.real_time:
         go_before_other_programs()
-    client = Client(asked)
+    client = ClientProgram(asked)
     client.turn()
     client.progress.ready()
     MODES[asked.mode](client)

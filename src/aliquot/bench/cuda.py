@@ -34,7 +34,7 @@ def check(call: str, answer: tuple[Any, ...]) -> Any:
     return answer[1] if len(answer) == 2 else answer[1:]
 
 
-class Gpu:
+class CudaDevice:
     """One device with a context and a stream of its own, and the spinning kernels loaded."""
 
     def __init__(self, ordinal: int = 0) -> None:

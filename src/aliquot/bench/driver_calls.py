@@ -23,7 +23,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Final
 
-from aliquot.bench.fig6 import Ask, Tenant
+from aliquot.bench.fig6 import RequestedShare, Tenant
 from aliquot.bench.figures import percentile
 from aliquot.bench.scene import Scene, scene
 from aliquot.driver.native import native_part
@@ -36,7 +36,7 @@ HELD: Final = 100_000
 COMPLETION_ROUNDS: Final = 200
 SYSCALL_ROUNDS: Final = 50
 BATCH: Final = 100
-_ALONE: Final = Ask(1000, 1000, 4096)
+_ALONE: Final = RequestedShare(1000, 1000, 4096)
 
 
 def _rows(stage: Scene, mode: str, rounds: int, *more: str) -> list[tuple[float, float]]:

@@ -26,7 +26,7 @@ C: Final = Tenant("c")
 
 
 @dataclass(frozen=True)
-class Ask:
+class RequestedShare:
     """What one SharePod asks: milli-GPU guaranteed, milli-GPU at most, MiB of memory, and how soon it is to wake."""
 
     request_milli: int
@@ -35,7 +35,11 @@ class Ask:
     wake_us: int = 0
 
 
-ASKS: Final[Mapping[Tenant, Ask]] = {A: Ask(300, 600, 2048), B: Ask(400, 600, 2048), C: Ask(300, 500, 2048)}
+ASKS: Final[Mapping[Tenant, RequestedShare]] = {
+    A: RequestedShare(300, 600, 2048),
+    B: RequestedShare(400, 600, 2048),
+    C: RequestedShare(300, 500, 2048),
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Fig6Timeline:
     """The phases and the window the arbiter slides over them."""
 
     window_s: float
@@ -61,7 +65,7 @@ class Timeline:
         return self.phases[-1].end_s
 
 
-def timeline(boundaries_s: Sequence[float], window_s: float) -> Timeline:
+def timeline(boundaries_s: Sequence[float], window_s: float) -> Fig6Timeline:
     """Fig. 6 with the given five boundaries: start, B comes, C comes, C ends, end."""
     due: tuple[tuple[str, Mapping[Tenant, float]], ...] = (
         ("A alone", {A: 0.6}),
@@ -71,7 +75,7 @@ def timeline(boundaries_s: Sequence[float], window_s: float) -> Timeline:
     )
     edges = pairwise(boundaries_s)
     phases = (Phase(name, start, end, shares) for (name, shares), (start, end) in zip(due, edges, strict=True))
-    return Timeline(window_s, tuple(phases))
+    return Fig6Timeline(window_s, tuple(phases))
 
 
 PAPER: Final = timeline((0, 200, 400, 660, 800), window_s=10)

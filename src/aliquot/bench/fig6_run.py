@@ -10,7 +10,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from aliquot.bench.fig6 import ASKS, Ask, Measured, Phase, Report, Sample, Tenant, Timeline, UsagePoint, measure
+from aliquot.bench.fig6 import (
+    ASKS,
+    Fig6Timeline,
+    Measured,
+    Phase,
+    Report,
+    RequestedShare,
+    Sample,
+    Tenant,
+    UsagePoint,
+    measure,
+)
 from aliquot.bench.scene import Client, scene
 
 TICK_S: Final = 0.5
@@ -34,7 +45,7 @@ class Stage(Protocol):
     def clients(self) -> Mapping[Tenant, Client]:
         """Who runs now."""
 
-    def start(self, tenant: Tenant, ask: Ask, mode: str, *options: str) -> Client:
+    def start(self, tenant: Tenant, ask: RequestedShare, mode: str, *options: str) -> Client:
         """Start one client in a mode of `aliquot.bench.client`; it need not have launched when this returns."""
 
     def end(self, tenant: Tenant) -> Client:
@@ -50,7 +61,7 @@ class Stage(Protocol):
 class _Play:
     """One run of a timeline on a stage."""
 
-    def __init__(self, timeline: Timeline, stage: Stage, watch: Watch) -> None:
+    def __init__(self, timeline: Fig6Timeline, stage: Stage, watch: Watch) -> None:
         self._timeline = timeline
         self._stage = stage
         self._watch = watch
@@ -100,7 +111,7 @@ def _memory(tenant: Tenant) -> tuple[str, str]:
     return "--memory-mib", str(ASKS[tenant].memory_mib // 2)
 
 
-def play(timeline: Timeline, *, emulate: str | None, watch: Watch) -> Report:
+def play(timeline: Fig6Timeline, *, emulate: str | None, watch: Watch) -> Report:
     """Play a timeline on an engine of its own; `watch` is called at every tick with what is known so far.
 
     Raises:
@@ -110,7 +121,7 @@ def play(timeline: Timeline, *, emulate: str | None, watch: Watch) -> Report:
         return play_on(stage, timeline, watch)
 
 
-def play_on(stage: Stage, timeline: Timeline, watch: Watch) -> Report:
+def play_on(stage: Stage, timeline: Fig6Timeline, watch: Watch) -> Report:
     """Play a timeline on an empty stage, whose arbiter has the timeline's window.
 
     Raises:

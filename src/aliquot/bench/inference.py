@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from aliquot.bench.fig6 import Ask, Tenant
+from aliquot.bench.fig6 import RequestedShare, Tenant
 from aliquot.bench.figures import percentile
 from aliquot.bench.scene import Client, ClientFailed, Program, bare_clients, native_client, scene, start_all
 
@@ -33,8 +33,8 @@ KERNEL_US: Final = 500
 TRAINING_KERNEL_US: Final = 2000
 SEED: Final = 7
 SERVER, TRAINING = Tenant("server"), Tenant("training")
-_SERVER_ASK: Final = Ask(300, 1000, 1024)
-_TRAINING_ASK: Final = Ask(700, 1000, 1024)
+_SERVER_ASK: Final = RequestedShare(300, 1000, 1024)
+_TRAINING_ASK: Final = RequestedShare(700, 1000, 1024)
 _DUE_S: Final = 60.0
 """How long requests that have arrived are waited for."""
 
@@ -69,7 +69,7 @@ def latencies_ms(client: Client, seconds: float) -> list[float]:
 
 
 def _under_aliquot(emulate: str | None, rate_per_s: float, seconds: float, *, beside: bool) -> tuple[list[float], str]:
-    wanted: list[tuple[Tenant, Ask, Program]] = [(SERVER, _SERVER_ASK, server(rate_per_s))]
+    wanted: list[tuple[Tenant, RequestedShare, Program]] = [(SERVER, _SERVER_ASK, server(rate_per_s))]
     if beside:
         wanted.append((TRAINING, _TRAINING_ASK, training()))
     with scene(emulate) as stage:

@@ -20,7 +20,7 @@ _RING_AT: Final = 4096
 _SIZE: Final = _RING_AT + RING * _INTERVAL.size
 
 
-class Totals(NamedTuple):
+class ProgressTotals(NamedTuple):
     """What a client has done so far; `kernel_ns` is the GPU time of its completed kernels, by their definition."""
 
     at_ns: int
@@ -66,7 +66,7 @@ class ProgressWriter:
         self.intervals += 1
 
 
-def read_totals(path: Path) -> Totals | None:
+def read_totals(path: Path) -> ProgressTotals | None:
     """The counts in `path`, or None while the client has not completed its first kernel."""
     try:
         with path.open("rb") as file:
@@ -75,14 +75,14 @@ def read_totals(path: Path) -> Totals | None:
         return None
     if len(raw) < _HEADER.size:
         return None
-    totals = Totals(*_HEADER.unpack(raw))
+    totals = ProgressTotals(*_HEADER.unpack(raw))
     return totals if totals.ready_ns else None
 
 
 def read_intervals(path: Path) -> list[Interval]:
     """The last `RING` turns of a client that has ended or rests, oldest first."""
     raw = path.read_bytes()
-    count = Totals(*_HEADER.unpack_from(raw)).intervals
+    count = ProgressTotals(*_HEADER.unpack_from(raw)).intervals
     first = max(0, count - RING)
     places = (_RING_AT + (index % RING) * _INTERVAL.size for index in range(first, count))
     return [Interval(*_INTERVAL.unpack_from(raw, place)) for place in places]

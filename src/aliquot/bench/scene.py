@@ -17,8 +17,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from aliquot.bench.fig6 import Ask, Sample, Tenant
-from aliquot.bench.progress import Interval, Totals, read_intervals, read_totals
+from aliquot.bench.fig6 import RequestedShare, Sample, Tenant
+from aliquot.bench.progress import Interval, ProgressTotals, read_intervals, read_totals
 from aliquot.driver.native import native_part
 from aliquot.model.errors import AliquotError
 from aliquot.model.extras import require
@@ -92,7 +92,7 @@ class Client:
         return self._process.pid
 
     @property
-    def totals(self) -> Totals | None:
+    def totals(self) -> ProgressTotals | None:
         """Its counts so far, or None before its first kernel has completed."""
         return read_totals(self._progress)
 
@@ -140,7 +140,7 @@ class Scene:
         self.clients: dict[Tenant, Client] = {}
         self.gpu, self.emulated = describe_gpu(engine)
 
-    def start(self, tenant: Tenant, ask: Ask, mode: str, *options: str) -> Client:
+    def start(self, tenant: Tenant, ask: RequestedShare, mode: str, *options: str) -> Client:
         """Start one client in a mode of `aliquot.bench.client` with further options.
 
         On an emulated GPU, where waiting takes no processor, it runs before other programs.
@@ -148,7 +148,7 @@ class Scene:
         ahead = ("--real-time",) if self.emulated else ()
         return self.start_program(tenant, ask, python_client(mode, *ahead, *options))
 
-    def start_program(self, tenant: Tenant, ask: Ask, program: Program) -> Client:
+    def start_program(self, tenant: Tenant, ask: RequestedShare, program: Program) -> Client:
         """Start one client by the command that `program` gives for its progress file."""
         progress = self._directory / f"{tenant}.progress"
         process = self._engine.spawn(
@@ -165,7 +165,7 @@ class Scene:
         self.clients[tenant] = client
         return client
 
-    def run(self, tenant: Tenant, ask: Ask, argv: Sequence[str], timeout_s: float) -> None:
+    def run(self, tenant: Tenant, ask: RequestedShare, argv: Sequence[str], timeout_s: float) -> None:
         """Run another program as a tenant to its end.
 
         Raises:
@@ -265,7 +265,7 @@ def default_emulation() -> str | None:
     return None
 
 
-def start_all(stage: Scene, wanted: Sequence[tuple[Tenant, Ask, Program]]) -> list[Client]:
+def start_all(stage: Scene, wanted: Sequence[tuple[Tenant, RequestedShare, Program]]) -> list[Client]:
     """Start several clients at once and return when each has launched."""
     started = [stage.start_program(tenant, ask, program) for tenant, ask, program in wanted]
     for client in started:

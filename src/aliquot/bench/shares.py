@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aliquot.bench.fig6 import Ask, Sample, Tenant
+from aliquot.bench.fig6 import RequestedShare, Sample, Tenant
 from aliquot.bench.fig6 import shares as shares_between
 from aliquot.bench.figures import worst_error
 from aliquot.bench.scene import Program, python_client, scene, start_all
@@ -29,7 +29,7 @@ WINDOW_S: Final = 10.0
 
 
 @dataclass(frozen=True)
-class Mix:
+class ShareMix:
     """Tenants by (request milli, limit milli, client mode and options); `equal` instead of their requests as due."""
 
     name: str
@@ -38,23 +38,23 @@ class Mix:
     charged: bool = False
 
     @property
-    def wanted(self) -> list[tuple[Tenant, Ask, Program]]:
+    def wanted(self) -> list[tuple[Tenant, RequestedShare, Program]]:
         """As a scene starts them."""
         return [
-            (Tenant(f"t{number}"), Ask(request, limit, 1024), python_client(*options))
+            (Tenant(f"t{number}"), RequestedShare(request, limit, 1024), python_client(*options))
             for number, (request, limit, options) in enumerate(self.tenants)
         ]
 
 
 _BURST: Final = ("burst", "--batch", "25", "--kernel-ms", "4", "--idle-ms", "20")
 MIXES: Final = (
-    Mix("steady", ((300, 1000, ("steady",)), (700, 1000, ("steady",)))),
-    Mix("sync", ((250, 1000, ("sync",)), (750, 1000, ("sync",)))),
-    Mix("graph", ((400, 1000, ("graph",)), (600, 1000, ("graph",)))),
-    Mix("burst", ((500, 1000, _BURST), (500, 1000, _BURST)), equal=True),
-    Mix("long", ((300, 1000, ("long",)), (700, 1000, ("steady",))), charged=True),
-    Mix("mixed", ((200, 1000, ("steady",)), (300, 1000, ("sync",)), (500, 1000, ("graph",)))),
-    Mix("eight", tuple((125, 1000, ("steady",)) for _ in range(8))),
+    ShareMix("steady", ((300, 1000, ("steady",)), (700, 1000, ("steady",)))),
+    ShareMix("sync", ((250, 1000, ("sync",)), (750, 1000, ("sync",)))),
+    ShareMix("graph", ((400, 1000, ("graph",)), (600, 1000, ("graph",)))),
+    ShareMix("burst", ((500, 1000, _BURST), (500, 1000, _BURST)), equal=True),
+    ShareMix("long", ((300, 1000, ("long",)), (700, 1000, ("steady",))), charged=True),
+    ShareMix("mixed", ((200, 1000, ("steady",)), (300, 1000, ("sync",)), (500, 1000, ("graph",)))),
+    ShareMix("eight", tuple((125, 1000, ("steady",)) for _ in range(8))),
 )
 
 
@@ -78,7 +78,7 @@ def windows(samples: Sequence[Sample], window_s: float, *, charged: bool = False
     return seen
 
 
-def mix_error(mix: Mix, seen: Sequence[Mapping[Tenant, float]]) -> float:
+def mix_error(mix: ShareMix, seen: Sequence[Mapping[Tenant, float]]) -> float:
     """The worst error of a mix in points."""
     if not mix.equal:
         due = {tenant: ask.request_milli / 1000 for tenant, ask, _ in mix.wanted}
@@ -90,7 +90,7 @@ def mix_error(mix: Mix, seen: Sequence[Mapping[Tenant, float]]) -> float:
     return max(errors)
 
 
-def run_mix(emulate: str | None, mix: Mix, seconds: float) -> tuple[dict[str, Any], str, bool]:
+def run_mix(emulate: str | None, mix: ShareMix, seconds: float) -> tuple[dict[str, Any], str, bool]:
     """One mix; its figure, the GPU, and whether it is emulated."""
     with scene(emulate, window_ms=int(WINDOW_S * 1000)) as stage:
         start_all(stage, mix.wanted)
@@ -113,7 +113,7 @@ def run_mix(emulate: str | None, mix: Mix, seconds: float) -> tuple[dict[str, An
         return case, stage.gpu, stage.emulated
 
 
-def shares(emulate: str | None, mixes: Sequence[Mix] = MIXES, seconds: float = SECONDS) -> dict[str, Any]:
+def shares(emulate: str | None, mixes: Sequence[ShareMix] = MIXES, seconds: float = SECONDS) -> dict[str, Any]:
     """All mixes and the worst of them."""
     seen = [run_mix(emulate, mix, seconds) for mix in mixes]
     cases = [case for case, _, _ in seen]

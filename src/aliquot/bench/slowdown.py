@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from aliquot.bench.fig6 import Ask, Sample, Tenant
+from aliquot.bench.fig6 import RequestedShare, Sample, Tenant
 from aliquot.bench.figures import slowdown_percent
 from aliquot.bench.scene import Client, Program, Scene, bare_clients, native_client, scene, start_all
 
@@ -29,7 +29,7 @@ QUOTA_KERNEL_US: Final = 2000
 KERNELS_US: Final = (5, 10, 20, 50, 200, 2000)
 SECONDS: Final = 8.0
 SETTLE_S: Final = 2.0
-_HALF: Final = Ask(500, 1000, 1024)
+_HALF: Final = RequestedShare(500, 1000, 1024)
 
 
 def _program(kernel_us: int) -> Program:
@@ -55,7 +55,7 @@ def bare_rate(emulate: str | None, kernel_us: int, seconds: float) -> float:
 
 def _alone(stage: Scene, kernel_us: int, seconds: float) -> float:
     tenant = Tenant(f"alone-{kernel_us}")
-    clients = start_all(stage, [(tenant, Ask(1000, 1000, 1024), _program(kernel_us))])
+    clients = start_all(stage, [(tenant, RequestedShare(1000, 1000, 1024), _program(kernel_us))])
     time.sleep(1)
     rate = rates(clients, seconds)[0]
     stage.end(tenant)

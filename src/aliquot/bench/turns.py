@@ -21,13 +21,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from aliquot.bench.fig6 import Ask, Tenant
+from aliquot.bench.fig6 import RequestedShare, Tenant
 from aliquot.bench.figures import percentile
 from aliquot.bench.progress import read_totals
 from aliquot.bench.scene import ClientFailed, Program, Scene, scene
 from aliquot.lib.files import write_whole
 from aliquot.model.extras import require
-from aliquot.sim.turns.measures import Seen, judge
+from aliquot.sim.turns.measures import TenantRun, judge
 from aliquot.sim.turns.mixes import BY_NAME, Mix
 from aliquot.tokens import Share
 
@@ -52,7 +52,7 @@ def _start(stage: Scene, mix: Mix, seed: int, seconds: float) -> Path:
     go = stage.directory / "go"
     for member in mix.members:
         memory_mib = (384 if len(mix.members) > 8 else 1024) * min(4, member.processes)
-        ask = Ask(member.request_milli, member.limit_milli, memory_mib)
+        ask = RequestedShare(member.request_milli, member.limit_milli, memory_mib)
         stage.start_program(Tenant(member.name), ask, _program(mix.name, member.name, seed, go, seconds))
     for client in stage.clients.values():
         client.wait_ready(120)
@@ -135,7 +135,7 @@ def _case(
         ran = np.array([sample.get(member.name, 0.0) for _, sample in samples])
         phases = [(begin / 1e9, end / 1e9) for begin, end in told[member.name]["phases"]]
         share = Share(member.request_milli, member.limit_milli)
-        seen[member.name] = Seen(share, member.gpus, phases, list(np.interp(grid, at_s, ran - ran[0])))
+        seen[member.name] = TenantRun(share, member.gpus, phases, list(np.interp(grid, at_s, ran - ran[0])))
     found = judge(seen, STEP_S, window_s=WINDOW_S, warm_s=WARM_S, excused=mix.suspect)
     if not mix.clocked:
         found |= dict.fromkeys(("error_p95", "error_worst", "promise_a", "promise_c", "used_of_fluid"))

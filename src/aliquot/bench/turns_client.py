@@ -16,7 +16,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from aliquot.bench.cuda import Gpu
+from aliquot.bench.cuda import CudaDevice
 from aliquot.bench.progress import ProgressWriter
 from aliquot.lib.files import write_whole
 from aliquot.sim.turns.mixes import BY_NAME
@@ -31,7 +31,7 @@ class Player:
     """One process on a GPU, until `end_ns` after its start."""
 
     def __init__(self, progress: Path, end_ns: int) -> None:
-        self.gpu = Gpu()
+        self.gpu = CudaDevice()
         self.counts = ProgressWriter(progress)
         self.spare = [self.gpu.event() for _ in range(DEPTH)]
         self.start_ns, self.end_ns = 0, end_ns

@@ -27,12 +27,11 @@ def completion(shell: str) -> None:
     zsh   eval "$(aliquot completion zsh)" in ~/.zshrc, after compinit
     fish  aliquot completion fish > ~/.config/fish/completions/aliquot.fish
     """
-    from aliquot.cli.main import cli
 
     made = get_completion_class(shell)
     assert made is not None
     click.echo(f"# {_INSTALL[shell]}")
-    click.echo(made(cli, {}, "aliquot", "_ALIQUOT_COMPLETE").source())
+    click.echo(made(click.get_current_context().find_root().command, {}, "aliquot", "_ALIQUOT_COMPLETE").source())
 
 
 def resource_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

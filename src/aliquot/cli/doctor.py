@@ -49,9 +49,9 @@ def examine_node(root: Path, config: Path | None) -> list[Finding]:
     """
     from aliquot.node.doctoring.checks import examine as examine_host
     from aliquot.node.doctoring.reading import read_host
-    from aliquot.node.settings import read_settings
+    from aliquot.node.settings import node_settings
 
-    return examine_host(read_host(read_settings(config, {}), root))
+    return examine_host(read_host(node_settings(config), root))
 
 
 def examine() -> list[Finding]:

@@ -22,8 +22,8 @@ from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, checked
 
 if TYPE_CHECKING:
-    from aliquot.model.sharepod import SharePod
-    from aliquot.standalone.wire import Ask, ExplanationFacts
+    from aliquot.model.sharepod import SharePodManifest
+    from aliquot.standalone.wire import ExplanationFacts, ShareRequest
 
 
 @click.command()
@@ -63,7 +63,7 @@ def explain(
     Without any of them: every waiting SharePod. The running engine answers; with --emulate an empty machine is used,
     with --books a saved cluster.
     """
-    from aliquot.standalone.wire import Ask
+    from aliquot.standalone.wire import ShareRequest
 
     if sum((bool(name), file is not None, gpu_request is not None)) > 1:
         raise UserError("explain one thing at a time: a name, a file with -f, or a request with --gpu-request")
@@ -71,13 +71,13 @@ def explain(
         raise UserError("explain on one thing at a time: an emulated machine with --emulate, or a cluster with --books")
     if policy and not emulate and not books:
         raise UserError(f"--policy {policy}: a running engine has its own policy; add --emulate or --books")
-    asks: list[tuple[str, Ask]] | None = None
+    asks: list[tuple[str, ShareRequest]] | None = None
     if gpu_request is not None:
         checked(
             GpuRequest(gpu_request, gpu_limit, gpu_mem, wake_us=wake or 0),
             request_name="--gpu-request", limit_name="--gpu-limit", wake_name="--wake", memory_name="--gpu-mem",
         )  # fmt: skip
-        one = Ask(
+        one = ShareRequest(
             gpu_request, gpu_limit, gpu=gpu, model=gpu_model, gpu_id=gpu_id, affinity=affinity,
             anti_affinity=anti_affinity, exclusion=exclusion, mixed=mixed_models, wake_us=wake or 0,
         )  # fmt: skip
@@ -95,19 +95,19 @@ def explain(
         click.echo(line)
 
 
-def _of_file(file: str) -> list[tuple[str, Ask]]:
+def _of_file(file: str) -> list[tuple[str, ShareRequest]]:
     from aliquot.cli.calling import read_text
     from aliquot.standalone.pods import read_documents
 
     return [(pod.full_name, _ask_of(pod)) for pod in read_documents(read_text(file), file)]
 
 
-def _ask_of(pod: SharePod) -> Ask:
-    from aliquot.standalone.wire import Ask
+def _ask_of(pod: SharePodManifest) -> ShareRequest:
+    from aliquot.standalone.wire import ShareRequest
 
     request = pod.request
     labels = request.labels
-    ask = Ask(
+    ask = ShareRequest(
         request.request_milli, request.limit_milli, gpu=request.gpu, model=request.model, gpu_id=request.gpu_id,
         affinity=labels.affinity, anti_affinity=labels.anti_affinity, exclusion=labels.exclusion, mixed=request.mixed,
         wake_us=request.wake_us,
@@ -115,7 +115,7 @@ def _ask_of(pod: SharePod) -> Ask:
     return ask.with_memory(request.memory)
 
 
-def _asked(name: str, asks: list[tuple[str, Ask]] | None) -> list[ExplanationFacts]:
+def _asked(name: str, asks: list[tuple[str, ShareRequest]] | None) -> list[ExplanationFacts]:
     """The answer of the running engine."""
     from aliquot.standalone.client import ask as call_engine
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
@@ -127,7 +127,7 @@ def _asked(name: str, asks: list[tuple[str, Ask]] | None) -> list[ExplanationFac
 
 
 def _imagined(
-    emulate: str | None, books: str | None, policy: str, asks: list[tuple[str, Ask]] | None
+    emulate: str | None, books: str | None, policy: str, asks: list[tuple[str, ShareRequest]] | None
 ) -> list[ExplanationFacts]:
     """The answer for an empty machine of a profile, or for a saved cluster."""
     from aliquot.standalone.explaining import explained, explained_on, gpu_request, saved_cluster

@@ -26,7 +26,7 @@ from aliquot.model.quantities import MILLI
 from aliquot.model.requests import GpuRequest, checked
 
 if TYPE_CHECKING:
-    from aliquot.standalone.wire import Ask, Lease
+    from aliquot.standalone.wire import RunLease, ShareRequest
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -70,7 +70,6 @@ def run(
     An engine is started when none is up, and ends with its last run.
     """
     from aliquot.standalone.client import lease
-    from aliquot.standalone.machine import check_spec
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
     from aliquot.standalone.runner import TIMED_OUT, original_environment, run_command
     from aliquot.standalone.wire import Call
@@ -80,9 +79,11 @@ def run(
     env = original_environment() | _variables(variables, env_files)
     folder = None if cwd is None else _folder(cwd)
     if emulate:
-        check_spec(emulate)
+        from aliquot.driver.emulation import parse_spec
+
+        parse_spec(emulate)  # refused here, before an engine is started for it
     if ask.cpu_bind:
-        nearest_cores(ask.cpu_bind)  # refused here, before an engine is started for it
+        nearest_cores(ask.cpu_bind)  # likewise
     call = Call("lease", name=who, ask=ask, pid=os.getpid(), wait=wait)
     connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate, waits=_waits)
     try:
@@ -100,13 +101,13 @@ def run(
         connection.close()
 
 
-def _ask(wanted: dict[str, Any]) -> Ask:
+def _ask(wanted: dict[str, Any]) -> ShareRequest:
     """The request in the options.
 
     Raises:
         UserError: it contradicts itself.
     """
-    from aliquot.standalone.wire import Ask
+    from aliquot.standalone.wire import ShareRequest
 
     if wanted["gpus"] and wanted["gpu_request"] is not None:
         raise UserError("--gpus is a number of whole GPUs and --gpu-request a part of one; give one of them")
@@ -120,14 +121,14 @@ def _ask(wanted: dict[str, Any]) -> Ask:
     )  # fmt: skip
     if enforce == "never" and wanted["cpu_bind"]:
         raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")
-    return Ask(
+    return ShareRequest(
         request, limit, gpu=wanted["gpu"], cpu_bind=wanted["cpu_bind"] or 0, model=wanted["gpu_model"],
         gpu_id=wanted["gpu_id"], affinity=wanted["affinity"], anti_affinity=wanted["anti_affinity"],
         exclusion=wanted["exclusion"], enforce=enforce, mixed=wanted["mixed_models"], wake_us=wake,
     ).with_memory(memory)  # fmt: skip
 
 
-def _say_place(place: Lease, ask: Ask) -> None:
+def _say_place(place: RunLease, ask: ShareRequest) -> None:
     limit = ask.limit_milli if ask.limit_milli is not None else MILLI
     click.echo(f"aliquot: tenant {place.name} on {place.visible_devices}, limit {limit / MILLI:.2f}", err=True)
 

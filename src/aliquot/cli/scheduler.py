@@ -2,140 +2,90 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from aliquot.cli.options import otlp_option
-from aliquot.cli.scheduler_lead import Lead, lead_options
-from aliquot.cli.scheduler_pages import Pages, beside, pages_options, tls_files
-from aliquot.cli.scheduler_webhook import WebhookOptions, webhook_options
-from aliquot.model.errors import UserError
+from aliquot.cli.settings import settings_options
+from aliquot.scheduler.settings import LOOPBACK, SchedulerSettings, address
 
+if TYPE_CHECKING:
+    from aliquot.scheduler.program import Scheduler
+    from aliquot.web.scheduler import WebSettings
 
-class BadAddress(UserError):
-    """An address to listen on that is none."""
+ANY_ADDRESS: Final = ("0.0.0.0", "::")
 
 
 @click.command()
-@click.option("--bind", default="127.0.0.1:8770", show_default=True, help="Where to listen; port 0 chooses a free one.")
-@click.option("--kubeconfig", default="", type=click.Path(), help="Instead of the pod's account and KUBECONFIG.")
-@click.option("--context", default="", help="Context of the kubeconfig.")
-@click.option("--policy", default="aliquot", show_default=True, help="Placement policy by name.")
-@click.option("--seed", default=0, show_default=True, help="For policies that roll dice.")
-@click.option("--tls-cert", default="", type=click.Path(), help="Serve https with this certificate.")
-@click.option("--tls-key", default="", type=click.Path(), help="Key of the certificate.")
-@click.option("--client-ca", default="", type=click.Path(), help="Answer only clients with a certificate of this CA.")
-@lead_options
-@click.option(
-    "--aliyun-unit", type=click.Choice(["GiB", "MiB"]), default="GiB", show_default=True, help="Of aliyun.com/gpu-mem."
-)
-@click.option(
-    "--gpus",
-    "mode",
-    type=click.Choice(["own", "coexist"]),
-    default="own",
-    show_default=True,
-    help="Owner of the GPUs: Aliquot's device plugin, or the stock one, from which holder pods take them.",
-)
-@click.option(
-    "--pool", default="on-demand", show_default=True, help="Idle vGPUs: on-demand, reservation:N, hybrid:SECONDS."
-)
-@click.option(
-    "--namespace",
-    default="kube-system",
-    show_default=True,
-    help="Where holder pods and certificates are.",
-)
-@click.option("--holder-image", default="", help="Image of holder pods, which must sleep (coexist).")
-@webhook_options(lambda text, option: _address(text, option))
-@pages_options(lambda text, option: _address(text, option))
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
-              help="How to log, on stderr.",
-)  # fmt: skip
-@otlp_option
+@settings_options(SchedulerSettings, "a scheduler", otlp_endpoint=otlp_option)
 @click.option("--print-kube-scheduler-config", is_flag=True, help="Print kube-scheduler's configuration, and end.")
 @click.option("--url", default="", help="For --print-kube-scheduler-config: how kube-scheduler reaches the extender.")
 @click.option("--ca-file", default="", help="For --print-kube-scheduler-config: CA of the extender's certificate.")
-def scheduler(
-    bind: str,
-    kubeconfig: str,
-    context: str,
-    policy: str,
-    seed: int,
-    tls_cert: str,
-    tls_key: str,
-    client_ca: str,
-    lead: Lead,
-    aliyun_unit: str,
-    mode: str,
-    pool: str,
-    namespace: str,
-    holder_image: str,
-    hook: WebhookOptions,
-    pages: Pages | None,
-    log_format: str,
-    otlp_endpoint: str | None,
-    print_kube_scheduler_config: bool,
-    url: str,
-    ca_file: str,
-) -> None:
+def scheduler(settings: SchedulerSettings, print_kube_scheduler_config: bool, url: str, ca_file: str) -> None:
     """Answer the stock kube-scheduler: which nodes fit, which is best, which pods to evict; and bind with the plan."""
-    host, port = _address(bind)
     if print_kube_scheduler_config:
-        _print_config(url or f"{'https' if tls_cert else 'http'}://{host}:{port}", ca_file)
+        import yaml
+
+        from aliquot.scheduler.config import kube_scheduler_config
+
+        where = url or f"{'https' if settings.tls_cert else 'http'}://{settings.bind}"
+        click.echo(yaml.safe_dump(kube_scheduler_config(where, ca_file=ca_file), sort_keys=False), nl=False)
         return
     import asyncio
 
     from aliquot.driver.policies import maker
     from aliquot.lib.log import set_up_log
-    from aliquot.lib.package import version
     from aliquot.placement.pool_policy import pool_policy
-    from aliquot.scheduler.operator.program import OperatorSettings
-    from aliquot.scheduler.pool.owners import PAUSE
-    from aliquot.scheduler.program import SchedulerSettings, serve
+    from aliquot.scheduler.program import serve
 
-    if not tls_files("--tls", tls_cert, tls_key) and client_ca:
-        raise UserError("--client-ca is for https; give --tls-cert and --tls-key too")
-    maker(policy)()
-    pool_policy(pool)
-    lead.check(port)
-    set_up_log(log_format)
-    settings = SchedulerSettings(
-        kubeconfig=kubeconfig,
-        context=context,
+    maker(settings.policy)()
+    pool_policy(settings.pool)
+    if settings.web:
+        web_settings(settings)
+    set_up_log(settings.log_format)
+    tell = partial(click.echo, err=True)
+    asyncio.run(serve(settings, lambda where: tell(f"aliquot scheduler listens on {where}"), dashboard))
+
+
+@contextlib.asynccontextmanager
+async def dashboard(program: Scheduler) -> AsyncIterator[None]:
+    """The pages beside the scheduler, if there are to be any."""
+    if not program.settings.web:
+        yield
+        return
+    from aliquot.web.scheduler import dashboard_beside
+
+    settings = web_settings(program.settings)
+    async with dashboard_beside(program, settings) as url:
+        insecure = settings.tokens and not settings.tls and settings.host not in LOOPBACK
+        click.echo(
+            f"dashboard at {url}{' (a token is taken over https and at localhost only)' if insecure else ''}", err=True
+        )
+        yield
+
+
+def web_settings(settings: SchedulerSettings) -> WebSettings:
+    """What of the scheduler's settings the dashboard is given."""
+    from aliquot.web.history_prometheus import checked_url
+    from aliquot.web.scheduler import WebSettings
+
+    host, port = address(settings.web, "--web")
+    return WebSettings(
         host=host,
         port=port,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        client_ca=client_ca,
-        policy=policy,
-        seed=seed,
-        lead=lead.elect,
-        identity=lead.identity,
-        lease_namespace=lead.namespace,
-        leader_service=lead.service,
-        leader_address=lead.address,
-        aliyun_unit="MiB" if aliyun_unit == "MiB" else "GiB",
-        version=version(),
-        otlp_endpoint=otlp_endpoint or "",
-        operator=OperatorSettings(mode, pool, namespace, holder_image or PAUSE),
-        webhook=hook.settings(namespace),
+        title=settings.context or "cluster",
+        hosts=frozenset(settings.web_host) | (frozenset() if host in ANY_ADDRESS else frozenset({host})),
+        namespaces=frozenset(settings.web_namespace) or None,
+        tokens=settings.web_tokens,
+        tls=(settings.web_tls_cert, settings.web_tls_key) if settings.web_tls_cert else None,
+        namespace=settings.namespace,
+        agent_port=settings.web_agent_port,
+        history=Path(settings.web_history) if settings.web_history else None,
+        history_bytes=settings.web_history_mib << 20,
+        prometheus=checked_url(settings.web_prometheus, "--web-prometheus") if settings.web_prometheus else "",
     )
-    tell = partial(click.echo, err=True)
-    asyncio.run(serve(settings, lambda where: tell(f"aliquot scheduler listens on {where}"), beside(pages)))
-
-
-def _address(text: str, option: str = "--bind") -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise BadAddress(f'{option} "{text}" is not an address; write HOST:PORT as in 0.0.0.0:8770')
-    return host.strip("[]"), int(port)
-
-
-def _print_config(url: str, ca_file: str) -> None:
-    import yaml
-
-    from aliquot.scheduler.config import kube_scheduler_config
-
-    click.echo(yaml.safe_dump(kube_scheduler_config(url, ca_file=ca_file), sort_keys=False), nl=False)

@@ -18,6 +18,7 @@ import click
 from aliquot.model.errors import UserError
 from aliquot.sim import load, parallel, runs, sizes, study, terminal
 from aliquot.sim.imports.quantities import Unreadable, parse_elapsed
+from aliquot.sim.report.page import page
 
 INTERRUPTED = 130
 
@@ -41,7 +42,7 @@ def run_study(
     swept = sizes.size_facts(done.results, goal) if len(clusters) > 1 else None
     shown = asked if swept is None else [task for task in asked if task.scenario.nodes == sizes.chosen_size(swept)]
     seen = study.Study.of(shown, done, goal.gpu_hour_price, swept)
-    facts = study.write_study(out, seen, _made())
+    facts = study.write_study(out, seen, page, _made())
     _tell(facts, output)
     if not done.complete:
         click.echo(f"aliquot: interrupted; {out} has {len(done.results)} of {len(asked)} runs", err=True)

@@ -16,7 +16,7 @@ from aliquot.model.quantities import format_milli
 if TYPE_CHECKING:
     from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
     from aliquot.standalone.paths import RuntimeDir
-    from aliquot.standalone.wire import EngineFacts, Process
+    from aliquot.standalone.wire import EngineFacts, RunProcess
 
 BAR_CELLS = 22
 _NAME_WIDTH = 14
@@ -135,7 +135,7 @@ def bar(usage: float, limit_milli: int) -> str:
 
 
 def as_json(
-    facts: EngineFacts, status: Status, waiting: Mapping[str, str], processes: Mapping[str, Sequence[Process]]
+    facts: EngineFacts, status: Status, waiting: Mapping[str, str], processes: Mapping[str, Sequence[RunProcess]]
 ) -> str:
     """The same facts for programs."""
     import json

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from aliquot.model.quantities import format_milli
-from aliquot.standalone.wire import Process
+from aliquot.standalone.wire import RunProcess
 from aliquot.web.api import Gpu, Share, Workload
 
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
@@ -25,7 +25,7 @@ class Look(NamedTuple):
     workloads: Sequence[Workload]
     silent: Mapping[str, str] = MappingProxyType({})
     """Why a node tells nothing of what is used there, by its name."""
-    processes: Mapping[str, Sequence[Process]] = MappingProxyType({})
+    processes: Mapping[str, Sequence[RunProcess]] = MappingProxyType({})
     """The processes of each tenant, where they are known."""
     sensors: Mapping[str, str] = MappingProxyType({})
     """Temperature and power of GPUs by UUID, as text, where NVML answers."""
@@ -119,9 +119,9 @@ def usage_text(milli: int, cells: int, limit_milli: int = 1000, *, measured: boo
     return f"{bar(milli, cells, limit_milli)} {milli / 1000:.2f}"
 
 
-def memory_text(used_mib: int, most_mib: int, *, measured: bool = True) -> str:
+def memory_text(used_mib: int, max_mib: int, *, measured: bool = True) -> str:
     """Used and whole, in GiB."""
-    return f"{gib(used_mib) if measured else UNKNOWN:>5} / {gib(most_mib)}"
+    return f"{gib(used_mib) if measured else UNKNOWN:>5} / {gib(max_mib)}"
 
 
 def state_of(gpu: Gpu, share: Share) -> str:

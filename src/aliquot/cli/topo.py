@@ -81,9 +81,7 @@ def read_topology(file: str) -> tuple[str, Topology]:
 
 def _from_profile(spec: str) -> tuple[str, Topology, tuple[str, ...]]:
     from aliquot.driver import emulation
-    from aliquot.standalone.machine import check_spec
 
-    check_spec(spec)
     profile, count = emulation.parse_spec(spec)
     return f"{spec} (emulated)", emulation.profile_topology(profile, count), (profile.model,) * count
 

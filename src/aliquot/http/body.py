@@ -13,21 +13,21 @@ class BadBody(Exception):
         self.code = code
 
 
-async def body_of(request: Request, most_bytes: int) -> bytes:
+async def body_of(request: Request, max_bytes: int) -> bytes:
     """The body.
 
     Raises:
-        BadBody: it is longer than `most_bytes` (413), or ended before its end (400).
+        BadBody: it is longer than `max_bytes` (413), or ended before its end (400).
     """
     told = request.headers.get("content-length", "")
-    if told.isdigit() and int(told) > most_bytes:
-        raise BadBody(413, f"the body has {told} bytes, the most is {most_bytes}")
+    if told.isdigit() and int(told) > max_bytes:
+        raise BadBody(413, f"the body has {told} bytes, the most is {max_bytes}")
     parts, size = [], 0
     try:
         async for part in request.stream():
             size += len(part)
-            if size > most_bytes:
-                raise BadBody(413, f"the body has more than {most_bytes} bytes")
+            if size > max_bytes:
+                raise BadBody(413, f"the body has more than {max_bytes} bytes")
             parts.append(part)
     except ClientDisconnect:
         raise BadBody(400, "the body was cut off") from None

@@ -14,15 +14,15 @@ from uvicorn import Config
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST: Final = 3000
+MAX_CONNECTIONS: Final = 3000
 HEAD_BYTES: Final = 65_536
 PATIENCE_S: Final = 30.0
 
 
-def most_connections() -> int:
-    """Half of the files that this process may open, `MOST` at most."""
+def max_connections() -> int:
+    """Half of the files that this process may open, `MAX_CONNECTIONS` at most."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if allowed == resource.RLIM_INFINITY else min(MOST, allowed // 2)
+    return MAX_CONNECTIONS if allowed == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, allowed // 2)
 
 
 class BoundedConnection(asyncio.Protocol):
@@ -43,7 +43,7 @@ class BoundedConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """One more."""
         super().connection_made(transport)
-        if len(self.connections) > most_connections():
+        if len(self.connections) > max_connections():
             transport.abort()
             return
         self._look = self.loop.call_later(self.patience_s(), self._still_there)

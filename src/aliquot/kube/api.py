@@ -19,7 +19,7 @@ import msgspec
 
 from aliquot.kube.config import load_config, open_client
 from aliquot.kube.errors import BadAnswer, Busy, KubeError, NotFound, Unreachable, error_of
-from aliquot.kube.objects import HasMeta, RawList, Status
+from aliquot.kube.objects import ApiStatus, HasMeta, RawList
 from aliquot.kube.resources import Resource
 from aliquot.lib.backoff import Backoff
 
@@ -33,26 +33,28 @@ _NEVER_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTim
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How hard the client tries. `wait_most_s` bounds each wait between two tries."""
+class ClientLimits:
+    """How hard the client tries. `wait_max_s` bounds each wait between two tries."""
 
     tries: int = 5
     wait_first_s: float = 0.1
-    wait_most_s: float = 5.0
+    wait_max_s: float = 5.0
     in_flight: int = 64
 
 
 class Api:
     """An API server."""
 
-    def __init__(self, http: httpx2.AsyncClient, *, namespace: str = "default", limits: Limits | None = None) -> None:
+    def __init__(
+        self, http: httpx2.AsyncClient, *, namespace: str = "default", limits: ClientLimits | None = None
+    ) -> None:
         self.http = http
         self.namespace = namespace
-        self.limits = limits or Limits()
+        self.limits = limits or ClientLimits()
         self._slots = asyncio.Semaphore(self.limits.in_flight)
 
     @classmethod
-    def connect(cls, kubeconfig: str = "", context: str = "", *, limits: Limits | None = None) -> Self:
+    def connect(cls, kubeconfig: str = "", context: str = "", *, limits: ClientLimits | None = None) -> Self:
         """As the kubeconfig or the pod's service account says.
 
         Raises:
@@ -190,7 +192,7 @@ class Api:
         Raises:
             KubeError: of the kind that says what happened.
         """
-        backoff = Backoff(self.limits.wait_first_s, self.limits.wait_most_s)
+        backoff = Backoff(self.limits.wait_first_s, self.limits.wait_max_s)
         headers = {"Content-Type": content_type} if content is not None else None
         what = f"{method.lower()} {path}"
         for left in range(self.limits.tries - 1, -1, -1):
@@ -208,7 +210,7 @@ class Api:
                 failure, again = lost, repeat or not lost.may_have_happened
             if not again or left == 0:
                 raise failure
-            await asyncio.sleep(max(backoff.next_s(), min(failure.retry_after_s, self.limits.wait_most_s)))
+            await asyncio.sleep(max(backoff.next_s(), min(failure.retry_after_s, self.limits.wait_max_s)))
         raise AssertionError("a try either returns or raises")
 
     @asynccontextmanager
@@ -235,9 +237,9 @@ class Api:
 def failed(code: int, body: bytes, headers: Mapping[str, str], what: str) -> KubeError:
     """The exception for an answer that is not a success; a body that is no Status is quoted."""
     try:
-        status = msgspec.json.decode(body, type=Status)
+        status = msgspec.json.decode(body, type=ApiStatus)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        status = Status(message=body[:200].decode("utf-8", "replace").strip(), code=code)
+        status = ApiStatus(message=body[:200].decode("utf-8", "replace").strip(), code=code)
     after = headers.get("Retry-After", "")
     return error_of(code, status, what, float(after) if after.isdigit() else 0.0)
 

@@ -12,19 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
 import yaml
 
 from aliquot.kube.dialects import FOREIGN, NATIVE, spoken
 from aliquot.kube.dialects.base import Dialect, put, strip
 from aliquot.kube.dialects.kubeshare1 import API_VERSION as KUBESHARE1
 from aliquot.kube.names import API_VERSION
-from aliquot.kube.objects import Pod, without_nulls
+from aliquot.kube.objects import Pod, Undecodable, decoded
 from aliquot.kube.quantities import format_mib_quantity
 from aliquot.kube.requests import BadPod, ContainerAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
-from aliquot.model.validation import sentence
 
 TEMPLATE: Final = ("spec", "template")
 WHERE_PODS_ARE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -151,12 +149,10 @@ def _pod(whole: dict[str, Any], inner: dict[str, Any], path: tuple[str, ...]) ->
                 where = ".".join((*path, place, key))
                 written = yaml.safe_dump(value).split("\n")[0]
                 raise BadManifest(f'{who(whole)}: {where}["{name}"] is {written}, which is not text; put it in quotes')
-    pod = without_nulls(inner)
     try:
-        return msgspec.convert(pod, Pod)
-    except msgspec.ValidationError as error:
-        place = ".".join((*path, ""))
-        raise BadManifest(f"{who(whole)}: {place}{sentence(error, pod, Pod)}") from None
+        return decoded(inner, Pod)
+    except Undecodable as error:
+        raise BadManifest(f"{who(whole)}: {'.'.join((*path, ''))}{error}") from None
 
 
 def _placed(text: str, path: tuple[str, ...]) -> str:

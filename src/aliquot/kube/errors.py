@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from aliquot.kube.objects import Status
+from aliquot.kube.objects import ApiStatus
 from aliquot.model.errors import AliquotError, UserError
 
 
 class KubeError(AliquotError):
     """The API server refused or failed; `status` is its own account."""
 
-    def __init__(self, message: str, status: Status | None = None, retry_after_s: float = 0.0) -> None:
+    def __init__(self, message: str, status: ApiStatus | None = None, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
-        self.status = status or Status(message=message)
+        self.status = status or ApiStatus(message=message)
         self.retry_after_s = retry_after_s
 
 
@@ -59,7 +59,7 @@ class BadKubeConfig(UserError):
     """The kubeconfig cannot be used."""
 
 
-def error_of(code: int, status: Status, what: str, retry_after_s: float) -> KubeError:
+def error_of(code: int, status: ApiStatus, what: str, retry_after_s: float) -> KubeError:
     """The exception for an HTTP status; `what` names the request as in `get pods/a`."""
     message = f"{what}: {status.message or status.reason or f'HTTP {code}'}"
     if code == 409:

@@ -9,12 +9,14 @@ Every field has a default, for the API server leaves out what is empty.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from aliquot.kube.quantities import Quantity
+from aliquot.model.validation import sentence
 
+T = TypeVar("T", bound=msgspec.Struct)
 Quantities = dict[str, Quantity]
 
 
@@ -81,6 +83,23 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
+class Undecodable(ValueError):
+    """An object with a field that is not of its type; the text names it."""
+
+
+def decoded(document: Any, kind: type[T]) -> T:
+    """An object from a document that may have been written by hand.
+
+    Raises:
+        Undecodable: a field is not of its type.
+    """
+    given = without_nulls(document)
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise Undecodable(sentence(error, given, kind)) from None
+
+
 class ListMeta(Wire):
     """The metadata of a list: its version, and where the next page goes on."""
 
@@ -112,7 +131,7 @@ class StatusDetails(Wire):
     retry_after_seconds: int = 0
 
 
-class Status(Wire):
+class ApiStatus(Wire):
     """The API server's answer if it is not an object."""
 
     status: str = ""

@@ -25,10 +25,10 @@ from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Enforce, Labels, Plan, Slice
-from aliquot.model.wake import MOST_US
+from aliquot.model.wake import MAX_US
 
 PLAN_VERSION: Final = 1
-MOST_BYTES: Final = 64 * 1024
+MAX_BYTES: Final = 64 * 1024
 STARTS_LAST: Final = 1 << 31
 
 
@@ -85,7 +85,7 @@ class _Container(msgspec.Struct, omit_defaults=True, frozen=True):
     u: str = ""
     e: Enforce = "all"
     i: int = 0
-    w: Annotated[int, msgspec.Meta(ge=0, le=MOST_US)] = 0
+    w: Annotated[int, msgspec.Meta(ge=0, le=MAX_US)] = 0
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -126,8 +126,8 @@ def read_plan(annotations: Mapping[str, str]) -> PodPlan | None:
     text = annotations.get(PLAN)
     if text is None:
         return None
-    if len(text) > MOST_BYTES:
-        raise BadPlan(f'metadata.annotations["{PLAN}"] is longer than {MOST_BYTES} bytes')
+    if len(text) > MAX_BYTES:
+        raise BadPlan(f'metadata.annotations["{PLAN}"] is longer than {MAX_BYTES} bytes')
     try:
         version = msgspec.json.decode(text, type=_Version).v
         if version != PLAN_VERSION:

@@ -23,7 +23,7 @@ _SUFFIX: Final = {
     **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", 1)},
     **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
 }
-_MOST_DIGITS: Final = 64
+_MAX_DIGITS: Final = 64
 _MIB: Final = 1024 * 1024
 
 
@@ -34,15 +34,15 @@ def parse_quantity(text: Quantity) -> Fraction:
     Raises:
         BadQuantity: not in the form of a quantity.
     """
-    written = text.strip() if isinstance(text, str) else str(text) if abs(text) < 10**_MOST_DIGITS else "too long"
-    found = _TEXT.fullmatch(written) if len(written) <= _MOST_DIGITS else None
+    written = text.strip() if isinstance(text, str) else str(text) if abs(text) < 10**_MAX_DIGITS else "too long"
+    found = _TEXT.fullmatch(written) if len(written) <= _MAX_DIGITS else None
     if found is None:
         raise BadQuantity(f'"{written:.40}" is not a quantity; write a number with a suffix such as 500m, 4Gi or 2')
     suffix = found[2] or ""
     if suffix in _SUFFIX:
         return Fraction(found[1]) * _SUFFIX[suffix]
     exponent = int(suffix[1:])
-    if abs(exponent) > _MOST_DIGITS:
+    if abs(exponent) > _MAX_DIGITS:
         raise BadQuantity(f'"{written}" is out of range for a quantity')
     return Fraction(found[1]) * Fraction(10) ** exponent
 

@@ -31,7 +31,7 @@ import msgspec
 
 from aliquot.kube.api import Api
 from aliquot.kube.errors import BadAnswer, Gone, Invalid, KubeError, Unreachable, error_of
-from aliquot.kube.objects import HasMeta, MetaOnly, Status, WatchEvent
+from aliquot.kube.objects import ApiStatus, HasMeta, MetaOnly, WatchEvent
 from aliquot.kube.resources import Resource
 from aliquot.kube.turns import turn
 from aliquot.lib.backoff import Backoff
@@ -50,7 +50,7 @@ class Change(Generic[T]):
 
 
 @dataclass
-class Counts:
+class WatchCounts:
     """Counters of a reflector; for metrics and tests."""
 
     lists: int = 0
@@ -69,10 +69,10 @@ class Tuning:
     page: int = 500
     idle_s: float = 90.0
     list_s: float = 60.0
-    watch_least_s: int = 290
-    watch_most_s: int = 590
+    watch_min_s: int = 290
+    watch_max_s: int = 590
     wait_first_s: float = 0.05
-    wait_most_s: float = 30.0
+    wait_max_s: float = 30.0
     line_bytes: int = 16 * 1024 * 1024
     patience: int = 5
     streaming: bool = False
@@ -92,7 +92,7 @@ class Reflector(Generic[T]):
     selectors: Mapping[str, str] = field(default_factory=dict)
     tuning: Tuning = Tuning()
     random: random.Random = field(default_factory=random.Random)
-    counts: Counts = field(default_factory=Counts)
+    counts: WatchCounts = field(default_factory=WatchCounts)
     synced: asyncio.Event = field(default_factory=asyncio.Event)
     version: str = ""
     _store: dict[str, T] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Reflector(Generic[T]):
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        backoff = Backoff(self.tuning.wait_first_s, self.tuning.wait_most_s, self.random)
+        backoff = Backoff(self.tuning.wait_first_s, self.tuning.wait_max_s, self.random)
         loop = asyncio.get_running_loop()
         while True:
             self._delivered, started_s = False, loop.time()
@@ -129,7 +129,7 @@ class Reflector(Generic[T]):
                 self.version = ""
             except KubeError as error:
                 self._note(error)
-            if self._delivered or loop.time() - started_s >= self.tuning.wait_most_s:
+            if self._delivered or loop.time() - started_s >= self.tuning.wait_max_s:
                 backoff.reset()  # a watch that lasted was a good one, though nothing happened
             await asyncio.sleep(backoff.next_s())
 
@@ -270,7 +270,7 @@ class Reflector(Generic[T]):
         self.on_change(Change("deleted", item, old))
 
     async def _events(self, params: Mapping[str, str]) -> AsyncGenerator[WatchEvent, None]:
-        lasts_s = self.random.randint(self.tuning.watch_least_s, self.tuning.watch_most_s)
+        lasts_s = self.random.randint(self.tuning.watch_min_s, self.tuning.watch_max_s)
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -308,7 +308,7 @@ def _event(line: bytes, path: str) -> WatchEvent:
         event = msgspec.json.decode(line, type=WatchEvent)
         if event.type != "ERROR":
             return event
-        status = msgspec.json.decode(event.object, type=Status)
+        status = msgspec.json.decode(event.object, type=ApiStatus)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(f"watch {path}: a line that is no event: {error}") from None
     raise error_of(status.code, status, f"watch {path}", 0.0)

@@ -24,7 +24,7 @@ LEAST_MILLI: Final = 10
 """The compute of a request for memory only: one hundredth of a GPU, the least that a device id stands for."""
 
 
-MOST_FAULTS: Final = 16
+MAX_FAULTS: Final = 16
 FAULT_LENGTH: Final = 500
 """Maximum length of one message; it may quote up to 256 KiB of user input."""
 
@@ -33,9 +33,9 @@ class BadPod(UserError):
     """A pod whose GPU request contradicts itself or cannot be read; `faults` lists each with its path."""
 
     def __init__(self, pod: str, faults: Sequence[str]) -> None:
-        told = [shortened(fault) for fault in faults[:MOST_FAULTS]]
-        if len(faults) > MOST_FAULTS:
-            told.append(f"and {len(faults) - MOST_FAULTS} more faults")
+        told = [shortened(fault) for fault in faults[:MAX_FAULTS]]
+        if len(faults) > MAX_FAULTS:
+            told.append(f"and {len(faults) - MAX_FAULTS} more faults")
         super().__init__(f'pod "{pod}": {"; ".join(told)}')
         self.faults = tuple(told)
 

@@ -6,26 +6,26 @@ import random
 from dataclasses import dataclass, field
 
 
-def doubled_s(first_s: float, most_s: float, failures: int) -> float:
-    """The wait after `failures` earlier ones, without jitter: `first_s` doubled that often, `most_s` at most."""
-    return min(first_s * float(1 << min(failures, 40)), most_s)
+def doubled_s(first_s: float, max_s: float, failures: int) -> float:
+    """The wait after `failures` earlier ones, without jitter: `first_s` doubled that often, `max_s` at most."""
+    return min(first_s * float(1 << min(failures, 40)), max_s)
 
 
 @dataclass
 class Backoff:
-    """Waits of `first_s`, doubling up to `most_s`, each multiplied by a random factor of 0.5 to 1.5.
+    """Waits of `first_s`, doubling up to `max_s`, each multiplied by a random factor of 0.5 to 1.5.
 
     Jitter keeps clients that were cut off together from coming back together.
     """
 
     first_s: float = 0.05
-    most_s: float = 30.0
+    max_s: float = 30.0
     random: random.Random = field(default_factory=random.Random)
     failures: int = 0
 
     def next_s(self) -> float:
         """The wait after one more failure, in seconds."""
-        base_s = doubled_s(self.first_s, self.most_s, self.failures)
+        base_s = doubled_s(self.first_s, self.max_s, self.failures)
         self.failures += 1
         return base_s * (0.5 + self.random.random())
 

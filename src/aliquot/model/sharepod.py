@@ -86,7 +86,7 @@ class GpuSpec(Strict, rename={"gpu_id": "gpuID", "anti_affinity": "antiAffinity"
     ] = ""
 
 
-class EnvVar(Strict):
+class EnvTemplate(Strict):
     """One variable."""
 
     name: str
@@ -94,14 +94,14 @@ class EnvVar(Strict):
     value_from: Any = None
 
 
-class Container(Strict, ClusterContainer):
+class ContainerTemplate(Strict, ClusterContainer):
     """One program."""
 
     name: Name
     image: str = ""
     command: list[str] = []
     args: list[str] = []
-    env: list[EnvVar] = []
+    env: list[EnvTemplate] = []
     env_from: Any = None
     working_dir: str = ""
     image_pull_policy: str = ""
@@ -111,10 +111,10 @@ class Container(Strict, ClusterContainer):
     security_context: dict[str, Any] = {}
 
 
-class PodSpec(Strict, ClusterPodSpec):
+class TemplateSpec(Strict, ClusterPodSpec):
     """The programs and what becomes of them when they end."""
 
-    containers: list[Container]
+    containers: list[ContainerTemplate]
     restart_policy: RestartPolicy = "Always"
     termination_grace_period_seconds: Annotated[int, msgspec.Meta(ge=0, le=_YEAR_S)] = 30
     volumes: list[dict[str, Any]] = []
@@ -134,7 +134,7 @@ class Metadata(Strict, ClusterMetadata):
 class PodTemplateSpec(Strict):
     """The pod to make."""
 
-    spec: PodSpec
+    spec: TemplateSpec
     metadata: Metadata | None = None
 
 
@@ -149,7 +149,7 @@ class SharePodSpec(Strict, Generic[Template]):
     ] = ""
 
 
-class SharePod(Strict):
+class SharePodManifest(Strict):
     """One SharePod; `parse_sharepod` makes it from what YAML or JSON gave."""
 
     api_version: Literal["aliquot.dev/v1alpha1"]
@@ -226,7 +226,7 @@ def _snake(name: str) -> str:
     return re.sub(r"([A-Z])", lambda m: f"_{m[1].lower()}", name)
 
 
-def parse_sharepod(document: object) -> SharePod:
+def parse_sharepod(document: object) -> SharePodManifest:
     """A SharePod from what a YAML document gave.
 
     Raises:
@@ -236,10 +236,10 @@ def parse_sharepod(document: object) -> SharePod:
         raise BadSharePod(f"a SharePod is a mapping with apiVersion, kind, metadata and spec, not {document!r:.40}")
     who = f'sharepod "{_name_of(document)}"'
     try:
-        pod = msgspec.convert(document, SharePod)
+        pod = msgspec.convert(document, SharePodManifest)
     except msgspec.ValidationError as error:
         cluster = (ClusterMetadata, ClusterPodSpec, ClusterContainer)
-        text = sentence(error, document, SharePod, patterns=_IN_WORDS, others=cluster)
+        text = sentence(error, document, SharePodManifest, called="a SharePod", patterns=_IN_WORDS, others=cluster)
         raise BadSharePod(f"{who}: {text}") from None
     if not pod.metadata.name:
         raise BadSharePod(f"{who}: metadata.name is missing")
@@ -267,7 +267,7 @@ def _quantity_field(gpu: GpuSpec) -> str:
     return "spec.gpu.wake:" if gpu.wake else "spec.gpu:"
 
 
-def _check_containers(who: str, pod: PodSpec) -> None:
+def _check_containers(who: str, pod: TemplateSpec) -> None:
     if not pod.containers:
         raise BadSharePod(f"{who}: spec.template.spec.containers is empty; write at least one container")
     names = [container.name for container in pod.containers]
@@ -290,7 +290,7 @@ def _check_containers(who: str, pod: PodSpec) -> None:
             )
 
 
-def _unusable(container: Container) -> str:
+def _unusable(container: ContainerTemplate) -> str:
     """What no program can be started with: a field and why; empty if there is nothing."""
     texts = {f"command[{i}]": text for i, text in enumerate(container.command)}
     texts |= {f"args[{i}]": text for i, text in enumerate(container.args)} | {"workingDir": container.working_dir}

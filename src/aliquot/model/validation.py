@@ -150,6 +150,8 @@ def _literals(kind: inspect.Type | None) -> list[str]:
             return [word for one in types for word in _literals(one)]
         case inspect.LiteralType(values=values):
             return [str(value) for value in values]
+        case inspect.EnumType(cls=cls):
+            return [str(each.value) for each in cls]
     return []
 
 

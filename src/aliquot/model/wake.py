@@ -14,7 +14,7 @@ from typing import Final
 from aliquot.model.quantities import BadQuantity
 
 LEAST_US: Final = 1_000
-MOST_US: Final = 10_000_000
+MAX_US: Final = 10_000_000
 IN_FLIGHT_US: Final = 2_000
 """GPU time that a thread may have queued while others share its GPU and none of them has a promise."""
 IN_FLIGHT_PART: Final = 4
@@ -69,8 +69,8 @@ def parse_wake(text: object) -> int:
     """
     found = _microseconds(text, "5ms, 1s or 1500us")
     shown = f"{text!s:.40}"
-    if not LEAST_US <= found <= MOST_US or found.denominator != 1:
-        allowed = f"{format_wake(LEAST_US)} to {format_wake(MOST_US)}, in whole microseconds"
+    if not LEAST_US <= found <= MAX_US or found.denominator != 1:
+        allowed = f"{format_wake(LEAST_US)} to {format_wake(MAX_US)}, in whole microseconds"
         raise BadQuantity(f'"{shown}" is not a time to wake in that can be promised; {allowed}')
     return int(found)
 
@@ -88,9 +88,9 @@ def format_us(time_us: int) -> str:
     return f"{time_us // 100 / 10:g} ms" if time_us < 10_000 else f"{time_us // 1000} ms"
 
 
-def in_flight_us(wake_us: int, most_us: int = IN_FLIGHT_US) -> int:
+def in_flight_us(wake_us: int, max_us: int = IN_FLIGHT_US) -> int:
     """GPU time that neighbours may have queued beside a tenant of this promise; without one (0), what others may."""
-    return min(most_us, wake_us // IN_FLIGHT_PART) if wake_us else most_us
+    return min(max_us, wake_us // IN_FLIGHT_PART) if wake_us else max_us
 
 
 def longest_kernel_us(wake_us: int, rivals: int = 0) -> int:

@@ -35,11 +35,11 @@ from aliquot.node.machine import Machine
 from aliquot.node.outcomes import Outcomes
 from aliquot.node.peers import started
 from aliquot.node.plugin import DevicePlugin
-from aliquot.node.pods import NodePod, Pods
+from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.recovery import Recovering
-from aliquot.node.seating import Seating
-from aliquot.node.settings import Settings
-from aliquot.node.status import OF_GPUSHARE, OWN, NodeStatus, labels_of, resources_of
+from aliquot.node.seating import TenantProvisioner
+from aliquot.node.settings import NodeSettings
+from aliquot.node.status import OF_GPUSHARE, OWN, NodePublisher, labels_of, resources_of
 from aliquot.node.tasks import Tasks, every
 from aliquot.node.telling.server import application, serving
 from aliquot.node.telling.wiring import arbiter_status, tell_pods, telling_of
@@ -62,19 +62,19 @@ class Agent:
     machine: Machine
     driver: NodeDriver
     health: HealthWatch
-    seating: Seating
-    pods: Pods
+    seating: TenantProvisioner
+    pods: NodePods
     check: AllocationCheck
     leaving: Leaving
     desk: ShareDesk
     plugin: DevicePlugin
 
-    def __init__(self, settings: Settings, api: Api, spans: Spans | None = None) -> None:
+    def __init__(self, settings: NodeSettings, api: Api, spans: Spans | None = None) -> None:
         self.settings = settings
         self.api = api
         self.node = settings.name
         self.events = Events(api, self.node)
-        self.status = NodeStatus(api, self.node, (*OWN, *OF_GPUSHARE) if settings.gpushare_inspect else OWN)
+        self.status = NodePublisher(api, self.node, (*OWN, *OF_GPUSHARE) if settings.gpushare_inspect else OWN)
         self.allotments = Allotments(settings.checkpoint, self.node)
         self.resources = PodResources(settings.pod_resources)
         self.sick: dict[GpuUuid, str] = {}
@@ -123,7 +123,7 @@ class Agent:
         return f"{len(self.machine.gpus)} x {first.model}, driver {first.driver or '?'}, {self.driver.current.name}"
 
     async def _follow_pods(self) -> str:
-        self.pods = Pods(self.api, self.node, self._gone)
+        self.pods = NodePods(self.api, self.node, self._gone)
         self._tasks.last("pods", self.pods.reflector.run())
         self._tasks.last("node-watch", self.status.reflector.run())
         try:
@@ -137,14 +137,14 @@ class Agent:
         runtime = Path(self.settings.runtime_dir)
         runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.settings.tenants.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self.seating = Seating(self.node, self.machine, self.settings.tenants, runtime, self.driver)
+        self.seating = TenantProvisioner(self.node, self.machine, self.settings.tenants, runtime, self.driver)
         self.seating.sick = lambda: self.sick
         if self.settings.gpus == "coexist":
             holders = Holders.of(self.settings, self.api, self.pods, self.machine)
             self._opened.push_async_callback(holders.close)
             self.holders = holders
             self.seating.offered = lambda: self.machine.only(holders.held)
-        dialects = foreign(aliyun_unit=self.settings.unit)
+        dialects = foreign(aliyun_unit=self.settings.aliyun_unit)
         self.outcomes = Outcomes(
             self.api, self.events, started=lambda owner: started(self.pods.get(owner.uid), dialects)
         )
@@ -301,7 +301,7 @@ class Agent:
         if self.desk.unfit or not self.plugin.listed:
             return {}
         well = [gpu for gpu in self.seating.offered().gpus if GpuUuid(gpu.uuid) not in self.sick]
-        return resources_of(well, self.settings.unit if self.settings.gpushare_inspect else None)
+        return resources_of(well, self.settings.aliyun_unit if self.settings.gpushare_inspect else None)
 
     def _gone(self, pod: NodePod) -> None:
         """Release the tenants, names and files of a pod that has ended or was deleted."""

@@ -20,7 +20,7 @@ from typing import Final
 
 from aliquot.node.telling.facts import AuditTotals, NodeFacts
 
-MOST_TOLD: Final = 16
+MAX_TOLD: Final = 16
 """Maximum findings of one check; the others follow in the next."""
 _POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 _CONTAINER: Final = re.compile(r"([0-9a-f]{64})")
@@ -31,7 +31,7 @@ _Key = tuple[str, int, str]
 
 
 @dataclass(frozen=True)
-class Program:
+class GpuProgram:
     """A running process of the node; `began` distinguishes it from a later process with the same number."""
 
     pid: int
@@ -48,14 +48,14 @@ class Bypass:
     """A program found past Aliquot, on the GPU of that index."""
 
     gpu: int
-    program: Program
+    program: GpuProgram
     memory_mib: int
 
 
 class Audit:
     """Remembers when each unregistered program was first found, and which were reported already."""
 
-    def __init__(self, read: Callable[[int], Program | None], grace_s: float) -> None:
+    def __init__(self, read: Callable[[int], GpuProgram | None], grace_s: float) -> None:
         self.totals = AuditTotals()
         self._read = read
         self._grace_s = grace_s
@@ -88,7 +88,7 @@ class Audit:
                 if program.stopped or now_s - since[key] < self._grace_s:
                     continue
                 standing[gpu.uuid] += 1
-                if key not in told and len(fresh) < MOST_TOLD:
+                if key not in told and len(fresh) < MAX_TOLD:
                     told.add(key)
                     fresh.append(Bypass(gpu.index, program, seen.memory_mib))
         self._since, self._told, self._looked_s = since, told, now_s

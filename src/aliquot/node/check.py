@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -25,9 +25,9 @@ from aliquot.node.events import Events
 from aliquot.node.identity import Held, Noted
 from aliquot.node.kubelet import PodResources, noted
 from aliquot.node.leaving import remove_specs
-from aliquot.node.pods import NodePod, Pods
-from aliquot.node.seating import Seating
-from aliquot.node.settings import Settings
+from aliquot.node.pods import NodePod, NodePods
+from aliquot.node.seating import TenantProvisioner
+from aliquot.node.settings import NodeSettings
 
 Kind = Literal["slipped", "failed", "refused"]
 ADMISSION_REASONS: Final = ("UnexpectedAdmissionError", "OutOfaliquot.dev/gpu-percent", "OutOfaliquot.dev/gpu-memory")
@@ -35,7 +35,7 @@ ADMISSION_REASONS: Final = ("UnexpectedAdmissionError", "OutOfaliquot.dev/gpu-pe
 
 
 @dataclass(frozen=True)
-class Finding:
+class UnservedContainer:
     """One pod (or container of it) without what it requested. `replace`: a controller would create it again."""
 
     kind: Kind
@@ -47,11 +47,11 @@ class Finding:
 
 def findings(
     pods: Iterable[NodePod], held: Sequence[Held], noted: Sequence[Noted] | None, refused: Mapping[str, str]
-) -> list[Finding]:
+) -> list[UnservedContainer]:
     """All problems. `refused` has the final refusal of a pod by its uid; with `noted` None it is not known."""
     rows = {(row.namespace, row.pod, row.container) for row in held}
     entries = None if noted is None else {(entry.uid, entry.container) for entry in noted}
-    found: list[Finding] = []
+    found: list[UnservedContainer] = []
     for pod in pods:
         asking = pod.asking()
         if not asking:
@@ -59,12 +59,12 @@ def findings(
         if pod.status.phase == "Failed":
             if pod.status.reason in ADMISSION_REASONS:
                 why = pod.status.message or pod.status.reason
-                found.append(Finding("failed", pod.key, "", why, controlled(pod)))
+                found.append(UnservedContainer("failed", pod.key, "", why, controlled(pod)))
             continue
         if pod.metadata.deletion_timestamp or pod.ended:
             continue
         if why := refused.get(pod.metadata.uid, ""):
-            found.append(Finding("refused", pod.key, "", why, controlled(pod)))
+            found.append(UnservedContainer("refused", pod.key, "", why, controlled(pod)))
         elif entries is not None:
             found += _slipped(pod, [c.name for c in asking], rows, entries)
     return found
@@ -77,41 +77,30 @@ def controlled(pod: NodePod) -> bool:
 
 def _slipped(
     pod: NodePod, asking: Sequence[str], rows: set[tuple[str, str, str]], entries: set[tuple[str, str]]
-) -> Iterable[Finding]:
+) -> Iterable[UnservedContainer]:
     running = pod.running()
     key = pod.key
     for name in asking:
         known = (key.uid, name) in entries or (key.namespace, key.pod, name) in rows
         if name in running and not known:
-            yield Finding("slipped", key, name, "it runs, and kubelet gave it no device")
+            yield UnservedContainer("slipped", key, name, "it runs, and kubelet gave it no device")
 
 
+@dataclass(eq=False)
 class AllocationCheck:
     """The check of one node; `leave` starts the release of an ended pod."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        api: Api,
-        pods: Pods,
-        resources: PodResources,
-        allotments: Allotments,
-        seating: Seating,
-        events: Events,
-        leave: Callable[[PodKey], None],
-    ) -> None:
-        self._settings = settings
-        self._cdi = Path(settings.cdi_dir)
-        self._api = api
-        self._pods = pods
-        self._resources = resources
-        self._allotments = allotments
-        self._seating = seating
-        self._events = events
-        self._leave = leave
-        self._refused: dict[str, dict[str, str]] = {}
-        self._missing: set[str] = set()
-        self._over: set[str] = set()
+    settings: NodeSettings
+    api: Api
+    pods: NodePods
+    resources: PodResources
+    allotments: Allotments
+    seating: TenantProvisioner
+    events: Events
+    leave: Callable[[PodKey], None]
+    _refused: dict[str, dict[str, str]] = field(default_factory=dict)
+    _missing: set[str] = field(default_factory=set)
+    _over: set[str] = field(default_factory=set)
 
     def note(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
         """Record the outcome of a container: a refusal stands until it is provisioned or its pod has ended."""
@@ -127,49 +116,49 @@ class AllocationCheck:
     async def look(self) -> None:
         """One check; skipped while kubelet does not answer."""
         try:
-            held = await self._resources.held()
+            held = await self.resources.held()
         except OSError:
             return
-        entries = await asyncio.to_thread(noted, self._settings.device_plugins)
+        entries = await asyncio.to_thread(noted, self.settings.device_plugins)
         refused = {uid: next(iter(whys.values())) for uid, whys in self._refused.items() if whys}
-        for found in findings(self._pods, held, entries, refused):
+        for found in findings(self.pods, held, entries, refused):
             await self._act(found)
         await self._tidy_names(entries)
         self._tidy_pods()
 
-    async def _act(self, found: Finding) -> None:
+    async def _act(self, found: UnservedContainer) -> None:
         owner, where = found.owner, f"container {found.container}: " if found.container else ""
-        replace = found.replace and self._settings.replace_pods and found.kind != "slipped"
+        replace = found.replace and self.settings.replace_pods and found.kind != "slipped"
         reason = "GpuShareMissing" if found.kind == "slipped" else "GpuShareReplaced" if replace else "GpuShareFailed"
         what = "; the pod is deleted, so that its controller makes another" if replace else ""
         text = f"{where}{found.why}{what}"
-        await self._events.about_pod(owner.namespace, owner.pod, owner.uid, reason, text, "Warning")
+        await self.events.about_pod(owner.namespace, owner.pod, owner.uid, reason, text, "Warning")
         if replace:
             with contextlib.suppress(KubeError):
-                await self._api.delete(PODS, owner.pod, namespace=owner.namespace, uid=owner.uid)
+                await self.api.delete(PODS, owner.pod, namespace=owner.namespace, uid=owner.uid)
 
     async def _tidy_names(self, entries: Sequence[Noted] | None) -> None:
         """Forget names that kubelet does not have (any more): twice in a row, for it writes them after we answer."""
         if entries is None:
             return
         known = {name for entry in entries for name in entry.names}
-        missing = {allotment.name for allotment in self._allotments if allotment.name not in known}
-        gone = [name for name in sorted(missing & self._missing) if not self._pods.lives(self._uid_of(name))]
+        missing = {allotment.name for allotment in self.allotments if allotment.name not in known}
+        gone = [name for name in sorted(missing & self._missing) if not self.pods.lives(self._uid_of(name))]
         self._missing = missing
         with contextlib.suppress(CheckpointError):  # tried again at the next check
-            await self._allotments.drop(remove_specs(self._cdi, gone))
+            await self.allotments.drop(remove_specs(Path(self.settings.cdi_dir), gone))
 
     def _tidy_pods(self) -> None:
         """Release ended pods that still have something, found twice in a row: most are being released just now."""
-        if not self._pods.synced:
+        if not self.pods.synced:
             return
-        owners = {allotment.uid: allotment.owner for allotment in self._allotments if allotment.owner is not None}
-        owners |= {seat.owner.uid: seat.owner for seat in list(self._seating.seats.values())}
-        over = {uid for uid in owners if not self._pods.lives(uid)}
+        owners = {allotment.uid: allotment.owner for allotment in self.allotments if allotment.owner is not None}
+        owners |= {seat.owner.uid: seat.owner for seat in list(self.seating.seats.values())}
+        over = {uid for uid in owners if not self.pods.lives(uid)}
         for uid in sorted(over & self._over):
-            self._leave(owners[uid])
+            self.leave(owners[uid])
         self._over = over
 
     def _uid_of(self, name: str) -> str:
-        allotment = self._allotments.get(name)
+        allotment = self.allotments.get(name)
         return allotment.uid if allotment is not None else ""

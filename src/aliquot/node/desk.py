@@ -30,9 +30,9 @@ from aliquot.node.devices import DeviceId, device_ids, preferred
 from aliquot.node.identity import Claim, UnknownOwner, identify
 from aliquot.node.kubelet import PodResources, noted
 from aliquot.node.peers import environment
-from aliquot.node.pods import NodePod, Pods
-from aliquot.node.seating import NoSeat, NotYet, Seat, Seating
-from aliquot.node.settings import Settings
+from aliquot.node.pods import NodePod, NodePods
+from aliquot.node.seating import NoSeat, NotYet, ProvisionedTenant, TenantProvisioner
+from aliquot.node.settings import NodeSettings
 from aliquot.node.spans import Start
 
 _LOG: Final = Logger("node")
@@ -50,9 +50,9 @@ class ShareDesk:
 
     def __init__(
         self,
-        settings: Settings,
-        seating: Seating,
-        pods: Pods,
+        settings: NodeSettings,
+        seating: TenantProvisioner,
+        pods: NodePods,
         allotments: Allotments,
         resources: PodResources,
         on_outcome: Callable[[PodKey, str, Outcome, str], Awaitable[None]],
@@ -68,7 +68,7 @@ class ShareDesk:
         self._on_outcome = on_outcome
         self._calls = calls if calls is not None else KubeletCalls(settings.name)
         self._cdi = Path(settings.cdi_dir)
-        self._dialects = foreign(aliyun_unit=settings.unit)
+        self._dialects = foreign(aliyun_unit=settings.aliyun_unit)
 
     def devices(self) -> list[DeviceId]:
         """See `plugin.Desk`; while the agent is not ready, none is healthy."""
@@ -191,7 +191,7 @@ class ShareDesk:
             return settled.env
         return environment(self.pods.get(claim.owner.uid), claim.container, plan, self.seating.machine, self._dialects)
 
-    def _seat(self, claim: Claim, plan: PodPlan, env: tuple[str, ...]) -> Seat:
+    def _seat(self, claim: Claim, plan: PodPlan, env: tuple[str, ...]) -> ProvisionedTenant:
         settled = self.allotments.get(claim.name)
         seat = self.seating.take(claim.owner, claim.container, plan, driver=settled.driver if settled else "")
         write_spec(self._cdi, claim.name, seat.edits + Edits(env))

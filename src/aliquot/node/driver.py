@@ -14,8 +14,8 @@ from aliquot.driver.native import HOOK, native_part
 from aliquot.lib.log import Logger
 from aliquot.node.allotments import Allotments
 from aliquot.node.machine import WAY_OUT, Machine, emulated_machine, real_machine
-from aliquot.node.seating import Seating
-from aliquot.node.settings import Settings
+from aliquot.node.seating import TenantProvisioner
+from aliquot.node.settings import NodeSettings
 from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.names import wanted
 from aliquot.node.volume.source import (
@@ -32,11 +32,11 @@ _LOG: Final = Logger("node")
 _LIBRARIES: Final = Path("origin/lib64")
 
 
-def open_driver(settings: Settings) -> tuple[Machine, NodeDriver]:
+def open_driver(settings: NodeSettings) -> tuple[Machine, NodeDriver]:
     """The node's GPUs by its settings, with the driver's files mirrored.
 
     Raises:
-        UnknownMachine: no emulated machine has that name.
+        UnknownProfile: no emulated machine has that name.
         NoDriver: the driver is missing, does not answer, shows no GPU, or a device node is missing.
         NoGpuLeft: all GPUs are left out.
         VolumeError: its files cannot be mirrored.
@@ -48,7 +48,7 @@ def open_driver(settings: Settings) -> tuple[Machine, NodeDriver]:
 
 
 async def follow(
-    seating: Seating, allotments: Allotments, on_change: Callable[[str], Awaitable[None]], period_s: float
+    seating: TenantProvisioner, allotments: Allotments, on_change: Callable[[str], Awaitable[None]], period_s: float
 ) -> None:
     """Follow the driver: a changed driver is used for new containers, and a driver that no container has is removed.
 
@@ -73,7 +73,7 @@ async def follow(
             _LOG.info("driver-pruned", generations=gone)
 
 
-def _emulated(settings: Settings, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
+def _emulated(settings: NodeSettings, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
     machine = emulated_machine(settings.emulate, settings.emulated, only=settings.only_gpus, excluded=settings.not_gpus)
     return machine, emulated_driver(machine, volume)
 
@@ -87,7 +87,7 @@ def emulated_driver(machine: Machine, volume: DriverVolume) -> NodeDriver:
     return NodeDriver(volume, find)
 
 
-def _real(settings: Settings, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
+def _real(settings: NodeSettings, volume: DriverVolume) -> tuple[Machine, NodeDriver]:
     root = Path(settings.driver_root)
     container = root / DRIVER_CONTAINER.relative_to("/")
     try:

@@ -15,7 +15,7 @@ from aliquot.lib.bounded import Bounded
 from aliquot.lib.log import Logger
 
 _LOG: Final = Logger("node")
-MOST_REMEMBERED: Final = 1000
+MAX_REMEMBERED: Final = 1000
 AGAIN_S: Final = 60.0
 Kind = Literal["Normal", "Warning"]
 
@@ -27,7 +27,7 @@ class Events:
         self._api = api
         self._node = node
         self._clock = clock or RealClock()
-        self._told: Bounded[tuple[str, str, str], float] = Bounded(MOST_REMEMBERED)
+        self._told: Bounded[tuple[str, str, str], float] = Bounded(MAX_REMEMBERED)
         self._number = 0
 
     async def about_pod(self, namespace: str, name: str, uid: str, reason: str, message: str, kind: Kind) -> None:

@@ -25,15 +25,15 @@ from aliquot.node.identity import Held
 from aliquot.node.kubelet import PodResources
 from aliquot.node.machine import Machine
 from aliquot.node.pods import NodePod
-from aliquot.node.seating import Seat
-from aliquot.node.settings import Settings
+from aliquot.node.seating import ProvisionedTenant
+from aliquot.node.settings import NodeSettings
 
 _LOG: Final = Logger("node")
 STOCK: Final = GPU
 """The stock plugin's resource."""
 
 
-class Account(Protocol):
+class HeldDevices(Protocol):
     """Kubelet's account of the stock plugin's devices (`kubelet.PodResources`)."""
 
     async def held(self) -> list[Held]:
@@ -81,7 +81,9 @@ def held_gpus(
 class Holders:
     """The GPUs held on one node; `look` refreshes them."""
 
-    def __init__(self, api: Api, account: Account, pods: Iterable[NodePod], namespace: str, machine: Machine) -> None:
+    def __init__(
+        self, api: Api, account: HeldDevices, pods: Iterable[NodePod], namespace: str, machine: Machine
+    ) -> None:
         self._api = api
         self._account = account
         self._pods = pods
@@ -91,7 +93,7 @@ class Holders:
         self.held: frozenset[GpuUuid] = frozenset()
 
     @classmethod
-    def of(cls, settings: Settings, api: Api, pods: Iterable[NodePod], machine: Machine) -> Holders:
+    def of(cls, settings: NodeSettings, api: Api, pods: Iterable[NodePod], machine: Machine) -> Holders:
         """The holder for the node with these settings, by its kubelet."""
         return cls(api, PodResources(settings.pod_resources, STOCK), pods, settings.holder_namespace, machine)
 
@@ -135,7 +137,7 @@ class Holders:
             _LOG.info("held", gpu=uuid, vgpu=meta.labels[VGPU])
 
 
-async def tell_taken(seats: Iterable[Seat], lost: Collection[GpuUuid], events: Events) -> None:
+async def tell_taken(seats: Iterable[ProvisionedTenant], lost: Collection[GpuUuid], events: Events) -> None:
     """Write an event on every pod on a GPU whose holder is gone: the stock plugin may give it to another pod."""
     for seat in list(seats):
         if taken := [piece.gpu for piece in seat.plan.slices if piece.gpu in lost]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -13,26 +14,24 @@ from aliquot.node.allotments import Allotments
 from aliquot.node.cdi import CdiError, remove_spec, remove_unfinished, written_names
 from aliquot.node.checkpoint import CheckpointError, PodKey
 from aliquot.node.kubelet import PodResources
-from aliquot.node.pods import NodePod, Pods
-from aliquot.node.seating import Seating
+from aliquot.node.pods import NodePod, NodePods
+from aliquot.node.seating import TenantProvisioner
 
 _LOG: Final = Logger("node")
 WAIT_S: Final = 120.0
 LOOK_S: Final = 0.5
 
 
+@dataclass(eq=False)
 class Leaving:
     """Releases what pods of one node had; each pod is released once at a time."""
 
-    def __init__(
-        self, cdi: Path, allotments: Allotments, seating: Seating, resources: PodResources, pods: Pods
-    ) -> None:
-        self._cdi = cdi
-        self._allotments = allotments
-        self._seating = seating
-        self._resources = resources
-        self._pods = pods
-        self._leaving: set[str] = set()
+    cdi: Path
+    allotments: Allotments
+    seating: TenantProvisioner
+    resources: PodResources
+    pods: NodePods
+    _leaving: set[str] = field(default_factory=set)
 
     async def clear(self, owner: PodKey) -> None:
         """Release the tenants, names and files of an ended pod; does nothing while that is already under way.
@@ -48,13 +47,13 @@ class Leaving:
             self._leaving.discard(owner.uid)
 
     async def _clear(self, owner: PodKey) -> None:
-        ids = {frozenset(allotment.ids) for allotment in self._allotments if allotment.uid == owner.uid}
-        await containers_ended(owner, ids, self._resources, self._pods)
-        names = [allotment.name for allotment in self._allotments if allotment.uid == owner.uid]
-        seats = await asyncio.to_thread(self._seating.leave_pod, owner.uid)
-        gone = remove_specs(self._cdi, names)
+        ids = {frozenset(allotment.ids) for allotment in self.allotments if allotment.uid == owner.uid}
+        await containers_ended(owner, ids, self.resources, self.pods)
+        names = [allotment.name for allotment in self.allotments if allotment.uid == owner.uid]
+        seats = await asyncio.to_thread(self.seating.leave_pod, owner.uid)
+        gone = remove_specs(self.cdi, names)
         with contextlib.suppress(CheckpointError):  # the allocation check drops them when there is space again
-            await self._allotments.drop(gone)
+            await self.allotments.drop(gone)
         if names or seats:
             _LOG.info("cleared", pod=str(owner), seats=len(seats), devices=len(gone))
 
@@ -94,7 +93,7 @@ def remove_specs(cdi: Path, names: Iterable[str]) -> list[str]:
     return gone
 
 
-def sweep(cdi: Path, allotments: Allotments, seating: Seating) -> int:
+def sweep(cdi: Path, allotments: Allotments, seating: TenantProvisioner) -> int:
     """Remove CDI files, tenants' folders and tenants without an owner; returns how many."""
     remove_unfinished(cdi)
     stray = written_names(cdi) - {allotment.name for allotment in allotments}

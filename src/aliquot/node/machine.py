@@ -13,7 +13,6 @@ from aliquot.driver import emulation
 from aliquot.driver.choice import choose, some
 from aliquot.driver.discovery import Gpu, NoDriver, find_gpus, gpu_topology
 from aliquot.driver.modules import CONTROL_NODES, MAKE_NODES, make_nodes, missing_nodes, node_name
-from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.node.cdi import DeviceNode, Edits, Mount
@@ -22,10 +21,6 @@ from aliquot.topology import Topology
 
 DEVICES: Final = Path("/dev")
 WAY_OUT: Final = "Try an emulated GPU: aliquot node --emulate h100x2"
-
-
-class UnknownMachine(UserError):
-    """The requested emulated machine does not exist."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +106,10 @@ def emulated_machine(spec: str, folder: Path, *, only: str = "", excluded: str =
     """The emulated machine of a specification such as `v100x2`, made in `folder`; see `real_machine`.
 
     Raises:
-        UnknownMachine: no such profile.
+        UnknownProfile: no such profile.
         NoDriver, NoGpuLeft: as for a real one.
     """
-    try:
-        made = emulation.prepare(folder, spec)
-    except emulation.UnknownProfile as error:
-        raise UnknownMachine(str(error)) from None
+    made = emulation.prepare(folder, spec)
     nodes = folder / emulation.NODES
     machine = Machine((), made.libcuda, made.libnvml, folder, nodes if nodes.is_dir() else None)
     return _with_gpus(machine, only, excluded)

@@ -16,7 +16,7 @@ from aliquot.kube.resources import Resource
 from aliquot.node.checkpoint import PodKey
 
 
-class Running(Wire):
+class ContainerStateRunning(Wire):
     """The state of a container that runs."""
 
     started_at: str = ""
@@ -25,7 +25,7 @@ class Running(Wire):
 class ContainerState(Wire):
     """The state of a container; at most one is set."""
 
-    running: Running | None = None
+    running: ContainerStateRunning | None = None
 
 
 class ContainerStatus(Wire):
@@ -77,7 +77,7 @@ FETCHED_S: Final = 60.0
 """How long a queried pod counts before the watch has delivered it: its end may never be reported."""
 
 
-class Pods:
+class NodePods:
     """The pods of one node by uid; `on_gone` is called with each pod that has ended or was deleted."""
 
     def __init__(self, api: Api, node: str, on_gone: Callable[[NodePod], None]) -> None:

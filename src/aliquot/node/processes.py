@@ -15,13 +15,13 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from aliquot.node.audit import Program
+from aliquot.node.audit import GpuProgram
 
 PROC: Final = Path("/proc")
 DRIVER: Final = "nvidia"
 """How the names of the driver's devices begin, below /dev and in /proc/devices."""
 EMULATED: Final = "/engine.shm"
-MOST_FILES: Final = 4096
+MAX_FILES: Final = 4096
 # Source: Linux, include/uapi/linux/stat.h and fcntl.h.
 _STATX_BYTES: Final = 256
 _STATX_MODE: Final = 28
@@ -32,7 +32,7 @@ _STATX: Final = getattr(ctypes.CDLL(None), "statx", None)
 _DONT_SYNC: Final = 0x4000
 
 
-def read_program(pid: int, proc: Path = PROC) -> Program | None:
+def read_program(pid: int, proc: Path = PROC) -> GpuProgram | None:
     """The process of that number in this pid namespace; None if it does not exist, or is ending."""
     folder = proc / str(pid)
     try:
@@ -46,10 +46,10 @@ def read_program(pid: int, proc: Path = PROC) -> Program | None:
     if fields[0] in ("Z", "X"):
         return None
     drives = _drives(folder, _driver_majors(proc))
-    return Program(pid, fields[19], name, cgroup, drives, fields[0] in ("T", "t"))
+    return GpuProgram(pid, fields[19], name, cgroup, drives, fields[0] in ("T", "t"))
 
 
-def end_program(program: Program) -> bool:
+def end_program(program: GpuProgram) -> bool:
     """KILL exactly this process, never a later one with its number; returns whether it existed."""
     try:
         descriptor = os.pidfd_open(program.pid)
@@ -84,7 +84,7 @@ def _drives(folder: Path, majors: frozenset[int]) -> bool | None:
     """
     try:
         with os.scandir(folder / "fd") as entries:
-            for _, entry in zip(range(MOST_FILES), entries, strict=False):
+            for _, entry in zip(range(MAX_FILES), entries, strict=False):
                 if _is_driver(Path(entry.path), majors):
                     return True
             unseen = next(entries, None) is not None or bool(majors and _STATX is None)

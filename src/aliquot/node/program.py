@@ -8,11 +8,11 @@ import signal
 from aliquot.kube.api import Api
 from aliquot.lib.log import set_up_log
 from aliquot.node.agent import Agent
-from aliquot.node.settings import Settings
+from aliquot.node.settings import NodeSettings
 from aliquot.tracing.spans import tracing
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: NodeSettings) -> None:
     """Run the agent until SIGTERM or SIGINT.
 
     Raises:
@@ -22,7 +22,7 @@ def serve(settings: Settings) -> None:
     asyncio.run(_serve(settings))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: NodeSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

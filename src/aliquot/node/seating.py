@@ -48,7 +48,7 @@ class NotYet(AliquotError):
 
 
 @dataclass(frozen=True)
-class Seat:
+class ProvisionedTenant:
     """One tenant. `key` is unique on the node forever, `record` is what the arbiter knows, `driver` the generation of
     the driver volume that its container is shown."""
 
@@ -61,7 +61,7 @@ class Seat:
     edits: Edits
 
 
-class Seating:
+class TenantProvisioner:
     """All tenants of a node. Its methods block and may be called from any thread; one works at a time."""
 
     def __init__(self, node: str, machine: Machine, tenants: Path, arbiter: Path, driver: NodeDriver) -> None:
@@ -69,7 +69,7 @@ class Seating:
         self.machine = machine
         self.driver = driver
         self.books = Cluster([machine.spec(node)])
-        self.seats: dict[str, Seat] = {}
+        self.seats: dict[str, ProvisionedTenant] = {}
         self.sick: Callable[[], Mapping[GpuUuid, str]] = dict
         self.offered: Callable[[], Machine] = lambda: machine
         """The GPUs that may be shared now: all, or those that holder pods have (`holders`)."""
@@ -81,7 +81,9 @@ class Seating:
         self.kernels = ""
         """The kernel lengths of the node's tenants; empty before the arbiter has answered."""
 
-    def take(self, owner: PodKey, container: str, plan: PodPlan, *, driver: str = "", again: bool = False) -> Seat:
+    def take(
+        self, owner: PodKey, container: str, plan: PodPlan, *, driver: str = "", again: bool = False
+    ) -> ProvisionedTenant:
         """Provision a container by its pod's plan.
 
         `driver` is the generation that it had before. `again` is for a container that was provisioned before and may be
@@ -196,7 +198,9 @@ class Seating:
         except OSError:
             return ""
 
-    def _make(self, key: str, owner: PodKey, container: str, given: ContainerPlan, shown: Generation) -> Seat:
+    def _make(
+        self, key: str, owner: PodKey, container: str, given: ContainerPlan, shown: Generation
+    ) -> ProvisionedTenant:
         gpus = []
         for piece in given.slices:
             gpu = self.machine.by_uuid(piece.gpu)
@@ -224,9 +228,9 @@ class Seating:
             edits = Edits(env) + shown.edits(None) + self.machine.edits(gpus, bare=True)
         else:
             edits = Edits(env, (Mount(folder, folder),)) + shown.edits(folder / "lib") + self.machine.edits(gpus)
-        return Seat(key, owner, container, given, record, shown.name, edits)
+        return ProvisionedTenant(key, owner, container, given, record, shown.name, edits)
 
-    def _reserve(self, seat: Seat, *, again: bool) -> None:
+    def _reserve(self, seat: ProvisionedTenant, *, again: bool) -> None:
         for piece in seat.plan.slices if not again else ():
             if reason := self.sick().get(piece.gpu):
                 raise NotYet(f"{piece.gpu} is not well: {reason}")
@@ -239,7 +243,7 @@ class Seating:
         except LedgerError as error:
             raise NotYet(str(error)) from None
 
-    def _register(self, seat: Seat, *, again: bool) -> None:
+    def _register(self, seat: ProvisionedTenant, *, again: bool) -> None:
         try:
             self._add(seat.record)
         except NotYet:
@@ -247,7 +251,7 @@ class Seating:
                 raise
             self._boot = 0
 
-    def _furnish(self, seat: Seat, shown: Generation, *, again: bool) -> None:
+    def _furnish(self, seat: ProvisionedTenant, shown: Generation, *, again: bool) -> None:
         done = self._folder(seat.key) / DONE
         if done.exists() and (again or done.read_text() == shown.name):
             return
@@ -257,7 +261,7 @@ class Seating:
         self._provision(seat, done.parent, shown)
         done.write_text(shown.name)
 
-    def _provision(self, seat: Seat, folder: Path, shown: Generation) -> TenantFolder:
+    def _provision(self, seat: ProvisionedTenant, folder: Path, shown: Generation) -> TenantFolder:
         conf = TenantConf(
             seat.record.name,
             folder / "socket",
@@ -317,7 +321,7 @@ def _share_of(owner: PodKey, container: str, plan: PodPlan, node: str) -> tuple[
     """The container whose slices are used, and the slices.
 
     Raises:
-        NoSeat: see `Seating.take`.
+        NoSeat: see `TenantProvisioner.take`.
     """
     if plan.node != node:
         raise NoSeat(f"the plan of {owner.namespace}/{owner.pod} is for node {plan.node}, this is {node}")

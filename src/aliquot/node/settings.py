@@ -7,22 +7,16 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-import msgspec
-import yaml
-
-from aliquot.kube.dialects.aliyun import UNIT_MIB, Unit
-from aliquot.kube.manifest import BadYaml, read_yaml_file
+from aliquot.kube.dialects.aliyun import Unit
 from aliquot.kube.names import GROUP
-from aliquot.model.errors import UserError
-from aliquot.model.validation import sentence
+from aliquot.kube.settings import BadSettings, ProgramSettings, flag, read_settings
 from aliquot.node.volume.names import wanted
 from aliquot.tokens import Turns
 from aliquot.tracing.spans import ENDPOINT, is_endpoint
 
-MOST_IDS: Final = 1000
-GPUS: Final = ("own", "coexist")
+MAX_IDS: Final = 1000
 METRIC_ALIASES: Final = ("gpu-manager", "hami", "hami-legacy")
 
 
@@ -31,55 +25,61 @@ _KEY: Final = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}")
 _VALUE: Final = re.compile(rf"({_NAME})?")
 
 
-class BadSettings(UserError):
-    """A configuration file or a flag that cannot be used."""
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
     """Every setting with its default; times are seconds, and a directory is the node's own, as kubelet sees it."""
 
-    node_name: str = ""
-    kubeconfig: str = ""
-    emulate: str = ""
-    driver_root: str = "/"
-    extra_libraries: str = ""
-    extra_devices: str = ""
-    host_root: str = "/"
-    gpus: str = "own"
-    only_gpus: str = ""
-    not_gpus: str = ""
-    aliyun_unit: str = "GiB"
-    gpushare_inspect: bool = False
-    holder_namespace: str = "kube-system"
-    turns: str = Turns.FLUID.value
-    runtime_dir: str = "/run/aliquot"
-    state_dir: str = "/var/lib/aliquot"
-    cdi_dir: str = "/run/cdi"
-    kubelet_dir: str = "/var/lib/kubelet"
-    ids_per_gpu: int = 100
-    node_labels: bool = True
-    labels: str = ""
-    health_period_s: float = 5.0
-    allocation_check_period_s: float = 30.0
-    pre_start_wait_s: float = 20.0
-    replace_pods: bool = True
-    audit_grace_s: float = 10.0
-    audit_kill: bool = False
-    display_address: str = "127.0.0.1"
-    display_port: int = 5678
-    metric_aliases: str = ""
-    log_format: str = "text"
-    otlp_endpoint: str = ""
+    node_name: Annotated[str, flag("The node to speak for. [default: the host's name]", "NAME")] = ""
+    kubeconfig: Annotated[str, flag("How to reach the API server. [default: the pod's service account]", "FILE")] = ""
+    emulate: Annotated[str, flag("Use N emulated GPUs (t4, v100, a100, a100-80g, h100, h200).")] = ""
+    driver_root: Annotated[str, flag("Below which the NVIDIA driver lies.", "DIR")] = "/"
+    extra_libraries: Annotated[
+        str, flag("Further driver libraries for containers: graphics, or names as libnvidia-fbc.so.", "NAMES")
+    ] = ""
+    extra_devices: Annotated[str, flag("Further devices for every container, as /dev/infiniband/*.", "PATHS")] = ""
+    host_root: Annotated[str, flag("Where the node's root is mounted, for those devices.", "DIR")] = "/"
+    gpus: Annotated[
+        Literal["own", "coexist"],
+        flag("Owner of the GPUs: this agent, or a stock plugin from which holder pods take some."),
+    ] = "own"
+    only_gpus: Annotated[
+        str, flag("Share only these GPUs: indices, UUIDs or models, with commas between them. [default: all]")
+    ] = ""
+    not_gpus: Annotated[str, flag("Leave these GPUs alone; named in the same way.")] = ""
+    aliyun_unit: Annotated[Unit, flag("Unit of aliyun.com/gpu-mem.")] = "GiB"
+    gpushare_inspect: Annotated[
+        bool, flag("Offer aliyun.com/gpu-mem and gpu-count, which kubectl inspect gpushare reads.")
+    ] = False
+    holder_namespace: Annotated[str, flag("Where holder pods are (coexist).", "NAME")] = "kube-system"
+    turns: Annotated[Turns, flag("Turn policy; must match the arbiter's.")] = Turns.FLUID
+    runtime_dir: Annotated[str, flag("Tenants, and the arbiter's sockets.", "DIR")] = "/run/aliquot"
+    state_dir: Annotated[str, flag("The checkpoint.", "DIR")] = "/var/lib/aliquot"
+    cdi_dir: Annotated[str, flag("Where the runtime reads CDI files.", "DIR")] = "/run/cdi"
+    kubelet_dir: Annotated[str, flag("Kubelet's root folder.", "DIR")] = "/var/lib/kubelet"
+    ids_per_gpu: Annotated[int, flag("Device ids of each GPU.", "N", ge=1, le=MAX_IDS)] = 100
+    node_labels: Annotated[bool, flag("Whether to label the node by its GPUs.")] = True
+    labels: Annotated[str, flag("Further labels of your own for the node.", "KEY=VALUE,...")] = ""
+    health_period_s: Annotated[float, flag("Period of all checks.", "S")] = 5.0
+    allocation_check_period_s: Annotated[float, flag("Between two checks.", "S")] = 30.0
+    pre_start_wait_s: Annotated[float, flag("How long a start may be waited for.", "S")] = 20.0
+    replace_pods: Annotated[
+        bool, flag("Whether pods that cannot be served are deleted where a controller recreates them.")
+    ] = True
+    audit_grace_s: Annotated[
+        float, flag("How long a program may use a shared GPU unregistered before it is reported.", "S")
+    ] = 10.0
+    audit_kill: Annotated[bool, flag("Whether such programs are killed where a pod runs them.")] = False
+    display_address: Annotated[str, flag("Where pages and metrics are served.", "IP")] = "127.0.0.1"
+    display_port: Annotated[int, flag("The port for it; 0 serves none.", "N", ge=0, le=65535)] = 5678
+    metric_aliases: Annotated[str, flag("Also publish as gpu-manager, hami, hami-legacy.", "NAMES")] = ""
+    log_format: Annotated[Literal["text", "json"], flag("How to log, on stderr.")] = "text"
+    otlp_endpoint: Annotated[
+        str, flag("Send spans of pods on their way here by OTLP/HTTP, as http://HOST:4318. [default: nowhere]", "URL")
+    ] = ""
 
     @property
     def name(self) -> str:
         """The node this agent speaks for."""
         return self.node_name or socket.gethostname().lower()
-
-    @property
-    def unit(self) -> Unit:
-        """The unit of aliyun.com/gpu-mem."""
-        return "MiB" if self.aliyun_unit == "MiB" else "GiB"
 
     @property
     def device_plugins(self) -> Path:
@@ -114,27 +114,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def aliases(self) -> tuple[str, ...]:
         """The other projects under whose names metrics are published too."""
-        return tuple(part.strip() for part in self.metric_aliases.split(",") if part.strip())
+        return tuple(_words(self.metric_aliases))
 
     @property
     def own_labels(self) -> Mapping[str, str]:
         """The administrator's labels for the node; raises BadSettings for an invalid label."""
         return dict(_label(word) for word in _words(self.labels))
 
-    def checked(self) -> Settings:
-        """The settings themselves, if they make sense.
-
-        Raises:
-            BadSettings: one of them is invalid.
-        """
-        if self.gpus not in GPUS:
-            raise BadSettings(f"gpus {self.gpus!r} is not known; take {' or '.join(GPUS)}")
-        if self.turns not in [known.value for known in Turns]:
-            raise BadSettings(f"turns {self.turns!r} is not known; take {', '.join(known.value for known in Turns)}")
-        if self.aliyun_unit not in UNIT_MIB:
-            raise BadSettings(f"aliyun-unit {self.aliyun_unit!r} is not known; take {' or '.join(UNIT_MIB)}")
-        if not 1 <= self.ids_per_gpu <= MOST_IDS:
-            raise BadSettings(f"ids-per-gpu {self.ids_per_gpu} is not between 1 and {MOST_IDS}")
+    def check(self) -> None:
+        """As in `ProgramSettings`."""
         for name in ("health_period_s", "allocation_check_period_s", "pre_start_wait_s", "audit_grace_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise BadSettings(f"{name.replace('_', '-')} {getattr(self, name):g} is not a finite number above 0")
@@ -142,8 +130,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise BadSettings(
                 f"pre-start-wait-s {self.pre_start_wait_s:g} is too long: kubelet waits for 30 in all; take 25 or less"
             )
-        if not 0 <= self.display_port <= 65535:
-            raise BadSettings(f"display-port {self.display_port} is not between 0 (none) and 65535")
         for alias in self.aliases:
             if alias not in METRIC_ALIASES:
                 raise BadSettings(f"metric-aliases {alias!r} is not known; take {', '.join(METRIC_ALIASES)}")
@@ -153,9 +139,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise BadSettings(f"extra-devices {path!r} is not a device; write paths below /dev: /dev/infiniband/*")
         if self.otlp_endpoint and not is_endpoint(self.otlp_endpoint):
             raise BadSettings(f"otlp-endpoint {self.otlp_endpoint!r} is not an OTLP/HTTP receiver; write {ENDPOINT}")
-        if self.log_format not in ("text", "json"):
-            raise BadSettings(f"log-format {self.log_format!r} is not known; take text or json")
-        return self
 
 
 def _words(text: str) -> list[str]:
@@ -172,28 +155,10 @@ def _label(word: str) -> tuple[str, str]:
     return key, value
 
 
-def read_settings(file: Path | None, flags: dict[str, Any]) -> Settings:
-    """The settings of a file (YAML, names as in `Settings`), overridden by the given flags.
+def node_settings(file: Path | None, flags: dict[str, Any] | None = None) -> NodeSettings:
+    """The settings of a file, overridden by the given flags.
 
     Raises:
-        BadSettings: the file cannot be read, or names an unknown setting.
+        BadSettings: as `read_settings`.
     """
-    given: dict[str, Any] = {}
-    if file is not None:
-        try:
-            given = read_yaml_file(file) or {}
-        except BadYaml as error:
-            raise BadSettings(f"--config {error}") from None
-        if not isinstance(given, dict):
-            raise BadSettings(f"--config {file}: it is not a mapping of settings to values")
-    given |= {name.replace("_", "-"): value for name, value in flags.items() if value is not None}
-    try:
-        return msgspec.convert(given, Settings).checked()
-    except msgspec.ValidationError as error:
-        where = f"--config {file}: " if file is not None else ""
-        raise BadSettings(f"{where}{sentence(error, given, Settings, called='an agent')}") from None
-
-
-def print_settings(settings: Settings) -> str:
-    """The settings as a configuration file that would give the same."""
-    return yaml.safe_dump(msgspec.to_builtins(settings), sort_keys=False)
+    return read_settings(NodeSettings, file, flags or {}, called="an agent")

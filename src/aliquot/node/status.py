@@ -76,7 +76,7 @@ def resources_of(gpus: Sequence[Gpu], aliyun_unit: Unit | None = None) -> dict[s
     return found
 
 
-class NodeStatus:
+class NodePublisher:
     """Keeps what the node publishes up to date; of its resources only those named in `managed`."""
 
     def __init__(self, api: Api, node: str, managed: Sequence[str] = OWN) -> None:

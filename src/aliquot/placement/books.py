@@ -64,6 +64,16 @@ class Holding:
     cells: tuple[int, ...]
 
 
+class MeasuredKernels:
+    """The latest values: by GPU (UUID) the longest kernel of its tenants in microseconds; the nodes' turn policies."""
+
+    __slots__ = ("kernels", "turns")
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, dict[str, int]] = {}
+        self.turns: dict[str, str] = {}
+
+
 def kind_of(ask: Ask | Shape) -> int:
     """The kind of a GPU pod: the number of its devices, 0 for a part of one."""
     return min(ask.devices, 62) if ask.whole else 0

@@ -18,7 +18,7 @@ from aliquot.placement.asks import PPM, Ask
 from aliquot.placement.books import Resident
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.quota import Quotas
-from aliquot.placement.reasons import Code, Reason, Verdict, judge
+from aliquot.placement.reasons import Code, UnmetConstraint, Verdict, judge
 
 _ENDING_MOST: Final = 3
 _NODES_TRIED: Final = 64
@@ -83,17 +83,9 @@ class _Trial:
 
     def fits(self, change: Suggestion) -> bool:
         """Whether its ask fits once it is done."""
-        cluster = self.cluster
-        was_open = bool(cluster.open[self.number])
-        taken = [(name, held) for name in change.ends if (held := cluster.release(name)) is not None]
-        if change.kind == "uncordon":
-            cluster.set_cordoned(self.node, False)
-        fits = judge(cluster, change.ask, self.node, self._quotas, self.namespace).reason is None
-        if bool(cluster.open[self.number]) != was_open:
-            cluster.set_cordoned(self.node, not was_open)
-        for name, held in taken:
-            cluster.reserve(name, held.placement, held.ask)
-        return fits
+        with self.cluster.trial():
+            change.apply(self.cluster)
+            return judge(self.cluster, change.ask, self.node, self._quotas, self.namespace).reason is None
 
     def size_of(self, tenant: str) -> int:
         """What a tenant holds, in milli-GPU; one without GPU by its part of the node."""
@@ -226,7 +218,7 @@ def _cleared(trial: _Trial, ask: Ask) -> Iterator[Suggestion]:
     yield _ended(trial, ask, ends, -1)
 
 
-def _passes(reason: Reason) -> bool:
+def _passes(reason: UnmetConstraint) -> bool:
     """Whether a constraint of a device is removed with its residents."""
     elsewhere = (Code.GPU_AFFINITY, Code.GPU_NAMED_ELSEWHERE, Code.QUOTA)
     return not reason.lasting and reason.code not in elsewhere and reason.code is not Code.GPU_SIZE

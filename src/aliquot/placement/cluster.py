@@ -2,14 +2,15 @@
 
 The one place where devices are given away. Every change touches what changed and nothing else: the cells of the
 devices, the sums of the node, its version. Labels on devices are derived from the residents; an index counts them, so
-that a tenant that leaves takes its labels along. Each change ends with assertions about all that it touched; `check`
-recounts everything.
+that a tenant that leaves takes its labels along. Each change ends with assertions about all that it touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,21 +19,18 @@ from numpy.typing import NDArray
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Device
-from aliquot.placement import saved
 from aliquot.placement.asks import Ask, model_matches
-from aliquot.placement.audit import audit
 from aliquot.placement.books import (
     GONE,
     Holding,
     LedgerError,
+    MeasuredKernels,
     NodeSpec,
     Placement,
     Resident,
     kind_of,
 )
 from aliquot.placement.labels import LabelIndex
-from aliquot.placement.saved import Diff
-from aliquot.placement.wakes import MeasuredKernels
 
 __all__ = ["Cluster", "Holding", "LedgerError", "NodeSpec", "Placement", "Resident"]
 
@@ -46,6 +44,14 @@ class NodeRow:
     residents: list[dict[str, Resident]]
     tenants: set[str] = field(default_factory=set)
     kinds: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Trial:
+    """How to take back what a trial has done, and the versions that its nodes had before it."""
+
+    undo: list[Callable[[], object]] = field(default_factory=list)
+    versions: dict[int, int] = field(default_factory=dict)
 
 
 class Cluster:
@@ -88,6 +94,7 @@ class Cluster:
         self.rows: list[NodeRow | None] = []
         self.used: dict[str, dict[int, list[int]]] = {}
         self._clock = 0
+        self._trial: _Trial | None = None
         self._spare: list[int] = []
         self._allocate(len(nodes), max((len(node.gpus) for node in nodes), default=0))
         for node in nodes:
@@ -101,6 +108,7 @@ class Cluster:
         Raises:
             LedgerError: a node of that name, or a device of that UUID, is here.
         """
+        assert self._trial is None, "nodes do not come in a trial"
         if spec.name in self.index:
             raise LedgerError(f'a node "{spec.name}" is here already; remove it first')
         for device in spec.gpus:
@@ -137,6 +145,7 @@ class Cluster:
         Raises:
             LedgerError: there is no such node.
         """
+        assert self._trial is None, "nodes do not leave in a trial"
         number = self.node_index(name)
         node = self._node(number)
         gone = tuple(sorted(node.tenants))
@@ -164,6 +173,7 @@ class Cluster:
             LedgerError: there is no such node.
         """
         number = self.node_index(name)
+        self._undoable(partial(self.set_cordoned, name, not self.open[number]))
         self.open[number] = not cordoned
         self._touch(number)
 
@@ -213,6 +223,7 @@ class Cluster:
         for g, piece in zip(cells, placement.slices, strict=True):
             self._seat(number, node, g, Resident(tenant, piece, ask.labels, ask.gpu_id))
         self._count_kind(number, node, ask, 1)
+        self._undoable(partial(self.release, tenant))
         self._touch(number)
         self.recount(number, cells)
 
@@ -228,6 +239,7 @@ class Cluster:
         for g in holding.cells:
             self._unseat(number, node, g, tenant)
         self._count_kind(number, node, holding.ask, -1)
+        self._undoable(partial(self.reserve, tenant, holding.placement, holding.ask))
         self._touch(number)
         self.recount(number, holding.cells)
         return holding
@@ -245,31 +257,34 @@ class Cluster:
         used = self.used.get(namespace, {})
         return {self.models[model]: (milli, mib) for model, (milli, mib) in used.items() if milli}
 
-    # Kept and compared
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Take back at its end what is reserved, released and cordoned in a block; no other change is allowed there.
 
-    def dump(self) -> dict[str, Any]:
-        """The ledger as data for JSON; see `saved`."""
-        return saved.dump(self)
-
-    @classmethod
-    def load(cls, books: Mapping[str, Any]) -> Cluster:
-        """A ledger from a dump.
-
-        Raises:
-            BadBooks: it cannot be read.
-            LedgerError: it contradicts itself.
+        The nodes then have their versions of before, so what was remembered of them still holds. Versions within the
+        block are never used again.
         """
-        cluster = cls()
-        saved.load(books, cluster)
-        return cluster
+        trial, outer = _Trial(), self._trial
+        self._trial = trial
+        try:
+            yield
+        finally:
+            self._trial = None
+            for step in reversed(trial.undo):
+                step()
+            for number, version in trial.versions.items():
+                self.version[number] = version
+            self._trial = outer
 
     def copy(self) -> Cluster:
-        """A copy of the ledger, to try things in."""
-        return saved.copy(self)
-
-    def diff(self, before: Cluster) -> Diff:
-        """What changed since `before`."""
-        return saved.diff(before, self)
+        """A copy of the ledger, to try things in; indices are those of the original as far as it has no gaps."""
+        fresh = Cluster(self.nodes)
+        for spec in self.nodes:
+            fresh.set_cordoned(spec.name, not self.open[self.index[spec.name]])
+        for tenant, holding in self.tenants.items():
+            fresh.reserve(tenant, holding.placement, holding.ask)
+        fresh.measured = self.measured
+        return fresh
 
     # Inside
 
@@ -330,7 +345,13 @@ class Cluster:
         if not self.labels.allows([(number, g) for g in cells], ask, self.residents):
             raise LedgerError(f'labels on the devices of node "{placement.node}" keep "{tenant}" out')
 
+    def _undoable(self, step: Callable[[], object]) -> None:
+        if self._trial is not None:
+            self._trial.undo.append(step)
+
     def _touch(self, number: int) -> None:
+        if self._trial is not None:
+            self._trial.versions.setdefault(number, self.version.item(number))
         self._clock += 1
         self.version[number] = self._clock
 
@@ -384,7 +405,3 @@ class Cluster:
             mib = self.size_mib.item(number, g) - sum(piece.memory_mib for piece in pieces)
             assert 0 <= milli == self.free_milli.item(number, g), f"GPU {g} of node {number}: {milli} milli left"
             assert 0 <= mib == self.free_mib.item(number, g), f"GPU {g} of node {number}: {mib} MiB left"
-
-    def check(self) -> None:
-        """Recount everything from the tenants; AssertionError unless ledger, columns and labels agree."""
-        audit(self)

@@ -20,7 +20,7 @@ from aliquot.placement.devices import hold_rest, hold_whole
 from aliquot.placement.fits import fitting_nodes
 from aliquot.placement.policy import LabelAware, Policy
 from aliquot.placement.quota import Quotas
-from aliquot.placement.reasons import Refusal
+from aliquot.placement.reasons import Infeasible
 from aliquot.placement.rules import Rules, rules_for
 
 NEVER: Final = np.iinfo(np.int64).min
@@ -57,7 +57,7 @@ class Decider:
         policy.start(cluster, seed)
         self._look_at_layout()
 
-    def decide(self, ask: Ask, namespace: str = "", *, again: bool = False) -> Placement | Refusal:
+    def decide(self, ask: Ask, namespace: str = "", *, again: bool = False) -> Placement | Infeasible:
         """The place of the request, or why it has none; `again` for a repeated one, so that it is not counted twice.
 
         The placement can be reserved at once; ties fall to the smallest rank.
@@ -74,7 +74,7 @@ class Decider:
                 nodes, scores = self._scored(ask, ranked, rules)
                 if len(nodes):
                     return self._place(ask, nodes.item(int(scores.argmax())), rules)
-        return Refusal(self.cluster, ask, self.quotas, namespace)
+        return Infeasible(self.cluster, ask, self.quotas, namespace)
 
     def feasible(self, ask: Ask, namespace: str = "") -> BoolArray:
         """Which nodes could take the ask now: bool [N]."""
@@ -96,7 +96,7 @@ class Decider:
                 raised = int(scores.max() - scores.min()) + 1
         return found
 
-    def place_on(self, ask: Ask, node: str, namespace: str = "") -> Placement | Refusal:
+    def place_on(self, ask: Ask, node: str, namespace: str = "") -> Placement | Infeasible:
         """The devices the ask would get on one node that others chose, or why it cannot go there."""
         number = self.cluster.node_index(node)
         one = np.array([number], dtype=np.int64)
@@ -104,7 +104,7 @@ class Decider:
             for rules in self._choices(ask, namespace):
                 if self._kept(ask.shape, one, rules).any():
                     return self._place(ask, number, rules)
-        return Refusal(self.cluster, ask, self.quotas, namespace)
+        return Infeasible(self.cluster, ask, self.quotas, namespace)
 
     def commit(self, tenant: str, placement: Placement, ask: Ask) -> None:
         """Reserve a placement.

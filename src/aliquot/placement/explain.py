@@ -19,7 +19,7 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import NEVER, Decider
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import Quotas
-from aliquot.placement.reasons import Code, Reason, Refusal, Verdict
+from aliquot.placement.reasons import Code, Infeasible, UnmetConstraint, Verdict
 from aliquot.placement.wakes import obstacle
 
 _CHANGES_SHOWN: Final = 3
@@ -99,7 +99,7 @@ def explain_with(decider: Decider, ask: Ask, namespace: str = "") -> PlacementEx
 def explain_fitting(decider: Decider, ask: Ask, namespace: str = "") -> PlacementExplanation | None:
     """The place of a request that fits, and why; None for one that does not."""
     found = decider.decide(ask, namespace, again=True)
-    if isinstance(found, Refusal):
+    if isinstance(found, Infeasible):
         return None
     scores = decider.scores(ask, namespace)
     why = tuple(_why(decider, ask, found, scores))
@@ -113,7 +113,7 @@ def explain_waiting(decider: Decider, ask: Ask, trial: Cluster, namespace: str =
     `trial` is a copy of the decider's ledger, which is written into meanwhile and is as before afterwards; of the
     decider itself only its quotas and its policy's name are read.
     """
-    verdicts = Refusal(trial, ask, decider.quotas, namespace).reasons()
+    verdicts = Infeasible(trial, ask, decider.quotas, namespace).reasons()
     ways = changes(trial, ask, verdicts, decider.quotas, namespace)
     nodes = len(trial.index)
     return PlacementExplanation(ask, decider.policy.name, None, nodes=nodes, verdicts=verdicts, changes=tuple(ways))
@@ -218,7 +218,7 @@ def _summary(verdict: Verdict) -> str:
     return f"{first}{'; '.join(devices)}{more}{'  (cannot change)' if reason.lasting else ''}"
 
 
-def _note(reason: Reason | None) -> str:
+def _note(reason: UnmetConstraint | None) -> str:
     if reason is None:
         return ""
     return f"{reason.text}{'  (cannot change)' if reason.lasting else ''}"
@@ -232,7 +232,7 @@ def _placement_facts(placement: Placement) -> dict[str, Any]:
     return {"node": placement.node, "slices": slices}
 
 
-def _reason_facts(reason: Reason | None) -> dict[str, Any] | None:
+def _reason_facts(reason: UnmetConstraint | None) -> dict[str, Any] | None:
     if reason is None:
         return None
     return {

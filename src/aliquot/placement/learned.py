@@ -16,7 +16,7 @@ from aliquot.model.errors import AliquotError
 from aliquot.placement.policy import Policy
 
 VERSION: Final = 1
-MOST_BYTES: Final = 512 * 1024
+MAX_BYTES: Final = 512 * 1024
 """Half of what an object of the API server may have. 4,096 arrivals of 125 shapes take 24 KiB."""
 _LEAST_PART: Final = 1 / 1024
 
@@ -41,7 +41,7 @@ class Learner(Protocol):
 
 
 def pack(policy: Policy) -> str:
-    """The text to keep, in ASCII and at most `MOST_BYTES` long; empty for a policy that has nothing to say.
+    """The text to keep, in ASCII and at most `MAX_BYTES` long; empty for a policy that has nothing to say.
 
     What would be longer is cut to its latest half, again and again.
     """
@@ -52,7 +52,7 @@ def pack(policy: Policy) -> str:
         body = json.dumps(policy.dump(part), separators=(",", ":"))
         header = {"version": VERSION, "policy": policy.name, "sha256": hashlib.sha256(body.encode()).hexdigest()}
         text = f"{json.dumps(header)}\n{body}\n"
-        if len(text) <= MOST_BYTES:
+        if len(text) <= MAX_BYTES:
             return text
         part /= 2
     return ""
@@ -66,8 +66,8 @@ def unpack(policy: Policy, text: str) -> None:
     """
     if not isinstance(policy, Learner):
         return
-    if len(text) > MOST_BYTES:
-        raise BadMemory(f"it has {len(text)} characters, {MOST_BYTES} are the most")
+    if len(text) > MAX_BYTES:
+        raise BadMemory(f"it has {len(text)} characters, {MAX_BYTES} are the most")
     head, _, body = text.partition("\n")
     body = body.removesuffix("\n")
     try:

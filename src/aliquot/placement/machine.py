@@ -19,7 +19,7 @@ from aliquot.placement.cluster import Cluster, NodeSpec, Placement, Resident
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.placement.policy import Policy, policy
-from aliquot.placement.reasons import Reason, Refusal, Verdict, judge
+from aliquot.placement.reasons import Infeasible, UnmetConstraint, Verdict, judge
 
 if TYPE_CHECKING:
     from aliquot.topology import Topology
@@ -110,7 +110,7 @@ class MachineBooks:
             NoRoom: it would fit on an emptier machine; the text says what is missing on each device.
         """
         found = self.decider.decide(self.ask(request), again=again)
-        if isinstance(found, Refusal):
+        if isinstance(found, Infeasible):
             raise NoRoom(_sentence(found.reasons()[0]))
         return Plan(found.slices)
 
@@ -151,10 +151,9 @@ class MachineBooks:
 
     def copy(self) -> MachineBooks:
         """A copy of the ledger, to try things in; its policy starts fresh."""
-        copy = MachineBooks(self.devices, topology=self.spec.topology, by=self._by, node=self.node)
-        for name, holding in self.cluster.tenants.items():
-            copy.cluster.reserve(name, holding.placement, holding.ask)
-        copy.cluster.measured = self.cluster.measured
+        copy = self.empty()
+        copy.cluster = self.cluster.copy()
+        copy.decider = Decider(copy.cluster, copy.decider.policy)
         return copy
 
     def empty(self) -> MachineBooks:
@@ -194,7 +193,7 @@ class MachineBooks:
 
 
 def _sentence(verdict: Verdict) -> str:
-    reasons: list[Reason] = [reason for reason in verdict.devices if reason is not None]
+    reasons: list[UnmetConstraint] = [reason for reason in verdict.devices if reason is not None]
     listed = "; ".join(str(reason) for reason in reasons[:_SHOWN]) or str(verdict.reason)
     more = f" (and {len(reasons) - _SHOWN} more)" if len(reasons) > _SHOWN else ""
     return f"{listed}{more}. Free the rest: aliquot get tenants"

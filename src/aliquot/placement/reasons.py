@@ -51,7 +51,7 @@ class Code(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class UnmetConstraint:
     """One constraint that fails on a node (`gpu` -1) or on the device of that index; numbers in the code's own unit.
 
     `lasting` means that it would fail on an empty node too.
@@ -106,8 +106,8 @@ class Verdict:
     """What stands against an ask on one node: `reason` for the node, None when it fits; one entry for each device."""
 
     node: str
-    reason: Reason | None
-    devices: tuple[Reason | None, ...]
+    reason: UnmetConstraint | None
+    devices: tuple[UnmetConstraint | None, ...]
 
     @property
     def lasting(self) -> bool:
@@ -115,7 +115,7 @@ class Verdict:
         return self.reason is not None and self.reason.lasting
 
 
-class Refusal:
+class Infeasible:
     """No node can take the request now. Reasons are computed on demand, from the cluster's current state."""
 
     __slots__ = ("__dict__", "ask", "cluster", "namespace", "quotas")
@@ -146,31 +146,33 @@ def judge(cluster: Cluster, ask: Ask, node: str, quotas: Quotas | None = None, n
     return Verdict(node, _node(cluster, ask, number, devices), tuple(devices))
 
 
-def usable(devices: Sequence[Reason | None]) -> list[int]:
+def usable(devices: Sequence[UnmetConstraint | None]) -> list[int]:
     """Devices that nothing but room stands against."""
     room = (Code.GPU_COMPUTE, Code.GPU_MEMORY, Code.GPU_SIZE)
     return [g for g, reason in enumerate(devices) if reason is None or reason.code in room]
 
 
-def _node(cluster: Cluster, ask: Ask, number: int, devices: Sequence[Reason | None]) -> Reason | None:
+def _node(cluster: Cluster, ask: Ask, number: int, devices: Sequence[UnmetConstraint | None]) -> UnmetConstraint | None:
     spec = cluster.spec(number)
     name, cpu, memory = spec.name, cluster.cpu_free.item(number), cluster.memory_free.item(number)
     suited = _most([g for g, reason in enumerate(devices) if reason is None or not reason.lasting], ask, spec)
     if ask.devices and not devices:
-        return Reason(Code.NODE_NO_GPU, name, lasting=True)
+        return UnmetConstraint(Code.NODE_NO_GPU, name, lasting=True)
     if ask.devices > len(suited):
-        return Reason(Code.NODE_FEW_GPUS, name, asked=ask.devices, have=len(suited), lasting=True)
+        return UnmetConstraint(Code.NODE_FEW_GPUS, name, asked=ask.devices, have=len(suited), lasting=True)
     sizes = [spec.gpus[g].memory_mib for g in suited]
     if ask.rest_milli and not any(ask.shape.memory_on(size) <= size for size in sizes):
-        return Reason(Code.NODE_GPU_SIZE, name, asked=ask.gpu_mib, have=max(sizes), lasting=True)
+        return UnmetConstraint(Code.NODE_GPU_SIZE, name, asked=ask.gpu_mib, have=max(sizes), lasting=True)
     if ask.cpu_milli > cpu:
-        return Reason(Code.NODE_CPU, name, asked=ask.cpu_milli, have=cpu, lasting=ask.cpu_milli > spec.cpu_milli)
+        return UnmetConstraint(
+            Code.NODE_CPU, name, asked=ask.cpu_milli, have=cpu, lasting=ask.cpu_milli > spec.cpu_milli
+        )
     if ask.memory_mib > memory:
-        return Reason(
+        return UnmetConstraint(
             Code.NODE_MEMORY, name, asked=ask.memory_mib, have=memory, lasting=ask.memory_mib > spec.memory_mib
         )
     if not cluster.open[number]:
-        return Reason(Code.NODE_CORDONED, name)
+        return UnmetConstraint(Code.NODE_CORDONED, name)
     left = usable(devices)
     kinds = [left, *_by_model(left, ask, spec)]
     idle = [hold_whole(cluster, ask.shape, number, gpus) for gpus in kinds]
@@ -180,8 +182,8 @@ def _node(cluster: Cluster, ask: Ask, number: int, devices: Sequence[Reason | No
         return None
     room = [len({*a, *b}) for a, b in zip(idle, rest, strict=True)]
     if enough[0]:
-        return Reason(Code.NODE_ONE_MODEL, name, asked=ask.devices, have=min(max(room[1:]), ask.devices - 1))
-    return Reason(Code.NODE_GPUS, name, asked=ask.devices, have=min(room[0], ask.devices - 1))
+        return UnmetConstraint(Code.NODE_ONE_MODEL, name, asked=ask.devices, have=min(max(room[1:]), ask.devices - 1))
+    return UnmetConstraint(Code.NODE_GPUS, name, asked=ask.devices, have=min(room[0], ask.devices - 1))
 
 
 def _suffice(ask: Ask, idle: Sequence[int], rest: Sequence[int]) -> bool:
@@ -202,64 +204,66 @@ def _most(gpus: list[int], ask: Ask, spec: NodeSpec) -> list[int]:
     return max(_by_model(gpus, ask, spec), key=len, default=gpus)
 
 
-def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, str]) -> Reason | None:
+def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, str]) -> UnmetConstraint | None:
     spec = cluster.spec(number)
     device = spec.gpus[g]
     if ask.gpu_uuid and device.uuid not in [uuid.strip() for uuid in ask.gpu_uuid.split(",")]:
-        return Reason(Code.GPU_UUID, spec.name, device.index, lasting=True)
+        return UnmetConstraint(Code.GPU_UUID, spec.name, device.index, lasting=True)
     if ask.models and not any(model_matches(model, device.model) for model in ask.models):
-        return Reason(Code.GPU_MODEL, spec.name, device.index, label=device.model, lasting=True)
+        return UnmetConstraint(Code.GPU_MODEL, spec.name, device.index, label=device.model, lasting=True)
     memory_mib = ask.slice_memory(device.memory_mib, whole=not ask.rest_milli)
     # Of several devices one that is too small for the rest can still be given whole.
     if memory_mib > device.memory_mib and not (ask.devices > 1 and cluster.free_milli.item(number, g) == MILLI):
-        return Reason(Code.GPU_SIZE, spec.name, device.index, memory_mib, device.memory_mib, lasting=ask.devices == 1)
+        return UnmetConstraint(
+            Code.GPU_SIZE, spec.name, device.index, memory_mib, device.memory_mib, lasting=ask.devices == 1
+        )
     if (number, g) in cluster.unhealthy:
-        return Reason(Code.GPU_UNHEALTHY, spec.name, device.index)
+        return UnmetConstraint(Code.GPU_UNHEALTHY, spec.name, device.index)
     if device.model in closed:
-        return Reason(Code.QUOTA, spec.name, device.index, label=closed[device.model])
+        return UnmetConstraint(Code.QUOTA, spec.name, device.index, label=closed[device.model])
     return _labels(cluster, ask, number, g) or _wake(cluster, ask, number, g) or _room(cluster, ask, number, g)
 
 
-def _labels(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
+def _labels(cluster: Cluster, ask: Ask, number: int, g: int) -> UnmetConstraint | None:
     spec, cell, index = cluster.spec(number), (number, g), cluster.labels
     name, gpu = spec.name, spec.gpus[g].index
     affinity = index.affinity.get(ask.labels.affinity)
     if affinity and cell not in affinity:
-        return Reason(Code.GPU_AFFINITY, name, gpu, label=ask.labels.affinity)
+        return UnmetConstraint(Code.GPU_AFFINITY, name, gpu, label=ask.labels.affinity)
     named = index.gpu_id.get(ask.gpu_id)
     if named and cell not in named:
-        return Reason(Code.GPU_NAMED_ELSEWHERE, name, gpu, label=ask.gpu_id)
+        return UnmetConstraint(Code.GPU_NAMED_ELSEWHERE, name, gpu, label=ask.gpu_id)
     conflict = index.conflict(cell, ask, cluster.residents(number, g))
     if not conflict:
         return None
     code = {"exclusion": Code.GPU_EXCLUSION, "anti-affinity": Code.GPU_ANTI_AFFINITY, "name": Code.GPU_NAME}[conflict]
     label = {"exclusion": ask.labels.exclusion, "anti-affinity": ask.labels.anti_affinity, "name": ask.gpu_id}[conflict]
-    return Reason(code, name, gpu, label=label)
+    return UnmetConstraint(code, name, gpu, label=label)
 
 
-def _wake(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
+def _wake(cluster: Cluster, ask: Ask, number: int, g: int) -> UnmetConstraint | None:
     """Whether kernels of the tenants on it, or the turn policy, prevent a promise of waking."""
     spec = cluster.spec(number)
     found = obstacle(cluster, (number, g), ask.wake_us) if ask.wake_us else None
     if found is None:
         return None
     if found.turns:
-        return Reason(Code.GPU_TURNS, spec.name, spec.gpus[g].index, label=found.turns, lasting=True)
+        return UnmetConstraint(Code.GPU_TURNS, spec.name, spec.gpus[g].index, label=found.turns, lasting=True)
     asked, have = max(0, found.allowed_us), found.kernel_us
-    return Reason(Code.GPU_WAKE, spec.name, spec.gpus[g].index, asked, have, label=found.tenant)
+    return UnmetConstraint(Code.GPU_WAKE, spec.name, spec.gpus[g].index, asked, have, label=found.tenant)
 
 
-def _room(cluster: Cluster, ask: Ask, number: int, g: int) -> Reason | None:
+def _room(cluster: Cluster, ask: Ask, number: int, g: int) -> UnmetConstraint | None:
     """Whether the device could take the smaller of what the ask brings: its rest, or a whole GPU."""
     spec = cluster.spec(number)
     name, gpu = spec.name, spec.gpus[g].index
     free, free_mib = cluster.free_milli.item(number, g), cluster.free_mib.item(number, g)
     asked = ask.rest_milli or MILLI
     if asked > free:
-        return Reason(Code.GPU_COMPUTE, name, gpu, asked, free)
+        return UnmetConstraint(Code.GPU_COMPUTE, name, gpu, asked, free)
     memory_mib = ask.slice_memory(cluster.size_mib.item(number, g), whole=not ask.rest_milli)
     if memory_mib > free_mib:
         if ask.devices > 1 and free == MILLI:
             return None  # too small for the rest, but it can be given whole
-        return Reason(Code.GPU_MEMORY, name, gpu, memory_mib, free_mib)
+        return UnmetConstraint(Code.GPU_MEMORY, name, gpu, memory_mib, free_mib)
     return None

@@ -7,29 +7,17 @@ but a device where all are measured is preferred.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from aliquot.model.quantities import MILLI
 from aliquot.model.wake import longest_kernel_us
-
-if TYPE_CHECKING:
-    from aliquot.placement.cluster import Cluster
-    from aliquot.placement.labels import Cell
+from aliquot.placement.cluster import Cluster
+from aliquot.placement.labels import Cell
 
 FLUID: Final = "fluid"
 """The order of turns that can promise when a tenant wakes."""
-
-
-class MeasuredKernels:
-    """The latest values: by GPU (UUID) the longest kernel of its tenants in microseconds; the nodes' turn policies."""
-
-    __slots__ = ("kernels", "turns")
-
-    def __init__(self) -> None:
-        self.kernels: dict[str, dict[str, int]] = {}
-        self.turns: dict[str, str] = {}
 
 
 class Obstacle(NamedTuple):

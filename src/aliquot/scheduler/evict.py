@@ -31,7 +31,7 @@ from aliquot.scheduler.preempt import needed
 
 log = Logger("scheduler")
 PATIENCE_S: Final = 3.0
-MOST_WAITING: Final = 1000
+MAX_WAITING: Final = 1000
 NODES_TRIED: Final = 64
 GIVE_UP_S: Final = 120.0
 
@@ -65,7 +65,7 @@ class Evictor:
     def waits(self, pod: Pod, ask: PodAsk, failed: Iterable[str]) -> None:
         """A filter found no node for the pod; on those in `failed` (names) other pods hold what it needs."""
         may = pod.spec.priority > 0 and pod.spec.preemption_policy != "Never"
-        if may and ask.uid not in self.wishes and len(self.wishes) < MOST_WAITING:
+        if may and ask.uid not in self.wishes and len(self.wishes) < MAX_WAITING:
             nodes = list(islice(failed, NODES_TRIED))
             if nodes:
                 self.wishes[ask.uid] = Wish(ask, self.clock.monotonic_s(), nodes)

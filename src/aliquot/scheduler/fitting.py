@@ -19,7 +19,7 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.books import LedgerError, Placement
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
-from aliquot.placement.reasons import Refusal
+from aliquot.placement.reasons import Infeasible
 from aliquot.placement.rules import models_apart
 from aliquot.scheduler.holds import HoldPart, bookings, phases
 
@@ -57,14 +57,12 @@ def _fit(
     refused: Callable[[PlacementUnit], None],
 ) -> list[Placement] | None:
     trial = _Trial(decider, node, namespace)
-    try:
+    with decider.cluster.trial():
         for number, seat in enumerate(seats, 1):
             if not trial.place(seat, last=number == len(seats)):
                 refused(seat)
                 return None
         return trial.placements
-    finally:
-        trial.clear()
 
 
 class _Trial:
@@ -92,7 +90,8 @@ class _Trial:
         if self._phased:
             beside = phases(self._parts, seat.init)
             apart = _gpus(self._parts) - _gpus([part for phase in beside for part in phase])
-            self.clear()
+            while self._names:
+                self._decider.cluster.release(self._names.pop())
             for part in bookings(beside):
                 self._reserve(part)
         ask = gpu_only(seat.ask)
@@ -107,14 +106,9 @@ class _Trial:
             self._reserve(part)
         return True
 
-    def clear(self) -> None:
-        for name in self._names:
-            self._decider.cluster.release(name)
-        self._names.clear()
-
     def _on(self, ask: Ask | None) -> Placement | None:
         found = self._decider.place_on(ask, self._node, self._namespace) if ask is not None else None
-        return None if isinstance(found, Refusal) else found
+        return None if isinstance(found, Infeasible) else found
 
     def _reserve(self, part: HoldPart) -> None:
         name = f"{self._namespace}/~trial/{len(self._names)}"

@@ -81,10 +81,10 @@ def bookings(phases_: Iterable[Sequence[HoldPart]]) -> list[HoldPart]:
             for piece in part.slices:
                 milli, mib = level.get(piece.gpu, (0, 0))
                 milli, mib = level[piece.gpu] = (milli + piece.request_milli, mib + piece.memory_mib)
-                most_milli, most_mib = peak.get(piece.gpu, (0, 0))
-                more_milli, more_mib = max(0, milli - most_milli), max(0, mib - most_mib)
+                max_milli, max_mib = peak.get(piece.gpu, (0, 0))
+                more_milli, more_mib = max(0, milli - max_milli), max(0, mib - max_mib)
                 if more_milli or more_mib:
-                    peak[piece.gpu] = (most_milli + more_milli, most_mib + more_mib)
+                    peak[piece.gpu] = (max_milli + more_milli, max_mib + more_mib)
                     cut = Slice(piece.gpu, more_milli, piece.limit_milli, more_mib)
                     added.setdefault(part.name, (part, []))[1].append(cut)
     return [_cut(part, tuple(slices)) for part, slices in added.values()]

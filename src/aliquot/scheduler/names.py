@@ -29,7 +29,7 @@ _SLOTS_PER_NAME: Final = 8
 LONGEST: Final = 253
 """Bytes of a node's name in Kubernetes."""
 
-MOST: Final = 200_000
+MAX_NAMES: Final = 200_000
 """Names in one message, many times what a cluster has."""
 
 
@@ -53,8 +53,8 @@ class Names:
             found = _ends(text)
         if found is None:
             raise BadNames("NodeNames has an invalid node name: names have no quotes, commas, backslashes or controls")
-        if len(found[0]) > MOST:
-            raise BadNames(f"NodeNames has {len(found[0])} names; the maximum is {MOST}")
+        if len(found[0]) > MAX_NAMES:
+            raise BadNames(f"NodeNames has {len(found[0])} names; the maximum is {MAX_NAMES}")
         if int((found[1] - found[0]).max(initial=0)) > LONGEST:
             raise BadNames(f"NodeNames has a name of more than {LONGEST} bytes, which no node has")
         self._text = text

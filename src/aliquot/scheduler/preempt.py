@@ -21,13 +21,12 @@ from aliquot.kube.quantities import milli
 from aliquot.kube.requests import PlacementUnit, PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
-from aliquot.placement.books import Holding
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.look import tried
 from aliquot.scheduler.wire import MetaPod, MetaVictims
 
-MOST_S: Final = 2.5
+MAX_S: Final = 2.5
 """Less than kube-scheduler waits (5 s)."""
 
 
@@ -38,15 +37,15 @@ async def victims(
     proposed: Mapping[str, MetaVictims],
     find: Callable[[str], Pod | None],
     *,
-    most_s: float = MOST_S,
+    max_s: float = MAX_S,
 ) -> dict[str, MetaVictims]:
-    """Who would have to go, by node, as far as `most_s` lasts; `find` gives a pod from the cache by its key.
+    """Who would have to go, by node, within `max_s`; `find` gives a pod from the cache by its key.
 
     Other tasks run between two nodes, so the answer for each node is from its own moment.
     """
     found: dict[str, MetaVictims] = {}
     loop = asyncio.get_running_loop()
-    ends_s = loop.time() + most_s
+    ends_s = loop.time() + max_s
     seats = ask.seats(books.known)
     for node, given in proposed.items():
         await asyncio.sleep(0)
@@ -174,16 +173,9 @@ def _size(hold: Hold) -> int:
 
 @contextmanager
 def _without(books: Books, holds: Iterable[Hold]) -> Iterator[None]:
-    """The ledger without these pods; they are restored when the block ends."""
-    cluster = books.cluster
-    away: list[tuple[str, Holding]] = []
-    for hold in holds:
-        for tenant in hold.tenants:
-            holding = cluster.release(tenant)
-            if holding is not None:
-                away.append((tenant, holding))
-    try:
+    """The ledger without these pods, in the block."""
+    with books.cluster.trial():
+        for hold in holds:
+            for tenant in hold.tenants:
+                books.cluster.release(tenant)
         yield
-    finally:
-        for tenant, holding in reversed(away):
-            cluster.reserve(tenant, holding.placement, holding.ask)

@@ -20,25 +20,26 @@ from aliquot.http.server import HttpServer
 from aliquot.kube.api import Api
 from aliquot.kube.custom import GPUQUOTAS, GPUQuota
 from aliquot.kube.dialects import aliyun, foreign
-from aliquot.kube.dialects.aliyun import Unit
 from aliquot.kube.errors import KubeError
 from aliquot.kube.leases import Elector
 from aliquot.kube.objects import Node, Pod
 from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import NODES, PODS
 from aliquot.lib.log import Logger
+from aliquot.lib.package import version
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.bind import Binder
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.endpoint import Address, LeaderEndpoint
 from aliquot.scheduler.evict import Evictor
 from aliquot.scheduler.learned import LearnedConfigMap
-from aliquot.scheduler.operator.program import Operator, OperatorSettings
+from aliquot.scheduler.operator.program import Operator
 from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.scheduler.server import Extender
+from aliquot.scheduler.settings import SchedulerSettings, address
 from aliquot.scheduler.spans import PodSpans, traceparent
 from aliquot.scheduler.webhook.admission import Admission
-from aliquot.scheduler.webhook.server import Webhook, WebhookSettings
+from aliquot.scheduler.webhook.server import Webhook
 from aliquot.tracing.spans import Spans, tracing
 
 log = Logger("scheduler")
@@ -46,35 +47,6 @@ SETTLE_EVERY_S: Final = 10.0
 IDLE_US: Final = 2000
 IDLE_EVERY_S: Final = 0.05
 LEASE: Final = "aliquot-scheduler"
-
-
-@dataclass(frozen=True)
-class SchedulerSettings:
-    """How the scheduler runs; `port` 0 takes a free one.
-
-    The leader writes `leader_address` behind `leader_service`, in the namespace of the lease; without a name it writes
-    none.
-    """
-
-    kubeconfig: str = ""
-    context: str = ""
-    host: str = "127.0.0.1"
-    port: int = 8770
-    tls_cert: str = ""
-    tls_key: str = ""
-    client_ca: str = ""
-    policy: str = "aliquot"
-    seed: int = 0
-    lead: bool = True
-    identity: str = ""
-    lease_namespace: str = "kube-system"
-    leader_service: str = ""
-    leader_address: str = ""
-    aliyun_unit: Unit = "GiB"
-    version: str = "0"
-    otlp_endpoint: str = ""
-    operator: OperatorSettings = field(default_factory=OperatorSettings)
-    webhook: WebhookSettings = field(default_factory=WebhookSettings)
 
 
 @dataclass
@@ -95,8 +67,8 @@ class Scheduler:
         self.nodes: Reflector[Node] = Reflector(self.api, NODES, self._node_changed)
         self.pods: Reflector[Pod] = Reflector(self.api, PODS, self._pod_changed)
         self.quotas: Reflector[GPUQuota] = Reflector(self.api, GPUQUOTAS, self._quota_changed)
-        identity = settings.identity or "scheduler"
-        self.elector = Elector(self.api, settings.lease_namespace, LEASE, identity, on_change=self._lead_changed)
+        lease = settings.lease_namespace, LEASE, settings.candidate
+        self.elector = Elector(self.api, *lease, on_change=self._lead_changed)
         dialects = foreign(aliyun_unit=settings.aliyun_unit)
         self.binder = Binder(self.api, self.books, self.pods.get, self.leads, dialects=dialects)
         self.evictor = Evictor(self.api, self.books, self.pods.get, self.leads)
@@ -108,24 +80,24 @@ class Scheduler:
             self.synced,
             self.leads,
             aliyun_unit=settings.aliyun_unit,
-            version=settings.version,
+            version=version(),
             on_scrape=self._measure_watches,
             on_waiting=self.evictor.waits,
         )
         if self.spans is not None:
             self.extender.spans, self.binder.traceparent = PodSpans(self.spans), traceparent
             self.extender.metrics.registry.register(self.spans.backlog.dropped)
-        self.operator = Operator(self.api, self.books, self.nodes, self.pods, self.leads, settings.operator)
+        self.operator = Operator(self.api, self.books, self.nodes, self.pods, self.leads, settings)
         self.operator.quotas = self.quotas
         admission = Admission(
             dialects,
             lambda namespace: self.books.cluster.usage(namespace),
-            settings.operator.mode == "own",
-            settings.webhook.default_limit_milli,
-            frozenset({aliyun.MEMORY} if settings.webhook.gpushare_inspect else ()),
-            settings.webhook.pod_scheduler,
+            settings.gpus == "own",
+            settings.default_limit_milli,
+            frozenset({aliyun.MEMORY} if settings.gpushare_inspect else ()),
+            settings.pod_scheduler,
         )
-        self.webhook = Webhook(self.api, settings.webhook, admission, self.leads)
+        self.webhook = Webhook(self.api, settings, admission, self.leads)
         self._certificate = (
             Certificate(settings.tls_cert, settings.tls_key, settings.client_ca) if settings.tls_cert else None
         )
@@ -138,13 +110,13 @@ class Scheduler:
 
     def leads(self) -> bool:
         """May this process bind? A new leader may after it has seen all writes of the previous leader."""
-        return self._took_over and (self.elector.leads() or not self.settings.lead)
+        return self._took_over and (self.elector.leads() or not self.settings.leader_elect)
 
     async def run(self) -> None:
         """Serve until `stopping` is set, then give the lease back."""
         server = self._server()
         tasks = [asyncio.create_task(work) for work in (*self._works(), server.serve())]
-        if not self.settings.lead:
+        if not self.settings.leader_elect:
             self._lead_changed(True)
         stop = asyncio.create_task(self.stopping.wait())
         done, _ = await asyncio.wait({*tasks, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -160,7 +132,7 @@ class Scheduler:
 
     def _works(self) -> list[Coroutine[Any, Any, None]]:
         caches = [self.nodes.run(), self.pods.run(), self.quotas.run()]
-        election = [self.elector.run()] if self.settings.lead else []
+        election = [self.elector.run()] if self.settings.leader_elect else []
         if self.settings.leader_service:
             election.append(self._endpoint().run())
         own = [self._settle(), self._learn(), self.learned.run(), self.evictor.run(), self._never_ends(self._freeze())]
@@ -170,13 +142,15 @@ class Scheduler:
 
     def _endpoint(self) -> LeaderEndpoint:
         s = self.settings
-        address = Address(s.lease_namespace, s.leader_service, s.leader_address, s.port, s.identity)
-        return LeaderEndpoint(self.api, address, self.leads)
+        _, port = address(s.bind, "--bind")
+        place = Address(s.lease_namespace, s.leader_service, s.leader_address, port, s.candidate)
+        return LeaderEndpoint(self.api, place, self.leads)
 
     def _server(self) -> HttpServer:
         s = self.settings
-        listener = listening(s.host, s.port, called=f"--bind {s.host}:{s.port}", instead="choose another address")
-        url = f"{'https' if s.tls_cert else 'http'}://{s.host}:{listener.getsockname()[1]}"
+        host, port = address(s.bind, "--bind")
+        listener = listening(host, port, called=f"--bind {host}:{port}", instead="choose another address")
+        url = f"{'https' if s.tls_cert else 'http'}://{host}:{listener.getsockname()[1]}"
         return HttpServer(
             self.extender.app(),
             listener,
@@ -208,7 +182,7 @@ class Scheduler:
     async def _take_over(self) -> None:
         """See everything that was bound before the lease was ours."""
         await self.pods.synced.wait()
-        if self.settings.lead:
+        if self.settings.leader_elect:
             await self.pods.renew()
         await self.learned.recall()
         await self.operator.recover()

@@ -44,7 +44,7 @@ from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.spans import PodSpans
 from aliquot.scheduler.wording import Wording
 
-MOST_BYTES: Final = 64 * 1024 * 1024
+MAX_BYTES: Final = 64 * 1024 * 1024
 _ENCODER: Final = msgspec.json.Encoder()
 Verb = Callable[[bytes], Awaitable[Any]]
 
@@ -210,7 +210,7 @@ class Extender:
         if not self.synced():
             return 503, {"Error": "the caches are not whole yet; try again"}
         try:
-            return 200, await verb(await body_of(request, MOST_BYTES))
+            return 200, await verb(await body_of(request, MAX_BYTES))
         except wire.BadMessage as error:
             return 400, {"Error": str(error)}
         except BadBody as error:

@@ -19,7 +19,7 @@ from aliquot.lib.bounded import Bounded
 
 SLEPT_S: Final = 1.0
 """A pod that is filtered again after this time slept; kube-scheduler's retry comes sooner."""
-MOST_REMEMBERED: Final = 10_000
+MAX_REMEMBERED: Final = 10_000
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Wording:
     """Remembers how pods were refused last, and when."""
 
     clock: Clock = field(default_factory=RealClock)
-    _last: Bounded[str, tuple[bool, float]] = field(default_factory=lambda: Bounded(MOST_REMEMBERED))
+    _last: Bounded[str, tuple[bool, float]] = field(default_factory=lambda: Bounded(MAX_REMEMBERED))
 
     def other(self, key: str) -> bool:
         """Whether the pod, about to be refused, is to be refused in the other of the two wordings."""

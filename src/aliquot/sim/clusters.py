@@ -16,11 +16,12 @@ from aliquot.driver.emulation import UnknownProfile, parse_spec, profile_topolog
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
-from aliquot.placement.cluster import Cluster, NodeSpec
+from aliquot.placement.cluster import NodeSpec
+from aliquot.placement.saved import load
 from aliquot.sim.openb.trace import node_specs, read_nodes
 from aliquot.sim.tables import read_text
 
-MOST_NODES: Final = 20_000
+MAX_NODES: Final = 20_000
 CPU_MILLI_PER_GPU: Final = 12_000
 MEMORY_MIB_PER_GPU: Final = 96 * 1024
 _PROFILES: Final = re.compile(r"[a-z0-9-]+(\*[0-9]{1,9})?(,[a-z0-9-]+(\*[0-9]{1,9})?)*")
@@ -50,8 +51,8 @@ def _is_file(path: Path) -> bool:
 def _machines(part: str) -> list[NodeSpec]:
     spec, _, number = part.partition("*")
     count = int(number or 1)
-    if not 1 <= count <= MOST_NODES:
-        raise UserError(f"--nodes {part}: {count} machines; allowed are 1 to {MOST_NODES}")
+    if not 1 <= count <= MAX_NODES:
+        raise UserError(f"--nodes {part}: {count} machines; allowed are 1 to {MAX_NODES}")
     try:
         profile, gpus = parse_spec(spec)
     except UnknownProfile as error:
@@ -78,7 +79,7 @@ def ranked(nodes: list[NodeSpec]) -> list[NodeSpec]:
 def _books(path: Path) -> list[NodeSpec]:
     try:
         books: Any = json.loads(read_text(path))
-        nodes = Cluster.load(books).nodes
+        nodes = load(books).nodes
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, AliquotError) as error:
         raise UserError(f"{path}: is not a dump of a cluster ({error})") from None
     if not any(node.gpus for node in nodes):

@@ -25,7 +25,7 @@ from aliquot.sim.jobs import Job
 from aliquot.sim.kernel import Kernel, Kind
 from aliquot.sim.moves import make_room
 from aliquot.sim.pool import PoolSettings, SimulatedPool
-from aliquot.sim.record import Outcome, Recorder
+from aliquot.sim.record import Outcome, RunRecorder
 from aliquot.sim.waiting import Waiting
 
 IDLE_BUDGET_US: Final = 200
@@ -72,7 +72,7 @@ class Simulation:
         self.pool = SimulatedPool(
             self.settings.pool, ((n, g) for n, spec in enumerate(nodes) for g in range(len(spec.gpus)))
         )
-        self.record = Recorder(self.cluster, jobs)
+        self.record = RunRecorder(self.cluster, jobs)
         self._jobs = {job.name: number for number, job in enumerate(jobs)}
         self._arriving = iter(jobs)
         self._clock_ns, self._tell_part = clock_ns, tell_part

@@ -58,7 +58,7 @@ class Outcome:
         return self.changes.fragmentation(measure, len(self.step_us)) / measure.total
 
 
-class Recorder:
+class RunRecorder:
     """Collects a run."""
 
     def __init__(self, cluster: Cluster, jobs: Sequence[Job]) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from aliquot.model.errors import UserError
 
-MOST: Final = 10_000
+MAX_SEEDS: Final = 10_000
 
 
 def seed_list(text: str) -> list[int]:
@@ -21,8 +21,8 @@ def seed_list(text: str) -> list[int]:
         low, high = _seed(first, text), _seed(last, text) if dots else _seed(first, text)
         if high < low:
             raise UserError(f'seeds "{text}": {low}..{high} runs backwards; write {high}..{low}')
-        if high - low >= MOST:
-            raise UserError(f'seeds "{text}": that are more than {MOST}; ask for fewer')
+        if high - low >= MAX_SEEDS:
+            raise UserError(f'seeds "{text}": that are more than {MAX_SEEDS}; ask for fewer')
         seeds.update(dict.fromkeys(range(low, high + 1)))
     return list(seeds)
 

@@ -14,7 +14,7 @@ from aliquot.sim.measures import RunMeasures
 from aliquot.sim.runs import RunTask, Scenario, cluster_of, workload
 from aliquot.sim.wording import duration, number, part_waits
 
-MOST_SIZES: Final = 100
+MAX_SIZES: Final = 100
 WAITS: Final = ("mean", "p50", "p90", "p99")
 _RANGE: Final = re.compile(r"\*(\d{1,9})\.\.(\d{1,9})(?=,|$)")
 
@@ -40,9 +40,9 @@ def sizes_of(nodes: str) -> list[str]:
     if len(found) > 1:
         raise UserError(f"--nodes {nodes}: has {len(found)} ranges; one part of a cluster can grow, as in v100x8*6..12")
     low, high = int(found[0][1]), int(found[0][2])
-    if not 1 <= low <= high or high - low >= MOST_SIZES:
+    if not 1 <= low <= high or high - low >= MAX_SIZES:
         raise UserError(
-            f"--nodes {nodes}: {low}..{high} is no range of up to {MOST_SIZES} sizes from 1, the lower first"
+            f"--nodes {nodes}: {low}..{high} is no range of up to {MAX_SIZES} sizes from 1, the lower first"
         )
     before, after = nodes[: found[0].start()], nodes[found[0].end() :]
     return [f"{before}*{count}{after}" for count in range(low, high + 1)]

@@ -6,7 +6,7 @@ Equal inputs give equal files to the byte; wall-clock times appear only when tim
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -192,10 +192,12 @@ def timing(study: Study) -> dict[str, Any]:
     return {"decision_time": rows}
 
 
-def write_study(folder: Path, study: Study, made: Made | None = None) -> dict[str, Any]:
-    """Write `summary.json`, `runs.csv`, `curves.csv`, `waits.csv`, `report.html` and others; the facts."""
-    from aliquot.sim.report.page import page
+Page = Callable[[Study, dict[str, Any], dict[str, Any] | None, Made | None], str]
+"""Draws the report (`report.page`)."""
 
+
+def write_study(folder: Path, study: Study, page: Page, made: Made | None = None) -> dict[str, Any]:
+    """Write `summary.json`, `runs.csv`, `curves.csv`, `waits.csv`, `report.html` by `page` and others; the facts."""
     facts = summary(study)
     times = timing(study) if study.scenario.timing else None
     write_whole(folder / "runs.csv", _runs_csv(study))

@@ -21,7 +21,7 @@ class BadTable(UserError):
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One line of a table, with what is needed to say where it is wrong."""
 
     path: Path
@@ -81,7 +81,7 @@ def read_text(path: Path) -> str:
         raise BadTable(f"{path}: is not UTF-8 text (byte {error.start}); a CSV file is wanted") from None
 
 
-def read_rows(path: Path, required: Sequence[str], hint: str = "") -> Iterator[Row]:
+def read_rows(path: Path, required: Sequence[str], hint: str = "") -> Iterator[TableRow]:
     """The lines of a CSV file with a header line that has at least the required columns; empty lines are skipped.
 
     `hint` is added where a column is missing.
@@ -106,7 +106,7 @@ def read_rows(path: Path, required: Sequence[str], hint: str = "") -> Iterator[R
                     f'{path} line {lines.line_num} column "{column}": the line has {len(cells)} cells, '
                     f"the header {len(header)}"
                 )
-            yield Row(path, lines.line_num, dict(zip(header, cells, strict=True)))
+            yield TableRow(path, lines.line_num, dict(zip(header, cells, strict=True)))
     except csv.Error as error:
         raise BadTable(f"{path} line {lines.line_num}: is no CSV ({error})") from None
 

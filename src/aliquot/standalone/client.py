@@ -17,7 +17,7 @@ import msgspec
 
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.standalone.paths import RuntimeDir, state_dir
-from aliquot.standalone.wire import COMMAND_ENDED, Call, Lease, Reply
+from aliquot.standalone.wire import COMMAND_ENDED, Call, Reply, RunLease
 
 START_TIMEOUT_S: Final = 30.0
 ATTEMPTS: Final = 5
@@ -120,7 +120,7 @@ def ask(runtime: RuntimeDir, call: Call) -> Reply:
 
 def lease(
     runtime: RuntimeDir, call: Call, *, emulate: str | None, waits: Callable[[str], None] = lambda reason: None
-) -> tuple[EngineConnection, Lease]:
+) -> tuple[EngineConnection, RunLease]:
     """A place for a run: from the engine that is up, else from one started for it, which ends with its last run.
 
     `waits` gets the reasons why a call that asks to wait has no place yet.
@@ -149,7 +149,7 @@ def lease(
     raise NoEngine(f"the engine at {runtime.root} keeps going away; see {runtime.engine_log}")
 
 
-def _granted(connection: EngineConnection, reply: Reply, waits: Callable[[str], None]) -> Lease:
+def _granted(connection: EngineConnection, reply: Reply, waits: Callable[[str], None]) -> RunLease:
     """The place, once the engine has stopped answering with reasons to wait."""
     try:
         while reply.lease is None:

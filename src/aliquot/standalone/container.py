@@ -15,15 +15,15 @@ from typing import Final
 from aliquot.driver.injection import Mode
 from aliquot.lib.backoff import doubled_s
 from aliquot.model.errors import AliquotError, in_words, status_in_words
-from aliquot.model.sharepod import Container, RestartPolicy
-from aliquot.standalone.engine import Seat
+from aliquot.model.sharepod import ContainerTemplate, RestartPolicy
+from aliquot.standalone.engine import TenantPlace
 from aliquot.standalone.logs import ContainerLog
 from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.tenant import start_program
 from aliquot.standalone.tools import with_tools
 
 BACKOFF_FIRST_S: Final = 1.0
-BACKOFF_MOST_S: Final = 60.0
+BACKOFF_MAX_S: Final = 60.0
 RAN_WELL_S: Final = 60.0
 
 
@@ -32,8 +32,8 @@ class ContainerRun:
 
     def __init__(
         self,
-        spec: Container,
-        seat: Seat,
+        spec: ContainerTemplate,
+        seat: TenantPlace,
         log: ContainerLog,
         *,
         policy: RestartPolicy,
@@ -120,7 +120,7 @@ class ContainerRun:
                 break
             failures = 0 if time.monotonic() - began_s > RAN_WELL_S else failures
             self._backing_off = True
-            if self._ending.wait(doubled_s(BACKOFF_FIRST_S, BACKOFF_MOST_S, failures)):
+            if self._ending.wait(doubled_s(BACKOFF_FIRST_S, BACKOFF_MAX_S, failures)):
                 break
             self._backing_off = False
             failures += 1

@@ -43,9 +43,9 @@ from aliquot.standalone.learned import LearnedFile
 from aliquot.standalone.machine import Machine, find_machine
 from aliquot.standalone.orphans import end_orphans
 from aliquot.standalone.paths import RuntimeDir
-from aliquot.standalone.tenant import Tenant, start_program
+from aliquot.standalone.tenant import TenantProgram, start_program
 from aliquot.standalone.tools import with_tools
-from aliquot.standalone.wire import Lease
+from aliquot.standalone.wire import RunLease
 
 T = TypeVar("T")
 REST_US: Final = 5_000
@@ -61,7 +61,7 @@ class EngineError(AliquotError):
 
 
 @dataclass(frozen=True)
-class Seat:
+class TenantPlace:
     """A tenant's place: what it was given and the folder its programs start from."""
 
     name: TenantName
@@ -77,10 +77,10 @@ class Seat:
         """The value of CUDA_VISIBLE_DEVICES for its programs."""
         return ",".join(self.plan.uuids)
 
-    def lease(self) -> Lease:
+    def lease(self) -> RunLease:
         """The place as a runner outside this process needs it."""
         conf = self.folder.conf
-        return Lease(
+        return RunLease(
             self.name, str(self.folder.directory), str(conf.socket), str(conf.libcuda), str(conf.libnvml),
             self.visible_devices, self.enforce,
         )  # fmt: skip
@@ -100,8 +100,8 @@ class Engine:
         self._learned.recall()
         self.injection: Mode = injection
         self._lock = threading.RLock()
-        self._seats: dict[TenantName, Seat] = {}
-        self._started: list[Tenant] = []
+        self._seats: dict[TenantName, TenantPlace] = {}
+        self._started: list[TenantProgram] = []
         # The kernel ends a program with the thread that started it, so all are started by one that lives with us: an
         # engine that is killed takes its programs along.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="start-programs")
@@ -179,7 +179,7 @@ class Engine:
         return self._process.pid
 
     @property
-    def seats(self) -> dict[TenantName, Seat]:
+    def seats(self) -> dict[TenantName, TenantPlace]:
         """A copy of the current tenants."""
         with self._lock:
             return dict(self._seats)
@@ -189,7 +189,7 @@ class Engine:
         with self._lock:
             return read(self.books)
 
-    def admit(self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0, again: bool = False) -> Seat:
+    def admit(self, name: TenantName, request: GpuRequest, *, cpu_bind: int = 0, again: bool = False) -> TenantPlace:
         """Give a tenant its place; `cpu_bind` keeps its programs on so many cores nearest to its first GPU.
 
         `again` is for one that was refused before, so that placement learns from it once.
@@ -235,7 +235,7 @@ class Engine:
             text = self._learned.due()
         self._learned.write(text)
 
-    def release(self, seat: Seat, *, grace_s: float = 0.0, keep: bool = False) -> None:
+    def release(self, seat: TenantPlace, *, grace_s: float = 0.0, keep: bool = False) -> None:
         """Release a tenant; a missing one is no error, even if its name belongs to a new tenant.
 
         Its programs have ended. What they left running is ended too, after `grace_s`; with `keep` only what is on the
@@ -266,7 +266,7 @@ class Engine:
         enforce: Enforce | None = None,
         wake_us: int = 0,
         injection: Mode | None = None,
-    ) -> Tenant:
+    ) -> TenantProgram:
         """Start a program as a new tenant; its place is given up when the program is seen to have ended.
 
         `env` is the whole environment (None: this process's).
@@ -287,7 +287,7 @@ class Engine:
         except BaseException:
             self.release(seat)
             raise
-        tenant = Tenant(seat.name, process, seat.folder, lambda: self.release(seat))
+        tenant = TenantProgram(seat.name, process, seat.folder, lambda: self.release(seat))
         with self._lock:
             self._started = [other for other in self._started if other.poll() is None]
             self._started.append(tenant)
@@ -314,7 +314,7 @@ class Engine:
 
     def _provide(
         self, name: TenantName, plan: Plan, directory: Path, cpu_bind: int, enforce: Enforce, wake_us: int
-    ) -> Seat:
+    ) -> TenantPlace:
         near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
         used = Counter(core for seat in self._seats.values() for core in read_core_list(seat.cpus))
         cpus = nearest_cores(cpu_bind, near, used) if cpu_bind else ""
@@ -338,7 +338,7 @@ class Engine:
             self._introduce(record)
         except ArbiterError as error:
             raise EngineError(f'the arbiter does not take tenant "{name}": {error}') from None
-        return Seat(name, plan, folder, enforce, record, cpus)
+        return TenantPlace(name, plan, folder, enforce, record, cpus)
 
     def _introduce(self, record: TenantRecord) -> None:
         """Make a tenant known to the arbiter, waiting for one that is just being restarted."""

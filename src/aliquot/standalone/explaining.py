@@ -17,20 +17,20 @@ from aliquot.model.errors import UserError
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, Labels
-from aliquot.placement.asks import Ask as PlacementAsk
-from aliquot.placement.cluster import Cluster, LedgerError
+from aliquot.placement.asks import Ask
+from aliquot.placement.cluster import LedgerError
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, elsewhere_now, explain_with
 from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks, NeverFits
-from aliquot.placement.saved import BadBooks
-from aliquot.standalone.wire import Ask, Call, ExplanationFacts, GpuFacts
+from aliquot.placement.saved import BadBooks, load
+from aliquot.standalone.wire import Call, ExplanationFacts, GpuFacts, ShareRequest
 
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
     from aliquot.standalone.pods import Pods
 
 
-def gpu_request(ask: Ask) -> GpuRequest:
+def gpu_request(ask: ShareRequest) -> GpuRequest:
     """The wire's request as the model's."""
     memory = Memory(mib=ask.memory_mib) if ask.memory_mib is not None else None
     if ask.memory_percent is not None:
@@ -99,14 +99,14 @@ def saved_cluster(text: str, name: str, by: str = "") -> Decider:
     use_kernels()
     made = maker(by or DEFAULT_POLICY)()
     try:
-        return Decider(Cluster.load(msgspec.json.decode(text, type=dict[str, Any])), made)
+        return Decider(load(msgspec.json.decode(text, type=dict[str, Any])), made)
     except (msgspec.DecodeError, BadBooks, LedgerError) as error:
         raise UserError(f"{name}: no books of a cluster: {error}") from None
 
 
 def explained_on(decider: Decider, name: str, request: GpuRequest) -> ExplanationFacts:
     """A request on a cluster."""
-    return _facts(name, explain_with(decider, PlacementAsk.of(request)))
+    return _facts(name, explain_with(decider, Ask.of(request)))
 
 
 def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:

@@ -15,7 +15,7 @@ from typing import Final
 
 from aliquot.lib.files import read_plain, write_whole
 from aliquot.lib.log import Logger, Repeats
-from aliquot.placement.learned import MOST_BYTES, BadMemory, pack, unpack
+from aliquot.placement.learned import MAX_BYTES, BadMemory, pack, unpack
 from aliquot.placement.policy import Policy
 
 EVERY_S: Final = 60.0
@@ -50,7 +50,7 @@ class LearnedFile:
         if self.path is None:
             return
         try:
-            text = read_plain(self.path, MOST_BYTES).decode()
+            text = read_plain(self.path, MAX_BYTES).decode()
             unpack(self._policy, text)
             self._there = text
         except FileNotFoundError:

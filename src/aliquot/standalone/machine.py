@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aliquot.driver.discovery import Gpu, NoDriver, find_driver, gpu_topology, list_gpus
-from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.standalone.tools import install_tools
 
 if TYPE_CHECKING:  # placement comes with arrays, which `aliquot run` in front of an engine that is up has no use for
     from aliquot.placement.machine import MachineBooks
-
-
-class UnknownMachine(UserError):
-    """The emulated machine that was asked for does not exist."""
 
 
 @dataclass(frozen=True)
@@ -56,28 +51,13 @@ class Machine:
         return MachineBooks(self.devices, topology=topology, by=maker(policy), node=socket.gethostname())
 
 
-def check_spec(spec: str) -> None:
-    """Say at once whether a text such as `v100x4` names a machine.
-
-    Raises:
-        UnknownMachine: it does not; the text lists the profiles.
-    """
-    from aliquot.driver import emulation
-
-    try:
-        emulation.parse_spec(spec)
-    except (emulation.UnknownProfile, ValueError, KeyError) as error:
-        raise UnknownMachine(str(error.args[0]) if error.args else str(error)) from None
-
-
 def imagined_books(spec: str, policy: str = "") -> MachineBooks:
     """An empty ledger of an emulated machine that is not created; its GPUs are named `GPU-0` and so on.
 
     Raises:
-        UnknownMachine: no such profile.
+        UnknownProfile: no such profile.
         UnknownPolicy: no such policy.
     """
-    check_spec(spec)
     from aliquot.driver import emulation
     from aliquot.driver.kernels import use_kernels
     from aliquot.driver.policies import maker
@@ -96,14 +76,13 @@ def find_machine(spec: str | None, directory: Path, *, only: str = "", excluded:
     They are those that `only` names, all where it is empty, but for those `excluded` (see `driver.choice`).
 
     Raises:
-        UnknownMachine: no such profile.
+        UnknownProfile: no such profile.
         NoDriver: no spec, and no driver that answers or no GPU behind it.
         NoGpuLeft: no GPU is left.
     """
     from aliquot.driver.choice import check_named, choose
 
     if spec:
-        check_spec(spec)
         found = _emulated(spec, directory)
     else:
         driver = find_driver()

@@ -20,7 +20,7 @@ from typing import Final
 from aliquot.driver.injection import caches
 from aliquot.driver.mounts import SYSTEM_CACHE
 from aliquot.model.ids import TenantName
-from aliquot.standalone.wire import Process
+from aliquot.standalone.wire import RunProcess
 
 END_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.01
@@ -49,14 +49,14 @@ def end_orphans(folders: Iterable[Path], *, container: str | None = None, grace_
     return left
 
 
-def named_processes(folders: Mapping[TenantName, Path]) -> dict[str, list[Process]]:
+def named_processes(folders: Mapping[TenantName, Path]) -> dict[str, list[RunProcess]]:
     """The processes of each tenant, by its folder, in the order of their ids, with their command lines."""
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208 (as below)
     caches_seen = {pid: _cache_of(pid) for pid in pids}
-    found: dict[str, list[Process]] = {}
+    found: dict[str, list[RunProcess]] = {}
     for tenant, folder in folders.items():
         belongs = _membership([folder], None, caches_seen.get)
-        found[tenant] = [Process(pid, _command_of(pid)) for pid in pids if belongs(pid)]
+        found[tenant] = [RunProcess(pid, _command_of(pid)) for pid in pids if belongs(pid)]
     return found
 
 

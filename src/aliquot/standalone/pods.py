@@ -19,11 +19,11 @@ from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
-from aliquot.model.sharepod import SharePod, parse_sharepod
+from aliquot.model.sharepod import SharePodManifest, parse_sharepod
 from aliquot.standalone.container import ContainerRun
-from aliquot.standalone.engine import Engine, Seat
+from aliquot.standalone.engine import Engine, TenantPlace
 from aliquot.standalone.logs import ALL, ContainerLog
-from aliquot.standalone.wire import Lease, LogCut, PodFacts
+from aliquot.standalone.wire import LogCut, PodFacts, RunLease
 
 EVENTS_KEPT = 50
 log = Logger("standalone")
@@ -37,7 +37,7 @@ class NotRunning(AliquotError):
     """A SharePod, or the container of it that is wanted, has no program now."""
 
 
-def read_documents(text: str, name: str = "") -> list[SharePod]:
+def read_documents(text: str, name: str = "") -> list[SharePodManifest]:
     """The SharePods of a YAML text; `name` is its file, for messages.
 
     Raises:
@@ -50,7 +50,7 @@ def read_documents(text: str, name: str = "") -> list[SharePod]:
     return [parse_sharepod(document) for document in documents]
 
 
-def changes(old: SharePod, new: SharePod) -> str:
+def changes(old: SharePodManifest, new: SharePodManifest) -> str:
     """What differs between two versions of a SharePod: `request 0.3 -> 0.25, template`."""
     found = [
         f"{name} {before or 'none'} -> {after or 'none'}"
@@ -64,12 +64,12 @@ def changes(old: SharePod, new: SharePod) -> str:
     return ", ".join(found) or "spec"
 
 
-class Pod:
+class SharePodRun:
     """One SharePod and what became of it."""
 
-    def __init__(self, spec: SharePod) -> None:
+    def __init__(self, spec: SharePodManifest) -> None:
         self.spec = spec
-        self.seat: Seat | None = None
+        self.seat: TenantPlace | None = None
         self.containers: list[ContainerRun] = []
         self.created_s = time.monotonic()
         self.message = ""
@@ -93,7 +93,7 @@ class Pod:
         """Why it is not what its phase promises, in kubelet's words; empty where all is well."""
         return next((container.reason for container in self.containers if container.reason), "")
 
-    def at_stake(self, spec: SharePod) -> str:
+    def at_stake(self, spec: SharePodManifest) -> str:
         """What a new start for `spec` would lose, as the beginning of a sentence."""
         running = [f"{run.spec.name} (pid {run.pid})" for run in self.containers if run.pid is not None]
         age_s = time.monotonic() - self.created_s
@@ -110,7 +110,7 @@ class Pods:
         self._lock = threading.RLock()
         # One apply at a time. Not `_lock`: a container that ends takes that one, and an apply waits for old containers.
         self._applying = threading.Lock()
-        self._pods: dict[str, Pod] = {}
+        self._pods: dict[str, SharePodRun] = {}
 
     def apply(self, text: str, *, restart: bool = False) -> list[str]:
         """Take SharePods from a YAML text; one line for each. One that has no room waits.
@@ -178,7 +178,7 @@ class Pods:
                 return
             done = run.done  # one more look: what it printed last may have come meanwhile
 
-    def place_of(self, name: str, container: str) -> Lease:
+    def place_of(self, name: str, container: str) -> RunLease:
         """The place of a container's program, for another program in it.
 
         Raises:
@@ -214,7 +214,7 @@ class Pods:
                 if pod.phase == "Pending":
                     self._place(pod)
 
-    def _apply_one(self, spec: SharePod) -> str:
+    def _apply_one(self, spec: SharePodManifest) -> str:
         name = spec.metadata.name
         with self._lock:
             old = self._pods.get(spec.full_name)
@@ -223,7 +223,7 @@ class Pods:
             self._pods.pop(spec.full_name, None)
         if old is not None:
             self._end(old)
-        pod = Pod(spec)
+        pod = SharePodRun(spec)
         if old is not None:
             pod.events = old.events
             pod.note(f"applied again: {changes(old.spec, spec)}")
@@ -234,7 +234,7 @@ class Pods:
         ignored = f" (no effect on one machine: {', '.join(spec.ignored)})" if spec.ignored else ""
         return f"sharepod/{name} {'created' if old is None else 'configured'}{waits}{ignored}"
 
-    def _check_nothing_lost(self, specs: list[SharePod]) -> None:
+    def _check_nothing_lost(self, specs: list[SharePodManifest]) -> None:
         """Refuse to end running programs without an explicit request."""
         with self._lock:
             known = ((spec, self._pods.get(spec.full_name)) for spec in specs)
@@ -244,14 +244,14 @@ class Pods:
                 f"{'; '.join(lost)}. Nothing was changed; to end what runs and start it anew: aliquot apply --restart"
             )
 
-    def _check_possible(self, spec: SharePod) -> None:
+    def _check_possible(self, spec: SharePodManifest) -> None:
         """Refuse what could not even run on this machine if it were empty."""
         try:
             self._engine.books.empty().plan(spec.request)
         except AliquotError as error:
             raise UserError(f'sharepod "{spec.metadata.name}": {error}') from None
 
-    def _place(self, pod: Pod) -> None:
+    def _place(self, pod: SharePodRun) -> None:
         name = TenantName(pod.spec.full_name)
         try:
             pod.seat = self._engine.admit(name, pod.spec.request, again=bool(pod.message))
@@ -274,7 +274,7 @@ class Pods:
         for run in pod.containers:
             run.start()
 
-    def _containers(self, pod: Pod, seat: Seat) -> list[ContainerRun]:
+    def _containers(self, pod: SharePodRun, seat: TenantPlace) -> list[ContainerRun]:
         folder = self._engine.runtime.logs / pod.spec.metadata.namespace / pod.spec.metadata.name
         return [
             ContainerRun(
@@ -292,12 +292,12 @@ class Pods:
         ]
 
     @staticmethod
-    def _waits(pod: Pod, reason: str) -> None:
+    def _waits(pod: SharePodRun, reason: str) -> None:
         if pod.message != reason:
             pod.note(f"waits: {reason}")
         pod.message = reason
 
-    def _container_done(self, pod: Pod) -> None:
+    def _container_done(self, pod: SharePodRun) -> None:
         """A pod whose containers have all ended permanently gives its part of the GPU back."""
         with self._lock:
             if pod.seat is None or any(not container.done for container in pod.containers):
@@ -306,7 +306,7 @@ class Pods:
             pod.note("all containers have ended; the GPU is given back")
         self.place_waiting()
 
-    def _end(self, pod: Pod) -> None:
+    def _end(self, pod: SharePodRun) -> None:
         for container in pod.containers:
             container.ask_to_end()
         for container in pod.containers:
@@ -314,7 +314,7 @@ class Pods:
         if pod.seat is not None:
             self._engine.release(pod.seat)
 
-    def _find(self, name: str) -> Pod:
+    def _find(self, name: str) -> SharePodRun:
         full = name if "/" in name else f"default/{name}"
         pod = self._pods.get(full)
         if pod is None:
@@ -332,11 +332,11 @@ class Pods:
                 raise UnknownPod(f'sharepod "{name}" has no container "{container}"; it has {", ".join(runs)}')
             return runs[container] if container else next(iter(runs.values()))
 
-    def _indices(self, seat: Seat) -> list[int]:
+    def _indices(self, seat: TenantPlace) -> list[int]:
         index = {gpu.uuid: gpu.index for gpu in self._engine.gpus}
         return [index[piece.gpu] for piece in seat.plan.slices]
 
-    def _describe(self, pod: Pod) -> PodFacts:
+    def _describe(self, pod: SharePodRun) -> PodFacts:
         request = pod.spec.request
         slices = pod.seat.plan.slices if pod.seat else ()
         return PodFacts(

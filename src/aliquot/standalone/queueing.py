@@ -11,7 +11,7 @@ from typing import Final
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.machine import NoRoom
-from aliquot.standalone.engine import Engine, Seat
+from aliquot.standalone.engine import Engine, TenantPlace
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.wire import QueuedRun
 
@@ -26,7 +26,7 @@ class _Waiting:
     request: GpuRequest
     cpu_bind: int
     reason: str = ""
-    seat: Seat | None = None
+    seat: TenantPlace | None = None
     error: Exception | None = None
     came_s: float = field(default_factory=time.monotonic)
 
@@ -49,7 +49,7 @@ class RunQueue:
         cpu_bind: int,
         gone: Callable[[], bool],
         say: Callable[[str], None],
-    ) -> Seat | None:
+    ) -> TenantPlace | None:
         """The seat of a run as soon as there is room; None if its caller has `gone` before.
 
         `say` gets the reason whenever another one keeps it waiting.

@@ -15,7 +15,7 @@ from typing import Final
 
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, launch
 from aliquot.standalone.tools import with_tools
-from aliquot.standalone.wire import Lease
+from aliquot.standalone.wire import RunLease
 
 # What a terminal or a supervisor may send to end, reload or question a program.
 FORWARDED: Final = tuple(
@@ -50,7 +50,7 @@ def original_environment() -> dict[str, str]:
 
 
 def run_command(
-    lease: Lease,
+    lease: RunLease,
     argv: Sequence[str],
     env: Mapping[str, str],
     *,

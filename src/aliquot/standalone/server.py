@@ -15,13 +15,13 @@ import msgspec
 
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName, tenant_name
-from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, Seat
+from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, TenantPlace
 from aliquot.standalone.explaining import explanations, gpu_facts, gpu_request
 from aliquot.standalone.logs import ALL
 from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.queueing import RunQueue
-from aliquot.standalone.wire import COMMAND_ENDED, Ask, Call, EngineFacts, Lease, Reply
+from aliquot.standalone.wire import COMMAND_ENDED, Call, EngineFacts, Reply, RunLease, ShareRequest
 
 LINE_BYTES: Final = 4 << 20
 OUT_OF_DESCRIPTORS_S: Final = 0.1
@@ -161,7 +161,7 @@ class EngineServer:
             if idle:
                 self._on_idle()
 
-    def _admit(self, name: TenantName, connection: socket.socket, call: Call, ask: Ask) -> Seat | None:
+    def _admit(self, name: TenantName, connection: socket.socket, call: Call, ask: ShareRequest) -> TenantPlace | None:
         """The caller's seat; None if it hung up while it waited for one."""
         if not call.wait:
             return self._engine.admit(name, gpu_request(ask), cpu_bind=ask.cpu_bind)
@@ -181,7 +181,7 @@ class EngineServer:
         end_orphans([seat.folder.directory], grace_s=ORPHAN_GRACE_S)
         return f"run/{name} ended"
 
-    def _place(self, call: Call) -> Lease:
+    def _place(self, call: Call) -> RunLease:
         """The place of a SharePod's container, or of a run whose name is `text`."""
         seat = self._engine.seats.get(TenantName(call.text))
         if seat is not None and self._pods.request_of(call.name) is None:
@@ -189,7 +189,7 @@ class EngineServer:
         return self._pods.place_of(call.name, call.container)
 
 
-def tenant_facts(seat: Seat) -> dict[str, Any]:
+def tenant_facts(seat: TenantPlace) -> dict[str, Any]:
     """A tenant as `get tenants` shows it."""
     return {
         "name": seat.name,

@@ -36,7 +36,7 @@ def start_program(
     )
 
 
-class Tenant:
+class TenantProgram:
     """A program under an engine; behaves like its `process` where that is all a caller needs."""
 
     def __init__(

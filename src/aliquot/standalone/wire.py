@@ -19,7 +19,7 @@ from aliquot.model.requests import Enforce
 COMMAND_ENDED: Final = b"ended\n"
 
 
-class Ask(msgspec.Struct, omit_defaults=True):
+class ShareRequest(msgspec.Struct, omit_defaults=True):
     """A request for a part of a GPU, in integers."""
 
     request_milli: int
@@ -37,7 +37,7 @@ class Ask(msgspec.Struct, omit_defaults=True):
     mixed: bool = False
     wake_us: int = 0
 
-    def with_memory(self, memory: Memory | None) -> Ask:
+    def with_memory(self, memory: Memory | None) -> ShareRequest:
         """Itself, asking for so much memory."""
         if memory is not None:
             self.memory_mib = memory.mib
@@ -59,7 +59,7 @@ class Call(msgspec.Struct, omit_defaults=True):
     verb: str
     name: str = ""
     text: str = ""
-    ask: Ask | None = None
+    ask: ShareRequest | None = None
     follow: bool = False
     restart: bool = False
     container: str = ""
@@ -68,7 +68,7 @@ class Call(msgspec.Struct, omit_defaults=True):
     cut: LogCut | None = None
 
 
-class Lease(msgspec.Struct):
+class RunLease(msgspec.Struct):
     """A tenant's place, as its runner needs it; for `exec` with the container's environment and folder."""
 
     name: str
@@ -121,7 +121,7 @@ class EngineFacts(msgspec.Struct):
     policy: str = ""
 
 
-class Process(msgspec.Struct, frozen=True):
+class RunProcess(msgspec.Struct, frozen=True):
     """One process of a tenant."""
 
     pid: int
@@ -169,7 +169,7 @@ class Reply(msgspec.Struct, omit_defaults=True):
 
     error: str = ""
     code: int = 1
-    lease: Lease | None = None
+    lease: RunLease | None = None
     facts: EngineFacts | None = None
     pods: list[PodFacts] | None = None
     tenants: list[dict[str, Any]] | None = None
@@ -177,5 +177,5 @@ class Reply(msgspec.Struct, omit_defaults=True):
     text: str = ""
     explanations: list[ExplanationFacts] | None = None
     gpus: list[GpuFacts] | None = None
-    processes: dict[str, list[Process]] | None = None
+    processes: dict[str, list[RunProcess]] | None = None
     queue: list[QueuedRun] | None = None

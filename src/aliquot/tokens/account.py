@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 
 from .actions import Share, TokenConfig
 from .fluid import WHOLE
-from .kept import Books, Kept
+from .kept import AccountSnapshot, Kept
 from .lag import Lag
 from .residual import Residuals
 from .window import ChargeWindow
@@ -82,7 +82,7 @@ class Account(ABC):
         """See whether the promise was kept in the window that ends now."""
         debt = self.debt_ns(now_ns)
         self.lag.flow.accrue(now_ns)
-        self.kept.look(Books(now_ns, self.window.total_ns, self.lag.wanted_ns, self.lag.given // WHOLE, debt))
+        self.kept.look(AccountSnapshot(now_ns, self.window.total_ns, self.lag.wanted_ns, self.lag.given // WHOLE, debt))
 
     def is_urgent(self, now_ns: int) -> bool:
         """Whether it is to start at once, by a promise of how soon it wakes: under `fluid` alone."""

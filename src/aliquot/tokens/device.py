@@ -8,7 +8,7 @@ from __future__ import annotations
 from .account import Account
 
 
-class Hold:
+class ActiveGrant:
     """A grant in force: on which GPUs, since when, until when."""
 
     __slots__ = (
@@ -37,7 +37,7 @@ class Hold:
         self.ended_ns: int | None = None  # resumed: when the turn ended whose work is to be finished
 
 
-class Device:
+class GpuOccupants:
     """The occupants of one GPU in the order they came."""
 
     __slots__ = ("_at_ns", "gpu", "holder", "members", "occupants")

@@ -19,11 +19,11 @@ from typing import Final
 
 from .account import Account, Rank
 from .actions import MS, SECOND, Action, Renew, Share, TokenConfig, Upcoming
-from .device import Hold
+from .device import ActiveGrant
 from .fluid import WHOLE
 from .lag import Flow, Lag
 from .policy import TokenPolicy
-from .tenant import Tenant
+from .tenant import PolicyTenant
 
 QUANTUM_NS: Final = 30 * MS
 """A hand-over of 0.3 ms, as measured on the emulated driver, over one part in a hundred."""
@@ -117,14 +117,14 @@ class FluidPolicy(TokenPolicy):
     def _new_account(self, gpu: str, share: Share, flow: Flow, lags: list[Lag], now_ns: int) -> Account:
         return FluidAccount(gpu, share, self._ordinal, self.config, Lag(flow, share, lags))
 
-    def _turn_ns(self, tenant: Tenant, now_ns: int) -> int:
+    def _turn_ns(self, tenant: PolicyTenant, now_ns: int) -> int:
         return self.config.quota_ns  # how long it may go on unasked; what ends a turn before is in `_ends_ns`
 
     def _review(
         self,
-        tenant: Tenant,
-        hold: Hold,
-        rivals: list[Tenant],
+        tenant: PolicyTenant,
+        hold: ActiveGrant,
+        rivals: list[PolicyTenant],
         reserved: Mapping[str, str],
         now_ns: int,
         actions: list[Action],
@@ -139,14 +139,19 @@ class FluidPolicy(TokenPolicy):
         if now_ns >= hold.deadline_ns:
             self._end(tenant, hold, now_ns, actions)
 
-    def _settle_in(self, tenant: Tenant) -> None:
+    def _settle_in(self, tenant: PolicyTenant) -> None:
         """It has had a whole turn since it woke, and no longer goes before others."""
         for account in tenant.accounts.values():
             account.lag.fresh = False
         self._ranks.pop(tenant.name, None)
 
     def _ends_ns(
-        self, tenant: Tenant, hold: Hold, rivals: list[Tenant], reserved: Mapping[str, str], now_ns: int
+        self,
+        tenant: PolicyTenant,
+        hold: ActiveGrant,
+        rivals: list[PolicyTenant],
+        reserved: Mapping[str, str],
+        now_ns: int,
     ) -> int:
         """When the turn ends as things stand; later than any deadline while nothing is in sight."""
         if self._is_anyone_overdue(hold, now_ns):
@@ -168,11 +173,11 @@ class FluidPolicy(TokenPolicy):
             ends.append(now_ns if gap >= QUANTUM_NS else now_ns + max(LOOK_NS, _closes_ns(tenant, best, gap)))
         return max(min(ends), hold.period_start_ns + SLICE_NS)
 
-    def _could_start(self, rival: Tenant, hold: Hold, now_ns: int) -> bool:
+    def _could_start(self, rival: PolicyTenant, hold: ActiveGrant, now_ns: int) -> bool:
         """Whether it would have all of its GPUs if this turn ended; a gang that would not, reserves them in time."""
         return all(gpu in hold.gpus_set or self._free(gpu, rival.name, now_ns) for gpu in rival.accounts)
 
-    def _is_due(self, tenant: Tenant, now_ns: int) -> bool:
+    def _is_due(self, tenant: PolicyTenant, now_ns: int) -> bool:
         """Whether no other tenant that may start on its GPUs is owed more."""
         mine = min(account.rank(now_ns) for account in tenant.accounts.values())
         for rival in self._candidates(now_ns):
@@ -181,17 +186,17 @@ class FluidPolicy(TokenPolicy):
                 return False
         return True
 
-    def _enter(self, tenant: Tenant, quota_ns: int, now_ns: int, actions: list[Action]) -> Hold:
+    def _enter(self, tenant: PolicyTenant, quota_ns: int, now_ns: int, actions: list[Action]) -> ActiveGrant:
         """Begin a turn; when it ends is found at the next look, which may not wait for the quota."""
         hold = super()._enter(tenant, quota_ns, now_ns, actions)
         hold.deadline_ns = min(hold.deadline_ns, now_ns + SLICE_NS)
         return hold
 
     @staticmethod
-    def _is_urgent(tenant: Tenant, now_ns: int) -> bool:
+    def _is_urgent(tenant: PolicyTenant, now_ns: int) -> bool:
         return any(account.is_urgent(now_ns) for account in tenant.accounts.values())
 
-    def _extend(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
+    def _extend(self, tenant: PolicyTenant, hold: ActiveGrant, now_ns: int, actions: list[Action]) -> None:
         hold.quota_ns = self._turn_ns(tenant, now_ns)
         hold.told_ns = max(hold.told_ns, now_ns + hold.quota_ns)
         hold.ended_ns = None
@@ -213,7 +218,9 @@ class FluidPolicy(TokenPolicy):
         assert isinstance(account, FluidAccount)
         return account.blocked and account.lag.owed_ns(now_ns) < EXACT_NS
 
-    def _stays_ns(self, gpu: str, first: Tenant, rivals: list[Tenant], occupant: Tenant, now_ns: int) -> int:
+    def _stays_ns(
+        self, gpu: str, first: PolicyTenant, rivals: list[PolicyTenant], occupant: PolicyTenant, now_ns: int
+    ) -> int:
         """For how long at least a waiter goes before all rivals; 0 if it may not now.
 
         An occupant that returns leaves the fluid, and the others share what it is owed.
@@ -242,12 +249,12 @@ class FluidPolicy(TokenPolicy):
                 return 0
         return stays
 
-    def _standing(self, tenant: Tenant, now_ns: int) -> int:
+    def _standing(self, tenant: PolicyTenant, now_ns: int) -> int:
         """What puts a tenant of one GPU into the order of turns, in millionths of a nanosecond: larger goes first."""
         (account,) = tenant.accounts.values()
         return -self._rank(tenant, now_ns)[1] * WHOLE + account.lag.level % WHOLE
 
-    def _end(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
+    def _end(self, tenant: PolicyTenant, hold: ActiveGrant, now_ns: int, actions: list[Action]) -> None:
         for account in tenant.accounts.values():
             assert isinstance(account, FluidAccount)
             account.lag.fresh = False
@@ -255,7 +262,7 @@ class FluidPolicy(TokenPolicy):
         self._revoke(tenant, hold, now_ns, actions)
 
 
-def _closes_ns(holder: Tenant, waiter: Tenant, gap_ns: int) -> int:
+def _closes_ns(holder: PolicyTenant, waiter: PolicyTenant, gap_ns: int) -> int:
     """How long until the waiter is owed a quantum more than the holder: one earns, the other earns and pays."""
     speed = max(
         WHOLE + waiter.accounts[gpu].lag.rate - holder.accounts[gpu].lag.rate

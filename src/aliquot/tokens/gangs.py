@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .tenant import Tenant
+from .tenant import PolicyTenant
 
 
-def reservations(ranked: Sequence[Tenant], patience_ns: int, now_ns: int) -> dict[str, str]:
+def reservations(ranked: Sequence[PolicyTenant], patience_ns: int, now_ns: int) -> dict[str, str]:
     """Which GPU is kept for which gang, of the candidates in the order of turns; each gets all of its GPUs or none.
 
     A gang must have waited for `patience_ns`, and never goes past a tenant that comes before it: who is passed over

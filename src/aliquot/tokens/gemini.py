@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from .actions import Share, TokenConfig
 from .kubeshare import KubeSharePolicy
-from .tenant import Tenant
+from .tenant import PolicyTenant
 
 
 @dataclass(slots=True)
@@ -65,5 +65,5 @@ class GeminiPolicy(KubeSharePolicy):
         self._tenant(name)
         return self._estimates[name].current_ns()
 
-    def _learn(self, tenant: Tenant, burst_ns: int) -> None:
+    def _learn(self, tenant: PolicyTenant, burst_ns: int) -> None:
         self._estimates[tenant.name].learn(burst_ns)

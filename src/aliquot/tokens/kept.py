@@ -25,7 +25,7 @@ BINS: Final = 200
 """Errors are counted by thousandths of a window, up to a fifth of it; the last bin has what is beyond."""
 
 
-class Books(NamedTuple):
+class AccountSnapshot(NamedTuple):
     """What a tenant's books say at one moment, in nanoseconds since it came."""
 
     at_ns: int
@@ -48,10 +48,10 @@ class Kept:
     error: float = 0.0
     """Of the last window."""
     error_worst: float = 0.0
-    _looks: deque[Books] = field(default_factory=deque)
+    _looks: deque[AccountSnapshot] = field(default_factory=deque)
     _errors: list[int] = field(default_factory=lambda: [0] * BINS)
 
-    def look(self, books: Books) -> None:
+    def look(self, books: AccountSnapshot) -> None:
         """Judge the window that ends now, if the tenant has been here for so long."""
         looks = self._looks
         if looks and books.at_ns - looks[-1].at_ns < self.window_ns // LOOKS:
@@ -75,7 +75,7 @@ class Kept:
                 return min((step + 1) / 1000, self.error_worst)
         return self.error_worst
 
-    def _judge(self, first: Books, last: Books) -> None:
+    def _judge(self, first: AccountSnapshot, last: AccountSnapshot) -> None:
         span, wanted = last.at_ns - first.at_ns, last.wanted_ns - first.wanted_ns
         if wanted <= 0:
             return

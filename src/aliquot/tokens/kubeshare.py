@@ -15,11 +15,11 @@ from collections.abc import Mapping
 
 from .account import Account, Rank
 from .actions import SECOND, Action, Renew, Share, TokenConfig
-from .device import Hold
+from .device import ActiveGrant
 from .lag import KEPT_NS, Flow, Lag
 from .policy import TokenPolicy
 from .promise import WAITING_WINDOWS, PromiseBalance
-from .tenant import Tenant
+from .tenant import PolicyTenant
 from .window import LimitBucket
 
 
@@ -131,13 +131,15 @@ class KubeSharePolicy(TokenPolicy):
     """KubeShare's three steps over a sliding window, work-conserving, for any number of GPUs."""
 
     def _new_account(self, gpu: str, share: Share, flow: Flow, lags: list[Lag], now_ns: int) -> Account:
-        lag = Lag(flow, share, lags, most_ahead_ns=KEPT_NS)
+        lag = Lag(flow, share, lags, max_ahead_ns=KEPT_NS)
         return WindowAccount(gpu, share, self._ordinal, self.config, lag, now_ns)
 
-    def _turn_ns(self, tenant: Tenant, now_ns: int) -> int:
+    def _turn_ns(self, tenant: PolicyTenant, now_ns: int) -> int:
         return max(self._bounded_quota(tenant, now_ns), self.config.min_quota_ns)
 
-    def _stays_ns(self, gpu: str, first: Tenant, rivals: list[Tenant], occupant: Tenant, now_ns: int) -> int:
+    def _stays_ns(
+        self, gpu: str, first: PolicyTenant, rivals: list[PolicyTenant], occupant: PolicyTenant, now_ns: int
+    ) -> int:
         mine, stays = first.accounts[gpu], SECOND
         assert isinstance(mine, WindowAccount)
         for rival in rivals:
@@ -148,9 +150,9 @@ class KubeSharePolicy(TokenPolicy):
 
     def _review(
         self,
-        tenant: Tenant,
-        hold: Hold,
-        rivals: list[Tenant],
+        tenant: PolicyTenant,
+        hold: ActiveGrant,
+        rivals: list[PolicyTenant],
         reserved: Mapping[str, str],
         now_ns: int,
         actions: list[Action],
@@ -166,7 +168,12 @@ class KubeSharePolicy(TokenPolicy):
             self._revoke(tenant, hold, now_ns, actions)
 
     def _may_go_on(
-        self, tenant: Tenant, hold: Hold, rivals: list[Tenant], reserved: Mapping[str, str], now_ns: int
+        self,
+        tenant: PolicyTenant,
+        hold: ActiveGrant,
+        rivals: list[PolicyTenant],
+        reserved: Mapping[str, str],
+        now_ns: int,
     ) -> bool:
         """Whether it would be chosen again at once, no gang has reserved a GPU of it, and nobody is to resume there.
 
@@ -179,7 +186,7 @@ class KubeSharePolicy(TokenPolicy):
         mine = self._rank(tenant, now_ns)
         return hold.gpus_set.isdisjoint(reserved) and not any(self._rank(rival, now_ns) < mine for rival in rivals)
 
-    def _shorten(self, tenant: Tenant, hold: Hold, rivals: list[Tenant], now_ns: int) -> None:
+    def _shorten(self, tenant: PolicyTenant, hold: ActiveGrant, rivals: list[PolicyTenant], now_ns: int) -> None:
         """A waiter ends lent time at the minimum quota, and so does one that is owed more than this whole grant.
 
         Waiters of equal standing do not: taking turns by whole quotas keeps hand-overs rare.
@@ -193,7 +200,9 @@ class KubeSharePolicy(TokenPolicy):
         hold.shortened = True
         hold.deadline_ns = min(hold.deadline_ns, max(now_ns, hold.period_start_ns + self.config.min_quota_ns))
 
-    def _renew(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action], *, lent: bool) -> bool:
+    def _renew(
+        self, tenant: PolicyTenant, hold: ActiveGrant, now_ns: int, actions: list[Action], *, lent: bool
+    ) -> bool:
         quota = self._bounded_quota(tenant, now_ns)
         if hold.stopped or now_ns + quota <= hold.deadline_ns + self.config.min_quota_ns // 2:
             return False
@@ -203,7 +212,7 @@ class KubeSharePolicy(TokenPolicy):
         actions.append(Renew(tenant.name, hold.gpus, quota, hold.deadline_ns))
         return True
 
-    def _bounded_quota(self, tenant: Tenant, now_ns: int) -> int:
+    def _bounded_quota(self, tenant: PolicyTenant, now_ns: int) -> int:
         """The quota, cut to what its limits leave, and among several tenants to a hundredth of the window.
 
         One turn is the grain of the shares: a window that begins or ends within a turn is off by it, and a point of

@@ -127,12 +127,12 @@ def _least(lags: list[Lag]) -> Share:
 class Lag:
     """One tenant's place in the fluid of one GPU; `tenant` are its lags on all of its GPUs.
 
-    With `most_ahead_ns` it owes no more than that when it comes to rest: for orders that forgive what they have lent.
+    With `max_ahead_ns` it owes no more than that when it comes to rest: for orders that forgive what they have lent.
     """
 
     __slots__ = (
         "_idle_ns",
-        "_most_ahead_ns",
+        "_max_ahead_ns",
         "_rested_at_ns",
         "flow",
         "fresh",
@@ -146,12 +146,12 @@ class Lag:
         "wants",
     )
 
-    def __init__(self, flow: Flow, share: Share, tenant: list[Lag], most_ahead_ns: int | None = None) -> None:
+    def __init__(self, flow: Flow, share: Share, tenant: list[Lag], max_ahead_ns: int | None = None) -> None:
         self.flow = flow
         self.share = share
         self.tenant = tenant
         tenant.append(self)
-        self._most_ahead_ns = most_ahead_ns
+        self._max_ahead_ns = max_ahead_ns
         self.level = 0
         self.given = 0  # what the fluid has given it, as the level in millionths of a nanosecond
         self.wants = False  # it waits, holds the GPU or has work on it
@@ -212,8 +212,8 @@ class Lag:
             self._idle_ns = now_ns - GRACE_NS if at_once else now_ns
             self.flow.accrue(now_ns)
             self.wants = False
-            if self._most_ahead_ns is not None:
-                self.level = max(self.level, -self._most_ahead_ns * WHOLE)
+            if self._max_ahead_ns is not None:
+                self.level = max(self.level, -self._max_ahead_ns * WHOLE)
         ready_ns = self._idle_ns + GRACE_NS
         if now_ns < ready_ns:
             self.leave_at_ns = ready_ns

@@ -19,10 +19,10 @@ from typing import Final
 
 from .account import Rank
 from .actions import SECOND, Action, Grant, Revoke, TokenConfig, Upcoming
-from .device import Hold
+from .device import ActiveGrant
 from .gangs import reservations
 from .residual import RESUME_NS
-from .tenant import Tenant
+from .tenant import PolicyTenant
 from .tenants import Tenants
 
 UNKNOWN: Final = -1
@@ -34,7 +34,7 @@ class TokenPolicy(Tenants):
     def __init__(self, config: TokenConfig | None = None) -> None:
         super().__init__(config)
         self._ticked_at_ns = 0
-        self._wake_ns: int | None = UNKNOWN  # of this tick, for all GPUs that are asked who is upcoming
+        self._wake_ns: int | None = UNKNOWN  # `next_wake_ns` of this tick, once `upcoming` has needed it
         self._ranks: dict[str, Rank] = {}  # of this tick; charges do not change within it
 
     def tick(self, now_ns: int) -> list[Action]:
@@ -61,7 +61,7 @@ class TokenPolicy(Tenants):
         self._ticked_at_ns, self._wake_ns = now_ns, UNKNOWN
         return actions
 
-    def _in_order(self, tenants: list[Tenant], now_ns: int) -> list[Tenant]:
+    def _in_order(self, tenants: list[PolicyTenant], now_ns: int) -> list[PolicyTenant]:
         """Whose turn comes first, first."""
         return sorted(tenants, key=lambda tenant: (self._rank(tenant, now_ns), tenant.name))
 
@@ -107,15 +107,15 @@ class TokenPolicy(Tenants):
         return self.config.quota_ns
 
     @abstractmethod
-    def _turn_ns(self, tenant: Tenant, now_ns: int) -> int:
+    def _turn_ns(self, tenant: PolicyTenant, now_ns: int) -> int:
         """How long a grant is that begins now."""
 
     @abstractmethod
     def _review(
         self,
-        tenant: Tenant,
-        hold: Hold,
-        rivals: list[Tenant],
+        tenant: PolicyTenant,
+        hold: ActiveGrant,
+        rivals: list[PolicyTenant],
         reserved: Mapping[str, str],
         now_ns: int,
         actions: list[Action],
@@ -123,10 +123,12 @@ class TokenPolicy(Tenants):
         """Renew the holder's grant or revoke it, if it is time; `rivals` could be granted a GPU of it."""
 
     @abstractmethod
-    def _stays_ns(self, gpu: str, first: Tenant, rivals: list[Tenant], occupant: Tenant, now_ns: int) -> int:
+    def _stays_ns(
+        self, gpu: str, first: PolicyTenant, rivals: list[PolicyTenant], occupant: PolicyTenant, now_ns: int
+    ) -> int:
         """For how long at least a waiter goes before all rivals when the occupant is gone; 0 if it may not now."""
 
-    def _lone_occupant(self, gpu: str) -> Tenant | None:
+    def _lone_occupant(self, gpu: str) -> PolicyTenant | None:
         """The tenant that alone holds the GPU, or whose work alone is waited for; None if its end has other effects."""
         device = self._devices.get(gpu)
         if device is None or len(device.occupants) != 1:
@@ -139,7 +141,7 @@ class TokenPolicy(Tenants):
             return tenant if tenant.wanting_since_ns is None and not tenant.residual else None
         return tenant if tenant.residual == {gpu} else None
 
-    def _candidates(self, now_ns: int) -> list[Tenant]:
+    def _candidates(self, now_ns: int) -> list[PolicyTenant]:
         """Everybody who waits and whom neither its limit nor unfinished work keeps out.
 
         Unfinished work does so for as long as others wait for it, and not longer: it may need what its owner has yet
@@ -154,7 +156,7 @@ class TokenPolicy(Tenants):
             and t.open_at_ns(now_ns) <= now_ns
         ]
 
-    def _rank(self, tenant: Tenant, now_ns: int) -> Rank:
+    def _rank(self, tenant: PolicyTenant, now_ns: int) -> Rank:
         """A gang ranks by the GPU on which it is most behind."""
         rank = self._ranks.get(tenant.name)
         if rank is None and tenant.lone is not None:
@@ -164,7 +166,7 @@ class TokenPolicy(Tenants):
         return rank
 
     def _expire(
-        self, now_ns: int, candidates: list[Tenant], reserved: Mapping[str, str], actions: list[Action]
+        self, now_ns: int, candidates: list[PolicyTenant], reserved: Mapping[str, str], actions: list[Action]
     ) -> None:
         """Renew who may go on, revoke whose time is over."""
         for tenant in self._tenants.values():
@@ -172,18 +174,18 @@ class TokenPolicy(Tenants):
                 rivals = [c for c in candidates if not hold.gpus_set.isdisjoint(c.accounts)]
                 self._review(tenant, hold, rivals, reserved, now_ns, actions)
 
-    def _is_due(self, tenant: Tenant, now_ns: int) -> bool:
+    def _is_due(self, tenant: PolicyTenant, now_ns: int) -> bool:
         """Whether a tenant that was resumed may go on with a turn of its own."""
         return False
 
-    def _is_anyone_overdue(self, hold: Hold, now_ns: int) -> bool:
+    def _is_anyone_overdue(self, hold: ActiveGrant, now_ns: int) -> bool:
         """Whether a tenant is to finish what it began on a GPU of this grant."""
         return any(self._tenants[n].is_overdue(now_ns) for gpu in hold.gpus for n in self._devices[gpu].occupants)
 
-    def _lead(self, hold: Hold) -> int:
+    def _lead(self, hold: ActiveGrant) -> int:
         return min(self.config.renew_lead_ns, hold.quota_ns // 4)
 
-    def _revoke(self, tenant: Tenant, hold: Hold, now_ns: int, actions: list[Action]) -> None:
+    def _revoke(self, tenant: PolicyTenant, hold: ActiveGrant, now_ns: int, actions: list[Action]) -> None:
         tenant.ended_ns = now_ns if hold.ended_ns is None else hold.ended_ns
         tenant.revoked_ns = now_ns
         for gpu in hold.gpus:
@@ -204,7 +206,9 @@ class TokenPolicy(Tenants):
                 self._rest(tenant, now_ns)
                 self._enter(tenant, RESUME_NS, now_ns, actions).ended_ns = tenant.ended_ns
 
-    def _assign(self, now_ns: int, ranked: list[Tenant], reserved: Mapping[str, str], actions: list[Action]) -> None:
+    def _assign(
+        self, now_ns: int, ranked: list[PolicyTenant], reserved: Mapping[str, str], actions: list[Action]
+    ) -> None:
         """Give every free GPU to the first in the order that can start on all of its GPUs.
 
         A tenant starts beside work of its own only where nobody before it in the order waits for that work to end.
@@ -228,15 +232,15 @@ class TokenPolicy(Tenants):
             for other, ended in device.occupants.items()
         )
 
-    def _grant(self, tenant: Tenant, now_ns: int, actions: list[Action]) -> None:
+    def _grant(self, tenant: PolicyTenant, now_ns: int, actions: list[Action]) -> None:
         turn = self._turn_ns(tenant, now_ns)
         self._begin(tenant, now_ns)
         tenant.resumes = 0
         self._enter(tenant, turn, now_ns, actions)
 
-    def _enter(self, tenant: Tenant, quota_ns: int, now_ns: int, actions: list[Action]) -> Hold:
+    def _enter(self, tenant: PolicyTenant, quota_ns: int, now_ns: int, actions: list[Action]) -> ActiveGrant:
         gpus = tuple(tenant.accounts)
-        hold = tenant.hold = Hold(gpus, quota_ns, now_ns, now_ns + quota_ns)
+        hold = tenant.hold = ActiveGrant(gpus, quota_ns, now_ns, now_ns + quota_ns)
         tenant.take_over(now_ns)
         for gpu in gpus:
             self._devices[gpu].enter(tenant.name, now_ns)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from .account import Account
-from .device import Hold
+from .device import ActiveGrant
 from .residual import SLACK_NS
 
-MOST_DOUBLINGS: Final = 10
+MAX_DOUBLINGS: Final = 10
 
 
-class Tenant:
+class PolicyTenant:
     """`residual` are the GPUs on which work of the last turn still runs; `drained` those kept for the rest of a gang.
 
     `outlived` has the GPUs on which work of an earlier turn ran on into the present one, and when that turn ended.
@@ -36,7 +36,7 @@ class Tenant:
         self.name = name
         self.accounts = accounts
         self.lone = next(iter(accounts.values())) if len(accounts) == 1 else None
-        self.hold: Hold | None = None
+        self.hold: ActiveGrant | None = None
         self.residual: set[str] = set()
         self.drained: set[str] = set()
         self.outlived: dict[str, int] = {}
@@ -71,7 +71,7 @@ class Tenant:
     def resume_at_ns(self) -> int:
         """When it may finish what it began, if it has more to launch; later each time."""
         overdue = max(account.residuals.overdue_ns() for account in self.accounts.values())
-        return self.revoked_ns + (overdue << min(self.resumes, MOST_DOUBLINGS))
+        return self.revoked_ns + (overdue << min(self.resumes, MAX_DOUBLINGS))
 
     def is_overdue(self, now_ns: int) -> bool:
         """Whether it is to finish what it began: it has more to launch, and what is left has had time to end."""

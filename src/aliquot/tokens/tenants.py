@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from .account import Account
 from .actions import Handover, Share, TokenConfig
-from .device import Device
+from .device import GpuOccupants
 from .lag import Flow, Lag
 from .leavers import Leavers
-from .tenant import Tenant
+from .tenant import PolicyTenant
 
 
 class UnknownTenant(KeyError):
@@ -25,8 +25,8 @@ class Tenants(ABC):
 
     def __init__(self, config: TokenConfig | None = None) -> None:
         self.config = config or TokenConfig()
-        self._tenants: dict[str, Tenant] = {}
-        self._devices: dict[str, Device] = {}
+        self._tenants: dict[str, PolicyTenant] = {}
+        self._devices: dict[str, GpuOccupants] = {}
         self._flows: dict[str, Flow] = {}
         self._leavers = Leavers()
         self._ordinal = 0
@@ -45,9 +45,9 @@ class Tenants(ABC):
         for gpu in sorted(shares):
             flow = self._flows.setdefault(gpu, Flow(now_ns))
             accounts[gpu] = self._new_account(gpu, shares[gpu], flow, lags, now_ns)
-            device = self._devices.setdefault(gpu, Device(gpu, now_ns))
+            device = self._devices.setdefault(gpu, GpuOccupants(gpu, now_ns))
             device.members[name] = accounts[gpu]
-        self._tenants[name] = Tenant(name, accounts)
+        self._tenants[name] = PolicyTenant(name, accounts)
         self._leavers.come(name, accounts, now_ns)
 
     def remove_tenant(self, name: str, now_ns: int) -> None:
@@ -147,7 +147,7 @@ class Tenants(ABC):
         self._clear_residual(tenant, now_ns)
 
     def skip(self, now_ns: int) -> None:
-        """Nobody decided anything for a while, so for that time nobody is charged and nothing is owed."""
+        """Charge no tenant for the time since the last decision: the policy did not run, so nothing is owed for it."""
         for device in self._devices.values():
             device.skip(now_ns)
 
@@ -184,30 +184,30 @@ class Tenants(ABC):
         """The books of a new tenant on one of its GPUs; its lag joins `lags`, those on its others."""
 
     @abstractmethod
-    def _is_due(self, tenant: Tenant, now_ns: int) -> bool:
+    def _is_due(self, tenant: PolicyTenant, now_ns: int) -> bool:
         """Whether a tenant that was resumed may go on with a turn of its own."""
 
-    def _learn(self, tenant: Tenant, burst_ns: int) -> None:  # noqa: B027 - most learn nothing
+    def _learn(self, tenant: PolicyTenant, burst_ns: int) -> None:  # noqa: B027 - most learn nothing
         """A burst of the tenant was measured; zero where none was."""
 
-    def _tenant(self, name: str) -> Tenant:
+    def _tenant(self, name: str) -> PolicyTenant:
         try:
             return self._tenants[name]
         except KeyError as error:
             raise UnknownTenant(name) from error
 
-    def _rest(self, tenant: Tenant, now_ns: int) -> None:
+    def _rest(self, tenant: PolicyTenant, now_ns: int) -> None:
         tenant.wanting_since_ns = None
         for account in tenant.accounts.values():
             account.rest(now_ns)
 
-    def _begin(self, tenant: Tenant, now_ns: int) -> None:
+    def _begin(self, tenant: PolicyTenant, now_ns: int) -> None:
         """A turn of the tenant begins, so it waits no more."""
         tenant.wanting_since_ns = None
         for account in tenant.accounts.values():
             account.begin(now_ns)
 
-    def _end_hold(self, tenant: Tenant, now_ns: int) -> None:
+    def _end_hold(self, tenant: PolicyTenant, now_ns: int) -> None:
         if tenant.hold is None:
             return
         for gpu in tenant.hold.gpus:
@@ -216,13 +216,13 @@ class Tenants(ABC):
             device.leave(tenant.name)
         tenant.hold = None
 
-    def _go_on(self, tenant: Tenant, now_ns: int) -> None:
+    def _go_on(self, tenant: PolicyTenant, now_ns: int) -> None:
         """It is stopped no more: if it waits, it is owed its part again."""
         if tenant.wanting_since_ns is not None:
             for account in tenant.accounts.values():
                 account.lag.wait(now_ns)
 
-    def _let_go(self, tenant: Tenant, now_ns: int) -> None:
+    def _let_go(self, tenant: PolicyTenant, now_ns: int) -> None:
         """Free the GPUs that have drained: all at once, or those that have when the patience with the others ends."""
         if tenant.drained and (not tenant.residual or now_ns >= self._kept_until(tenant)):
             for gpu in tenant.drained:
@@ -230,7 +230,7 @@ class Tenants(ABC):
                 self._devices[gpu].leave(tenant.name)
             tenant.drained.clear()
 
-    def _kept_until(self, tenant: Tenant) -> int:
+    def _kept_until(self, tenant: PolicyTenant) -> int:
         return min(self._drain_until(tenant.name, tenant.ended_ns), tenant.patience_ends_ns())
 
     def _drain_until(self, name: str, ended_ns: int) -> int:
@@ -242,7 +242,7 @@ class Tenants(ABC):
             return ended_ns + config.drain_timeout_ns
         return ended_ns + min(self._tenants[name].patience_ns(), config.drain_timeout_ns)
 
-    def _clear_residual(self, tenant: Tenant, now_ns: int) -> None:
+    def _clear_residual(self, tenant: PolicyTenant, now_ns: int) -> None:
         tenant.outlived.clear()
         for gpu in tuple(tenant.residual):
             self.drained(tenant.name, gpu, now_ns)

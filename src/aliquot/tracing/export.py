@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
+from aliquot.tracing.backlog import BATCH, EVERY_MS, QUEUE, TIMEOUT_S, Backlog
 from aliquot.tracing.context import TraceContext
-from aliquot.tracing.spans import BATCH, EVERY_MS, QUEUE, TIMEOUT_S, Backlog
 
 
 class ChosenIds(RandomIdGenerator):

@@ -28,9 +28,9 @@ from aliquot.web.sessions import Sessions
 BELIEVED_S: Final = 30.0
 REFUSED_S: Final = 10.0
 ANSWERS_S: Final = 10.0
-MOST_TOKENS: Final = 2000
-MOST_VIEWS: Final = 256
-MOST_NAMESPACES: Final = 500
+MAX_TOKENS: Final = 2000
+MAX_VIEWS: Final = 256
+MAX_NAMESPACES: Final = 500
 """With more namespaces with GPU work than this, the names of the rest are hidden from viewers without all pods."""
 
 ANY_POD: Final = ListQuestion("pods")
@@ -72,8 +72,8 @@ class TokenDoor:
         self._sessions = sessions
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: Bounded[bytes, _Known] = Bounded(MOST_TOKENS)
-        self._views: Bounded[frozenset[str], NamespacedView] = Bounded(MOST_VIEWS)
+        self._known: Bounded[bytes, _Known] = Bounded(MAX_TOKENS)
+        self._views: Bounded[frozenset[str], NamespacedView] = Bounded(MAX_VIEWS)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="web-reviews")
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class TokenDoor:
             known.until_s = now_s + BELIEVED_S
         if known.everything or known.refused:
             return
-        new = sorted(_namespaces(self._facts) - known.namespaces.keys())[: MOST_NAMESPACES - len(known.namespaces)]
+        new = sorted(_namespaces(self._facts) - known.namespaces.keys())[: MAX_NAMESPACES - len(known.namespaces)]
         questions = [ListQuestion("pods", namespace=name) for name in new]
         answers = self._pool.map(lambda what: self._asks.may_list(token, what), questions, timeout=ANSWERS_S)
         known.namespaces |= dict(zip(new, answers, strict=True))

@@ -28,24 +28,24 @@ Fetch = Callable[[str], Awaitable[bytes]]
 """The body of an agent's page of facts, by its address; its exception is the reason for a failure."""
 
 TICK_S: Final = 0.2
-MOST_MIB: Final = 1 << 31
-MOST_MS: Final = 1e9
+MAX_MIB: Final = 1 << 31
+MAX_MS: Final = 1e9
 
 
-class Unreadable(Exception):
+class UnreadableReport(Exception):
     """An agent's answer in an unknown form."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The polling intervals and limits. Whatever the number of agents, the rate is at most `most_per_s`."""
+    """Polling intervals and limits. All agents together are polled at most `max_per_s` times a second."""
 
     seen_s: float = 2.0
     unseen_s: float = 10.0
-    most_per_s: float = 50.0
+    max_per_s: float = 50.0
     at_once: int = 16
     answer_s: float = 3.0
-    backoff_most_s: float = 60.0
+    backoff_max_s: float = 60.0
     kept_s: float = 15.0
 
 
@@ -107,9 +107,9 @@ def read_told(body: bytes) -> NodeTold:
     try:
         told = msgspec.json.decode(body, type=NodeTold)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Unreadable(f"its answer cannot be read: {str(error)[:200]}") from None
+        raise UnreadableReport(f"its answer cannot be read: {str(error)[:200]}") from None
     if not told.arbiter_answers:
-        raise Unreadable("its arbiter does not answer")
+        raise UnreadableReport("its arbiter does not answer")
     return told
 
 
@@ -128,7 +128,7 @@ def measure_of(told: NodeTold, promises: PromiseBook | None = None) -> NodeMeasu
             kept = promises.kept(gpu.uuid, now.name) if promises is not None else (None, 0)
             shares[key], counts[key] = _share(now, kept), counts_of(now)
         gpus[gpu.uuid] = GpuMeasure(
-            _milli(gpu.busy), gpu.holder, not gpu.sick, shares, int(_within(gpu.bypassing, MOST_MIB)), counts
+            _milli(gpu.busy), gpu.holder, not gpu.sick, shares, int(_within(gpu.bypassing, MAX_MIB)), counts
         )
     if promises is not None:
         promises.forget_all_but(present)
@@ -142,11 +142,11 @@ def _share(now: TenantStatus, kept: tuple[float | None, int]) -> Share:
         limit_milli=0,
         usage_milli=_milli(now.usage),
         memory_mib=0,
-        memory_used_mib=int(_within(now.memory_used_mib, MOST_MIB)),
-        wait_ms=round(_within(now.wait_ms_p50, MOST_MS), 1),
-        debt_ms=round(_within(now.debt_ms, MOST_MS), 1),
-        quota_ms=round(_within(now.quota_ms, MOST_MS), 1),
-        processes=int(_within(now.processes, MOST_MIB)),
+        memory_used_mib=int(_within(now.memory_used_mib, MAX_MIB)),
+        wait_ms=round(_within(now.wait_ms_p50, MAX_MS), 1),
+        debt_ms=round(_within(now.debt_ms, MAX_MS), 1),
+        quota_ms=round(_within(now.quota_ms, MAX_MS), 1),
+        processes=int(_within(now.processes, MAX_MIB)),
         waiting=now.waiting,
         kept_percent=kept[0],
         windows=kept[1],
@@ -236,13 +236,13 @@ class Agents:
             if known is None:
                 known = self._asked[node] = _Asked("")
             if known.address != address:  # not all agents of a new cluster are polled at once
-                known.address, known.due_s = address, now_s + number / self._pace.most_per_s
+                known.address, known.due_s = address, now_s + number / self._pace.max_per_s
 
     @property
     def interval_s(self) -> float:
         """The interval between two polls of a node: longer while no page is open, and with many nodes."""
         wanted_s = self._pace.seen_s if self._watched() else self._pace.unseen_s
-        return max(wanted_s, len(self._asked) / self._pace.most_per_s)
+        return max(wanted_s, len(self._asked) / self._pace.max_per_s)
 
     async def _ask(self, node: str, asked: _Asked) -> None:
         asked.due_s = self._clock() + self.interval_s
@@ -253,7 +253,7 @@ class Agents:
             self._take(asked, read_told(body))
         except TimeoutError:
             self._failed(asked, f"it gave no complete answer within {self._pace.answer_s:g} s")
-        except Unreadable as error:
+        except UnreadableReport as error:
             self._failed(asked, str(error))
         except Exception as error:
             self._failed(asked, str(error) or type(error).__name__)
@@ -271,7 +271,7 @@ class Agents:
     def _failed(self, asked: _Asked, why: str) -> None:
         asked.failures += 1
         asked.why = why[:200]
-        asked.due_s = self._clock() + doubled_s(self.interval_s, self._pace.backoff_most_s, asked.failures - 1)
+        asked.due_s = self._clock() + doubled_s(self.interval_s, self._pace.backoff_max_s, asked.failures - 1)
 
     def _publish(self, now_s: float) -> None:
         kept_s = max(self._pace.kept_s, 3 * self.interval_s)

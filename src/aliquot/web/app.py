@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aliquot.web import rest
-from aliquot.web.facts import Facts
+from aliquot.web.facts import Door, Facts
 from aliquot.web.feeds import Feeds, TooMany
 from aliquot.web.guard import LOOPBACK, Guard
 from aliquot.web.log import defect
@@ -42,8 +42,6 @@ from aliquot.web.pages import (
 )  # fmt: skip
 from aliquot.web.pages.news import news, stale_since
 from aliquot.web.render import address, clock_time, render
-
-Door = Callable[[Mapping[str, str]], Facts]
 
 NAVIGATION: Final = (
     ("/", "Overview"),

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import httpx2
-import msgspec
 
-from aliquot.arbiter.records import GpuTurns
 from aliquot.kube.objects import Pod
-from aliquot.web.agents import Agents, Fetch, Pace, Unreadable, keep_asking
+from aliquot.web.agents import Agents, Fetch, Pace, UnreadableReport, keep_asking
 from aliquot.web.log import defect
 
 AGENT_LABELS: Final[Mapping[str, str]] = {
@@ -26,10 +22,7 @@ AGENT_LABELS: Final[Mapping[str, str]] = {
 
 AGENT_PORT: Final = 5678
 PAGE: Final = "/node.json"
-TURNS_PAGE: Final = "/turns.json"
-TURNS_KEPT_S: Final = 1.5
-"""So long one answer about turns serves all viewers."""
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 _CONNECT_S: Final = 1.0
 _STOP_S: Final = 5.0
 
@@ -53,24 +46,24 @@ def addresses(pods: Iterable[Pod], *, namespace: str, port: int) -> dict[str, st
 
 
 def bounded_get(client: httpx2.AsyncClient) -> Fetch:
-    """A fetch that reads at most `MOST_BYTES`, decompresses nothing and follows no redirect."""
+    """A fetch that reads at most `MAX_BYTES`, decompresses nothing and follows no redirect."""
 
     async def fetch(address: str) -> bytes:
         body = bytearray()
         try:
             async with client.stream("GET", address, headers={"accept-encoding": "identity"}) as answer:
                 if answer.status_code != 200:
-                    raise Unreadable(f"it answers with status {answer.status_code}")
+                    raise UnreadableReport(f"it answers with status {answer.status_code}")
                 if answer.headers.get("content-encoding", "identity") != "identity":
-                    raise Unreadable("it answers with compressed content, which was not requested")
+                    raise UnreadableReport("it answers with compressed content, which was not requested")
                 async for piece in answer.aiter_raw():
                     body += piece
-                    if len(body) > MOST_BYTES:
-                        raise Unreadable(f"its answer is longer than {MOST_BYTES >> 20} MiB")
+                    if len(body) > MAX_BYTES:
+                        raise UnreadableReport(f"its answer is longer than {MAX_BYTES >> 20} MiB")
         except httpx2.TimeoutException:
             raise TimeoutError from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise Unreadable(f"it cannot be reached ({str(error) or type(error).__name__})") from None
+            raise UnreadableReport(f"it cannot be reached ({str(error) or type(error).__name__})") from None
         return bytes(body)
 
     return fetch
@@ -85,32 +78,10 @@ class AskingThread:
         timeout = httpx2.Timeout(self._pace.answer_s, connect=_CONNECT_S)
         # No proxy from the environment, no client certificates: agents speak plain HTTP inside the cluster.
         self._client = httpx2.AsyncClient(limits=limits, timeout=timeout, trust_env=False, follow_redirects=False)
-        self._fetch = bounded_get(self._client)
-        self._turns: dict[str, tuple[float, Mapping[str, GpuTurns]]] = {}
-        self.agents = Agents(self._fetch, pace=self._pace, watched=watched)
+        self.agents = Agents(bounded_get(self._client), pace=self._pace, watched=watched)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="web-agents", daemon=True)
         self._thread.start()
-
-    def turns(self, node: str) -> Mapping[str, GpuTurns]:
-        """The turns of the last minute on a node's GPUs, asked now; nothing where its agent does not answer."""
-        address = self.agents.places.get(node)
-        if address is None:
-            return {}
-        at_s, known = self._turns.get(node, (-math.inf, {}))
-        if time.monotonic() - at_s < TURNS_KEPT_S:
-            return known
-        fetched = self._fetch(address.removesuffix(PAGE) + TURNS_PAGE)
-        try:
-            body = asyncio.run_coroutine_threadsafe(asyncio.wait_for(fetched, self._pace.answer_s), self._loop).result(
-                self._pace.answer_s + 1
-            )
-            found = msgspec.json.decode(body, type=dict[str, GpuTurns])
-        except Exception:  # whatever a node does, its turns are not known
-            found = {}
-        self._turns = {name: each for name, each in self._turns.items() if name in self.agents.places}
-        self._turns[node] = (time.monotonic(), found)
-        return found
 
     def close(self) -> None:
         """Stop asking."""

@@ -6,7 +6,7 @@ methods but the last two return what was gathered last, without waiting for anyt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aliquot.web.api import (
@@ -86,6 +86,10 @@ class Facts(Protocol):
         Raises:
             UserError: the request makes no sense; the text says why.
         """
+
+
+Door = Callable[[Mapping[str, str]], Facts]
+"""The facts that the viewer who sent these headers may see."""
 
 
 def totals(facts: Facts) -> Totals:

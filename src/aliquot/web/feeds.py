@@ -219,11 +219,11 @@ class Feeds:
             await asyncio.sleep(self._tick_s)
 
 
-async def _first(changed: asyncio.Event, gone: asyncio.Future[None], most_s: float) -> bool:
+async def _first(changed: asyncio.Event, gone: asyncio.Future[None], max_s: float) -> bool:
     """Wait for either for a while; whether one came."""
     woken = asyncio.ensure_future(changed.wait())
     waited: set[asyncio.Future[Any]] = {woken, gone}
-    done, _ = await asyncio.wait(waited, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait(waited, timeout=max_s, return_when=asyncio.FIRST_COMPLETED)
     woken.cancel()
     return bool(done)
 

@@ -23,7 +23,7 @@ from aliquot.web.history_reading import Range, totalled
 from aliquot.web.history_records import HourLine, Hours, Timeline, Turns
 
 ANSWER_S: Final = 5.0
-MOST_BYTES: Final = 16 << 20
+MAX_BYTES: Final = 16 << 20
 KEPT_S: Final = 30.0
 RULES: Final = {
     "promised": "namespace:aliquot_gpu_requested:sum",
@@ -93,9 +93,9 @@ class PrometheusPast:
         """GPU-hours of a rule by a label, from its samples of a minute each."""
         query = urlencode({"query": f"sum by ({label}) (sum_over_time({rule}[{seconds}s])) / 60", "time": until})
         with urllib.request.urlopen(f"{self._url}/api/v1/query?{query}", timeout=ANSWER_S) as answer:
-            body = answer.read(MOST_BYTES + 1)
-        if len(body) > MOST_BYTES:
-            raise ValueError(f"its answer is longer than {MOST_BYTES >> 20} MiB")
+            body = answer.read(MAX_BYTES + 1)
+        if len(body) > MAX_BYTES:
+            raise ValueError(f"its answer is longer than {MAX_BYTES >> 20} MiB")
         series: list[dict[str, Any]] = json.loads(body)["data"]["result"]
         found = {str(each["metric"].get(label, "")): float(each["value"][1]) for each in series}
         return {name: value for name, value in found.items() if math.isfinite(value)}

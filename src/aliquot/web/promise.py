@@ -14,9 +14,9 @@ from typing import Final
 from aliquot.arbiter.records import TenantStatus
 
 KEPT_S: Final = 3600.0
-MOST_LOOKS: Final = 3600
+MAX_LOOKS: Final = 3600
 """The number of readings in an hour, a second apart; a node with a slow clock makes no more."""
-MOST_WINDOWS: Final = 10**9
+MAX_WINDOWS: Final = 10**9
 """The maximum a node may report; a year has two million."""
 
 
@@ -24,7 +24,7 @@ MOST_WINDOWS: Final = 10**9
 class _Tenant:
     windows: int = 0  # the counts of the last reading
     kept: int = 0
-    looks: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=MOST_LOOKS))
+    looks: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=MAX_LOOKS))
     """When, and how many more windows there were and were kept than at the previous reading."""
 
 
@@ -37,7 +37,7 @@ class PromiseBook:
 
     def see(self, gpu: str, status: TenantStatus, now_ns: int) -> None:
         """Add a reading of a tenant. Decreased counts (a new tenant of that name, a restarted arbiter) begin at 0."""
-        windows = min(max(0, status.promise.windows), MOST_WINDOWS)
+        windows = min(max(0, status.promise.windows), MAX_WINDOWS)
         kept = min(max(0, status.promise.kept), windows)
         known = self._tenants.setdefault((gpu, status.name), _Tenant())
         if windows < known.windows or kept < known.kept or windows - known.windows < kept - known.kept:

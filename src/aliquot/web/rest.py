@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -15,14 +15,11 @@ from aliquot.lib.package import version
 from aliquot.model.errors import UserError
 from aliquot.web import openapi
 from aliquot.web.api import GpuState
-from aliquot.web.facts import Facts, totals
+from aliquot.web.facts import Door, Facts, totals
 from aliquot.web.history_reading import range_of
 from aliquot.web.openapi import Listing, Problem
 from aliquot.web.pages import NotHere, hours, trying
 from aliquot.web.pages.gpu import find
-
-if TYPE_CHECKING:
-    from aliquot.web.app import Door
 
 T = TypeVar("T")
 PHASES: Final = ("Pending", "Running", "Succeeded", "Failed")

@@ -33,14 +33,14 @@ from aliquot.scheduler.books import CLOSED
 from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.web.access import TokenDoor
 from aliquot.web.api import Pool, QuotaLine, Vgpu, Workload
-from aliquot.web.app import Door, everyone
+from aliquot.web.app import everyone
 from aliquot.web.asking import AGENT_PORT, AskingThread, addresses
 from aliquot.web.cluster import Beside, ClusterFacts
+from aliquot.web.facts import Door
 from aliquot.web.guard import LOOPBACK
 from aliquot.web.history_file import Limits
 from aliquot.web.history_keeping import LongHistory
 from aliquot.web.history_prometheus import PrometheusPast
-from aliquot.web.history_records import Turns
 from aliquot.web.log import defect
 from aliquot.web.rights import NamespacedView
 from aliquot.web.serve import WebServer
@@ -105,18 +105,13 @@ async def dashboard_beside(scheduler: Scheduler, settings: WebSettings) -> Async
         BadKubeConfig: tokens are required and the API server's authority cannot be read.
     """
     async with contextlib.AsyncExitStack() as stack:
-        asking: AskingThread | None = None
-
-        def turns(gpu: str) -> Turns | None:
-            return facts.turns(gpu, asking.turns) if asking is not None else None
-
-        limits = Limits(max_bytes=settings.history_bytes) if settings.history else None
-        history = LongHistory(settings.history, limits, turns=turns)
+        history = LongHistory(settings.history, Limits(max_bytes=settings.history_bytes) if settings.history else None)
         stack.push_async_callback(asyncio.to_thread, history.close)
         facts, beside = facts_of(scheduler, settings.title, history)
         if settings.prometheus:
             facts.read_past_from(PrometheusPast(settings.prometheus, history))
         door, signing_in = await _door(scheduler, settings, facts, stack)
+        asking = None
         if settings.agent_port:
             asking = AskingThread(watched=lambda: time.monotonic() - facts.asked_s < UNSEEN_S)
             stack.push_async_callback(asyncio.to_thread, asking.close)
@@ -187,7 +182,7 @@ def gather(scheduler: Scheduler, beside: Beside, now_s: float) -> Callable[[], N
     dialects, known = scheduler.binder.dialects, scheduler.books.known
     bounds = [quota for held in scheduler.quotas for quota in quotas_of(held)]
     quota = quota_lines(scheduler.books.cluster, bounds)
-    policy, vgpus = scheduler.settings.operator.policy, list(scheduler.operator.pool.known)
+    policy, vgpus = scheduler.settings.pool, list(scheduler.operator.pool.known)
 
     def rest() -> None:
         beside.waiting = list(waiting_pods(waiting, dialects, known, now_s))
@@ -320,12 +315,12 @@ async def _keep_looking(
         await _pause(facts, now_s + LOOK_PART * (now_s - began_s), began_s + UNSEEN_LOOK_S)
 
 
-async def _pause(facts: ClusterFacts, rested_s: float, most_s: float) -> None:
-    """Until `rested_s`, a second at least; while no page is open until `most_s`."""
+async def _pause(facts: ClusterFacts, rested_s: float, max_s: float) -> None:
+    """Wait until `rested_s`, for at least a second; while no page is open, until `max_s`."""
     while True:
         await asyncio.sleep(LOOK_S)
         now_s = time.monotonic()
-        if now_s >= rested_s and (now_s >= most_s or now_s - facts.asked_s < UNSEEN_S):
+        if now_s >= rested_s and (now_s >= max_s or now_s - facts.asked_s < UNSEEN_S):
             return
 
 

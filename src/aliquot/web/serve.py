@@ -12,7 +12,8 @@ from typing import Final
 from aliquot.http.certificate import BadCertificate, Certificate
 from aliquot.http.listening import listening, own_address
 from aliquot.http.server import HttpServer
-from aliquot.web.app import Door, SigningIn, dashboard
+from aliquot.web.app import SigningIn, dashboard
+from aliquot.web.facts import Door
 from aliquot.web.feeds import Feeds
 from aliquot.web.guard import LOOPBACK
 from aliquot.web.log import defect, notice

@@ -22,12 +22,12 @@ from aliquot.lib.bounded import Bounded
 from aliquot.web.guard import LOOPBACK, host_name
 
 LIFE_S: Final = 8 * 3600
-MOST_ENDED: Final = 10_000
+MAX_ENDED: Final = 10_000
 PIECE: Final = 3800
 """Browsers take 4096 bytes with name and value; a token that is longer is in several cookies."""
 
-MOST_PIECES: Final = 8
-COUNTS: Final = frozenset(str(number) for number in range(1, MOST_PIECES + 1))
+MAX_PIECES: Final = 8
+COUNTS: Final = frozenset(str(number) for number in range(1, MAX_PIECES + 1))
 SECURE_COOKIE: Final = "__Host-aliquot"
 """A browser takes a cookie of this name from https only, for this host only."""
 
@@ -43,7 +43,7 @@ class Sessions:
         self._seals = MultiFernet([self._own])
         self._clock = clock
         self._lock = threading.Lock()
-        self._ended: Bounded[bytes, None] = Bounded(MOST_ENDED)
+        self._ended: Bounded[bytes, None] = Bounded(MAX_ENDED)
 
     def share(self, key: bytes) -> None:
         """Seal with this key from now on, as other replicas do; cookies sealed with this process's own key stay valid.
@@ -88,7 +88,7 @@ class Sessions:
             return ""
 
 
-def names(cookie: str, count: int = MOST_PIECES) -> list[str]:
+def names(cookie: str, count: int = MAX_PIECES) -> list[str]:
     """The names of a session's cookies, the first of them `cookie`."""
     return [cookie, *(f"{cookie}-{number}" for number in range(1, count))]
 

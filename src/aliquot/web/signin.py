@@ -20,7 +20,7 @@ from aliquot.web.facts import Facts
 from aliquot.web.guard import LOOPBACK, host_name
 from aliquot.web.sessions import LIFE_S, LOCAL_COOKIE, SECURE_COOKIE, Sessions, names
 
-MOST_BYTES: Final = 32 * 1024
+MAX_BYTES: Final = 32 * 1024
 PATIENCE_S: Final = 10.0
 NOT_HERE: Final = "A token is taken over https or at localhost only. Use https, or kubectl port-forward and localhost."
 
@@ -117,7 +117,7 @@ async def _token(request: Request) -> str:
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        if len(body) > MOST_BYTES:
+        if len(body) > MAX_BYTES:
             return ""
     fields = parse_qs(bytes(body).decode("utf-8", "replace"), max_num_fields=4)
     return fields.get("token", [""])[0].strip()

@@ -54,7 +54,7 @@ LOOK_S: Final = 1.0
 UNSEEN_LOOK_S: Final = 5.0
 UNSEEN_S: Final = 10.0
 RECONNECT_S: Final = 1.0
-MOST_HISTORY_BYTES: Final = 256 << 20
+MAX_HISTORY_BYTES: Final = 256 << 20
 WINDOW_S: Final = 10.0  # until the arbiter has reported its own
 
 
@@ -84,7 +84,7 @@ class StandaloneFacts:
         self._window_s = WINDOW_S
         self._lock = threading.Lock()
         self._history = HistoryRing()
-        limits = Limits(max_bytes=MOST_HISTORY_BYTES) if history else None
+        limits = Limits(max_bytes=MAX_HISTORY_BYTES) if history else None
         self._past = LongHistory(history, limits, turns=self._turns)
         self._promises = PromiseBook(WINDOW_S)
         self._events = EventLog()
@@ -247,7 +247,7 @@ class StandaloneFacts:
     def _turns(self, gpu: str) -> Turns | None:
         try:
             with ArbiterClient(self._engine.runtime.root, timeout_s=1.0) as client:
-                return turns_of(gpu, client.turns(gpu), time.time())
+                return turns_of(gpu, client.turns(gpu), time.time() - time.monotonic())
         except (ArbiterError, OSError):
             return None
 

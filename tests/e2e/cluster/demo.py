@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from aliquot.bench import fig6
-from aliquot.bench.fig6 import Ask, Report, Sample, Tenant
+from aliquot.bench.fig6 import Report, RequestedShare, Sample, Tenant
 from aliquot.bench.fig6_run import play_on
 from aliquot.bench.scene import Client
 from aliquot.cli.demo import tell, watching
@@ -97,7 +97,7 @@ class ClusterStage:
         self.gpu = str(cluster.gpus.devices()[0]["model"])
         self.emulated = True
 
-    def start(self, tenant: Tenant, ask: Ask, mode: str, *options: str) -> Client:
+    def start(self, tenant: Tenant, ask: RequestedShare, mode: str, *options: str) -> Client:
         """Create a SharePod that runs a client."""
         body = _sharepod(tenant, ask, self._folder, [mode, "--progress", f"/progress/{tenant}", *options])
         self._cluster.plane.api.create(f"/apis/aliquot.dev/v1alpha1/namespaces/{NAMESPACE}/sharepods", body)
@@ -132,7 +132,7 @@ def _tenants(cluster: Whole) -> set[Tenant]:
     return {_who(tenant.name) for gpu in cluster.gpus.status().gpus for tenant in gpu.tenants}
 
 
-def _sharepod(tenant: Tenant, ask: Ask, progress: Path, arguments: list[str]) -> dict[str, Any]:
+def _sharepod(tenant: Tenant, ask: RequestedShare, progress: Path, arguments: list[str]) -> dict[str, Any]:
     """A SharePod whose container runs `aliquot.bench.client` from this source tree."""
     folders = {"src": str(ROOT / "src"), "site": sysconfig.get_path("purelib"), "progress": str(progress)}
     container = {

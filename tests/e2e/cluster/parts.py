@@ -13,7 +13,7 @@ from .namespaces import Inside, Namespaces
 T = TypeVar("T")
 POLL_S = 0.05
 READY_S = 60.0
-MOST_OF_A_LINE = 300
+MAX_OF_A_LINE = 300
 
 
 def until(look: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
@@ -126,4 +126,4 @@ class Part:
     def tail(self, lines: int = 30) -> str:
         """The end of its log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else "(no log)"
-        return "\n".join(line[:MOST_OF_A_LINE] for line in text.splitlines()[-lines:])
+        return "\n".join(line[:MAX_OF_A_LINE] for line in text.splitlines()[-lines:])

@@ -105,9 +105,9 @@ def jax() -> dict:
 def bindings() -> dict:
     from cuda.bindings import driver
 
-    from aliquot.bench.cuda import Gpu, check
+    from aliquot.bench.cuda import CudaDevice, check
 
-    gpu = Gpu()
+    gpu = CudaDevice()
     for _ in range(ROUNDS):
         gpu.spin(10_000)
     gpu.synchronize()

@@ -16,7 +16,7 @@ from pathlib import Path
 from driver import Driver, DriverError
 
 MIB = 1 << 20
-MOST_S = 15
+MAX_S = 15
 
 
 class Location(ctypes.Structure):
@@ -97,9 +97,9 @@ def imports(driver: Driver) -> int:
 
 
 def main(shape: str, out: Path) -> None:
-    """Take until refused or for `MOST_S`, write what was asked for, rest."""
+    """Take until refused or for `MAX_S`, write what was asked for, rest."""
     driver, step, asked, code = Driver(), globals()[shape], 0, 0
-    until = time.monotonic() + MOST_S
+    until = time.monotonic() + MAX_S
     while not code and time.monotonic() < until:
         try:
             asked += step(driver)

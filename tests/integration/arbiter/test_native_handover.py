@@ -17,12 +17,12 @@ import pytest
 from tenant import until
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType
-from aliquot.arbiter.engine import Engine
+from aliquot.arbiter.engine import Dispatcher
 from aliquot.arbiter.handover import NativeLoop, prepared
 from aliquot.arbiter.pages import GrantPage
 from aliquot.arbiter.protocol import Protocol
 from aliquot.arbiter.records import TenantGpu, TenantRecord
-from aliquot.arbiter.seats import Lease, Process, Seat, Tenant
+from aliquot.arbiter.seats import MemoryLease, Process, Seat, Tenant
 from aliquot.driver.native import HANDOVER, native_part
 from aliquot.tokens import TokenConfig, Turns, token_policy
 
@@ -34,7 +34,7 @@ class Side:
     """An engine with tenants of one process each, whose messages lie in real sockets."""
 
     def __init__(self, shares, turns: Turns) -> None:
-        self.engine = Engine(token_policy(TokenConfig(turns=turns)), self.note)
+        self.engine = Dispatcher(token_policy(TokenConfig(turns=turns)), self.note)
         self.protocol = Protocol(self.engine, 1)
         self.selector = selectors.EpollSelector()
         self.noted: list[str] = []
@@ -53,7 +53,7 @@ class Side:
         ours.setblocking(False)
         seat = Seat(0, gpu, page)
         tenant = Tenant(TenantRecord(name, "", [gpu]), theirs, [seat])
-        process = Process(ours, tenant, 0, -1, 0.0, 0, greeted=True, leases={0: Lease()})
+        process = Process(ours, tenant, 0, -1, 0.0, 0, greeted=True, leases={0: MemoryLease()})
         seat.attached.add(process)
         seat.launching.add(process)
         tenant.processes.add(process)
@@ -269,7 +269,7 @@ def test_a_holder_that_dies_is_left_to_the_arbiter(drained_pair):
 def test_a_grant_that_the_policy_did_not_decide_is_taken_back():
     """A gate that was opened against the policy is closed, and its epoch not used again."""
     seen: list[str] = []
-    engine = Engine(token_policy(TokenConfig()), lambda kind, _now, **_facts: seen.append(kind))
+    engine = Dispatcher(token_policy(TokenConfig()), lambda kind, _now, **_facts: seen.append(kind))
     gpu = TenantGpu(GPU, 300, 1000, 1000, 0)
     page = GrantPage(gpu, boot_id=1, fail_policy=FailPolicy.PACE, window_ms=1000, gap_us=2000, in_flight_us=4000)
     seat = Seat(0, gpu, page, epoch=4)

@@ -17,7 +17,7 @@ from pathlib import Path
 import aliquot
 from aliquot.arbiter.client import ArbiterClient, TenantGpu, TenantRecord
 from aliquot.arbiter.records import TenantStatus
-from aliquot.bench.progress import Totals, read_totals
+from aliquot.bench.progress import ProgressTotals, read_totals
 from aliquot.driver.emulation import EmulatedMachine, prepare
 from aliquot.driver.injection import TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, native_part
@@ -44,7 +44,7 @@ class Client:
     errors: Path
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> ProgressTotals:
         totals = read_totals(self.progress)
         assert totals is not None, self.said
         return totals

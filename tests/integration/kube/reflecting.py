@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 import httpx2
 from breaking import Server, serving
 
-from aliquot.kube.api import Api, Limits
+from aliquot.kube.api import Api, ClientLimits
 from aliquot.kube.objects import Pod
 from aliquot.kube.reflector import Change, Reflector, Tuning
 from aliquot.kube.resources import PODS
 
-TUNING = Tuning(idle_s=1.0, wait_first_s=0.01, wait_most_s=0.05, watch_least_s=30, watch_most_s=30)
-LIMITS = Limits(tries=1)
+TUNING = Tuning(idle_s=1.0, wait_first_s=0.01, wait_max_s=0.05, watch_min_s=30, watch_max_s=30)
+LIMITS = ClientLimits(tries=1)
 
 
 class Scene:

@@ -141,7 +141,7 @@ def test_watches_end_at_different_times():
     """The server is asked to end each watch at a time between 290 and 590 s, so that not all clients return at once."""
 
     async def body() -> None:
-        async with scene(replace(TUNING, watch_least_s=290, watch_most_s=590)) as s:
+        async with scene(replace(TUNING, watch_min_s=290, watch_max_s=590)) as s:
             await s.start()
             for _ in range(6):
                 await s.until(lambda: bool(s.server._connections))
@@ -174,7 +174,7 @@ def test_gone_for_ever_is_no_hot_loop():
     """A server that lists but answers every watch with Gone is asked less and less often."""
 
     async def body() -> None:
-        async with scene(replace(TUNING, wait_first_s=0.05, wait_most_s=10)) as s:
+        async with scene(replace(TUNING, wait_first_s=0.05, wait_max_s=10)) as s:
             s.server.on_watch += [gone_status()] * 1000
             await s.start()
             await asyncio.sleep(1.0)

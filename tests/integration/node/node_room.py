@@ -28,8 +28,8 @@ from aliquot.node.kubelet import PodResources
 from aliquot.node.machine import emulated_machine
 from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod
-from aliquot.node.seating import Seating
-from aliquot.node.settings import Settings
+from aliquot.node.seating import TenantProvisioner
+from aliquot.node.settings import NodeSettings
 from aliquot.node.testing import KubeletStandIn
 from aliquot.node.volume.volume import DriverVolume
 
@@ -69,7 +69,7 @@ class Room:
         self.kubelet = KubeletStandIn(self.folder / "kubelet")
         self.pods = FakePods()
         self.told: list[tuple[str, str, str, str]] = []
-        self.settings = Settings(
+        self.settings = NodeSettings(
             node_name=NODE, runtime_dir=str(self.folder), state_dir=str(self.folder / "state"),
             cdi_dir=str(self.folder / "cdi"), kubelet_dir=str(self.folder / "kubelet"), pre_start_wait_s=1.0,
         )  # fmt: skip
@@ -79,7 +79,7 @@ class Room:
         self.machine = emulated_machine(gpus, self.settings.emulated)
         self.settings.tenants.mkdir()
         driver = emulated_driver(self.machine, DriverVolume(self.settings.driver_volume, native_part(HOOK)))
-        self.seating = Seating(NODE, self.machine, self.settings.tenants, self.folder, driver)
+        self.seating = TenantProvisioner(NODE, self.machine, self.settings.tenants, self.folder, driver)
         self.kubelet.start()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)

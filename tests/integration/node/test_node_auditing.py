@@ -21,7 +21,7 @@ from aliquot.arbiter.client import ArbiterClient
 from aliquot.arbiter.records import TenantGpu, TenantRecord
 from aliquot.driver.discovery import Gpu
 from aliquot.driver.emulation import EmulatedMachine, prepare
-from aliquot.node.audit import Audit, Program
+from aliquot.node.audit import Audit, GpuProgram
 from aliquot.node.machine import Machine
 from aliquot.node.pods import NodePod
 from aliquot.node.processes import read_program
@@ -105,7 +105,7 @@ class Place:
     def auditing(self, told: Told, *, kill: bool, pod_of: int = 0) -> Auditing:
         """An audit without grace; the program `pod_of` is in a pod's container."""
 
-        def read(pid: int) -> Program | None:
+        def read(pid: int) -> GpuProgram | None:
             program = read_program(pid)
             cgroup = f"0::/kubepods/pod{UID}/{CONTAINER}"
             return replace(program, cgroup=cgroup) if program and pid == pod_of else program

@@ -20,7 +20,7 @@ from aliquot.model.requests import Slice
 from aliquot.node.check import AllocationCheck
 from aliquot.node.checkpoint import Allotment, Content, PodKey, write_checkpoint
 from aliquot.node.leaving import Leaving
-from aliquot.node.pods import NodePod, Pods
+from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.recovery import Recovering
 
 
@@ -45,7 +45,7 @@ class Checked(Room):
     def __init__(self) -> None:
         super().__init__()
         self.answers = Told()
-        parts = (cast("Pods", self.pods), self.resources, self.allotments, self.seating)
+        parts = (cast("NodePods", self.pods), self.resources, self.allotments, self.seating)
         self.leaving = Leaving(Path(self.settings.cdi_dir), self.allotments, self.seating, self.resources, parts[0])
         anything = cast("Any", self.answers)
         self.one = AllocationCheck(self.settings, anything, *parts, anything, self._leave)
@@ -191,7 +191,7 @@ def test_an_init_container_that_has_ended_takes_nothing_from_others_after_a_rest
     kept = (seat("a", "warm", first), seat("b", "main", second), seat("a", "main", first))
     write_checkpoint(room.settings.checkpoint, Content(NODE, kept))
     settings = replace(room.settings, kubelet_dir=str(tmp_path))
-    parts = (cast("Pods", room.pods), room.resources, room.allotments, room.seating, cast("Any", room.answers))
+    parts = (cast("NodePods", room.pods), room.resources, room.allotments, room.seating, cast("Any", room.answers))
     for pod, plan in (("a", first), ("b", second)):
         body = {
             "metadata": {"name": pod, "namespace": "ns", "uid": f"uid-{pod}", "annotations": {PLAN: write_plan(plan)}},

@@ -26,7 +26,7 @@ from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, native_part
 from aliquot.node.checkpoint import Content, write_checkpoint
 from aliquot.node.doctoring.reading import folder_state, read_cgroups, read_host, socket_state
 from aliquot.node.driver import open_driver
-from aliquot.node.settings import Settings
+from aliquot.node.settings import NodeSettings
 from aliquot.node.testing import KubeletStandIn
 
 CONFIG = "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = {}\ncdi_spec_dirs = ['/etc/cdi', '{}']\n"
@@ -374,7 +374,7 @@ def test_what_the_kernel_lacks_is_read_of_a_real_drivers_root(tmp_path: Path):
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()
 
-    host = read_host(Settings(driver_root=str(tmp_path)))
+    host = read_host(NodeSettings(driver_root=str(tmp_path)))
 
     assert host.kernel is not None
     assert ("610.43.02", (f"{tmp_path}/dev/nvidia-uvm",)) == (host.kernel.made_for, host.kernel.missing)
@@ -383,7 +383,7 @@ def test_what_the_kernel_lacks_is_read_of_a_real_drivers_root(tmp_path: Path):
 
 def test_the_hook_is_compared_with_the_one_that_containers_are_shown(tmp_path: Path):
     """A volume that an agent made with this hook is current, one with another file in its place is not."""
-    settings = Settings(runtime_dir=str(tmp_path / "run"), state_dir=str(tmp_path / "state"), emulate="v100")
+    settings = NodeSettings(runtime_dir=str(tmp_path / "run"), state_dir=str(tmp_path / "state"), emulate="v100")
     (tmp_path / "run").mkdir()
     assert "" == read_host(settings).hook.shown
     _, driver = open_driver(settings)

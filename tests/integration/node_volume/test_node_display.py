@@ -18,8 +18,8 @@ from volume_room import Room
 from aliquot.kube.api import Api
 from aliquot.node.agent import Agent
 from aliquot.node.events import Events
-from aliquot.node.pods import Pods
-from aliquot.node.settings import Settings
+from aliquot.node.pods import NodePods
+from aliquot.node.settings import NodeSettings
 from aliquot.node.telling.server import application
 from aliquot.node.telling.wiring import sources_of, tell_pods
 
@@ -92,8 +92,8 @@ def free_port() -> int:
 
 async def _started(room: Room, **settings: Any) -> tuple[str, str]:
     """What the agent's last step says, and the page /usage if there is one then."""
-    agent = Agent(Settings(node_name="node-1", runtime_dir=str(room.folder), **settings), cast("Api", None))
-    agent.seating, agent.pods = room.seating, cast("Pods", ())
+    agent = Agent(NodeSettings(node_name="node-1", runtime_dir=str(room.folder), **settings), cast("Api", None))
+    agent.seating, agent.pods = room.seating, cast("NodePods", ())
     (name, step) = agent.steps[-1]
     assert name == "display"
     async with contextlib.AsyncExitStack() as after:

@@ -19,7 +19,7 @@ from aliquot.node.cdi import Mount
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.driver import emulated_driver
 from aliquot.node.machine import Machine, emulated_machine
-from aliquot.node.seating import Seat, Seating
+from aliquot.node.seating import ProvisionedTenant, TenantProvisioner
 from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.source import from_root
 from aliquot.node.volume.volume import DriverVolume
@@ -72,7 +72,7 @@ class Room:
             volume = DriverVolume(self.folder / "driver", native_part(HOOK))
             self.driver = self._installed() if installed else emulated_driver(self.machine, volume)
             self.seating = self.agent()
-            self.seat: Seat = self.take("train")
+            self.seat: ProvisionedTenant = self.take("train")
         except BaseException:
             self.close()
             raise
@@ -82,11 +82,11 @@ class Room:
         """The tenant's own copy of the hook that stands for libcuda."""
         return Path(self.seat.record.socket).parent / "lib" / "libcuda.so.1"
 
-    def agent(self) -> Seating:
+    def agent(self) -> TenantProvisioner:
         """The seats of an agent that starts."""
-        return Seating(NODE, self.machine, self.folder / "tenants", self.folder, self.driver)
+        return TenantProvisioner(NODE, self.machine, self.folder / "tenants", self.folder, self.driver)
 
-    def take(self, pod: str, *, whole: Enforce | None = None, **how: object) -> Seat:
+    def take(self, pod: str, *, whole: Enforce | None = None, **how: object) -> ProvisionedTenant:
         """The seat of a pod's only container; of the second GPU, enforced so far, if it has that `whole`."""
         gpu, milli, mib = (self.machine.gpus[1], 1000, 16384) if whole else (self.machine.gpus[0], 300, 512)
         piece = Slice(gpu.uuid, milli, 1000, mib)  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ class Room:
         assert self.driver.look() is not None
         self._let_the_emulator_run()
 
-    def view(self, seat: Seat, program: str, env: dict[str, str]) -> str:
+    def view(self, seat: ProvisionedTenant, program: str, env: dict[str, str]) -> str:
         """What a Python program prints in a container of a seat, over a copy-on-write root."""
         mounts = [*seat.edits.mounts, Mount(Path(sys.base_prefix), Path(sys.base_prefix))]
         if self.root.exists():

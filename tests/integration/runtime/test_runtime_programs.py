@@ -14,7 +14,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 SHARE = ("--gpu-request", ".3", "--gpu-limit", ".6", "--gpu-mem", "4Gi")
 H100_MIB = 81559
 BLOCK_MIB = 256
-MOST_OVERHEAD_MIB = 600  # of a context and of what is loaded into it
+MAX_OVERHEAD_MIB = 600  # of a context and of what is loaded into it
 
 
 def check(facts: dict, way: str, launches: int) -> None:
@@ -23,7 +23,7 @@ def check(facts: dict, way: str, launches: int) -> None:
 
     assert (1, total, 1) == (facts["devices"], facts["total_mib"], facts["same"])
     assert "cudaErrorMemoryAllocation" == facts["refused"]
-    assert total - MOST_OVERHEAD_MIB - BLOCK_MIB < facts["blocks"] * BLOCK_MIB <= total
+    assert total - MAX_OVERHEAD_MIB - BLOCK_MIB < facts["blocks"] * BLOCK_MIB <= total
     assert (launches, None if way == "alone" else launches) == (facts["emulator"], facts["gate"])
 
 

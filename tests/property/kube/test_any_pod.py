@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aliquot.kube import names
 from aliquot.kube.dialects import read
 from aliquot.kube.objects import Pod
-from aliquot.kube.requests import FAULT_LENGTH, MOST_FAULTS, BadPod, ClusterDevices
+from aliquot.kube.requests import FAULT_LENGTH, MAX_FAULTS, BadPod, ClusterDevices
 from aliquot.scheduler.webhook.admission import Admission, answer
 
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -99,4 +99,4 @@ def test_faults_are_as_long_as_a_person_reads(annotations: dict[str, str]):
     with pytest.raises(BadPod) as refused:
         read(msgspec.convert(document, Pod))
 
-    assert len(str(refused.value)) < (MOST_FAULTS + 2) * FAULT_LENGTH
+    assert len(str(refused.value)) < (MAX_FAULTS + 2) * FAULT_LENGTH

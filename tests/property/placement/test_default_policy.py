@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from histories import clusters, steps
 from hypothesis import HealthCheck, Phase, given, settings
+from ledger import check
 
 from aliquot.driver.native import KERNELS, native_part
 from aliquot.model.requests import Device
@@ -88,7 +89,7 @@ def test_memory_changes_no_decision(native: NativeKernels, specs, history):
     for number, (kind, what) in enumerate(history):
         assert plain.step(number, kind, what) == quick.step(number, kind, what)
         assert plain.policy.dump() == quick.policy.dump()
-    quick.cluster.check()
+    check(quick.cluster)
 
 
 def test_nine_gpus_and_more_are_no_other_case(native: NativeKernels):

@@ -11,7 +11,8 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.explain import explain
 from aliquot.placement.policy import policy
 from aliquot.placement.quota import Quota, Quotas
-from aliquot.placement.reasons import Refusal, judge
+from aliquot.placement.reasons import Infeasible, judge
+from aliquot.placement.saved import dump, load
 
 QUICK = settings(
     max_examples=60,
@@ -39,10 +40,10 @@ def test_every_change_applied_makes_it_fit(specs, arrivals, ask, with_quota):
     """Each change that is offered, done to a copy of the cluster, lets the ask in on the node that it names."""
     quotas = QUOTAS if with_quota else None
     cluster = filled(specs, arrivals, quotas)
-    before = cluster.dump()
+    before = dump(cluster)
 
     for change in explain(cluster, ask, policy("binpack"), quotas, "ns").changes:
-        changed = Cluster.load(before)
+        changed = load(before)
         smaller = change.apply(changed)
         decider = Decider(changed, policy("binpack"), quotas=quotas)
         found = decider.place_on(smaller, change.node, "ns")
@@ -50,7 +51,7 @@ def test_every_change_applied_makes_it_fit(specs, arrivals, ask, with_quota):
         decider.commit("ns/new", found, smaller)
         changed.check()
 
-    assert before == cluster.dump()
+    assert before == dump(cluster)
 
 
 @QUICK
@@ -58,7 +59,7 @@ def test_every_change_applied_makes_it_fit(specs, arrivals, ask, with_quota):
 def test_a_change_is_offered_where_one_exists(specs, arrivals, ask):
     """A refused ask that would fit on an emptier cluster is told what to change."""
     cluster = filled(specs, arrivals)
-    waits = isinstance(Decider(cluster, policy("binpack")).decide(ask), Refusal)
+    waits = isinstance(Decider(cluster, policy("binpack")).decide(ask), Infeasible)
     fits_empty = isinstance(Decider(Cluster(specs), policy("binpack")).decide(ask), Placement)
 
     found = explain(cluster, ask, policy("binpack"))
@@ -87,7 +88,7 @@ def test_no_reduction_is_larger_than_needed(specs, arrivals, ask):
         more = getattr(change.ask, less[0]) + STEPS[less[0]]
         if more < getattr(ask, less[0]):
             larger = ask.less(**{less[0]: more})
-            assert isinstance(decider.place_on(larger, change.node), Refusal), change.text
+            assert isinstance(decider.place_on(larger, change.node), Infeasible), change.text
 
 
 @QUICK
@@ -102,7 +103,7 @@ def test_every_refusal_has_a_reason_for_every_node(specs, arrivals, ask):
 
     for verdict in found.reasons():
         assert verdict.reason is not None
-        assert verdict.lasting == isinstance(empty.place_on(ask, verdict.node), Refusal)
+        assert verdict.lasting == isinstance(empty.place_on(ask, verdict.node), Infeasible)
 
 
 @QUICK

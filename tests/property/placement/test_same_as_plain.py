@@ -6,6 +6,7 @@ import pytest
 from histories import asks, clusters, steps
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from ledger import check
 from plain_books import Books, fits
 from plain_placement import (
     BestFit,
@@ -115,7 +116,7 @@ def test_every_decision_is_the_plain_one(name: str, specs, history):
 
         if isinstance(found, Placement):
             twins.take(what, found)
-    twins.cluster.check()
+    check(twins.cluster)
 
 
 @QUICK
@@ -150,7 +151,7 @@ def test_no_policy_breaks_a_promise(name: str, specs, history):
         assert possible == isinstance(found, Placement)
         if isinstance(found, Placement):
             twins.take(what, found)
-        twins.cluster.check()
+        check(twins.cluster)
         assert_promises(twins.books)
 
 

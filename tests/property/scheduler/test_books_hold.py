@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import ledger
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -87,7 +88,7 @@ def fits_now(books: Books, hold: Hold) -> bool:
 
 def check(books: Books, pods: dict[str, Pod], nodes: dict[str, Node]) -> None:
     """All that must hold after every event."""
-    books.cluster.check()
+    ledger.check(books.cluster)
     holds = {hold for held in books.holds.values() for hold in held}
     assert holds == {hold for name in "nmz" for hold in books.on_node(name)}
     for hold in holds:

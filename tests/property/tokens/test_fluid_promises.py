@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from aliquot.sim.turns.mixes import MISBEHAVIOURS, Member, Mix
-from aliquot.sim.turns.node import Machine, Node
+from aliquot.sim.turns.node import MachineSpeeds, SimulatedNode
 from aliquot.sim.turns.programs import MS, SECOND, inference, irregular, loop, spinner
 from aliquot.sim.turns.study import case_of, play
 from aliquot.tokens import FluidPolicy, Share, TokenConfig, Turns
@@ -54,7 +54,7 @@ def test_every_window_is_near_the_fluid(mix: Mix, seed: int):
 @FEW
 def test_no_window_has_more_than_the_limit(mix: Mix, seed: int):
     """A window is charged limit x window, a five-hundredth of it and what is queued at a turn's end, at most."""
-    node = Node(FluidPolicy(), mix, seed, 40)
+    node = SimulatedNode(FluidPolicy(), mix, seed, 40)
     window, queued = node.policy.config.window_ns, node.machine.queued_ns + 20 * MS
     sample = node._sample
 
@@ -108,7 +108,7 @@ def test_gangs_and_single_tenants_all_get_on(seed: int):
 def test_an_arbiter_that_is_restarted_goes_on_where_it_was(seed: int, at_s: int):
     """A new policy that is told what each was charged and owes keeps the promises of the windows after it."""
     mix = Mix("crash", "", (Member("a", 300, 600, irregular()), Member("b", 700, 1000, spinner())))
-    node = Node(FluidPolicy(), mix, seed, 60, Machine())
+    node = SimulatedNode(FluidPolicy(), mix, seed, 60, MachineSpeeds())
 
     def crash() -> None:
         old, node.policy = node.policy, FluidPolicy(TokenConfig())

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType, ReserveFlag
-from aliquot.arbiter.engine import Engine
+from aliquot.arbiter.engine import Dispatcher
 from aliquot.arbiter.events import EventRing
 from aliquot.arbiter.measure import MemoryMeasure, correct
 from aliquot.arbiter.pages import GrantPage
 from aliquot.arbiter.protocol import Protocol
 from aliquot.arbiter.records import TenantGpu, TenantRecord
-from aliquot.arbiter.seats import Lease, Process, Seat, Tenant
+from aliquot.arbiter.seats import MemoryLease, Process, Seat, Tenant
 from aliquot.arbiter.shares import Descriptor
 from aliquot.tokens import TokenConfig, token_policy
 
@@ -30,7 +30,9 @@ def scene():
     page = GrantPage(gpu, boot_id=1, fail_policy=FailPolicy.PACE, window_ms=1000, gap_us=2000, in_flight_us=16000)
     seat = Seat(0, gpu, page)
     ours, theirs = socket.socketpair()
-    process = Process(ours, Tenant(TenantRecord("a", "", [gpu]), theirs, [seat]), PID, -1, 0.0, 0, leases={0: Lease()})
+    process = Process(
+        ours, Tenant(TenantRecord("a", "", [gpu]), theirs, [seat]), PID, -1, 0.0, 0, leases={0: MemoryLease()}
+    )
     seat.attached.add(process)
     yield seat, process.leases[0]
     page.close()
@@ -143,7 +145,7 @@ def test_a_context_made_past_the_hook_is_not_charged_again_when_the_hook_sees_it
     process = next(iter(seat.attached))
     process.greeted = True
     correct(seat, {(GPU, PID): measured * MIB})
-    engine = Engine(token_policy(TokenConfig()), lambda *_, **__: None)
+    engine = Dispatcher(token_policy(TokenConfig()), lambda *_, **__: None)
 
     Protocol(engine, 1).handle(process, message(MessageType.RESERVE, ReserveFlag.CONTEXT), 0)
 
@@ -161,7 +163,7 @@ def test_a_context_is_charged_what_one_was_seen_to_take_alone(scene, used, lease
     process.greeted = True
     lease.contexts = contexts
     seat.add(lease, leased=leased * MIB, context=contexts * 300 * MIB)
-    engine = Engine(token_policy(TokenConfig()), lambda *_, **__: None)
+    engine = Dispatcher(token_policy(TokenConfig()), lambda *_, **__: None)
     engine.tenants = {"a": process.tenant}
     measure = MemoryMeasure(Path("libnvidia-ml.so.1"), lambda: ({(GPU, PID): used * MIB}, {}))
     measure.close()

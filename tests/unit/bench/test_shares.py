@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aliquot.bench.fig6 import Sample, Tenant
-from aliquot.bench.shares import MIXES, Mix, mix_error, windows
+from aliquot.bench.shares import MIXES, ShareMix, mix_error, windows
 
 S = 1_000_000_000
 T0, T1 = Tenant("t0"), Tenant("t1")
@@ -29,14 +29,14 @@ def test_every_whole_window_is_looked_at():
 
 def test_the_worst_window_counts():
     """One bad window is a bad mix."""
-    mix = Mix("m", ((500, 1000, ()), (500, 1000, ())))
+    mix = ShareMix("m", ((500, 1000, ()), (500, 1000, ())))
 
     assert pytest.approx(10) == mix_error(mix, [{T0: 0.5, T1: 0.5}, {T0: 0.4, T1: 0.6}])
 
 
 def test_equal_tenants_are_measured_against_each_other():
     """Time that both leave idle is nobody's error."""
-    mix = Mix("m", ((500, 1000, ()), (500, 1000, ())), equal=True)
+    mix = ShareMix("m", ((500, 1000, ()), (500, 1000, ())), equal=True)
 
     assert pytest.approx(5) == mix_error(mix, [{T0: 0.35, T1: 0.45}])
 

@@ -11,6 +11,7 @@ import pytest
 
 from aliquot.model.requests import Device
 from aliquot.placement.cluster import Cluster, NodeSpec
+from aliquot.placement.saved import dump
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples"
 
@@ -68,7 +69,7 @@ def test_a_saved_cluster_is_explained(tmp_path):
         NodeSpec(f"node-{n}", tuple(Device(f"GPU-{n}-{g}", g, "NVIDIA A10", 23028) for g in range(2))) for n in range(3)
     ]
     file = tmp_path / "books.json"
-    file.write_text(json.dumps(Cluster(nodes).dump()))
+    file.write_text(json.dumps(dump(Cluster(nodes))))
     fits = explain("--books", str(file), "--gpu-request", "0.5", "--policy", "binpack")
     waits = explain("--books", str(file), "--gpu-request", "3")
 

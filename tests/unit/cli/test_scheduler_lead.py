@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from aliquot.cli.scheduler import scheduler
-from aliquot.cli.scheduler_lead import BadLead
+from aliquot.kube.settings import BadSettings
 
 
 @pytest.mark.parametrize(
@@ -22,5 +22,5 @@ def test_a_leaders_address_that_can_not_be_is_refused(flags: tuple[str, ...], se
     """Half of an address, a name in place of an IP address, or a port that nobody knows."""
     found = CliRunner().invoke(scheduler, list(flags)).exception
 
-    assert isinstance(found, BadLead)
+    assert isinstance(found, BadSettings)
     assert sentence in str(found)

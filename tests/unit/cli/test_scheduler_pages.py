@@ -12,19 +12,25 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from aliquot.cli.scheduler import _address, scheduler
-from aliquot.cli.scheduler_pages import Pages, beside, pages_options
+from aliquot.cli.scheduler import dashboard, scheduler, web_settings
+from aliquot.cli.settings import settings_options
 from aliquot.model.errors import UserError
+from aliquot.scheduler.settings import SchedulerSettings
 
 
-def pages(*words: str) -> Pages | None:
-    """What a command with these options is handed."""
-    found: list[Any] = []
+def pages(*words: str) -> Any:
+    """What the dashboard is given by a command with these options."""
+    return web_settings(made(*words))
+
+
+def made(*words: str) -> SchedulerSettings:
+    """The settings of a command with these options."""
+    found: list[SchedulerSettings] = []
 
     @click.command()
-    @pages_options(lambda text, option: _address(text, option))
-    def command(pages: Pages | None) -> None:
-        found.append(pages)
+    @settings_options(SchedulerSettings, "a scheduler")
+    def command(settings: SchedulerSettings) -> None:
+        found.append(settings)
 
     CliRunner().invoke(command, words, catch_exceptions=False)
     return found[0]
@@ -43,16 +49,12 @@ def pages(*words: str) -> Pages | None:
 )
 def test_beyond_this_machine_a_token_is_asked_for(words: tuple[str, ...], tokens: bool):
     """Unless somebody says so, only the loopback is open."""
-    made = pages(*words)
-
-    assert made is not None and tokens == made.tokens
+    assert tokens == pages(*words).tokens
 
 
 def test_an_address_for_all_is_no_name():
     """0.0.0.0 is where to listen and nothing that a browser asks for."""
-    made = pages("--web", "0.0.0.0:1", "--web-host", "gpus.example")
-
-    assert made is not None and {"gpus.example"} == made.hosts
+    assert {"gpus.example"} == pages("--web", "0.0.0.0:1", "--web-host", "gpus.example").hosts
 
 
 @pytest.mark.parametrize(
@@ -107,8 +109,7 @@ def test_who_starts_it_reads_where_it_can_be_opened(
         yield f"http://{settings.host}:1/"
 
     async def main() -> None:
-        settings = SimpleNamespace(context="", operator=SimpleNamespace(namespace="home"))
-        async with beside(pages(*words))(SimpleNamespace(settings=settings)):  # type: ignore[arg-type]
+        async with dashboard(SimpleNamespace(settings=made(*words))):  # type: ignore[arg-type]
             pass
 
     monkeypatch.setattr(web, "dashboard_beside", served)
@@ -119,4 +120,4 @@ def test_who_starts_it_reads_where_it_can_be_opened(
 
 def test_without_an_address_there_are_no_pages():
     """No --web, no dashboard."""
-    assert pages() is None
+    assert "" == made().web

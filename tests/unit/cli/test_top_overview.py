@@ -17,7 +17,7 @@ from aliquot.cli.top_app import TopApp
 from aliquot.cli.top_dialogs import Help, Sure
 from aliquot.cli.top_overview import WAITS, overview, tenant_key
 from aliquot.cli.top_rows import Look
-from aliquot.standalone.wire import Process
+from aliquot.standalone.wire import RunProcess
 from aliquot.web.testing import MadeUpFacts
 
 Scene = Callable[[TopApp, Pilot[int]], Awaitable[None]]
@@ -36,7 +36,7 @@ class Source:
         gpus = self.facts.gpus()
         commands = ("python3 -m train --config configs/a-rather-long-name.yaml --resume", "python3 -c worker")
         tenants = [share.tenant for gpu in gpus for share in gpu.shares]
-        processes = {name: [Process(4000 + n, text) for n, text in enumerate(commands)] for name in tenants}
+        processes = {name: [RunProcess(4000 + n, text) for n, text in enumerate(commands)] for name in tenants}
         sensors = {gpu.uuid: "43 C  120 W" for gpu in gpus}
         return Look("made up", 10.0, gpus, self.facts.workloads(), {}, processes, sensors)
 

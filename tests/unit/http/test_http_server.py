@@ -94,7 +94,7 @@ def test_a_cancelled_server_answers_what_was_asked():
 @KINDS
 def test_too_many_connections_are_closed_at_once(protocol: type[asyncio.Protocol], monkeypatch: pytest.MonkeyPatch):
     """Every server of ours bounds its connections."""
-    monkeypatch.setattr(connections, "MOST", 2)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
 
     async def scene(server: HttpServer) -> bytes:
         held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]

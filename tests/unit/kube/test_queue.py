@@ -64,7 +64,7 @@ def test_a_failed_look_is_repeated_until_it_succeeds():
     """A look that raises is told and tried again; the key's failures are forgotten when it succeeds."""
 
     async def body() -> None:
-        queue = WorkQueue(first_s=0.001, most_s=0.01)
+        queue = WorkQueue(first_s=0.001, max_s=0.01)
         failures: list[str] = []
         looks = 0
         done = asyncio.Event()

@@ -37,7 +37,7 @@ from aliquot.model.requests import Device, Slice
 from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 from aliquot.node.telling.server import node_body
 from aliquot.scheduler.config import kube_scheduler_config
-from aliquot.web.agents import Unreadable, measure_of, read_told
+from aliquot.web.agents import UnreadableReport, measure_of, read_told
 
 V100 = "Tesla V100-SXM2-16GB"
 
@@ -151,7 +151,7 @@ def test_what_an_agent_tells_is_found_by_the_tenant():
 
     assert share is not None and (250, 300) == (share.usage_milli, share.memory_used_mib)
     assert used.of("b", "GPU-a-0", "lab/h/c0") is None
-    with pytest.raises(Unreadable, match="cannot be read"):
+    with pytest.raises(UnreadableReport, match="cannot be read"):
         read_told(b"<html>")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aliquot.model.quantities import BadQuantity
 from aliquot.model.requests import BadRequest, GpuRequest, checked
 from aliquot.model.sharepod import BadSharePod, parse_sharepod
-from aliquot.model.wake import HANDOVER_US, LEAST_US, MOST_US, format_wake, in_flight_us, longest_kernel_us, parse_wake
+from aliquot.model.wake import HANDOVER_US, LEAST_US, MAX_US, format_wake, in_flight_us, longest_kernel_us, parse_wake
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_cannot_be_promised_is_refused_with_the_range(text: str):
         parse_wake(text)
 
 
-@given(st.integers(LEAST_US, MOST_US))
+@given(st.integers(LEAST_US, MAX_US))
 def test_text_of_a_duration_is_read_as_the_same(wake_us: int):
     """Whatever can be promised can be written."""
     assert wake_us == parse_wake(format_wake(wake_us))
@@ -48,10 +48,10 @@ def test_any_text_is_a_duration_in_range_or_refused(text: str):
         found = parse_wake(text)
     except BadQuantity:
         return
-    assert LEAST_US <= found <= MOST_US
+    assert LEAST_US <= found <= MAX_US
 
 
-@given(st.integers(LEAST_US, MOST_US), st.integers(0, 8))
+@given(st.integers(LEAST_US, MAX_US), st.integers(0, 8))
 def test_what_is_waited_for_is_never_more_than_the_promise(wake_us: int, rivals: int):
     """What neighbours may queue, their longest kernel and the hand-over add up to the promise at most."""
     kernel_us = longest_kernel_us(wake_us, rivals)

@@ -12,7 +12,7 @@ from aliquot.kube.api import Api
 from aliquot.kube.objects import Meta
 from aliquot.kube.reflector import Change
 from aliquot.node import pods as module
-from aliquot.node.pods import FETCHED_S, NodePod, Pods
+from aliquot.node.pods import FETCHED_S, NodePod, NodePods
 
 POD = NodePod(metadata=Meta(name="a", namespace="ns", uid="uid-a"))
 
@@ -21,7 +21,7 @@ class Server:
     """An API server that has the pod; `meanwhile` happens while it answers."""
 
     def __init__(self) -> None:
-        self.pods: Pods | None = None
+        self.pods: NodePods | None = None
         self.meanwhile: list[Change[NodePod]] = []
 
     async def request(self, *_: object, **__: object) -> bytes:
@@ -37,8 +37,8 @@ def server() -> Server:
 
 
 @pytest.fixture
-def pods(server: Server) -> Pods:
-    server.pods = Pods(cast("Api", server), "node-1", lambda _: None)
+def pods(server: Server) -> NodePods:
+    server.pods = NodePods(cast("Api", server), "node-1", lambda _: None)
     return server.pods
 
 
@@ -50,7 +50,7 @@ def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return moments
 
 
-def test_a_pod_that_was_asked_for_is_known_before_the_watch_brings_it(pods: Pods, now_s: list[float]):
+def test_a_pod_that_was_asked_for_is_known_before_the_watch_brings_it(pods: NodePods, now_s: list[float]):
     """And goes on being known once it has."""
     asyncio.run(pods.refresh())
     assert (["uid-a"], True) == (list(pods.keys()), pods.lives("uid-a"))
@@ -63,7 +63,9 @@ def test_a_pod_that_was_asked_for_is_known_before_the_watch_brings_it(pods: Pods
     assert not pods.lives("uid-a")
 
 
-def test_a_pod_that_ended_while_it_was_asked_for_is_not_known_for_ever(pods: Pods, server: Server, now_s: list[float]):
+def test_a_pod_that_ended_while_it_was_asked_for_is_not_known_for_ever(
+    pods: NodePods, server: Server, now_s: list[float]
+):
     """The watch told its end before the answer came and will not tell it again: its seat would never be left."""
     server.meanwhile = [Change("added", POD), Change("deleted", POD, POD)]
     asyncio.run(pods.refresh())

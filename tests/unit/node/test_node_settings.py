@@ -11,10 +11,11 @@ from click.testing import CliRunner
 
 from aliquot.cli.node import node
 from aliquot.cli.scheduler import scheduler
-from aliquot.node.settings import BadSettings, Settings, print_settings, read_settings
+from aliquot.kube.settings import BadSettings, print_settings
+from aliquot.node.settings import NodeSettings, node_settings
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "node-flags.md"
-NAMES = [field.encode_name for field in msgspec.structs.fields(Settings)]
+NAMES = [field.encode_name for field in msgspec.structs.fields(NodeSettings)]
 
 
 def test_every_setting_is_a_flag_and_every_flag_a_setting():
@@ -36,11 +37,11 @@ def test_every_flag_on_the_page_about_the_agent_exists():
 
 def test_printed_settings_are_a_file_that_gives_the_same(tmp_path: Path):
     """What --print-config prints can be given to --config."""
-    first = read_settings(None, {"emulate": "v100x2", "ids_per_gpu": 50, "node_labels": False})
+    first = node_settings(None, {"emulate": "v100x2", "ids_per_gpu": 50, "node_labels": False})
     file = tmp_path / "node.yaml"
     file.write_text(print_settings(first))
 
-    assert first == read_settings(file, {})
+    assert first == node_settings(file, {})
     printed = CliRunner().invoke(node, ["--config", str(file), "--print-config"])
     assert (0, file.read_text()) == (printed.exit_code, printed.output)
 
@@ -50,7 +51,7 @@ def test_a_flag_comes_before_the_file(tmp_path: Path):
     file = tmp_path / "node.yaml"
     file.write_text("node-name: from-file\nhealth-period-s: 7\n")
 
-    made = read_settings(file, {"node_name": "from-flag", "health_period_s": None})
+    made = node_settings(file, {"node_name": "from-flag", "health_period_s": None})
 
     assert ("from-flag", 7.0) == (made.name, made.health_period_s)
 
@@ -60,15 +61,15 @@ def test_a_flag_comes_before_the_file(tmp_path: Path):
     [
         ("no-such: 1", "no-such"),
         ("ids-per-gpu: many", "ids-per-gpu"),
-        ("ids-per-gpu: 1001", "not between 1 and 1000"),
+        ("ids-per-gpu: 1001", "ids-per-gpu: 1001 is out of range; write at most 1000"),
         ("health-period-s: 0", "health-period-s 0 is not a finite number above 0"),
         ("health-period-s: .nan", "health-period-s nan is not a finite number above 0"),
         ("pre-start-wait-s: 30", "kubelet waits for 30"),
-        ("log-format: xml", "take text or json"),
+        ("log-format: xml", 'log-format: "xml" is not known; write json or text'),
         ("otlp-endpoint: collector", "'collector' is not an OTLP/HTTP receiver; write http://HOST:4318"),
-        ("display-port: 70000", "not between 0"),
-        ("aliyun-unit: GB", "take GiB or MiB"),
-        ("turns: fixed", "turns 'fixed' is not known; take fluid, kubeshare, gemini"),
+        ("display-port: 70000", "display-port: 70000 is out of range; write at most 65535"),
+        ("aliyun-unit: GB", 'aliyun-unit: "GB" is not known; write GiB or MiB'),
+        ("turns: fixed", 'turns: "fixed" is not known; write fluid, kubeshare or gemini'),
         ("metric-aliases: hami,dcgm", "'dcgm' is not known; take gpu-manager, hami"),
         ("labels: team", "labels 'team' is not a label; write KEY=VALUE"),
         ("labels: a=b,node.kubernetes.io/x=y", "labels of node.kubernetes.io are not yours"),
@@ -83,4 +84,4 @@ def test_what_can_not_be_is_refused_in_a_sentence(tmp_path: Path, text: str, say
     file.write_text(text)
 
     with pytest.raises(BadSettings, match=says):
-        read_settings(file, {})
+        node_settings(file, {})

@@ -20,7 +20,7 @@ from aliquot.kube.objects import Node
 from aliquot.node.agent import Agent
 from aliquot.node.health import Health, HealthWatch
 from aliquot.node.machine import Machine
-from aliquot.node.settings import Settings
+from aliquot.node.settings import NodeSettings
 
 MACHINE = Machine((Gpu(0, "GPU-0", "V100", 16384, "570.1", [], [], 0),), Path("libcuda"), Path("libnvml"))
 
@@ -89,7 +89,7 @@ def server() -> Server:
 @pytest.fixture
 def agent(server: Server) -> Agent:
     """One that has started."""
-    made = Agent(Settings(node_name="node-1"), cast("Api", server))
+    made = Agent(NodeSettings(node_name="node-1"), cast("Api", server))
     made.machine, made.seating, made.desk, made.plugin = MACHINE, Seats(), Desk(), Plugin()  # type: ignore[assignment]
     return made
 
@@ -122,7 +122,7 @@ def test_memory_is_offered_only_while_kubelet_has_the_devices(agent: Agent, serv
 def test_gpushares_resources_are_offered_on_request_and_otherwise_left_to_others(server: Server):
     """A node counts whole units of each GPU; without the request another plugin's resource of that name stays."""
     for wanted in (False, True):
-        agent = Agent(Settings(node_name="node-1", gpushare_inspect=wanted), cast("Api", server))
+        agent = Agent(NodeSettings(node_name="node-1", gpushare_inspect=wanted), cast("Api", server))
         agent.machine, agent.seating, agent.desk, agent.plugin = MACHINE, Seats(), Desk(), Plugin()  # type: ignore[assignment]
         server.node["status"]["capacity"] = {"aliyun.com/gpu-mem": "7"}
         asyncio.run(agent._look())
@@ -151,7 +151,7 @@ def test_labels_of_models_that_left_go_and_the_administrators_own_stay(agent: Ag
     """A node whose GPUs were replaced is not found by the old model; labels of the settings are kept on it."""
     server.node["metadata"]["labels"] = {"aliquot.dev/gpu-model.K80": "2", "other": "x"}
     agent.status._now = server.seen()
-    agent.settings = Settings(node_name="node-1", labels="team=vision, example.com/rack=r1")
+    agent.settings = NodeSettings(node_name="node-1", labels="team=vision, example.com/rack=r1")
 
     asyncio.run(agent._look())
 

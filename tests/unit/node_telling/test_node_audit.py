@@ -8,7 +8,7 @@ import pytest
 from telling_scenes import TRAIN, UUIDS, facts, status
 
 from aliquot.arbiter.records import Unregistered
-from aliquot.node.audit import MOST_TOLD, Audit, Program, container_of, pod_of
+from aliquot.node.audit import MAX_TOLD, Audit, GpuProgram, container_of, pod_of
 from aliquot.node.telling.facts import AuditTotals, NodeFacts, Owner
 
 GRACE_S = 10.0
@@ -26,7 +26,7 @@ def seen(*pids: int, compared: bool = True, boot_id: int = 1) -> NodeFacts:
 
 def audit(**changes: object) -> Audit:
     """One to whom every number is a program that has the driver open, but for `changes`."""
-    return Audit(lambda pid: replace(Program(pid, "1", "python3", drives=True), **changes), GRACE_S)  # type: ignore[arg-type]
+    return Audit(lambda pid: replace(GpuProgram(pid, "1", "python3", drives=True), **changes), GRACE_S)  # type: ignore[arg-type]
 
 
 def told(one: Audit, *looks: tuple[float, NodeFacts]) -> list[list[int]]:
@@ -95,7 +95,7 @@ def test_a_stopped_program_has_its_grace_when_it_goes_on():
 def test_stopping_for_a_moment_makes_no_new_grace():
     """The time for which it was stopped is not a part of its grace; what went before is."""
     stopped = [False]
-    one = Audit(lambda pid: Program(pid, "1", drives=True, stopped=stopped[0]), GRACE_S)
+    one = Audit(lambda pid: GpuProgram(pid, "1", drives=True, stopped=stopped[0]), GRACE_S)
     found = []
     for at_s in range(0, 40, 4):
         stopped[0] = at_s % 8 == 4
@@ -107,7 +107,7 @@ def test_stopping_for_a_moment_makes_no_new_grace():
 def test_a_number_that_was_given_to_another_program_starts_anew():
     """The moment at which a program began tells it from its predecessor."""
     began = ["1"]
-    one = Audit(lambda pid: Program(pid, began[0], drives=True), GRACE_S)
+    one = Audit(lambda pid: GpuProgram(pid, began[0], drives=True), GRACE_S)
     told(one, (0, seen(7)))
     began[0] = "2"
 
@@ -116,11 +116,11 @@ def test_a_number_that_was_given_to_another_program_starts_anew():
 
 def test_many_at_once_are_told_bit_by_bit():
     """No look tells more than its share, and none is forgotten."""
-    one, crowd = audit(), seen(*range(1, MOST_TOLD + 5))
+    one, crowd = audit(), seen(*range(1, MAX_TOLD + 5))
     told(one, (0, crowd))
 
-    assert [MOST_TOLD, 4, 0] == [len(told(one, (at_s, crowd))[0]) for at_s in (10, 11, 12)]
-    assert MOST_TOLD + 4 == one.totals.standing[UUIDS[0]]
+    assert [MAX_TOLD, 4, 0] == [len(told(one, (at_s, crowd))[0]) for at_s in (10, 11, 12)]
+    assert MAX_TOLD + 4 == one.totals.standing[UUIDS[0]]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.node.processes import MOST_FILES, end_program, read_program
+from aliquot.node.processes import MAX_FILES, end_program, read_program
 
 
 def process(folder: Path, *, name: str = "train", state: str = "S", opened: str = "/dev/null") -> Path:
@@ -54,10 +54,10 @@ def test_a_device_of_the_driver_is_known_by_its_number_under_any_name(tmp_path: 
 def test_who_has_more_open_than_is_looked_through_is_not_vouched_for(tmp_path: Path):
     """Files in plenty hide no device."""
     proc = process(tmp_path)
-    for number in range(4, MOST_FILES + 3):
+    for number in range(4, MAX_FILES + 3):
         (proc / f"7/fd/{number}").symlink_to("/dev/null")
     before = read_program(7, proc)
-    (proc / f"7/fd/{MOST_FILES + 3}").symlink_to("/dev/null")
+    (proc / f"7/fd/{MAX_FILES + 3}").symlink_to("/dev/null")
     after = read_program(7, proc)
 
     assert before is not None

@@ -142,7 +142,7 @@ def test_a_port_that_is_taken_is_named():
 def test_who_asks_for_nothing_keeps_nobody_from_the_node(monkeypatch: pytest.MonkeyPatch):
     """Above a bound connections are closed at once, and one that stays silent is closed after a while."""
     monkeypatch.setattr(connections, "PATIENCE_S", 0.3)
-    monkeypatch.setattr(connections, "MOST", 2)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
 
     async def scene() -> tuple[list[bytes], str]:
         async with serving(application(sources()), 0) as port, httpx.AsyncClient() as http:

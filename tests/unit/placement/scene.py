@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ledger import check
+
 from aliquot.model.requests import Device, Labels
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import Policy, policy
 from aliquot.placement.quota import Quotas
-from aliquot.placement.reasons import Refusal
+from aliquot.placement.reasons import Infeasible
 from aliquot.topology import Topology
 
 V100 = "Tesla V100-SXM2-16GB"
@@ -48,7 +50,7 @@ class Scene:
         self.decider = Decider(self.cluster, policy(by) if isinstance(by, str) else by, seed, quotas)
         self._number = 0
 
-    def decide(self, milli: int = 0, **fields) -> Placement | Refusal:
+    def decide(self, milli: int = 0, **fields) -> Placement | Infeasible:
         """Where an ask would go."""
         return self.decider.decide(ask(milli, **fields))
 
@@ -64,7 +66,7 @@ class Scene:
         assert isinstance(found, Placement), [verdict.reason for verdict in found.reasons()]
         self._number += 1
         self.decider.commit(name or f"t{self._number}", found, wanted)
-        self.cluster.check()
+        check(self.cluster)
         return [piece.gpu for piece in found.slices]
 
     def put(self, gpu: str, milli: int, name: str = "", **fields) -> str:

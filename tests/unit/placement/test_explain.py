@@ -10,6 +10,7 @@ from scene import Scene, ask, node
 
 from aliquot.placement.explain import PlacementExplanation, explain_with, wish
 from aliquot.placement.reasons import Code
+from aliquot.placement.saved import dump
 from aliquot.topology import Topology
 
 
@@ -168,11 +169,11 @@ def test_explaining_changes_and_teaches_nothing():
     """Books, versions and what the policy learned are as before."""
     scene = Scene(node("n", 1), by="fgd")
     scene.place(600)
-    before = (scene.cluster.dump(), scene.cluster.version.tolist(), scene.decider.policy.epoch)
+    before = (dump(scene.cluster), scene.cluster.version.tolist(), scene.decider.policy.epoch)
     for milli in (300, 700):
         explained(scene, milli)
 
-    assert before == (scene.cluster.dump(), scene.cluster.version.tolist(), scene.decider.policy.epoch)
+    assert before == (dump(scene.cluster), scene.cluster.version.tolist(), scene.decider.policy.epoch)
 
 
 def test_facts_are_for_programs(full):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ledger import check
 
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import BadRequest, Device, GpuRequest, Labels, Plan, Slice
@@ -25,7 +26,7 @@ class Machine:
         request = GpuRequest(milli, memory=Memory(mib=memory) if memory else None, labels=labels, **fields)
         plan = self.books.plan(request)
         self.books.reserve(name, plan, request)
-        self.books.cluster.check()
+        check(self.books.cluster)
         return list(plan.uuids)
 
 
@@ -178,4 +179,4 @@ def test_no_sequence_of_arrivals_and_departures_breaks_the_books(steps):
         except (NoRoom, NeverFits):
             continue
 
-    machine.books.cluster.check()
+    check(machine.books.cluster)

@@ -12,9 +12,9 @@ from aliquot.placement.books import NodeSpec, Placement
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import POLICIES
-from aliquot.placement.reasons import Refusal
+from aliquot.placement.reasons import Infeasible
 from aliquot.standalone.explaining import gpu_request as engines_request
-from aliquot.standalone.wire import Ask as WireAsk
+from aliquot.standalone.wire import ShareRequest
 
 V100, A100 = "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-40GB"
 
@@ -27,7 +27,7 @@ def decider(policy: str, *models: str) -> Decider:
     return Decider(Cluster([NodeSpec("n", gpus, cpu_milli=64000, memory_mib=1 << 20)]), POLICIES[policy]())
 
 
-def gpus_of(placed: Placement | Refusal) -> set[str]:
+def gpus_of(placed: Placement | Infeasible) -> set[str]:
     """The GPUs of a placement."""
     assert isinstance(placed, Placement), [str(verdict.reason) for verdict in placed.reasons()]
     return {piece.gpu for piece in placed.slices}
@@ -52,20 +52,20 @@ def test_models_are_mixed_where_that_is_asked():
     """An ask that allows mixed models gets two GPUs of a node that has one of each."""
     found = decider("aliquot", V100, A100)
 
-    assert isinstance(found.decide(Ask(whole=2)), Refusal)
+    assert isinstance(found.decide(Ask(whole=2)), Infeasible)
     assert {"GPU-0", "GPU-1"} == gpus_of(found.decide(Ask(whole=2, mixed=True)))
 
 
 def test_a_refusal_says_that_models_are_the_reason():
     """A node with enough GPUs of different models never has enough of one; a busy one may have later."""
     few = decider("aliquot", V100, A100).decide(Ask(whole=2))
-    assert isinstance(few, Refusal) and few.lasting
+    assert isinstance(few, Infeasible) and few.lasting
     assert ["n has 1 such GPU, 2 were asked"] == [str(verdict.reason) for verdict in few.reasons()]
 
     busy = decider("aliquot", V100, V100, A100)
     busy.cluster.reserve("a", busy.decide(Ask(whole=1, models=("V100",))), Ask(whole=1, models=("V100",)))
     now = busy.decide(Ask(whole=2))
-    assert isinstance(now, Refusal) and not now.lasting
+    assert isinstance(now, Infeasible) and not now.lasting
     assert ["n has 1 GPU of one model with room, 2 were asked"] == [str(verdict.reason) for verdict in now.reasons()]
 
 
@@ -77,4 +77,4 @@ def test_the_smaller_model_is_taken_first():
 def test_sharepods_and_tenants_of_one_machine_may_allow_mixed_models():
     """The word of a SharePod, and of a request to the engine, reaches placement."""
     assert Ask.of(gpu_request(GpuSpec(2, mixed_models=True))).mixed
-    assert Ask.of(engines_request(WireAsk(2000, mixed=True))).mixed
+    assert Ask.of(engines_request(ShareRequest(2000, mixed=True))).mixed

@@ -13,7 +13,8 @@ from scene import Scene, node
 
 from aliquot.driver.policies import BrokenPolicy, maker, policy_names
 from aliquot.placement.policy import POLICIES, UnknownPolicy
-from aliquot.scheduler.program import Scheduler, SchedulerSettings
+from aliquot.scheduler.program import Scheduler
+from aliquot.scheduler.settings import SchedulerSettings
 
 NO_CLUSTER: Any = None
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "policy"

@@ -7,7 +7,7 @@ from scene import V100, Scene, ask, node
 
 from aliquot.placement.cluster import Placement
 from aliquot.placement.quota import Quota, QuotaExceeded, Quotas
-from aliquot.placement.reasons import Code, Refusal
+from aliquot.placement.reasons import Code, Infeasible
 
 QUOTAS = Quotas([Quota("team", "V100", milli=1500), Quota("team", memory_mib=45_000)])
 
@@ -18,7 +18,7 @@ def scene() -> Scene:
     return Scene(node("v", 2), node("a", ["NVIDIA A100", "NVIDIA A100"], mib=40960), quotas=QUOTAS)
 
 
-def decide(scene: Scene, milli: int, **fields) -> Placement | Refusal:
+def decide(scene: Scene, milli: int, **fields) -> Placement | Infeasible:
     """For the namespace that has a quota."""
     return scene.decider.decide(ask(milli, **fields), "team")
 
@@ -46,7 +46,7 @@ def test_memory_has_a_quota_too(scene):
     """GPU memory over all models counts."""
     scene.place(500, "team/a", models=("A100",), gpu_mib=30_000)
 
-    assert isinstance(decide(scene, 100, gpu_mib=16_000), Refusal)
+    assert isinstance(decide(scene, 100, gpu_mib=16_000), Infeasible)
     assert isinstance(decide(scene, 100, gpu_mib=14_000), Placement)
 
 

@@ -7,7 +7,7 @@ from scene import Scene, ask, node
 
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.explain import explain_with
-from aliquot.placement.reasons import Code, Refusal
+from aliquot.placement.reasons import Code, Infeasible
 
 WAKE = {"wake_us": 5000}
 
@@ -20,7 +20,7 @@ def measure(cluster: Cluster, gpu: str, **kernels_us: int) -> None:
 def refusal(scene: Scene, **fields: int) -> list[tuple[Code, str]]:
     """What stands against it on the devices of the first node."""
     found = scene.decide(300, **WAKE, **fields)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, Infeasible)
     return [(reason.code, str(reason)) for reason in found.reasons()[0].devices if reason]
 
 

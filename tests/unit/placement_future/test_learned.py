@@ -15,7 +15,7 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.kernels import Kernels
-from aliquot.placement.learned import MOST_BYTES, BadMemory, pack, unpack
+from aliquot.placement.learned import MAX_BYTES, BadMemory, pack, unpack
 from aliquot.placement.policies.aliquot import Aliquot
 from aliquot.placement.policies.binpack import Binpack
 
@@ -82,7 +82,7 @@ def test_a_text_that_was_cut_off_is_refused(length: int):
         (TEXT.replace('"version": 1', '"version": 2', 1), "of version 2, this program reads version 1"),
         (TEXT.replace('"aliquot"', '"fgd"', 1), 'of the policy "fgd"'),
         ("[" * 100_000, "is not a header"),
-        ("x" * (MOST_BYTES + 1), "are the most"),
+        ("x" * (MAX_BYTES + 1), "are the most"),
         ("", "is not a header"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_window_of_many_large_shapes_keeps_its_latest_part():
     text = pack(policy)
     record = json.loads(text.splitlines()[1])
 
-    assert len(text) <= MOST_BYTES
+    assert len(text) <= MAX_BYTES
     assert 100 < len(record["recent"]) < 3000
     assert record["shapes"][record["recent"][-1]]["cpu_milli"] == 2999
 

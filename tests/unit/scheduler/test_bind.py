@@ -11,6 +11,7 @@ import pytest
 from control_scene import Scene, Truth, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ledger import check
 
 from aliquot.kube.api import Api
 from aliquot.kube.names import PLAN
@@ -333,7 +334,7 @@ def test_no_fate_of_requests_loses_or_doubles_a_share(seed: int):
                 truth.land()
                 s.start()
             s.catch_up(chance.randint(0, 5))
-            s.books.cluster.check()
+            check(s.books.cluster)
             assert all(milli <= 1000 and mib <= 16384 for milli, mib in truth.used().values())
         truth.land()
         truth.faults.clear()

@@ -22,6 +22,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.asks import Ask
 from aliquot.placement.reasons import judge
+from aliquot.placement.saved import dump
 from aliquot.scheduler.look import numbers_of, scores, verdicts
 from aliquot.scheduler.preempt import victims
 from aliquot.scheduler.wire import MetaPod, MetaVictims
@@ -190,6 +191,19 @@ def test_who_need_not_go_stays():
     assert 1 == len({uids["a"], uids["b"]} & {v.uid for v in found["n"].pods or []})
 
 
+def test_looking_for_victims_changes_nothing():
+    """Preemption tries evictions on the ledger and takes them back, so tenants and versions of nodes are as before."""
+    s = scene()
+    for name in ("a", "b"):
+        put(s, name, "n", percent(60))
+    cluster = s.books.cluster
+    before = (dump(cluster), cluster.version.tolist())
+    made = pod(percent(70), priority=10)
+
+    assert ["n"] == list(asyncio.run(victims(s.books, made, ask(made), {"n": MetaVictims([])}, s.cache.get)))
+    assert before == (dump(cluster), cluster.version.tolist())
+
+
 def test_many_nodes_hold_up_nobody():
     """Others have their turn between two nodes, and what was found when the time is over is the answer."""
     names = [f"n{number}" for number in range(20)]
@@ -200,7 +214,7 @@ def test_many_nodes_hold_up_nobody():
     everywhere = {name: MetaVictims([]) for name in names}
     turns = 0
 
-    async def both(most_s: float) -> dict[str, MetaVictims]:
+    async def both(max_s: float) -> dict[str, MetaVictims]:
         async def others() -> None:
             nonlocal turns
             while True:
@@ -208,7 +222,7 @@ def test_many_nodes_hold_up_nobody():
                 await asyncio.sleep(0)
 
         other = asyncio.create_task(others())
-        found = await victims(s.books, made, ask(made), everywhere, s.cache.get, most_s=most_s)
+        found = await victims(s.books, made, ask(made), everywhere, s.cache.get, max_s=max_s)
         other.cancel()
         return found
 

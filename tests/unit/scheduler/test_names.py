@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aliquot.placement.books import NodeSpec
 from aliquot.placement.cluster import Cluster
-from aliquot.scheduler.names import MOST, BadNames, Names, NameTable, Numbering
+from aliquot.scheduler.names import MAX_NAMES, BadNames, Names, NameTable, Numbering
 from aliquot.scheduler.wire import host_list, host_priorities, host_reasons
 
 letters = st.characters(exclude_characters='",\\', exclude_categories=("Cc", "Cs"))
@@ -100,7 +100,7 @@ def test_a_message_is_as_large_as_a_cluster():
     with pytest.raises(BadNames, match="more than 253 bytes"):
         Names(compact(["a" * 254, "b"]))
     with pytest.raises(BadNames, match="the maximum is"):
-        Names(compact(["a"] * (MOST + 1)))
+        Names(compact(["a"] * (MAX_NAMES + 1)))
 
 
 BAD = (b"7", b"{}", b"[1]", b'["a",1]', b'["a",["b"]]', b'["\\""]', b'[","]', b'["a\\n"]', b'["\xff"]', b'["a"', b"")

@@ -19,8 +19,9 @@ from aliquot.node.checkpoint import PodKey
 from aliquot.node.identity import Claim
 from aliquot.node.spans import Start
 from aliquot.scheduler.spans import PodSpans, traceparent
+from aliquot.tracing.backlog import TIMEOUT_S
 from aliquot.tracing.context import pod_trace
-from aliquot.tracing.spans import TIMEOUT_S, Spans, tracing
+from aliquot.tracing.spans import Spans, tracing
 
 UID = "0c8d7a52-9a3e-4c51-8f4e-1f6f5d3f6b11"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

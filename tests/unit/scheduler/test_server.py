@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from aliquot.kube.turns import SLICE
 from aliquot.scheduler.config import kube_scheduler_config
-from aliquot.scheduler.server import MOST_BYTES, Extender
+from aliquot.scheduler.server import MAX_BYTES, Extender
 
 HALF = {"aliquot.dev/gpu-percent": 50}
 
@@ -184,7 +184,7 @@ def test_a_standby_is_ready_and_sends_away_who_asks_it():
 
 def test_a_body_above_the_limit_is_not_read():
     """A body that says it is too long is refused before it is read."""
-    status, body = Served().ask("POST", "/filter", b"{}", content_length=str(MOST_BYTES + 1))
+    status, body = Served().ask("POST", "/filter", b"{}", content_length=str(MAX_BYTES + 1))
 
     assert 413 == status
     assert b"the most is" in body

@@ -10,7 +10,8 @@ import msgspec
 
 from aliquot.kube.custom import GPUQuota
 from aliquot.kube.reflector import Change
-from aliquot.scheduler.program import Scheduler, SchedulerSettings
+from aliquot.scheduler.program import Scheduler
+from aliquot.scheduler.settings import SchedulerSettings
 
 NOBODY: Any = None
 
@@ -19,7 +20,7 @@ class Taking:
     """A scheduler that has the lease; each step of a take-over waits until the test lets it go on."""
 
     def __init__(self, *, lead: bool = True) -> None:
-        self.scheduler = Scheduler(SchedulerSettings(lead=lead), NOBODY)
+        self.scheduler = Scheduler(SchedulerSettings(leader_elect=lead), NOBODY)
         self.steps: list[tuple[str, asyncio.Future[None]]] = []
         self.scheduler.pods.synced.set()
         has_it: Any = lambda: lead  # noqa: E731

@@ -23,7 +23,7 @@ def test_who_slept_is_refused_in_other_words_and_the_second_look_in_the_same():
 
 def test_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch):
     """Of very many pods the one that was asked about longest ago is forgotten."""
-    monkeypatch.setattr(wording, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(wording, "MAX_REMEMBERED", 2)
     clock = Clock()
     words = Wording(clock)
     for key in ("a", "b", "a", "c"):

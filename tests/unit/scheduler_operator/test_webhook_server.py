@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from aliquot.scheduler.settings import SchedulerSettings
 from aliquot.scheduler.webhook.admission import Admission
 from aliquot.scheduler.webhook.configuration import configurations
-from aliquot.scheduler.webhook.server import MOST_BYTES, Webhook, WebhookSettings
+from aliquot.scheduler.webhook.server import MAX_BYTES, Webhook
 
 NOBODY: Any = None
 
@@ -18,12 +19,12 @@ NOBODY: Any = None
 @pytest.fixture
 def client() -> TestClient:
     """A client of the routes, without TLS."""
-    return TestClient(Webhook(NOBODY, WebhookSettings(), Admission(), lambda: True).app())
+    return TestClient(Webhook(NOBODY, SchedulerSettings(), Admission(), lambda: True).app())
 
 
 def test_a_good_review_is_answered_after_bad_ones(client: TestClient):
     """Too large is 413, cut off or of another kind 400 with one sentence; the server goes on."""
-    assert 413 == client.post("/mutate", content=b"x" * (MOST_BYTES + 1)).status_code
+    assert 413 == client.post("/mutate", content=b"x" * (MAX_BYTES + 1)).status_code
     for body in (b"", b"{", b"[]", b'{"request": {"uid": "1"}}', b"\xff\xfe"):
         refused = client.post("/validate", content=body)
         assert 400 == refused.status_code and "not an AdmissionReview" in refused.json()["error"]
@@ -36,7 +37,7 @@ def test_a_good_review_is_answered_after_bad_ones(client: TestClient):
 
 def test_the_certificate_is_for_the_names_of_the_service():
     """As the API server spells them."""
-    names = WebhookSettings(namespace="gpu", service="hook", also_named=("10.0.0.1",)).names
+    names = SchedulerSettings(namespace="gpu", webhook_service="hook", webhook_name=("10.0.0.1",)).webhook_names
 
     assert ("hook.gpu.svc", "hook.gpu.svc.cluster.local", "10.0.0.1") == names
 

@@ -9,16 +9,16 @@ import pytest
 from click.testing import CliRunner
 
 from aliquot.cli.main import cli
-from aliquot.sim.turns.measures import Seen, fluid, judge, wanted
+from aliquot.sim.turns.measures import TenantRun, fluid, judge, wanted
 from aliquot.sim.turns.mixes import BY_NAME, Member, Mix
-from aliquot.sim.turns.node import Machine, Node
+from aliquot.sim.turns.node import MachineSpeeds, SimulatedNode
 from aliquot.sim.turns.programs import MS, SECOND, loop, spinner
 from aliquot.tokens import FluidPolicy, Share
 
 
-def played(*members: Member, seconds: float = 5, **machine: int) -> Node:
+def played(*members: Member, seconds: float = 5, **machine: int) -> SimulatedNode:
     """These tenants under `fluid`."""
-    return Node(FluidPolicy(), Mix("m", "", members), 1, seconds, Machine(**machine)).run()
+    return SimulatedNode(FluidPolicy(), Mix("m", "", members), 1, seconds, MachineSpeeds(**machine)).run()
 
 
 def test_a_program_alone_uses_the_whole_gpu():
@@ -48,7 +48,7 @@ def test_two_processes_share_their_tenants_turn():
 
 def test_one_seed_gives_one_history():
     """The same mix with the same seed does the same."""
-    first, second = (Node(FluidPolicy(), BY_NAME["irregular"], 7, 5).run() for _ in range(2))
+    first, second = (SimulatedNode(FluidPolicy(), BY_NAME["irregular"], 7, 5).run() for _ in range(2))
 
     assert first.tenants["a"].ran == second.tenants["a"].ran
     assert first.tenants["a"].phases == second.tenants["a"].phases
@@ -74,8 +74,8 @@ def test_the_time_wanted_is_the_sum_of_the_phases_so_far():
 def test_the_fluid_gives_what_others_leave():
     """Alone up to the limit, together the requests and half each of the rest."""
     seen = {
-        "a": Seen(Share(200, 500), ("g",), [(0, 10)], []),
-        "b": Seen(Share(300, 1000), ("g",), [(5, 10)], []),
+        "a": TenantRun(Share(200, 500), ("g",), [(0, 10)], []),
+        "b": TenantRun(Share(300, 1000), ("g",), [(5, 10)], []),
     }
     given = fluid(seen, np.array([0.0, 5.0, 10.0]))
 
@@ -86,8 +86,8 @@ def test_windows_that_miss_the_request_are_counted():
     """A tenant of 0.5 that always wants the GPU and gets 0.4 is not kept a promise in any window."""
     steps = [0.02 * n for n in range(200)]
     seen = {
-        "a": Seen(Share(500, 1000), ("g",), [(0, 10)], steps),
-        "b": Seen(Share(500, 1000), ("g",), [(0, 10)], [1.5 * step for step in steps]),
+        "a": TenantRun(Share(500, 1000), ("g",), [(0, 10)], steps),
+        "b": TenantRun(Share(500, 1000), ("g",), [(0, 10)], [1.5 * step for step in steps]),
     }
     found = judge(seen, 0.05, window_s=2, warm_s=1)
 
@@ -101,7 +101,7 @@ def test_windows_that_miss_the_request_are_counted():
 def test_too_short_a_run_has_no_window():
     """Less than a window is refused."""
     with pytest.raises(ValueError, match="no window"):
-        judge({"a": Seen(Share(500, 1000), ("g",), [(0, 1)], [0.0] * 20)}, 0.05, window_s=2, warm_s=1)
+        judge({"a": TenantRun(Share(500, 1000), ("g",), [(0, 1)], [0.0] * 20)}, 0.05, window_s=2, warm_s=1)
 
 
 def test_the_table_fits_a_terminal():

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
-from aliquot.placement.learned import MOST_BYTES, pack
+from aliquot.placement.learned import MAX_BYTES, pack
 from aliquot.placement.policies.aliquot import Aliquot
 from aliquot.standalone.learned import EVERY_S, LearnedFile
 from aliquot.standalone.paths import state_dir
@@ -96,7 +96,7 @@ def as_noise(path: Path) -> None:
 
 
 def as_too_long(path: Path) -> None:
-    path.write_text(" " * (MOST_BYTES + 1))
+    path.write_text(" " * (MAX_BYTES + 1))
 
 
 def as_another_policys(path: Path) -> None:

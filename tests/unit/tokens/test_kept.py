@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aliquot.tokens import MS, SECOND, Grant, Revoke, Share, TokenConfig, Turns, token_policy
-from aliquot.tokens.kept import LOOKS, Books, Kept
+from aliquot.tokens.kept import LOOKS, AccountSnapshot, Kept
 
 W = 10 * SECOND
 
@@ -13,12 +13,12 @@ W = 10 * SECOND
 def judged(request_milli: int, *shares: tuple[float, float, float], debt: float = 0.0) -> Kept:
     """Windows one after the other, each by what was charged, wanted and given as parts of it; owing `debt` before."""
     kept = Kept(request_milli, W)
-    books = Books(0, 0, 0, 0, round(debt * W))
+    books = AccountSnapshot(0, 0, 0, 0, round(debt * W))
     for charged, wanted, given in shares:
         for look in range(LOOKS + 1):
             part = W * look // LOOKS
             kept.look(
-                Books(
+                AccountSnapshot(
                     books.at_ns + part,
                     books.charged_ns + round(charged * part),
                     books.wanted_ns + round(wanted * part),
@@ -70,7 +70,7 @@ def test_a_window_ends_at_every_fortieth_of_it():
     """Looks that come more often change nothing, and the first window ends when the tenant has been here for one."""
     kept = Kept(500, W)
     for at_ns in range(0, 2 * W, 50 * MS):
-        kept.look(Books(at_ns, at_ns // 2, at_ns, at_ns // 2, 0))
+        kept.look(AccountSnapshot(at_ns, at_ns // 2, at_ns, at_ns // 2, 0))
 
     assert (LOOKS, LOOKS) == (kept.windows, kept.kept)
 

@@ -15,8 +15,9 @@ from otlp import Answers, receiver
 from aliquot.model import extras
 from aliquot.model.errors import UserError
 from aliquot.model.extras import MissingExtra
+from aliquot.tracing.backlog import QUEUE, TIMEOUT_S
 from aliquot.tracing.context import TraceContext
-from aliquot.tracing.spans import END_S, QUEUE, TIMEOUT_S, Spans, check_endpoint, open_spans, tracing, url_of
+from aliquot.tracing.spans import END_S, Spans, check_endpoint, open_spans, tracing, url_of
 
 PARENT = TraceContext(7, 8)
 SOON_S = 30.0

@@ -24,7 +24,7 @@ from aliquot.kube.objects import Meta, Pod, PodSpec, PodStatus
 from aliquot.node.machine import Machine
 from aliquot.node.telling.facts import Owner, Sources
 from aliquot.node.telling.server import application, serving
-from aliquot.web.agents import Agents, NodeTold, Pace, Unreadable, measure_of, read_told, tenant_key
+from aliquot.web.agents import Agents, NodeTold, Pace, UnreadableReport, measure_of, read_told, tenant_key
 from aliquot.web.asking import AGENT_LABELS, AskingThread, addresses, bounded_get
 from aliquot.web.promise import PromiseBook
 
@@ -191,7 +191,7 @@ WRONG = [b"", b"[]", b"{}", b'{"gpus": 5}', b'{"gpus": [{"uuid": 5}]}', b"\xff\x
 @pytest.mark.parametrize("answer", WRONG, ids=range(len(WRONG)))
 def test_what_is_no_answer_is_refused(answer: bytes):
     """Anything but an agent's page of facts is told as unreadable, whatever it is."""
-    with pytest.raises(Unreadable, match="cannot be read"):
+    with pytest.raises(UnreadableReport, match="cannot be read"):
         read_told(answer)
 
 
@@ -240,7 +240,7 @@ class Scene:
     """Agents that answer or fail as they are told, by a clock that is set by hand."""
 
     def __init__(self, nodes: int = 1, **pace: Any) -> None:
-        self.now_s, self.fails, self.calls, self.open, self.most_open = 100.0, False, 0, 0, 0
+        self.now_s, self.fails, self.calls, self.open, self.max_open = 100.0, False, 0, 0, 0
         self.watched = True
         self.agents = Agents(self._fetch, pace=Pace(**pace), clock=lambda: self.now_s, watched=lambda: self.watched)
         self.agents.places = {f"node-{n}": f"http://10.0.0.{n}/" for n in range(nodes)}
@@ -248,11 +248,11 @@ class Scene:
     async def _fetch(self, _address: str) -> bytes:
         self.calls += 1
         self.open += 1
-        self.most_open = max(self.most_open, self.open)
+        self.max_open = max(self.max_open, self.open)
         await asyncio.sleep(0)
         self.open -= 1
         if self.fails:
-            raise Unreadable("it is tired")
+            raise UnreadableReport("it is tired")
         return body(busy=0.5)
 
     async def passes(self, seconds: float, step_s: float = 0.5) -> int:
@@ -303,10 +303,10 @@ def test_nobody_looking_means_fewer_questions():
 
 def test_many_nodes_are_asked_in_turn():
     """With a thousand nodes no more are asked at once, nor in all, than may be; each gets its turn."""
-    scene = Scene(1000, at_once=3, most_per_s=50.0)
+    scene = Scene(1000, at_once=3, max_per_s=50.0)
     calls = asyncio.run(scene.passes(60, step_s=0.05))
 
-    assert 3 == scene.most_open
+    assert 3 == scene.max_open
     assert 1000 == len(scene.agents.measured)
     assert calls <= 50 * 60 * 1.1
 

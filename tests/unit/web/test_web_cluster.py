@@ -14,7 +14,7 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
-from aliquot.placement.reasons import Refusal
+from aliquot.placement.reasons import Infeasible
 from aliquot.topology import Topology
 from aliquot.web.agents import GpuMeasure, NodeMeasure
 from aliquot.web.api import AskFor, Pool, QuotaLine, Share, Vgpu, Workload
@@ -46,7 +46,7 @@ class Scene:
         """Somebody comes."""
         wanted = Ask(**ask)
         found = self.decider.decide(wanted)
-        assert not isinstance(found, Refusal)
+        assert not isinstance(found, Infeasible)
         self.decider.commit(tenant, found, wanted)
         self.facts.refresh(time.monotonic())
 
@@ -165,7 +165,7 @@ def test_a_trial_goes_where_the_decider_would_go(scene: Scene):
     trial = scene.facts.try_request(AskFor(request="0.4"))
     found = scene.decider.decide(Ask(rest_milli=400))
 
-    assert not isinstance(found, Refusal)
+    assert not isinstance(found, Infeasible)
     assert [piece.gpu for piece in found.slices] == [piece.uuid for piece in trial.pieces]
     assert before == scene.cluster.free_total.tolist()
     assert 400 == trial.before[0].free_milli - trial.after[0].free_milli
@@ -202,7 +202,7 @@ def test_five_hundred_nodes_are_read_quickly():
     for number in range(300):
         wanted = Ask(rest_milli=300)
         found = scene.decider.decide(wanted)
-        assert not isinstance(found, Refusal)
+        assert not isinstance(found, Infeasible)
         scene.decider.commit(f"x/p-{number}", found, wanted)
     scene.facts.refresh(0.0)
     scene.place("x/last", rest_milli=100)

@@ -14,7 +14,7 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
-from aliquot.placement.reasons import Refusal
+from aliquot.placement.reasons import Infeasible
 from aliquot.web import explaining
 from aliquot.web.api import Workload
 from aliquot.web.cluster import Beside, ClusterFacts
@@ -51,7 +51,7 @@ class Scene:
     def place(self, tenant: str, milli: int) -> None:
         """Somebody comes."""
         found = self.decider.decide(Ask(rest_milli=milli))
-        assert not isinstance(found, Refusal)
+        assert not isinstance(found, Infeasible)
         self.decider.commit(tenant, found, Ask(rest_milli=milli))
 
 

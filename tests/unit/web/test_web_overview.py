@@ -14,7 +14,7 @@ from aliquot.web.api import Gpu, Share, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.facts import totals
 from aliquot.web.pages.headline import headline, rooms
-from aliquot.web.pages.heat import MOST_CELLS
+from aliquot.web.pages.heat import MAX_CELLS
 from aliquot.web.render import gpus, size
 from aliquot.web.rights import NamespacedView
 from aliquot.web.testing import MadeUpFacts
@@ -182,27 +182,27 @@ def test_sums_are_in_units_that_are_read():
     assert "<dt>GPUs</dt><dd><b>1,000</b>" in text and "TiB used" in text
 
 
-@pytest.mark.parametrize(("nodes", "most_bytes", "unit"), [(125, 80_000, "GPU"), (1250, 150_000, "node")])
-def test_the_first_page_stays_small(nodes: int, most_bytes: int, unit: str):
+@pytest.mark.parametrize(("nodes", "max_bytes", "unit"), [(125, 80_000, "GPU"), (1250, 150_000, "node")])
+def test_the_first_page_stays_small(nodes: int, max_bytes: int, unit: str):
     """The uncompressed HTML is below 80 kB for 1,000 GPUs, and below 150 kB for 10,000, where cells are nodes."""
     facts = MadeUpFacts(nodes=nodes, gpus=8)
     for number in range(0, nodes, 10):
         facts.silence(f"node-{number:03d}", "it cannot be reached")
     answer = visitor_of(facts).get("/", headers={"accept-encoding": "identity"})
 
-    assert len(answer.content) < most_bytes
+    assert len(answer.content) < max_bytes
     assert f"a cell is a {unit}" in answer.text
     assert (8 * nodes if unit == "GPU" else nodes) == len(cells(answer.text))
 
 
 def test_a_cell_of_many_nodes_opens_to_these():
     """Where a cell is a run of nodes it leads to a map of these nodes alone, and the cells have all nodes."""
-    facts = MadeUpFacts(nodes=2 * MOST_CELLS + 1, gpus=1)
+    facts = MadeUpFacts(nodes=2 * MAX_CELLS + 1, gpus=1)
     visitor = visitor_of(facts)
     found = cells(visitor.get("/?show=promised").text)
     opened = visitor.get(html.unescape(found[0][1])).text
 
-    assert len(found) <= MOST_CELLS + 3
+    assert len(found) <= MAX_CELLS + 3
     assert "a cell is a GPU" in opened and "Percent promised" in opened and 2 <= len(cells(opened)) <= 12
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aliquot.arbiter.records import PromiseStatus, TenantStatus
-from aliquot.web.promise import MOST_LOOKS, PromiseBook
+from aliquot.web.promise import MAX_LOOKS, PromiseBook
 
 S = 1_000_000_000
 
@@ -62,7 +62,7 @@ def test_a_clock_that_creeps_fills_no_memory():
     """A node that says that next to no time has passed has no more looks than an honest one."""
     looks = [status(n, n) for n in range(1, 4001)]
 
-    assert MOST_LOOKS == judged(*looks, every_s=0.001)[1]
+    assert MAX_LOOKS == judged(*looks, every_s=0.001)[1]
 
 
 @pytest.mark.parametrize(("windows", "kept"), [(10, 20), (-5, -5), (10, -1)])

@@ -87,7 +87,7 @@ def program() -> Any:
         quotas=[msgspec.convert(quota, GPUQuota)],
         binder=SimpleNamespace(dialects=dialects),
         operator=SimpleNamespace(pool=SimpleNamespace(known=[msgspec.convert(vgpu, VGPU)])),
-        settings=SimpleNamespace(operator=SimpleNamespace(policy="hybrid:60")),
+        settings=SimpleNamespace(pool="hybrid:60"),
     )
 
 

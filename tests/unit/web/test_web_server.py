@@ -214,7 +214,7 @@ def test_who_asks_for_nothing_is_cut_off(
 
 def test_connections_are_bounded(facts: MadeUpFacts, sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch):
     """Above the bound a connection is closed at once; when one ends there is room again."""
-    monkeypatch.setattr(connections, "MOST", 3)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
     with WebServer(everyone(facts)) as server:
         sockets += [connected(server) for _ in range(3)]
         time.sleep(0.2)

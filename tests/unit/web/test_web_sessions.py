@@ -98,7 +98,7 @@ def test_a_copy_of_a_closed_session_is_closed():
 
 def test_strangers_do_not_crowd_out_what_was_closed(monkeypatch: pytest.MonkeyPatch):
     """Only sessions are remembered as closed, not whatever is sent to /signout."""
-    monkeypatch.setattr("aliquot.web.sessions.MOST_ENDED", 2)
+    monkeypatch.setattr("aliquot.web.sessions.MAX_ENDED", 2)
     sessions = Sessions()
     pieces = sessions.open("t")
     sessions.close(carried(pieces))

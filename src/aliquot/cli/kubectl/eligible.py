@@ -59,7 +59,7 @@ class Requirement(Value, frozen=True):
         return left > right if self.operator == "Gt" else left < right
 
 
-class Term(Value, frozen=True):
+class NodeTerm(Value, frozen=True):
     """Conditions that must all hold."""
 
     match_expressions: tuple[Requirement, ...] = ()
@@ -69,7 +69,7 @@ class Term(Value, frozen=True):
 class SelectorTerms(Value, frozen=True):
     """Terms of which one must hold."""
 
-    node_selector_terms: tuple[Term, ...] = ()
+    node_selector_terms: tuple[NodeTerm, ...] = ()
 
 
 class RequiredNodes(Value, frozen=True):
@@ -142,7 +142,7 @@ def _labels(pod: PlacedPod, node: Node) -> str:
     fields = {"metadata.name": node.metadata.name}
     for term in affinity.required.node_selector_terms:
         labelled = all(one.holds(labels) for one in term.match_expressions)
-        if labelled and all(one.holds(fields) for one in term.match_fields) and term != Term():
+        if labelled and all(one.holds(fields) for one in term.match_fields) and term != NodeTerm():
             return ""
     return "does not meet the pod's required node affinity"
 

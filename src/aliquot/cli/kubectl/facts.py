@@ -104,10 +104,10 @@ def _bounds(scene: ClusterScene, quota: Any) -> Iterator[dict[str, Any]]:
 
 def of_bound(quota: dict[str, Any]) -> tuple[str, str]:
     """GPUs and memory held of a bound, as `1.50 of 2.00`; `-` where there is no bound."""
-    most_milli, most_mib = quota["most_milli"], quota["most_mib"]
+    max_milli, max_mib = quota["most_milli"], quota["most_mib"]
     return (
-        f"{format_milli(quota['held_milli'])} of {'-' if most_milli is None else format_milli(most_milli)}",
-        f"{format_mib(quota['held_mib'])} of {'-' if most_mib is None else format_mib(most_mib)}",
+        f"{format_milli(quota['held_milli'])} of {'-' if max_milli is None else format_milli(max_milli)}",
+        f"{format_mib(quota['held_mib'])} of {'-' if max_mib is None else format_mib(max_mib)}",
     )
 
 

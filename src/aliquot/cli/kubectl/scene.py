@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from aliquot.kube.api import Api, Limits
+from aliquot.kube.api import Api, ClientLimits
 from aliquot.kube.custom import GPUQUOTAS, SHAREPODS, VGPU, VGPUS, GPUQuota, SharePod
 from aliquot.kube.errors import BadAnswer, Gone, KubeError, NotFound
 from aliquot.kube.objects import HasMeta, Node, Pod
@@ -29,7 +29,7 @@ from aliquot.scheduler.operator.quotas import quotas_of
 T = TypeVar("T", bound=HasMeta)
 R = TypeVar("R")
 PAGE: Final = 500
-LIMITS: Final = Limits(tries=2, wait_first_s=0.1, wait_most_s=1.0)
+LIMITS: Final = ClientLimits(tries=2, wait_first_s=0.1, wait_max_s=1.0)
 """A person waits: two tries, not a minute of them."""
 
 

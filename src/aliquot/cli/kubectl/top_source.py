@@ -36,7 +36,7 @@ from aliquot.web.scheduler import ages, waiting_pods
 T = TypeVar("T")
 FIRST_S: Final = 30.0
 LOOK_S: Final = 10.0
-PACE: Final = Pace(seen_s=5.0, most_per_s=20.0, at_once=8)
+PACE: Final = Pace(seen_s=5.0, max_per_s=20.0, at_once=8)
 
 
 class ClusterSource:

@@ -9,7 +9,7 @@ from aliquot.cli.kubectl.scene import ClusterScene, Target
 from aliquot.kube.api import Api
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import Pod
-from aliquot.web.agents import NodeMeasure, Unreadable, measure_of, read_told, tenant_key
+from aliquot.web.agents import NodeMeasure, UnreadableReport, measure_of, read_told, tenant_key
 from aliquot.web.api import Share
 from aliquot.web.asking import PAGE, is_agent
 
@@ -46,5 +46,5 @@ async def _ask(api: Api, pod: Pod, port: int, found: Usage) -> None:
     try:
         body = await api.request("GET", proxied(pod, port), timeout_s=5.0)
         found.nodes[node] = measure_of(read_told(body))
-    except (KubeError, Unreadable) as error:
+    except (KubeError, UnreadableReport) as error:
         found.silent[node] = str(error)

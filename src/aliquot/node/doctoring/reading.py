@@ -40,7 +40,7 @@ from aliquot.node.doctoring.host import (
 )
 from aliquot.node.doctoring.runtime import Runtime, containerd, crio, imports_of
 from aliquot.node.kubelet import offered
-from aliquot.node.settings import Settings
+from aliquot.node.settings import NodeSettings
 from aliquot.node.volume.mirror import SHARED
 from aliquot.node.volume.source import DRIVER_CONTAINER, NoDriverFiles, find_source, loaded_version
 from aliquot.node.volume.volume import CURRENT
@@ -59,7 +59,7 @@ _RELEASE: Final = re.compile(r"\bv?(\d+)\.(\d+)\.\d+")
 _PODS: Final = ("kubepods.slice", "kubepods")
 
 
-def read_host(settings: Settings, root: Path = Path("/")) -> Host:
+def read_host(settings: NodeSettings, root: Path = Path("/")) -> Host:
     """The node by the settings of its agent."""
     driver, no_driver = _driver(settings, root)
     arbiter, unhooked = _arbiter(below(root, settings.runtime_dir))
@@ -174,7 +174,7 @@ def _contained() -> bool:
         return False
 
 
-def _driver(settings: Settings, root: Path) -> tuple[str, str]:
+def _driver(settings: NodeSettings, root: Path) -> tuple[str, str]:
     if settings.emulate:
         return f"emulated, {settings.emulate}", ""
     try:
@@ -261,7 +261,7 @@ def _kubelet(root: Path, folder: Path) -> Kubelet:
     )
 
 
-def _kernel(settings: Settings, root: Path) -> KernelSide:
+def _kernel(settings: NodeSettings, root: Path) -> KernelSide:
     """The kernel's data; /proc is the same for all roots."""
     source = find_source(below(root, settings.driver_root), below(root, DRIVER_CONTAINER))
     own = source.root / "dev"
@@ -306,7 +306,7 @@ def _arbiter(folder: Path) -> tuple[Arbiter, tuple[str, ...]]:
     return found, tuple(unhooked(status))
 
 
-def _folders(settings: Settings, root: Path) -> Folders:
+def _folders(settings: NodeSettings, root: Path) -> Folders:
     state = below(root, settings.state_dir)
     free_mib = shutil.disk_usage(state).free >> 20 if _there(state) else 1 << 20
     untold = root != Path("/") and _read_only(root)  # the mount of the root says nothing of the node's own

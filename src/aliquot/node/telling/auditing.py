@@ -8,7 +8,7 @@ from typing import Final
 from aliquot.lib.log import Logger
 from aliquot.node.audit import Audit, Bypass, container_of, pod_of
 from aliquot.node.events import Events
-from aliquot.node.pods import NodePod, Pods
+from aliquot.node.pods import NodePod, NodePods
 from aliquot.node.processes import end_program
 from aliquot.node.telling.facts import Sources, look
 
@@ -20,7 +20,7 @@ ENDED: Final = "GpuUnregisteredProcessEnded"
 class Auditing:
     """`run` never returns. With `kill`, programs of pods are killed; those of the node itself are only reported."""
 
-    def __init__(self, audit: Audit, sources: Sources, pods: Pods, events: Events, *, kill: bool) -> None:
+    def __init__(self, audit: Audit, sources: Sources, pods: NodePods, events: Events, *, kill: bool) -> None:
         self._audit = audit
         self._sources = sources
         self._pods = pods

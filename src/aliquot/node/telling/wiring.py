@@ -10,14 +10,14 @@ from typing import Final
 import msgspec
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
-from aliquot.arbiter.records import GpuTurns, Status
+from aliquot.arbiter.records import Status
 from aliquot.model.ids import GpuUuid
 from aliquot.node.audit import Audit
 from aliquot.node.events import Events
-from aliquot.node.pods import Pods
+from aliquot.node.pods import NodePods
 from aliquot.node.processes import read_program
-from aliquot.node.seating import Seating
-from aliquot.node.settings import Settings
+from aliquot.node.seating import TenantProvisioner
+from aliquot.node.settings import NodeSettings
 from aliquot.node.telling.auditing import Auditing
 from aliquot.node.telling.facts import AuditTotals, Owner, Sources, look
 from aliquot.node.telling.notices import Notices
@@ -26,7 +26,7 @@ _TIMEOUT_S: Final = 2.0
 
 
 def sources_of(
-    seating: Seating,
+    seating: TenantProvisioner,
     runtime_dir: Path,
     sick: Callable[[], Mapping[GpuUuid, str]] = dict,
     audit: Callable[[], AuditTotals] = AuditTotals,
@@ -40,20 +40,15 @@ def sources_of(
     def driver() -> str:
         return seating.machine.gpus[0].driver
 
-    def turns(gpu: str) -> GpuTurns | None:
-        try:
-            with ArbiterClient(runtime_dir, timeout_s=_TIMEOUT_S) as client:
-                return client.turns(gpu)
-        except (ArbiterError, OSError, msgspec.MsgspecError):
-            return None
-
-    return Sources(
-        seating.node, seating.machine, lambda: arbiter_status(runtime_dir), owners, sick, audit, driver, turns
-    )
+    return Sources(seating.node, seating.machine, lambda: arbiter_status(runtime_dir), owners, sick, audit, driver)
 
 
 def telling_of(
-    settings: Settings, seating: Seating, pods: Pods, events: Events, sick: Callable[[], Mapping[GpuUuid, str]]
+    settings: NodeSettings,
+    seating: TenantProvisioner,
+    pods: NodePods,
+    events: Events,
+    sick: Callable[[], Mapping[GpuUuid, str]],
 ) -> tuple[Sources, Auditing]:
     """The sources of an agent's pages, with its audit."""
     audit = Audit(read_program, settings.audit_grace_s)

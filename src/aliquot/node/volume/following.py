@@ -15,7 +15,7 @@ from typing import Final
 from aliquot.node.volume.source import DriverSource, NoDriverFiles
 from aliquot.node.volume.volume import DriverVolume, Generation, VolumeError
 
-MOST_SKIPPED: Final = 64
+MAX_SKIPPED: Final = 64
 """Checks between two attempts at a driver that cannot be mirrored: one at first, then doubling."""
 
 
@@ -69,7 +69,7 @@ class NodeDriver:
             try:
                 self._take(source, now)
             except (VolumeError, OSError):
-                self._pause = self._rest = min(2 * self._pause or 1, MOST_SKIPPED)
+                self._pause = self._rest = min(2 * self._pause or 1, MAX_SKIPPED)
                 self._failed = now
                 raise
             return self.current if self.current != before else None

@@ -16,7 +16,7 @@ from typing import Final
 from aliquot.driver.native import STANDS_FOR
 from aliquot.lib.files import on_disk
 from aliquot.node.volume.names import GLX, SUBSTITUTED, stem
-from aliquot.node.volume.source import DriverSource, Found
+from aliquot.node.volume.source import DriverLibrary, DriverSource
 
 ORIGIN: Final = "origin"
 SHARED: Final = "shared"
@@ -91,7 +91,7 @@ def clone(file: Path, target: Path) -> None:
         on_disk(target)
 
 
-def _with_names(library: Found, folder: Path) -> None:
+def _with_names(library: DriverLibrary, folder: Path) -> None:
     name = library.file.name
     clone(library.file, folder / name)
     for other in {library.soname, stem(name)} - {name}:

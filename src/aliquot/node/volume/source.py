@@ -48,7 +48,7 @@ class NoDriverFiles(AliquotError):
 
 
 @dataclass(frozen=True)
-class Found:
+class DriverLibrary:
     """One library of the driver: the real file, its word size and the name it gives itself."""
 
     file: Path
@@ -63,7 +63,7 @@ class DriverSource:
     `root` is the one below which the driver lies: the machine's, or that of a driver container.
     """
 
-    libraries: tuple[Found, ...]
+    libraries: tuple[DriverLibrary, ...]
     programs: tuple[Path, ...]
     version: str
     in_place: bool = False
@@ -85,7 +85,7 @@ class DriverSource:
             facts.append(f"{file}:{seen.st_size}:{seen.st_ino}:{seen.st_mtime_ns}")
         return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()[:12]
 
-    def library(self, name: str) -> Found:
+    def library(self, name: str) -> DriverLibrary:
         """The 64-bit library of a name such as `libcuda.so`.
 
         Raises:
@@ -103,7 +103,7 @@ def from_root(root: Path = Path("/"), libraries: Collection[str] = LIBRARIES) ->
     Raises:
         NoDriverFiles: no libcuda, or no libnvidia-ml; the two are what a share needs.
     """
-    found: dict[Path, Found] = {}
+    found: dict[Path, DriverLibrary] = {}
     names: set[tuple[int, str]] = set()
     for path in (*_cached(root, libraries), *_lying(root, libraries)):
         real = within(root, path)
@@ -115,7 +115,7 @@ def from_root(root: Path = Path("/"), libraries: Collection[str] = LIBRARIES) ->
             continue
         if (library.bits, real.name) not in names:  # one of that name in a later folder is never loaded
             names.add((library.bits, real.name))
-            found[real] = Found(real, library.bits, library.soname or path.name)
+            found[real] = DriverLibrary(real, library.bits, library.soname or path.name)
     shown = [(Path(each), within(root, each)) for each in GRAPHICS_FILES if GLX[0] in libraries]
     files = tuple((path, real) for path, real in shown if real is not None)
     source = DriverSource(tuple(found.values()), tuple(_programs(root)), _version(found), root=root, files=files)
@@ -134,7 +134,7 @@ def from_libraries(libcuda: Path, libnvml: Path, version: str) -> DriverSource:
         NoDriverFiles: one of them does not exist, or is not a library.
     """
     try:
-        found = [Found(path.resolve(), read_library(path).bits, path.name) for path in (libcuda, libnvml)]
+        found = [DriverLibrary(path.resolve(), read_library(path).bits, path.name) for path in (libcuda, libnvml)]
     except (OSError, NotElf) as error:
         raise NoDriverFiles(f"the emulated driver cannot be read: {error}") from None
     return DriverSource(tuple(found), (), version, in_place=True)

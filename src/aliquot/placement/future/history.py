@@ -19,7 +19,7 @@ DECAY: Final = 1024
 """Arrivals after which the churn measure has forgotten all but 1/e."""
 FULL_CHURN: Final = 3.0
 """Chi is 1 as soon as a third of what arrives also leaves."""
-MOST_NUMBER: Final = 2**53
+MAX_NUMBER: Final = 2**53
 """The largest whole number that every reader of JSON keeps."""
 _FIELDS: Final = ("whole", "rest_milli", "gpu_mib", "gpu_mem_ppm", "models", "cpu_milli", "memory_mib")
 
@@ -170,13 +170,13 @@ def _shape(entry: Mapping[str, Any]) -> Shape:
 
 
 def _whole_number(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= MOST_NUMBER:
-        raise ValueError(f"{value!r} is not a whole number from 0 to {MOST_NUMBER}")
+    if type(value) is not int or not 0 <= value <= MAX_NUMBER:
+        raise ValueError(f"{value!r} is not a whole number from 0 to {MAX_NUMBER}")
     return value
 
 
 def _amount(value: object) -> float:
-    if not isinstance(value, int | float) or not 0.0 <= value <= MOST_NUMBER:
+    if not isinstance(value, int | float) or not 0.0 <= value <= MAX_NUMBER:
         raise ValueError(f"{value!r} is not an amount")
     return float(value)
 

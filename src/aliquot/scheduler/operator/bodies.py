@@ -18,11 +18,10 @@ from aliquot.kube import names
 from aliquot.kube.custom import SHAREPODS, SharePod
 from aliquot.kube.dialects import NATIVE, read
 from aliquot.kube.dialects.base import put
-from aliquot.kube.objects import OwnerReference, Pod, without_nulls
+from aliquot.kube.objects import OwnerReference, Pod, Undecodable, decoded
 from aliquot.kube.requests import BadPod, ContainerAsk, PodAsk
 from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
 from aliquot.model.sharepod import BadSharePod, check_gpu, gpu_request
-from aliquot.model.validation import sentence
 
 PROFILE: Final = "aliquot-scheduler"
 """The profile of kube-scheduler for a pod whose template names none."""
@@ -107,11 +106,10 @@ def _understood(sharepod: SharePod, body: Mapping[str, Any]) -> Pod:
     Raises:
         BadTemplate: a field is not of its type.
     """
-    pod = without_nulls(body)
     try:
-        return msgspec.convert(pod, Pod)
-    except msgspec.ValidationError as error:
-        raise BadTemplate(sharepod.metadata.key, (f"spec.template.{sentence(error, pod, Pod)}",)) from None
+        return decoded(body, Pod)
+    except Undecodable as error:
+        raise BadTemplate(sharepod.metadata.key, (f"spec.template.{error}",)) from None
 
 
 def on_node(spec: dict[str, Any], node: str) -> None:

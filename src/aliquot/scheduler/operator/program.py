@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
@@ -28,13 +27,13 @@ from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import pool_policy
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.ledger import BooksLedger
-from aliquot.scheduler.operator.bodies import PROFILE
 from aliquot.scheduler.operator.demand import Demand
 from aliquot.scheduler.operator.quotas import body as quota_body
 from aliquot.scheduler.operator.sharepods import SharePods
 from aliquot.scheduler.pool.known import WriteThroughCache
 from aliquot.scheduler.pool.owners import PAUSE, Coexist, Own
 from aliquot.scheduler.pool.pool import VgpuPool
+from aliquot.scheduler.settings import SchedulerSettings
 
 log = Logger("scheduler")
 WORKERS: Final = 8
@@ -47,17 +46,6 @@ RECOVER_S: Final = 40.0
 POOL: Final = "pool/"
 
 
-@dataclass(frozen=True)
-class OperatorSettings:
-    """How GPUs are owned (`own` or `coexist`), how many idle ones are kept, and where holder pods are."""
-
-    mode: str = "own"
-    policy: str = "on-demand"
-    namespace: str = "kube-system"
-    image: str = PAUSE
-    profile: str = PROFILE
-
-
 class Operator:
     """Everything about SharePods, vGPUs and quotas; `run` until cancelled."""
 
@@ -68,31 +56,29 @@ class Operator:
         nodes: Reflector[Node],
         pods: Reflector[Pod],
         leads: Callable[[], bool],
-        settings: OperatorSettings | None = None,
+        settings: SchedulerSettings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.settings = settings = settings or OperatorSettings()
+        settings = settings or SchedulerSettings()
         self._api, self._books, self._nodes, self._pods, self._leads = api, books, nodes, pods, leads
         self._clock = clock or RealClock()
         self.ledger = BooksLedger(books)
-        self.queue = WorkQueue(most_s=15.0)
+        self.queue = WorkQueue(max_s=15.0)
         self.sharepods: Reflector[SharePod] = Reflector(api, SHAREPODS, self._sharepod_changed)
         self.vgpus: Reflector[VGPU] = Reflector(api, VGPUS, self._vgpu_changed)
         self.quotas: Reflector[GPUQuota] | None = None
-        place = {"namespace": settings.namespace, "image": settings.image}
+        place = {"namespace": settings.namespace, "image": settings.holder_image or PAUSE}
         coexist = Coexist(api, self.ledger, lambda: self._nodes, lambda: self._pods, **place)
-        owner = coexist if settings.mode == "coexist" else Own(self.ledger)
+        owner = coexist if settings.gpus == "coexist" else Own(self.ledger)
         self.pool = VgpuPool(
-            api, self.ledger, owner, pool_policy(settings.policy), WriteThroughCache(self.vgpus), self._node_is_there
+            api, self.ledger, owner, pool_policy(settings.pool), WriteThroughCache(self.vgpus), self._node_is_there
         )
         self._by_node: Index[VGPU] = Index(lambda vgpu: [vgpu.spec.node_name])
         self._by_namespace: Index[GPUQuota] = Index(lambda quota: [quota.metadata.namespace])
         self._by_name: Index[SharePod] = Index(lambda s: [*s.status.gpu_id.split(","), s.spec.gpu.gpu_id])
         self.demand = Demand(self.ledger, self.pool, self._by_name.naming)
         self.pool.waited_for = self.demand.waits_for
-        self._look = SharePods(
-            api, self.ledger, self.pool, self.sharepods.get, self._pods.get, self.demand, settings.profile
-        )
+        self._look = SharePods(api, self.ledger, self.pool, self.sharepods.get, self._pods.get, self.demand)
 
     # What happens
 

@@ -82,11 +82,11 @@ def body(quota: GPUQuota, usage: Usage, now: Any) -> dict[str, Any] | None:
         except BadQuantity as error:
             over.append(str(error))
             continue
-        most_milli, most_mib = most.milli, most.memory_mib
-        parts = [f"{format_milli(milli)}/{format_milli(most_milli)} GPU"] if most_milli is not None else []
-        parts += [f"{format_mib(mib)}/{format_mib(most_mib)}"] if most_mib is not None else []
+        max_milli, max_mib = most.milli, most.memory_mib
+        parts = [f"{format_milli(milli)}/{format_milli(max_milli)} GPU"] if max_milli is not None else []
+        parts += [f"{format_mib(mib)}/{format_mib(max_mib)}"] if max_mib is not None else []
         lines.append(f"{limit.model or 'all'}: {', '.join(parts)}")
-        if (most_milli is not None and milli > most_milli) or (most_mib is not None and mib > most_mib):
+        if (max_milli is not None and milli > max_milli) or (max_mib is not None and mib > max_mib):
             over.append(f"{limit.model or 'all models'}: more is held than the bound; nothing is added until it ends")
     generation = quota.metadata.generation
     verdict = ConditionState("Exceeded", bool(over), "Over" if over else "Within", "; ".join(over))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from aliquot.kube import names
@@ -115,27 +116,17 @@ class Own:
         return sorted((node for node, count in left.items() if count > 0), key=lambda node: (left[node], node))
 
 
+@dataclass(eq=False)
 class Coexist:
     """GPUs are the stock plugin's; we hold some by pods of ours in `namespace`."""
 
+    api: Api
+    ledger: Ledger
+    nodes: Callable[[], Iterable[Node]]
+    pods: Callable[[], Iterable[Pod]]
+    namespace: str
+    image: str = PAUSE
     coexists = True
-
-    def __init__(
-        self,
-        api: Api,
-        ledger: Ledger,
-        nodes: Callable[[], Iterable[Node]],
-        pods: Callable[[], Iterable[Pod]],
-        *,
-        namespace: str,
-        image: str = PAUSE,
-    ) -> None:
-        self._api = api
-        self._ledger = ledger
-        self._nodes = nodes
-        self._pods = pods
-        self.namespace = namespace
-        self._image = image
 
     def held_by(self, pod: Pod) -> str:
         """The vGPU that a pod of ours holds a GPU for; empty for pods of others, whatever their labels."""
@@ -148,13 +139,13 @@ class Coexist:
     async def acquire(self, vgpu: VGPU, taken: Iterable[str]) -> str:
         """The UUID that the agent wrote on the holder pod, which is created if it does not exist."""
         name = self.holder(vgpu.metadata.name)
-        pod = await self._api.find(PODS, name, namespace=self.namespace)
+        pod = await self.api.find(PODS, name, namespace=self.namespace)
         if pod is not None and pod.ended:
-            await self._api.delete(PODS, name, namespace=self.namespace, uid=pod.metadata.uid)
+            await self.api.delete(PODS, name, namespace=self.namespace, uid=pod.metadata.uid)
             return ""
         if pod is None:
             with contextlib.suppress(AlreadyExists):
-                await self._api.create(PODS, self.holder_body(vgpu), namespace=self.namespace)
+                await self.api.create(PODS, self.holder_body(vgpu), namespace=self.namespace)
             return ""
         return pod.metadata.annotations.get(names.HOLDS, "")
 
@@ -169,7 +160,7 @@ class Coexist:
             "runAsUser": 65535,
             "capabilities": {"drop": ["ALL"]},
         }
-        container = {"name": "hold", "image": self._image, "resources": resources, "securityContext": secure}
+        container = {"name": "hold", "image": self.image, "resources": resources, "securityContext": secure}
         spec: dict[str, Any] = {
             "containers": [container],
             "automountServiceAccountToken": False,
@@ -183,40 +174,40 @@ class Coexist:
 
     def close(self, vgpu: VGPU) -> bool:
         """Keep the whole device, in the ledger that binds are made from."""
-        return not vgpu.status.uuid or self._ledger.close(vgpu.status.uuid)
+        return not vgpu.status.uuid or self.ledger.close(vgpu.status.uuid)
 
     def reopen(self, vgpu: VGPU) -> None:
         """Its device is in the pool: an earlier holder may have had the same device and ended."""
-        self._ledger.reopen(vgpu.status.uuid)
+        self.ledger.reopen(vgpu.status.uuid)
 
     async def give_back(self, vgpu: VGPU) -> bool:
         """Delete the holder; done when it is gone and the agent has removed the device from the inventory."""
         name = self.holder(vgpu.metadata.name)
-        pod = await self._api.find(PODS, name, namespace=self.namespace)
+        pod = await self.api.find(PODS, name, namespace=self.namespace)
         if pod is not None:
-            await self._api.delete(PODS, name, namespace=self.namespace, uid=pod.metadata.uid)
+            await self.api.delete(PODS, name, namespace=self.namespace, uid=pod.metadata.uid)
             return False
-        if vgpu.status.uuid and self._ledger.gpu(vgpu.status.uuid) is not None:
+        if vgpu.status.uuid and self.ledger.gpu(vgpu.status.uuid) is not None:
             return False
-        self._ledger.reopen(vgpu.status.uuid)
+        self.ledger.reopen(vgpu.status.uuid)
         return True
 
     async def orphan(self, name: str) -> tuple[str, str]:
         """The holder's device while it has a tenant; otherwise the holder is deleted."""
-        pod = await self._api.find(PODS, self.holder(name), namespace=self.namespace)
+        pod = await self.api.find(PODS, self.holder(name), namespace=self.namespace)
         if pod is None:
             return "", ""
         uuid = pod.metadata.annotations.get(names.HOLDS, "")
-        if uuid and not self._ledger.close(uuid):
+        if uuid and not self.ledger.close(uuid):
             return pod.spec.node_name, uuid
-        await self._api.delete(PODS, pod.metadata.name, namespace=self.namespace, uid=pod.metadata.uid)
+        await self.api.delete(PODS, pod.metadata.name, namespace=self.namespace, uid=pod.metadata.uid)
         return "", ""
 
     def places(self, models: Sequence[str], wanted: Iterable[VGPU]) -> list[str]:
         """Nodes with a GPU that no pod has requested from the stock plugin, the fullest first."""
         used: dict[str, int] = {}
         held = set()
-        for pod in self._pods():
+        for pod in self.pods():
             if pod.spec.node_name and not pod.ended:
                 used[pod.spec.node_name] = used.get(pod.spec.node_name, 0) + asked(pod)
                 held.add(self.held_by(pod))
@@ -224,7 +215,7 @@ class Coexist:
             if vgpu.metadata.name not in held:
                 used[vgpu.spec.node_name] = used.get(vgpu.spec.node_name, 0) + 1
         left = {}
-        for node in self._nodes():
+        for node in self.nodes():
             name = node.metadata.name
             free = _count(node.status.allocatable.get(GPU, 0)) - used.get(name, 0)
             if free > 0 and node.ready and not node.spec.unschedulable and _is_of(node, models):

@@ -14,18 +14,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
 from aliquot.kube import names
 from aliquot.kube.custom import GPUQuota, SharePod
 from aliquot.kube.dialects import FOREIGN, NATIVE, read, spoken
 from aliquot.kube.dialects.base import Dialect, Owned, Words, put, strip
 from aliquot.kube.dialects.native import resources_for, unknown_words
-from aliquot.kube.objects import MetaOnly, Pod, without_nulls
+from aliquot.kube.objects import MetaOnly, Pod, Undecodable, decoded
 from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, format_milli
-from aliquot.model.validation import sentence
 from aliquot.scheduler.operator.bodies import BadTemplate, pod_of
 from aliquot.scheduler.operator.quotas import Usage
 from aliquot.scheduler.operator.quotas import faults as quota_faults
@@ -33,10 +30,6 @@ from aliquot.scheduler.operator.quotas import faults as quota_faults
 Document = dict[str, Any]
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 WRITTEN_BY_US: Final = (names.PLAN, names.PLAN_STATUS)
-
-
-class Undecodable(ValueError):
-    """An object with a field that is not of its type; the text names it."""
 
 
 class BadReview(UserError):
@@ -69,7 +62,7 @@ class Admission:
         """A pod on its way in."""
         document = copy.deepcopy(request["object"])
         try:
-            pod = _decoded(document, Pod)
+            pod = decoded(document, Pod)
             if forged := [key for key in WRITTEN_BY_US if key in pod.metadata.annotations]:
                 return AdmissionAnswer(
                     tuple(f'metadata.annotations["{key}"] is written by Aliquot alone' for key in forged)
@@ -94,9 +87,9 @@ class Admission:
         document = request["object"]
         try:
             if kind == "SharePod":
-                return self._sharepod(_decoded(document, SharePod), request)
+                return self._sharepod(decoded(document, SharePod), request)
             if kind == "GPUQuota":
-                quota = _decoded(document, GPUQuota)
+                quota = decoded(document, GPUQuota)
                 usage = self.usage(request.get("namespace") or quota.metadata.namespace)
                 return AdmissionAnswer(tuple(quota_faults(quota.spec.limits, usage)))
             if kind == "Pod":
@@ -121,7 +114,7 @@ class Admission:
         if self.pod_scheduler and document["spec"].get("schedulerName") in (None, "", DEFAULT_SCHEDULER):
             document["spec"]["schedulerName"] = self.pod_scheduler
         try:
-            read(_decoded(document, Pod), self.dialects)
+            read(decoded(document, Pod), self.dialects)
         except BadPod as error:
             return AdmissionAnswer(error.faults)
         warnings = [*ask.notes, *_privileged(document, ask)]
@@ -220,22 +213,9 @@ def difference(before: Any, after: Any, path: str = "") -> list[Document]:
 
 
 def _plan_untouched(document: Document, old: Document) -> AdmissionAnswer:
-    now, before = (_decoded(d, MetaOnly).metadata.annotations.get(names.PLAN) for d in (document, old))
+    now, before = (decoded(d, MetaOnly).metadata.annotations.get(names.PLAN) for d in (document, old))
     if now == before:
         return AdmissionAnswer()
     return AdmissionAnswer(
         (f'metadata.annotations["{names.PLAN}"] is written once, when the pod is bound, and never changed',)
     )
-
-
-def _decoded(document: Document, kind: Any) -> Any:
-    """The object.
-
-    Raises:
-        Undecodable: a field is not of its type.
-    """
-    given = without_nulls(document)
-    try:
-        return msgspec.convert(given, kind)
-    except msgspec.ValidationError as error:
-        raise Undecodable(sentence(error, given, kind)) from None

@@ -23,37 +23,17 @@ from aliquot.http.listening import listening
 from aliquot.http.server import HttpServer
 from aliquot.kube.api import Api
 from aliquot.lib.log import Logger
+from aliquot.scheduler.settings import SchedulerSettings, address
 from aliquot.scheduler.webhook.admission import Admission, AdmissionAnswer, BadReview, Document, answer
 from aliquot.scheduler.webhook.certs import CertificateBundle
 from aliquot.scheduler.webhook.keeper import Keeper
 
 log = Logger("scheduler")
-MOST_BYTES: Final = 8 * 1024 * 1024
+MAX_BYTES: Final = 8 * 1024 * 1024
 """More than the object and the one before it, of 3 MiB each, that the API server takes."""
 
 KEEP_ALIVE_S: Final = 180
 """Longer than the API server keeps an idle connection (90 s): the side that closes first may cut off a request."""
-
-
-@dataclass(frozen=True)
-class WebhookSettings:
-    """The webhook's address and name; port -1 is no webhook, 0 any port."""
-
-    host: str = "0.0.0.0"
-    port: int = -1
-    namespace: str = "kube-system"
-    service: str = "aliquot-webhook"
-    also_named: tuple[str, ...] = ()
-    default_limit_milli: int | None = None
-    pod_scheduler: str = ""
-    gpushare_inspect: bool = False
-    """Keep `aliyun.com/gpu-mem` on pods, as `kubectl inspect gpushare` reads it there."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names in its certificate."""
-        service = f"{self.service}.{self.namespace}.svc"
-        return (service, f"{service}.cluster.local", *self.also_named)
 
 
 @dataclass
@@ -61,7 +41,7 @@ class Webhook:
     """The server and the keeper of its certificates."""
 
     api: Api
-    settings: WebhookSettings
+    settings: SchedulerSettings
     admission: Admission
     leads: Callable[[], bool]
     on_listening: Callable[[str], None] = lambda url: None
@@ -70,11 +50,11 @@ class Webhook:
 
     def __post_init__(self) -> None:
         s = self.settings
-        self.keeper = Keeper(self.api, s.namespace, s.names, self.leads, on_new=self._new)
+        self.keeper = Keeper(self.api, s.namespace, s.webhook_names, self.leads, on_new=self._new)
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
-        """The tasks to run; none without a port."""
-        return [self.keeper.run(), self._serve()] if self.settings.port >= 0 else []
+        """The tasks to run; none without an address."""
+        return [self.keeper.run(), self._serve()] if self.settings.webhook else []
 
     def app(self) -> Starlette:
         """The routes."""
@@ -89,9 +69,9 @@ class Webhook:
 
     async def _serve(self) -> None:
         await self._ready.wait()
-        s = self.settings
-        listener = listening(s.host, s.port, called=f"--webhook {s.host}:{s.port}", instead="choose another address")
-        url = f"https://{s.host}:{listener.getsockname()[1]}"
+        host, port = address(self.settings.webhook, "--webhook")
+        listener = listening(host, port, called=f"--webhook {host}:{port}", instead="choose another address")
+        url = f"https://{host}:{listener.getsockname()[1]}"
         await HttpServer(
             self.app(),
             listener,
@@ -109,7 +89,7 @@ class Webhook:
     def _review(self, say: Callable[[Document], AdmissionAnswer]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         async def respond(request: Request) -> Response:
             try:
-                return _json(answer(await body_of(request, MOST_BYTES), say))
+                return _json(answer(await body_of(request, MAX_BYTES), say))
             except BadBody as error:
                 return _json({"error": str(error)}, error.code)
             except BadReview as error:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aliquot.model.quantities import MILLI
 from aliquot.sim.imports.quantities import Unreadable, parse_quantity, parse_time
-from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, Ledger, Record
+from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
 from aliquot.sim.imports.sheet import opened
 from aliquot.sim.imports.tables import Wanted
 from aliquot.sim.tables import BadTable
@@ -34,7 +34,7 @@ def load(path: Path) -> Any:
         raise BadTable(f"{path}: is no JSON ({error})") from None
 
 
-def read_philly(path: Path, ledger: Ledger, how: Wanted) -> Iterator[Record]:
+def read_philly(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
     """The jobs of `cluster_job_log`: GPUs of the last attempt, the time of all attempts together.
 
     Raises:
@@ -56,7 +56,7 @@ def read_philly(path: Path, ledger: Ledger, how: Wanted) -> Iterator[Record]:
                 yield record
 
 
-def _philly(job: Mapping[str, Any], ledger: Ledger, how: Wanted) -> Record | None:
+def _philly(job: Mapping[str, Any], ledger: JobAccounts, how: Wanted) -> Record | None:
     attempts = job["attempts"]
     spans = [tuple(_when(attempt.get(name), how) for name in ("start_time", "end_time")) for attempt in attempts]
     details = [attempt["detail"] for attempt in attempts if attempt.get("detail")]
@@ -86,7 +86,7 @@ def _when(value: object, how: Wanted) -> float | None:
         raise Unreadable(f"{text[:80]!r} {error}") from None
 
 
-def read_kueue(path: Path, ledger: Ledger, how: Wanted) -> Iterator[Record]:
+def read_kueue(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
     """The workloads of `kubectl get workloads -A -o json`: created, admitted, finished.
 
     Raises:
@@ -111,7 +111,7 @@ def read_kueue(path: Path, ledger: Ledger, how: Wanted) -> Iterator[Record]:
             ledger.unreadable(f"{path} workload {number}: is no workload ({type(error).__name__}: {error})")
 
 
-def _kueue(item: Mapping[str, Any], ledger: Ledger, how: Wanted) -> Iterator[Record]:
+def _kueue(item: Mapping[str, Any], ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
     meta, spec = item["metadata"], item["spec"]
     said = {entry["type"]: entry for entry in item.get("status", {}).get("conditions", [])}
     created = _when(meta["creationTimestamp"], how)

@@ -17,16 +17,16 @@ from aliquot.lib.files import UNFINISHED
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
 from aliquot.sim.imports import documents, pai, prometheus, tables
-from aliquot.sim.imports.records import Ledger, Record
+from aliquot.sim.imports.records import JobAccounts, Record
 from aliquot.sim.imports.tables import Wanted
 from aliquot.sim.tables import BadTable
 
-Reader = Callable[[Sequence[Path], Ledger, Wanted], Iterator[Record]]
+Reader = Callable[[Sequence[Path], JobAccounts, Wanted], Iterator[Record]]
 COLUMNS: Final = ("name", "arrival_s", "duration_s", "gpu", "gpu_model", "cpu_milli", "memory_mib", "priority", "user")
 
 
-def _each(read: Callable[[Path, Ledger, Wanted], Iterator[Record]]) -> Reader:
-    def all_of(paths: Sequence[Path], ledger: Ledger, how: Wanted) -> Iterator[Record]:
+def _each(read: Callable[[Path, JobAccounts, Wanted], Iterator[Record]]) -> Reader:
+    def all_of(paths: Sequence[Path], ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
         for path in paths:
             yield from read(path, ledger, how)
 
@@ -56,7 +56,7 @@ def import_trace(
     Raises:
         UserError: a file cannot be read or is of another kind, no job is left, or the trace cannot be written.
     """
-    ledger = Ledger(warn)
+    ledger = JobAccounts(warn)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile("w+", dir=out.parent, newline="", encoding="utf-8") as spool:
@@ -72,7 +72,7 @@ def import_trace(
     return ledger.facts() | {"from": kind, "trace": str(out), "text": ledger.text()}
 
 
-def _spool(records: Iterator[Record], spool: TextIO, ledger: Ledger, models: bool) -> float:
+def _spool(records: Iterator[Record], spool: TextIO, ledger: JobAccounts, models: bool) -> float:
     """Write all lines with times as the source has them; the first arrival."""
     writer = csv.writer(spool, lineterminator="\n")
     first_s, names = float("inf"), set()

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from aliquot.model.quantities import MILLI
 from aliquot.sim.imports.quantities import NOTHING, Unreadable, parse_memory_mib, parse_time
-from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, Ledger, Record
+from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
 from aliquot.sim.imports.sheet import Line, Sheet
 from aliquot.sim.imports.tables import Wanted
 from aliquot.sim.tables import BadTable
@@ -27,7 +27,7 @@ COLUMNS: Final = {
     "instances": ("job_name", "task_name", "inst_name", "worker_name", "inst_id", "status", "start_time", "end_time",
                   "machine"),
 }  # fmt: skip
-MOST_INSTANCES: Final = 10_000
+MAX_INSTANCES: Final = 10_000
 
 
 class _Task(NamedTuple):
@@ -40,7 +40,7 @@ class _Task(NamedTuple):
 Jobs = dict[str, tuple[float | None, str]]
 
 
-def read_pai(paths: Sequence[Path], ledger: Ledger, how: Wanted) -> Iterator[Record]:
+def read_pai(paths: Sequence[Path], ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
     """The tasks of the trace, or its instances where that table is given.
 
     Raises:
@@ -73,7 +73,7 @@ def _sheet(path: Path) -> tuple[str, Sheet]:
     raise BadTable(f"{path}: is none of PAI's tables; wanted are {wanted}")
 
 
-def _jobs(sheet: Sheet, ledger: Ledger, how: Wanted) -> Jobs:
+def _jobs(sheet: Sheet, ledger: JobAccounts, how: Wanted) -> Jobs:
     jobs: Jobs = {}
     for line in sheet.lines(ledger.warn):
         try:
@@ -93,7 +93,7 @@ def _task(line: Line) -> _Task:
     )
 
 
-def _tasks(sheet: Sheet, ledger: Ledger) -> dict[tuple[str, str], _Task]:
+def _tasks(sheet: Sheet, ledger: JobAccounts) -> dict[tuple[str, str], _Task]:
     tasks = {}
     for line in sheet.lines(ledger.warn):
         try:
@@ -103,14 +103,14 @@ def _tasks(sheet: Sheet, ledger: Ledger) -> dict[tuple[str, str], _Task]:
     return tasks
 
 
-def _whole_tasks(sheet: Sheet, jobs: Jobs, ledger: Ledger, how: Wanted) -> Iterator[Record]:
+def _whole_tasks(sheet: Sheet, jobs: Jobs, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
     for line in sheet.lines(ledger.unreadable):
         ledger.seen += 1
         try:
             task, count = _task(line), max(1, round(line.read("inst_num", _number)))
-            if count > MOST_INSTANCES:
+            if count > MAX_INSTANCES:
                 raise Unreadable(
-                    f"{sheet.path} line {line.number}: {count} instances; at most {MOST_INSTANCES} are read"
+                    f"{sheet.path} line {line.number}: {count} instances; at most {MAX_INSTANCES} are read"
                 )
             record = _record(line, line.text("task_name"), task, count, jobs, ledger, how)
         except Unreadable as error:
@@ -121,7 +121,7 @@ def _whole_tasks(sheet: Sheet, jobs: Jobs, ledger: Ledger, how: Wanted) -> Itera
 
 
 def _instances(
-    sheet: Sheet, tasks: dict[tuple[str, str], _Task], jobs: Jobs, ledger: Ledger, how: Wanted
+    sheet: Sheet, tasks: dict[tuple[str, str], _Task], jobs: Jobs, ledger: JobAccounts, how: Wanted
 ) -> Iterator[Record]:
     for line in sheet.lines(ledger.unreadable):
         ledger.seen += 1
@@ -138,7 +138,9 @@ def _instances(
             yield record
 
 
-def _record(line: Line, part: str, task: _Task, count: int, jobs: Jobs, ledger: Ledger, how: Wanted) -> Record | None:
+def _record(
+    line: Line, part: str, task: _Task, count: int, jobs: Jobs, ledger: JobAccounts, how: Wanted
+) -> Record | None:
     time = partial(parse_time, zone=how.zone)
     start, end = line.read("start_time", time), line.read("end_time", time)
     submitted, user = jobs.get(line.text("job_name"), (None, ""))

@@ -18,7 +18,7 @@ from typing import Final
 
 from aliquot.model.quantities import MILLI
 from aliquot.sim.imports.documents import GPU_RESOURCES, load
-from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, RUNNING, Ledger, Record
+from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, RUNNING, JobAccounts, Record
 from aliquot.sim.imports.tables import Wanted
 from aliquot.sim.tables import BadTable
 
@@ -43,7 +43,7 @@ class _Pod:
     model: str = ""
 
 
-def read_prometheus(paths: Sequence[Path], ledger: Ledger, how: Wanted) -> Iterator[Record]:
+def read_prometheus(paths: Sequence[Path], ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
     """One job for each pod in the answers.
 
     Raises:
@@ -124,7 +124,7 @@ def _asked(pod: _Pod, metric: Mapping[str, str], samples: list[tuple[float, floa
         pod.memory_mib += most / 2**20
 
 
-def _record(name: str, pod: _Pod, grid: tuple[float, float, float], ledger: Ledger, how: Wanted) -> Record | None:
+def _record(name: str, pod: _Pod, grid: tuple[float, float, float], ledger: JobAccounts, how: Wanted) -> Record | None:
     first, last, step = grid
     milli = round(sum(pod.asked.values())) or len(pod.seen_gpus) * MILLI
     ran = pod.running or pod.seen_at or pod.on_node

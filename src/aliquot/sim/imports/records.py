@@ -12,7 +12,7 @@ RUNNING: Final = "still running at the end"
 NEVER_RAN: Final = "never started"
 NO_TIMES: Final = "without usable times"
 UNREADABLE: Final = "unreadable"
-MOST_WARNINGS: Final = 20
+MAX_WARNINGS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Record:
 
 
 @dataclass
-class Ledger:
+class JobAccounts:
     """What was kept and dropped, by reason, and what the reader of the trace should know."""
 
     warn: Callable[[str], None]
@@ -57,9 +57,9 @@ class Ledger:
         """A job is left out because its line cannot be read; the first of these are told one by one."""
         self.drop(UNREADABLE)
         self._warned += 1
-        if self._warned <= MOST_WARNINGS:
+        if self._warned <= MAX_WARNINGS:
             self.warn(what)
-        elif self._warned == MOST_WARNINGS + 1:
+        elif self._warned == MAX_WARNINGS + 1:
             self.warn("more lines cannot be read; they are counted, not named")
 
     def facts(self) -> dict[str, Any]:

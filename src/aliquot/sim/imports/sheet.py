@@ -19,7 +19,7 @@ from aliquot.sim.imports.quantities import Unreadable
 from aliquot.sim.tables import BadTable
 
 DELIMITERS: Final = ("|", "\t", ",", ";")
-MOST_CELL: Final = 1 << 24
+MAX_CELL: Final = 1 << 24
 Value = TypeVar("Value")
 
 
@@ -92,11 +92,11 @@ class Sheet:
         self._fields = fields
         self._headless = headless
         with opened(path) as file:
-            first = file.readline(MOST_CELL)
+            first = file.readline(MAX_CELL)
         if not first.strip():
             raise BadTable(f"{path}: is empty; a table with a header line is wanted")
         self._delimiter = sniffed(first)
-        csv.field_size_limit(MOST_CELL)
+        csv.field_size_limit(MAX_CELL)
         cells = next(self._reader(iter([first])), [])
         self.width = len(cells)
         names = {key(cell) for cell in cells}

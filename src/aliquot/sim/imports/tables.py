@@ -24,7 +24,7 @@ from aliquot.sim.imports.quantities import (
     parse_time,
     parse_tres,
 )  # fmt: skip
-from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, Ledger, Record
+from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
 from aliquot.sim.imports.sheet import Line, Sheet
 from aliquot.sim.tables import BadTable
 
@@ -74,7 +74,7 @@ class Wanted:
     cpu_jobs: bool = False
 
 
-def read_table(path: Path, fields: Fields, kind: str, ledger: Ledger, how: Wanted) -> Iterator[Record]:
+def read_table(path: Path, fields: Fields, kind: str, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
     """The jobs of a table.
 
     Raises:
@@ -114,7 +114,7 @@ def _complete(sheet: Sheet, kind: str) -> None:
             raise BadTable(f"{sheet.path} line 1: no column has a job's {what}; {how}")
 
 
-def _record(line: Line, ledger: Ledger, how: Wanted) -> Record | None:
+def _record(line: Line, ledger: JobAccounts, how: Wanted) -> Record | None:
     tres = parse_tres(line.text("tres") or line.text("asked"))
     milli, model = line.read("tres", lambda _: _gpus(line, tres))
     if milli == 0 and not how.cpu_jobs:
@@ -159,7 +159,7 @@ def _gpus(line: Line, tres: dict[str, str]) -> tuple[int, str]:
     return (milli, model) if milli or not line.has("gres") else line.read("gres", gpus_of_gres)
 
 
-def _times(line: Line, ledger: Ledger, how: Wanted) -> tuple[float, float] | None:
+def _times(line: Line, ledger: JobAccounts, how: Wanted) -> tuple[float, float] | None:
     """Arrival and duration; None where the job did not run from one known time to another."""
     time = partial(parse_time, zone=how.zone)
     state = line.text("state").partition(" ")[0].upper()

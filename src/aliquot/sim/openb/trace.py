@@ -19,11 +19,11 @@ from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Device
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import NodeSpec
-from aliquot.sim.tables import BadTable, Row, read_rows
+from aliquot.sim.tables import BadTable, TableRow, read_rows
 
 NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
-MOST_GPUS: Final = 64
+MAX_GPUS: Final = 64
 # MiB of the models that are public; the trace has no GPU memory, so this never decides anything in a replay of it.
 MODEL_MIB: Final = {"T4": 15360, "P100": 16280, "V100M16": 16160, "V100M32": 32510, "A10": 23028}
 OTHER_MODEL_MIB: Final = 40960
@@ -93,7 +93,7 @@ def read_nodes(path: Path) -> list[TraceNode]:
         if not name or name in seen:
             raise row.fault("sn", "is empty or appears twice; every node needs a name of its own")
         seen.add(name)
-        gpus = row.integer("gpu", most=MOST_GPUS)
+        gpus = row.integer("gpu", most=MAX_GPUS)
         if gpus and not row.text("model"):
             raise row.fault("model", f"is empty on a node with {gpus} GPUs")
         cpu, memory = row.integer("cpu_milli"), row.integer("memory_mib")
@@ -115,11 +115,11 @@ def read_pods(path: Path) -> list[PodRow]:
     return pods
 
 
-def _pod(row: Row) -> PodRow:
+def _pod(row: TableRow) -> PodRow:
     name = row.text("name")
     if not name:
         raise row.fault("name", "is empty; every task needs a name")
-    num_gpu = row.integer("num_gpu", most=MOST_GPUS)
+    num_gpu = row.integer("num_gpu", most=MAX_GPUS)
     milli = row.integer("gpu_milli", most=MILLI) if num_gpu else 0
     if num_gpu and milli == 0:
         raise row.fault("gpu_milli", f"asks for nothing of {num_gpu} GPUs; allowed are 1 to {MILLI}")
@@ -137,7 +137,7 @@ def _pod(row: Row) -> PodRow:
     )
 
 
-def _time(row: Row, column: str) -> float | None:
+def _time(row: TableRow, column: str) -> float | None:
     return row.number(column) if row.text(column) else None
 
 

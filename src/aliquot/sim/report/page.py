@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aliquot.sim.report import pictures, tables
 from aliquot.sim.report.findings import verdict
 from aliquot.sim.report.style import STYLE
-
-if TYPE_CHECKING:
-    from aliquot.sim.study import Made, Study
+from aliquot.sim.study import Made, Study
 
 
 def page(study: Study, facts: dict[str, Any], times: dict[str, Any] | None, made: Made | None = None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,13 +13,11 @@ from aliquot.sim.report.findings import finding, waiting
 from aliquot.sim.report.svg import Axis, ChartLine, chart, legend, nice, strip
 from aliquot.sim.report.tables import section, table
 from aliquot.sim.sizes import sentences
+from aliquot.sim.study import PolicyRuns, Study
 from aliquot.sim.wording import duration, number
 
-if TYPE_CHECKING:
-    from aliquot.sim.study import PolicyRuns, Study
-
 Facts = Mapping[str, Any]
-MOST_ROWS: Final = 320
+MAX_ROWS: Final = 320
 CLIPPED: Final = 0.98
 """An axis that ends before this part of the time has left out a tail worth a word."""
 _CURVES: Final = (
@@ -156,8 +154,8 @@ def heat(study: Study, group: PolicyRuns) -> str:
 
 
 def _fewer_rows(use: FloatArray) -> FloatArray:
-    """At most `MOST_ROWS` rows, each the mean of neighbours."""
-    together = -(-len(use) // MOST_ROWS)
+    """At most `MAX_ROWS` rows, each the mean of neighbours."""
+    together = -(-len(use) // MAX_ROWS)
     if together <= 1:
         return use
     return np.array([use[start : start + together].mean(axis=0) for start in range(0, len(use), together)])

@@ -20,7 +20,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 44
 
 
 @dataclass(frozen=True)
-class Size:
+class ChartSize:
     """Width and height of a picture in its own units, about how many ticks it has, and where it is shown."""
 
     width: int
@@ -29,7 +29,7 @@ class Size:
     ticks: int
 
 
-SIZES: Final = (Size(1120, 300, "screen", 5), Size(374, 260, "phone", 3))
+SIZES: Final = (ChartSize(1120, 300, "screen", 5), ChartSize(374, 260, "phone", 3))
 """Each picture is drawn for a screen and for a phone, and the style sheet shows one of them."""
 
 
@@ -85,12 +85,12 @@ def chart(lines: Sequence[ChartLine], x: Axis, y: Axis, label: str) -> str:
     return "".join(_chart(lines, x, y, label, size) for size in SIZES)
 
 
-def _opening(size: Size, height: int, label: str) -> str:
+def _opening(size: ChartSize, height: int, label: str) -> str:
     named = escape(label, quote=True)
     return f'<svg class="{size.class_}" viewBox="0 0 {size.width} {height}" role="img" aria-label="{named}">'
 
 
-def _chart(lines: Sequence[ChartLine], x: Axis, y: Axis, label: str, size: Size) -> str:
+def _chart(lines: Sequence[ChartLine], x: Axis, y: Axis, label: str, size: ChartSize) -> str:
     parts = [_opening(size, size.height, label), *_frame(x, y, size)]
     for number, line in enumerate(lines):
         if line.low is not None and line.high is not None:
@@ -108,7 +108,7 @@ def legend(names: Sequence[str]) -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def _frame(x: Axis, y: Axis, size: Size) -> list[str]:
+def _frame(x: Axis, y: Axis, size: ChartSize) -> list[str]:
     right, bottom = size.width - _RIGHT, size.height - _BOTTOM
     parts = []
     for value in y.ticks():
@@ -131,15 +131,15 @@ def _frame(x: Axis, y: Axis, size: Size) -> list[str]:
     return parts
 
 
-def _across(place: FloatArray, size: Size) -> FloatArray:
+def _across(place: FloatArray, size: ChartSize) -> FloatArray:
     return np.asarray(_LEFT + place * (size.width - _LEFT - _RIGHT))
 
 
-def _down(place: FloatArray, size: Size) -> FloatArray:
+def _down(place: FloatArray, size: ChartSize) -> FloatArray:
     return np.asarray(size.height - _BOTTOM - place * (size.height - _TOP - _BOTTOM))
 
 
-def _points(across: FloatArray, values: FloatArray, x: Axis, y: Axis, size: Size) -> str:
+def _points(across: FloatArray, values: FloatArray, x: Axis, y: Axis, size: ChartSize) -> str:
     pairs = zip(_across(np.clip(x.place(across), 0, 1), size), _down(np.clip(y.place(values), 0, 1), size), strict=True)
     return " ".join(f"{px:.1f},{py:.1f}" for px, py in pairs)
 
@@ -149,7 +149,7 @@ def strip(use: FloatArray, x: Axis, label: str) -> str:
     return "".join(_strip(use, x, label, size) for size in SIZES)
 
 
-def _strip(use: FloatArray, x: Axis, label: str, size: Size) -> str:
+def _strip(use: FloatArray, x: Axis, label: str, size: ChartSize) -> str:
     rows = use.shape[0]
     tall = max(48, min(320, rows * 8))
     right, bottom = size.width - _RIGHT, _TOP + tall

@@ -21,7 +21,7 @@ COLUMNS: Final[tuple[tuple[str, str, Tell], ...]] = (
     ("active_gpus", "active GPUs", number), ("throughput_per_min", "jobs a minute", number),
     ("waiting_at_end", "waiting at the end", number), ("moves", "moves", number),
 )  # fmt: skip
-MOST_USERS: Final = 15
+MAX_USERS: Final = 15
 
 
 def section(title: str, body: str) -> str:
@@ -90,9 +90,9 @@ def waits_by_user(facts: Facts) -> str:
         [user or "(no name)", f"{waits['jobs']:,}", number(waits["gpu_hours"]),
          *(_two_waits(row["users"][user]["mean_s"], row["users"][user]["p90_s"]) if user in row["users"] else ""
            for row in rows)]
-        for user, waits in list(users.items())[:MOST_USERS]
+        for user, waits in list(users.items())[:MAX_USERS]
     ]  # fmt: skip
-    more = len(users) - MOST_USERS
+    more = len(users) - MAX_USERS
     left = f" {more:,} more users are in summary.json." if more > 0 else ""
     note = f'<p class="small">By GPU-hours asked. The mean wait, and in brackets what 90 % wait at most.{left}</p>'
     heads = ["user", "jobs", "GPU-hours", *(row["policy"] for row in rows)]

@@ -20,7 +20,7 @@ SLACK: Final = SLACK_MILLI / 1000
 
 
 @dataclass(frozen=True)
-class Seen:
+class TenantRun:
     """One tenant: its share, its busy phases, and the time that its kernels had run for at every step."""
 
     share: Share
@@ -40,7 +40,7 @@ def wanted(phases: Sequence[tuple[float, float]], at_s: FloatArray) -> FloatArra
     return passed
 
 
-def fluid(tenants: Mapping[str, Seen], at_s: FloatArray) -> dict[str, FloatArray]:
+def fluid(tenants: Mapping[str, TenantRun], at_s: FloatArray) -> dict[str, FloatArray]:
     """What the fluid has given each by each time, in seconds."""
     names = list(tenants)
     edges = [edge for seen in tenants.values() for phase in seen.phases for edge in phase]
@@ -64,7 +64,7 @@ def fluid(tenants: Mapping[str, Seen], at_s: FloatArray) -> dict[str, FloatArray
 
 
 def judge(
-    tenants: Mapping[str, Seen], step_s: float, *, window_s: float, warm_s: float, excused: str = ""
+    tenants: Mapping[str, TenantRun], step_s: float, *, window_s: float, warm_s: float, excused: str = ""
 ) -> dict[str, Any]:
     """Every window of `window_s`, one a step, after `warm_s`: the errors, the promises, and what was used.
 

@@ -29,7 +29,7 @@ JUDGE_NS: Final = SECOND // 4
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineSpeeds:
     """How fast messages are, how much work may be queued, and how long a turn is kept without work."""
 
     handover_ns: int = 300_000
@@ -39,11 +39,11 @@ class Machine:
 
 
 @dataclass(slots=True, eq=False)
-class Gpu:
+class SharedGpu:
     """The processes that have kernels queued, which share it."""
 
     at_ns: int = 0
-    active: list[Process] = field(default_factory=list)
+    active: list[SimulatedProcess] = field(default_factory=list)
     turn: int = 0  # counts changes, so that an event knows whether it still holds
 
     def advance(self, now_ns: int) -> None:
@@ -57,11 +57,11 @@ class Gpu:
 
 
 @dataclass(slots=True, eq=False)
-class Tenant:
+class SimulatedTenant:
     """The record of one tenant: what it ran and wanted, at every step."""
 
     member: Member
-    processes: list[Process] = field(default_factory=list)
+    processes: list[SimulatedProcess] = field(default_factory=list)
     granted: bool = False
     epoch: int = 0
     pending: int = 0
@@ -74,12 +74,12 @@ class Tenant:
 
 
 @dataclass(slots=True, eq=False)
-class Process:
+class SimulatedProcess:
     """One process of a tenant."""
 
-    tenant: Tenant
+    tenant: SimulatedTenant
     steps: Any
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[SharedGpu, ...]
     todo: Burst | None = None
     left: int = 0
     queued: list[int] = field(default_factory=list)  # what is left of each piece of queued work
@@ -92,15 +92,15 @@ class Process:
     woke_at_ns: int | None = None
 
 
-class Node:
+class SimulatedNode:
     """A mix under a policy for `seconds`; `run` gives what was measured."""
 
     def __init__(
-        self, policy: TokenPolicy, mix: Mix, seed: int, seconds: float, machine: Machine | None = None
+        self, policy: TokenPolicy, mix: Mix, seed: int, seconds: float, machine: MachineSpeeds | None = None
     ) -> None:
         self.policy = policy
         self.mix = mix
-        self.machine = machine or Machine()
+        self.machine = machine or MachineSpeeds()
         self.now = 0
         self.end_ns = int(seconds * SECOND)
         self.handovers = 0
@@ -109,12 +109,12 @@ class Node:
         self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._wake = 0
-        self._gpus = {gpu: Gpu() for gpu in mix.gpus}
-        self.tenants: dict[str, Tenant] = {}
+        self._gpus = {gpu: SharedGpu() for gpu in mix.gpus}
+        self.tenants: dict[str, SimulatedTenant] = {}
         for number, member in enumerate(mix.members):
             self._join(member, Random(f"{seed} {number}"))
 
-    def run(self) -> Node:
+    def run(self) -> SimulatedNode:
         """Let the time pass."""
         self._at(0, self._sample)
         self._at(JUDGE_NS, self._judge)
@@ -127,11 +127,11 @@ class Node:
         return self
 
     def _join(self, member: Member, rng: Random) -> None:
-        tenant = self.tenants[member.name] = Tenant(member)
+        tenant = self.tenants[member.name] = SimulatedTenant(member)
         self._add(member)
         gpus = tuple(self._gpus[gpu] for gpu in member.gpus)
         for _ in range(member.processes):
-            process = Process(tenant, member.program(lambda: self.now, rng), gpus)
+            process = SimulatedProcess(tenant, member.program(lambda: self.now, rng), gpus)
             tenant.processes.append(process)
             self._at(rng.randrange(5 * MS), self._step, process)
 
@@ -145,7 +145,7 @@ class Node:
 
     # What a program does.
 
-    def _step(self, process: Process) -> None:
+    def _step(self, process: SimulatedProcess) -> None:
         """The last step is over."""
         step: Step = next(process.steps)
         tenant = process.tenant
@@ -161,12 +161,12 @@ class Node:
                 tenant.phases[-1:] = [[tenant.phases[-1][0], self.now]] if tenant.phases else []
             self._at(self.now + step.span_ns, self._woken, process, isinstance(step, Rest))
 
-    def _woken(self, process: Process, rested: bool) -> None:
+    def _woken(self, process: SimulatedProcess, rested: bool) -> None:
         if rested:
             process.woke_at_ns = self.now
         self._step(process)
 
-    def _restart(self, process: Process, step: Restart) -> None:
+    def _restart(self, process: SimulatedProcess, step: Restart) -> None:
         tenant = process.tenant
         process.valid = process.asked = False
         process.idle += 1
@@ -180,7 +180,7 @@ class Node:
         self._at(self.now + step.span_ns, self._step, process)
         self._tick()
 
-    def _pump(self, process: Process) -> None:
+    def _pump(self, process: SimulatedProcess) -> None:
         """Queue as much as may be, or ask for a turn."""
         if not process.valid:
             if not process.asked and not process.draining:
@@ -197,10 +197,10 @@ class Node:
         if tenant.burst_began_ns is None:
             tenant.burst_began_ns = self.now
         gpu.advance(self.now)
-        most_ns, at_once = self.machine.queued_ns, max(1, self.machine.queued_ns // 4 // todo.kernel_ns)
+        max_ns, at_once = self.machine.queued_ns, max(1, self.machine.queued_ns // 4 // todo.kernel_ns)
         while process.left:
             kernels = min(process.left, at_once)
-            if process.queued and sum(process.queued) + kernels * todo.kernel_ns > most_ns:
+            if process.queued and sum(process.queued) + kernels * todo.kernel_ns > max_ns:
                 break
             process.left -= kernels
             process.queued.append(kernels * todo.kernel_ns)
@@ -211,14 +211,14 @@ class Node:
             process.woke_at_ns = None
         self._schedule(gpu)
 
-    def _schedule(self, gpu: Gpu) -> None:
+    def _schedule(self, gpu: SharedGpu) -> None:
         """Come back when the next piece of queued work has run."""
         gpu.turn += 1
         if gpu.active:
             left_ns = max(0, min(process.queued[0] for process in gpu.active))
             self._at(self.now + left_ns * len(gpu.active), self._ran, gpu, gpu.turn)
 
-    def _ran(self, gpu: Gpu, turn: int) -> None:
+    def _ran(self, gpu: SharedGpu, turn: int) -> None:
         if turn != gpu.turn:
             return
         gpu.advance(self.now)
@@ -231,7 +231,7 @@ class Node:
         for process in done:
             self._done(process)
 
-    def _done(self, process: Process) -> None:
+    def _done(self, process: SimulatedProcess) -> None:
         """A piece of queued work has run."""
         tenant = process.tenant
         tenant.active_ns = self.now
@@ -247,16 +247,16 @@ class Node:
 
     # What the hook does.
 
-    def _go_idle(self, process: Process) -> None:
+    def _go_idle(self, process: SimulatedProcess) -> None:
         process.idle += 1
         process.idle_at_ns = self.now
         self._check_later(process)
 
-    def _check_later(self, process: Process) -> None:
+    def _check_later(self, process: SimulatedProcess) -> None:
         if not process.tenant.member.clings:
             self._at(self.now + AT_ONCE_NS, self._idle_check, process, process.idle)
 
-    def _idle_check(self, process: Process, idle: int) -> None:
+    def _idle_check(self, process: SimulatedProcess, idle: int) -> None:
         if process.idle != idle or not process.valid or process.queued or process.idle_at_ns is None:
             return
         if self.now - process.idle_at_ns < self._stay_ns(process):
@@ -265,7 +265,7 @@ class Node:
         process.valid = False
         self._at(self.now + self._latency_ns, self._returned, process.tenant, process.tenant.epoch)
 
-    def _stay_ns(self, process: Process) -> int:
+    def _stay_ns(self, process: SimulatedProcess) -> int:
         """How long an idle holder keeps its turn: while others wait, only where its pauses are mostly short."""
         if not any(self.policy.waiters(gpu) for gpu in process.tenant.member.gpus):
             return self.machine.stay_ns
@@ -273,7 +273,7 @@ class Node:
         short = not pauses or pauses[len(pauses) // 2] < both_ways_ns
         return min(2 * both_ways_ns, self.machine.stay_ns) if short else AT_ONCE_NS
 
-    def _want(self, process: Process) -> None:
+    def _want(self, process: SimulatedProcess) -> None:
         tenant = process.tenant
         if not process.asked:
             return
@@ -283,7 +283,7 @@ class Node:
         self.policy.want(tenant.member.name, self.now, self._burst(tenant))
         self._tick()
 
-    def _open(self, process: Process, epoch: int) -> None:
+    def _open(self, process: SimulatedProcess, epoch: int) -> None:
         tenant = process.tenant
         if epoch != tenant.epoch or not tenant.granted:
             return
@@ -293,7 +293,7 @@ class Node:
         elif not process.queued:
             self._go_idle(process)
 
-    def _returned(self, tenant: Tenant, epoch: int) -> None:
+    def _returned(self, tenant: SimulatedTenant, epoch: int) -> None:
         if epoch != tenant.epoch or not tenant.granted or any(p.valid or p.asked for p in tenant.processes):
             return
         tenant.granted = False
@@ -301,7 +301,7 @@ class Node:
         tenant.burst_began_ns = None
         self._tick()
 
-    def _drained(self, process: Process, epoch: int) -> None:
+    def _drained(self, process: SimulatedProcess, epoch: int) -> None:
         tenant = process.tenant
         if process.draining:
             process.draining = False
@@ -316,7 +316,7 @@ class Node:
                 tenant.burst_began_ns = None
                 self._tick()
 
-    def _burst(self, tenant: Tenant) -> int:
+    def _burst(self, tenant: SimulatedTenant) -> int:
         return 0 if tenant.burst_began_ns is None else max(0, tenant.active_ns - tenant.burst_began_ns)
 
     # What the arbiter does.
@@ -341,7 +341,7 @@ class Node:
         if number == self._wake:
             self._tick()
 
-    def _revoke(self, tenant: Tenant) -> None:
+    def _revoke(self, tenant: SimulatedTenant) -> None:
         tenant.granted = False
         tenant.pending = len(tenant.processes)
         for process in tenant.processes:

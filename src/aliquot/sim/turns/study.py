@@ -9,26 +9,26 @@ import numpy as np
 
 from aliquot.tokens import SECOND, Share, TokenConfig, Turns, token_policy
 
-from .measures import Seen, judge
+from .measures import TenantRun, judge
 from .mixes import Mix
-from .node import STEP_NS, Machine, Node
+from .node import STEP_NS, MachineSpeeds, SimulatedNode
 
 WARM_S: Final = 5.0
 
 
 def play(
-    mix: Mix, turns: Turns, seed: int, seconds: float, *, window_s: float = 10.0, machine: Machine | None = None
-) -> Node:
+    mix: Mix, turns: Turns, seed: int, seconds: float, *, window_s: float = 10.0, machine: MachineSpeeds | None = None
+) -> SimulatedNode:
     """One mix under one policy, to its end."""
     policy = token_policy(TokenConfig(window_ns=round(window_s * SECOND), turns=turns))
-    return Node(policy, mix, seed, seconds, machine).run()
+    return SimulatedNode(policy, mix, seed, seconds, machine).run()
 
 
-def case_of(node: Node, turns: Turns, seed: int, *, window_s: float = 10.0) -> dict[str, Any]:
+def case_of(node: SimulatedNode, turns: Turns, seed: int, *, window_s: float = 10.0) -> dict[str, Any]:
     """The figures of a mix that was played."""
     mix = node.mix
     seen = {
-        member.name: Seen(
+        member.name: TenantRun(
             Share(member.request_milli, member.limit_milli),
             member.gpus,
             [(begin / SECOND, end / SECOND) for begin, end in node.tenants[member.name].phases],

@@ -9,7 +9,7 @@ from aliquot.model.errors import UserError
 from aliquot.sim.jobs import Workload
 from aliquot.sim.workloads.generated import KubeShareJobs, MixJobs, kubeshare, mix
 
-MOST_JOBS: Final = 1_000_000
+MAX_JOBS: Final = 1_000_000
 # name of the option -> (field, factor from the option's unit to the field's, what it is)
 _KUBESHARE: Final = {
     "jobs": ("jobs", 1.0),
@@ -62,6 +62,6 @@ def _number(text: str, option: str, value: str) -> float:
     zero_allowed = option in ("sd", "whole")
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero_allowed) or number > 1e9:
         raise UserError(f"--trace {text}: {option} {value} must be a finite number above 0")
-    if option == "jobs" and (number != int(number) or number > MOST_JOBS):
-        raise UserError(f"--trace {text}: jobs {value} must be a whole number up to {MOST_JOBS}")
+    if option == "jobs" and (number != int(number) or number > MAX_JOBS):
+        raise UserError(f"--trace {text}: jobs {value} must be a whole number up to {MAX_JOBS}")
     return number

@@ -30,14 +30,14 @@ from aliquot.model.requests import Labels
 from aliquot.placement.asks import Ask
 from aliquot.sim.jobs import Job, Workload
 from aliquot.sim.kernel import us
-from aliquot.sim.tables import BadTable, Row, read_rows
+from aliquot.sim.tables import BadTable, TableRow, read_rows
 
 REQUIRED: Final = ("name", "arrival_s", "duration_s", "gpu")
 COLUMNS: Final = (
     *REQUIRED, "gpu_limit", "gpu_memory_mib", "gpu_model", "cpu_milli", "memory_mib", "priority", "affinity",
     "anti_affinity", "exclusion", "gpu_id", "user",
 )  # fmt: skip
-MOST_MILLI: Final = 64_000
+MAX_MILLI: Final = 64_000
 HINT: Final = "; aliquot sim import makes such a table from others"
 
 
@@ -60,7 +60,7 @@ def read_jobs(path: Path, name: str) -> Workload:
     return Workload(name, sorted(jobs, key=lambda job: job.arrive_us))
 
 
-def _job(row: Row) -> Job:
+def _job(row: TableRow) -> Job:
     arrive_us, service_us = us(row.number("arrival_s", most=1e10)), us(row.number("duration_s", most=1e10))
     return Job(row.text("name"), _ask(row), arrive_us, service_us, row.text("user"))
 
@@ -74,7 +74,7 @@ def unread_columns(path: Path) -> list[str]:
     return [column for row in islice(read_rows(path, REQUIRED), 1) for column in row.cells if column not in COLUMNS]
 
 
-def _ask(row: Row) -> Ask:
+def _ask(row: TableRow) -> Ask:
     milli = _milli(row, "gpu")
     models = tuple(model for model in row.text("gpu_model").split("|") if model)
     labels = Labels(row.text("affinity"), row.text("anti_affinity"), row.text("exclusion"))
@@ -97,9 +97,9 @@ def _ask(row: Row) -> Ask:
         raise BadTable(f"{row.path} line {row.line}: {error}") from None
 
 
-def _milli(row: Row, column: str) -> int:
+def _milli(row: TableRow, column: str) -> int:
     """Milli-GPU of a cell; a bare 0 is a job without a GPU."""
-    number = row.number(column, most=MOST_MILLI / 1000)
+    number = row.number(column, most=MAX_MILLI / 1000)
     if number == 0:
         return 0
     try:

@@ -81,7 +81,7 @@ class Draws:
 
     load: float
     count: int
-    most_s: float = DAY_S
+    max_s: float = DAY_S
     mean_service_s: float | None = None
 
 
@@ -122,11 +122,11 @@ class _Services:
 
     def __init__(self, pods: Sequence[PodRow], others: Sequence[PodRow], how: Draws) -> None:
         self._mean_s = how.mean_service_s
-        times = [None if (ran_s := service_s(pod)) is None else min(ran_s, how.most_s) for pod in pods]
+        times = [None if (ran_s := service_s(pod)) is None else min(ran_s, how.max_s) for pod in pods]
         timed = [at for at, ran_s in enumerate(times) if ran_s is not None]
         self._own = times if timed and self._mean_s is None else None
         self.source = np.array(timed if self._own else range(len(pods)))
-        self._pool = np.array([min(ran_s, how.most_s) for pod in others if (ran_s := service_s(pod)) is not None])
+        self._pool = np.array([min(ran_s, how.max_s) for pod in others if (ran_s := service_s(pod)) is not None])
         self.known = self._mean_s is not None or len(self._pool) > 0
         if self._own:
             self.expected_s = np.array([self._own[at] for at in timed], dtype=np.float64)

@@ -16,9 +16,9 @@ from aliquot.web.api import Gpu, Node
 from aliquot.web.pages.gpu import abbreviated
 from aliquot.web.render import address
 
-MOST_CELLS: Final = 1500
+MAX_CELLS: Final = 1500
 """A page with more would be more than a browser draws at once; what is larger is drawn by node."""
-MOST_TITLES: Final = 256
+MAX_TITLES: Final = 256
 STEPS_MILLI: Final = (50, 250, 500, 750, 950)
 LEGEND: Final = ("0–4", "5–24", "25–49", "50–74", "75–94", "95–100")
 
@@ -51,7 +51,7 @@ class Cell(NamedTuple):
     title: str = ""
 
 
-class Row(NamedTuple):
+class HeatRow(NamedTuple):
     """Cells with their common name; `note` says why nothing of them is known."""
 
     name: str
@@ -65,40 +65,40 @@ class HeatMap(NamedTuple):
 
     unit: str
     metric: str
-    rows: list[Row]
+    rows: list[HeatRow]
 
 
 def heat_map(gpus: Sequence[Gpu], nodes: Sequence[Node], metric: str) -> HeatMap:
     """The map of GPUs, which are in order of their nodes; an unknown metric is the first."""
     metric = metric if metric in METRICS else ""
-    if len(gpus) <= MOST_CELLS:
+    if len(gpus) <= MAX_CELLS:
         return HeatMap("GPU", metric, list(_rows_of_gpus(gpus, nodes, metric)))
     by_node = [(name, list(own)) for name, own in groupby(gpus, key=lambda gpu: gpu.node)]
-    size = -(-len(by_node) // MOST_CELLS)
+    size = -(-len(by_node) // MAX_CELLS)
     by_model: dict[str, list[tuple[str, list[Gpu]]]] = {}
     for name, own in by_node:
         by_model.setdefault(", ".join(sorted({gpu.model for gpu in own})), []).append((name, own))
     unit = "node" if size == 1 else f"{size} nodes"
     rows = [
-        Row(f"{model}, {len(own)} node{'s' * (len(own) != 1)}", address("/gpus", model=own[0][1][0].model), "",
+        HeatRow(f"{model}, {len(own)} node{'s' * (len(own) != 1)}", address("/gpus", model=own[0][1][0].model), "",
             [_cell_of_nodes(own[at : at + size], metric) for at in range(0, len(own), size)])
         for model, own in sorted(by_model.items())
     ]  # fmt: skip
     return HeatMap(unit, metric, rows)
 
 
-def _rows_of_gpus(gpus: Sequence[Gpu], nodes: Sequence[Node], metric: str) -> Iterator[Row]:
+def _rows_of_gpus(gpus: Sequence[Gpu], nodes: Sequence[Node], metric: str) -> Iterator[HeatRow]:
     value = METRICS[metric].value
     silent = {node.name: node.silent for node in nodes if node.silent}
     short = abbreviated([gpu.uuid for gpu in gpus])
-    titled = len(gpus) <= MOST_TITLES
+    titled = len(gpus) <= MAX_TITLES
     for name, own in groupby(gpus, key=lambda gpu: gpu.node):
         cells = []
         for gpu in own:
             known = value(gpu)
             href = f"/gpus/{quote(gpu.uuid[:short], safe='')}"
             cells.append(Cell(href, _shade(known, gpu.healthy), _text(known, gpu.healthy), _title(gpu, titled)))
-        yield Row(name, f"/gpus?node={quote(name, safe='')}", silent.get(name, ""), cells)
+        yield HeatRow(name, f"/gpus?node={quote(name, safe='')}", silent.get(name, ""), cells)
 
 
 def _cell_of_nodes(some: Sequence[tuple[str, list[Gpu]]], metric: str) -> Cell:

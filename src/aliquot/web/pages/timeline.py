@@ -24,7 +24,7 @@ DEFAULT_RANGE: Final = "1h"
 DRAWN: Final = 12
 """Tenants with a part of their own in a chart; the rest are one part."""
 REST: Final = "(all others)"
-MOST_GPUS: Final = 8
+MAX_GPUS: Final = 8
 LABELS: Final = 5
 _LINE: Final = 20
 
@@ -37,7 +37,7 @@ class Stack(NamedTuple):
     path: str
 
 
-class Row(NamedTuple):
+class TimelineRow(NamedTuple):
     """One tenant in numbers, for viewers who do not see the charts; a dash where nothing is known."""
 
     tenant: str
@@ -93,7 +93,7 @@ def chosen(facts: Facts, query: Query) -> list[Gpu]:
         found = [gpu for gpu in gpus if any(share.tenant == tenant for share in gpu.shares)]
         if not found:
             raise NotHere(f"No GPU has a tenant {tenant[:100]} now.")
-        return found[:MOST_GPUS]
+        return found[:MAX_GPUS]
     if query.get("gpu"):
         return [find(facts, query["gpu"])]
     return [gpu for gpu in gpus if gpu.shares][:1] or list(gpus[:1])
@@ -216,7 +216,7 @@ def labels(since_s: float, until_s: float, form: str = "") -> list[str]:
     return [datetime.fromtimestamp(since_s + n * step, UTC).strftime(form) for n in range(LABELS)]
 
 
-def _row(lane: Lane, shade: int, found: Timeline) -> Row:
+def _row(lane: Lane, shade: int, found: Timeline) -> TimelineRow:
     """Means over the time that was recorded."""
 
     def mean(values: Sequence[float | None]) -> float:
@@ -226,7 +226,7 @@ def _row(lane: Lane, shade: int, found: Timeline) -> Row:
 
     there = [value for value in lane.memory_mib if value]
     kept = [value for value in lane.kept_percent if value is not None]
-    return Row(
+    return TimelineRow(
         lane.tenant,
         shade,
         f"{mean(lane.used):.2f}",

@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from aliquot.bench.cuda import Gpu
+from aliquot.bench.cuda import CudaDevice
 from aliquot.bench.progress import ProgressWriter
 
 KERNEL_NS = 2_000_000
@@ -13,7 +13,7 @@ BURST = 3
 
 def main() -> None:
     """Within its phases it launches a few kernels and waits for them, over and over."""
-    gpu, progress = Gpu(), ProgressWriter(Path(sys.argv[1]))
+    gpu, progress = CudaDevice(), ProgressWriter(Path(sys.argv[1]))
     gpu.spin(KERNEL_NS)
     gpu.synchronize()
     progress.ready()

@@ -1,19 +1,15 @@
-"""The invariants of the ledger, recounted from the tenants."""
+"""The invariants of placement's ledger, recounted from the tenants."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
 from aliquot.placement.books import GONE, kind_of
+from aliquot.placement.cluster import Cluster
 from aliquot.placement.labels import LabelIndex
 
-if TYPE_CHECKING:
-    from aliquot.placement.cluster import Cluster
 
-
-def audit(cluster: Cluster) -> None:
+def check(cluster: Cluster) -> None:
     """Recount everything from the tenants; AssertionError unless ledger, columns and labels agree."""
 
     labels = LabelIndex()
