@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import httpx2
+import msgspec
 
+from aliquot.arbiter.records import GpuTurns
 from aliquot.kube.objects import Pod
 from aliquot.web.agents import Agents, Fetch, Pace, UnreadableReport, keep_asking
 from aliquot.web.log import defect
@@ -22,6 +26,9 @@ AGENT_LABELS: Final[Mapping[str, str]] = {
 
 AGENT_PORT: Final = 5678
 PAGE: Final = "/node.json"
+TURNS_PAGE: Final = "/turns.json"
+TURNS_KEPT_S: Final = 1.5
+"""So long one answer about turns serves all viewers."""
 MAX_BYTES: Final = 4 << 20
 _CONNECT_S: Final = 1.0
 _STOP_S: Final = 5.0
@@ -78,10 +85,32 @@ class AskingThread:
         timeout = httpx2.Timeout(self._pace.answer_s, connect=_CONNECT_S)
         # No proxy from the environment, no client certificates: agents speak plain HTTP inside the cluster.
         self._client = httpx2.AsyncClient(limits=limits, timeout=timeout, trust_env=False, follow_redirects=False)
-        self.agents = Agents(bounded_get(self._client), pace=self._pace, watched=watched)
+        self._fetch = bounded_get(self._client)
+        self._turns: dict[str, tuple[float, Mapping[str, GpuTurns]]] = {}
+        self.agents = Agents(self._fetch, pace=self._pace, watched=watched)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="web-agents", daemon=True)
         self._thread.start()
+
+    def turns(self, node: str) -> Mapping[str, GpuTurns]:
+        """The turns of the last minute on a node's GPUs, asked now; nothing where its agent does not answer."""
+        address = self.agents.places.get(node)
+        if address is None:
+            return {}
+        at_s, known = self._turns.get(node, (-math.inf, {}))
+        if time.monotonic() - at_s < TURNS_KEPT_S:
+            return known
+        fetched = self._fetch(address.removesuffix(PAGE) + TURNS_PAGE)
+        try:
+            body = asyncio.run_coroutine_threadsafe(asyncio.wait_for(fetched, self._pace.answer_s), self._loop).result(
+                self._pace.answer_s + 1
+            )
+            found = msgspec.json.decode(body, type=dict[str, GpuTurns])
+        except Exception:  # whatever a node does, its turns are not known
+            found = {}
+        self._turns = {name: each for name, each in self._turns.items() if name in self.agents.places}
+        self._turns[node] = (time.monotonic(), found)
+        return found
 
     def close(self) -> None:
         """Stop asking."""

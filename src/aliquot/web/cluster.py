@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from aliquot.arbiter.records import GpuTurns
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
@@ -45,7 +46,8 @@ from aliquot.web.gather import gpu_state, quota_of
 from aliquot.web.history import HistoryRing
 from aliquot.web.history_keeping import LongHistory, Past
 from aliquot.web.history_recorder import Counts
-from aliquot.web.history_sources import OwnerOf, readings
+from aliquot.web.history_records import Turns
+from aliquot.web.history_sources import OwnerOf, readings, turns_of
 from aliquot.web.trial import YOURS, asked
 from aliquot.web.wiring import topology_of_gpus
 
@@ -175,6 +177,14 @@ class ClusterFacts:
     def read_past_from(self, past: Past) -> None:
         """From now on the past is what this says, and not what is recorded here."""
         self._past = past
+
+    def turns(self, gpu: str, ask: Callable[[str], Mapping[str, GpuTurns]]) -> Turns | None:
+        """The last minute of a GPU, from its node's agent, with the names of the ledger; `ask` asks a node's."""
+        known = next((each for each in self._seen.gpus if each.uuid == gpu), None)
+        told = ask(known.node).get(gpu) if known is not None else None
+        if known is None or told is None:
+            return None
+        return turns_of(gpu, told, time.time(), {tenant_key(share.tenant): share.tenant for share in known.shares})
 
     @property
     def past(self) -> Past:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from aliquot.arbiter.records import GpuTurns, TenantStatus
@@ -15,6 +15,7 @@ OwnerOf = Callable[[str], str]
 """The controller of a tenant, such as `Deployment/web`."""
 MOST: Final = 1 << 60
 SHOWN_S: Final = 60.0
+UNKNOWN: Final = "(unknown)"
 
 
 def counts_of(now: TenantStatus) -> Counts:
@@ -37,12 +38,18 @@ def readings(gpus: Iterable[Gpu], counts: CountsOf, owner_of: OwnerOf) -> list[G
     ]  # fmt: skip
 
 
-def turns_of(gpu: str, told: GpuTurns, clock_offset_s: float) -> Turns:
-    """The arbiter's turns by the wall's clock, which is that much ahead of the arbiter's."""
+def turns_of(gpu: str, told: GpuTurns, now_s: float, names: Mapping[str, str] | None = None) -> Turns:
+    """The arbiter's turns by the wall's clock, which is `now_s` at the arbiter's now, within the last minute.
+
+    `names` are tenants by what they are called there; who is not among them is `UNKNOWN`. None: by their own names.
+    """
 
     def wall_s(ns: int) -> float:
-        return round(ns / 1e9 + clock_offset_s, 4)
+        return round(now_s - min(SHOWN_S, max(0.0, (told.now_ns - ns) / 1e9)), 4)
 
-    turns = [Turn(turn.tenant, wall_s(turn.began_ns), wall_s(turn.ended_ns)) for turn in told.turns]
-    until_s = wall_s(told.now_ns)
-    return Turns(gpu, until_s - SHOWN_S, until_s, wall_s(told.known_ns), turns)
+    turns = [
+        Turn(turn.tenant if names is None else names.get(turn.tenant, UNKNOWN), wall_s(turn.began_ns), ended_s)
+        for turn in told.turns
+        if wall_s(turn.began_ns) <= (ended_s := wall_s(turn.ended_ns))
+    ]
+    return Turns(gpu, now_s - SHOWN_S, now_s, wall_s(told.known_ns), turns)

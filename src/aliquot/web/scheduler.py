@@ -41,6 +41,7 @@ from aliquot.web.guard import LOOPBACK
 from aliquot.web.history_file import Limits
 from aliquot.web.history_keeping import LongHistory
 from aliquot.web.history_prometheus import PrometheusPast
+from aliquot.web.history_records import Turns
 from aliquot.web.log import defect
 from aliquot.web.rights import NamespacedView
 from aliquot.web.serve import WebServer
@@ -105,13 +106,18 @@ async def dashboard_beside(scheduler: Scheduler, settings: WebSettings) -> Async
         BadKubeConfig: tokens are required and the API server's authority cannot be read.
     """
     async with contextlib.AsyncExitStack() as stack:
-        history = LongHistory(settings.history, Limits(max_bytes=settings.history_bytes) if settings.history else None)
+        asking: AskingThread | None = None
+
+        def turns(gpu: str) -> Turns | None:
+            return facts.turns(gpu, asking.turns) if asking is not None else None
+
+        limits = Limits(max_bytes=settings.history_bytes) if settings.history else None
+        history = LongHistory(settings.history, limits, turns=turns)
         stack.push_async_callback(asyncio.to_thread, history.close)
         facts, beside = facts_of(scheduler, settings.title, history)
         if settings.prometheus:
             facts.read_past_from(PrometheusPast(settings.prometheus, history))
         door, signing_in = await _door(scheduler, settings, facts, stack)
-        asking = None
         if settings.agent_port:
             asking = AskingThread(watched=lambda: time.monotonic() - facts.asked_s < UNSEEN_S)
             stack.push_async_callback(asyncio.to_thread, asking.close)

@@ -247,7 +247,7 @@ class StandaloneFacts:
     def _turns(self, gpu: str) -> Turns | None:
         try:
             with ArbiterClient(self._engine.runtime.root, timeout_s=1.0) as client:
-                return turns_of(gpu, client.turns(gpu), time.time() - time.monotonic())
+                return turns_of(gpu, client.turns(gpu), time.time())
         except (ArbiterError, OSError):
             return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from aliquot.arbiter.records import Status, TenantStatus, Unregistered
+from aliquot.arbiter.records import GpuTurns, Status, TenantStatus, Unregistered
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
 from aliquot.node.machine import Machine
@@ -109,6 +109,8 @@ class Sources:
     audit: Callable[[], AuditTotals] = AuditTotals
     driver: Callable[[], str] = str
     """The version that new containers are shown; empty where only the machine's is known."""
+    turns: Callable[[str], GpuTurns | None] = lambda gpu: None
+    """The turns of the last minute on a GPU; None while the arbiter does not answer."""
 
 
 def driver_of(sources: Sources) -> str:

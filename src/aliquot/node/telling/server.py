@@ -1,4 +1,6 @@
-"""The node's small HTTP server: `/metrics`, `/graph`, `/usage`, `/node.json`, `/version`, `/healthz`. Reading only.
+"""The node's small HTTP server, for reading only.
+
+Its pages: `/metrics`, `/graph`, `/usage`, `/node.json`, `/turns.json`, `/version`, `/healthz`.
 
 It listens on loopback unless told otherwise, answers nothing but GET, and takes no parameter. `/usage` is a table, or
 gpu-manager's JSON for who accepts that, and for who says nothing where gpu-manager is among the aliases.
@@ -25,7 +27,7 @@ from aliquot.http.listening import listening
 from aliquot.http.server import HttpServer
 from aliquot.lib import package
 from aliquot.node.telling.aliases import by_container, gpu_manager_usage
-from aliquot.node.telling.facts import NodeFacts, Sources, driver_of, look
+from aliquot.node.telling.facts import NodeFacts, Sources, driver_of, look, owner_of
 from aliquot.node.telling.metrics import registry_of
 from aliquot.node.telling.text import graph, usage
 
@@ -59,6 +61,9 @@ def application(sources: Sources, aliases: Sequence[str] = (), more: Iterable[Co
         facts = await run_in_threadpool(look, sources)
         return Response(msgspec.json.encode(node_body(facts)), media_type="application/json")
 
+    async def turns_json(_: Request) -> Response:
+        return Response(await run_in_threadpool(turns_body, sources), media_type="application/json")
+
     async def version(_: Request) -> Response:
         return PlainTextResponse(f"aliquot {package.version()}\ndriver {driver_of(sources) or 'unknown'}\n")
 
@@ -67,7 +72,7 @@ def application(sources: Sources, aliases: Sequence[str] = (), more: Iterable[Co
 
     pages = {
         "/metrics": metrics, "/metric": metrics, "/graph": graph_page, "/usage": usage_page,
-        "/node.json": node_json, "/version": version, "/healthz": healthz,
+        "/node.json": node_json, "/turns.json": turns_json, "/version": version, "/healthz": healthz,
     }  # fmt: skip
     return Starlette(routes=[Route(path, page, methods=["GET"]) for path, page in pages.items()])
 
@@ -88,6 +93,21 @@ def node_body(facts: NodeFacts) -> dict[str, Any]:
         "gpus": [msgspec.to_builtins(gpu) | {"free_milli": gpu.free_milli} for gpu in facts.gpus],
         "pods": pods,
     }
+
+
+def turns_body(sources: Sources) -> bytes:
+    """By GPU the turns of the last minute as JSON, with the container that held it in each."""
+    owners = dict(sources.owners())
+    found = {}
+    for gpu in sources.machine.gpus:
+        held = sources.turns(gpu.uuid)
+        if held is None:
+            continue
+        keys = {name: owners.get(name) or owner_of(name) for name in {turn.tenant for turn in held.turns}}
+        names = {name: f"{owner.namespace}/{owner.pod}/{owner.container}" for name, owner in keys.items()}
+        turns = [msgspec.structs.replace(turn, tenant=names[turn.tenant]) for turn in held.turns]
+        found[gpu.uuid] = msgspec.structs.replace(held, turns=turns)
+    return msgspec.json.encode(found)
 
 
 def _wants_json(accept: str, *, usually: bool) -> bool:

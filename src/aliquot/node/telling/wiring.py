@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
-from aliquot.arbiter.records import Status
+from aliquot.arbiter.records import GpuTurns, Status
 from aliquot.model.ids import GpuUuid
 from aliquot.node.audit import Audit
 from aliquot.node.events import Events
@@ -40,7 +40,16 @@ def sources_of(
     def driver() -> str:
         return seating.machine.gpus[0].driver
 
-    return Sources(seating.node, seating.machine, lambda: arbiter_status(runtime_dir), owners, sick, audit, driver)
+    def turns(gpu: str) -> GpuTurns | None:
+        try:
+            with ArbiterClient(runtime_dir, timeout_s=_TIMEOUT_S) as client:
+                return client.turns(gpu)
+        except (ArbiterError, OSError, msgspec.MsgspecError):
+            return None
+
+    return Sources(
+        seating.node, seating.machine, lambda: arbiter_status(runtime_dir), owners, sick, audit, driver, turns
+    )
 
 
 def telling_of(
