@@ -224,7 +224,7 @@ def test_a_waiting_sharepod_shows_what_it_asked_for(up: Cluster):
     up.apply(sharepod("b", "sleep 300", memory="2Gi"))
     row = up.command("get", "sharepods", "b").stdout.splitlines()[1]
 
-    assert ["default/b", "Pending", "-", "0.20", "1.00", "2.0", "GiB"] == row.split()[:7]
+    assert ["b", "Pending", "-", "0.20", "1.00", "2.0", "GiB"] == row.split()[:7]
 
 
 def test_a_changed_sharepod_is_started_anew(up: Cluster):
