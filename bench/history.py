@@ -8,8 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from aliquot.web.history_file import HistoryFile, Limits
-from aliquot.web.history_recorder import GpuMinute, GpuReading, Minute
+from aliquot.web.history.file import HistoryFile, Limits
+from aliquot.web.history.recorder import GpuMinute, GpuReading, Minute
 
 START = 1_800_000_000 // 900 * 900
 

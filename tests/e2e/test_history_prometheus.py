@@ -14,9 +14,9 @@ import pytest
 from cluster.cache import Unavailable
 from cluster.prometheus import program
 
-from aliquot.web.history_keeping import LongHistory
-from aliquot.web.history_prometheus import CAPACITY, NOTE, RULES, PrometheusPast
-from aliquot.web.history_reading import RANGES
+from aliquot.web.history.keeping import LongHistory
+from aliquot.web.history.prometheus import CAPACITY, NOTE, RULES, PrometheusPast
+from aliquot.web.history.reading import RANGES
 
 MINUTES = 180
 VALUES = {"promised": 2.0, "used": 1.5, "borrowed": 0.25, "idle": 0.75}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.web.history_reading import RANGES
+from aliquot.web.history.reading import RANGES
 from aliquot.web.serve import WebServer
 from aliquot.web.testing import MadeUpFacts
 

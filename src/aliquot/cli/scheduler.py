@@ -71,7 +71,7 @@ async def dashboard(program: Scheduler) -> AsyncIterator[None]:
 
 def web_settings(settings: SchedulerSettings) -> WebSettings:
     """What of the scheduler's settings the dashboard is given."""
-    from aliquot.web.history_prometheus import checked_url
+    from aliquot.web.history.prometheus import checked_url
     from aliquot.web.scheduler import WebSettings
 
     host, port = address(settings.web, "--web")

@@ -19,8 +19,8 @@ from aliquot.arbiter.records import TenantStatus
 from aliquot.lib.backoff import doubled_s
 from aliquot.model.quantities import MILLI
 from aliquot.web.api import Share
-from aliquot.web.history_recorder import Counts
-from aliquot.web.history_sources import counts_of
+from aliquot.web.history.recorder import Counts
+from aliquot.web.history.sources import counts_of
 from aliquot.web.log import defect
 from aliquot.web.promise import PromiseBook
 

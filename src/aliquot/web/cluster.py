@@ -43,11 +43,11 @@ from aliquot.web.api import (
 from aliquot.web.explaining import Calmly, Explaining
 from aliquot.web.facts import node_sums
 from aliquot.web.gather import gpu_state, quota_of
-from aliquot.web.history import HistoryRing
-from aliquot.web.history_keeping import LongHistory, Past
-from aliquot.web.history_recorder import Counts
-from aliquot.web.history_records import Turns
-from aliquot.web.history_sources import OwnerOf, readings, turns_of
+from aliquot.web.history.keeping import LongHistory, Past
+from aliquot.web.history.recorder import Counts
+from aliquot.web.history.records import Turns
+from aliquot.web.history.ring import HistoryRing
+from aliquot.web.history.sources import OwnerOf, readings, turns_of
 from aliquot.web.trial import YOURS, asked
 from aliquot.web.wiring import topology_of_gpus
 

@@ -23,7 +23,7 @@ from aliquot.web.api import (
     Trial,
     Workload,
 )  # fmt: skip
-from aliquot.web.history_keeping import Past
+from aliquot.web.history.keeping import Past
 
 
 class Facts(Protocol):

@@ -21,7 +21,7 @@ from aliquot.web.api import (
     Trial,
     Workload,
 )
-from aliquot.web.history_records import Hours, Timeline, Turns
+from aliquot.web.history.records import Hours, Timeline, Turns
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from aliquot.model.errors import UserError
 from aliquot.web import openapi
 from aliquot.web.api import GpuState
 from aliquot.web.facts import Door, Facts, totals
-from aliquot.web.history_reading import range_of
+from aliquot.web.history.reading import range_of
 from aliquot.web.openapi import Listing, Problem
 from aliquot.web.pages import NotHere, hours, trying
 from aliquot.web.pages.gpu import find

@@ -28,8 +28,8 @@ from aliquot.web.api import (
     Workload,
 )  # fmt: skip
 from aliquot.web.facts import Facts
-from aliquot.web.history_keeping import Past
-from aliquot.web.history_rights import NamespacedPast
+from aliquot.web.history.keeping import Past
+from aliquot.web.history.rights import NamespacedPast
 
 OTHERS: Final = "(another namespace)"
 

@@ -38,10 +38,10 @@ from aliquot.web.asking import AGENT_PORT, AskingThread, addresses
 from aliquot.web.cluster import Beside, ClusterFacts
 from aliquot.web.facts import Door
 from aliquot.web.guard import LOOPBACK
-from aliquot.web.history_file import Limits
-from aliquot.web.history_keeping import LongHistory
-from aliquot.web.history_prometheus import PrometheusPast
-from aliquot.web.history_records import Turns
+from aliquot.web.history.file import Limits
+from aliquot.web.history.keeping import LongHistory
+from aliquot.web.history.prometheus import PrometheusPast
+from aliquot.web.history.records import Turns
 from aliquot.web.log import defect
 from aliquot.web.rights import NamespacedView
 from aliquot.web.serve import WebServer

@@ -41,11 +41,11 @@ from aliquot.web.api import (
 from aliquot.web.eventlog import EventLog
 from aliquot.web.facts import node_sums
 from aliquot.web.gather import Seated, gpus_of, pool_of, quota_of, workloads_of
-from aliquot.web.history import HistoryRing
-from aliquot.web.history_file import Limits
-from aliquot.web.history_keeping import LongHistory, Past
-from aliquot.web.history_records import Turns
-from aliquot.web.history_sources import counts_of, readings, turns_of
+from aliquot.web.history.file import Limits
+from aliquot.web.history.keeping import LongHistory, Past
+from aliquot.web.history.records import Turns
+from aliquot.web.history.ring import HistoryRing
+from aliquot.web.history.sources import counts_of, readings, turns_of
 from aliquot.web.log import defect
 from aliquot.web.promise import PromiseBook
 from aliquot.web.wiring import topology_of_gpus

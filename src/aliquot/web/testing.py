@@ -34,12 +34,12 @@ from aliquot.web.api import (
 )  # fmt: skip
 from aliquot.web.facts import node_sums
 from aliquot.web.gather import gpu_state
-from aliquot.web.history import HistoryRing
-from aliquot.web.history_file import Limits
-from aliquot.web.history_keeping import LongHistory
-from aliquot.web.history_recorder import Counts
-from aliquot.web.history_records import Turn, Turns
-from aliquot.web.history_sources import readings
+from aliquot.web.history.file import Limits
+from aliquot.web.history.keeping import LongHistory
+from aliquot.web.history.recorder import Counts
+from aliquot.web.history.records import Turn, Turns
+from aliquot.web.history.ring import HistoryRing
+from aliquot.web.history.sources import readings
 from aliquot.web.trial import YOURS, asked
 from aliquot.web.wiring import topology_of_gpus
 

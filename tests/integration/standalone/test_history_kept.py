@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from rights import rooms
 
-from aliquot.web.history_file import HistoryFile
-from aliquot.web.history_keeping import WAITING, LongHistory
-from aliquot.web.history_reading import RANGES, hours_of
-from aliquot.web.history_recorder import Counts, GpuReading, TenantReading
+from aliquot.web.history.file import HistoryFile
+from aliquot.web.history.keeping import WAITING, LongHistory
+from aliquot.web.history.reading import RANGES, hours_of
+from aliquot.web.history.recorder import Counts, GpuReading, TenantReading
 
 from .conftest import Aliquot, eventually
 from .test_full_disk import mounted
@@ -26,15 +26,15 @@ WRITES = """
 import sys
 from pathlib import Path
 from tests_history import minute
-from aliquot.web.history_file import HistoryFile
+from aliquot.web.history.file import HistoryFile
 file = HistoryFile(Path(sys.argv[1]))
 for n in range(100000):
     file.add(minute(n))
     print(n, flush=True)
 """
 MINUTE = f"""
-from aliquot.web.history_points import FIELDS
-from aliquot.web.history_recorder import GpuMinute, GpuReading, Minute
+from aliquot.web.history.points import FIELDS
+from aliquot.web.history.recorder import GpuMinute, GpuReading, Minute
 
 def minute(n):
     row = [60_000, 18_000, 1000, *[0] * (len(FIELDS) - 3)]

@@ -13,8 +13,8 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
 from aliquot.web.agents import NodeTold, _Gpu, _Owner, _Use, measure_of
 from aliquot.web.cluster import Beside, ClusterFacts
-from aliquot.web.history_keeping import LongHistory
-from aliquot.web.history_reading import RANGES
+from aliquot.web.history.keeping import LongHistory
+from aliquot.web.history.reading import RANGES
 
 NOON = 1_800_000_000 // 900 * 900
 

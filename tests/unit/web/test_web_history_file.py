@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.web.history_file import HistoryFile, Limits
-from aliquot.web.history_points import FIELDS, PROMISED, SPAN, USED, pack, rows_of, share_out, unpack
-from aliquot.web.history_reading import RANGES, hours_of, timeline_of
-from aliquot.web.history_recorder import GpuMinute, GpuReading, Minute
+from aliquot.web.history.file import HistoryFile, Limits
+from aliquot.web.history.points import FIELDS, PROMISED, SPAN, USED, pack, rows_of, share_out, unpack
+from aliquot.web.history.reading import RANGES, hours_of, timeline_of
+from aliquot.web.history.recorder import GpuMinute, GpuReading, Minute
 
 NOON = 1_800_000_000 // 900 * 900
 DAY = RANGES["24h"]

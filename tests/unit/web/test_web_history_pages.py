@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from aliquot.web.api import Share
 from aliquot.web.app import dashboard, everyone
-from aliquot.web.history_reading import RANGES
-from aliquot.web.history_records import Lane, Timeline
+from aliquot.web.history.reading import RANGES
+from aliquot.web.history.records import Lane, Timeline
 from aliquot.web.pages.timeline import charts, gaps, outline
 from aliquot.web.rights import NamespacedView
 from aliquot.web.testing import MadeUpFacts

@@ -8,11 +8,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aliquot.web.history_file import HistoryFile, Limits
-from aliquot.web.history_keeping import LongHistory
-from aliquot.web.history_points import HANDOVERS, KEPT, MEMORY, PROMISED, SPAN, USED, WAITED, WINDOWS
-from aliquot.web.history_reading import RANGES, hours_of, summed_by, timeline_of
-from aliquot.web.history_recorder import Counts, GpuReading, Minute, Recorder, TenantReading
+from aliquot.web.history.file import HistoryFile, Limits
+from aliquot.web.history.keeping import LongHistory
+from aliquot.web.history.points import HANDOVERS, KEPT, MEMORY, PROMISED, SPAN, USED, WAITED, WINDOWS
+from aliquot.web.history.reading import RANGES, hours_of, summed_by, timeline_of
+from aliquot.web.history.recorder import Counts, GpuReading, Minute, Recorder, TenantReading
 
 NOON = 1_800_000_000 // 900 * 900
 

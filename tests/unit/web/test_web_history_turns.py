@@ -15,7 +15,7 @@ from aliquot.node.machine import Machine
 from aliquot.node.telling.facts import Owner, Sources
 from aliquot.node.telling.server import application, serving
 from aliquot.web.asking import AskingThread
-from aliquot.web.history_sources import turns_of
+from aliquot.web.history.sources import turns_of
 
 CARD = "GPU-00000000-0000-0000-0000-000000000000"
 S = 1_000_000_000

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from aliquot.web.api import Gpu, History, Series
 from aliquot.web.facts import Facts
-from aliquot.web.history import HOUR_S
+from aliquot.web.history.ring import HOUR_S
 from aliquot.web.pages import Drawn, NotHere, Query, commands
 from aliquot.web.pages.bars import compute_bar, memory_bar
 from aliquot.web.render import block

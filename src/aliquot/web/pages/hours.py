@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from aliquot.model.errors import UserError
 from aliquot.web.facts import Facts
-from aliquot.web.history_reading import DIMENSIONS, RANGES, range_of, summed_by
-from aliquot.web.history_records import HourLine, Hours
+from aliquot.web.history.reading import DIMENSIONS, RANGES, range_of, summed_by
+from aliquot.web.history.records import HourLine, Hours
 from aliquot.web.pages import Drawn, Query
 from aliquot.web.render import address, block
 

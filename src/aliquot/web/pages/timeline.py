@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from aliquot.web.api import Gpu
 from aliquot.web.facts import Facts
-from aliquot.web.history_reading import RANGES, range_of
-from aliquot.web.history_records import Lane, Timeline, Turns
+from aliquot.web.history.reading import RANGES, range_of
+from aliquot.web.history.records import Lane, Timeline, Turns
 from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query
 from aliquot.web.pages.bars import SHADES
 from aliquot.web.pages.gpu import find

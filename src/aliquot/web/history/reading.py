@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.model.errors import UserError
-from aliquot.web.history_file import QUARTER_S, HistoryFile, key_of
-from aliquot.web.history_points import (
+from aliquot.web.history.file import QUARTER_S, HistoryFile, key_of
+from aliquot.web.history.points import (
     BORROWED,
     GPU_ROW,
     HANDOVERS,
@@ -25,8 +25,8 @@ from aliquot.web.history_points import (
     WINDOWS,
     summed,
 )  # fmt: skip
-from aliquot.web.history_recorder import MINUTE_S
-from aliquot.web.history_records import HourLine, Hours, Lane, Timeline
+from aliquot.web.history.recorder import MINUTE_S
+from aliquot.web.history.records import HourLine, Hours, Lane, Timeline
 
 HOUR_MS: Final = 3_600_000
 LATE_S: Final = 10.0

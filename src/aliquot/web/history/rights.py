@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from aliquot.web.history_keeping import Past
-from aliquot.web.history_reading import Range, totalled
-from aliquot.web.history_records import Hours, Lane, Timeline, Turns
+from aliquot.web.history.keeping import Past
+from aliquot.web.history.reading import Range, totalled
+from aliquot.web.history.records import Hours, Lane, Timeline, Turns
 
 OTHERS = "(other namespaces)"
 

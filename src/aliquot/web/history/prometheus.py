@@ -17,10 +17,10 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from aliquot.model.errors import UserError
-from aliquot.web.history_file import QUARTER_S
-from aliquot.web.history_keeping import Past
-from aliquot.web.history_reading import Range, totalled
-from aliquot.web.history_records import HourLine, Hours, Timeline, Turns
+from aliquot.web.history.file import QUARTER_S
+from aliquot.web.history.keeping import Past
+from aliquot.web.history.reading import Range, totalled
+from aliquot.web.history.records import HourLine, Hours, Timeline, Turns
 
 ANSWER_S: Final = 5.0
 MAX_BYTES: Final = 16 << 20

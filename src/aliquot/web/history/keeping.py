@@ -16,10 +16,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from aliquot.web.history_file import QUARTER_S, HistoryFile, Limits
-from aliquot.web.history_reading import Range, hours_of, timeline_of
-from aliquot.web.history_recorder import GpuReading, Minute, Recorder
-from aliquot.web.history_records import HourLine, Hours, Timeline, Turns
+from aliquot.web.history.file import QUARTER_S, HistoryFile, Limits
+from aliquot.web.history.reading import Range, hours_of, timeline_of
+from aliquot.web.history.recorder import GpuReading, Minute, Recorder
+from aliquot.web.history.records import HourLine, Hours, Timeline, Turns
 from aliquot.web.log import defect, notice
 
 WAITING: Final = 15

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from aliquot.web.history_points import (
+from aliquot.web.history.points import (
     FIELDS,
     GPU_ROW,
     HANDOVERS,

@@ -1,6 +1,6 @@
 """The history of weeks: a SQLite file of bounded size, minutes for two days and quarter hours for thirty.
 
-One row for each GPU and period, packed by `aliquot.web.history_points`; and for each quarter hour one row with the sums
+One row for each GPU and period, packed by `aliquot.web.history.points`; and for each quarter hour one row with the sums
 by namespace, controller and model, so that GPU-hours of a month need not unpack every GPU. A minute is added to its
 own row, to the row of its quarter hour and to the sums in one transaction: a process that is killed, or a file that
 ends anywhere, leaves all of a minute or nothing.
@@ -22,8 +22,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from aliquot.lib.files import open_plain
 from aliquot.model.ids import split_key
-from aliquot.web.history_points import BORROWED, GPU_ROW, added, pack, rows_of, share_out, unpack
-from aliquot.web.history_recorder import GpuReading, Minute, rows_by_number
+from aliquot.web.history.points import BORROWED, GPU_ROW, added, pack, rows_of, share_out, unpack
+from aliquot.web.history.recorder import GpuReading, Minute, rows_by_number
 from aliquot.web.log import notice
 
 T = TypeVar("T")

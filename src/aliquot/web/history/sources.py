@@ -7,8 +7,8 @@ from typing import Final
 
 from aliquot.arbiter.records import GpuTurns, TenantStatus
 from aliquot.web.api import Gpu, Share
-from aliquot.web.history_recorder import Counts, GpuReading, TenantReading
-from aliquot.web.history_records import Turn, Turns
+from aliquot.web.history.recorder import Counts, GpuReading, TenantReading
+from aliquot.web.history.records import Turn, Turns
 
 CountsOf = Callable[[Gpu, Share], Counts | None]
 OwnerOf = Callable[[str], str]
