@@ -131,6 +131,12 @@ def test_public_modules_say_what_they_are():
     assert [] == silent
 
 
+def test_every_test_file_has_a_name_of_its_own():
+    """Two files of tests with one name cannot be collected together."""
+    names = Counter(path.name for path in tracked(".py") if path.name.startswith("test_"))
+    assert [] == [name for name, count in names.items() if count > 1]
+
+
 def test_every_test_states_a_behaviour():
     """Every test has a docstring, which is a sentence of the specification."""
     silent = [

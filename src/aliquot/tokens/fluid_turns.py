@@ -5,6 +5,8 @@
     change   the holder's turn ends when the best waiter is owed a quantum more than it, never before SLICE
     wake     a tenant that was promised to wake in time goes before all others when it wakes, at once, until a turn is
              taken from it; another one with a promise keeps its turn for SLICE
+    hold     a tenant with long kernels does not begin right after one that is owed a quantum has come to rest: that may
+             be a pause, and a kernel cannot be taken back
     limit    a tenant whose rate is its limit runs down to a quantum ahead and waits until it is even; and none is
              charged more than limit x window and SLACK in any window
 
@@ -36,6 +38,10 @@ AHEAD_PART: Final = 50
 """A tenant that is ahead of the fluid by more than this part of a window is no longer within its request."""
 SLACK_PART: Final = 500
 """What may be charged beyond limit x window, as a part of the window."""
+HOLD_PART: Final = 100
+"""How long a free GPU is kept from a tenant after such a rest, as a part of what its work usually takes to end."""
+MIN_HOLD_NS: Final = MS
+"""Kernels for which it would be shorter do no harm that the next turn does not mend."""
 EXACT_NS: Final = 2000
 """A gap below this may come from rounding, or from the little by which a tenant that leaves the fluid is not even."""
 LOOK_NS: Final = MS // 10
@@ -81,14 +87,27 @@ class FluidAccount(Account):
         return self.share.limit_milli * window // 1000 + window // SLACK_PART - self.window.used_ns(now_ns)
 
     def open_at_ns(self, now_ns: int) -> int:
-        """When the limit allows the next grant, as far as is known now; now or earlier means at once."""
+        """When its limit and a pause of another tenant allow the next grant; now or earlier means at once."""
+        opens = max(now_ns, self._held_until_ns())
         if self.share.limit_milli >= 1000:
-            return now_ns
-        opens = now_ns
+            return opens
         behind = self.lag.owed_ns(now_ns)
         if self.blocked and behind < 0 and self.lag.is_held_by_its_limit:
             opens += max(LOOK_NS, -behind * WHOLE // self.lag.rate)
         return opens if self.room_ns(now_ns) > 0 else max(opens, now_ns + self.config.window_ns // 1000)
+
+    def _held_until_ns(self) -> int:
+        """Until when a tenant that is owed time and rests may come back before this one begins a long kernel."""
+        creditor = self.lag.flow.creditor
+        hold = self.hold_ns()
+        if creditor is None or not hold or creditor.lag is self.lag or creditor.owed_ns < QUANTUM_NS:
+            return 0
+        return creditor.rested_ns + hold
+
+    def hold_ns(self) -> int:
+        """How long it waits after another tenant's rest that may be a pause; 0 for one with short kernels."""
+        hold = self.residuals.usual_ns // HOLD_PART
+        return hold if hold >= MIN_HOLD_NS else 0
 
     def runway_ns(self, now_ns: int) -> int | None:
         """How long a grant that starts now may last; None where there is no limit."""
@@ -206,16 +225,19 @@ class FluidPolicy(TokenPolicy):
     def upcoming(self, gpu: str, now_ns: int) -> Upcoming | None:
         """Who is granted this GPU when its occupant has returned or drained; None where that is not certain."""
         found = super().upcoming(gpu, now_ns)
-        if found is None or self._may_close(self._tenants[found.tenant].accounts[gpu], now_ns):
+        if found is None:
             return None
+        account = self._tenants[found.tenant].accounts[gpu]
+        assert isinstance(account, FluidAccount)
+        if self._may_close(account, now_ns) or account.hold_ns():
+            return None  # the occupant's return may be a pause
         # A tenant at rest that is ahead leaves the fluid as soon as it is even and the policy looks: rates change then.
         leaving = [account.lag.may_leave_at_ns(now_ns) for account in self._devices[gpu].members.values()]
         until = min([found.until_ns, *(at for at in leaving if at is not None)])
         return replace(found, until_ns=until, until_wanting_ns=min(until, found.until_wanting_ns))
 
-    def _may_close(self, account: Account, now_ns: int) -> bool:
+    def _may_close(self, account: FluidAccount, now_ns: int) -> bool:
         """Whether its limit might hold it back when rates change: it was stopped ahead of it, and is hardly even."""
-        assert isinstance(account, FluidAccount)
         return account.blocked and account.lag.owed_ns(now_ns) < EXACT_NS
 
     def _stays_ns(

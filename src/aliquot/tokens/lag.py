@@ -11,6 +11,8 @@ leave are those of Linux 6.12. Held in millionths of a nanosecond.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .actions import MS, SECOND, Share
 from .fluid import WHOLE, rates
 
@@ -25,13 +27,22 @@ CACHED = 64
 """Sets of busy tenants whose rates are kept."""
 
 
-class Flow:
-    """The fluid of one GPU: who wants it, at which rates."""
+class Creditor(NamedTuple):
+    """A tenant that came to rest at `rested_ns` while it was owed `owed_ns`."""
 
-    __slots__ = ("_at_ns", "_cache", "busy")
+    lag: Lag
+    rested_ns: int
+    owed_ns: int
+
+
+class Flow:
+    """The fluid of one GPU: who wants it, at which rates; and who left it last while the others owed it time."""
+
+    __slots__ = ("_at_ns", "_cache", "busy", "creditor")
 
     def __init__(self, now_ns: int) -> None:
         self.busy: dict[Lag, int] = {}
+        self.creditor: Creditor | None = None
         self._at_ns = now_ns
         self._cache: dict[tuple[Lag, ...], list[int]] = {}
 
@@ -191,6 +202,8 @@ class Lag:
         self.flow.accrue(now_ns)
         self.waiting = self.wants = True
         self._idle_ns = self.leave_at_ns = None
+        if self.flow.creditor is not None and self.flow.creditor.lag is self:
+            self.flow.creditor = None
         if self not in self.flow.busy:
             rest_ns = 0 if self._rested_at_ns is None else now_ns - self._rested_at_ns
             self.level = min(self.level, max(KEPT_NS * WHOLE, self.level - rest_ns * WHOLE))
@@ -241,6 +254,8 @@ class Lag:
         if self._rested_at_ns is None:
             self._rested_at_ns = now_ns
         if self in self.flow.busy:
+            if self.level > 0:
+                self.flow.creditor = Creditor(self, now_ns, self.level // WHOLE)
             self.flow.leave(self, now_ns)
 
     def charge(self, end_ns: int, amount_ns: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ledger
 from histories import asks, clusters
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -49,7 +50,7 @@ def test_every_change_applied_makes_it_fit(specs, arrivals, ask, with_quota):
         found = decider.place_on(smaller, change.node, "ns")
         assert isinstance(found, Placement), change.text
         decider.commit("ns/new", found, smaller)
-        changed.check()
+        ledger.check(changed)
 
     assert before == dump(cluster)
 

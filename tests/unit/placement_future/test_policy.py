@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 
+import ledger
 import pytest
 from conftest import Feed, cluster_of
 
@@ -64,7 +65,7 @@ def run(
                 decider.release(tenant)
         if idle_us and number % rest_every == 0:
             policy.idle(idle_us)
-    cluster.check()
+    ledger.check(cluster)
     return placed
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
+from aliquot.sim.turns.mixes import Member, Mix
+from aliquot.sim.turns.programs import SECOND, loop
+from aliquot.sim.turns.study import case_of, play
 from aliquot.tokens import MS, FluidPolicy, Grant, Revoke, Share
+from aliquot.tokens.actions import Turns
 
 
 def policy_of(*names: str) -> FluidPolicy:
@@ -91,3 +97,22 @@ def test_a_pause_of_a_moment_is_no_rest():
 def test_a_tenant_that_has_had_its_request_wakes_without_a_lead():
     """A tenant that has used its request of the window is interrupted at once by one that wakes below its own."""
     assert woken_beside(rested_ms=20, pause_ms=5)
+
+
+def half_beside_kernels_of_5_s(pause_ms: int) -> float:
+    """What a tenant gets that pauses after every 500 kernels of a millisecond, beside one with kernels of 5 s."""
+    short, huge = loop(500, MS, pause_ms * MS), loop(1, 5 * SECOND)
+    mix = Mix("pauses", "", (Member("short", 500, 1000, short), Member("huge", 500, 1000, huge)), clocked=False)
+    found = case_of(play(mix, Turns.FLUID, 1, 125.0), Turns.FLUID, 1)
+    return next(tenant["got"] for tenant in found["tenants"] if tenant["name"] == "short")
+
+
+@pytest.mark.parametrize("pause_ms", [2, 30])
+def test_a_pause_does_not_cost_a_tenant_that_is_owed_time_a_long_kernel_of_another(pause_ms: int):
+    """A GPU that is free for a pause is kept from kernels a hundred times as long."""
+    assert half_beside_kernels_of_5_s(pause_ms) > 0.45
+
+
+def test_a_rest_longer_than_that_frees_the_gpu():
+    """Beside kernels of 5 s a rest of 100 ms costs the GPU 50 ms, and then one of them begins."""
+    assert half_beside_kernels_of_5_s(100) < 0.3
