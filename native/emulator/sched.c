@@ -149,7 +149,8 @@ static bool advance(int dev, bool host)
 static CUstream pick(int dev)
 {
     CUstream now = sched[dev].current, best = NULL, spinner = NULL;
-    bool begun = now && now->head && now->head->started && !spins(now->head), passed = false;
+    const emu_op *op = now ? now->head : NULL; /* a host function that runs now has begun, too */
+    bool begun = op && op->kind == OP_KERNEL && op->started && !op->until, passed = false;
     sched[dev].spinning = false;
     for (CUcontext c = emu_all_contexts; c; c = c->next) {
         if (c->dev != dev)

@@ -255,3 +255,23 @@ answer(seen[0] - t)
 """)
 
     assert 0.02 <= ran_after < 0.06
+
+
+def test_host_functions_run_while_other_threads_ask_for_their_stream(clients):
+    """Kernels and host functions in turn all run, each once, however often the stream is asked meanwhile."""
+    ran = clients().run("""
+open_gpu()
+k = Spinner()
+ran = []
+fn = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: ran.append(1) or time.sleep(0.001))
+call = d.CUhostFn(ctypes.cast(fn, ctypes.c_void_p).value)
+for _ in range(50):
+    k.launch(20_000)
+    ck(d.cuLaunchHostFunc(k.stream, call, 0))
+while d.cuStreamQuery(k.stream)[0] == d.CUresult.CUDA_ERROR_NOT_READY:
+    pass
+k.sync()
+answer(len(ran))
+""")
+
+    assert 50 == ran
