@@ -74,7 +74,7 @@ def _offered(task: runs.RunTask) -> str:
     scenario = task.scenario
     drawn = scenario.draws.load if scenario.draws else None
     asked = load.offered(runs.workload(scenario, task.seed), runs.cluster_of(scenario.nodes), drawn)
-    return load.sentence(asked.percent, asked.gpu_hours, asked.gpus, asked.span_s)
+    return load.sentence(asked.percent, asked.gpu_hours, asked.gpus, asked.span_s, holds=not asked.too_much)
 
 
 def _tell(facts: dict[str, Any], output: str) -> None:
@@ -89,7 +89,9 @@ def _tell(facts: dict[str, Any], output: str) -> None:
             click.echo(line)
         click.echo(sizes.table(facts["sizes"]))
         offered, cluster = facts["offered"], facts["cluster"]
-        told = load.sentence(offered["percent"], offered["gpu_hours"], cluster["gpus"], offered["span_s"])
+        told = load.sentence(
+            offered["percent"], offered["gpu_hours"], cluster["gpus"], offered["span_s"], holds=offered["holds"]
+        )
         click.echo(f"{cluster['source']}: {told}")
     click.echo(terminal.table(facts, columns()))
 

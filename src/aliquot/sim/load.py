@@ -1,7 +1,7 @@
 """The offered load: the GPU time that jobs ask for over the GPU time there is while they arrive.
 
 Above 100 % no policy can keep up: the queue grows as long as jobs arrive, and which jobs wait is all that a policy
-decides.
+decides. A burst is the exception, in which all jobs together never want more GPUs at a time than there are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Shape
 from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.fits import fitting_nodes
-from aliquot.sim.jobs import Workload
+from aliquot.sim.jobs import Job, Workload
 from aliquot.sim.kernel import US_PER_S
 from aliquot.sim.wording import duration
 
@@ -31,11 +31,13 @@ class Offered:
     percent: float | None
     jobs: int
     impossible: int
+    peak_gpus: float
+    """The most that is wanted at a time if no job waits."""
 
     @property
     def too_much(self) -> bool:
         """Whether the cluster cannot hold the arrivals."""
-        return self.percent is not None and self.percent > 100
+        return self.percent is not None and self.percent > 100 and self.peak_gpus > self.gpus
 
     def facts(self) -> dict[str, float | int | bool | None]:
         """The same for `summary.json`."""
@@ -45,6 +47,7 @@ class Offered:
             "span_s": round(self.span_s, 4),
             "jobs": self.jobs,
             "impossible": self.impossible,
+            "peak_gpus": round(self.peak_gpus, 3),
             "holds": not self.too_much,
         }
 
@@ -68,15 +71,25 @@ def offered(load: Workload, nodes: Sequence[NodeSpec], drawn: float | None = Non
     percent = 100 * asked_s / (gpus * span_s) if gpus and span_s > 0 else None
     return Offered(
         asked_s / 3600, gpus, span_s, percent if drawn is None else 100 * drawn, len(load.jobs),
-        len(load.jobs) - len(possible),
+        len(load.jobs) - len(possible), _peak(possible),
     )  # fmt: skip
 
 
-def sentence(percent: float | None, gpu_hours: float, gpus: int, span_s: float) -> str:
+def _peak(jobs: Sequence[Job]) -> float:
+    """The most GPUs at a time if every job starts as it arrives; one that ends makes room for one that arrives then."""
+    at_us = np.array([at for job in jobs for at in (job.arrive_us, job.arrive_us + job.service_us)], np.int64)
+    milli = np.array([change for job in jobs for change in (job.ask.milli, -job.ask.milli)], np.int64)
+    order = np.lexsort((milli, at_us))
+    return float(np.cumsum(milli[order]).max(initial=0)) / MILLI
+
+
+def sentence(percent: float | None, gpu_hours: float, gpus: int, span_s: float, *, holds: bool) -> str:
     """The offered load in words, with what follows from it."""
     asked = f"{gpu_hours:,.1f} GPU-hours asked of {gpus:,} GPUs"
     if percent is None:
         return f"{asked} at once: there is no offered load where all jobs arrive together"
-    verdict = "; this cluster cannot hold it: waits grow as long as jobs arrive" if percent > 100 else ""
+    verdict = "; this cluster cannot hold it: waits grow as long as jobs arrive"
+    if holds:
+        verdict = ", but never more GPUs at a time than there are" if percent > 100 else ""
     shown = f"{percent:.1f}" if 99 < percent < 101 else f"{percent:.0f}"
     return f"offered load {shown} %: {asked} in {duration(span_s)} of arrivals{verdict}"

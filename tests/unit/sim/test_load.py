@@ -42,7 +42,19 @@ def test_jobs_that_arrive_at_once_offer_no_load():
     seen = offered(jobs((5, 100, 2), (5, 100, 2)), read_cluster("v100x4"))
 
     assert seen.percent is None
-    assert "all jobs arrive together" in sentence(seen.percent, seen.gpu_hours, seen.gpus, seen.span_s)
+    assert "all jobs arrive together" in sentence(
+        seen.percent, seen.gpu_hours, seen.gpus, seen.span_s, holds=not seen.too_much
+    )
+
+
+def test_a_burst_that_fits_at_once_is_no_overload():
+    """Jobs that never want more GPUs together than there are have nothing to wait for, however soon they arrive."""
+    fits = offered(jobs((0, 1000, 2), (1, 1000, 1), (2, 998, 1), (1000, 5, 2)), read_cluster("v100x4"))
+    more = offered(jobs((0, 9, 4), (9, 9, 4), (9, 9, 0.5)), read_cluster("v100x4"))
+
+    assert (4.0, False) == (fits.peak_gpus, fits.too_much)
+    assert (4.5, True) == (more.peak_gpus, more.too_much)
+    assert sentence(886, 3.4, 48, 47, holds=True).endswith("of arrivals, but never more GPUs at a time than there are")
 
 
 def test_jobs_drawn_for_a_load_offer_that_load():
@@ -62,4 +74,4 @@ def test_jobs_drawn_for_a_load_offer_that_load():
 )  # fmt: skip
 def test_a_load_above_the_whole_is_told_for_what_it_is(percent: float, said: str):
     """Above 100 % the sentence says that waits grow."""
-    assert said == sentence(percent, 240, 48, 18_000)
+    assert said == sentence(percent, 240, 48, 18_000, holds=percent < 100)

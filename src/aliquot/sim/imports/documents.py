@@ -49,8 +49,8 @@ def read_philly(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record
             record = _philly(job, ledger, how)
         except Unreadable as error:
             ledger.unreadable(f"{path} job {number}: {error}")
-        except _BROKEN as error:
-            ledger.unreadable(f"{path} job {number}: is no job of Philly's log ({type(error).__name__}: {error})")
+        except _BROKEN:
+            ledger.unreadable(f"{path} job {number}: is not a job of Philly's log")
         else:
             if record is not None:
                 yield record
@@ -107,8 +107,8 @@ def read_kueue(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record]
             yield from _kueue(item, ledger, how)
         except Unreadable as error:
             ledger.unreadable(f"{path} workload {number}: {error}")
-        except (*_BROKEN, ValueError) as error:
-            ledger.unreadable(f"{path} workload {number}: is no workload ({type(error).__name__}: {error})")
+        except (*_BROKEN, ValueError):
+            ledger.unreadable(f"{path} workload {number}: is not a Workload of Kueue")
 
 
 def _kueue(item: Mapping[str, Any], ledger: JobAccounts, how: Wanted) -> Iterator[Record]:

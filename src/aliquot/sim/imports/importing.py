@@ -22,6 +22,10 @@ from aliquot.sim.imports.tables import Wanted
 from aliquot.sim.tables import BadTable
 
 Reader = Callable[[Sequence[Path], JobAccounts, Wanted], Iterator[Record]]
+LONGEST_S: Final = 10 * 366 * 86_400.0
+"""Ten years: what is longer is a defect of the record."""
+LATEST_S: Final = 4_102_444_800.0
+"""The year 2100, as seconds since 1970."""
 COLUMNS: Final = ("name", "arrival_s", "duration_s", "gpu", "gpu_model", "cpu_milli", "memory_mib", "priority", "user")
 
 
@@ -77,6 +81,12 @@ def _spool(records: Iterator[Record], spool: TextIO, ledger: JobAccounts, models
     writer = csv.writer(spool, lineterminator="\n")
     first_s, names = float("inf"), set()
     for record in records:
+        if record.duration_s > LONGEST_S or record.arrival_s > LATEST_S:
+            ledger.unreadable(
+                f'job "{record.name[:80]}": {record.duration_s:.6g} s from {record.arrival_s:.6g} s on; a job arrives '
+                f"before {LATEST_S:.6g} s and takes at most {LONGEST_S:.6g} s"
+            )
+            continue
         ledger.kept += 1
         ledger.gpu_hours += sum(record.sizes_milli) / MILLI * record.duration_s / 3600
         first_s = min(first_s, record.arrival_s)

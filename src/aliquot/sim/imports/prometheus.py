@@ -79,9 +79,9 @@ def _series(path: Path) -> Iterator[tuple[Mapping[str, str], list[tuple[float, f
             raise BadTable(f"{path}: is the answer to a query for one moment; ask /api/v1/query_range")
         for series in answer["data"]["result"]:
             yield series["metric"], [(float(when), float(value)) for when, value in series["values"]]
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError):
         raise BadTable(
-            f"{path}: is no answer of Prometheus to a range query ({type(error).__name__}: {error})"
+            f"{path}: is not the answer of Prometheus to a range query: data.result with the metric and values of each"
         ) from None
 
 

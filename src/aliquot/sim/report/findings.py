@@ -22,7 +22,9 @@ Facts = Mapping[str, Any]
 def verdict(facts: Facts) -> list[str]:
     """The answer in a few sentences: load, which policy waits least, who pays for it, and how many GPUs are enough."""
     offered = facts["offered"]
-    load = sentence(offered["percent"], offered["gpu_hours"], facts["cluster"]["gpus"], offered["span_s"])
+    load = sentence(
+        offered["percent"], offered["gpu_hours"], facts["cluster"]["gpus"], offered["span_s"], holds=offered["holds"]
+    )
     told = [f"{load[0].upper()}{load[1:]}."]
     if offered["impossible"]:
         told.append(f"{offered['impossible']:,} of {offered['jobs']:,} jobs fit on no node even when it is empty; "

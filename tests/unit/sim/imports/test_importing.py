@@ -87,6 +87,22 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path: Path):
     assert any("columns that are not read: JobName, Partition" in line for line in imported.warnings)
 
 
+def test_a_job_of_centuries_is_left_out_by_name(tmp_path: Path):
+    """A duration or an arrival that no job has is a defect of the record, and does not spoil the trace."""
+    head = "JobID|User|Submit|Eligible|Start|End|ElapsedRaw|State|NNodes|AllocTRES|ReqTRES\n"
+    ran = "2026-01-01T00:00:05|2026-01-01T00:10:00"
+    row = f"{{}}|f|{{}}-01-01T00:00:00|{{}}-01-01T00:00:00|{ran}|{{}}|COMPLETED|1|gres/gpu=3|gres/gpu=3\n"
+    source = tmp_path / "odd.txt"
+    source.write_text(
+        head + row.format(1, 2026, 2026, 600) + row.format(2, 2026, 2026, "9" * 17) + row.format(3, 9999, 9999, 600)
+    )
+    warnings: list[str] = []
+    facts = import_trace("sacct", [source], tmp_path / "out.csv", how=Wanted(), models=False, warn=warnings.append)
+
+    assert (1, {"unreadable": 2}) == (facts["jobs_kept"], facts["dropped"])
+    assert ['job "2"', 'job "3"'] == [line.partition(":")[0] for line in warnings]
+
+
 def test_helios(tmp_path: Path):
     """GPUs of all nodes are spread over them; jobs that were cancelled while they waited never ran."""
     imported = Imported(tmp_path, "helios", "cluster_log.csv")
