@@ -262,6 +262,6 @@ def test_a_browser_signs_in_and_sees_the_cluster_live(pages: Pages, control_plan
         page.get_by_label("Token").wait_for()
         page.goto("about:blank")
 
-    assert f"{8 * NODES}" in tiles and "not known" in tiles
+    assert f"{8 * NODES:,}" in tiles and "not known" in tiles
     assert took_s < 3.0
     assert [] == faults and [] == checks
