@@ -198,10 +198,15 @@ class TokenPolicy(Tenants):
         """Let owners of overdue work go on for a moment: it may wait for what they have yet to launch.
 
         They go on with the turn that has ended, so nothing of it is forgiven. Each time the work is given twice as long
-        to end by itself, for it may be a long kernel that the next one would follow.
+        to end by itself, for it may be a long kernel that the next one would follow. Of several on a GPU the one whose
+        time came first goes first: else one would begin its next kernel again and again while another waits for it.
         """
-        for tenant in self._tenants.values():
-            if tenant.is_overdue(now_ns) and all(self._free(g, tenant.name, now_ns) for g in tenant.accounts):
+        overdue = [tenant for tenant in self._tenants.values() if tenant.is_overdue(now_ns)]
+        awaited: set[str] = set()
+        for tenant in sorted(overdue, key=PolicyTenant.resume_at_ns):
+            first = awaited.isdisjoint(tenant.accounts)
+            awaited.update(tenant.accounts)
+            if first and all(self._free(gpu, tenant.name, now_ns) for gpu in tenant.accounts):
                 tenant.resumes += 1
                 self._rest(tenant, now_ns)
                 self._enter(tenant, RESUME_NS, now_ns, actions).ended_ns = tenant.ended_ns

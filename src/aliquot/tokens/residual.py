@@ -22,6 +22,8 @@ SLACK_NS: Final = 50 * MS
 RESUME_NS: Final = 10 * MS
 RESUME_LEAD_NS: Final = 5 * MS
 """More than what a process may have queued at the end of a turn, which ends by itself."""
+PROVEN_RESUMES: Final = 3
+"""An owner whose work ended as soon as it could launch again is resumed no later than after so many tries (40 ms)."""
 GROWTH: Final = 4
 KEPT: Final = 50
 
@@ -44,8 +46,12 @@ class Residuals:
         """After how long an owner that wants to launch is resumed: work of the usual length would have ended."""
         return self.usual_ns + self.usual_ns // 2 + RESUME_LEAD_NS
 
+    def has_waited_for_its_owner(self, now_ns: int) -> bool:
+        """Whether what ends now did so just after its owner could launch again."""
+        return now_ns - self.resumed_at_ns < SLACK_NS
+
     def learn(self, expired_ns: int, now_ns: int, *, usual: bool = True) -> None:
         """What was left when a turn ended at `expired_ns` has ended now; not `usual`: its process was stopped."""
-        if usual and now_ns - self.resumed_at_ns >= SLACK_NS:
+        if usual and not self.has_waited_for_its_owner(now_ns):
             self._past.append(min(now_ns - expired_ns, GROWTH * self.patience_ns()))
             self.usual_ns = sorted(self._past)[(len(self._past) - 1) * 9 // 10]

@@ -6,7 +6,7 @@ from typing import Final
 
 from .account import Account
 from .device import ActiveGrant
-from .residual import SLACK_NS
+from .residual import PROVEN_RESUMES, SLACK_NS
 
 MAX_DOUBLINGS: Final = 10
 
@@ -85,6 +85,16 @@ class PolicyTenant:
         # It is charged for what is left, so its limit opens later than it seems.
         opens = max(opens, now_ns + SLACK_NS) if opens > now_ns else now_ns
         return [self.resume_at_ns(), self.patience_ends_ns(), opens]
+
+    def settle(self, gpu: str, expired_ns: int, now_ns: int, *, usual: bool) -> None:
+        """What was left on a GPU when a turn ended at `expired_ns` has ended; see `Residuals.learn`.
+
+        If it had waited for its owner, the next work of this tenant that outlives a turn may do so, too.
+        """
+        residuals = self.accounts[gpu].residuals
+        residuals.learn(expired_ns, now_ns, usual=usual)
+        if residuals.has_waited_for_its_owner(now_ns):
+            self.resumes = min(self.resumes, PROVEN_RESUMES)
 
     def take_over(self, now_ns: int) -> None:
         """A grant begins: work that is left from before belongs to it now and is settled with it."""

@@ -100,7 +100,7 @@ class Tenants(ABC):
             self._go_on(tenant, now_ns)
         if gpu not in tenant.residual:
             return
-        tenant.accounts[gpu].residuals.learn(tenant.revoked_ns, now_ns, usual=usual)
+        tenant.settle(gpu, tenant.revoked_ns, now_ns, usual=usual)
         tenant.outlived.pop(gpu, None)
         tenant.residual.discard(gpu)
         tenant.drained.add(gpu)
@@ -118,7 +118,7 @@ class Tenants(ABC):
         ended = tenant.outlived.pop(gpu, None)
         if ended is None:
             return
-        tenant.accounts[gpu].residuals.learn(ended, now_ns, usual=usual)
+        tenant.settle(gpu, ended, now_ns, usual=usual)
         if tenant.hold is None or tenant.hold.ended_ns is None or tenant.outlived:
             return
         if self._is_due(tenant, now_ns):

@@ -1,8 +1,21 @@
 """Work that outlives its grant: who waits for it, how long, and what its owner may do meanwhile."""
 
+from itertools import pairwise
+
 import pytest
 
-from aliquot.tokens import MS, SECOND, GeminiPolicy, Grant, Handover, Revoke, Share, TokenConfig, TokenPolicy
+from aliquot.tokens import (
+    MS,
+    SECOND,
+    FluidPolicy,
+    GeminiPolicy,
+    Grant,
+    Handover,
+    Revoke,
+    Share,
+    TokenConfig,
+    TokenPolicy,
+)
 
 TURN = 100 * MS
 PATIENCE = 50 * MS
@@ -252,3 +265,34 @@ def test_under_drain_nobody_goes_past_the_one_who_waits():
     policy.tick(TURN + PATIENCE)
     policy.want("a", 10 * SECOND)
     assert not [a for a in policy.tick(10 * SECOND) if isinstance(a, Grant) and a.quota_ns >= 20 * MS]
+
+
+@pytest.mark.parametrize("kernel_ms", [1, 20])
+def test_work_that_waits_for_its_owner_again_and_again_is_never_far_from_its_next_step(kernel_ms: int):
+    """An owner whose work ends each time that it can launch is resumed within 150 ms, beside long kernels, too."""
+    policy = FluidPolicy()
+    for name in ("b", "a"):
+        policy.add_tenant(name, {"g0": Share(500, 1000)}, 0)
+    policy.want("a", 0)
+    policy.want("b", 0)
+    now, steps, ends = 0, [], {}
+    while now < 10 * SECOND:
+        for name in [name for name, at in ends.items() if at <= now]:
+            del ends[name]
+            policy.caught_up(name, "g0", now)
+            if name == "b":
+                policy.drained("b", "g0", now)
+        while actions := policy.tick(now):
+            for action in actions:
+                if isinstance(action, Revoke):
+                    policy.want(action.tenant, now)
+                    if action.tenant == "b":
+                        ends["b"] = now + kernel_ms * MS
+                elif action.tenant == "a":
+                    steps.append(now)
+                    ends["a"] = now + 2 * MS
+        now = min(
+            [at for at in (policy.next_wake_ns(), *ends.values()) if at is not None and at > now], default=now + MS
+        )
+
+    assert max(later - step for step, later in pairwise(steps)) <= 150 * MS
