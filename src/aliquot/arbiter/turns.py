@@ -1,6 +1,6 @@
 """Who held each GPU lately, turn by turn: a ring of bounded length, for people who look at the last minute.
 
-A hand-over costs two appends. Nothing is computed until somebody asks.
+A hand-over costs two appends. Nothing is computed until it is queried.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SHOWN_NS: Final = 60_000_000_000
 
 
 class TurnLog:
-    """The beginnings of turns, and the moments from which on nobody held the GPU."""
+    """The beginnings of turns, and the moments from which on no tenant held the GPU."""
 
     def __init__(self) -> None:
         self._of: dict[str, deque[tuple[int, str]]] = {}
