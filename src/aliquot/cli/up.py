@@ -71,7 +71,7 @@ def up(context: click.Context, /, detach: bool, **options: Any) -> None:
     text = "" if file is None else read_text(file)
     if file is not None:
         read_documents(text, file)
-    maker(options["policy"] or DEFAULT_POLICY)  # an unknown name is told before anything starts
+    maker(options["policy"] or DEFAULT_POLICY)  # reject an unknown name before anything starts
     if options["state_dir"] is not None:
         _require_writable(options["state_dir"])
     if options["web"] and options["port"]:

@@ -54,7 +54,7 @@ class JobAccounts:
         self.dropped[reason] += 1
 
     def unreadable(self, what: str) -> None:
-        """A job is left out because its line cannot be read; the first of these are told one by one."""
+        """A job is left out because its line cannot be read; the first of these are named."""
         self.drop(UNREADABLE)
         self._warned += 1
         if self._warned <= MAX_WARNINGS:

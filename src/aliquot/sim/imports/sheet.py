@@ -115,7 +115,7 @@ class Sheet:
         return csv.reader(lines, delimiter=self._delimiter)
 
     def lines(self, broken: Callable[[str], None]) -> Iterator[Line]:
-        """Every line with cells; one of another length than the header is told to `broken` and passed over."""
+        """Every line with cells; one of another length than the header goes to `broken` and is skipped."""
         line = Line(self.path, self.header, self.columns)
         width = self.width
         with opened(self.path) as file:

@@ -41,7 +41,7 @@ def readings(gpus: Iterable[Gpu], counts: CountsOf, owner_of: OwnerOf) -> list[G
 def turns_of(gpu: str, told: GpuTurns, now_s: float, names: Mapping[str, str] | None = None) -> Turns:
     """The arbiter's turns by the wall's clock, which is `now_s` at the arbiter's now, within the last minute.
 
-    `names` are tenants by what they are called there; who is not among them is `UNKNOWN`. None: by their own names.
+    `names` maps the names in the report to tenants; a tenant missing in it is `UNKNOWN`. None: as reported.
     """
 
     def wall_s(ns: int) -> float:
