@@ -22,16 +22,20 @@ _FILE = click.Path(path_type=Path)
 @click.option("--zone", default="UTC", show_default=True, metavar="NAME", help="Time zone of times without one.")
 @click.option("--cpu-jobs", is_flag=True, help="Keep jobs without a GPU.")
 @click.option("--models", is_flag=True, help="Keep the GPU models; the cluster has to name them in the same way.")
+@click.option("--shards-per-gpu", "shards", type=click.IntRange(1, 10_000), metavar="N",
+              help="How many gres/shard of Slurm make a GPU; left out, so are jobs with shards alone.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print what was kept and dropped as JSON.")
 def import_jobs(
-    files: tuple[Path, ...], kind: str, out: Path, zone: str, cpu_jobs: bool, models: bool, as_json: bool
-) -> None:
+    files: tuple[Path, ...], kind: str, out: Path, zone: str, cpu_jobs: bool, models: bool, shards: int | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Read FILE as another system wrote it, and write its jobs as a trace.
 
     \b
     sacct       sacct -a -P -X -S 2026-01-01 -o JobID,User,Submit,Eligible,
-                Start,End,ElapsedRaw,State,NNodes,AllocTRES,ReqTRES
-    kueue       kubectl get workloads -A -o json
+                Start,End,ElapsedRaw,State,NNodes,AllocTRES,ReqTRES;
+                or sacct -a -X --json
+    kueue       kubectl get workloads -A -o json (or yaml)
     prometheus  /api/v1/query_range of kube_pod_container_resource_requests,
                 kube_pod_status_phase, DCGM_FI_DEV_GPU_UTIL; one file each
     philly      cluster_job_log
@@ -47,17 +51,22 @@ def import_jobs(
 
     from aliquot.sim.imports.importing import import_trace
     from aliquot.sim.imports.tables import Wanted
+    from aliquot.sim.parallel import shown_progress
 
     try:
         times_of = ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise UserError(f"--zone {zone}: is no time zone; allowed are names such as UTC and Europe/Berlin") from None
+    if shards and kind not in ("sacct", "csv"):
+        raise UserError(f"--shards-per-gpu {shards}: only sacct and csv have gres/shard, --from is {kind}")
     if out.is_dir():
         raise UserError(f"-o {out}: is a folder; name a file")
 
     def warn(text: str) -> None:
         click.echo(f"aliquot: {text}", err=True)
 
-    facts = import_trace(kind, files, out, how=Wanted(times_of, cpu_jobs), models=models, warn=warn)
+    how = Wanted(times_of, cpu_jobs, shards)
+    with shown_progress("jobs read", None) as tell:
+        facts = import_trace(kind, files, out, how=how, models=models, warn=warn, tell=tell)
     text = facts.pop("text")
     click.echo(json.dumps(facts) if as_json else f"{text}\ntrace: {out}")

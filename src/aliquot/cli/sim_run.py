@@ -74,7 +74,8 @@ def _offered(task: runs.RunTask) -> str:
     scenario = task.scenario
     drawn = scenario.draws.load if scenario.draws else None
     asked = load.offered(runs.workload(scenario, task.seed), runs.cluster_of(scenario.nodes), drawn)
-    return load.sentence(asked.percent, asked.gpu_hours, asked.gpus, asked.span_s, holds=not asked.too_much)
+    told = load.sentence(asked.percent, asked.gpu_hours, asked.gpus, asked.span_s, holds=not asked.too_much)
+    return "\n".join(filter(None, (told, load.left_out(asked.impossible, asked.jobs))))
 
 
 def _tell(facts: dict[str, Any], output: str) -> None:
@@ -93,6 +94,8 @@ def _tell(facts: dict[str, Any], output: str) -> None:
             offered["percent"], offered["gpu_hours"], cluster["gpus"], offered["span_s"], holds=offered["holds"]
         )
         click.echo(f"{cluster['source']}: {told}")
+        if offered["impossible"]:
+            click.echo(load.left_out(offered["impossible"], offered["jobs"]))
     click.echo(terminal.table(facts, columns()))
 
 

@@ -83,6 +83,13 @@ def _peak(jobs: Sequence[Job]) -> float:
     return float(np.cumsum(milli[order]).max(initial=0)) / MILLI
 
 
+def left_out(impossible: int, jobs: int) -> str:
+    """What becomes of jobs that no node can hold; empty where there are none."""
+    if not impossible:
+        return ""
+    return f"{impossible:,} of {jobs:,} jobs fit on no node even when it is empty; they are left out"
+
+
 def sentence(percent: float | None, gpu_hours: float, gpus: int, span_s: float, *, holds: bool) -> str:
     """The offered load in words, with what follows from it."""
     asked = f"{gpu_hours:,.1f} GPU-hours asked of {gpus:,} GPUs"

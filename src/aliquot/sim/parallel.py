@@ -127,17 +127,22 @@ def _counted(work: Callable[[Task], Result], number: int, task: Task) -> Result:
 
 
 @contextmanager
-def shown_progress(title: str, total: int) -> Iterator[Callable[[float], None]]:
-    """A bar with the time left on a terminal's standard error; nothing elsewhere."""
+def shown_progress(title: str, total: int | None) -> Iterator[Callable[[float], None]]:
+    """On a terminal's standard error a bar with the time left, or a count where the total is not known."""
     if not title or not sys.stderr.isatty():
         yield lambda done: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
 
-    shown = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    left = (TextColumn("left"), TimeLeft())
-    with Progress(*shown, *left, console=Console(stderr=True), speed_estimate_period=SPEED_OVER_S) as bar:
+    columns: tuple[ProgressColumn, ...] = (TextColumn("{task.completed:,.0f}"), TimeElapsedColumn())
+    if total is not None:
+        columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeLeft())
+    shown = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"), *columns, console=shown, speed_estimate_period=SPEED_OVER_S,
+        transient=total is None,
+    ) as bar:  # fmt: skip
         task = bar.add_task(title, total=total)
         yield lambda done: bar.update(task, completed=done)

@@ -19,7 +19,7 @@ from aliquot.sim.measures import RunMeasures, measured
 from aliquot.sim.openb.trace import read_pods, workload_name
 from aliquot.sim.parallel import part_done
 from aliquot.sim.policies import made
-from aliquot.sim.tables import read_text
+from aliquot.sim.tables import opened
 from aliquot.sim.workloads import specs
 from aliquot.sim.workloads.table import read_jobs, unread_columns
 from aliquot.sim.workloads.trace import Draws, TraceReplay, drawn, replayed
@@ -90,7 +90,8 @@ def _jobs(scenario: Scenario, seed: int) -> Workload:
 
 def is_openb(path: Path) -> bool:
     """Whether a table is one of the openb trace, by its header."""
-    header = read_text(path).partition("\n")[0]
+    with opened(path) as file:
+        header = file.readline()
     return "num_gpu" in header and "gpu_milli" in header
 
 

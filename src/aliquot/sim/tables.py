@@ -8,12 +8,20 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final, TextIO
 
 from aliquot.lib import files
 from aliquot.model.errors import UserError
+
+_PACKED: Final = {
+    b"PK\x03\x04": "a zip archive", b"\xfd7zXZ": "packed with xz", b"BZh": "packed with bzip2",
+    b"(\xb5/\xfd": "packed with zstd",
+}  # fmt: skip
 
 
 class BadTable(UserError):
@@ -65,20 +73,49 @@ class TableRow:
         return number
 
 
-def read_text(path: Path) -> str:
-    """The content of a text file, unpacked where its name ends in `.gz`.
+@contextmanager
+def opened(path: Path, errors: str = "strict") -> Iterator[TextIO]:
+    """A text file to read, unpacked where it is packed with gzip; `errors` as for `open`.
 
     Raises:
         BadTable: it cannot be read, or is not UTF-8 text.
     """
     try:
-        raw = path.read_bytes()
-        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-    except (OSError, EOFError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise BadTable(f"{path}: cannot be read ({reason})") from None
+        if path.is_fifo():
+            raise BadTable(f"{path}: is a pipe, which cannot be read twice; write it to a file first")
+        with path.open("rb") as raw:
+            yield io.TextIOWrapper(_unpacked(path, raw), "utf-8-sig", errors, newline="")
     except UnicodeDecodeError as error:
         raise BadTable(f"{path}: is not UTF-8 text (byte {error.start}); a CSV file is wanted") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BadTable(f"{path}: cannot be read ({reason})") from None
+
+
+def _unpacked(path: Path, raw: io.BufferedReader) -> io.BufferedReader | gzip.GzipFile:
+    head = raw.peek(512)
+    packed = next((what for magic, what in _PACKED.items() if head.startswith(magic)), "")
+    if packed:
+        raise BadTable(f"{path}: is {packed}; unpack it, and give the files that were in it")
+    file: io.BufferedReader | gzip.GzipFile = raw
+    if head.startswith(b"\x1f\x8b"):
+        file = gzip.GzipFile(fileobj=raw)
+        head = file.peek(512)
+    if head[257:262] == b"ustar":
+        raise BadTable(f"{path}: is a tar archive; unpack it (tar -xf), and give the files that were in it")
+    if b"\0" in head[:512]:
+        raise BadTable(f"{path}: is not UTF-8 text, but has bytes of 0")
+    return file
+
+
+def read_text(path: Path) -> str:
+    """The content of a text file, unpacked where it is packed with gzip.
+
+    Raises:
+        BadTable: it cannot be read, or is not UTF-8 text.
+    """
+    with opened(path) as file:
+        return file.read()
 
 
 def read_rows(path: Path, required: Sequence[str], hint: str = "") -> Iterator[TableRow]:
@@ -89,26 +126,31 @@ def read_rows(path: Path, required: Sequence[str], hint: str = "") -> Iterator[T
     Raises:
         BadTable: unreadable, no header, a required column missing, or a line with too few or too many cells.
     """
-    lines = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next(lines, [])]
-        missing = [name for name in required if name not in header]
-        if missing:
-            named = ", ".join(f'"{name}"' for name in missing)
-            wanted = ", ".join(required)
-            raise BadTable(f"{path} line 1: column {named} is missing; wanted are {wanted}{hint}")
-        for cells in lines:
-            if not any(cell.strip() for cell in cells):
-                continue
-            if len(cells) != len(header):
-                column = header[min(len(cells), len(header) - 1)]
-                raise BadTable(
-                    f'{path} line {lines.line_num} column "{column}": the line has {len(cells)} cells, '
-                    f"the header {len(header)}"
-                )
-            yield TableRow(path, lines.line_num, dict(zip(header, cells, strict=True)))
-    except csv.Error as error:
-        raise BadTable(f"{path} line {lines.line_num}: is no CSV ({error})") from None
+    with opened(path) as file:
+        lines = csv.reader(file, strict=True)
+        try:
+            yield from _rows(path, lines, required, hint)
+        except csv.Error as error:
+            raise BadTable(f"{path} line {lines.line_num}: is no CSV ({error})") from None
+
+
+def _rows(path: Path, lines: Any, required: Sequence[str], hint: str) -> Iterator[TableRow]:
+    header = [name.strip() for name in next(lines, [])]
+    missing = [name for name in required if name not in header]
+    if missing:
+        named = ", ".join(f'"{name}"' for name in missing)
+        wanted = ", ".join(required)
+        raise BadTable(f"{path} line 1: column {named} is missing; wanted are {wanted}{hint}")
+    for cells in lines:
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(header):
+            column = header[min(len(cells), len(header) - 1)]
+            raise BadTable(
+                f'{path} line {lines.line_num} column "{column}": the line has {len(cells)} cells, '
+                f"the header {len(header)}"
+            )
+        yield TableRow(path, lines.line_num, dict(zip(header, cells, strict=True)))
 
 
 def write_whole(path: Path, content: str) -> None:

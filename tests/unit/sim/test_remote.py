@@ -1,9 +1,10 @@
-"""Runs on a Dask cluster give what runs here give."""
+"""Runs on a Dask or a Ray cluster give what runs here give."""
 
 from __future__ import annotations
 
 import builtins
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,38 @@ def test_without_an_address_dask_starts_workers_here(tasks: list[runs.RunTask]):
     pytest.importorskip("distributed", reason="distributed is not installed")
 
     there = remote.run_all("dask", tasks)
+
+    here = parallel.run_all(runs.run, tasks, workers=1)
+    assert [run.figures for run in here.results.values()] == [run.figures for run in there.results.values()]
+
+
+@pytest.fixture
+def ray_head() -> Iterator[str]:
+    """The address of a Ray cluster of one node with two CPUs."""
+    utils = pytest.importorskip("ray.cluster_utils", reason="ray is not installed")
+    head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80 << 20}
+    cluster = utils.Cluster(initialize_head=True, head_node_args=head)
+    yield cluster.address
+    cluster.shutdown()
+
+
+def test_a_ray_cluster_gives_the_same_results_by_seed(ray_head: str, tasks: list[runs.RunTask]):
+    """Ray's workers find the same figures for every task, in the order of the tasks."""
+    there = remote.run_all(f"ray:{ray_head}", tasks)
+
+    here = parallel.run_all(runs.run, tasks, workers=1)
+
+    assert tasks == list(there.results)
+    assert [run.figures for run in here.results.values()] == [run.figures for run in there.results.values()]
+
+
+@pytest.mark.slow
+def test_without_an_address_ray_starts_workers_here(monkeypatch: pytest.MonkeyPatch, tasks: list[runs.RunTask]):
+    """Processes of this machine find the same figures."""
+    pytest.importorskip("ray", reason="ray is not installed")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    there = remote.run_all("ray", tasks)
 
     here = parallel.run_all(runs.run, tasks, workers=1)
     assert [run.figures for run in here.results.values()] == [run.figures for run in there.results.values()]

@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 from aliquot.lib.files import UNFINISHED
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
-from aliquot.sim.imports import documents, pai, prometheus, tables
+from aliquot.sim.imports import documents, kueue, pai, prometheus, slurm, tables
 from aliquot.sim.imports.records import JobAccounts, Record
 from aliquot.sim.imports.tables import Wanted
 from aliquot.sim.tables import BadTable
@@ -24,6 +24,7 @@ from aliquot.sim.tables import BadTable
 Reader = Callable[[Sequence[Path], JobAccounts, Wanted], Iterator[Record]]
 LONGEST_S: Final = 10 * 366 * 86_400.0
 """Ten years: what is longer is a defect of the record."""
+TELL_EVERY: Final = 10_000
 LATEST_S: Final = 4_102_444_800.0
 """The year 2100, as seconds since 1970."""
 COLUMNS: Final = ("name", "arrival_s", "duration_s", "gpu", "gpu_model", "cpu_milli", "memory_mib", "priority", "user")
@@ -45,17 +46,26 @@ READERS: Final[Mapping[str, Reader]] = {
     "pai": pai.read_pai,
     "philly": _each(documents.read_philly),
     "helios": _table("helios", tables.HELIOS),
-    "sacct": _table("sacct", tables.SACCT),
-    "kueue": _each(documents.read_kueue),
+    "sacct": _each(slurm.read_sacct),
+    "kueue": _each(kueue.read_kueue),
     "prometheus": prometheus.read_prometheus,
     "csv": _table("csv", tables.CSV),
 }
 
 
 def import_trace(
-    kind: str, paths: Sequence[Path], out: Path, *, how: Wanted, models: bool, warn: Callable[[str], None]
+    kind: str,
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    how: Wanted,
+    models: bool,
+    warn: Callable[[str], None],
+    tell: Callable[[float], None] = lambda jobs: None,
 ) -> dict[str, Any]:
-    """Write the trace, and say what was kept and dropped; `models` keeps the GPU models that jobs asked for.
+    """Write the trace, and say what was kept and dropped.
+
+    `models` keeps the GPU models that jobs asked for; `tell` hears now and then how many jobs were read.
 
     Raises:
         UserError: a file cannot be read or is of another kind, no job is left, or the trace cannot be written.
@@ -64,7 +74,7 @@ def import_trace(
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile("w+", dir=out.parent, newline="", encoding="utf-8") as spool:
-            first_s = _spool(READERS[kind](paths, ledger, how), spool, ledger, models)
+            first_s = _spool(_told(READERS[kind](paths, ledger, how), ledger, tell), spool, ledger, models)
             if not ledger.kept:
                 raise BadTable(f"{paths[0]}: no job is left. {ledger.text().partition(chr(10))[2]}".strip())
             _write(out, spool, first_s)
@@ -74,6 +84,13 @@ def import_trace(
         named = ", ".join(f"{model} ({count:,})" for model, count in ledger.models.most_common(5))
         ledger.notes[f"models of GPUs are left out: {named}; --models keeps them"] = 1
     return ledger.facts() | {"from": kind, "trace": str(out), "text": ledger.text()}
+
+
+def _told(records: Iterator[Record], ledger: JobAccounts, tell: Callable[[float], None]) -> Iterator[Record]:
+    for number, record in enumerate(records):
+        if number % TELL_EVERY == 0:
+            tell(ledger.seen)
+        yield record
 
 
 def _spool(records: Iterator[Record], spool: TextIO, ledger: JobAccounts, models: bool) -> float:

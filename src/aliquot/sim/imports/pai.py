@@ -1,7 +1,8 @@
 """Alibaba PAI's trace of 2020: tables without a header line, recognised by the number of their columns.
 
 The table of tasks is enough. With the table of jobs a task arrives when its job was submitted, and has its user; with
-the table of instances each instance has its own times. `plan_gpu` and `plan_cpu` are percent and of one instance.
+the table of instances each instance has its own times. `plan_gpu` and `plan_cpu` are percent and of one instance; a
+time of 0 is not known, as in the authors' own analysis.
 
 Source: alibaba/clusterdata, cluster-trace-gpu-v2020/README.md, which also has the columns.
 """
@@ -77,8 +78,7 @@ def _jobs(sheet: Sheet, ledger: JobAccounts, how: Wanted) -> Jobs:
     jobs: Jobs = {}
     for line in sheet.lines(ledger.warn):
         try:
-            jobs[line.text("job_name")] = (line.read("start_time", partial(parse_time, zone=how.zone)),
-                                           line.text("user"))  # fmt: skip
+            jobs[line.text("job_name")] = (line.read("start_time", partial(_when, how=how)), line.text("user"))
         except Unreadable as error:
             ledger.warn(str(error))
     return jobs
@@ -141,7 +141,7 @@ def _instances(
 def _record(
     line: Line, part: str, task: _Task, count: int, jobs: Jobs, ledger: JobAccounts, how: Wanted
 ) -> Record | None:
-    time = partial(parse_time, zone=how.zone)
+    time = partial(_when, how=how)
     start, end = line.read("start_time", time), line.read("end_time", time)
     submitted, user = jobs.get(line.text("job_name"), (None, ""))
     status = line.text("status").upper()
@@ -165,6 +165,10 @@ def _record(
             user=user,
         )
     return None
+
+
+def _when(text: str, how: Wanted) -> float | None:
+    return parse_time(text, how.zone) or None
 
 
 def _number(text: str) -> float:

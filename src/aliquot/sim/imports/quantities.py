@@ -15,14 +15,15 @@ from aliquot.model.quantities import MILLI
 
 NOTHING: Final = frozenset(("", "unknown", "none", "null", "nan", "n/a", "na", "nat", "-", "invalid"))
 LEAST_MS_EPOCH: Final = 1e11
-"""A bare number from here on is milliseconds: as seconds it would be after the year 5000."""
+"""A bare number from here on is milliseconds or finer: as seconds it would be after the year 5000."""
 _ELAPSED: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _WORDS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|hour|h|day|d)s?\b", re.IGNORECASE)
 _UNIT_S: Final = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)(b?)([nc]?)", re.IGNORECASE)
 _POWERS: Final = {"": -2, "k": -1, "m": 0, "g": 1, "t": 2, "p": 3}
-_MIG: Final = re.compile(r"(?:^|[_-])(\d)g\.\d+gb", re.IGNORECASE)
+_MIG: Final = re.compile(r"(?:^|[_-])(\d)g[._]\d+gb", re.IGNORECASE)
 _MIG_PARTS: Final = 7
+_RESOURCES: Final = {"nvidia_com_gpu": MILLI, "amd_com_gpu": MILLI, "aliquot_dev_gpu_percent": MILLI // 100}
 
 
 class Unreadable(ValueError):
@@ -30,16 +31,16 @@ class Unreadable(ValueError):
 
 
 def parse_time(text: str, zone: tzinfo = UTC) -> float | None:
-    """Seconds since 1970 of an ISO 8601 time or a bare number of seconds or milliseconds; None where it is unknown.
+    """Seconds since 1970 of an ISO 8601 time or a bare number of seconds to nanoseconds; None where it is unknown.
 
-    A time without a zone is taken to be of `zone`.
+    A time without a zone is taken to be of `zone`; the date may have slashes, the year first.
 
     Raises:
         Unreadable: none of these.
     """
     text = text.strip()
-    if text[4:5] == "-":  # the usual case first
-        return _iso(text, zone)
+    if text[4:5] in ("-", "/"):  # the usual case first
+        return _iso(text.replace("/", "-", 2), zone)
     if text.lower() in NOTHING:
         return None
     try:
@@ -48,7 +49,9 @@ def parse_time(text: str, zone: tzinfo = UTC) -> float | None:
         return _iso(text, zone)
     if not math.isfinite(number) or number < 0:
         raise Unreadable("is no time; allowed are 2026-01-02T03:04:05, seconds and milliseconds since 1970")
-    return number / 1000 if number >= LEAST_MS_EPOCH else number
+    while number >= LEAST_MS_EPOCH:
+        number /= 1000
+    return number
 
 
 def _iso(text: str, zone: tzinfo) -> float:
@@ -127,6 +130,22 @@ def parse_quantity(text: object) -> float:
     return value
 
 
+def milli_of_profile(name: str) -> int:
+    """Milli-GPU of a MIG slice by its name, in sevenths (`1g.5gb`, `a100_3g.40gb`); 0 for any other name."""
+    return MILLI * _sevenths(name) // _MIG_PARTS
+
+
+def _sevenths(name: str) -> int:
+    found = _MIG.search(name)
+    return int(found[1]) if found else 0
+
+
+def milli_of_resource(name: str) -> int:
+    """Milli-GPU of one unit of a Kubernetes resource, also by its name in a metric's label; 0 if it is no GPU."""
+    plain = re.sub(r"[./-]", "_", name)
+    return _RESOURCES.get(plain) or (milli_of_profile(plain) if plain.startswith("nvidia_com_") else 0)
+
+
 def parse_tres(text: str) -> dict[str, str]:
     """A TRES list as a dictionary: `cpu=8,gres/gpu=2` -> {"cpu": "8", "gres/gpu": "2"}."""
     pairs = (part.partition("=") for part in text.split(",") if "=" in part)
@@ -148,10 +167,19 @@ def gpus_of_tres(tres: dict[str, str]) -> tuple[int, str]:
         if not model:
             total += milli
             continue
-        slices = _MIG.search(model)
-        typed += milli * int(slices[1]) // _MIG_PARTS if slices else milli
+        typed += milli * _sevenths(model) // _MIG_PARTS if _sevenths(model) else milli
         models.append(model)
     return (typed if (models and typed < total) or not total else total), (models[0] if len(models) == 1 else "")
+
+
+def shards_of_tres(tres: dict[str, str]) -> float:
+    """How many `gres/shard` a TRES list has; a total without a type stands for all types.
+
+    Raises:
+        Unreadable: a count that is no number.
+    """
+    counts = {name: _count(value) / MILLI for name, value in tres.items() if name.partition(":")[0] == "gres/shard"}
+    return counts.get("gres/shard") or sum(counts.values())
 
 
 def gpus_of_gres(text: str) -> tuple[int, str]:

@@ -11,6 +11,7 @@ NO_GPU: Final = "without GPU"
 RUNNING: Final = "still running at the end"
 NEVER_RAN: Final = "never started"
 NO_TIMES: Final = "without usable times"
+SHARED: Final = "with gres/shard or gres/mps, whose size is not recorded"
 UNREADABLE: Final = "unreadable"
 MAX_WARNINGS: Final = 20
 

@@ -1,44 +1,26 @@
 """Tables with columns under many names: delimiters are sniffed, names matched loosely, cells read as they stream by.
 
-A table of a million lines is read line by line; nothing of it is kept here.
+A table of a million lines is read line by line; nothing of it is kept here. What stands before the header line (a
+command, a warning, blank lines) is passed over, and so is a header line that appears again, as in files put together.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
-import io
 import re
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Final, TextIO, TypeVar
+from typing import Final, TypeVar
 
 from aliquot.sim.imports.quantities import Unreadable
-from aliquot.sim.tables import BadTable
+from aliquot.sim.tables import BadTable, opened
 
 DELIMITERS: Final = ("|", "\t", ",", ";")
 MAX_CELL: Final = 1 << 24
+MAX_PREAMBLE: Final = 20
+"""Lines in which a header line is looked for."""
 Value = TypeVar("Value")
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
-    """A text file to read, unpacked where its name ends in `.gz`.
-
-    Raises:
-        BadTable: it cannot be read, or is not UTF-8 text.
-    """
-    try:
-        with path.open("rb") as raw:
-            unpacked = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-            yield io.TextIOWrapper(unpacked, "utf-8-sig", newline="")
-    except (OSError, EOFError, zlib.error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise BadTable(f"{path}: cannot be read ({reason})") from None
-    except UnicodeDecodeError as error:
-        raise BadTable(f"{path}: is not UTF-8 text (byte {error.start}); a table is wanted") from None
 
 
 def key(name: str) -> str:
@@ -54,8 +36,9 @@ def sniffed(line: str) -> str:
 class Line:
     """The line of a table that is being read; the same object for every line."""
 
-    def __init__(self, path: Path, header: Sequence[str], columns: Mapping[str, int]) -> None:
+    def __init__(self, path: Path, header: Sequence[str], columns: Mapping[str, int], what: str = "line") -> None:
         self.number = 0
+        self.what = what
         self.cells: Sequence[str] = ()
         self._path, self._header, self._columns = path, header, columns
 
@@ -80,7 +63,9 @@ class Line:
         except Unreadable as error:
             at = self._columns.get(field)
             column = field if at is None else self._header[at]
-            raise Unreadable(f'{self._path} line {self.number} column "{column}": {cell[:80]!r} {error}') from None
+            raise Unreadable(
+                f'{self._path} {self.what} {self.number} column "{column}": {cell[:80]!r} {error}'
+            ) from None
 
 
 class Sheet:
@@ -91,16 +76,13 @@ class Sheet:
         self.path = path
         self._fields = fields
         self._headless = headless
-        with opened(path) as file:
-            first = file.readline(MAX_CELL)
-        if not first.strip():
-            raise BadTable(f"{path}: is empty; a table with a header line is wanted")
+        known = {key(name) for columns in fields.values() for name in columns}
+        self._before, first = _first_line(path, known)
         self._delimiter = sniffed(first)
         csv.field_size_limit(MAX_CELL)
         cells = next(self._reader(iter([first])), [])
         self.width = len(cells)
-        names = {key(cell) for cell in cells}
-        self.has_header = bool(names & {key(name) for columns in fields.values() for name in columns})
+        self.has_header = bool({key(cell) for cell in cells} & known)
         self.header = list(cells) if self.has_header or not headless else list(headless)
         at = {key(name): number for number, name in reversed(list(enumerate(self.header))) if name.strip()}
         found = {field: [at[key(name)] for name in columns if key(name) in at] for field, columns in fields.items()}
@@ -117,11 +99,13 @@ class Sheet:
     def lines(self, broken: Callable[[str], None]) -> Iterator[Line]:
         """Every line with cells; one of another length than the header goes to `broken` and is skipped."""
         line = Line(self.path, self.header, self.columns)
-        width = self.width
-        with opened(self.path) as file:
+        width, header = self.width, self.header if self.has_header else None
+        with opened(self.path, "replace") as file:
+            for _ in range(self._before):
+                file.readline(MAX_CELL)
             try:
-                for line.number, cells in enumerate(self._reader(file), 1):
-                    if (line.number == 1 and self.has_header) or not any(cells):
+                for line.number, cells in enumerate(self._reader(file), self._before + 1):
+                    if cells == header or not any(cells):
                         continue
                     if len(cells) == width:
                         line.cells = cells
@@ -130,3 +114,16 @@ class Sheet:
                         broken(f"{self.path} line {line.number}: has {len(cells)} cells, the first line {width}")
             except csv.Error as error:
                 raise BadTable(f"{self.path} line {line.number + 1}: is no table ({error})") from None
+
+
+def _first_line(path: Path, known: Collection[str]) -> tuple[int, str]:
+    """The header line and how many lines stand before it: the one with most known names, else the first not blank."""
+    best = (0, 0, "")
+    with opened(path, "replace") as file:
+        for number, text in enumerate(islice(iter(lambda: file.readline(MAX_CELL), ""), MAX_PREAMBLE)):
+            named = len({key(cell) for cell in text.split(sniffed(text))} & set(known))
+            if text.strip() and (not best[2] or named > max(best[0], 1)):
+                best = (named, number, text)
+    if not best[2]:
+        raise BadTable(f"{path}: is empty; a table with a header line is wanted")
+    return best[1:]

@@ -23,8 +23,9 @@ from aliquot.sim.imports.quantities import (
     parse_memory_mib,
     parse_time,
     parse_tres,
+    shards_of_tres,
 )  # fmt: skip
-from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
+from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, SHARED, JobAccounts, Record
 from aliquot.sim.imports.sheet import Line, Sheet
 from aliquot.sim.tables import BadTable
 
@@ -62,16 +63,17 @@ CSV: Final[Fields] = {
     "priority": ("priority",), "state": ("state", "status", "phase"), "nodes": ("nodes", "num_nodes", "node_num"),
     "tres": ("AllocTRES",), "asked": ("ReqTRES",),
 }  # fmt: skip
-_RUNNING: Final = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "RESIZING", "STOPPED"))
+_RUNNING: Final = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "STOPPED"))
 _PENDING: Final = frozenset(("PENDING", "WAITING", "QUEUED", "CONFIGURING", "REVOKED"))
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to import: the zone of times without one, and whether jobs without a GPU are kept."""
+    """What to import: the zone of times without one, whether jobs without a GPU are kept, `gres/shard` of a GPU."""
 
     zone: tzinfo = UTC
     cpu_jobs: bool = False
+    shards: int | None = None
 
 
 def read_table(path: Path, fields: Fields, kind: str, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
@@ -92,7 +94,7 @@ def read_table(path: Path, fields: Fields, kind: str, ledger: JobAccounts, how: 
             continue
         ledger.seen += 1
         try:
-            record = _record(line, ledger, how)
+            record = record_of(line, kind, ledger, how)
         except Unreadable as error:
             ledger.unreadable(str(error))
             continue
@@ -102,6 +104,15 @@ def read_table(path: Path, fields: Fields, kind: str, ledger: JobAccounts, how: 
 
 def _complete(sheet: Sheet, kind: str) -> None:
     have = sheet.columns.keys()
+    if kind == "csv" and {"gpus", "gpu_milli"} <= have:
+        raise BadTable(f"{sheet.path}: is the openb trace, which needs no import: aliquot sim run --trace {sheet.path}")
+    how = "see docs/simulator.md for its names"
+    if kind == "sacct":
+        columns = "JobID,User,Submit,Eligible,Start,End,ElapsedRaw,State,NNodes,AllocTRES,ReqTRES"
+        how = f"write the table with: sacct -a -P -X -o {columns}"
+    if not sheet.has_header:
+        without = " (-P gives delimiters, and -n takes the header line away)" if kind == "sacct" else ""
+        raise BadTable(f"{sheet.path} line 1: does not name the columns{without}; {how}")
     wanted = {
         "GPUs": ("gpus", "gpu_percent", "gpu_milli", "tres", "asked", "gres"),
         "arrival": ("submit", "eligible", "start"),
@@ -109,25 +120,28 @@ def _complete(sheet: Sheet, kind: str) -> None:
     }
     for what, fields in wanted.items():
         if fields and not have & set(fields):
-            example = "sacct -P -X -o JobID,User,Submit,Eligible,Start,End,ElapsedRaw,State,NNodes,AllocTRES,ReqTRES"
-            how = f"write the table with: {example}" if kind == "sacct" else "see docs/simulator.md for its names"
             raise BadTable(f"{sheet.path} line 1: no column has a job's {what}; {how}")
 
 
-def _record(line: Line, ledger: JobAccounts, how: Wanted) -> Record | None:
+def record_of(line: Line, kind: str, ledger: JobAccounts, how: Wanted) -> Record | None:
+    """The job of a line; None where it is left out, which the accounts then say.
+
+    Raises:
+        Unreadable: a cell is not what its column holds.
+    """
     tres = parse_tres(line.text("tres") or line.text("asked"))
-    milli, model = line.read("tres", lambda _: _gpus(line, tres))
+    milli, model = line.read("tres", lambda _: _gpus(line, tres, how))
     if milli == 0 and not how.cpu_jobs:
-        ledger.drop(NO_GPU)
+        ledger.drop(SHARED if any(name.startswith(("gres/shard", "gres/mps")) for name in tres) else NO_GPU)
         return None
-    times = _times(line, ledger, how)
+    times = _times(line, kind, ledger, how)
     if times is None:
         return None
     nodes = line.read("nodes", _number) if line.has("nodes") else float(tres.get("node") or 1)
     sizes = spread(milli, max(1, round(nodes or 1)))
     memory = _memory(line, tres, len(sizes))
     return Record(
-        name=line.text("name") or f"line-{line.number}",
+        name=line.text("name") or f"{line.what}-{line.number}",
         arrival_s=times[0],
         duration_s=times[1],
         sizes_milli=sizes,
@@ -149,17 +163,19 @@ def spread(milli: int, nodes: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size)
 
 
-def _gpus(line: Line, tres: dict[str, str]) -> tuple[int, str]:
+def _gpus(line: Line, tres: dict[str, str], how: Wanted) -> tuple[int, str]:
     for field, factor in (("gpus", MILLI), ("gpu_percent", MILLI / 100), ("gpu_milli", 1)):
         if line.has(field):
             return round(line.read(field, _number) * factor), ""
     milli, model = gpus_of_tres(tres)
     if not milli and line.has("tres") and line.has("asked"):  # a job that never started has asked only
         milli, model = gpus_of_tres(parse_tres(line.text("asked")))
+    if not milli and how.shards:
+        milli = round(shards_of_tres(tres) * MILLI / how.shards)
     return (milli, model) if milli or not line.has("gres") else line.read("gres", gpus_of_gres)
 
 
-def _times(line: Line, ledger: JobAccounts, how: Wanted) -> tuple[float, float] | None:
+def _times(line: Line, kind: str, ledger: JobAccounts, how: Wanted) -> tuple[float, float] | None:
     """Arrival and duration; None where the job did not run from one known time to another."""
     time = partial(parse_time, zone=how.zone)
     state = line.text("state").partition(" ")[0].upper()
@@ -167,20 +183,29 @@ def _times(line: Line, ledger: JobAccounts, how: Wanted) -> tuple[float, float] 
         ledger.drop(RUNNING if state in _RUNNING else NEVER_RAN)
         return None
     start, end = line.read("start", time), line.read("end", time)
-    ran = line.read("elapsed", parse_elapsed)
-    if ran is None and start is not None and end is not None:
-        ran = end - start
+    ran = _ran(line, kind, (start, end), ledger)
     known = [when for field in ("submit", "eligible") if (when := line.read(field, time)) is not None]
     arrival = max(known) if known else start
-    if ran is None and end is None and start is not None:
+    if end is None and start is not None and (ran is None or state == "REQUEUED"):
         ledger.drop(RUNNING)
     elif (ran is None and start is None) or ran == 0:
         ledger.drop(NEVER_RAN)
     elif ran is None or ran < 0 or arrival is None:
         ledger.drop(NO_TIMES)
     else:
-        return arrival, ran
+        return (arrival if start is None else min(arrival, start)), ran
     return None
+
+
+def _ran(line: Line, kind: str, span: tuple[float | None, float | None], ledger: JobAccounts) -> float | None:
+    """How long a job ran: from start to end, but for Slurm, whose elapsed time leaves out suspensions."""
+    elapsed = line.read("elapsed", parse_elapsed)
+    start, end = span
+    if start is None or end is None or (kind == "sacct" and elapsed is not None):
+        return elapsed
+    if elapsed is not None and abs(elapsed - (end - start)) > max(2, 0.01 * elapsed):
+        ledger.notes["durations differ from the time from start to end, which was taken"] += 1
+    return end - start
 
 
 def _cpu_milli(line: Line, tres: dict[str, str]) -> float:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aliquot.sim.load import sentence
+from aliquot.sim.load import left_out, sentence
 from aliquot.sim.sizes import sentences
 from aliquot.sim.wording import duration, number
 
@@ -27,8 +27,7 @@ def verdict(facts: Facts) -> list[str]:
     )
     told = [f"{load[0].upper()}{load[1:]}."]
     if offered["impossible"]:
-        told.append(f"{offered['impossible']:,} of {offered['jobs']:,} jobs fit on no node even when it is empty; "
-                    "they are left out.")  # fmt: skip
+        told.append(f"{left_out(offered['impossible'], offered['jobs'])}.")
     if facts["policies"]:
         told.append(f"{waiting(facts)}.")
     if not offered["holds"] and facts["policies"]:

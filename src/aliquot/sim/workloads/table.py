@@ -20,6 +20,7 @@ Other columns are not read, with a warning.
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -33,10 +34,11 @@ from aliquot.sim.kernel import us
 from aliquot.sim.tables import BadTable, TableRow, read_rows
 
 REQUIRED: Final = ("name", "arrival_s", "duration_s", "gpu")
-COLUMNS: Final = (
-    *REQUIRED, "gpu_limit", "gpu_memory_mib", "gpu_model", "cpu_milli", "memory_mib", "priority", "affinity",
-    "anti_affinity", "exclusion", "gpu_id", "user",
+OF_REQUEST: Final = (
+    "gpu", "gpu_limit", "gpu_memory_mib", "gpu_model", "cpu_milli", "memory_mib", "priority", "affinity",
+    "anti_affinity", "exclusion", "gpu_id",
 )  # fmt: skip
+COLUMNS: Final = (*REQUIRED, *OF_REQUEST, "user")
 MAX_MILLI: Final = 64_000
 HINT: Final = "; aliquot sim import makes such a table from others"
 
@@ -49,8 +51,9 @@ def read_jobs(path: Path, name: str) -> Workload:
     """
     jobs: list[Job] = []
     names: set[str] = set()
+    asks: dict[tuple[str, ...], Ask] = {}  # a million jobs have a few hundred different requests
     for row in read_rows(path, REQUIRED, HINT):
-        job = _job(row)
+        job = _job(row, asks)
         if not job.name or job.name in names:
             raise row.fault("name", "is empty or appears twice; every job needs a name of its own")
         names.add(job.name)
@@ -60,9 +63,12 @@ def read_jobs(path: Path, name: str) -> Workload:
     return Workload(name, sorted(jobs, key=lambda job: job.arrive_us))
 
 
-def _job(row: TableRow) -> Job:
+def _job(row: TableRow, asks: dict[tuple[str, ...], Ask]) -> Job:
     arrive_us, service_us = us(row.number("arrival_s", most=1e10)), us(row.number("duration_s", most=1e10))
-    return Job(row.text("name"), _ask(row), arrive_us, service_us, row.text("user"))
+    asked = tuple(row.text(column) for column in OF_REQUEST)
+    if asked not in asks:
+        asks[asked] = _ask(row)
+    return Job(row.text("name"), asks[asked], arrive_us, service_us, sys.intern(row.text("user")))
 
 
 def unread_columns(path: Path) -> list[str]:

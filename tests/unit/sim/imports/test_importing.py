@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
-from datetime import UTC
 from pathlib import Path
-from typing import Any
 
 import pytest
+from imported_traces import Imported
 
 from aliquot.model.errors import UserError
 from aliquot.sim.imports.importing import READERS, import_trace
 from aliquot.sim.imports.tables import Wanted
 from aliquot.sim.workloads.table import read_jobs
-
-DATA = Path(__file__).resolve().parents[3] / "data" / "traces"
-
-
-class Imported:
-    """A trace made from files, its facts and the warnings."""
-
-    def __init__(self, tmp_path: Path, kind: str, *files: Path | str, models: bool = False, **how: Any) -> None:
-        self.path = tmp_path / "trace.csv"
-        self.warnings: list[str] = []
-        paths = [DATA / file if isinstance(file, str) else file for file in files]
-        self.facts = import_trace(
-            kind, paths, self.path, how=Wanted(UTC, **how), models=models, warn=self.warnings.append
-        )
-        with self.path.open() as file:
-            self.rows = {row["name"]: row for row in csv.DictReader(file)}
-
-    def times(self) -> dict[str, tuple[float, float, float]]:
-        """Arrival, duration and GPUs of each line."""
-        return {
-            name: (float(row["arrival_s"]), float(row["duration_s"]), float(row["gpu"]))
-            for name, row in self.rows.items()
-        }
-
 
 FILES = {
     "sacct": ["sacct.txt"],
@@ -90,12 +64,10 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path: Path):
 def test_a_job_of_centuries_is_left_out_by_name(tmp_path: Path):
     """A duration or an arrival that no job has is a defect of the record, and does not spoil the trace."""
     head = "JobID|User|Submit|Eligible|Start|End|ElapsedRaw|State|NNodes|AllocTRES|ReqTRES\n"
-    ran = "2026-01-01T00:00:05|2026-01-01T00:10:00"
-    row = f"{{}}|f|{{}}-01-01T00:00:00|{{}}-01-01T00:00:00|{ran}|{{}}|COMPLETED|1|gres/gpu=3|gres/gpu=3\n"
+    times = "{1}-01-01T00:00:00|{1}-01-01T00:00:00|{1}-01-01T00:00:05|{1}-01-01T00:10:00"
+    row = f"{{0}}|f|{times}|{{2}}|COMPLETED|1|gres/gpu=3|gres/gpu=3\n"
     source = tmp_path / "odd.txt"
-    source.write_text(
-        head + row.format(1, 2026, 2026, 600) + row.format(2, 2026, 2026, "9" * 17) + row.format(3, 9999, 9999, 600)
-    )
+    source.write_text(head + row.format(1, 2026, 600) + row.format(2, 2026, "9" * 17) + row.format(3, 9999, 600))
     warnings: list[str] = []
     facts = import_trace("sacct", [source], tmp_path / "out.csv", how=Wanted(), models=False, warn=warnings.append)
 
@@ -226,7 +198,7 @@ def test_jobs_without_a_gpu_and_models_are_kept_on_request(tmp_path: Path):
 @pytest.mark.parametrize(
     ("kind", "content", "said"),
     [
-        ("sacct", "JobID|Submit|Start|End\n1|a|b|c\n", "no column has a job's GPUs; write the table with: sacct -P"),
+        ("sacct", "JobID|Submit|Start|End\n1|a|b|c\n", "no column has a job's GPUs; write the table with: sacct -a"),
         ("csv", "id,gpus,submit\n1,1,0\n", "no column has a job's duration"),
         ("csv", "", "is empty"),
         ("csv", "id,gpus,submit,duration\n1,0,0,5\n", "no job is left. dropped: 1 without GPU"),
@@ -235,6 +207,25 @@ def test_jobs_without_a_gpu_and_models_are_kept_on_request(tmp_path: Path):
         ("kueue", '{"items": []}', "has no Workload"),
         ("prometheus", '{"data": {"resultType": "vector", "result": []}}', "ask /api/v1/query_range"),
         ("prometheus", '{"data": {"resultType": "matrix", "result": []}}', "has no series of"),
+        (
+            "prometheus",
+            '{"status": "error", "error": "exceeded maximum resolution"}',
+            "refused the query: exceeded max",
+        ),
+        (
+            "sacct",
+            "1|ann|2026-01-01T00:00:00|gres/gpu=1\n",
+            "does not name the columns (-P gives delimiters, and -n takes",
+        ),
+        (
+            "sacct",
+            "       JobID    JobName\n------------ ----------\n2399  run+\n",
+            "does not name the columns (-P gives",
+        ),
+        ("sacct", '{"jobs": 3}', "has no list of jobs; write it with: sacct -a -X --json"),
+        ("kueue", "a: [", "line 2: is neither JSON nor YAML"),
+        ("kueue", "- a\n", "is no list of workloads"),
+        ("csv", "name,num_gpu,gpu_milli,creation_time\na,1,500,0\n", "is the openb trace, which needs no import"),
         ("pai", "a,b\n1,2\n", "is none of PAI's tables"),
     ],
 )

@@ -1,0 +1,128 @@
+"""Jobs from Kueue's workloads, as kubectl prints them in JSON or YAML.
+
+Source: the Workload of kueue.x-k8s.io. A workload is created, admitted, and finished; one that was evicted in between
+has only the times of its last stay, and the seconds that it ran before (`accumulatedPastExecutionTimeSeconds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from aliquot.sim.imports.documents import BROKEN, parsed, read, when
+from aliquot.sim.imports.quantities import Unreadable, milli_of_resource, parse_quantity
+from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
+from aliquot.sim.imports.tables import Wanted
+from aliquot.sim.tables import BadTable
+
+COMMAND: Final = "kubectl get workloads -A -o json"
+_Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_kueue(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
+    """The workloads of a list: created, admitted, finished.
+
+    Raises:
+        BadTable: no list of objects, or none of it is a workload.
+    """
+    document = _document(path)
+    items = document.get("items", [document]) if isinstance(document, dict) else None
+    if not isinstance(items, list):
+        raise BadTable(f"{path}: is no list of workloads; write it with: {COMMAND}")
+    # Objects of a typed list, as the API server answers them, do not name their kind.
+    named = "Workload" if document.get("kind") == "WorkloadList" else None
+    workloads = [item for item in items if isinstance(item, dict) and item.get("kind", named) == "Workload"]
+    if not workloads:
+        raise BadTable(f"{path}: has no Workload; write it with: {COMMAND}")
+    if len(workloads) < len(items):
+        ledger.ignored["objects of another kind"] += len(items) - len(workloads)
+    for number, item in enumerate(workloads):
+        ledger.seen += 1
+        try:
+            yield from _kueue(item, ledger, how)
+        except Unreadable as error:
+            ledger.unreadable(f"{path} workload {number}: {error}")
+        except (*BROKEN, ValueError):
+            ledger.unreadable(f"{path} workload {number}: is not a Workload of Kueue")
+
+
+def _document(path: Path) -> Any:
+    text = read(path)
+    if text.lstrip()[:1] in ("{", "["):
+        return parsed(path, text)
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" line {where.line + 1}" if where else ""
+        raise BadTable(f"{path}{line}: is neither JSON nor YAML; write it with: {COMMAND}") from None
+
+
+def _kueue(item: Mapping[str, Any], ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
+    meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
+    said = {entry["type"]: entry for entry in status.get("conditions") or []}
+    pods = [(_pod(pod_set["template"]["spec"]), count) for pod_set, count in _pod_sets(spec, status)]
+    if not any(milli for (milli, _, _), _ in pods) and not how.cpu_jobs:
+        ledger.drop(NO_GPU)
+        return
+    stay = _stay(meta, status, said, ledger, how)
+    if stay is None:
+        return
+    created, ran_s = stay
+    name, user = f"{meta.get('namespace', 'default')}/{meta['name']}", str(meta.get("namespace", ""))
+    for number, ((milli, cpu, memory), count) in enumerate(pods):
+        if milli or how.cpu_jobs:
+            part = name if len(pods) == 1 else f"{name}/{spec['podSets'][number].get('name', number)}"
+            yield Record(
+                part, created, ran_s, (milli,) * count, cpu_milli=cpu, memory_mib=memory,
+                priority=max(0, int(spec.get("priority") or 0)), user=user,
+            )  # fmt: skip
+
+
+def _stay(
+    meta: Mapping[str, Any], status: Mapping[str, Any], said: Mapping[str, Any], ledger: JobAccounts, how: Wanted
+) -> tuple[float, float] | None:
+    """When a workload was created and how long it ran; None where that is not known, which the accounts then say."""
+    created = when(meta["creationTimestamp"], how)
+    admitted, finished = said.get("Admitted") or said.get("QuotaReserved"), said.get("Finished", {})
+    if finished.get("status") != "True":
+        runs = admitted is not None and admitted.get("status") == "True"
+        ledger.drop(RUNNING if runs else NEVER_RAN)
+        return None
+    if admitted is None:
+        ledger.drop(NEVER_RAN)
+        return None
+    start, end = when(admitted["lastTransitionTime"], how), when(finished["lastTransitionTime"], how)
+    before = float(status.get("accumulatedPastExecutionTimeSeconds") or 0)
+    if created is None or start is None or end is None or end <= start or before < 0:
+        ledger.drop(NO_TIMES)
+        return None
+    if before:
+        ledger.notes["workloads were evicted once or more; their stays are joined to one"] += 1
+    elif "Evicted" in said:
+        ledger.notes["workloads were evicted once or more; only their last stay is known"] += 1
+    return created, before + end - start
+
+
+def _pod_sets(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Each pod set with the number of its pods: as admitted, which may be fewer than were asked for."""
+    assigned = (status.get("admission") or {}).get("podSetAssignments") or []
+    counts = {entry.get("name"): entry.get("count") for entry in assigned}
+    for pod_set in spec["podSets"]:
+        yield pod_set, int(counts.get(pod_set.get("name")) or pod_set.get("count", 1))
+
+
+def _pod(spec: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Milli-GPU, milli-CPU and MiB that a pod asks for; a limit stands for a request that is not given."""
+    milli, cpu, memory = 0.0, 0.0, 0.0
+    for container in spec["containers"]:
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        milli += sum(parse_quantity(amount) * milli_of_resource(name) for name, amount in asked.items()
+                     if milli_of_resource(name))  # fmt: skip
+        cpu += parse_quantity(asked.get("cpu", 0)) * 1000
+        memory += parse_quantity(asked.get("memory", 0)) / 2**20
+    return round(milli), round(cpu), round(memory)

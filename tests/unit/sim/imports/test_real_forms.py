@@ -1,0 +1,207 @@
+"""Forms that real files have, beyond what the formats' documentation says, and what an import makes of them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from imported_traces import Imported
+
+from aliquot.model.errors import UserError
+
+HEAD = "JobID|Submit|Start|End|ElapsedRaw|State|NNodes|AllocTRES\n"
+ROW = "{}|2026-01-02T03:00:00|2026-01-02T03:00:00|2026-01-02T04:00:00|3600|{}|1|{}\n"
+
+
+def table(tmp_path: Path, content: str | bytes, name: str = "own.txt") -> Path:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_published_lines_of_helios(tmp_path: Path):
+    """Three lines that HeliosData publishes: times without a zone, a cancelled job that ran for a week."""
+    imported = Imported(tmp_path, "helios", "helios_published.csv")
+
+    assert {
+        "1425511": (0, 36_848, 1), "1425512": (26, 249, 4), "1425513": (27, 675_233, 1),
+    } == imported.times()  # fmt: skip
+
+
+def test_a_published_job_of_philly(tmp_path: Path):
+    """A job that philly-traces publishes: it failed after a minute and ran again on another machine."""
+    imported = Imported(tmp_path, "philly", "philly_published.json")
+
+    assert {"application_1506638472019_14199": (0, 74 + 193_182, 8)} == imported.times()
+
+
+def test_sacct_as_json(tmp_path: Path):
+    """Jobs of `sacct --json`, old and new: tasks of arrays, states in lists, numbers in objects, memory in bytes."""
+    imported = Imported(tmp_path, "sacct", "sacct.json")
+
+    assert {"4000_7#0": (0, 1800, 4), "4000_7#1": (0, 1800, 4), "4001": (300, 3600, 1)} == imported.times()
+    assert ("4000", "65536", "ann") == tuple(
+        imported.rows["4000_7#0"][name] for name in ("cpu_milli", "memory_mib", "user")
+    )
+    assert ("4000", "32768", "bob") == tuple(
+        imported.rows["4001"][name] for name in ("cpu_milli", "memory_mib", "user")
+    )
+    assert {
+        "still running at the end": 1, "never started": 1, "unreadable": 1,
+    } == imported.facts["dropped"]  # fmt: skip
+    assert any("sacct.json job 4: is not a job of sacct --json" in line for line in imported.warnings)
+
+
+def test_a_stay_that_ended_in_a_requeue_is_a_job(tmp_path: Path):
+    """A job that was requeued held its GPU until then; one that waits again has no end."""
+    waits = "3|2026-01-02T03:00:00|2026-01-02T03:00:00|Unknown|60|REQUEUED|1|gres/gpu=1\n"
+    own = table(tmp_path, HEAD + ROW.format(1, "REQUEUED", "gres/gpu=1") + waits)
+
+    imported = Imported(tmp_path, "sacct", own)
+
+    assert {"1": (0, 3600, 1)} == imported.times()
+    assert {"still running at the end": 1} == imported.facts["dropped"]
+
+
+def test_what_stands_around_the_lines_is_passed_over(tmp_path: Path):
+    """A command, warnings, blank lines, CRLF, a delimiter at the end of lines, and a header line that comes again."""
+    job = ROW.format(1, "COMPLETED", "gres/gpu=1").replace("\n", "|\n")
+    again = ROW.format(2, "COMPLETED", "gres/gpu=2").replace("\n", "|\n")
+    head = HEAD.replace("\n", "|\n")
+    before = "\n$ sacct -p --format=JobID,Submit,Start,End,ElapsedRaw\nsacctmgr: Warning: cluster sync ongoing\n"
+    text = f"{before}{head}{job}\n{head}{again}"
+    own = table(tmp_path, text.replace("\n", "\r\n"))
+
+    imported = Imported(tmp_path, "sacct", own)
+
+    assert {"1": (0, 3600, 1), "2": (0, 3600, 2)} == imported.times()
+    assert [] == imported.warnings
+
+
+def test_bytes_that_are_not_utf8_do_not_end_an_import(tmp_path: Path):
+    """A user's name in another encoding is kept as far as it can be read."""
+    head = "JobID|User|Submit|Start|End|ElapsedRaw|State|NNodes|AllocTRES\n"
+    row = "1|J\xfcrgen|2026-01-02T03:00:00|2026-01-02T03:00:00|2026-01-02T04:00:00|60|COMPLETED|1|gres/gpu=1\n"
+    own = table(tmp_path, (head + row).encode("latin-1"))
+
+    assert "J\N{REPLACEMENT CHARACTER}rgen" == Imported(tmp_path, "sacct", own).rows["1"]["user"]
+
+
+def test_shards_are_parts_of_a_gpu_once_their_number_is_known(tmp_path: Path):
+    """Slurm records how many gres/shard a job had, not how many make a GPU; without it such jobs are left out."""
+    tres = "billing=10,cpu=10,gres/shard:nvidia_gb10=40,gres/shard=40,mem=50G,node=1"
+    own = table(tmp_path, HEAD + ROW.format(1, "COMPLETED", tres) + ROW.format(2, "COMPLETED", "gres/gpu=1"))
+
+    without, known = Imported(tmp_path, "sacct", own), Imported(tmp_path, "sacct", own, shards=80)
+
+    assert {"with gres/shard or gres/mps, whose size is not recorded": 1} == without.facts["dropped"]
+    assert {"1": (0, 3600, 0.5), "2": (0, 3600, 1)} == known.times()
+
+
+def test_a_duration_that_is_not_from_start_to_end_is_told(tmp_path: Path):
+    """AcmeTrace's Kalos counts from the submission on; the time from start to end is taken, with a note."""
+    own = table(
+        tmp_path,
+        "job_id,user,node_num,gpu_num,state,submit_time,start_time,end_time,duration\n"
+        "a,u1,2,16,FAILED,2026-05-17 11:00:58+00:00,2026-05-17 11:01:08+00:00,2026-05-17 11:01:16+00:00,18\n"
+        "b,u1,1,8,COMPLETED,2026-05-17 19:01:58+08:00,2026-05-17 19:02:28+08:00,2026-05-17 19:03:28+08:00,60\n",
+    )
+
+    imported = Imported(tmp_path, "csv", own)
+
+    assert {"a#0": (0, 8, 8), "a#1": (0, 8, 8), "b": (60, 60, 8)} == imported.times()
+    assert ["durations differ from the time from start to end, which was taken"] == [
+        note for note in imported.facts["notes"] if "durations" in note
+    ]
+
+
+@pytest.mark.parametrize("unit", [1, 1_000, 1_000_000, 1_000_000_000])
+def test_times_may_be_seconds_or_finer(tmp_path: Path, unit: int):
+    """Seconds, milliseconds, microseconds and nanoseconds since 1970 are told apart by their size."""
+    arrivals = [1_767_322_800 * unit, 1_767_322_860 * unit]
+    own = table(tmp_path, "job,submit,duration,gpus\n" + "".join(f"{at},{at},60,1\n" for at in arrivals), "own.csv")
+
+    assert [0, 60] == [arrival for arrival, _, _ in Imported(tmp_path, "csv", own).times().values()]
+
+
+def test_a_time_of_zero_is_unknown_in_pai(tmp_path: Path):
+    """The authors of the trace leave such tasks out as well."""
+    lines = ("j,worker,1,Terminated,0.0,1739200.0,600,29.3,50,MISC", "k,worker,1,Failed,5.0,65.0,600,29.3,50,T4")
+    own = table(tmp_path, "\n".join(lines))
+
+    imported = Imported(tmp_path, "pai", own)
+
+    assert {"k/worker": (0, 60, 0.5)} == imported.times()
+    assert {"never started": 1} == imported.facts["dropped"]
+
+
+def test_kueue_as_yaml(tmp_path: Path):
+    """Stays before evictions count, pods are those that were admitted, and a MIG slice is its sevenths."""
+    imported = Imported(tmp_path, "kueue", "workloads.yaml")
+
+    assert {
+        "team-a/pytorchjob-elastic#0": (0, 693, 1),
+        "team-a/pytorchjob-elastic#1": (0, 693, 1),
+        "team-b/job-slice": (300, 1800, 0.428),
+    } == imported.times()
+    assert {"never started": 1} == imported.facts["dropped"]
+
+
+def test_a_list_of_the_api_server_names_no_kinds(tmp_path: Path):
+    """`kubectl get --raw` prints a WorkloadList whose items have no kind."""
+    workloads = json.loads((Path(__file__).parents[3] / "data/traces/workloads.json").read_text())["items"]
+    items = [{name: part for name, part in item.items() if name != "kind"} for item in workloads]
+    own = table(tmp_path, json.dumps({"kind": "WorkloadList", "items": items}), "own.json")
+
+    assert Imported(tmp_path, "kueue", "workloads.json").times() == Imported(tmp_path, "kueue", own).times()
+
+
+@pytest.mark.parametrize(
+    ("pack", "said"),
+    [
+        (lambda text: b"PK\x03\x04" + text, "is a zip archive; unpack it"),
+        (lambda text: b"\xfd7zXZ\x00" + text, "is packed with xz; unpack it"),
+        (lambda text: text.decode().encode("utf-16"), "is not UTF-8 text"),
+        (lambda text: tarred(text), "is a tar archive; unpack it (tar -xf)"),
+        (lambda text: gzip.compress(tarred(text)), "is a tar archive; unpack it (tar -xf)"),
+    ],
+    ids=["zip", "xz", "utf-16", "tar", "tar.gz"],
+)
+def test_what_has_to_be_unpacked_first_is_told(tmp_path: Path, pack, said: str):
+    """The published traces come in archives; an archive is named as one."""
+    own = table(tmp_path, pack((HEAD + ROW.format(1, "COMPLETED", "gres/gpu=1")).encode()))
+
+    with pytest.raises(UserError) as error:
+        Imported(tmp_path, "sacct", own)
+
+    assert f"{own}: {said}" in str(error.value)
+
+
+def tarred(text: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        entry = tarfile.TarInfo("cluster_log.csv")
+        entry.size = len(text)
+        archive.addfile(entry, io.BytesIO(text))
+    return packed.getvalue()
+
+
+def test_gzip_is_known_by_its_content(tmp_path: Path):
+    """Whatever the file is called."""
+    own = table(tmp_path, gzip.compress((HEAD + ROW.format(1, "COMPLETED", "gres/gpu=1")).encode()))
+
+    assert {"1": (0, 3600, 1)} == Imported(tmp_path, "sacct", own).times()
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path):
+    """A table is read twice, so jobs would be lost without a word."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    with pytest.raises(UserError, match="is a pipe, which cannot be read twice; write it to a file first"):
+        Imported(tmp_path, "sacct", pipe)
