@@ -6,6 +6,7 @@ no profile: one V100 for a run, two for an engine. An engine that a page starts 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
@@ -85,6 +86,10 @@ class Room:
         if self._engine is not None:
             self._engine.send_signal(signal.SIGTERM)
             self._engine.communicate(timeout=30)
+        lock = self.home / "run" / "engine.lock"
+        if lock.exists():
+            with lock.open() as held:
+                fcntl.flock(held, fcntl.LOCK_EX)  # an engine writes what it has learned last of all
         shutil.rmtree(self.home, ignore_errors=True)
 
     def keep(self, block: Block) -> None:

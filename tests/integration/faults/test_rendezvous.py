@@ -67,8 +67,18 @@ def report(mode: str, beside: Steps, its_turns: Sequence[Span]) -> str:
     return f"{mode}: {longest}, gap beyond a turn {beside.beyond_s(its_turns) * 1e3:.0f} ms, {len(its_turns)} turns"
 
 
-@pytest.mark.parametrize("mode", ["ranks", "streams", "deep"])
-def test_steps_that_wait_for_each_other_go_on_beside_a_neighbour(stage, mode):
+@pytest.mark.parametrize(
+    ("mode", "kernels"),
+    [
+        ("ranks", ()),
+        ("streams", ()),
+        ("deep", ()),
+        ("streams", ("--kernel-ms", "20", "--depth", "3")),
+        ("ranks", ("--kernel-ms", "20", "--depth", "3")),
+    ],
+    ids=["ranks", "streams", "deep", "streams-long-kernels", "ranks-long-kernels"],
+)
+def test_steps_that_wait_for_each_other_go_on_beside_a_neighbour(stage, mode, kernels):
     """Ranks of a collective, two streams, and ranks that launch ahead keep a part of the GPU, beside a neighbour.
 
     Beyond one turn of the neighbour they pause for 100 ms at most. A revocation catches them at different steps; what
@@ -79,7 +89,7 @@ def test_steps_that_wait_for_each_other_go_on_beside_a_neighbour(stage, mode):
     found = partners(scene, mode)
     words = None if mode == "streams" else scene.directory / "words"
     alone = steps(found[0], 1.5, words=words)
-    neighbour = scene.client("b", 500).wait_ready()
+    neighbour = scene.client("b", 500, 1000, "steady", *kernels).wait_ready()
     mine, its = Grants.of(scene, "a"), Grants.of(scene, "b")
     steps(found[0], 0.5)
     before, start_s = neighbour.totals.kernel_ns, time.monotonic()

@@ -66,10 +66,16 @@ class Grants:
 
 
 def turns(neighbour: Grants, tenant: Grants, now_s: float) -> list[Span]:
-    """The neighbour's turns: from a grant of it until the tenant's next one, or until now; its drain included."""
+    """The neighbour's turns: from a grant of it until the tenant's next one, or until now; its drain included.
+
+    A grant that follows another one of the neighbour continues its turn.
+    """
     grants = sorted([(at_s, True) for at_s in neighbour.seen_s] + [(at_s, False) for at_s in tenant.seen_s])
-    ends = [*grants[1:], (now_s, False)]
-    return [Span(at_s, end_s) for (at_s, its), (end_s, still) in zip(grants, ends, strict=True) if its and not still]
+    changes = [
+        (at_s, its) for (at_s, its), (_, before) in zip(grants, [(0.0, False), *grants], strict=False) if its != before
+    ]
+    ends = [*changes[1:], (now_s, False)]
+    return [Span(at_s, end_s) for (at_s, its), (end_s, _) in zip(changes, ends, strict=True) if its]
 
 
 @dataclass(frozen=True)
