@@ -19,11 +19,10 @@ from aliquot.cli.options import (
 )
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import GpuRequest, checked
+from aliquot.model.requests import GpuRequest, Labels, checked
 
 if TYPE_CHECKING:
-    from aliquot.model.sharepod import SharePodManifest
-    from aliquot.standalone.wire import ExplanationFacts, ShareRequest
+    from aliquot.standalone.wire import ExplanationFacts
 
 
 @click.command()
@@ -63,31 +62,28 @@ def explain(
     Without any of them: every waiting SharePod. The running engine answers; with --emulate an empty machine is used,
     with --books a saved cluster.
     """
-    from aliquot.standalone.wire import ShareRequest
-
     if sum((bool(name), file is not None, gpu_request is not None)) > 1:
         raise UserError("explain one thing at a time: a name, a file with -f, or a request with --gpu-request")
     if emulate and books:
         raise UserError("explain on one thing at a time: an emulated machine with --emulate, or a cluster with --books")
     if policy and not emulate and not books:
         raise UserError(f"--policy {policy}: a running engine has its own policy; add --emulate or --books")
-    asks: list[tuple[str, ShareRequest]] | None = None
+    requests: list[tuple[str, GpuRequest]] | None = None
     if gpu_request is not None:
-        checked(
-            GpuRequest(gpu_request, gpu_limit, gpu_mem, wake_us=wake or 0),
+        labels = Labels(affinity, anti_affinity, exclusion)
+        one = checked(
+            GpuRequest(
+                gpu_request, gpu_limit, gpu_mem, gpu_model, gpu, gpu_id, labels, mixed=mixed_models, wake_us=wake or 0
+            ),
             request_name="--gpu-request", limit_name="--gpu-limit", wake_name="--wake", memory_name="--gpu-mem",
         )  # fmt: skip
-        one = ShareRequest(
-            gpu_request, gpu_limit, gpu=gpu, model=gpu_model, gpu_id=gpu_id, affinity=affinity,
-            anti_affinity=anti_affinity, exclusion=exclusion, mixed=mixed_models, wake_us=wake or 0,
-        )  # fmt: skip
-        asks = [("the request", one.with_memory(gpu_mem))]
+        requests = [("the request", one)]
     elif file is not None:
-        asks = _of_file(file)
+        requests = _of_file(file)
     if emulate or books:
-        found = _imagined(emulate, books, policy, asks)
+        found = _imagined(emulate, books, policy, requests)
     else:
-        found = _asked(name.removeprefix("sharepod/"), asks)
+        found = _asked(name.removeprefix("sharepod/"), requests)
     if output == "json":
         click.echo(json.dumps([{"name": one.name, **one.facts} for one in found], indent=2))
         return
@@ -95,53 +91,42 @@ def explain(
         click.echo(line)
 
 
-def _of_file(file: str) -> list[tuple[str, ShareRequest]]:
+def _of_file(file: str) -> list[tuple[str, GpuRequest]]:
     from aliquot.cli.calling import read_text
     from aliquot.standalone.pods import read_documents
 
-    return [(pod.full_name, _ask_of(pod)) for pod in read_documents(read_text(file), file)]
+    return [(pod.full_name, pod.request) for pod in read_documents(read_text(file), file)]
 
 
-def _ask_of(pod: SharePodManifest) -> ShareRequest:
-    from aliquot.standalone.wire import ShareRequest
-
-    request = pod.request
-    labels = request.labels
-    ask = ShareRequest(
-        request.request_milli, request.limit_milli, gpu=request.gpu, model=request.model, gpu_id=request.gpu_id,
-        affinity=labels.affinity, anti_affinity=labels.anti_affinity, exclusion=labels.exclusion, mixed=request.mixed,
-        wake_us=request.wake_us,
-    )  # fmt: skip
-    return ask.with_memory(request.memory)
-
-
-def _asked(name: str, asks: list[tuple[str, ShareRequest]] | None) -> list[ExplanationFacts]:
+def _asked(name: str, requests: list[tuple[str, GpuRequest]] | None) -> list[ExplanationFacts]:
     """The answer of the running engine."""
     from aliquot.standalone.client import ask as call_engine
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.wire import Call
+    from aliquot.standalone.wire import Call, ShareRequest
 
-    calls = [Call("explain", name=name)] if asks is None else [Call("explain", name=who, ask=one) for who, one in asks]
+    calls = [Call("explain", name=name)]
+    if requests is not None:
+        calls = [Call("explain", name=who, ask=ShareRequest.of(one)) for who, one in requests]
     runtime = RuntimeDir(runtime_dir())
     return [one for call in calls for one in call_engine(runtime, call).explanations or []]
 
 
 def _imagined(
-    emulate: str | None, books: str | None, policy: str, asks: list[tuple[str, ShareRequest]] | None
+    emulate: str | None, books: str | None, policy: str, requests: list[tuple[str, GpuRequest]] | None
 ) -> list[ExplanationFacts]:
     """The answer for an empty machine of a profile, or for a saved cluster."""
-    from aliquot.standalone.explaining import explained, explained_on, gpu_request, saved_cluster
+    from aliquot.standalone.explaining import explained, explained_on, saved_cluster
     from aliquot.standalone.machine import imagined_books
 
-    if not asks:
+    if not requests:
         where = f"--emulate {emulate} is an empty machine" if emulate else "--books has no waiting request"
         raise UserError(f"{where}; give a request (--gpu-request 0.5) or a file (-f)")
     if emulate:
         machine = imagined_books(emulate, policy)
-        return [explained(machine, who, gpu_request(one)) for who, one in asks]
+        return [explained(machine, who, one) for who, one in requests]
     assert books is not None
     decider = saved_cluster(_text_of(books), books, policy)
-    return [explained_on(decider, who, gpu_request(one)) for who, one in asks]
+    return [explained_on(decider, who, one) for who, one in requests]
 
 
 def _text_of(file: str) -> str:

@@ -23,7 +23,7 @@ from aliquot.driver.injection import MODES, Mode
 from aliquot.model.errors import UserError, in_words
 from aliquot.model.ids import tenant_name
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import GpuRequest, checked
+from aliquot.model.requests import GpuRequest, Labels, checked
 
 if TYPE_CHECKING:
     from aliquot.standalone.wire import RunLease, ShareRequest
@@ -113,19 +113,18 @@ def _ask(wanted: dict[str, Any]) -> ShareRequest:
         raise UserError("--gpus is a number of whole GPUs and --gpu-request a part of one; give one of them")
     request = wanted["gpus"] * MILLI if wanted["gpus"] else wanted["gpu_request"]
     request = MILLI if request is None else request
-    limit, memory, enforce, wake = wanted["gpu_limit"], wanted["gpu_mem"], wanted["enforce"], wanted["wake"] or 0
-    checked(
-        GpuRequest(request, limit, memory, enforce=enforce, wake_us=wake),
+    labels = Labels(wanted["affinity"], wanted["anti_affinity"], wanted["exclusion"])
+    found = checked(
+        GpuRequest(
+            request, wanted["gpu_limit"], wanted["gpu_mem"], wanted["gpu_model"], wanted["gpu"], wanted["gpu_id"],
+            labels, wanted["enforce"], wanted["mixed_models"], wanted["wake"] or 0,
+        ),
         request_name="--gpus" if wanted["gpus"] else "--gpu-request",
         limit_name="--gpu-limit", enforce_name="--enforce", wake_name="--wake", memory_name="--gpu-mem",
     )  # fmt: skip
-    if enforce == "never" and wanted["cpu_bind"]:
+    if found.enforce == "never" and wanted["cpu_bind"]:
         raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")
-    return ShareRequest(
-        request, limit, gpu=wanted["gpu"], cpu_bind=wanted["cpu_bind"] or 0, model=wanted["gpu_model"],
-        gpu_id=wanted["gpu_id"], affinity=wanted["affinity"], anti_affinity=wanted["anti_affinity"],
-        exclusion=wanted["exclusion"], enforce=enforce, mixed=wanted["mixed_models"], wake_us=wake,
-    ).with_memory(memory)  # fmt: skip
+    return ShareRequest.of(found, cpu_bind=wanted["cpu_bind"] or 0)
 
 
 def _say_place(place: RunLease, ask: ShareRequest) -> None:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Final, Literal
 
 from aliquot.kube.objects import Container, Pod
-from aliquot.kube.quantities import Quantity, mib_up, milli
+from aliquot.kube.quantities import Quantity
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI, BadQuantity
 from aliquot.model.requests import Enforce, GpuRequest
@@ -114,17 +114,14 @@ class PlacementUnit:
 
 @dataclass(frozen=True)
 class PodAsk:
-    """All requests of a pod.
+    """All requests of a pod for GPUs; CPU and memory of the node are kube-scheduler's to count.
 
-    `cpu_milli` and `memory_mib` are what the node's kubelet will count for it. `notes` name the pod's fields that
-    have no counterpart here and are therefore not kept, one sentence each.
+    `notes` name the pod's fields that have no counterpart here and are therefore not kept, one sentence each.
     """
 
     key: str
     uid: str
     containers: tuple[ContainerAsk, ...]
-    cpu_milli: int = 0
-    memory_mib: int = 0
     dialect: str = "aliquot"
     notes: tuple[str, ...] = ()
 
@@ -133,10 +130,7 @@ class PodAsk:
         return next((c for c in self.containers if c.container == name), None)
 
     def seats(self, known: ClusterDevices | None = None) -> tuple[PlacementUnit, ...]:
-        """The requests to place on one node, largest first, since small ones fit more easily.
-
-        CPU and memory of the whole pod are carried by the first.
-        """
+        """The requests to place on one node, largest first, since small ones fit more easily."""
         found: list[PlacementUnit] = []
         for c in self.containers:
             if c.uses:
@@ -146,10 +140,6 @@ class PodAsk:
                 suffix = f"#{part + 1}" if part else ""
                 found.append(PlacementUnit(f"{self.key}/{c.container}{suffix}", c.container, part, ask, c.init))
         found.sort(key=lambda seat: -seat.ask.milli)
-        if found:
-            found[0] = replace(
-                found[0], ask=replace(found[0].ask, cpu_milli=self.cpu_milli, memory_mib=self.memory_mib)
-            )
         return tuple(found)
 
 
@@ -185,22 +175,16 @@ def pod_ask(pod: Pod, containers: Iterable[ContainerAsk], dialect: str, notes: I
     """A pod's ask from those of its containers, with what plain init containers can share worked out.
 
     Raises:
-        BadPod: two containers have one name, or CPU or memory is not a quantity: an API server lets neither through.
+        BadPod: two containers have one name, which no API server lets through.
     """
     places = {c.name: number for number, c in enumerate(pod.spec.init_containers, 1)}
     containers = [replace(c, init=places.get(c.container, 0) * (-1 if c.role == "sidecar" else 1)) for c in containers]
     if len({c.container for c in containers}) != len(containers):
         raise BadPod(pod.metadata.key, ["two containers have the same name; each needs one of its own"])
-    try:
-        cpu_milli, memory_mib = host_needs(pod)
-    except BadQuantity as error:
-        raise BadPod(pod.metadata.key, [f"CPU or memory of a container: {error}"]) from None
     return PodAsk(
         key=pod.metadata.key,
         uid=pod.metadata.uid,
         containers=tuple(shared_in_time(containers)),
-        cpu_milli=cpu_milli,
-        memory_mib=memory_mib,
         dialect=dialect,
         notes=tuple(notes),
     )
@@ -247,21 +231,12 @@ def _part(request: GpuRequest) -> Fraction:
     return Fraction(request.rest_milli or MILLI, MILLI)
 
 
-def host_needs(pod: Pod) -> tuple[int, int]:
-    """CPU (milli-cores) and memory (MiB) that the scheduler counts for a pod.
+def effective(pod: Pod, name: str, convert: Callable[[Quantity], int]) -> int:
+    """What kube-scheduler counts of one resource for a pod, in the unit of `convert`.
 
     The larger of what runs at the same time: all app containers and sidecars, or one plain init container and the
     sidecars before it; and the overhead of its runtime class. Source: Kubernetes, "Sidecar containers", resource
     sharing within containers.
-
-    Raises:
-        BadQuantity: one of them is not a quantity, or the sum is negative.
-    """
-    return effective(pod, "cpu", milli), effective(pod, "memory", mib_up)
-
-
-def effective(pod: Pod, name: str, convert: Callable[[Quantity], int]) -> int:
-    """What the scheduler counts of one resource for a pod, in the unit of `convert`.
 
     Raises:
         BadQuantity: one of the amounts is not a quantity, or the sum is negative.

@@ -56,7 +56,7 @@ class Ask:
     """What one pod asks for; `whole == rest_milli == 0` is a pod that needs no GPU.
 
     `whole` GPUs are taken whole, `rest_milli` (0..999) of one more. `limit_milli` is the ceiling over all its devices,
-    0 for the whole of each. `gpu_mib` is memory of the shared device (the rest's, or the only whole one's); 0 means
+    None for the whole of each. `gpu_mib` is memory of the shared device (the rest's, or the only whole one's); 0 means
     `gpu_mem_ppm` parts per million of that device, and 0 there the same part as of its compute. `models` are the
     models allowed, sorted, none for any; `gpu_uuid` names devices by UUID, several with commas between them; `gpu_id`
     is a named vGPU, equal names share a device. `near_cores` CPU cores near the first GPU travel with the plan. Several
@@ -68,7 +68,7 @@ class Ask:
 
     whole: int = 0
     rest_milli: int = 0
-    limit_milli: int = 0
+    limit_milli: int | None = None
     gpu_mib: int = 0
     gpu_mem_ppm: int = 0
     models: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class Ask:
     @property
     def ceiling_milli(self) -> int:
         """The limit with its default: so many devices as it touches, each to the full."""
-        return self.limit_milli or self.devices * MILLI
+        return self.devices * MILLI if self.limit_milli is None else self.limit_milli
 
     def slice_memory(self, size_mib: int, *, whole: bool) -> int:
         """MiB that a device of `size_mib` gives to it; of several GPUs the whole ones give all they have."""
@@ -132,7 +132,7 @@ class Ask:
         return cls(
             whole=request.whole,
             rest_milli=request.rest_milli,
-            limit_milli=request.limit_milli or 0,
+            limit_milli=request.limit_milli,
             gpu_mib=(memory.mib or 0) if memory else 0,
             gpu_mem_ppm=int(memory.part * PPM) if memory and memory.part else 0,
             models=tuple(filter(None, (name.strip() for name in request.model.split("|")))),
@@ -148,14 +148,12 @@ class Ask:
     def less(self, **fields: int) -> Ask:
         """The same ask with other numbers; a limit that no longer fits its devices falls to their number."""
         smaller = replace(self, **fields)  # type: ignore[arg-type]
-        if smaller.limit_milli > smaller.devices * MILLI:
-            smaller = replace(smaller, limit_milli=smaller.devices * MILLI)
-        return smaller
+        return replace(smaller, limit_milli=None) if smaller.ceiling_milli > smaller.devices * MILLI else smaller
 
     def _check(self) -> None:
         for name in ("whole", "limit_milli", "gpu_mib", "gpu_mem_ppm", "cpu_milli", "memory_mib", "near_cores",
                      "wake_us"):  # fmt: skip
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise BadRequest(f"{name} {getattr(self, name)} is negative; the least is 0")
         if not 0 <= self.rest_milli < MILLI:
             raise BadRequest(f"rest_milli {self.rest_milli} is not between 0 and 999; whole GPUs go to whole")

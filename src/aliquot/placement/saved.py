@@ -98,4 +98,5 @@ def _ask(ask: Ask) -> dict[str, Any]:
 def _ask_of(saved: Mapping[str, Any]) -> Ask:
     fields = dict(saved)
     models, labels = tuple(fields.pop("models", ())), Labels(**fields.pop("labels", {}))
-    return Ask(**fields, models=models, labels=labels)
+    limit_milli = fields.pop("limit_milli", 0) or None  # other programs may write 0 where no limit is given
+    return Ask(**fields, limit_milli=limit_milli, models=models, labels=labels)

@@ -34,7 +34,7 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.reasons import judge
-from aliquot.scheduler.fitting import fit, gpu_only
+from aliquot.scheduler.fitting import fit
 from aliquot.scheduler.holds import Hold, tenancies
 from aliquot.scheduler.measures import Measures
 
@@ -302,7 +302,7 @@ class Books:
         if placed is None:
             raise NodeFull(reasons[-1])
         made = Hold(ask.uid, ask.key, node, self._plan(ask, node, list(zip(seats, placed, strict=True))), (), now_s)
-        asks = {seat.tenant: (found.slices, gpu_only(seat.ask)) for seat, found in zip(seats, placed, strict=True)}
+        asks = {seat.tenant: (found.slices, seat.ask) for seat, found in zip(seats, placed, strict=True)}
         try:
             for tenant, placement, part in tenancies(made):
                 slices, whole = asks[tenant]
@@ -359,7 +359,7 @@ class Books:
         return [h for holds in self.holds.values() for h in holds if not h.settled and h.since_s < before_s]
 
     def _why(self, node: str, seat: PlacementUnit, namespace: str) -> str:
-        verdict = judge(self.cluster, gpu_only(seat.ask), node, self.decider.quotas, namespace)
+        verdict = judge(self.cluster, seat.ask, node, self.decider.quotas, namespace)
         if verdict.reason is None:
             return f'container "{seat.container}" fits on node "{node}" no more'
         devices = "; ".join(str(reason) for reason in verdict.devices[:8] if reason is not None)

@@ -26,11 +26,6 @@ from aliquot.scheduler.holds import HoldPart, bookings, phases
 _CHOICES_MOST: Final = 64
 
 
-def gpu_only(ask: Ask) -> Ask:
-    """The request without CPU and memory of the host, which kube-scheduler counts."""
-    return replace(ask, cpu_milli=0, memory_mib=0)
-
-
 def fit(
     decider: Decider,
     seats: Sequence[PlacementUnit],
@@ -94,7 +89,7 @@ class _Trial:
                 self._decider.cluster.release(self._names.pop())
             for part in bookings(beside):
                 self._reserve(part)
-        ask = gpu_only(seat.ask)
+        ask = seat.ask
         placed = self._on(_within(ask, apart)) if apart else None
         placed = placed or self._on(ask)
         if placed is None:

@@ -22,7 +22,7 @@ from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.placement.asks import Ask
 from aliquot.placement.decide import NEVER
 from aliquot.scheduler.books import Books
-from aliquot.scheduler.fitting import fit, gpu_only
+from aliquot.scheduler.fitting import fit
 
 BEST: Final = 10
 NEXT: Final = 9
@@ -80,7 +80,7 @@ def judge(books: Books, ask: PodAsk, numbers: IntArray, name: Callable[[int], st
     seats = ask.seats(books.known)
     namespace = split_key(ask.key)[0]
     cluster = books.cluster
-    each = [books.decider.feasible(gpu_only(seat.ask), namespace) for seat in seats]
+    each = [books.decider.feasible(seat.ask, namespace) for seat in seats]
     fits = np.array(np.logical_and.reduce(each))
     if len(seats) > 1:
         fits = _together(books, seats, fits, namespace, numbers)
@@ -115,7 +115,7 @@ def scores(books: Books, ask: PodAsk, numbers: IntArray, *, near: bool = False) 
     if (kept := np.isin(numbers, held)).any():
         found[kept] = BEST
         return found
-    values = books.decider.scores(gpu_only(seat.ask), split_key(ask.key)[0])
+    values = books.decider.scores(seat.ask, split_key(ask.key)[0])
     here = values[numbers] if len(values) else np.full(len(numbers), NEVER)
     known = (numbers >= 0) & (here != NEVER)
     if not known.any():
@@ -191,7 +191,7 @@ def _reasons(
 def _by_quota(books: Books, ask: Ask, namespace: str) -> tuple[str, BoolArray]:
     """Why the namespace may have no more, and the nodes that have devices for the ask only of such models: bool [N]."""
     cluster, quotas = books.cluster, books.decider.quotas
-    reasons = quotas.closed_reasons(cluster, namespace, gpu_only(ask)) if quotas is not None else {}
+    reasons = quotas.closed_reasons(cluster, namespace, ask) if quotas is not None else {}
     if not reasons:
         return "", np.zeros(len(cluster.open), dtype=np.bool_)
     numbers = [number for number, model in enumerate(cluster.models) if model in reasons]

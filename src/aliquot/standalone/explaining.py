@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,31 +14,18 @@ from aliquot.driver.kernels import use_kernels
 from aliquot.driver.policies import maker
 from aliquot.model.errors import UserError
 from aliquot.model.ids import TenantName
-from aliquot.model.quantities import Memory
-from aliquot.model.requests import GpuRequest, Labels
+from aliquot.model.requests import GpuRequest
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import LedgerError
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, elsewhere_now, explain_with
 from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks, NeverFits
 from aliquot.placement.saved import BadBooks, load
-from aliquot.standalone.wire import Call, ExplanationFacts, GpuFacts, ShareRequest
+from aliquot.standalone.wire import Call, ExplanationFacts, GpuFacts
 
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
     from aliquot.standalone.pods import Pods
-
-
-def gpu_request(ask: ShareRequest) -> GpuRequest:
-    """The wire's request as the model's."""
-    memory = Memory(mib=ask.memory_mib) if ask.memory_mib is not None else None
-    if ask.memory_percent is not None:
-        memory = Memory(part=Fraction(str(ask.memory_percent)) / 100)
-    labels = Labels(ask.affinity, ask.anti_affinity, ask.exclusion)
-    return GpuRequest(
-        ask.request_milli, ask.limit_milli, memory, ask.model, ask.gpu, ask.gpu_id, labels, ask.enforce, ask.mixed,
-        ask.wake_us,
-    )  # fmt: skip
 
 
 def gpu_facts(books: MachineBooks, gpus: Sequence[Gpu]) -> list[GpuFacts]:
@@ -75,7 +61,7 @@ def explanations(engine: Engine, pods: Pods, call: Call) -> list[ExplanationFact
     """
     engine.measure()
     if call.ask is not None:
-        request = gpu_request(call.ask)
+        request = call.ask.request
         return [engine.look(lambda books: explained(books, call.name or "the request", request))]
     names = [call.name] if call.name else [pod.name for pod in pods.facts() if pod.phase == "Pending"]
     return [_by_name(engine, pods, name) for name in names]

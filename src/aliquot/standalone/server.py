@@ -16,7 +16,7 @@ import msgspec
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName, tenant_name
 from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, TenantPlace
-from aliquot.standalone.explaining import explanations, gpu_facts, gpu_request
+from aliquot.standalone.explaining import explanations, gpu_facts
 from aliquot.standalone.logs import ALL
 from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
@@ -164,10 +164,10 @@ class EngineServer:
     def _admit(self, name: TenantName, connection: socket.socket, call: Call, ask: ShareRequest) -> TenantPlace | None:
         """The caller's seat; None if it hung up while it waited for one."""
         if not call.wait:
-            return self._engine.admit(name, gpu_request(ask), cpu_bind=ask.cpu_bind)
+            return self._engine.admit(name, ask.request, cpu_bind=ask.cpu_bind)
         return self._queue.admit(
             name,
-            gpu_request(ask),
+            ask.request,
             cpu_bind=ask.cpu_bind,
             gone=lambda: self._closed or _hung_up(connection),
             say=lambda reason: _send(connection, Reply(text=reason)),

@@ -8,19 +8,20 @@ keeps its connection too, so that its command ends with the engine.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, Final
 
 import msgspec
 
 from aliquot.driver.discovery import Gpu
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import Enforce
+from aliquot.model.requests import Enforce, GpuRequest, Labels
 
 COMMAND_ENDED: Final = b"ended\n"
 
 
 class ShareRequest(msgspec.Struct, omit_defaults=True):
-    """A request for a part of a GPU, in integers."""
+    """A `GpuRequest` as a line to the engine has it, and the CPU cores that go with it."""
 
     request_milli: int
     limit_milli: int | None = None
@@ -37,12 +38,45 @@ class ShareRequest(msgspec.Struct, omit_defaults=True):
     mixed: bool = False
     wake_us: int = 0
 
-    def with_memory(self, memory: Memory | None) -> ShareRequest:
-        """Itself, asking for so much memory."""
-        if memory is not None:
-            self.memory_mib = memory.mib
-            self.memory_percent = None if memory.part is None else float(memory.part * 100)
-        return self
+    @classmethod
+    def of(cls, request: GpuRequest, *, cpu_bind: int = 0) -> ShareRequest:
+        """The line for a request."""
+        memory, labels = request.memory or Memory(), request.labels
+        return cls(
+            request.request_milli,
+            request.limit_milli,
+            memory.mib,
+            None if memory.part is None else float(memory.part * 100),
+            request.gpu,
+            cpu_bind,
+            request.model,
+            request.gpu_id,
+            labels.affinity,
+            labels.anti_affinity,
+            labels.exclusion,
+            request.enforce,
+            request.mixed,
+            request.wake_us,
+        )
+
+    @property
+    def request(self) -> GpuRequest:
+        """The request."""
+        memory = Memory(mib=self.memory_mib) if self.memory_mib is not None else None
+        if self.memory_percent is not None:
+            memory = Memory(part=Fraction(str(self.memory_percent)) / 100)
+        return GpuRequest(
+            self.request_milli,
+            self.limit_milli,
+            memory,
+            self.model,
+            self.gpu,
+            self.gpu_id,
+            Labels(self.affinity, self.anti_affinity, self.exclusion),
+            self.enforce,
+            self.mixed,
+            self.wake_us,
+        )
 
 
 class LogCut(msgspec.Struct, frozen=True, omit_defaults=True):

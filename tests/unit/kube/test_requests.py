@@ -12,7 +12,8 @@ from pods import gpu, limits, pod
 
 from aliquot.kube.dialects import NATIVE, read
 from aliquot.kube.objects import Pod
-from aliquot.kube.requests import BadPod, ClusterDevices, ContainerAsk, PodAsk, host_needs, shared_in_time
+from aliquot.kube.quantities import mib_up, milli
+from aliquot.kube.requests import BadPod, ClusterDevices, ContainerAsk, PodAsk, effective, shared_in_time
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, Labels
 
@@ -149,18 +150,17 @@ def test_equal_parts_land_on_different_gpus():
     assert ("default/a/main", "default/a/main#2") == (first.tenant, second.tenant)
 
 
-def test_host_needs_are_those_of_the_whole_pod():
-    """The first seat carries CPU and memory as kubelet counts them; the others carry none."""
+def test_cpu_and_memory_are_counted_for_the_whole_pod():
+    """CPU and memory of a pod are counted as kubelet does, and are no part of its requests for GPUs."""
     made = pod(
         limits("a", gpu(20) | {"cpu": "1500m", "memory": "1Gi"}),
         limits("b", gpu(50) | {"cpu": 1}),
         init=[limits("big", {"cpu": 4}), limits("side", {"cpu": "250m"}, always=True)],
         overhead={"memory": "64Mi"},
     )
-    seats = ask(made).seats()
 
-    assert [("b", 4000, 1088), ("a", 0, 0)] == [(s.container, s.ask.cpu_milli, s.ask.memory_mib) for s in seats]
-    assert (4000, 1088) == host_needs(made)
+    assert (4000, 1088) == (effective(made, "cpu", milli), effective(made, "memory", mib_up))
+    assert [("b", 0, 0), ("a", 0, 0)] == [(s.container, s.ask.cpu_milli, s.ask.memory_mib) for s in ask(made).seats()]
 
 
 def test_an_init_container_uses_the_gpus_of_a_later_one():

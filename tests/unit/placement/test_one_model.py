@@ -13,7 +13,6 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import POLICIES
 from aliquot.placement.reasons import Infeasible
-from aliquot.standalone.explaining import gpu_request as engines_request
 from aliquot.standalone.wire import ShareRequest
 
 V100, A100 = "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-40GB"
@@ -77,4 +76,4 @@ def test_the_smaller_model_is_taken_first():
 def test_sharepods_and_tenants_of_one_machine_may_allow_mixed_models():
     """The word of a SharePod, and of a request to the engine, reaches placement."""
     assert Ask.of(gpu_request(GpuSpec(2, mixed_models=True))).mixed
-    assert Ask.of(engines_request(ShareRequest(2000, mixed=True))).mixed
+    assert Ask.of(ShareRequest(2000, mixed=True).request).mixed

@@ -27,19 +27,20 @@ from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
+from aliquot.placement.cluster import Placement
 from aliquot.placement.policy import policy
 from aliquot.scheduler.books import Books
 from aliquot.web import scheduler as web
 from aliquot.web.api import AskFor
-from aliquot.web.scheduler import WebSettings, dashboard_beside, facts_of, gather
+from aliquot.web.scheduler import WebSettings, dashboard_beside, facts_of, gather, waiting_pods
 from aliquot.web.scheduler import owners as owners_of
 
 NOW_S = 1_800_000_000.0
 MADE = "2027-01-15T07:59:00Z"  # a minute before
 
 
-def pod(name: str, percent: str, *, message: str = "") -> Pod:
-    """A pod of namespace `web` that waits."""
+def pod(name: str, percent: str, *, message: str = "", **host: str) -> Pod:
+    """A pod of namespace `web` that waits; `host` are its limits of CPU and memory."""
     conditions = [{"type": "PodScheduled", "status": "False", "message": message}] if message else []
     document = {
         "metadata": {
@@ -48,7 +49,9 @@ def pod(name: str, percent: str, *, message: str = "") -> Pod:
             "uid": f"uid-{name}",
             "creationTimestamp": MADE,
         },
-        "spec": {"containers": [{"name": "main", "resources": {"limits": {"aliquot.dev/gpu-percent": percent}}}]},
+        "spec": {
+            "containers": [{"name": "main", "resources": {"limits": {"aliquot.dev/gpu-percent": percent} | host}}]
+        },
         "status": {"phase": "Pending", "conditions": conditions},
     }
     return msgspec.convert(document, Pod)
@@ -130,6 +133,15 @@ def test_pods_without_a_node_wait():
     assert {"web/waits": 300, "web/huge": 9000} == {name: w.request_milli for name, w in waiting.items()}
     assert "0/2 nodes are available" == waiting["web/waits"].message
     assert 60 == waiting["web/waits"].age_s
+
+
+def test_cpu_and_memory_of_a_waiting_pod_are_not_explained():
+    """CPU and memory are kube-scheduler's to count: a pod that requests them is explained by its GPUs alone."""
+    scheduler = program()
+    wants = pod("with-cpu", "30", cpu="2", memory="4Gi")
+    ((_, ask),) = waiting_pods([wants], scheduler.binder.dialects, scheduler.books.known, NOW_S)
+
+    assert isinstance(scheduler.books.decider.decide(ask), Placement)
 
 
 def test_a_device_that_leaves_the_pool_is_nobodys():

@@ -22,7 +22,6 @@ from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.explain import PlacementExplanation, explain_with
-from aliquot.scheduler.fitting import gpu_only
 from aliquot.scheduler.look import verdicts
 
 _NODES_SHOWN: Final = 8
@@ -149,7 +148,7 @@ def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk, closed: Mapping[str, st
             books.node_changed(Change("deleted", node))
     accounts: list[tuple[str, PlacementExplanation]] = []
     for seat in ask.seats(books.known) if books.cluster.index or not closed else ():
-        accounts.append((seat.container, explain_with(books.decider, gpu_only(seat.ask), namespace)))
+        accounts.append((seat.container, explain_with(books.decider, seat.ask, namespace)))
     each_fits = bool(accounts) and all(account.placement for _, account in accounts)
     said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
     sentences = list(_obstacles(scene, pod, ask, closed, each_fits=each_fits, said=said))

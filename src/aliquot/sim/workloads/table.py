@@ -88,7 +88,7 @@ def _ask(row: TableRow) -> Ask:
         return Ask(
             whole=milli // 1000,
             rest_milli=milli % 1000,
-            limit_milli=_milli(row, "gpu_limit") if row.text("gpu_limit") else 0,
+            limit_milli=_milli(row, "gpu_limit") if row.text("gpu_limit") else None,
             gpu_mib=row.integer("gpu_memory_mib", default=0),
             models=models if milli else (),
             cpu_milli=row.integer("cpu_milli", default=0),
