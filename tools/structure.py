@@ -23,6 +23,10 @@ SHORT = 50
 GPU = re.compile(r"^_?(Gpu|Device|Whole|Card)(?!Plugin)")
 IDENTITY = {"uuid", "gpu", "gpu_uuid"}
 SIZE = re.compile(r"memory|mib|milli|share|used")
+AMOUNT = {"request", "request_milli", "whole"}
+LABELS = {"labels", "affinity"}
+SENTENCES = 3
+LACK = re.compile(r"unreserved|were asked|takes no pods|has no GPU|GPUs that Aliquot knows of|not together")
 FILLS = {"write", "write_text", "write_bytes", "copyfile", "dump"}
 
 
@@ -89,6 +93,28 @@ def gpu_classes(found: Mapping[str, Module]) -> list[str]:
         if fields and (GPU.match(node.name) or record):
             users = sum((module.name, node.name) in other.names for other in found.values())
             lines.append(f"{module.name}.{node.name} ({users} other modules)")
+    return sorted(lines)
+
+
+def request_forms(found: Mapping[str, Module]) -> list[str]:
+    """Classes that are a request for GPUs: with an amount, labels and the name of a vGPU among their fields."""
+    lines = []
+    for module, node in classes(found):
+        fields = {f.target.id for f in node.body if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)}
+        if fields & AMOUNT and fields & LABELS and "gpu_id" in fields:
+            lines.append(f"{module.name}.{node.name}")
+    return sorted(lines)
+
+
+def lack_words(found: Mapping[str, Module]) -> list[str]:
+    """Modules with three or more sentences about what a node or GPU lacks for a request; docstrings do not count."""
+    lines = []
+    for module in found.values():
+        said = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
+        texts = [n for n in ast.walk(module.tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+        count = sum(bool(LACK.search(n.value)) for n in texts if id(n) not in said)
+        if count >= SENTENCES:
+            lines.append(f"{module.name} ({count} texts)")
     return sorted(lines)
 
 
@@ -161,6 +187,8 @@ def measures(found: Mapping[str, Module]) -> dict[str, list[str]]:
     """What is counted, by what it is."""
     return {
         "records of a GPU": gpu_classes(found),
+        "forms of a request": request_forms(found),
+        "modules that word what a request lacks": lack_words(found),
         f"modules under {SHORT} lines with one importer": fragments(found),
         "public class names with more than one class": shared_names(found),
         "import cycles when loaded": cycles(found, late=False),

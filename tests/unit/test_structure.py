@@ -44,6 +44,11 @@ def test_modules_do_not_import_one_another():
     assert (0, 0) == (counted["import cycles when loaded"], counted["import cycles with late and typing imports"])
 
 
+def test_reasons_are_worded_in_one_place():
+    """One module has the sentences about what a node or GPU lacks for a request."""
+    assert 1 == figures()["modules that word what a request lacks"]
+
+
 def test_few_class_names_are_shared():
     """Few names belong to classes of two packages, and none of the glossary's words does."""
     listed = output().partition("\npublic class names with more than one class\n")[2].partition("\n\n")[0]

@@ -17,8 +17,9 @@ from aliquot.model.requests import Labels
 from aliquot.placement.asks import PPM, Ask
 from aliquot.placement.books import Resident
 from aliquot.placement.cluster import Cluster
+from aliquot.placement.codes import Code, UnmetConstraint, Verdict
 from aliquot.placement.quota import Quotas
-from aliquot.placement.reasons import Code, UnmetConstraint, Verdict, judge
+from aliquot.placement.reasons import fits_on
 
 _ENDING_MOST: Final = 3
 _NODES_TRIED: Final = 64
@@ -85,7 +86,7 @@ class _Trial:
         """Whether its ask fits once it is done."""
         with self.cluster.trial():
             change.apply(self.cluster)
-            return judge(self.cluster, change.ask, self.node, self._quotas, self.namespace).reason is None
+            return fits_on(self.cluster, change.ask, self.node, self._quotas, self.namespace)
 
     def size_of(self, tenant: str) -> int:
         """What a tenant holds, in milli-GPU; one without GPU by its part of the node."""
@@ -343,6 +344,6 @@ def _drop(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> 
     order = sorted(cluster.nodes, key=lambda spec: (spec.rank, cluster.index[spec.name]))
     for wish, without in wishes:
         for spec in order:
-            if judge(cluster, without, spec.name, quotas, namespace).reason is None:
+            if fits_on(cluster, without, spec.name, quotas, namespace):
                 yield Suggestion("drop", spec.name, f"without {wish} it fits on {spec.name} now", without, (), size)
                 break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,20 +11,20 @@ import numpy as np
 
 from aliquot.lib.arrays import IntArray
 from aliquot.model.quantities import format_mib, format_milli
-from aliquot.model.wake import format_wake
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import Placement
 from aliquot.placement.changes import Suggestion, changes
 from aliquot.placement.cluster import Cluster
+from aliquot.placement.codes import UnmetConstraint, Verdict
 from aliquot.placement.decide import NEVER, Decider
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import Quotas
-from aliquot.placement.reasons import Code, Infeasible, UnmetConstraint, Verdict
+from aliquot.placement.reasons import Infeasible
+from aliquot.placement.sentences import PlaceReason, gpus, moved, place_reasons, text_of, waiting, wish
 from aliquot.placement.wakes import obstacle
 
 _CHANGES_SHOWN: Final = 3
-_NODES_SHOWN: Final = 8
-_DEVICES_SHOWN: Final = 4
+_PLACES_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class PlacementExplanation:
     """What was found for one ask.
 
     With a `placement` it fits, and `why` says in sentences why there. Without, `verdicts` has what stands against it
-    on every node and device, and `changes` what would let it in, the smallest first.
+    on every node and device, and `changes` what would let it in, the smallest first. A tenant that has a place already
+    has the indices of its GPUs in `held`; `placement` is then where it would be placed now, on the GPUs in `now`.
     """
 
     ask: Ask
@@ -43,24 +44,47 @@ class PlacementExplanation:
     nodes: int = 0
     verdicts: tuple[Verdict, ...] = ()
     changes: tuple[Suggestion, ...] = ()
+    held: tuple[int, ...] = ()
+    now: tuple[int, ...] = ()
+    node: str = ""
 
     @property
-    def nearest(self) -> Suggestion | None:
-        """The smallest change that would make it fit."""
-        return self.changes[0] if self.changes else None
+    def nearest(self) -> str:
+        """The smallest change that would make it fit, in words; empty where there is none or none is needed."""
+        return self.changes[0].text if self.changes else ""
 
-    def lines(self, name: str) -> list[str]:
-        """The explanation as a person reads it, the answer first; `name` is what is explained."""
-        if self.placement is not None:
-            return [f"{name} fits{self._where()}: asks {wish(self.ask)}.", *(f"  {line}" for line in self.why)]
-        count = f"none of {self.nodes} nodes has" if self.nodes != 1 else f"node {self.verdicts[0].node} does not have"
-        lines = [f"{name} waits: asks {wish(self.ask)}, {count} that much free.", *_table(self.verdicts)]
+    @property
+    def account(self) -> list[str]:
+        """Why something that has a place is where it is, or is no longer what would be chosen."""
+        return [moved(self.now)] if self.held and self.held != self.now and self.now else list(self.why)
+
+    @property
+    def place_reasons(self) -> list[PlaceReason]:
+        """What stands against it, place by place."""
+        return place_reasons(self.verdicts) if self.placement is None and not self.held else []
+
+    def headline(self, name: str, *, fits: str = "fits") -> str:
+        """The answer in one sentence; `name` is what is explained, `fits` the verb for a request that has room."""
+        if self.held:
+            return f"{name} is on {gpus(self.held)} of {self.node}: asks {wish(self.ask)}."
+        if self.placement is None:
+            return waiting(name, self.ask, self.verdicts)
+        where = f" on {self.placement.node}" if not self.placement.slices else ""
+        return f"{name} {fits}{where}: asks {wish(self.ask)}."
+
+    def lines(self, name: str, *, fits: str = "fits") -> list[str]:
+        """The explanation as a person reads it, the answer first."""
+        lines = [self.headline(name, fits=fits)]
+        if self.held or self.placement is not None:
+            return [*lines, *(f"  {line}" for line in self.account)]
+        lines += _table(self.place_reasons)
         for number, change in enumerate(self.changes[:_CHANGES_SHOWN]):
             lines.append(f"{'Nearest' if number == 0 else 'Or'}: {change.text}.")
         return lines if self.changes else [*lines, "Nothing smaller than another request would make it fit."]
 
     def facts(self) -> dict[str, Any]:
         """The same as data for JSON."""
+        placed = {"placed_on": list(self.held)} if self.held else {}
         return {
             "fits": self.placement is not None,
             "policy": self.policy,
@@ -71,11 +95,7 @@ class PlacementExplanation:
             "nodes_fitting": self.nodes_fitting,
             "verdicts": [_verdict_facts(verdict) for verdict in self.verdicts],
             "changes": [_change_facts(change) for change in self.changes],
-        }
-
-    def _where(self) -> str:
-        assert self.placement is not None
-        return f" on {self.placement.node}" if not self.placement.slices else ""
+        } | placed
 
 
 def explain(
@@ -83,11 +103,6 @@ def explain(
 ) -> PlacementExplanation:
     """Explain a request under a policy, which is started fresh on this cluster; nothing is changed."""
     return explain_with(Decider(cluster, policy, quotas=quotas), ask, namespace)
-
-
-def elsewhere_now(where: str) -> str:
-    """Why something is not where it would be placed now; `where` names that place."""
-    return f"asked now, it would go to {where}: the tenants, or what was learned of future requests, have changed"
 
 
 def explain_with(decider: Decider, ask: Ask, namespace: str = "") -> PlacementExplanation:
@@ -117,31 +132,6 @@ def explain_waiting(decider: Decider, ask: Ask, trial: Cluster, namespace: str =
     ways = changes(trial, ask, verdicts, decider.quotas, namespace)
     nodes = len(trial.index)
     return PlacementExplanation(ask, decider.policy.name, None, nodes=nodes, verdicts=verdicts, changes=tuple(ways))
-
-
-def wish(ask: Ask) -> str:
-    """What is asked, in words."""
-    parts = []
-    if ask.devices:
-        few = f"{ask.whole} GPU{'s' * (ask.whole != 1)}" if not ask.rest_milli else f"{format_milli(ask.milli)} GPU"
-        parts.append(few + (f" of model {' or '.join(ask.models)}" if ask.models else ""))
-        if ask.devices > 1:
-            parts[-1] += " close to each other"
-    if ask.gpu_mib:
-        parts.append(f"{format_mib(ask.gpu_mib)} of GPU memory")
-    elif ask.gpu_mem_ppm:
-        parts.append(f"{ask.gpu_mem_ppm / 10_000:g}% of a GPU's memory")
-    if ask.cpu_milli:
-        parts.append(f"{ask.cpu_milli / 1000:g} CPU")
-    if ask.memory_mib:
-        parts.append(f"{format_mib(ask.memory_mib)} of memory")
-    if ask.wake_us:
-        parts.append(f"to wake in {format_wake(ask.wake_us)}")
-    labels = ask.labels
-    named = {"affinity": labels.affinity, "anti-affinity": labels.anti_affinity, "exclusion": labels.exclusion}
-    named |= {"vGPU": ask.gpu_id, "GPU": ask.gpu_uuid}
-    parts += [f'{kind} "{value}"' for kind, value in named.items() if value]
-    return ", ".join(parts) or "nothing"
 
 
 def _why(decider: Decider, ask: Ask, placement: Placement, scores: IntArray) -> Iterator[str]:
@@ -181,47 +171,15 @@ def _links(cluster: Cluster, placement: Placement, number: int) -> Iterator[str]
     yield "links between them: " + ", ".join(f"{count} x {label}" for label, count in sorted(found.items()))
 
 
-def _table(verdicts: tuple[Verdict, ...]) -> list[str]:
-    """Nodes with the same obstacle in one line; devices where there are few nodes."""
-    if len(verdicts) == 1:
-        return _one_node(verdicts[0])
-    groups: dict[str, list[str]] = {}
-    for verdict in verdicts:
-        groups.setdefault(_summary(verdict), []).append(verdict.node)
-    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
-    rows = [(f"{len(names)} nodes" if len(names) > 1 else names[0], text) for text, names in ordered[:_NODES_SHOWN]]
-    width = max((len(name) for name, _ in rows), default=0)
-    lines = [f"  {name:<{width}}  {text}" for name, text in rows]
-    hidden = sum(len(names) for _, names in ordered[_NODES_SHOWN:])
-    return [*lines, f"  and {hidden} more nodes"] if hidden else lines
-
-
-def _one_node(verdict: Verdict) -> list[str]:
-    devices = [f"  GPU {reason.gpu:<5}{_note(reason)}" for reason in verdict.devices if reason]
-    counted = verdict.reason is not None and verdict.reason.code in (Code.NODE_GPUS, Code.NODE_FEW_GPUS)
-    if verdict.reason is None or (counted and devices):
-        return devices
-    return [f"  {verdict.node}  {_note(verdict.reason)}", *devices]
-
-
-def _summary(verdict: Verdict) -> str:
-    reason = verdict.reason
-    if reason is None:
-        return "has room"
-    counts = Counter(device.text for device in verdict.devices if device and device.lasting >= reason.lasting)
-    of_devices = reason.code in (Code.NODE_GPUS, Code.NODE_FEW_GPUS)
-    if not of_devices or not counts or (reason.lasting and counts.total() < len(verdict.devices)):
-        return _note(reason)
-    devices = [f"{count} x {text}" if count > 1 else text for text, count in counts.most_common(_DEVICES_SHOWN)]
-    more = f" and {len(counts) - _DEVICES_SHOWN} more" if len(counts) > _DEVICES_SHOWN else ""
-    first = f"{reason.text}: " if reason.code is Code.NODE_GPUS and reason.asked > 1 else ""
-    return f"{first}{'; '.join(devices)}{more}{'  (cannot change)' if reason.lasting else ''}"
-
-
-def _note(reason: UnmetConstraint | None) -> str:
-    if reason is None:
-        return ""
-    return f"{reason.text}{'  (cannot change)' if reason.lasting else ''}"
+def _table(reasons: Sequence[PlaceReason]) -> list[str]:
+    """One line for each place, the places in a column."""
+    width = max((len(reason.where) for reason in reasons[:_PLACES_SHOWN]), default=0)
+    lines = [
+        f"  {reason.where:<{width}}  {reason.text}{'  (cannot change)' if reason.lasting else ''}"
+        for reason in reasons[:_PLACES_SHOWN]
+    ]
+    hidden = sum(reason.places for reason in reasons[_PLACES_SHOWN:])
+    return [*lines, f"  and {hidden} more"] if hidden else lines
 
 
 def _placement_facts(placement: Placement) -> dict[str, Any]:
@@ -236,7 +194,7 @@ def _reason_facts(reason: UnmetConstraint | None) -> dict[str, Any] | None:
     if reason is None:
         return None
     return {
-        "code": reason.code.value, "text": reason.text, "asked": reason.asked, "have": reason.have,
+        "code": reason.code.value, "text": text_of(reason), "asked": reason.asked, "have": reason.have,
         "lasting": reason.lasting,
     }  # fmt: skip
 

@@ -19,7 +19,8 @@ from aliquot.placement.cluster import Cluster, NodeSpec, Placement, Resident
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.placement.policy import Policy, policy
-from aliquot.placement.reasons import Infeasible, UnmetConstraint, Verdict, judge
+from aliquot.placement.reasons import Infeasible
+from aliquot.placement.sentences import refusal
 
 if TYPE_CHECKING:
     from aliquot.topology import Topology
@@ -111,16 +112,8 @@ class MachineBooks:
         """
         found = self.decider.decide(self.ask(request), again=again)
         if isinstance(found, Infeasible):
-            raise NoRoom(_sentence(found.reasons()[0]))
+            raise NoRoom(f"{refusal(found.reasons()[0], _SHOWN)}. Free the rest: aliquot get tenants")
         return Plan(found.slices)
-
-    def verdict(self, request: GpuRequest) -> Verdict:
-        """What stands against a request now, device by device.
-
-        Raises:
-            NeverFits: as `ask`.
-        """
-        return judge(self.cluster, self.ask(request), self.node)
 
     def explain(self, request: GpuRequest) -> PlacementExplanation:
         """Why a request fits where it would go, or what stands against it and what would help.
@@ -132,10 +125,12 @@ class MachineBooks:
 
     def explain_tenant(self, tenant: TenantName) -> PlacementExplanation:
         """The same for a tenant that is here, as if it came now."""
-        ask = self.cluster.tenants[tenant].ask
+        holding = self.cluster.tenants[tenant]
         books = self.copy()
         books.release(tenant)
-        return explain_with(books.decider, ask)
+        found = explain_with(books.decider, holding.ask)
+        now = self._indices(found.placement) if found.placement is not None else ()
+        return replace(found, held=self._indices(holding.placement), now=now, node=self.node)
 
     def reserve(self, tenant: TenantName, plan: Plan, request: GpuRequest) -> None:
         """Write a plan into the ledger, all of it or nothing.
@@ -159,6 +154,10 @@ class MachineBooks:
     def empty(self) -> MachineBooks:
         """The ledger of the same machine without tenants."""
         return MachineBooks(self.devices, topology=self.spec.topology, by=self._by, node=self.node)
+
+    def _indices(self, placement: Placement) -> tuple[int, ...]:
+        index = {device.uuid: device.index for device in self.devices}
+        return tuple(index[piece.gpu] for piece in placement.slices)
 
     def _named(self, request: GpuRequest) -> list[Device]:
         devices = self.devices
@@ -190,10 +189,3 @@ class MachineBooks:
                 f"{format_mib(asked)} of GPU memory were asked, GPU {largest.index} has "
                 f"{format_mib(largest.memory_mib)} in all; ask for less"
             )
-
-
-def _sentence(verdict: Verdict) -> str:
-    reasons: list[UnmetConstraint] = [reason for reason in verdict.devices if reason is not None]
-    listed = "; ".join(str(reason) for reason in reasons[:_SHOWN]) or str(verdict.reason)
-    more = f" (and {len(reasons) - _SHOWN} more)" if len(reasons) > _SHOWN else ""
-    return f"{listed}{more}. Free the rest: aliquot get tenants"

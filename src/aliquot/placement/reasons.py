@@ -1,118 +1,29 @@
 """Why a request does not fit: for every node and device the first constraint that fails, with a stable code.
 
-Order of the constraints: what no waiting changes first (name, model, size), then quota and labels, then room.
+Order of the constraints: what no waiting changes first (name, model, size), then quota and labels, then room. Devices
+are judged one by one, for people who ask; `node_reasons` has the nodes' own, which kube-scheduler is given too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from aliquot.model.quantities import MILLI, format_mib, format_milli
-from aliquot.model.wake import format_us
+import numpy as np
+
+from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.books import NodeSpec
 from aliquot.placement.cluster import Cluster
+from aliquot.placement.codes import Code, UnmetConstraint, Verdict
 from aliquot.placement.devices import hold_rest, hold_whole
+from aliquot.placement.node_reasons import node_reasons
 from aliquot.placement.wakes import obstacle
 
 if TYPE_CHECKING:
     from aliquot.placement.quota import Quotas
-
-
-class Code(StrEnum):
-    """Stable names of constraints; programs may rely on them."""
-
-    NODE_CORDONED = "node-cordoned"
-    NODE_CPU = "node-cpu"
-    NODE_MEMORY = "node-memory"
-    NODE_NO_GPU = "node-no-gpu"
-    NODE_FEW_GPUS = "node-few-gpus"
-    NODE_GPU_SIZE = "node-gpu-size"
-    NODE_GPUS = "node-gpus"
-    NODE_ONE_MODEL = "node-one-model"
-    GPU_UUID = "gpu-uuid"
-    GPU_MODEL = "gpu-model"
-    GPU_SIZE = "gpu-size"
-    GPU_UNHEALTHY = "gpu-unhealthy"
-    QUOTA = "quota"
-    GPU_AFFINITY = "gpu-affinity"
-    GPU_NAMED_ELSEWHERE = "gpu-named-elsewhere"
-    GPU_NAME = "gpu-name"
-    GPU_EXCLUSION = "gpu-exclusion"
-    GPU_ANTI_AFFINITY = "gpu-anti-affinity"
-    GPU_WAKE = "gpu-wake"
-    GPU_TURNS = "gpu-turns"
-    GPU_COMPUTE = "gpu-compute"
-    GPU_MEMORY = "gpu-memory"
-
-
-@dataclass(frozen=True, slots=True)
-class UnmetConstraint:
-    """One constraint that fails on a node (`gpu` -1) or on the device of that index; numbers in the code's own unit.
-
-    `lasting` means that it would fail on an empty node too.
-    """
-
-    code: Code
-    node: str
-    gpu: int = -1
-    asked: int = 0
-    have: int = 0
-    label: str = ""
-    lasting: bool = False
-
-    @property
-    def text(self) -> str:
-        """The constraint in words, to follow the name of the node or device."""
-        asked, have, label = self.asked, self.have, self.label
-        texts = {
-            Code.NODE_CORDONED: "takes no pods (cordoned)",
-            Code.NODE_CPU: f"has {have / MILLI:g} CPU unreserved, {asked / MILLI:g} were asked",
-            Code.NODE_MEMORY: f"has {format_mib(have)} of memory unreserved, {format_mib(asked)} were asked",
-            Code.NODE_NO_GPU: "has no GPU",
-            Code.NODE_FEW_GPUS: f"has {have} such GPU{'s' * (have != 1)}, {asked} were asked",
-            Code.NODE_GPU_SIZE: f"has no GPU with {format_mib(asked)} of memory, its largest has {format_mib(have)}",
-            Code.NODE_GPUS: f"has {have} GPU{'s' * (have != 1)} with room, {asked} were asked",
-            Code.NODE_ONE_MODEL: f"has {have} GPU{'s' * (have != 1)} of one model with room, {asked} were asked",
-            Code.GPU_UUID: "is not the one that was named",
-            Code.GPU_MODEL: f'is "{label}", another model was asked',
-            Code.GPU_SIZE: f"has {format_mib(have)} in all, {format_mib(asked)} were asked",
-            Code.GPU_UNHEALTHY: "is not well",
-            Code.QUOTA: label,
-            Code.GPU_AFFINITY: f'is not where affinity "{label}" is',
-            Code.GPU_NAMED_ELSEWHERE: f'is not the one that is called "{label}"',
-            Code.GPU_NAME: "is called by another name",
-            Code.GPU_EXCLUSION: f'has residents without exclusion "{label}"' if label else "is exclusive to others",
-            Code.GPU_ANTI_AFFINITY: f'has a resident with anti-affinity "{label}" too',
-            Code.GPU_WAKE: f'has "{label}" with kernels of {format_us(have)}, wake allows {format_us(asked)}'
-            if have
-            else f'has "{label}" with a wake of its own, too many to keep one as short as this',
-            Code.GPU_TURNS: f"takes turns by {label}, wake is kept by fluid alone",
-            Code.GPU_COMPUTE: f"has {format_milli(have)} unreserved, {format_milli(asked)} were asked",
-            Code.GPU_MEMORY: f"has {format_mib(have)} unreserved, {format_mib(asked)} were asked",
-        }
-        return texts[self.code]
-
-    def __str__(self) -> str:
-        return f"{f'GPU {self.gpu}' if self.gpu >= 0 else self.node} {self.text}"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What stands against an ask on one node: `reason` for the node, None when it fits; one entry for each device."""
-
-    node: str
-    reason: UnmetConstraint | None
-    devices: tuple[UnmetConstraint | None, ...]
-
-    @property
-    def lasting(self) -> bool:
-        """Whether the ask would not fit if the node were empty."""
-        return self.reason is not None and self.reason.lasting
 
 
 class Infeasible:
@@ -134,16 +45,47 @@ class Infeasible:
 
     @cached_property
     def _verdicts(self) -> tuple[Verdict, ...]:
-        names = [spec.name for spec in self.cluster.nodes]
-        return tuple(judge(self.cluster, self.ask, name, self.quotas, self.namespace) for name in names)
+        numbers = [self.cluster.node_index(spec.name) for spec in self.cluster.nodes]
+        return _verdicts(self.cluster, self.ask, _closed(self.cluster, self.ask, self.quotas, self.namespace), numbers)
 
 
 def judge(cluster: Cluster, ask: Ask, node: str, quotas: Quotas | None = None, namespace: str = "") -> Verdict:
     """What stands against an ask on one node."""
+    return _verdicts(cluster, ask, _closed(cluster, ask, quotas, namespace), [cluster.node_index(node)])[0]
+
+
+def fits_on(cluster: Cluster, ask: Ask, node: str, quotas: Quotas | None = None, namespace: str = "") -> bool:
+    """Whether nothing stands against an ask on one node."""
     number = cluster.node_index(node)
-    closed = {} if quotas is None else quotas.closed_reasons(cluster, namespace, ask)
-    devices = [_device(cluster, ask, number, g, closed) for g in range(cluster.gpu_count.item(number))]
-    return Verdict(node, _node(cluster, ask, number, devices), tuple(devices))
+    return _room(cluster, ask, number, _devices(cluster, ask, number, _closed(cluster, ask, quotas, namespace))).fits
+
+
+def _closed(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> dict[str, str]:
+    return {} if quotas is None else quotas.closed_reasons(cluster, namespace, ask)
+
+
+def _verdicts(cluster: Cluster, ask: Ask, closed: dict[str, str], numbers: Sequence[int]) -> tuple[Verdict, ...]:
+    """What stands against an ask on these nodes, device by device."""
+    if not numbers:
+        return ()
+    rows = slice(min(numbers), max(numbers) + 1)
+    fits, mixed = np.zeros((2, rows.stop - rows.start), dtype=np.bool_)
+    devices, have = {}, {}
+    for number in numbers:
+        devices[number] = _devices(cluster, ask, number, closed)
+        room = _room(cluster, ask, number, devices[number])
+        fits[number - rows.start], mixed[number - rows.start], have[number] = room.fits, room.mixed, room.have
+    found = node_reasons(cluster, ask, fits, closed, mixed, rows)
+    verdicts = []
+    for number in numbers:
+        which, name = found.which.item(number - rows.start), cluster.spec(number).name
+        reason = None
+        if which >= 0:
+            reason = replace(found.reasons[which], node=name)
+            if reason.code in (Code.NODE_GPUS, Code.NODE_ONE_MODEL):
+                reason = replace(reason, have=have[number])
+        verdicts.append(Verdict(name, reason, devices[number]))
+    return tuple(verdicts)
 
 
 def usable(devices: Sequence[UnmetConstraint | None]) -> list[int]:
@@ -152,38 +94,28 @@ def usable(devices: Sequence[UnmetConstraint | None]) -> list[int]:
     return [g for g, reason in enumerate(devices) if reason is None or reason.code in room]
 
 
-def _node(cluster: Cluster, ask: Ask, number: int, devices: Sequence[UnmetConstraint | None]) -> UnmetConstraint | None:
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Whether an ask fits on a node, whether it would on devices of several models, and how many devices have room."""
+
+    fits: bool
+    mixed: bool
+    have: int
+
+
+def _room(cluster: Cluster, ask: Ask, number: int, devices: Sequence[UnmetConstraint | None]) -> _Room:
     spec = cluster.spec(number)
-    name, cpu, memory = spec.name, cluster.cpu_free.item(number), cluster.memory_free.item(number)
-    suited = _most([g for g, reason in enumerate(devices) if reason is None or not reason.lasting], ask, spec)
-    if ask.devices and not devices:
-        return UnmetConstraint(Code.NODE_NO_GPU, name, lasting=True)
-    if ask.devices > len(suited):
-        return UnmetConstraint(Code.NODE_FEW_GPUS, name, asked=ask.devices, have=len(suited), lasting=True)
-    sizes = [spec.gpus[g].memory_mib for g in suited]
-    if ask.rest_milli and not any(ask.shape.memory_on(size) <= size for size in sizes):
-        return UnmetConstraint(Code.NODE_GPU_SIZE, name, asked=ask.gpu_mib, have=max(sizes), lasting=True)
-    if ask.cpu_milli > cpu:
-        return UnmetConstraint(
-            Code.NODE_CPU, name, asked=ask.cpu_milli, have=cpu, lasting=ask.cpu_milli > spec.cpu_milli
-        )
-    if ask.memory_mib > memory:
-        return UnmetConstraint(
-            Code.NODE_MEMORY, name, asked=ask.memory_mib, have=memory, lasting=ask.memory_mib > spec.memory_mib
-        )
-    if not cluster.open[number]:
-        return UnmetConstraint(Code.NODE_CORDONED, name)
     left = usable(devices)
     kinds = [left, *_by_model(left, ask, spec)]
     idle = [hold_whole(cluster, ask.shape, number, gpus) for gpus in kinds]
     rest = [hold_rest(cluster, ask.shape, number, gpus) for gpus in kinds]
     enough = [_suffice(ask, *each) for each in zip(idle, rest, strict=True)]
-    if any(enough[1:] or enough):
-        return None
     room = [len({*a, *b}) for a, b in zip(idle, rest, strict=True)]
-    if enough[0]:
-        return UnmetConstraint(Code.NODE_ONE_MODEL, name, asked=ask.devices, have=min(max(room[1:]), ask.devices - 1))
-    return UnmetConstraint(Code.NODE_GPUS, name, asked=ask.devices, have=min(room[0], ask.devices - 1))
+    have = max(room[1:], default=0) if enough[0] else room[0]
+    free = cluster.open.item(number) and ask.cpu_milli <= cluster.cpu_free.item(number)
+    free = free and ask.memory_mib <= cluster.memory_free.item(number)
+    fits = bool(free) and any(enough[1:] or enough)
+    return _Room(fits, len(kinds) > 1 and enough[0], max(0, min(have, ask.devices - 1)))
 
 
 def _suffice(ask: Ask, idle: Sequence[int], rest: Sequence[int]) -> bool:
@@ -199,9 +131,8 @@ def _by_model(gpus: Sequence[int], ask: Ask, spec: NodeSpec) -> list[list[int]]:
     return [[g for g in gpus if spec.gpus[g].model == model] for model in sorted(models)]
 
 
-def _most(gpus: list[int], ask: Ask, spec: NodeSpec) -> list[int]:
-    """The devices that one ask could get at most: all, or those of the model of which there are most."""
-    return max(_by_model(gpus, ask, spec), key=len, default=gpus)
+def _devices(cluster: Cluster, ask: Ask, number: int, closed: dict[str, str]) -> tuple[UnmetConstraint | None, ...]:
+    return tuple(_device(cluster, ask, number, g, closed) for g in range(cluster.gpu_count.item(number)))
 
 
 def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, str]) -> UnmetConstraint | None:
@@ -221,7 +152,7 @@ def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, s
         return UnmetConstraint(Code.GPU_UNHEALTHY, spec.name, device.index)
     if device.model in closed:
         return UnmetConstraint(Code.QUOTA, spec.name, device.index, label=closed[device.model])
-    return _labels(cluster, ask, number, g) or _wake(cluster, ask, number, g) or _room(cluster, ask, number, g)
+    return _labels(cluster, ask, number, g) or _wake(cluster, ask, number, g) or _short(cluster, ask, number, g)
 
 
 def _labels(cluster: Cluster, ask: Ask, number: int, g: int) -> UnmetConstraint | None:
@@ -253,7 +184,7 @@ def _wake(cluster: Cluster, ask: Ask, number: int, g: int) -> UnmetConstraint | 
     return UnmetConstraint(Code.GPU_WAKE, spec.name, spec.gpus[g].index, asked, have, label=found.tenant)
 
 
-def _room(cluster: Cluster, ask: Ask, number: int, g: int) -> UnmetConstraint | None:
+def _short(cluster: Cluster, ask: Ask, number: int, g: int) -> UnmetConstraint | None:
     """Whether the device could take the smaller of what the ask brings: its rest, or a whole GPU."""
     spec = cluster.spec(number)
     name, gpu = spec.name, spec.gpus[g].index

@@ -30,16 +30,21 @@ from aliquot.model.requests import BadRequest, Slice
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import LedgerError, NodeSpec, Placement
 from aliquot.placement.cluster import Cluster
+from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.reasons import judge
+from aliquot.placement.sentences import refusal, sentence_of, text_of
 from aliquot.scheduler.fitting import fit
 from aliquot.scheduler.holds import Hold, tenancies
 from aliquot.scheduler.measures import Measures
 
 log = Logger("scheduler")
 _SEEN_MOST: Final = 100_000
+_DEVICES_SHOWN: Final = 8
+UNKNOWN_NODE: Final = UnmetConstraint(Code.NODE_UNKNOWN, lasting=True)
+FAULTY_NODE: Final = UnmetConstraint(Code.NODE_FAULTY, lasting=True)
 CLOSED: Final = "~closed/"
 """Tenants with this prefix are not pods: they keep devices that are about to leave the pool."""
 
@@ -293,7 +298,7 @@ class Books:
                 known.since_s, known.assumed = now_s, False
                 return known
         if node not in self.cluster.index:
-            raise NodeFull(self.faulty.get(node, f'node "{node}" has no GPUs that Aliquot knows of'))
+            raise NodeFull(f'node "{node}" {text_of(self.absent(node))}')
         namespace = split_key(ask.key)[0]
         seats, reasons = ask.seats(self.known), [""]
         placed = fit(
@@ -362,8 +367,13 @@ class Books:
         verdict = judge(self.cluster, seat.ask, node, self.decider.quotas, namespace)
         if verdict.reason is None:
             return f'container "{seat.container}" fits on node "{node}" no more'
-        devices = "; ".join(str(reason) for reason in verdict.devices[:8] if reason is not None)
-        return f'container "{seat.container}": node {verdict.reason}{f" ({devices})" if devices else ""}'
+        devices = f" ({refusal(verdict, _DEVICES_SHOWN)})" if any(verdict.devices) else ""
+        return f'container "{seat.container}": node {sentence_of(verdict.reason)}{devices}'
+
+    def absent(self, node: str) -> UnmetConstraint:
+        """Why a node is not in the ledger."""
+        fault = self.faulty.get(node)
+        return replace(UNKNOWN_NODE if fault is None else FAULTY_NODE, node=node, label=fault or "")
 
     def _plan(self, ask: PodAsk, node: str, held: list[tuple[PlacementUnit, Placement]]) -> PodPlan:
         found: dict[str, ContainerPlan] = {}

@@ -14,7 +14,7 @@ Source: Kubernetes KEP-4671, gang scheduling; k8s.io/api scheduling/v1alpha2 Pod
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -28,6 +28,7 @@ from aliquot.lib.arrays import IntArray
 from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
+from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.scheduler.books import Books, NodeFull
 from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.look import FITS, Judged, scores
@@ -39,7 +40,7 @@ ASK_S: Final = 2.0
 """How long a filter waits for a PodGroup."""
 VERSIONS: Final = ("v1", "v1beta1", "v1alpha3", "v1alpha2")
 """Of PodGroup, the newest first."""
-KEPT: Final = "is left out: the pod's group has a share for it on another node"
+KEPT: Final = UnmetConstraint(Code.POD_GROUP)
 
 
 @dataclass
@@ -195,7 +196,7 @@ def group_of(pod: Pod) -> str:
 def _only(judged: Judged, fitting: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], place: int | None) -> Judged:
     """The verdicts with one fitting node, or none."""
     codes = judged.codes.copy()
-    codes[fitting] = 2 * len(judged.sentences)
+    codes[fitting] = 2 * len(judged.reasons)
     if place is not None:
         codes[place] = FITS
-    return Judged(codes, [*judged.sentences, KEPT])
+    return replace(judged, codes=codes, reasons=[*judged.reasons, KEPT])

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from aliquot.kube.requests import PodAsk
+from aliquot.placement.sentences import text_of
 from aliquot.scheduler.books import CLOSED, Books
-from aliquot.scheduler.look import UNKNOWN_NODE, verdicts
+from aliquot.scheduler.look import verdicts
 from aliquot.scheduler.ports import LedgerGpu, LedgerShare
 
 
@@ -34,7 +35,7 @@ class BooksLedger:
     def why_not(self, node: str) -> str:
         """Why a node takes no pods that ask for GPUs; empty when it may."""
         books = self._books
-        return "" if node in books.cluster.index else books.faulty.get(node, UNKNOWN_NODE)
+        return "" if node in books.cluster.index else text_of(books.absent(node))
 
     def fits(self, ask: PodAsk, nodes: Iterable[str]) -> tuple[bool, str]:
         """Whether the pod fits on one of these nodes now; if not, the commonest reason."""

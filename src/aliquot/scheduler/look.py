@@ -1,14 +1,14 @@
 """Which nodes could take a pod now, why the others could not, and how good each is.
 
-All nodes are judged at once on the columns of the placement cluster. A reason is one of a few sentences, the same for
-all nodes of a kind, because kube-scheduler counts equal reasons in its event ("3 does not have a GPU with 0.30
-unreserved"). The exact account per device is `aliquot explain`'s.
+All nodes are judged at once on the columns of the placement cluster. A reason is the same for all nodes of a kind,
+because kube-scheduler counts equal reasons in its event ("3 does not have a GPU with 0.30 unreserved"). The exact
+account per device is `aliquot explain`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Final
 
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from aliquot.kube.requests import PlacementUnit, PodAsk
 from aliquot.lib.arrays import BoolArray, IntArray
 from aliquot.model.ids import split_key
-from aliquot.model.quantities import MILLI, format_mib, format_milli
-from aliquot.placement.asks import Ask
+from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import NEVER
-from aliquot.scheduler.books import Books
+from aliquot.placement.node_reasons import node_reasons, one_model
+from aliquot.placement.sentences import text_of
+from aliquot.scheduler.books import UNKNOWN_NODE, Books
 from aliquot.scheduler.fitting import fit
 
 BEST: Final = 10
 NEXT: Final = 9
 FITS: Final = 0
 UNKNOWN: Final = 1
-UNKNOWN_NODE: Final = "has no GPUs that Aliquot knows of"
 
 
 @dataclass(frozen=True)
@@ -42,31 +42,33 @@ class Verdicts:
 
 @dataclass(frozen=True)
 class Judged:
-    """A code for each node that was asked about, int32 [n]: `FITS`, or twice the number of a sentence.
+    """A code for each node that was asked about, int32 [n]: `FITS`, or twice the number of a reason.
 
-    One more when no eviction would help.
+    One more when no eviction would help. `again` is added to each sentence (see `wording`).
     """
 
     codes: NDArray[np.int32]
-    sentences: list[str]
+    reasons: list[UnmetConstraint]
+    again: str = ""
 
     def sentence(self, code: int) -> str:
         """Why nodes of this code do not fit."""
-        return self.sentences[code >> 1]
+        return f"{text_of(self.reasons[code >> 1])}{self.again}"
 
     def reworded(self) -> Judged:
         """The same in other words."""
-        return Judged(self.codes, [f"{sentence} now" for sentence in self.sentences])
+        return replace(self, again=" now")
 
 
 def verdicts(books: Books, ask: PodAsk, names: Sequence[str]) -> Verdicts:
     """What becomes of each of these nodes; `never` are those that no eviction would help."""
     judged = judge(books, ask, numbers_of(books, names), names.__getitem__)
     codes = judged.codes.tolist()
+    sentences = {code: judged.sentence(code) for code in {*codes} - {FITS}}
     found = Verdicts([name for name, code in zip(names, codes, strict=True) if code == FITS], {}, {})
     for name, code in zip(names, codes, strict=True):
         if code != FITS:
-            (found.never if lasting(code) else found.failed)[name] = judged.sentence(code)
+            (found.never if lasting(code) else found.failed)[name] = sentences[code]
     return found
 
 
@@ -86,15 +88,15 @@ def judge(books: Books, ask: PodAsk, numbers: IntArray, name: Callable[[int], st
         fits = _together(books, seats, fits, namespace, numbers)
     for hold in books.holds.get(ask.uid, []):
         fits[cluster.index.get(hold.node, [])] = True  # what the pod has there already is its room
-    by_node, sentences = _reasons(books, seats, each, fits, namespace)
+    by_node, reasons = _reasons(books, seats, each, fits, namespace)
     unknown = numbers < 0
     codes = by_node[numbers] if len(by_node) else np.zeros(len(numbers), dtype=np.int32)
     codes[unknown] = UNKNOWN
     for place in np.flatnonzero(unknown).tolist() if books.faulty else ():
-        if (fault := books.faulty.get(name(place))) is not None:
-            sentences.append(fault)
-            codes[place] = 2 * (len(sentences) - 1) + 1
-    return Judged(codes, sentences)
+        if name(place) in books.faulty:
+            reasons.append(books.absent(name(place)))
+            codes[place] = 2 * (len(reasons) - 1) + 1
+    return Judged(codes, reasons)
 
 
 def numbers_of(books: Books, names: Sequence[str]) -> IntArray:
@@ -161,82 +163,22 @@ def tried(books: Books, seats: Sequence[PlacementUnit], node: str, namespace: st
 
 def _reasons(
     books: Books, seats: Sequence[PlacementUnit], each: Sequence[BoolArray], fits: BoolArray, namespace: str
-) -> tuple[NDArray[np.int32], list[str]]:
-    """The code of every node, int32 [N], and the sentences."""
-    cluster = books.cluster
-    sentences = [UNKNOWN_NODE, "the containers fit alone but not together"]
-    told = np.ones(len(fits), dtype=np.int32)
-    never = cluster.gpu_count == 0
+) -> tuple[NDArray[np.int32], list[UnmetConstraint]]:
+    """The code of every node, int32 [N], and the reasons: of the largest request that does not fit alone, but for one
+    that no eviction would help."""
+    cluster, decider = books.cluster, books.decider
+    reasons = [UNKNOWN_NODE, UnmetConstraint(Code.POD_TOGETHER)]
+    codes = np.full(len(fits), 2, dtype=np.int32)
     for seat, alone in zip(seats, each, strict=True):
-        wanting = _suited(books, seat.ask) < max(seat.ask.devices, 1)
-        never |= wanting
-        failing = ~(alone | fits)
-        if not failing.any():
+        fine = alone | fits
+        if fine.all():
             continue
-        now = failing & ~wanting
-        quota, closed = _by_quota(books, seat.ask, namespace)
-        for chosen, text in (
-            (failing & wanting, _sentence(seat.ask, lasting=True, open_=True)),
-            (now & ~cluster.open, _sentence(seat.ask, lasting=False, open_=False)),
-            (now & cluster.open & ~closed, _sentence(seat.ask, lasting=False, open_=True)),
-            (now & cluster.open & closed, quota),
-        ):
-            told[chosen] = len(sentences)
-            sentences.append(text)
-    told[cluster.gpu_count == 0] = len(sentences)
-    sentences.append("has no GPU")
-    return np.where(fits, FITS, 2 * told + never).astype(np.int32), sentences
-
-
-def _by_quota(books: Books, ask: Ask, namespace: str) -> tuple[str, BoolArray]:
-    """Why the namespace may have no more, and the nodes that have devices for the ask only of such models: bool [N]."""
-    cluster, quotas = books.cluster, books.decider.quotas
-    reasons = quotas.closed_reasons(cluster, namespace, ask) if quotas is not None else {}
-    if not reasons:
-        return "", np.zeros(len(cluster.open), dtype=np.bool_)
-    numbers = [number for number, model in enumerate(cluster.models) if model in reasons]
-    left = _suited(books, ask, but=numbers)
-    return next(iter(reasons.values())), left < max(ask.devices, 1)
-
-
-def _suited(books: Books, ask: Ask, but: Sequence[int] = ()) -> NDArray[np.int64]:
-    """How many devices of each node could serve the ask if they were empty, but for those of some models: [N]."""
-    cluster = books.cluster
-    good = (cluster.size_mib >= 0) & ~np.isin(cluster.model, but) if but else cluster.size_mib >= 0
-    if ask.models:
-        good = good & cluster.model_mask(ask.models)[cluster.model]
-    if ask.gpu_mib and ask.devices == 1:
-        good = good & (cluster.size_mib >= ask.gpu_mib)
-    if ask.gpu_uuid:
-        named = np.zeros_like(good)
-        for uuid in ask.gpu_uuid.split(","):
-            if (cell := cluster.uuids.get(uuid.strip())) is not None:
-                named[cell] = True
-        good = good & named
-    if ask.devices < 2 or ask.mixed or not cluster.mixed:
-        return np.asarray(good.sum(axis=1))
-    kinds = [(good & (cluster.model == number)).sum(axis=1) for number in range(len(cluster.models))]
-    return np.asarray(np.max(kinds, axis=0))
-
-
-def _sentence(ask: Ask, *, lasting: bool, open_: bool) -> str:
-    if lasting:
-        wanted = []
-        if ask.models:
-            wanted.append(f"of model {' or '.join(ask.models)}")
-        if ask.gpu_mib and ask.devices == 1:
-            wanted.append(f"with {format_mib(ask.gpu_mib)}")
-        if ask.gpu_uuid:
-            wanted.append(f"called {ask.gpu_uuid}" if len(ask.gpu_uuid) < 80 else "with one of the UUIDs named")
-        count = f"{ask.devices} GPUs" if ask.devices > 1 else "GPU"
-        return f"has no {count} {' '.join(wanted)}".rstrip()
-    if not open_:
-        return "takes no pods (cordoned)"
-    asked = []
-    if ask.whole:
-        asked.append(f"{ask.whole} idle GPU{'s' * (ask.whole > 1)}")
-    if ask.rest_milli:
-        memory = f" and {format_mib(ask.gpu_mib)}" if ask.gpu_mib else ""
-        asked.append(f"a GPU with {format_milli(ask.rest_milli % MILLI)}{memory} unreserved")
-    labels = " that its labels allow" if not ask.plain else ""
-    return f"does not have {' and '.join(asked)}{labels}"
+        closed = decider.quotas.closed_reasons(cluster, namespace, seat.ask) if decider.quotas is not None else {}
+        mixed = decider.feasible(replace(seat.ask, mixed=True), namespace) if one_model(cluster, seat.ask) else None
+        found = node_reasons(cluster, seat.ask, fine, closed, mixed)
+        own = np.array([2 * n + reason.lasting for n, reason in enumerate(found.reasons, len(reasons))], dtype=np.int32)
+        chosen = (found.which >= 0) & ((codes == 2) | (codes & 1 == 0) & (own & 1 == 1)[found.which])
+        codes[chosen] = own[found.which[chosen]]
+        reasons += found.reasons
+    codes[fits] = FITS
+    return codes, reasons

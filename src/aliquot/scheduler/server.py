@@ -31,6 +31,7 @@ from aliquot.kube.requests import BadPod, PodAsk, shortened
 from aliquot.kube.turns import turn
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
+from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.policy import POLICIES
 from aliquot.scheduler import wire
 from aliquot.scheduler.bind import Binder, CanNotBind
@@ -106,7 +107,8 @@ class Extender:
         try:
             ask = read(args.pod, self.binder.dialects)
         except BadPod as error:
-            return _filtered(names, nodes, Judged(np.full(len(names), UNKNOWN, dtype=np.int32), [str(error)]))
+            reason = UnmetConstraint(Code.POD_FAULTY, label=str(error), lasting=True)
+            return _filtered(names, nodes, Judged(np.full(len(names), UNKNOWN, dtype=np.int32), [reason]))
         if ask is None:
             return wire.FilterResult(args.nodes, args.node_names)
         await self.groups.begin(args.pod)

@@ -18,9 +18,10 @@ from aliquot.model.requests import GpuRequest
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import LedgerError
 from aliquot.placement.decide import Decider
-from aliquot.placement.explain import PlacementExplanation, elsewhere_now, explain_with
+from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks, NeverFits
 from aliquot.placement.saved import BadBooks, load
+from aliquot.placement.sentences import never
 from aliquot.standalone.wire import Call, ExplanationFacts, GpuFacts
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def explained(books: MachineBooks, name: str, request: GpuRequest) -> Explanatio
     try:
         return _facts(name, books.explain(request))
     except NeverFits as error:
-        return ExplanationFacts(name, False, [f"{name} never fits here: {error}"], {"fits": False, "never": str(error)})
+        return ExplanationFacts(name, False, [never(name, str(error))], {"fits": False, "never": str(error)})
 
 
 def saved_cluster(text: str, name: str, by: str = "") -> Decider:
@@ -114,23 +115,9 @@ def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:
 
 def _placed(books: MachineBooks, tenant: TenantName) -> ExplanationFacts | None:
     """A tenant in the ledger: its place, and whether it would be placed there again."""
-    plan = books.plans.get(tenant)
-    if plan is None:
-        return None
-    index = {device.uuid: device.index for device in books.devices}
-    where = " and ".join(f"GPU {index[uuid]}" for uuid in plan.uuids)
-    now = books.explain_tenant(tenant)
-    facts = _facts(tenant, now)
-    asks = facts.lines[0].partition(": ")[2]
-    same = now.placement is not None and [piece.gpu for piece in now.placement.slices] == plan.uuids
-    lines = [f"{tenant} is on {where} of {books.node}: {asks}"]
-    if same:
-        lines += facts.lines[1:]
-    elif now.placement is not None:
-        other = " and ".join(f"GPU {index[piece.gpu]}" for piece in now.placement.slices)
-        lines.append(f"  {elsewhere_now(other)}")
-    return ExplanationFacts(tenant, True, lines, facts.facts | {"placed_on": [index[uuid] for uuid in plan.uuids]})
+    return _facts(tenant, books.explain_tenant(tenant)) if tenant in books.plans else None
 
 
-def _facts(name: str, explanation: PlacementExplanation) -> ExplanationFacts:
-    return ExplanationFacts(name, explanation.placement is not None, explanation.lines(name), explanation.facts())
+def _facts(name: str, found: PlacementExplanation) -> ExplanationFacts:
+    fits = found.placement is not None or bool(found.held)
+    return ExplanationFacts(name, fits, found.lines(name), found.facts())

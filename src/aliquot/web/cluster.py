@@ -48,7 +48,7 @@ from aliquot.web.history.recorder import Counts
 from aliquot.web.history.records import Turns
 from aliquot.web.history.ring import HistoryRing
 from aliquot.web.history.sources import OwnerOf, readings, turns_of
-from aliquot.web.trial import YOURS, asked
+from aliquot.web.trial import asked, shown, trial
 from aliquot.web.wiring import topology_of_gpus
 
 WINDOW_S: Final = 10.0
@@ -241,7 +241,7 @@ class ClusterFacts:
         """See `Facts`."""
         for workload, ask in self._beside.waiting:
             if workload.name == name:
-                return self._explaining.explain(name, ask, workload.namespace)[0]
+                return shown(name, self._explaining.explain(ask, workload.namespace))
         placed = next((workload for workload in self._seen.workloads if workload.name == name), None)
         if placed is None:
             return None
@@ -250,21 +250,7 @@ class ClusterFacts:
 
     def try_request(self, request: AskFor) -> Trial:
         """See `Facts`."""
-        found, placement = self._explaining.explain("It", Ask.of(asked(request)))
-        policy = self._decider.policy.name
-        if placement is None:
-            return Trial(False, found.sentence, policy, reasons=found.reasons, nearest=found.nearest)
-        before = {gpu.uuid: gpu for gpu in self._seen.gpus}
-        slices = [piece for piece in placement.slices if piece.gpu in before]
-        pieces = [
-            Piece(before[p.gpu].node, before[p.gpu].index, p.gpu, p.request_milli, p.limit_milli, p.memory_mib)
-            for p in slices
-        ]
-        where = " and ".join(f"GPU {piece.index}" for piece in pieces)
-        touched = [before[piece.uuid] for piece in pieces]
-        after = [_grown(gpu, piece) for gpu, piece in zip(touched, pieces, strict=True)]
-        sentence = f"It fits now, on {where} of {placement.node}."
-        return Trial(True, sentence, policy, pieces, touched, after, found.why)
+        return trial(self._explaining.explain(Ask.of(asked(request))), self._seen.gpus)
 
     def _node(self, cluster: Cluster, name: str) -> tuple[int, list[Gpu]]:
         number = cluster.index[name]
@@ -371,15 +357,3 @@ def _placed(gpus: Iterable[Gpu], age_s: Callable[[str], float]) -> list[Workload
 
 def _piece(gpu: Gpu, share: Share) -> Piece:
     return Piece(gpu.node, gpu.index, gpu.uuid, share.request_milli, share.limit_milli, share.memory_mib)
-
-
-def _grown(gpu: Gpu, piece: Piece) -> Gpu:
-    """A GPU with one more tenant."""
-    shares = [*gpu.shares, Share(YOURS, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0)]
-    return msgspec.structs.replace(
-        gpu,
-        shares=shares,
-        state=gpu_state([share.request_milli for share in shares]),
-        free_milli=gpu.free_milli - piece.request_milli,
-        free_mib=gpu.free_mib - piece.memory_mib,
-    )

@@ -1,9 +1,8 @@
 """Why a request waits or where it would be placed, without delaying the program that owns the ledger.
 
 Whether it fits is determined in the ledger itself, while it does not change: some milliseconds. Why it does not fit
-takes
-57 ms at 1,000 nodes and grows with them, and an open page asks again each second; so the calling thread computes it
-in a copy of the ledger, one request at a time, and the answer is valid for as long as the copy is used.
+takes 57 ms at 1,000 nodes and grows with them, and an open page asks again each second; so the calling thread computes
+it in a copy of the ledger, one request at a time, and the answer is valid for as long as the copy is used.
 """
 
 from __future__ import annotations
@@ -15,13 +14,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from aliquot.placement.asks import Ask
-from aliquot.placement.cluster import Cluster, Placement
+from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_fitting, explain_waiting
-from aliquot.web.api import Explanation, Reason
 
 Calmly = Callable[[Callable[[], Any]], Any]
-REASONS: Final = 50
 COPY_S: Final = 5.0
 COPY_PART: Final = 20
 """The ledger is copied no more often than would take a twentieth of its owner's time."""
@@ -37,19 +34,19 @@ class Explaining:
         self._lock = threading.Lock()
         self._copy: Cluster | None = None
         self._good_until_s = -math.inf
-        self._waiting: dict[tuple[str, Ask, str], Explanation] = {}
+        self._waiting: dict[tuple[Ask, str], PlacementExplanation] = {}
 
-    def explain(self, name: str, ask: Ask, namespace: str = "") -> tuple[Explanation, Placement | None]:
-        """The explanation of a request, and its place if it fits."""
+    def explain(self, ask: Ask, namespace: str = "") -> PlacementExplanation:
+        """The explanation of a request."""
         with self._lock:
             found: PlacementExplanation | None = self._calmly(lambda: self._look(ask, namespace))
             if found is not None:
-                return Explanation(name, found.lines(name)[0], list(found.why)), found.placement
-            key = (name, ask, namespace)
+                return found
+            key = (ask, namespace)
             if key not in self._waiting:
                 assert self._copy is not None
-                self._waiting[key] = _told(name, explain_waiting(self._decider, ask, self._copy, namespace))
-            return self._waiting[key], None
+                self._waiting[key] = explain_waiting(self._decider, ask, self._copy, namespace)
+            return self._waiting[key]
 
     def forget(self) -> bool:
         """Drop outdated answers; called now and then."""
@@ -69,18 +66,3 @@ class Explaining:
             now_s = self._clock()
             self._good_until_s = now_s + max(COPY_S, COPY_PART * (now_s - began_s))
         return found
-
-
-def _told(name: str, found: PlacementExplanation) -> Explanation:
-    """Nodes with the same obstacle in one line, the commonest first."""
-    groups: dict[tuple[str, bool], list[str]] = {}
-    for verdict in found.verdicts:
-        if verdict.reason is not None:
-            groups.setdefault((verdict.reason.text, verdict.reason.lasting), []).append(verdict.node)
-    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
-    reasons = [
-        Reason(nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes", text, lasting)
-        for (text, lasting), nodes in ordered[:REASONS]
-    ]
-    nearest = found.nearest.text if found.nearest else ""
-    return Explanation(name, found.lines(name)[0], reasons=reasons, nearest=nearest)

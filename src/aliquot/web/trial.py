@@ -1,21 +1,25 @@
-"""Dry runs and explanations, by the placement that the engine itself uses."""
+"""Requests that people try, and explanations, as the pages and the API have them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import parse_memory, parse_milli
-from aliquot.model.requests import GpuRequest, Labels, Slice, checked, parse_label
-from aliquot.placement.explain import elsewhere_now
+from aliquot.model.requests import GpuRequest, Labels, checked, parse_label
+from aliquot.placement.explain import PlacementExplanation
 from aliquot.placement.machine import MachineBooks, NeverFits
-from aliquot.placement.reasons import Verdict
+from aliquot.placement.sentences import never
 from aliquot.web.api import AskFor, Explanation, Gpu, Piece, Reason, Share, Trial
 from aliquot.web.gather import gpu_state
 
 YOURS = TenantName("your-request")
+THIS: Final = "It"
+"""The name of a request that has none."""
+REASONS: Final = 50
 
 
 def asked(ask: AskFor) -> GpuRequest:
@@ -36,7 +40,29 @@ def asked(ask: AskFor) -> GpuRequest:
     return checked(request, request_name="request", limit_name="limit")
 
 
-def try_request(books: MachineBooks, gpus: Sequence[Gpu], ask: AskFor) -> Trial:
+def shown(name: str, found: PlacementExplanation) -> Explanation:
+    """An explanation as the API has it."""
+    reasons = [Reason(each.where, each.text, each.lasting) for each in found.place_reasons[:REASONS]]
+    return Explanation(name, found.headline(name), found.account, reasons, found.nearest)
+
+
+def trial(found: PlacementExplanation, gpus: Iterable[Gpu]) -> Trial:
+    """Where a request would be placed, and what would be left of the GPUs there."""
+    it = shown(THIS, found)
+    slices = found.placement.slices if found.placement is not None else ()
+    known = {gpu.uuid: gpu for gpu in gpus}
+    before = [known[piece.gpu] for piece in slices if piece.gpu in known]
+    pieces = [
+        Piece(known[p.gpu].node, known[p.gpu].index, p.gpu, p.request_milli, p.limit_milli, p.memory_mib)
+        for p in slices
+        if p.gpu in known
+    ]
+    after = [_grown(gpu, piece) for gpu, piece in zip(before, pieces, strict=True)]
+    fits = found.placement is not None
+    return Trial(fits, it.sentence, found.policy, pieces, before, after, it.why, it.reasons, it.nearest)
+
+
+def try_request(books: MachineBooks, gpus: Iterable[Gpu], ask: AskFor) -> Trial:
     """Where a request would be placed; the ledger is unchanged.
 
     Raises:
@@ -44,68 +70,28 @@ def try_request(books: MachineBooks, gpus: Sequence[Gpu], ask: AskFor) -> Trial:
     """
     request = asked(ask)
     try:
-        found = books.explain(request)
+        return trial(books.explain(request), gpus)
     except NeverFits as error:
-        return Trial(False, f"It never fits here: {error}", books.policy)
-    nearest = found.nearest.text if found.nearest else ""
-    if found.placement is None:
-        verdict = found.verdicts[0]
-        sentence = f"It does not fit now and would wait: {verdict.reason}."
-        return Trial(False, sentence, books.policy, reasons=_reasons(verdict), nearest=nearest)
-    slices = found.placement.slices
-    pieces = _pieces(books, slices)
-    touched = [gpu for gpu in gpus if any(piece.gpu == gpu.uuid for piece in slices)]
-    sentence = f"It fits now, on {' and '.join(f'GPU {piece.index}' for piece in pieces)} of {books.node}."
-    after = [_after(gpu, slices) for gpu in touched]
-    return Trial(True, sentence, books.policy, pieces, touched, after, why=list(found.why))
+        return Trial(False, never(THIS, str(error)), books.policy)
 
 
 def explain_request(books: MachineBooks, name: str, request: GpuRequest) -> Explanation:
     """Why a request waits, device by device, and the smallest change that would let it in."""
     try:
-        found = books.explain(request)
+        return shown(name, books.explain(request))
     except NeverFits as error:
-        return Explanation(name, f"{name} never fits here: {error}")
-    lines = found.lines(name)
-    if found.placement is not None:
-        return Explanation(name, f"{name} fits on {books.node} now and is about to start.", why=list(found.why))
-    nearest = found.nearest.text if found.nearest else ""
-    return Explanation(name, lines[0], reasons=_reasons(found.verdicts[0]), nearest=nearest)
+        return Explanation(name, never(name, str(error)))
 
 
 def explain_tenant(books: MachineBooks, name: TenantName) -> Explanation:
     """Where a tenant is, and why it would be placed there again; a tenant without a place gets a message."""
-    plan = books.plans.get(name)
-    if plan is None:
+    if name not in books.plans:
         return Explanation(name, f"{name} has ended; it holds no GPU.")
-    pieces = _pieces(books, plan.slices)
-    sentence = f"{name} is on {' and '.join(f'GPU {piece.index}' for piece in pieces)} of {books.node}."
-    again = books.explain_tenant(name)
-    now = [piece.gpu for piece in again.placement.slices] if again.placement else []
-    if now == plan.uuids:
-        return Explanation(name, sentence, why=list(again.why))
-    index = {device.uuid: device.index for device in books.devices}
-    other = " and ".join(f"GPU {index[uuid]}" for uuid in now)
-    return Explanation(name, sentence, why=[elsewhere_now(other)])
+    return shown(name, books.explain_tenant(name))
 
 
-def _reasons(verdict: Verdict) -> list[Reason]:
-    """The obstacle on each device; devices without one are left out."""
-    return [
-        Reason(f"GPU {reason.gpu}", reason.text, lasting=reason.lasting)
-        for reason in verdict.devices
-        if reason is not None
-    ]
-
-
-def _pieces(books: MachineBooks, slices: Sequence[Slice]) -> list[Piece]:
-    index = {device.uuid: device.index for device in books.devices}
-    return [Piece(books.node, index[p.gpu], p.gpu, p.request_milli, p.limit_milli, p.memory_mib) for p in slices]
-
-
-def _after(gpu: Gpu, slices: Sequence[Slice]) -> Gpu:
-    """A touched GPU as it would be."""
-    piece = next(piece for piece in slices if piece.gpu == gpu.uuid)
+def _grown(gpu: Gpu, piece: Piece) -> Gpu:
+    """A GPU with one more tenant."""
     shares = [*gpu.shares, Share(YOURS, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0)]
     return msgspec.structs.replace(
         gpu,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ledger
 from histories import asks, clusters
 from hypothesis import HealthCheck, Phase, given, settings
@@ -10,10 +12,12 @@ from hypothesis import strategies as st
 from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import explain
+from aliquot.placement.node_reasons import node_reasons, one_model
 from aliquot.placement.policy import policy
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.placement.reasons import Infeasible, judge
 from aliquot.placement.saved import dump, load
+from aliquot.placement.sentences import text_of
 
 QUICK = settings(
     max_examples=60,
@@ -68,7 +72,7 @@ def test_a_change_is_offered_where_one_exists(specs, arrivals, ask):
     assert waits == (found.placement is None)
     if waits and fits_empty:
         assert found.changes
-        assert found.nearest.size_milli == min(change.size_milli for change in found.changes)
+        assert found.changes[0].size_milli == min(change.size_milli for change in found.changes)
 
 
 STEPS = {"rest_milli": 1, "gpu_mib": 82, "gpu_mem_ppm": 1001, "cpu_milli": 65, "memory_mib": 263}
@@ -105,6 +109,23 @@ def test_every_refusal_has_a_reason_for_every_node(specs, arrivals, ask):
     for verdict in found.reasons():
         assert verdict.reason is not None
         assert verdict.lasting == isinstance(empty.place_on(ask, verdict.node), Infeasible)
+
+
+@QUICK
+@given(clusters(), st.lists(asks(), max_size=25), asks(), st.booleans())
+def test_nodes_are_classified_at_once_as_one_by_one(specs, arrivals, ask, with_quota):
+    """The reasons that kube-scheduler is given for all nodes are those that an explanation finds for each."""
+    quotas = QUOTAS if with_quota else None
+    cluster = filled(specs, arrivals, quotas)
+    decider = Decider(cluster, policy("binpack"), quotas=quotas)
+    closed = quotas.closed_reasons(cluster, "ns", ask) if quotas else {}
+    mixed = decider.feasible(replace(ask, mixed=True), "ns") if one_model(cluster, ask) else None
+
+    found = node_reasons(cluster, ask, decider.feasible(ask, "ns"), closed, mixed)
+
+    for number, verdict in enumerate(Infeasible(cluster, ask, quotas, "ns").reasons()):
+        told = text_of(found.reasons[found.which[number]]) if found.which[number] >= 0 else ""
+        assert told == (text_of(verdict.reason) if verdict.reason else "")
 
 
 @QUICK

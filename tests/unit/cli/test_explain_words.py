@@ -76,6 +76,6 @@ def test_a_saved_cluster_is_explained(tmp_path):
     assert "3 of 3 nodes have room; score " in fits.stdout
     assert [
         "the request waits: asks 3 GPUs close to each other, none of 3 nodes has that much free.",
-        "  3 nodes  has 2 such GPUs, 3 were asked  (cannot change)",
+        "  3 nodes  has 2 GPUs, 3 were asked  (cannot change)",
         "Nearest: ask 1.00 GPU less, and it fits on node-0.",
     ] == waits.stdout.splitlines()[:3]

@@ -88,7 +88,7 @@ def test_containers_that_fit_alone_but_not_together_are_told_so():
     waits = pod("w", 60, 60)
     told = explained(scene(waits, nodes=[node("a", gpus=1)]), waits)
 
-    assert "its containers fit one by one, but no node has room for all of them together" in told["sentences"]
+    assert "1 node: has room for each container alone, not for all" in told["sentences"]
 
 
 def test_a_pod_on_a_node_is_told_its_gpu():

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from scene import Scene, ask, node
 
-from aliquot.placement.explain import PlacementExplanation, explain_with, wish
-from aliquot.placement.reasons import Code
+from aliquot.placement.codes import Code
+from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.placement.saved import dump
+from aliquot.placement.sentences import wish
 from aliquot.topology import Topology
 
 
@@ -35,15 +36,16 @@ def full() -> Scene:
 
 def test_less_memory_is_told_by_how_much(full):
     """A request for 4 GiB where 2 are left is told 2 GiB less and where."""
-    nearest = explained(full, 300, gpu_mib=4096).nearest
+    found = explained(full, 300, gpu_mib=4096)
+    nearest = found.changes[0]
 
     assert ("less", "n", 2048) == (nearest.kind, nearest.node, nearest.ask.gpu_mib)
-    assert "ask 2.0 GiB of GPU memory less, and it fits on GPU 0 of n" == nearest.text
+    assert "ask 2.0 GiB of GPU memory less, and it fits on GPU 0 of n" == found.nearest
 
 
 def test_less_compute_is_told_by_how_much(full):
     """A request for 0.5 where 0.4 is left is told 0.1 less."""
-    assert "ask 0.10 GPU less, and it fits on GPU 0 of n" == explained(full, 500, gpu_mib=1024).nearest.text
+    assert "ask 0.10 GPU less, and it fits on GPU 0 of n" == explained(full, 500, gpu_mib=1024).nearest
 
 
 def test_who_has_to_end_is_told_by_name(full):
@@ -104,7 +106,7 @@ def test_a_cordoned_node_may_be_reopened():
     scene = Scene(node("n", 1))
     scene.cluster.set_cordoned("n")
 
-    assert "reopen node n, and it fits there" == explained(scene, 500).nearest.text
+    assert "reopen node n, and it fits there" == explained(scene, 500).nearest
 
 
 def test_a_wish_may_be_dropped():
@@ -125,8 +127,9 @@ def test_many_nodes_are_told_in_few_lines():
 
     assert [
         "default/train-7 waits: asks 2 GPUs of model V100 close to each other, none of 13 nodes has that much free.",
-        '  9 nodes  4 x is "Tesla T4", another model was asked  (cannot change)',
-        "  4 nodes  has 1 GPU with room, 2 were asked: has 0.00 unreserved, 1.00 were asked",
+        "  9 nodes  has no GPU of model V100, 2 were asked: "
+        '4 x is "Tesla T4", another model was asked  (cannot change)',
+        "  4 nodes  does not have 2 idle GPUs: has 0.00 unreserved, 1.00 were asked",
         "Nearest: ask 1.00 GPU less, and it fits on v0.",
     ] == lines[:4]
 
@@ -161,7 +164,7 @@ def test_devices_are_called_by_their_own_index():
     found = explained(scene, 500)
 
     assert [1, 2] == [reason.gpu for reason in found.verdicts[0].devices]
-    assert "ask 0.10 GPU less, and it fits on GPU 1 of n" == found.nearest.text
+    assert "ask 0.10 GPU less, and it fits on GPU 1 of n" == found.nearest
     assert "GPU 2 of n: 0.30 unreserved now" in explained(scene, 200).why[0]
 
 

@@ -13,6 +13,7 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import POLICIES
 from aliquot.placement.reasons import Infeasible
+from aliquot.placement.sentences import sentence_of
 from aliquot.standalone.wire import ShareRequest
 
 V100, A100 = "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-40GB"
@@ -59,13 +60,13 @@ def test_a_refusal_says_that_models_are_the_reason():
     """A node with enough GPUs of different models never has enough of one; a busy one may have later."""
     few = decider("aliquot", V100, A100).decide(Ask(whole=2))
     assert isinstance(few, Infeasible) and few.lasting
-    assert ["n has 1 such GPU, 2 were asked"] == [str(verdict.reason) for verdict in few.reasons()]
+    assert ["n has 1 GPU of one model, 2 were asked"] == [sentence_of(verdict.reason) for verdict in few.reasons()]
 
     busy = decider("aliquot", V100, V100, A100)
     busy.cluster.reserve("a", busy.decide(Ask(whole=1, models=("V100",))), Ask(whole=1, models=("V100",)))
     now = busy.decide(Ask(whole=2))
     assert isinstance(now, Infeasible) and not now.lasting
-    assert ["n has 1 GPU of one model with room, 2 were asked"] == [str(verdict.reason) for verdict in now.reasons()]
+    assert ["n does not have 2 idle GPUs of one model"] == [sentence_of(verdict.reason) for verdict in now.reasons()]
 
 
 def test_the_smaller_model_is_taken_first():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from aliquot.placement.codes import Code
 from aliquot.placement.machine import DEFAULT_POLICY
 from aliquot.placement.policy import POLICIES
-from aliquot.placement.reasons import Code
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "placement.md").read_text()
 

@@ -6,8 +6,10 @@ import pytest
 from scene import V100, Scene, ask, node
 
 from aliquot.placement.cluster import Placement
+from aliquot.placement.codes import Code
 from aliquot.placement.quota import Quota, QuotaExceeded, Quotas
-from aliquot.placement.reasons import Code, Infeasible
+from aliquot.placement.reasons import Infeasible
+from aliquot.placement.sentences import text_of
 
 QUOTAS = Quotas([Quota("team", "V100", milli=1500), Quota("team", memory_mib=45_000)])
 
@@ -39,7 +41,7 @@ def test_a_refusal_says_what_the_quota_is(scene):
     reason = refusal.reasons()[0].devices[1]
 
     assert Code.QUOTA == reason.code
-    assert 'namespace "team" holds 1.00 of V100 GPUs of 1.50 it may have, 0.60 more were asked' == reason.text
+    assert 'namespace "team" holds 1.00 of V100 GPUs of 1.50 it may have, 0.60 more were asked' == text_of(reason)
 
 
 def test_memory_has_a_quota_too(scene):

@@ -6,8 +6,10 @@ import pytest
 from scene import Scene, ask, node
 
 from aliquot.placement.cluster import Cluster
+from aliquot.placement.codes import Code
 from aliquot.placement.explain import explain_with
-from aliquot.placement.reasons import Code, Infeasible
+from aliquot.placement.reasons import Infeasible
+from aliquot.placement.sentences import sentence_of
 
 WAKE = {"wake_us": 5000}
 
@@ -21,7 +23,7 @@ def refusal(scene: Scene, **fields: int) -> list[tuple[Code, str]]:
     """What stands against it on the devices of the first node."""
     found = scene.decide(300, **WAKE, **fields)
     assert isinstance(found, Infeasible)
-    return [(reason.code, str(reason)) for reason in found.reasons()[0].devices if reason]
+    return [(reason.code, sentence_of(reason)) for reason in found.reasons()[0].devices if reason]
 
 
 def test_long_kernels_keep_it_off_with_their_tenant_and_length():

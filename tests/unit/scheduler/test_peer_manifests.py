@@ -145,7 +145,7 @@ NOT_RUN = {
     "kubeshare pod7": (share("2.0", "2.5"), 'refused: metadata.labels["sharedgpu/gpu_limit"]'),
     "kubeshare pod8": (share("0.5", "0.3"), 'refused: metadata.labels["sharedgpu/gpu_limit"]'),
     "kubeshare pod10": (share("0.5", "1.0", gpu_model="test"), "waits: has no GPU of model test"),
-    "kubeshare regular pod9": (asking({"nvidia.com/gpu": 6}), "waits: has no 6 GPUs"),
+    "kubeshare regular pod9": (asking({"nvidia.com/gpu": 6}), "waits: has 4 GPUs, 6 were asked"),
     "kubeshare cifar10_ubuntu": (
         share("0.5", "1.0", gpu_model="Tesla-V100-PCIE-32GB"),
         "waits: has no GPU of model Tesla-V100-PCIE-32GB",

@@ -63,7 +63,8 @@ def test_what_does_not_fit_now_says_why(books: MachineBooks):
     """A request that has to wait is told device by device."""
     trial = tried(books, request="2")
 
-    assert not trial.fits and "does not fit now" in trial.sentence and trial.nearest
+    assert not trial.fits and trial.nearest
+    assert "It waits: asks 2 GPUs close to each other; node here does not have 2 idle GPUs." == trial.sentence
     assert [("GPU 0", "has 0.40 unreserved, 1.00 were asked")] == [(r.where, r.text) for r in trial.reasons]
 
 
@@ -96,5 +97,5 @@ def test_a_tenant_is_explained_where_it_is(books: MachineBooks):
     index = {device.uuid: device.index for device in books.devices}
     place = index[books.plans[TenantName("a")].uuids[0]]
 
-    assert f"a is on GPU {place} of here." == explain_tenant(books, TenantName("a")).sentence
+    assert f"a is on GPU {place} of here: asks 0.60 GPU." == explain_tenant(books, TenantName("a")).sentence
     assert "has ended" in explain_tenant(books, TenantName("z")).sentence

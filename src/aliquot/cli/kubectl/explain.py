@@ -5,6 +5,7 @@ Only nodes that Kubernetes allows for the pod are counted, because the extender 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.explain import PlacementExplanation, explain_with
+from aliquot.placement.sentences import sentence_of
 from aliquot.scheduler.look import verdicts
 
 _NODES_SHOWN: Final = 8
@@ -152,13 +154,11 @@ def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk, closed: Mapping[str, st
     each_fits = bool(accounts) and all(account.placement for _, account in accounts)
     said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
     sentences = list(_obstacles(scene, pod, ask, closed, each_fits=each_fits, said=said))
+    fits = "waits, though GPUs for it are free now" if said or pod.spec.scheduling_gates else "fits"
     requests = [
-        {"container": container, **account.facts(), "lines": account.lines(f'container "{container}"')}
+        {"container": container, **account.facts(), "lines": account.lines(f'container "{container}"', fits=fits)}
         for container, account in accounts
     ]
-    if said or pod.spec.scheduling_gates:
-        for request in requests:
-            request["lines"][0] = request["lines"][0].replace(" fits", " waits, though GPUs for it are free now", 1)
     return {"state": "waiting", "closed": dict(closed), "requests": requests, "sentences": sentences}
 
 
@@ -175,14 +175,15 @@ def _obstacles(
         names_ = [name for name, other in sorted(closed.items()) if other == why]
         more = f" and {len(names_) - _NODES_SHOWN} more" if len(names_) > _NODES_SHOWN else ""
         yield f"not counted: {', '.join(names_[:_NODES_SHOWN])}{more}: {why}"
-    for name, why in sorted(scene.books.faulty.items()):
-        yield f"node {name} takes no pods: {why}"
+    for name in sorted(scene.books.faulty):
+        yield f"node {sentence_of(scene.books.absent(name))}"
     if pod.spec.scheduling_gates:
         yield f"it is held back by scheduling gates: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
     if each_fits:
         found = verdicts(scene.books, ask, list(scene.books.cluster.index))
         if not found.fitting:
-            yield "its containers fit one by one, but no node has room for all of them together"
+            for why, count in Counter([*found.failed.values(), *found.never.values()]).most_common():
+                yield f"{count} node{'s' * (count > 1)}: {why}"
         elif not said and not pod.spec.scheduling_gates:
             yield f"{len(found.fitting)} nodes have the GPUs it requests; kube-scheduler has not considered it yet"
     if said:

@@ -11,6 +11,7 @@ from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
 from aliquot.cli.topo import lines
 from aliquot.cli.topo_facts import TopologyPicture, facts
 from aliquot.model.errors import UserError
+from aliquot.placement.sentences import text_of
 
 
 @click.command()
@@ -39,8 +40,8 @@ def picture_of(scene: ClusterScene, node: str) -> TopologyPicture:
     if node not in {n.metadata.name for n in scene.nodes}:
         raise UserError(f'there is no node "{node}"; list them: kubectl get nodes')
     if node not in cluster.index:
-        why = scene.books.faulty.get(node, "it has no GPUs that Aliquot knows of; is aliquot node running there?")
-        raise UserError(f'node "{node}": {why}')
+        more = "" if node in scene.books.faulty else "; is aliquot node running there?"
+        raise UserError(f'node "{node}" {text_of(scene.books.absent(node))}{more}')
     number = cluster.index[node]
     spec = cluster.spec(number)
     if spec.topology is None:

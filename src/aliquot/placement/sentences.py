@@ -1,0 +1,209 @@
+"""Explanations in words: the one place where codes and numbers become sentences.
+
+The command line, kubectl's plugin, the pages and kube-scheduler's events all show these, so one situation reads the
+same everywhere. A node's sentence depends on its code and the request alone, not on the node, where that can be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aliquot.model.quantities import MILLI, format_mib, format_milli
+from aliquot.model.wake import format_us, format_wake
+from aliquot.placement.asks import PPM, Ask
+from aliquot.placement.codes import Code, UnmetConstraint, Verdict
+
+MAX_UUID_SHOWN: Final = 80
+_DEVICES_SHOWN: Final = 4
+
+
+def text_of(reason: UnmetConstraint) -> str:
+    """The constraint in words, to follow the name of the node or device."""
+    return _TEXTS[reason.code](reason)
+
+
+def sentence_of(reason: UnmetConstraint) -> str:
+    """The constraint in words, with the name of the node or device before it."""
+    return f"{f'GPU {reason.gpu}' if reason.gpu >= 0 else reason.node} {text_of(reason)}"
+
+
+def wish(ask: Ask) -> str:
+    """What is asked, in words."""
+    parts = []
+    if ask.devices:
+        few = f"{ask.whole} GPU{'s' * (ask.whole != 1)}" if not ask.rest_milli else f"{format_milli(ask.milli)} GPU"
+        parts.append(few + (f" of model {' or '.join(ask.models)}" if ask.models else ""))
+        if ask.devices > 1:
+            parts[-1] += " close to each other"
+    if ask.gpu_mib:
+        parts.append(f"{format_mib(ask.gpu_mib)} of GPU memory")
+    elif ask.gpu_mem_ppm:
+        parts.append(f"{_percent(ask)} of a GPU's memory")
+    if ask.cpu_milli:
+        parts.append(f"{ask.cpu_milli / 1000:g} CPU")
+    if ask.memory_mib:
+        parts.append(f"{format_mib(ask.memory_mib)} of memory")
+    if ask.wake_us:
+        parts.append(f"to wake in {format_wake(ask.wake_us)}")
+    labels = ask.labels
+    named = {"affinity": labels.affinity, "anti-affinity": labels.anti_affinity, "exclusion": labels.exclusion}
+    named |= {"vGPU": ask.gpu_id, "GPU": ask.gpu_uuid}
+    parts += [f'{kind} "{value}"' for kind, value in named.items() if value]
+    return ", ".join(parts) or "nothing"
+
+
+def waiting(name: str, ask: Ask, verdicts: Sequence[Verdict]) -> str:
+    """The answer for a request that has no place."""
+    if len(verdicts) == 1 and verdicts[0].reason is not None:
+        return f"{name} waits: asks {wish(ask)}; node {sentence_of(verdicts[0].reason)}."
+    return f"{name} waits: asks {wish(ask)}, none of {len(verdicts)} nodes has that much free."
+
+
+def never(name: str, why: str) -> str:
+    """The answer for a request that the machine could not hold if it were empty."""
+    return f"{name} never fits here: {why}"
+
+
+def gpus(indices: Sequence[int]) -> str:
+    """GPUs by their index."""
+    return " and ".join(f"GPU {index}" for index in indices)
+
+
+def moved(indices: Sequence[int]) -> str:
+    """Why something is not where it would be placed now, which is on these GPUs."""
+    why = "the tenants, or what was learned of future requests, have changed"
+    return f"asked now, it would go to {gpus(indices)}: {why}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceReason:
+    """What stands against a request in one place, or in a group of equal ones; `lasting` if in empty ones too."""
+
+    where: str
+    text: str
+    lasting: bool = False
+    places: int = 1
+
+
+def place_reasons(verdicts: Sequence[Verdict]) -> list[PlaceReason]:
+    """The devices of one node, or of several nodes those with the same obstacles in one line, the commonest first."""
+    if len(verdicts) == 1:
+        return _on_node(verdicts[0])
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for verdict in verdicts:
+        if verdict.reason is not None:
+            groups.setdefault((_summary(verdict, verdict.reason), verdict.lasting), []).append(verdict.node)
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+    return [
+        PlaceReason(names[0] if len(names) == 1 else f"{len(names)} nodes", text, lasting, len(names))
+        for (text, lasting), names in ordered
+    ]
+
+
+def refusal(verdict: Verdict, shown: int) -> str:
+    """What stands against a request on one node, in one line, with its first devices."""
+    devices = [sentence_of(reason) for reason in verdict.devices if reason is not None]
+    more = f" (and {len(devices) - shown} more)" if len(devices) > shown else ""
+    if devices or verdict.reason is None:
+        return f"{'; '.join(devices[:shown])}{more}"
+    return sentence_of(verdict.reason)
+
+
+def _on_node(verdict: Verdict) -> list[PlaceReason]:
+    reasons = [verdict.reason] if verdict.reason is not None and not _by_devices(verdict.reason) else []
+    found = [PlaceReason(f"GPU {r.gpu}", text_of(r), r.lasting) for r in verdict.devices if r is not None]
+    return [PlaceReason(verdict.node, text_of(reason), reason.lasting) for reason in reasons] + found
+
+
+def _by_devices(reason: UnmetConstraint) -> bool:
+    """Whether the node's reason is the sum of those of its devices."""
+    return reason.code in (Code.NODE_GPUS, Code.NODE_FEW_GPUS, Code.QUOTA)
+
+
+def _summary(verdict: Verdict, reason: UnmetConstraint) -> str:
+    """The node's reason, with those of its devices counted."""
+    texts = [text_of(device) for device in verdict.devices if device and device.lasting >= reason.lasting]
+    counts = Counter(text for text in texts if text != text_of(reason))
+    if not _by_devices(reason) or not counts or (reason.lasting and len(texts) < len(verdict.devices)):
+        return text_of(reason)
+    devices = [f"{count} x {text}" if count > 1 else text for text, count in counts.most_common(_DEVICES_SHOWN)]
+    more = f" and {len(counts) - _DEVICES_SHOWN} more" if len(counts) > _DEVICES_SHOWN else ""
+    return f"{text_of(reason)}: {'; '.join(devices)}{more}"
+
+
+def _few(wanted: Ask, reason: UnmetConstraint) -> str:
+    kind = f" of model {' or '.join(wanted.models)}" if wanted.models else ""
+    if wanted.gpu_mib and wanted.devices == 1:
+        kind += f" with {format_mib(wanted.gpu_mib)}"
+    if wanted.gpu_uuid:
+        kind += (
+            f" called {wanted.gpu_uuid}" if len(wanted.gpu_uuid) < MAX_UUID_SHOWN else " with one of the UUIDs named"
+        )
+    if wanted.wake_us:
+        kind += " that can promise when it wakes"
+    kind += f" of {reason.label}" if reason.label else ""
+    if reason.asked == 1:
+        return f"has no GPU{kind}"
+    return f"has {reason.have or 'no'} GPU{'s' * (reason.have > 1)}{kind}, {reason.asked} were asked"
+
+
+def _room(wanted: Ask) -> str:
+    parts = []
+    if wanted.whole:
+        parts.append(f"{wanted.whole} idle GPU{'s' * (wanted.whole > 1)}")
+    if wanted.rest_milli:
+        memory = f" and {format_mib(wanted.gpu_mib)}" if wanted.gpu_mib else ""
+        memory = f" and {_percent(wanted)} of its memory" if wanted.gpu_mem_ppm else memory
+        parts.append(f"a GPU with {format_milli(wanted.rest_milli)}{memory} unreserved")
+    return f"{' and '.join(parts)}{'' if wanted.plain else ' that its labels allow'}"
+
+
+def _percent(ask: Ask) -> str:
+    return f"{ask.gpu_mem_ppm * 100 / PPM:g}%"
+
+
+def _exclusion(reason: UnmetConstraint) -> str:
+    return f'has residents without exclusion "{reason.label}"' if reason.label else "is exclusive to others"
+
+
+def _wake(reason: UnmetConstraint) -> str:
+    if not reason.have:
+        return f'has "{reason.label}" with a wake of its own, too many to keep one as short as this'
+    allowed, longest = format_us(reason.asked), format_us(reason.have)
+    return f'has "{reason.label}" with kernels of {longest}, wake allows {allowed}'
+
+
+_TEXTS: Final[Mapping[Code, Callable[[UnmetConstraint], str]]] = {
+    Code.POD_FAULTY: lambda r: r.label,
+    Code.POD_TOGETHER: lambda r: "has room for each container alone, not for all",
+    Code.POD_GROUP: lambda r: "is left out: the pod's group has a share for it on another node",
+    Code.NODE_UNKNOWN: lambda r: "has no GPUs that Aliquot knows of",
+    Code.NODE_FAULTY: lambda r: f"takes no pods: {r.label}",
+    Code.NODE_CORDONED: lambda r: "takes no pods (cordoned)",
+    Code.NODE_CPU: lambda r: f"has {r.have / MILLI:g} CPU unreserved, {r.asked / MILLI:g} were asked",
+    Code.NODE_MEMORY: lambda r: f"has {format_mib(r.have)} of memory unreserved, {format_mib(r.asked)} were asked",
+    Code.NODE_NO_GPU: lambda r: "has no GPU",
+    Code.NODE_FEW_GPUS: lambda r: _few(r.wanted or Ask(), r),
+    Code.NODE_GPU_SIZE: lambda r: (
+        f"has no GPU with {format_mib(r.asked)} of memory, its largest has {format_mib(r.have)}"
+    ),
+    Code.NODE_GPUS: lambda r: f"does not have {_room(r.wanted or Ask())}",
+    Code.NODE_ONE_MODEL: lambda r: f"does not have {_room(r.wanted or Ask())} of one model",
+    Code.GPU_UUID: lambda r: "is not the one that was named",
+    Code.GPU_MODEL: lambda r: f'is "{r.label}", another model was asked',
+    Code.GPU_SIZE: lambda r: f"has {format_mib(r.have)} in all, {format_mib(r.asked)} were asked",
+    Code.GPU_UNHEALTHY: lambda r: "is not well",
+    Code.QUOTA: lambda r: r.label,
+    Code.GPU_AFFINITY: lambda r: f'is not where affinity "{r.label}" is',
+    Code.GPU_NAMED_ELSEWHERE: lambda r: f'is not the one that is called "{r.label}"',
+    Code.GPU_NAME: lambda r: "is called by another name",
+    Code.GPU_EXCLUSION: _exclusion,
+    Code.GPU_ANTI_AFFINITY: lambda r: f'has a resident with anti-affinity "{r.label}" too',
+    Code.GPU_WAKE: _wake,
+    Code.GPU_TURNS: lambda r: f"takes turns by {r.label}, wake is kept by fluid alone",
+    Code.GPU_COMPUTE: lambda r: f"has {format_milli(r.have)} unreserved, {format_milli(r.asked)} were asked",
+    Code.GPU_MEMORY: lambda r: f"has {format_mib(r.have)} unreserved, {format_mib(r.asked)} were asked",
+}
