@@ -60,7 +60,7 @@ def test_explain_says_what_would_help(quad: Cluster):
 
     assert not found["fits"]
     assert ["gpu-exclusion"] * 4 == [device["reason"]["code"] for device in found["verdicts"][0]["devices"]]
-    assert text.startswith("default/late waits: asks 0.50 GPU, ")
+    assert text.startswith("default/late waits: asks 0.50 GPU; node ")
     assert "Nearest: " in text
     quad.command("delete", wait["ends"][0].removeprefix("default/"))
     quad.wait_phase("late", "Running")
