@@ -6,7 +6,7 @@ startup  so many pods created at once, seconds until all run: without a GPU, wit
          vGPUs are there, in turn (KubeShare, Fig. 10: at most 15 % more than pods where no vGPU has to be made).
 anew     the same where the vGPUs go with the last SharePod, so that those of each round are made anew.
 rest     8 GPUs with no tenant and with 64 that hold a context and wait: memory of agent and arbiter, and the CPU time
-         that each takes in a minute.
+         that each takes in a minute; with the tenants also while a dashboard and a Prometheus read the agent's pages.
 
 Figures are JSON, one line for each measurement (each number of pods); all of it takes a quarter of an hour.
 """
@@ -17,6 +17,7 @@ import json
 import os
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,11 +30,14 @@ from cluster.kubelet_node import KubeletNode
 from cluster.ours import ROOT
 from cluster.parts import Part, until
 from cluster.prepare import prepare
+from cluster.prometheus import fetch
 from cluster.whole import Whole, whole
 from costs import cpu_s, memory_mib
 
 from aliquot.kube.names import GPU_MEMORY, GPU_PERCENT
 from aliquot.node.settings import NodeSettings
+from aliquot.web.agents import Pace
+from aliquot.web.asking import AGENT_PORT
 
 SPACE = "bench"
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
@@ -43,6 +47,7 @@ GPUS = "v100x8"
 ROUNDS = 3
 TENANTS = 64
 CLIENTS = 8
+SCRAPE_S = 15.0
 WAITS = ["python3", "-S", "-E", "/probe/glance.py"]
 # The test cluster looks more often than a cluster does.
 DEFAULTS = NodeSettings()
@@ -160,13 +165,38 @@ def rest(over_s: int = 60) -> Iterator[dict[str, Any]]:
         until(lambda: tenants(made) == TENANTS, "all are tenants", 300)
         registered_s = time.perf_counter() - began
         time.sleep(10)
+        with_tenants = cost(parts, over_s)
+        with watching(made):
+            watched = cost(parts, over_s)
         yield {
             "gpus": len(made.gpus.gpus),
             "no_tenant": before,
             "tenants": TENANTS,
             "all_registered_s": round(registered_s, 1),
-            "with_tenants": cost(parts, over_s),
+            "with_tenants": with_tenants,
+            "with_tenants_and_a_dashboard": watched,
         }
+
+
+@contextmanager
+def watching(made: Whole) -> Iterator[None]:
+    """The agent's pages are read as a dashboard with an open page does, and scraped as by a Prometheus."""
+    stop = threading.Event()
+    rooms = made.plane.rooms
+
+    def read(page: str, every_s: float) -> None:
+        while not stop.wait(every_s):
+            status, body = fetch(rooms, AGENT_PORT, page)
+            assert status == 200 and body, page
+
+    with ThreadPoolExecutor(2) as readers:
+        waits = [readers.submit(read, "/node.json", Pace().seen_s), readers.submit(read, "/metrics", SCRAPE_S)]
+        try:
+            yield
+        finally:
+            stop.set()
+            for each in waits:
+                each.result()
 
 
 def tenants(made: Whole) -> int:

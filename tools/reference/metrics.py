@@ -9,6 +9,7 @@ from prometheus_client.core import Metric
 
 from aliquot.arbiter.metrics import Metrics as ArbiterMetrics
 from aliquot.arbiter.records import GpuStatus, Status, TenantStatus, WakeStatus
+from aliquot.driver.sensors import Sensors
 from aliquot.node.calls import KubeletCalls
 from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 from aliquot.node.telling.metrics import ALIASES, registry_of
@@ -78,7 +79,9 @@ def _tenant() -> TenantStatus:
 
 def _facts() -> NodeFacts:
     use = Use(Owner("ns", "pod", "main"), 0, _tenant())
-    return NodeFacts("node", "550", (GpuUse(0, _UUID, "V100", 16384, 0.25, "", "", (use,)),), True, 10_000, 1)
+    sensors = Sensors(41, 60.0, 300.0, 1530, 877)
+    gpu = GpuUse(0, _UUID, "V100", 16384, 0.25, "", "", (use,), sensors=sensors)
+    return NodeFacts("node", "550", (gpu,), True, 10_000, 1)
 
 
 def _arbiter() -> Iterable[Metric]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from aliquot.driver.sensors import Sensors
 from aliquot.model.quantities import format_milli
 from aliquot.standalone.wire import RunProcess
 from aliquot.web.api import Gpu, Share, Workload
@@ -29,6 +30,16 @@ class Look(NamedTuple):
     """The processes of each tenant, where they are known."""
     sensors: Mapping[str, str] = MappingProxyType({})
     """Temperature and power of GPUs by UUID, as text, where NVML answers."""
+
+
+def in_words(sensors: Mapping[str, Sensors]) -> dict[str, str]:
+    """`43 °C  120 W` of each GPU, without what its NVML does not answer."""
+    return {uuid: "  ".join(_parts(found)) for uuid, found in sensors.items()}
+
+
+def _parts(found: Sensors) -> list[str]:
+    celsius = [] if found.celsius is None else [f"{found.celsius} °C"]
+    return celsius if found.watts is None else [*celsius, f"{found.watts:.0f} W"]
 
 
 def bar(milli: int, cells: int, limit_milli: int = 1000) -> str:

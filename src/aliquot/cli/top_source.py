@@ -10,10 +10,10 @@ import msgspec
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import Status
-from aliquot.cli.top_rows import Look
+from aliquot.cli.top_rows import Look, in_words
 from aliquot.driver.discovery import NoDriver, find_driver
 from aliquot.driver.mounts import NVML
-from aliquot.driver.sensors import SensorReader, Sensors
+from aliquot.driver.sensors import SensorReader
 from aliquot.model.requests import Slice
 from aliquot.standalone.client import ask
 from aliquot.standalone.paths import RuntimeDir
@@ -70,7 +70,7 @@ class EngineSource:
         queued = [_queued(run) for run in running.queue or []]
         return Look(
             title, self._promises.window_s, gpus, [*queued, *workloads_of(gpus, pods, seated)],
-            processes=running.processes or {}, sensors=_in_words(self._sensors),
+            processes=running.processes or {}, sensors=in_words(self._sensors.now),
         )  # fmt: skip
 
     def _reader(self, *, emulated: bool) -> SensorReader:
@@ -93,16 +93,6 @@ class EngineSource:
             for tenant in gpu.tenants:
                 self._promises.see(gpu.uuid, tenant, status.now_ns)
         return status
-
-
-def _in_words(reader: SensorReader) -> dict[str, str]:
-    """`43 °C  120 W` of each GPU, without what its NVML does not answer."""
-    return {uuid: "  ".join(_parts(found)) for uuid, found in reader.now.items()}
-
-
-def _parts(found: Sensors) -> list[str]:
-    celsius = [] if found.celsius is None else [f"{found.celsius} °C"]
-    return celsius if found.watts is None else [*celsius, f"{found.watts:.0f} W"]
 
 
 def _queued(run: QueuedRun) -> Workload:

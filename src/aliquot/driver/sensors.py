@@ -12,6 +12,7 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 EVERY_S: Final = 5.0
+RETRY_S: Final = 60.0
 STOP_S: Final = 3.0
 
 
@@ -33,20 +35,35 @@ class Sensors(msgspec.Struct, frozen=True):
 
 
 class SensorReader:
-    """The last readings by UUID, from a process that is started by the first `start`. May be used from any thread."""
+    """The last readings by UUID, from a process that is started by the first `start`. May be used from any thread.
 
-    def __init__(self, libnvml: Path) -> None:
+    Where the process ends by itself, as while a driver is being exchanged, the first `start` a minute after the last
+    attempt starts another.
+    """
+
+    def __init__(self, libnvml: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.now: Mapping[str, Sensors] = {}
         self._libnvml = libnvml
+        self._clock = clock
+        self._started_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin to read, once; a driver that cannot be read is not tried again."""
+        """Begin to read, if nothing reads."""
         with self._lock:
-            if self._process is None:
-                self._process, self._thread = self._started()
+            if self._process is not None:
+                if self._process.poll() is None or self._clock() - self._started_s < RETRY_S:
+                    return
+                self.close()
+            self._started_s = self._clock()
+            self._process, self._thread = self._started()
+
+    def read(self) -> Mapping[str, Sensors]:
+        """The last readings; the first call begins to read and finds none."""
+        self.start()
+        return self.now
 
     def _started(self) -> tuple[subprocess.Popen[bytes], threading.Thread]:
         command = [sys.executable, "-m", "aliquot.driver.sensors", str(self._libnvml)]
@@ -55,6 +72,11 @@ class SensorReader:
         thread = threading.Thread(target=self._read, args=(process,), name="sensors", daemon=True)
         thread.start()
         return process, thread
+
+    @property
+    def pid(self) -> int | None:
+        """The process that reads; None before the first."""
+        return self._process.pid if self._process is not None else None
 
     def close(self) -> None:
         """End the process."""

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from aliquot.driver.sensors import SensorReader
 from aliquot.http.listening import PortTaken
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import foreign
@@ -200,7 +201,11 @@ class Agent:
 
     async def _open_display(self) -> str:
         where, port = self.settings.display_address, self.settings.display_port
-        sources, auditing = telling_of(self.settings, self.seating, self.pods, self.events, lambda: self.sick)
+        sensors = SensorReader(self.machine.libnvml)
+        self._opened.callback(sensors.close)
+        sources, auditing = telling_of(
+            self.settings, self.seating, self.pods, self.events, lambda: self.sick, sensors.read
+        )
         self._tasks.last("notices", tell_pods(sources, self.events, self.settings.health_period_s))
         self._tasks.last("audit", auditing.run(self.settings.health_period_s))
         if not port:

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from aliquot.arbiter.records import TenantStatus
+from aliquot.driver.sensors import Sensors
 from aliquot.lib.backoff import doubled_s
 from aliquot.model.quantities import MILLI
 from aliquot.web.api import Share
@@ -30,6 +31,7 @@ Fetch = Callable[[str], Awaitable[bytes]]
 TICK_S: Final = 0.2
 MAX_MIB: Final = 1 << 31
 MAX_MS: Final = 1e9
+_MAX_SENSED: Final = {"celsius": 1000, "watts": 1e6, "limit_watts": 1e6, "sm_mhz": 10**6, "memory_mhz": 10**6}
 
 
 class UnreadableReport(Exception):
@@ -67,6 +69,7 @@ class _Gpu(msgspec.Struct):
     sick: str = ""
     uses: list[_Use] = []
     bypassing: int = 0
+    sensors: Sensors | None = None
 
 
 class NodeTold(msgspec.Struct):
@@ -88,6 +91,7 @@ class GpuMeasure:
     shares: Mapping[str, Share] = field(default_factory=dict)
     bypassing: int = 0
     counts: Mapping[str, Counts] = field(default_factory=dict)
+    sensors: Sensors | None = None
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,9 @@ def measure_of(told: NodeTold, promises: PromiseBook | None = None) -> NodeMeasu
             kept = promises.kept(gpu.uuid, now.name) if promises is not None else (None, 0)
             shares[key], counts[key] = _share(now, kept), counts_of(now)
         gpus[gpu.uuid] = GpuMeasure(
-            _milli(gpu.busy), gpu.holder, not gpu.sick, shares, int(_within(gpu.bypassing, MAX_MIB)), counts
-        )
+            _milli(gpu.busy), gpu.holder, not gpu.sick, shares, int(_within(gpu.bypassing, MAX_MIB)), counts,
+            _sensors(gpu.sensors),
+        )  # fmt: skip
     if promises is not None:
         promises.forget_all_but(present)
     return NodeMeasure(gpus, _within(told.window_ms / 1000, 3600.0))
@@ -152,6 +157,14 @@ def _share(now: TenantStatus, kept: tuple[float | None, int]) -> Share:
         windows=kept[1],
         enforce=now.enforce,
     )
+
+
+def _sensors(found: Sensors | None) -> Sensors | None:
+    """What the node's NVML measures, within what a GPU can be."""
+    if found is None:
+        return None
+    known = ((name, getattr(found, name), most) for name, most in _MAX_SENSED.items())
+    return Sensors(**{name: type(value)(_within(value, most)) for name, value, most in known if value is not None})
 
 
 def _within(value: float, most: float) -> float:

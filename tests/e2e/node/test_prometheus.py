@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ from cluster.whole import Whole, whole
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "deploy" / "grafana"
 RULES = (FOLDER / "aliquot-alerts.yaml", FOLDER / "aliquot-recording.yaml")
+SENSED = {
+    "temperature_celsius": 41, "power_watts": 60, "power_limit_watts": 300, "sm_clock_hertz": 1.53e9,
+    "memory_clock_hertz": 877e6,
+}  # fmt: skip
 PORTS = {"scheduler": 8770, "agent": 5678, "arbiter": 9410}
 BOARD = json.loads((FOLDER / "aliquot-board.json").read_text())
 QUERIES = [(panel["title"], target["expr"]) for panel in BOARD["panels"] for target in panel["targets"]]
@@ -60,6 +65,18 @@ def test_names_units_and_texts_are_as_prometheus_wants_them(prometheus: Promethe
     done = subprocess.run([program("promtool"), "check", "metrics"], input=page, capture_output=True, check=False)
 
     assert (0, b"", b"") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_a_gpus_sensors_are_metrics(cluster: Whole):
+    """The agent tells what the emulated driver's NVML answers for a V100, once it was asked."""
+
+    def told() -> dict[str, float]:
+        _, page = fetch(cluster.plane.rooms, PORTS["agent"], "/metrics")
+        found = re.findall(r'^aliquot_node_gpu_(\w+)\{gpu="0",.*\} (\S+)$', page.decode(), re.MULTILINE)
+        return {name: float(value) for name, value in found if name in SENSED}
+
+    until(lambda: told().keys() == SENSED.keys(), "the sensors are read")
+    assert SENSED == told()
 
 
 @pytest.mark.parametrize(("panel", "expression"), QUERIES)

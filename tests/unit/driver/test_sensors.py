@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 
-from aliquot.driver.sensors import Sensors, sensors_of
+from aliquot.driver.sensors import RETRY_S, SensorReader, Sensors, sensors_of
 
 
 class NotSupported(Exception):
@@ -46,3 +49,20 @@ def test_readings_are_in_the_units_of_their_names():
 def test_what_is_not_answered_is_not_zero():
     """A sensor that a board does not have is unknown, and the others are still read."""
     assert Sensors(celsius=0) == read(nvml(nvmlDeviceGetTemperature=lambda *_: 0))
+
+
+def test_a_reader_that_has_ended_is_started_again_after_a_minute(tmp_path: Path):
+    """Where the driver cannot be read nothing is known, and it is tried again a minute later and not before."""
+    now_s = [0.0]
+    reader = SensorReader(tmp_path / "libnvidia-ml.so.1", clock=lambda: now_s[0])
+    pids = []
+    try:
+        for now_s[0] in (0.0, RETRY_S - 1, RETRY_S):
+            assert {} == reader.read()
+            pids.append(reader.pid)
+            with suppress(ChildProcessError):  # it was waited for already
+                os.waitid(os.P_PID, pids[-1], os.WEXITED | os.WNOWAIT)
+    finally:
+        reader.close()
+
+    assert pids[0] == pids[1] != pids[2]

@@ -9,15 +9,23 @@ from pathlib import Path
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from telling_scenes import UUIDS, facts, tenant
+from telling_scenes import UUIDS, facts, sources, tenant
 
 from aliquot.arbiter.records import WakeStatus
+from aliquot.driver.sensors import Sensors
 from aliquot.model.errors import UserError
 from aliquot.node.calls import KubeletCalls
 from aliquot.node.settings import METRIC_ALIASES
 from aliquot.node.telling.aliases import ALIASES
-from aliquot.node.telling.facts import NodeFacts
-from aliquot.node.telling.metrics import ALWAYS, CONTAINER_COUNTERS, CONTAINER_GAUGES, GPU_GAUGES, registry_of
+from aliquot.node.telling.facts import NodeFacts, look
+from aliquot.node.telling.metrics import (
+    ALWAYS,
+    CONTAINER_COUNTERS,
+    CONTAINER_GAUGES,
+    GPU_GAUGES,
+    SENSOR_GAUGES,
+    registry_of,
+)
 
 NAMES = {*ALWAYS, *GPU_GAUGES, *CONTAINER_GAUGES, *CONTAINER_COUNTERS}
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -179,7 +187,7 @@ def test_every_metric_that_a_page_names_exists():
     named = {name for page in pages for name in re.findall(r"`(aliquot_(?:node|container)_\w+)`", page.read_text())}
 
     assert "aliquot_node_audited" in named
-    assert set() == named - NAMES - WAKES - CALLS
+    assert set() == named - NAMES - WAKES - CALLS - set(SENSOR_GAUGES)
 
 
 CALLS = {family.name for family in KubeletCalls("").seconds.describe()}
@@ -204,3 +212,20 @@ def test_a_promise_of_waking_has_metrics_where_there_is_one():
         labels["quantile"]: seconds for labels, seconds in found["aliquot_container_gpu_wake_seconds"]
     }
     assert [1.0] == [kept for _, kept in found["aliquot_container_gpu_wake_kept"]]
+
+
+def test_sensors_are_metrics_in_base_units():
+    """Temperature, power and clocks are told in degrees, watts and hertz; a GPU that does not answer has no sample."""
+    sensed = {UUIDS[0]: Sensors(celsius=61, watts=250.5, sm_mhz=1530)}
+    found = scraped(look(sources(sensors=lambda: sensed), sensors=True))
+
+    expected = {"temperature_celsius": 61, "power_watts": 250.5, "sm_clock_hertz": 1.53e9}
+    told = {name.removeprefix("aliquot_node_gpu_"): samples for name, samples in found.items()}
+    assert expected == {name: told[name][0][1] for name in expected}
+    assert [1, 1, 1] == [len(told[name]) for name in expected]
+    assert not {"power_limit_watts", "memory_clock_hertz"} & told.keys()
+
+
+def test_sensors_are_read_for_viewers_only():
+    """A look of the agent's own reads no sensors."""
+    assert facts(sensors=lambda: pytest.fail("sensors were read")).gpus[0].sensors is None

@@ -20,6 +20,7 @@ import httpx2
 
 from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
 from aliquot.driver.discovery import Gpu as Card
+from aliquot.driver.sensors import Sensors
 from aliquot.kube.objects import Meta, Pod, PodSpec, PodStatus
 from aliquot.node.machine import Machine
 from aliquot.node.telling.facts import Owner, Sources
@@ -208,6 +209,14 @@ def test_numbers_are_cut_to_what_can_be():
     assert (1000, 0, 1e9, 0, 1 << 31) == (
         share.usage_milli, share.memory_used_mib, share.wait_ms, share.debt_ms, share.processes
     )  # fmt: skip
+
+
+def test_sensors_come_from_the_node_and_are_cut_to_what_can_be():
+    """Temperature, power and clocks are the node's; what it does not say is unknown, and absurd numbers are bounded."""
+    sensed = measure_of(read_told(body(sensors={"celsius": 61, "watts": 1e308, "sm_mhz": -3}))).gpus[CARD].sensors
+
+    assert Sensors(celsius=61, watts=1e6, sm_mhz=0) == sensed
+    assert measure_of(read_told(body())).gpus[CARD].sensors is None
 
 
 def test_promises_are_those_of_the_last_hour_by_the_nodes_own_clock():

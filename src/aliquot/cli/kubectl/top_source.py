@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from aliquot.cli.kubectl.scene import NoAnswer, Target
 from aliquot.cli.kubectl.usage import proxied
-from aliquot.cli.top_rows import Look
+from aliquot.cli.top_rows import Look, in_words
 from aliquot.kube.api import Api
 from aliquot.kube.dialects import FOREIGN
 from aliquot.kube.errors import KubeError
@@ -90,7 +90,9 @@ class ClusterSource:
                 raise NoAnswer(str(error) or "the API server does not answer") from None
             facts = self._facts
             silent = {node.name: node.silent for node in facts.nodes() if node.silent}
-            return Look(facts.title, facts.window_s, facts.gpus(), facts.workloads(), silent)
+            gpus = facts.gpus()
+            sensors = in_words({gpu.uuid: gpu.sensors for gpu in gpus if gpu.sensors is not None})
+            return Look(facts.title, facts.window_s, gpus, facts.workloads(), silent, sensors=sensors)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(FIRST_S + LOOK_S)

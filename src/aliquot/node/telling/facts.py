@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from aliquot.arbiter.records import GpuTurns, Status, TenantStatus, Unregistered
+from aliquot.driver.sensors import Sensors
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
 from aliquot.node.machine import Machine
@@ -49,7 +50,7 @@ class GpuUse:
 
     `unregistered` are the programs on it that belong to no tenant, new ones too; `bypassing` counts those beyond the
     audit's grace period. `bare` are those on a GPU whose owner is not enforced: its own, unless they are
-    another pod's.
+    another pod's. `sensors` has temperature, power and clocks where they are read.
     """
 
     index: int
@@ -64,6 +65,7 @@ class GpuUse:
     bare: tuple[Unregistered, ...] = ()
     bypassing: int = 0
     pci: str = ""
+    sensors: Sensors | None = None
 
     @property
     def free_milli(self) -> int:
@@ -111,6 +113,8 @@ class Sources:
     """The version that new containers are shown; empty where only the machine's is known."""
     turns: Callable[[str], GpuTurns | None] = lambda gpu: None
     """The turns of the last minute on a GPU; None while the arbiter does not answer."""
+    sensors: Callable[[], Mapping[str, Sensors]] = dict
+    """By UUID what NVML measures; called for pages only, so that nothing is read before there is a viewer."""
 
 
 def driver_of(sources: Sources) -> str:
@@ -118,9 +122,9 @@ def driver_of(sources: Sources) -> str:
     return sources.driver() or (sources.machine.gpus[0].driver if sources.machine.gpus else "")
 
 
-def look(sources: Sources) -> NodeFacts:
-    """The picture now."""
-    status = sources.status()
+def look(sources: Sources, *, sensors: bool = False) -> NodeFacts:
+    """The picture now, with `sensors` too if that is set."""
+    status, sensed = sources.status(), sources.sensors() if sensors else {}
     owners, sick, audit = dict(sources.owners()), dict(sources.sick()), sources.audit()
     known = {gpu.uuid: gpu for gpu in status.gpus} if status else {}
     numbers: dict[str, int] = {}
@@ -146,6 +150,7 @@ def look(sources: Sources) -> NodeFacts:
                 tuple(now.bare) if now else (),
                 audit.standing.get(gpu.uuid, 0),
                 gpu.pci,
+                sensed.get(gpu.uuid),
             )
         )
     facts = NodeFacts(sources.node, driver_of(sources), tuple(gpus), status is not None, audit=audit)

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from aliquot.arbiter.records import TenantStatus
+from aliquot.driver.sensors import Sensors
 from aliquot.model.errors import UserError
 from aliquot.node.telling.aliases import ALIASES
 from aliquot.node.telling.facts import GpuUse, NodeFacts
@@ -32,6 +33,14 @@ GPU_GAUGES: Final[dict[str, tuple[str, Callable[[GpuUse], float]]]] = {
     "aliquot_node_gpu_memory_used_bytes": ("Device memory used by containers", lambda g: g.memory_used_mib * _MIB),
     "aliquot_node_gpu_unregistered_processes": ("Programs on it without a share", lambda g: g.bypassing),
 }
+SENSOR_GAUGES: Final[dict[str, tuple[str, Callable[[Sensors], float | None]]]] = {
+    "aliquot_node_gpu_temperature_celsius": ("Temperature of the GPU", lambda s: s.celsius),
+    "aliquot_node_gpu_power_watts": ("Power it draws", lambda s: s.watts),
+    "aliquot_node_gpu_power_limit_watts": ("Power it may draw", lambda s: s.limit_watts),
+    "aliquot_node_gpu_sm_clock_hertz": ("Clock of its multiprocessors", lambda s: _hertz(s.sm_mhz)),
+    "aliquot_node_gpu_memory_clock_hertz": ("Clock of its memory", lambda s: _hertz(s.memory_mhz)),
+}
+"""What a driver does not answer has no sample."""
 CONTAINER_GAUGES: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]] = {
     "aliquot_container_gpu_request_ratio": ("Guaranteed part of the GPU", lambda t: t.request_milli / 1000),
     "aliquot_container_gpu_limit_ratio": ("Maximum part of the GPU it may use", lambda t: t.limit_milli / 1000),
@@ -145,6 +154,17 @@ def _gpu_metrics(facts: NodeFacts) -> Iterable[Metric]:
         for gpu in facts.gpus:
             gauge.add_metric([facts.node, str(gpu.index), gpu.uuid, gpu.model], read(gpu))
         yield gauge
+    for name, (text, sense) in SENSOR_GAUGES.items():
+        gauge = GaugeMetricFamily(name, text, labels=_GPU)
+        for gpu in facts.gpus:
+            sensed = sense(gpu.sensors) if gpu.sensors is not None else None
+            if sensed is not None:
+                gauge.add_metric([facts.node, str(gpu.index), gpu.uuid, gpu.model], sensed)
+        yield gauge
+
+
+def _hertz(mhz: int | None) -> float | None:
+    return None if mhz is None else mhz * 1e6
 
 
 def _container_metrics(facts: NodeFacts) -> Iterable[Metric]:

@@ -40,7 +40,7 @@ def application(sources: Sources, aliases: Sequence[str] = (), more: Iterable[Co
     Raises:
         UserError: an alias that does not exist.
     """
-    registry = registry_of(partial(look, sources), aliases)
+    registry = registry_of(partial(look, sources, sensors=True), aliases)
     for collector in more:
         registry.register(collector)
 
@@ -58,7 +58,7 @@ def application(sources: Sources, aliases: Sequence[str] = (), more: Iterable[Co
         return PlainTextResponse(usage(facts))
 
     async def node_json(_: Request) -> Response:
-        facts = await run_in_threadpool(look, sources)
+        facts = await run_in_threadpool(look, sources, sensors=True)
         return Response(msgspec.json.encode(node_body(facts)), media_type="application/json")
 
     async def turns_json(_: Request) -> Response:

@@ -11,6 +11,7 @@ import msgspec
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import GpuTurns, Status
+from aliquot.driver.sensors import Sensors
 from aliquot.model.ids import GpuUuid
 from aliquot.node.audit import Audit
 from aliquot.node.events import Events
@@ -30,6 +31,7 @@ def sources_of(
     runtime_dir: Path,
     sick: Callable[[], Mapping[GpuUuid, str]] = dict,
     audit: Callable[[], AuditTotals] = AuditTotals,
+    sensors: Callable[[], Mapping[str, Sensors]] = dict,
 ) -> Sources:
     """The sources of a node whose arbiter listens in `runtime_dir`."""
 
@@ -48,7 +50,7 @@ def sources_of(
             return None
 
     return Sources(
-        seating.node, seating.machine, lambda: arbiter_status(runtime_dir), owners, sick, audit, driver, turns
+        seating.node, seating.machine, lambda: arbiter_status(runtime_dir), owners, sick, audit, driver, turns, sensors
     )
 
 
@@ -58,10 +60,11 @@ def telling_of(
     pods: NodePods,
     events: Events,
     sick: Callable[[], Mapping[GpuUuid, str]],
+    sensors: Callable[[], Mapping[str, Sensors]],
 ) -> tuple[Sources, Auditing]:
     """The sources of an agent's pages, with its audit."""
     audit = Audit(read_program, settings.audit_grace_s)
-    sources = sources_of(seating, Path(settings.runtime_dir), sick, lambda: audit.totals)
+    sources = sources_of(seating, Path(settings.runtime_dir), sick, lambda: audit.totals, sensors)
     return sources, Auditing(audit, sources, pods, events, kill=settings.audit_kill)
 
 
