@@ -74,7 +74,11 @@ class SchedulerSettings(ProgramSettings, frozen=True, kw_only=True):
     ] = 2048
     web_prometheus: Annotated[
         str,
-        flag("Read GPU-hours from this Prometheus, which evaluates deploy/grafana/aliquot-recording.yaml.", "URL"),
+        flag(
+            "Read GPU-hours and timelines of a day and more from this Prometheus, which scrapes the agents and "
+            "evaluates deploy/grafana/aliquot-recording.yaml.",
+            "URL",
+        ),
     ] = ""
     log_format: Annotated[Literal["text", "json"], flag("How to log, on stderr.")] = "text"
     otlp_endpoint: Annotated[

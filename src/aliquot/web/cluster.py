@@ -184,7 +184,12 @@ class ClusterFacts:
         told = ask(known.node).get(gpu) if known is not None else None
         if known is None or told is None:
             return None
-        return turns_of(gpu, told, time.time(), {tenant_key(share.tenant): share.tenant for share in known.shares})
+        return turns_of(gpu, told, time.time(), self.names_on(gpu))
+
+    def names_on(self, gpu: str) -> dict[str, str]:
+        """The tenants of a GPU, as its node's agent calls them: `namespace/pod/container` to the ledger's name."""
+        known = next((each for each in self._seen.gpus if each.uuid == gpu), None)
+        return {tenant_key(share.tenant): share.tenant for share in known.shares} if known is not None else {}
 
     @property
     def past(self) -> Past:
@@ -308,6 +313,7 @@ def _with_measures(gpu: Gpu, node: NodeMeasure | None) -> Gpu:
         healthy=now.healthy,
         measured=True,
         bypassing=now.bypassing,
+        sensors=now.sensors,
     )
 
 

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from aliquot.model.quantities import format_mib, format_milli
+from aliquot.web.history.table import format_hours
 
 _ENVIRONMENT: Final = Environment(
     loader=PackageLoader("aliquot.web"),
@@ -111,11 +112,6 @@ def age(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{minutes // 1440} d"
 
 
-def hours(value: float) -> str:
-    """`0.1234` -> `0.12`, `1234.5` -> `1,234.5`: GPU-hours."""
-    return f"{value:,.2f}" if value < 100 else f"{value:,.1f}"
-
-
 def moment(at_s: float) -> str:
     """`2026-03-01 14:05 UTC`."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -134,7 +130,7 @@ def address(path: str, /, **query: Any) -> str:
 
 _ENVIRONMENT.filters |= {
     "milli": format_milli, "used": used, "mib": format_mib, "gib": gib, "percent": percent, "age": age,
-    "hours": hours, "moment": moment, "part": quote, "slug": slug, "pairs": pairs,
+    "hours": format_hours, "moment": moment, "part": quote, "slug": slug, "pairs": pairs,
     "count": count, "gpus": gpus, "size": size, "size_unit": size_unit,
     "clock_time": clock_time,
 }  # fmt: skip

@@ -17,6 +17,7 @@ from aliquot.web import openapi
 from aliquot.web.api import GpuState
 from aliquot.web.facts import Door, Facts, totals
 from aliquot.web.history.reading import range_of
+from aliquot.web.history.table import as_csv, dimensions
 from aliquot.web.openapi import Listing, Problem
 from aliquot.web.pages import NotHere, hours, trying
 from aliquot.web.pages.gpu import find
@@ -150,7 +151,7 @@ def _hours_csv(door: Door) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
         try:
             found = hours.asked_hours(door(request.headers), request.query_params)
-            text = hours.as_csv(found, hours.dimensions(request.query_params))
+            text = as_csv(found, dimensions(request.query_params.get("by", "")))
         except UserError as error:
             return problem(str(error), 400)
         headers = {"content-disposition": 'attachment; filename="gpu-hours.csv"'}

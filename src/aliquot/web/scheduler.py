@@ -79,7 +79,7 @@ class WebSettings:
     sets. With `tokens` viewers sign in and see what Kubernetes lets them list. `namespace` is the scheduler's own, of
     its agents and of the key of its sessions. `agent_port` 0 polls no agents.
     `history` is the file of weeks and `history_bytes` its bound; None keeps two hours in memory.
-    `prometheus` is the address from which GPU-hours are read instead.
+    `prometheus` is the address from which GPU-hours and long timelines are read instead.
     """
 
     host: str = "127.0.0.1"
@@ -116,7 +116,7 @@ async def dashboard_beside(scheduler: Scheduler, settings: WebSettings) -> Async
         stack.push_async_callback(asyncio.to_thread, history.close)
         facts, beside = facts_of(scheduler, settings.title, history)
         if settings.prometheus:
-            facts.read_past_from(PrometheusPast(settings.prometheus, history))
+            facts.read_past_from(PrometheusPast(settings.prometheus, history, names=facts.names_on))
         door, signing_in = await _door(scheduler, settings, facts, stack)
         if settings.agent_port:
             asking = AskingThread(watched=lambda: time.monotonic() - facts.asked_s < UNSEEN_S)

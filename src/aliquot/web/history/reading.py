@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,13 +61,13 @@ RANGES: Final[Mapping[str, Range]] = {
 """By the word in an address."""
 
 
-def range_of(word: str, default: str = "1h") -> Range:
-    """The range by its word.
+def range_of(word: str) -> Range:
+    """The range by its word; an hour without one.
 
     Raises:
         UserError: there is none.
     """
-    found = RANGES.get(word or default)
+    found = RANGES.get(word or "1h")
     if found is None:
         raise UserError(f'range "{word[:20]}" is unknown; choose one of {", ".join(RANGES)}')
     return found
@@ -167,7 +168,8 @@ def _line(namespace: str, owner: str, model: str, row: Sequence[int]) -> HourLin
 def totalled(hours: Hours) -> Hours:
     """With the total of its lines, and the largest promise first."""
     lines = sorted(hours.lines, key=lambda line: (-line.promised, line.namespace, line.owner, line.model))
-    return Hours(hours.since_s, hours.until_s, hours.recorded, lines, _together("", "", "", lines), hours.note)
+    total = _together("", "", "", lines)
+    return msgspec.structs.replace(hours, lines=lines, total=total)
 
 
 def summed_by(hours: Hours, by: Iterable[str]) -> Hours:
@@ -179,7 +181,7 @@ def summed_by(hours: Hours, by: Iterable[str]) -> Hours:
         key = tuple(name if keep else "" for name, keep in zip(names, wanted, strict=True))
         groups.setdefault(key, []).append(line)
     lines = [_together(key[0], key[1], key[2], held) for key, held in groups.items()]
-    return totalled(Hours(hours.since_s, hours.until_s, hours.recorded, lines, hours.total, hours.note))
+    return totalled(msgspec.structs.replace(hours, lines=lines))
 
 
 def _together(namespace: str, owner: str, model: str, lines: Sequence[HourLine]) -> HourLine:

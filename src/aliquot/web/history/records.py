@@ -26,7 +26,7 @@ class Lane(msgspec.Struct, frozen=True):
 class Timeline(msgspec.Struct, frozen=True):
     """One GPU over time, oldest first; `at_s` is when each step begins, `recorded` how much of it was recorded.
 
-    `note` says why something is missing.
+    `note` says why something is missing, `source` where it was recorded if not here.
     """
 
     gpu: str
@@ -37,6 +37,7 @@ class Timeline(msgspec.Struct, frozen=True):
     recorded: list[float]
     lanes: list[Lane]
     note: str = ""
+    source: str = ""
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -78,7 +79,7 @@ class HourLine(msgspec.Struct, frozen=True):
 class Hours(msgspec.Struct, frozen=True):
     """GPU-hours from `since_s` to `until_s`, the largest promise first; `recorded` are those of the GPUs themselves.
 
-    `note` says why something is missing.
+    `note` says why something is missing, `source` where it was recorded if not here.
     """
 
     since_s: int
@@ -87,3 +88,4 @@ class Hours(msgspec.Struct, frozen=True):
     lines: list[HourLine]
     total: HourLine
     note: str = ""
+    source: str = ""
