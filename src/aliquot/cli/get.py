@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -13,13 +12,15 @@ import click
 
 from aliquot.cli.calling import ask_engine, full_name, short_name
 from aliquot.cli.completion import resource_words
-from aliquot.cli.kinds import read_words
+from aliquot.cli.forms import Form, form_option, text_of
+from aliquot.cli.hours import CSV, HoursView, hours_options, refuse_hours_options
+from aliquot.cli.kinds import HOURS, read_words
 from aliquot.cli.tables import Table, aligned, gpu_table, pod_table, tenant_table
 from aliquot.model.errors import UserError
 from aliquot.model.selectors import Term, parse_selector, selects
 
 WATCH_EVERY_S: Final = 0.3
-FORMS: Final = ("text", "wide", "json", "yaml", "name")
+FORMS: Final = ("text", "wide", "json", "yaml", "name", CSV)
 _CHANGING: Final = {"age_s", "events"}
 
 
@@ -32,26 +33,44 @@ class Query:
     namespace: str
     everywhere: bool
     selector: tuple[Term, ...]
-    form: str
+    form: Form
 
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[KIND] [NAME]...", shell_complete=resource_words)
-@click.option("-o", "--output", "form", type=click.Choice(FORMS), default="text", help="How to print.")
+@form_option(FORMS)
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Only SharePods of this namespace. [default: all]")
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Print the namespaces in a column.")
 @click.option(
     "-l", "--selector", default="", metavar="LABELS", help="Only SharePods with these labels: app=web,!debug."
 )
 @click.option("-w", "--watch", is_flag=True, help="Go on with what changes, until Ctrl-C or the engine's end.")
-def get(words: tuple[str, ...], form: str, namespace: str, everywhere: bool, selector: str, watch: bool) -> None:
-    """List sharepods (also: pods, sp), tenants, gpus or all; with NAMEs only those.
+@hours_options
+def get(
+    words: tuple[str, ...],
+    form: Form,
+    namespace: str,
+    everywhere: bool,
+    selector: str,
+    watch: bool,
+    since: str,
+    by: str,
+) -> None:
+    """List sharepods (also: pods, sp), tenants, gpus, hours or all; with NAMEs only those.
 
     A selector is Kubernetes': key=value, key!=value, key in (a,b), key notin (a,b), key and !key, with commas between.
+    hours are GPU-hours as on the dashboard's page. jsonpath=TEMPLATE and custom-columns=COLUMNS pick fields of -o json
+    as kubectl does: a template is about the list as .items, or about the one object that was named.
     """
     kinds, names = read_words(words)
     if namespace and everywhere:
         raise UserError("-n names one namespace and -A means all; give one of them")
+    if kinds == [HOURS]:
+        if selector or watch or form.word == "name":
+            raise UserError("-l, -w and -o name are for what is there now; hours have no labels, changes or names")
+        _print_hours(HoursView(since, by, form, namespace))
+        return
+    refuse_hours_options(since, by, form, kinds)
     if (namespace or selector) and kinds != ["sharepods"]:
         option = "-n" if namespace else "-l"
         raise UserError(f"{option} is for sharepods; {', '.join(kinds)} have no namespaces and no labels")
@@ -62,6 +81,14 @@ def get(words: tuple[str, ...], form: str, namespace: str, everywhere: bool, sel
         _watch(query)
         return
     _print(query, {kind: _read(query, kind) for kind in kinds})
+
+
+def _print_hours(view: HoursView) -> None:
+    import msgspec
+
+    from aliquot.web.history.records import Hours
+
+    view.print(msgspec.convert(ask_engine(HOURS, text=view.since).hours, Hours))
 
 
 def _read(query: Query, kind: str, *, strict: bool = True) -> list[Any]:
@@ -99,12 +126,16 @@ def _names(kind: str, fact: Any) -> list[str]:
 
 
 def _print(query: Query, found: dict[str, list[Any]]) -> None:
-    if query.form in ("json", "yaml"):
-        facts = [fact for kind in found for fact in found[kind]] if len(found) == 1 else found
-        click.echo(_text(query.form, facts), nl=query.form == "json")
+    form = query.form.word
+    every = [fact for kind in found for fact in found[kind]]
+    if (text := _picked(query, every)) is not None:
+        click.echo(text, nl=False)
+        return
+    if form in ("json", "yaml"):
+        click.echo(_text(form, every if len(found) == 1 else found), nl=form == "json")
         return
     for number, (kind, facts) in enumerate(found.items()):
-        if query.form == "name":
+        if form == "name":
             for fact in facts:
                 click.echo(_name(kind, fact))
             continue
@@ -118,7 +149,7 @@ def _print(query: Query, found: dict[str, list[Any]]) -> None:
 
 
 def _table(query: Query, kind: str, facts: list[Any]) -> Table:
-    wide = query.form == "wide"
+    wide = query.form.word == "wide"
     if kind == "sharepods":
         return pod_table(facts, wide=wide, namespaces=query.everywhere)
     return tenant_table(facts, wide=wide) if kind == "tenants" else gpu_table(facts, wide=wide)
@@ -129,15 +160,17 @@ def _name(kind: str, fact: Any) -> str:
     return f"{kind.removesuffix('s')}/{short_name(name)}"
 
 
-def _text(form: str, facts: Any, *, indent: int | None = 2) -> str:
+def _picked(query: Query, facts: list[Any]) -> str | None:
     import msgspec
 
     plain = msgspec.to_builtins(facts)
-    if form == "json":
-        return json.dumps(plain, indent=indent)
-    import yaml
+    return query.form.picked(plain, plain[0] if len(query.names) == 1 and plain else {"items": plain})
 
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+
+def _text(form: str, facts: Any, *, indent: int | None = 2) -> str:
+    import msgspec
+
+    return text_of(form, msgspec.to_builtins(facts), indent=indent)
 
 
 def _watch(query: Query) -> None:
@@ -188,13 +221,19 @@ class _Lines:
 
     def __call__(self, fact: Any) -> None:
         """One thing, as it is now."""
-        form = self._query.form
+        import msgspec
+
+        form, columns = self._query.form.word, self._query.form.columns
         if form == "name":
             click.echo(_name(self._kind, fact))
         elif form == "json":
             click.echo(_text(form, fact, indent=None))
         elif form == "yaml":
             click.echo(f"---\n{_text(form, fact)}", nl=False)
+        elif self._query.form.template is not None:
+            click.echo(self._query.form.template.filled(msgspec.to_builtins(fact)), nl=False)
+        elif columns is not None:
+            self._rows(columns.table([msgspec.to_builtins(fact)]))
         else:
             self._rows(_table(self._query, self._kind, [fact]))
         sys.stdout.flush()

@@ -8,6 +8,7 @@ from typing import Final
 
 from aliquot.model.errors import UserError
 
+HOURS: Final = "hours"
 KINDS: Final = {
     "sharepods": ("sharepod", "sp", "shp", "pods", "pod", "po"),
     "tenants": ("tenant", "tn", "runs", "run"),
@@ -15,7 +16,10 @@ KINDS: Final = {
 }
 """Kind -> its other names."""
 ALL: Final = "all"
-_NAMES: Final = {name: kind for kind, others in KINDS.items() for name in (kind, *others)}
+_NAMES: Final = {
+    name: kind for kind, others in {**KINDS, HOURS: ("hour", "gpu-hours")}.items() for name in (kind, *others)
+}
+"""GPU-hours are of a time that has passed, so they are not among `all`."""
 
 
 def kind_names() -> list[str]:
@@ -40,6 +44,8 @@ def read_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
             raise UserError("all is every kind, and takes no name: aliquot get all")
         return list(KINDS), []
     kinds = [_kind(word) for word in words[0].split(",")]
+    if HOURS in kinds and (len(kinds) > 1 or len(words) > 1):
+        raise UserError("hours are listed alone and without names; choose what they are summed by with --by")
     if len(kinds) > 1 and len(words) > 1:
         raise UserError(f"names belong to one kind, {words[0]} are {len(kinds)}; write one kind before the names")
     return kinds, list(words[1:])
@@ -49,5 +55,5 @@ def _kind(word: str) -> str:
     if word in _NAMES:
         return _NAMES[word]
     close = get_close_matches(word, kind_names(), n=1)
-    hint = f"did you mean {close[0]}?" if close else f"list {', '.join(KINDS)} or all"
+    hint = f"did you mean {close[0]}?" if close else f"list {', '.join(KINDS)}, {HOURS} or all"
     raise UserError(f'"{word:.60}" is no kind of resource; {hint}')

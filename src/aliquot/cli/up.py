@@ -19,6 +19,7 @@ from aliquot.model.quantities import format_mib
 if TYPE_CHECKING:
     from aliquot.standalone.engine import Engine
     from aliquot.standalone.pods import Pods
+    from aliquot.standalone.server import EngineServer
 
 DASHBOARD_PORT: Final = 8765
 PORTS_TRIED: Final = 100
@@ -119,7 +120,8 @@ def _attend(engine: Engine, text: str, options: dict[str, Any], stopping: thread
     server = EngineServer(engine, pods)
     try:
         kept = _history_file(options["history"], options["state_dir"] or state_dir(), emulated=engine.emulated)
-        with _dashboard(engine, pods, options["port"], kept) if options["web"] else contextlib.nullcontext() as url:
+        pages = _dashboard(engine, pods, server, options["port"], kept) if options["web"] else contextlib.nullcontext()
+        with pages as url:
             _announce(engine, url, options["metrics_port"])
             for line in pods.apply(text) if text else []:
                 click.echo(line)
@@ -134,17 +136,23 @@ def _attend(engine: Engine, text: str, options: dict[str, Any], stopping: thread
 
 
 @contextlib.contextmanager
-def _dashboard(engine: Engine, pods: Pods, port: int | None, history: Path | None) -> Iterator[str]:
-    """The pages while the engine is up; gives their address."""
+def _dashboard(
+    engine: Engine, pods: Pods, server: EngineServer, port: int | None, history: Path | None
+) -> Iterator[str]:
+    """The pages while the engine is up, and GPU-hours for its server; gives the pages' address."""
+    import msgspec
+
     from aliquot.web.app import everyone
+    from aliquot.web.history.table import hours_range
     from aliquot.web.serve import WebServer
     from aliquot.web.standalone import StandaloneFacts
 
     facts = StandaloneFacts(engine, pods, history=history).start()
+    server.hours = lambda since: msgspec.to_builtins(facts.past.hours(hours_range(since)))
     wanted, tries = (DASHBOARD_PORT, PORTS_TRIED) if port is None else (port, 1)
     try:
-        with WebServer(everyone(facts), port=wanted, tries=tries) as server:
-            yield server.url
+        with WebServer(everyone(facts), port=wanted, tries=tries) as pages:
+            yield pages.url
     finally:
         facts.close()
 

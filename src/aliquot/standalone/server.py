@@ -34,6 +34,8 @@ class EngineServer:
         self._engine = engine
         self._pods = pods
         self._on_idle = on_idle
+        self.hours: Callable[[str], dict[str, Any]] | None = None
+        """GPU-hours of a time to look back; None where nothing is recorded."""
         self._queue = RunQueue(engine, pods)
         self._lock = threading.Lock()
         self._leases = 0
@@ -115,6 +117,8 @@ class EngineServer:
             case "running":
                 folders = {name: seat.folder.directory for name, seat in self._engine.seats.items()}
                 yield Reply(processes=named_processes(folders), queue=self._queue.waiting())
+            case "hours":
+                yield Reply(hours=self._hours(call.text))
             case "end":
                 yield Reply(lines=[self._end(call.name)])
             case "delete":
@@ -172,6 +176,13 @@ class EngineServer:
             gone=lambda: self._closed or _hung_up(connection),
             say=lambda reason: _send(connection, Reply(text=reason)),
         )
+
+    def _hours(self, since: str) -> dict[str, Any]:
+        if self.hours is None:
+            raise AliquotError(
+                "this engine records no GPU-hours, as it serves no dashboard; start one with: aliquot up"
+            )
+        return self.hours(since)
 
     def _end(self, name: str) -> str:
         """End a SharePod or a run by the name that `top` shows."""

@@ -213,3 +213,4 @@ class Reply(msgspec.Struct, omit_defaults=True):
     gpus: list[GpuFacts] | None = None
     processes: dict[str, list[RunProcess]] | None = None
     queue: list[QueuedRun] | None = None
+    hours: dict[str, Any] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -14,8 +15,9 @@ from rights import rooms
 
 from aliquot.web.history.file import HistoryFile
 from aliquot.web.history.keeping import WAITING, LongHistory
+from aliquot.web.history.points import FIELDS
 from aliquot.web.history.reading import RANGES, hours_of
-from aliquot.web.history.recorder import Counts, GpuReading, TenantReading
+from aliquot.web.history.recorder import Counts, GpuMinute, GpuReading, Minute, TenantReading
 
 from .conftest import Aliquot, eventually
 from .test_full_disk import mounted
@@ -125,3 +127,41 @@ def _engine(command: Aliquot, path: Path) -> Iterator[Served]:
     finally:
         process.terminate()
         process.communicate(timeout=30)
+
+
+def test_hours_on_a_terminal_are_those_of_the_page(aliquot_cli: Aliquot, tmp_path: Path):
+    """`aliquot get hours` sums what the engine has recorded as its page does."""
+    path = tmp_path / "history.db"
+    file = HistoryFile(path)
+    end_s = time.time() // 60 * 60
+    row = [60_000, 18_000, 6000, *[0] * (len(FIELDS) - 3)]
+    for n in range(-60, 0):
+        gpu = GpuMinute(GpuReading("GPU-0", "here", 0, "V100", ()), 60_000, {("lab/t", "Job/t"): row})
+        file.add(Minute(int(end_s) + 60 * n, [gpu]))
+    file.close()
+    process = aliquot_cli.start("up", "--emulate", "v100", "--port", "0", "--history", str(path))
+    try:
+        page = Served(aliquot_cli, process).get("api/v1/hours?range=24h")
+        told = json.loads(aliquot_cli("get", "hours", "--since", "24h", "-o", "json").stdout)
+        table = aliquot_cli("get", "hours", "--since", "24h").stdout.splitlines()
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+    assert 0.3 == pytest.approx(told["total"]["promised"])
+    assert page["lines"] == told["lines"]
+    assert ["lab", "Job/t", "0.30", "0.10", "0.00", "0.20"] == table[1].split()
+
+
+def test_an_engine_without_a_dashboard_has_no_hours(aliquot_cli: Aliquot):
+    """The message says how to start one that records."""
+    process = aliquot_cli.start("up", "--emulate", "v100", "--no-web")
+    try:
+        eventually(lambda: aliquot_cli.engine_is_up, "the engine is up")
+        refused = aliquot_cli("get", "hours")
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+    assert (1, "") == (refused.returncode, refused.stdout)
+    assert "aliquot: this engine records no GPU-hours, as it serves no dashboard" in refused.stderr

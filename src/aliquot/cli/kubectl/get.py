@@ -1,4 +1,4 @@
-"""`kubectl aliquot get`: GPUs, SharePods, vGPUs and quotas, with their holders."""
+"""`kubectl aliquot get`: GPUs, SharePods, vGPUs and quotas with their holders, and GPU-hours."""
 
 from __future__ import annotations
 
@@ -8,29 +8,59 @@ from typing import Any, Final
 
 import click
 
+from aliquot.cli.forms import Form, form_option
+from aliquot.cli.hours import CSV, HOURS, HoursView, hours_options, refuse_hours_options
 from aliquot.cli.kubectl import facts
-from aliquot.cli.kubectl.printing import form_option, show, table, target_options
+from aliquot.cli.kubectl.dashboard import dashboard_options, read_hours
+from aliquot.cli.kubectl.printing import show, table, target_options
 from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
 from aliquot.model.errors import UserError
 
+FORMS: Final = ("text", "wide", "json", "yaml", CSV)
 KINDS: Final = ("gpus", "sharepods", "vgpus", "quota")
-ALIASES: Final = {"gpu": "gpus", "sharepod": "sharepods", "shp": "sharepods", "vgpu": "vgpus", "vg": "vgpus"}
+ALIASES: Final = {
+    "hour": HOURS,
+    "gpu-hours": HOURS,
+    "gpu": "gpus",
+    "sharepod": "sharepods",
+    "shp": "sharepods",
+    "vgpu": "vgpus",
+    "vg": "vgpus",
+}
 ALIASES_OF_QUOTA: Final = ("quotas", "gpuquota", "gpuquotas", "gq")
 NEEDS: Final = {"sharepods": "sharepods", "vgpus": "vgpus", "quota": "gpuquotas"}
 
 
 @click.command()
-@click.argument("what", metavar="gpus|sharepods|vgpus|quota")
+@click.argument("what", metavar="gpus|sharepods|vgpus|quota|hours")
 @click.argument("name", required=False, default="")
 @target_options
-@form_option
-def get(what: str, name: str, target: Target, form: str) -> None:
-    """List gpus, sharepods, vgpus or quota; with NAME only that one (of gpus: those of that node)."""
+@form_option(FORMS)
+@hours_options
+@dashboard_options
+def get(what: str, name: str, target: Target, form: Form, since: str, by: str, dashboard: str, token: str) -> None:
+    """List gpus, sharepods, vgpus, quota or hours; with NAME only that one (of gpus: those of that node).
+
+    hours are GPU-hours as the dashboard's page shows them to you, of all namespaces unless -n names one.
+    jsonpath=TEMPLATE and custom-columns=COLUMNS pick fields of -o json as kubectl does: a template is about the list as
+    .items, or about the one object that was named.
+    """
     kind = "quota" if what in ALIASES_OF_QUOTA else ALIASES.get(what, what)
+    if kind == HOURS:
+        if name:
+            raise UserError(f'hours have no names, and "{name}" was given; choose a namespace with -n')
+        view = HoursView(since, by, form, "" if target.everywhere else target.namespace)
+        view.print(target.run(read_hours(target, view.since, dashboard, token)))
+        return
     if kind not in KINDS:
         close = get_close_matches(what, [*KINDS, *ALIASES, *ALIASES_OF_QUOTA], n=1)
-        hint = f"did you mean {close[0]}?" if close else f"list {', '.join(KINDS)}, and other kinds with kubectl get"
+        hint = (
+            f"did you mean {close[0]}?"
+            if close
+            else f"list {', '.join(KINDS)} or {HOURS}, and other kinds with kubectl get"
+        )
         raise UserError(f'"{what}" is not listed here; {hint}')
+    refuse_hours_options(since, by, form, [kind])
     scene = target.run(read_scene(target))
     if (plural := NEEDS.get(kind, "")) in scene.missing:
         raise UserError(f"this cluster has no {plural}; install Aliquot's CRDs (deploy/crds)")
@@ -41,7 +71,11 @@ def get(what: str, name: str, target: Target, form: str) -> None:
         if not told:
             where = f' in namespace "{scene.namespace}"' if kind in ("sharepods", "quota") and scene.namespace else ""
             raise UserError(f'there are no {kind} called "{name}"{where}; list them: kubectl aliquot get {kind}')
-    show(form, told, lambda: _rows(kind, told, scene, wide=form == "wide"))
+    picked = form.picked(told, told[0] if name and kind != "gpus" else {"items": told})
+    if picked is not None:
+        click.echo(picked, nl=False)
+    else:
+        show(form.word, told, lambda: _rows(kind, told, scene, wide=form.word == "wide"))
 
 
 def _rows(kind: str, told: list[dict[str, Any]], scene: ClusterScene, *, wide: bool) -> Iterable[str]:

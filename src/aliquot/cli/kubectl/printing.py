@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
 
+from aliquot.cli.forms import text_of
 from aliquot.cli.kubectl.scene import Target
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -43,12 +43,8 @@ def form_option(command: Command) -> Command:
 
 def show(form: str, facts: Any, lines: Callable[[], Iterable[str]]) -> None:
     """Print facts in a format; `lines` is the form for people."""
-    if form == "json":
-        click.echo(json.dumps(facts, indent=2))
-    elif form == "yaml":
-        import yaml
-
-        click.echo(yaml.safe_dump(facts, sort_keys=False), nl=False)
+    if form in ("json", "yaml"):
+        click.echo(text_of(form, facts), nl=form == "json")
     else:
         for line in lines():
             click.echo(line)

@@ -1,0 +1,299 @@
+"""The forms of `-o`, and kubectl's two that pick fields: `jsonpath=TEMPLATE` and `custom-columns=SPEC`.
+
+Paths are evaluated by python-jsonpath (RFC 9535). What kubectl has around them is here: text between braces, quoted
+text, `{range}` and `{end}`, dots that are escaped by a backslash, and columns. As in kubectl a field that is not there
+is empty in a template and `<none>` in a column.
+
+Source: https://kubernetes.io/docs/reference/kubectl/jsonpath/
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from aliquot.model.errors import UserError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+JSONPATH: Final = "jsonpath"
+COLUMNS: Final = "custom-columns"
+NONE: Final = "<none>"
+_EXAMPLES: Final = {JSONPATH: "'{.items[*].name}'", COLUMNS: "NAME:.name,MEMORY:.memory_mib"}
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
+_QUOTED: Final = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')""")
+_NAME: Final = re.compile(r"\.((?:\\.|[^.\[\\\]])+)")
+
+
+class BadPath(UserError):
+    """A template or a path that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """A path from the object at hand, or from the whole (`$`)."""
+
+    text: str
+    from_root: bool
+    compiled: Any
+
+    @classmethod
+    def of(cls, text: str) -> Path:
+        """From `.name`, `name`, `$.name`, `@`, `.` or `['name']`.
+
+        Raises:
+            BadPath: it is no path.
+        """
+        from jsonpath import JSONPathEnvironment
+        from jsonpath.exceptions import JSONPathError
+
+        written = text.strip()
+        if not written:
+            raise BadPath("a path is empty; write one such as .name or .gpus[0]")
+        rest = written.lstrip("$@") if written[:1] in ("$", "@") else written
+        if rest and rest[0] not in ".[":
+            rest = f".{rest}"
+        elif rest.startswith(".["):
+            rest = rest[1:]
+        try:
+            compiled = JSONPathEnvironment().compile(f"${_bracketed(rest) if rest != '.' else ''}")
+        except (JSONPathError, ValueError, RecursionError) as error:
+            reason = str(error).partition("\n")[0]
+            raise BadPath(f'"{written:.60}" is not a path: {reason}; write one such as .name or .gpus[0]') from None
+        return cls(written, written.startswith("$"), compiled)
+
+    def found(self, here: Any, root: Any) -> list[Any]:
+        """What it leads to."""
+        return list(self.compiled.findall(root if self.from_root else here))
+
+
+def _bracketed(path: str) -> str:
+    """Names with escaped dots as names in brackets; quoted text stays as it is."""
+    parts = _QUOTED.split(path)
+    for n in range(0, len(parts), 2):
+        parts[n] = _NAME.sub(lambda match: _step(match[1]) if "\\" in match[1] else match[0], parts[n])
+    return "".join(parts)
+
+
+def _step(name: str) -> str:
+    plain = re.sub(r"\\(.)", r"\1", name)
+    return f"[{json.dumps(plain)}]"
+
+
+@dataclass(frozen=True)
+class _Range:
+    """`{range PATH}...{end}`: its body for each thing that the path leads to."""
+
+    path: Path
+    body: list[str | Path | _Range]
+
+
+class Template:
+    """Text with paths in braces."""
+
+    def __init__(self, text: str) -> None:
+        """Read it.
+
+        Raises:
+            BadPath: it is no template.
+        """
+        self._parts: list[str | Path | _Range] = []
+        open_parts, ranges = [self._parts], 0
+        for braced, piece in _pieces(text):
+            word = piece.strip()
+            if not braced:
+                open_parts[-1].append(piece)
+            elif _QUOTED.fullmatch(word):
+                open_parts[-1].append(_unquoted(word))
+            elif word == "end":
+                if len(open_parts) == 1:
+                    raise BadPath("{end} has no {range} before it")
+                open_parts.pop()
+            elif word == "range" or word.startswith("range "):
+                inner = _Range(Path.of(word.removeprefix("range")), [])
+                open_parts[-1].append(inner)
+                open_parts.append(inner.body)
+                ranges += 1
+            else:
+                open_parts[-1].append(Path.of(word))
+        if len(open_parts) > 1:
+            raise BadPath("{range} has no {end} after it")
+        if not any(not isinstance(part, str) for part in self._parts) and not ranges:
+            raise BadPath(f'"{text:.60}" has no path in braces; write one such as {_EXAMPLES[JSONPATH]}')
+
+    def filled(self, whole: Any) -> str:
+        """The text for an object."""
+        return "".join(_filled(self._parts, whole, whole))
+
+
+def _filled(parts: Sequence[str | Path | _Range], here: Any, root: Any) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, Path):
+            yield " ".join(_text(value) for value in part.found(here, root))
+        else:
+            for each in part.path.found(here, root):
+                yield from _filled(part.body, each, root)
+
+
+def _pieces(text: str) -> Iterator[tuple[bool, str]]:
+    """Whether in braces, and what is there.
+
+    Raises:
+        BadPath: a brace or a quote is not closed.
+    """
+    at = 0
+    while at < len(text):
+        opened = text.find("{", at)
+        if opened != at:
+            yield False, text[at : opened if opened >= 0 else len(text)]
+        if opened < 0:
+            return
+        closed = _closing(text, opened + 1)
+        yield True, text[opened + 1 : closed]
+        at = closed + 1
+
+
+def _closing(text: str, at: int) -> int:
+    began = at
+    while at < len(text) and text[at] != "}":
+        if text[at] in "\"'":
+            quoted = _QUOTED.match(text, at)
+            if quoted is None:
+                raise BadPath(f"{text[at:][:60]} has no closing quote")
+            at = quoted.end()
+        else:
+            at += 1
+    if at >= len(text):
+        raise BadPath(f'"{{{text[began:][:60]}" has no closing brace')
+    return at
+
+
+def _unquoted(word: str) -> str:
+    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), word[1:-1])
+
+
+def _text(value: Any) -> str:
+    """A value as kubectl prints it: text plain, everything else as JSON, nothing for null."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class CustomColumns:
+    """`HEADER:PATH,HEADER:PATH`: a table with a row for each object."""
+
+    def __init__(self, text: str) -> None:
+        """Read it.
+
+        Raises:
+            BadPath: it is no list of columns.
+        """
+        self._paths: dict[str, Path] = {}
+        for column in _columns(text):
+            header, colon, path = column.partition(":")
+            if not (header.strip() and colon and path.strip()):
+                raise BadPath(f'"{column:.60}" is not a column; write HEADER:PATH, such as {_EXAMPLES[COLUMNS]}')
+            if header.strip() in self._paths:
+                raise BadPath(f'the column "{header.strip():.60}" is there twice; give each a header of its own')
+            self._paths[header.strip()] = Path.of(path.strip().removeprefix("{").removesuffix("}"))
+
+    def table(self, objects: Sequence[Any]) -> list[list[str]]:
+        """The headers, and a row for each object."""
+        return [
+            list(self._paths),
+            *([_cell(path.found(each, each)) for path in self._paths.values()] for each in objects),
+        ]
+
+
+def _columns(text: str) -> Iterator[str]:
+    """The parts between commas that are neither in brackets nor in quotes."""
+    depth, began, at = 0, 0, 0
+    while at < len(text):
+        quoted = _QUOTED.match(text, at)
+        depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(text[at], 0)
+        if text[at] == "," and depth == 0:
+            yield text[began:at]
+            began = at + 1
+        at = quoted.end() if quoted else at + 1
+    yield text[began:]
+
+
+def _cell(found: Sequence[Any]) -> str:
+    return ",".join(_text(value) for value in found if value is not None) or NONE
+
+
+@dataclass(frozen=True)
+class Form:
+    """How facts are printed: a word such as `wide`, and the template or the columns where it picks fields."""
+
+    word: str
+    template: Template | None = None
+    columns: CustomColumns | None = None
+
+    def picked(self, objects: Sequence[Any], whole: Any) -> str | None:
+        """The fields of plain objects; None where this form picks none. A template is about the `whole`."""
+        if self.template is not None:
+            return self.template.filled(whole)
+        if self.columns is None:
+            return None
+        from aliquot.cli.tables import aligned
+
+        return "".join(f"{line}\n" for line in aligned(self.columns.table(objects)))
+
+
+def text_of(word: str, facts: Any, *, indent: int | None = 2) -> str:
+    """Plain facts as JSON or YAML."""
+    if word == "json":
+        return json.dumps(facts, indent=indent)
+    import yaml
+
+    return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
+
+
+def form_option(words: Sequence[str]) -> Callable[[Command], Command]:
+    """`-o` of a command that lists things; `words` are its forms besides those that pick fields."""
+    metavar = f"[{'|'.join(words)}|{JSONPATH}=...|{COLUMNS}=...]"
+    help_ = "How to print; csv is for hours."
+    return click.option("-o", "--output", "form", type=FormType(words), default="text", metavar=metavar, help=help_)
+
+
+class FormType(click.ParamType):  # type: ignore[type-arg]
+    """What `-o` may be: one of some words, or one of the forms that pick fields."""
+
+    name = "form"
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Form:
+        """The form by its text.
+
+        Raises:
+            UserError: there is no such form, or its template cannot be read.
+        """
+        if isinstance(value, Form):
+            return value
+        word, equals, text = str(value).partition("=")
+        if not equals and word in self.words:
+            return Form(word)
+        if word not in _EXAMPLES:
+            known = ", ".join([*self.words, f"{JSONPATH}=TEMPLATE"])
+            raise UserError(f'-o "{value!s:.40}" is unknown; write {known} or {COLUMNS}=COLUMNS')
+        if not text:
+            raise UserError(f"-o {word} has nothing to pick; write -o {word}={_EXAMPLES[word]}")
+        try:
+            return Form(word, Template(text)) if word == JSONPATH else Form(word, columns=CustomColumns(text))
+        except BadPath as error:
+            raise UserError(f"-o {word}: {error}") from None
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The words, and the beginnings of the others."""
+        words = [*self.words, f"{JSONPATH}=", f"{COLUMNS}="]
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
