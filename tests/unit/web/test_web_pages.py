@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import re
 import time
 from urllib.parse import quote
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
 from aliquot.driver.sensors import Sensors
-from aliquot.web.api import Share, Workload
+from aliquot.web.api import AskFor, Share, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages.gpus import PER_PAGE, ordered
+from aliquot.web.pages.trying import ask_of
 from aliquot.web.render import percent, slug
 from aliquot.web.testing import MadeUpFacts
 
@@ -138,6 +141,33 @@ def test_try_it_takes_a_sharepod(visitor: TestClient):
 
     assert "It fits on GPU" in right and "0.25" in right and "name: main" in right
     assert "spec.gpu has no field" in wrong
+
+
+def test_a_key_that_is_written_twice_is_refused(visitor: TestClient):
+    """Of two requests neither is taken silently: the message names the key and both lines, as `aliquot apply` does."""
+    answer = visitor.get(
+        "/try", params={"yaml": SHAREPOD.strip().replace("  gpu:", "  gpu: {request: 0.5}\n  gpu:")}
+    ).text
+
+    assert "line 6: the key &#34;gpu&#34; stands in line 5 already; write it once" in answer
+
+
+def test_a_request_is_shown_as_a_sharepod(visitor: TestClient):
+    """The YAML under the answer is a SharePod with the fields of the form, which the page takes as it is."""
+    asked = {
+        "request": "0.3",
+        "limit": "60%",
+        "memory": "4Gi",
+        "model": "V100|A100",
+        "gpu_id": "mine",
+        "affinity": "yes",
+    }
+    text = visitor.get("/try", params=asked).text
+    (found,) = re.findall(r"<pre><code>(.*?)</code></pre>", text, re.S)
+
+    written = html.unescape(found)
+    assert msgspec.structs.asdict(AskFor(**asked)) == msgspec.structs.asdict(ask_of({"yaml": written}))
+    assert "Not understood" not in visitor.get("/try", params={"yaml": written}).text
 
 
 BOMB = "a0: &a0 {k: v}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 12))

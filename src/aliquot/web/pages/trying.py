@@ -7,8 +7,19 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from aliquot.kube.manifest import MAX_DEPTH, read_yaml
 from aliquot.model.errors import UserError
-from aliquot.model.sharepod import parse_sharepod
+from aliquot.model.sharepod import (
+    API_VERSION,
+    ContainerTemplate,
+    GpuSpec,
+    Metadata,
+    PodTemplateSpec,
+    SharePodManifest,
+    SharePodSpec,
+    TemplateSpec,
+    parse_sharepod,
+)
 from aliquot.web.api import AskFor, Trial
 from aliquot.web.facts import Facts
 from aliquot.web.pages import Drawn, Query, commands
@@ -16,44 +27,21 @@ from aliquot.web.pages.bars import compute_bar, memory_bar
 from aliquot.web.render import block
 
 TEXT_BYTES: Final = 16_384
-DEEPEST: Final = 40
 _FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(AskFor))
-
-
-class _Plain(yaml.SafeLoader):
-    """YAML as far as a SharePod needs it: of aliases a few hundred bytes could be made into gigabytes."""
-
-    depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """One more value; refused where it is more than plain."""
-        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
-        fault = ""
-        if isinstance(event, yaml.AliasEvent):
-            fault = f"an alias (*{event.anchor}) is not taken here"
-        elif getattr(event, "tag", None):
-            fault = "a tag (!) is not taken here"
-        elif self.depth >= DEEPEST:
-            fault = f"it is more than {DEEPEST} levels deep"
-        if fault:
-            raise _unreadable(event.start_mark, fault)
-        self.depth += 1
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
 
 
 def draw(facts: Facts, query: Query) -> Drawn:
     """The form, and the answer if a request was entered."""
-    trial, error, command = None, "", ""
+    trial, error, command, text = None, "", "", ""
     if any(query.get(name) for name in ("request", "yaml")):
         try:
             ask = ask_of(query)
             trial, command = facts.try_request(ask), commands.trial(facts, ask)
+            text = "" if query.get("yaml") or ask.gpu else manifest(ask)
         except UserError as mistake:
             error = str(mistake)
     models = sorted({gpu.model for gpu in facts.gpus()})
-    blocks = [block("trial", "blocks/trial.html", trial=trial, error=error, rows=_rows(trial))]
+    blocks = [block("trial", "blocks/trial.html", trial=trial, error=error, rows=_rows(trial), manifest=text)]
     return Drawn("What if", blocks, {"models": models, "command": command})
 
 
@@ -74,18 +62,35 @@ def ask_of(query: Query) -> AskFor:
 
 
 def _one_document(text: str) -> Any:
+    """The document of a text that is plain: of aliases a few hundred bytes could be made into gigabytes."""
+    depth = 0
     try:
-        return yaml.load(text, _Plain)
-    except yaml.YAMLError as error:
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None)
-        raise _unreadable(getattr(error, "problem_mark", None), str(problem)) from None
-    except ValueError as error:  # what looks like a date or a number and is none
-        raise _unreadable(None, str(error)[:100]) from None
+        for event in yaml.parse(text):
+            mark: Any = event.start_mark
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                break  # the loader refuses it, and quickly
+            if isinstance(event, yaml.AliasEvent):
+                raise UserError(f"line {mark.line + 1}: an alias (*{event.anchor}) is not taken here; write it out")
+            if getattr(event, "tag", None):
+                raise UserError(f"line {mark.line + 1}: a tag (!) is not taken here; leave it out")
+    except yaml.YAMLError:
+        pass  # the loader names it
+    documents = read_yaml(text)
+    if len(documents) != 1:
+        raise UserError(f"the text has {len(documents)} documents; paste one SharePod")
+    return documents[0]
 
 
-def _unreadable(mark: Any, problem: str) -> UserError:
-    where = f"line {mark.line + 1}: " if mark is not None else ""
-    return UserError(f"not readable as YAML: {where}{problem}; paste one SharePod")
+def manifest(ask: AskFor) -> str:
+    """A SharePod with this request, in YAML, for its owner to complete."""
+    texts = {field.name: getattr(ask, field.name, "") for field in msgspec.structs.fields(GpuSpec)}
+    given: dict[str, Any] = {name: text for name, text in texts.items() if text}
+    gpu = GpuSpec(**given)
+    container = ContainerTemplate("main", command=["python3", "train.py"])
+    spec = SharePodSpec(gpu, PodTemplateSpec(TemplateSpec([container])))
+    pod = SharePodManifest(API_VERSION, "SharePod", Metadata("train"), spec)
+    return yaml.safe_dump(msgspec.to_builtins(pod), sort_keys=False, allow_unicode=True)
 
 
 def _rows(trial: Trial | None) -> list[tuple[str, list[Any]]]:
