@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from aliquot.driver.emulation import parse_spec, profile_topology
+from aliquot.driver.sensors import Sensors
 from aliquot.web.api import Workload
 from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
@@ -55,7 +56,10 @@ class Scene:
         """A cluster with an hour of history, of which one node does not answer where there are several."""
         links = profile_topology(*parse_spec("v100x8")) if gpus == 8 else None
         facts = MadeUpFacts(nodes=nodes, gpus=gpus, title=name, links=links)
+        facts.remember(minutes=90 if nodes < 10 else 6)
         facts.pass_time(points=720 if nodes < 10 else 12)
+        for gpu in facts.gpus():
+            facts.sense(gpu.uuid, Sensors(61, 212.4, 300.0, 1530, 877))
         for number, (waits, milli) in enumerate((("llm-pretrain", 8000), ("eval-sweep", 6000), ("notebook", 5500))):
             waited_s = 9000.0 - 1800 * number
             facts.add(Workload(f"research/{waits}", "SharePod", "Pending", milli, milli, [], waited_s))
@@ -68,13 +72,14 @@ class Scene:
 def _paths(facts: MadeUpFacts) -> Iterator[tuple[str, str]]:
     yield from {
         "overview": "/", "promised": "/?show=promised", "gpus": "/gpus", "workloads": "/workloads",
-        "topology": "/topology", "timeline": "/timeline", "hours": "/hours", "pool": "/pool",
-        "try": "/try?request=0.3", "nowhere": "/nowhere",
+        "topology": "/topology", "timeline": "/timeline", "turns": "/timeline?range=1m", "hours": "/hours",
+        "pool": "/pool", "try": "/try?request=0.3", "refused": "/try?request=0.3&limit=0.2", "nowhere": "/nowhere",
     }.items()  # fmt: skip
     shared = [gpu for gpu in facts.gpus() if gpu.measured and len(gpu.shares) >= 3]
     if shared:
         yield "gpu", f"/gpus/{shared[0].uuid}"
         yield "workload", f"/workloads/{shared[0].shares[0].tenant}"
+        yield "tenant", f"/timeline?tenant={shared[0].shares[0].tenant}"
     waiting = [workload for workload in facts.workloads() if workload.phase == "Pending"]
     if waiting:
         yield "waiting", f"/workloads/{waiting[0].name}"

@@ -291,7 +291,10 @@ class MadeUpFacts:
             )
             for share in gpu.shares
         ]
-        busy = min(MILLI, sum(share.usage_milli for share in shares))
+        busy = sum(share.usage_milli for share in shares)
+        if busy > MILLI:  # no GPU is used for more than all of its time
+            shares = [msgspec.structs.replace(share, usage_milli=share.usage_milli * MILLI // busy) for share in shares]
+            busy = sum(share.usage_milli for share in shares)
         return msgspec.structs.replace(gpu, shares=shares, busy_milli=busy)
 
 

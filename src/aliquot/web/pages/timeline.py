@@ -73,7 +73,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     if not gpus:
         blocks = [block("none", "blocks/none.html", text=NO_GPU)]
     names = [(gpu.uuid, f"GPU {gpu.index} of {gpu.node}") for gpu in facts.gpus()]
-    frame = {"ranges": ranges, "gpus": names, "chosen": whom.get("gpu", ""), "word": word}
+    frame = {"ranges": ranges, "gpus": names, "chosen": gpus[0].uuid if gpus else "", "word": word}
     return Drawn(f"Timeline of {tenant}" if tenant else "Timeline", blocks, frame)
 
 
@@ -128,6 +128,7 @@ def charts(found: Timeline, gpu: Gpu, tenant: str = "") -> dict[str, Any]:
         "gaps": gaps(found.recorded),
         "rows": [_row(lane, number % SHADES, found) for number, lane in enumerate(shown)],
         "others": len(rest),
+        "rest_shade": SHADES - 1,
         "labels": labels(found.since_s, found.until_s),
         "percent": 100 * sum(found.recorded) / len(found.recorded) if found.recorded else 0.0,
     }
@@ -231,7 +232,7 @@ def _row(lane: Lane, shade: int, found: Timeline) -> TimelineRow:
         shade,
         f"{mean(lane.used):.2f}",
         f"{mean(lane.promised):.2f}",
-        f"{mean(lane.lent):.2f}",
+        f"{mean(lane.lent):.2f}" if any(value is not None for value in lane.lent) else "–",
         f"{100 * mean(lane.waited):.0f} %" if any(value is not None for value in lane.waited) else "–",
         f"{sum(there) / len(there) / 1024:.1f} GiB" if there else "–",
         f"{min(kept):.1f} %" if kept else "–",

@@ -17,7 +17,7 @@
   const stale = () => {
     const banner = document.getElementById("lost");
     if (!banner || !banner.hidden || !document.getElementById("live")) return;
-    banner.textContent = `No news since ${clock(heard)}. What is shown is as it was then; trying again.`;
+    banner.textContent = `No news since ${clock(heard)} by your clock. What is shown is as it was then; trying again.`;
     banner.hidden = false;
     document.body.classList.add("stale");
   };
