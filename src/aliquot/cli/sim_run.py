@@ -75,7 +75,7 @@ def _offered(task: runs.RunTask) -> str:
     drawn = scenario.draws.load if scenario.draws else None
     asked = load.offered(runs.workload(scenario, task.seed), runs.cluster_of(scenario.nodes), drawn)
     told = load.sentence(asked.percent, asked.gpu_hours, asked.gpus, asked.span_s, holds=not asked.too_much)
-    return "\n".join(filter(None, (told, load.left_out(asked.impossible, asked.jobs))))
+    return "\n".join(filter(None, (told, load.left_out(asked.facts()))))
 
 
 def _tell(facts: dict[str, Any], output: str) -> None:
@@ -95,7 +95,7 @@ def _tell(facts: dict[str, Any], output: str) -> None:
         )
         click.echo(f"{cluster['source']}: {told}")
         if offered["impossible"]:
-            click.echo(load.left_out(offered["impossible"], offered["jobs"]))
+            click.echo(load.left_out(offered))
     click.echo(terminal.table(facts, columns()))
 
 

@@ -6,9 +6,11 @@ decides. A burst is the exception, in which all jobs together never want more GP
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -33,13 +35,15 @@ class Offered:
     impossible: int
     peak_gpus: float
     """The most that is wanted at a time if no job waits."""
+    why: Mapping[str, int]
+    """How many jobs fit on no node, by what they ask for."""
 
     @property
     def too_much(self) -> bool:
         """Whether the cluster cannot hold the arrivals."""
         return self.percent is not None and self.percent > 100 and self.peak_gpus > self.gpus
 
-    def facts(self) -> dict[str, float | int | bool | None]:
+    def facts(self) -> dict[str, Any]:
         """The same for `summary.json`."""
         return {
             "percent": None if self.percent is None else round(self.percent, 2),
@@ -47,6 +51,7 @@ class Offered:
             "span_s": round(self.span_s, 4),
             "jobs": self.jobs,
             "impossible": self.impossible,
+            "impossible_because": dict(self.why),
             "peak_gpus": round(self.peak_gpus, 3),
             "holds": not self.too_much,
         }
@@ -65,14 +70,49 @@ def offered(load: Workload, nodes: Sequence[NodeSpec], drawn: float | None = Non
         return bool(fitting_nodes(empty, shape, everywhere).any())
 
     possible = [job for job in load.jobs if fits(job.ask.shape)]
+    why = Counter(_why(job.ask.shape, nodes) for job in load.jobs if not fits(job.ask.shape))
     gpus = sum(len(node.gpus) for node in nodes)
     asked_s = sum(job.ask.milli * job.service_us for job in possible) / MILLI / US_PER_S
     span_s = (load.jobs[-1].arrive_us - load.jobs[0].arrive_us) / US_PER_S if load.jobs else 0.0
     percent = 100 * asked_s / (gpus * span_s) if gpus and span_s > 0 else None
     return Offered(
         asked_s / 3600, gpus, span_s, percent if drawn is None else 100 * drawn, len(load.jobs),
-        len(load.jobs) - len(possible), _peak(possible),
+        why.total(), _peak(possible), why,
     )  # fmt: skip
+
+
+def all_impossible(load: Workload, nodes: Sequence[NodeSpec]) -> str:
+    """Why none of the jobs fits on a node, most frequent reason first; empty where some do."""
+    empty = Cluster(nodes)
+    everywhere = np.arange(len(empty.rank))
+    shapes = Counter(job.ask.shape for job in load.jobs)
+    if any(fitting_nodes(empty, shape, everywhere).any() for shape in shapes):
+        return ""
+    why: Counter[str] = Counter()
+    for shape, count in shapes.items():
+        why[_why(shape, nodes)] += count
+    return _because(why)
+
+
+def _why(shape: Shape, nodes: Sequence[NodeSpec]) -> str:
+    """What of a request the largest node does not have."""
+    gpus, cpu = max(len(node.gpus) for node in nodes), max(node.cpu_milli for node in nodes)
+    memory = max(node.memory_mib for node in nodes)
+    models = {device.model for node in nodes for device in node.gpus}
+    if shape.models and models.isdisjoint(shape.models):
+        return f"the model {'|'.join(shape.models)}, which no node has"
+    if shape.whole + (shape.rest_milli > 0) > gpus:
+        return f"more than the {gpus} GPUs of the largest node"
+    if shape.cpu_milli > cpu:
+        return f"more than the {cpu / 1000:g} CPUs of the largest node"
+    if shape.memory_mib > memory:
+        return f"more than the {memory / 1024:,.0f} GiB of the largest node"
+    return "what no node has together"
+
+
+def _because(why: Mapping[str, int]) -> str:
+    ordered = sorted(why.items(), key=lambda entry: -entry[1])
+    return ", ".join(f"{count:,} ask{'s' if count == 1 else ''} for {what}" for what, count in ordered[:3])
 
 
 def _peak(jobs: Sequence[Job]) -> float:
@@ -83,11 +123,16 @@ def _peak(jobs: Sequence[Job]) -> float:
     return float(np.cumsum(milli[order]).max(initial=0)) / MILLI
 
 
-def left_out(impossible: int, jobs: int) -> str:
-    """What becomes of jobs that no node can hold; empty where there are none."""
-    if not impossible:
+def left_out(offered: Mapping[str, Any]) -> str:
+    """What becomes of jobs that no node can hold, and why, from `facts`; empty where there are none."""
+    count = offered["impossible"]
+    if not count:
         return ""
-    return f"{impossible:,} of {jobs:,} jobs fit on no node even when it is empty; they are left out"
+    fit, they_are = ("fits", "it is") if count == 1 else ("fit", "they are")
+    because = _because(offered["impossible_because"])
+    return (
+        f"{count:,} of {offered['jobs']:,} jobs {fit} on no node even when it is empty; {they_are} left out: {because}"
+    )
 
 
 def sentence(percent: float | None, gpu_hours: float, gpus: int, span_s: float, *, holds: bool) -> str:

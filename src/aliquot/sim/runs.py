@@ -15,6 +15,7 @@ from aliquot.sim.clusters import ranked, read_cluster
 from aliquot.sim.engine import SimSettings, Simulation
 from aliquot.sim.jobs import Workload, on_whole_gpus
 from aliquot.sim.kernel import us
+from aliquot.sim.load import all_impossible
 from aliquot.sim.measures import RunMeasures, measured
 from aliquot.sim.openb.trace import read_pods, workload_name
 from aliquot.sim.parallel import part_done
@@ -131,4 +132,7 @@ def tasks(scenario: Scenario, policies: Sequence[str], seeds: Sequence[int]) -> 
         raise UserError("a run cannot end before it begins")
     if not load.jobs:
         raise UserError(f"trace {scenario.trace}: has no job")
+    why = all_impossible(load, cluster_of(scenario.nodes))
+    if why:
+        raise UserError(f"--nodes {scenario.nodes}: no job of {scenario.trace} fits on a node: {why}")
     return [RunTask(scenario, name, seed) for name in policies for seed in seeds]

@@ -223,6 +223,7 @@ def test_what_cannot_be_imported_is_one_sentence(tmp_path, words: tuple[str, ...
         (("run", "--nodes", "v100", "--trace", TRACE, "--policy", "fgd"), "draw from it instead: --load"),
         (("openb", "--nodes", NODES, "--trace", "{cpu_only}", "--policy", "fgd"), "no task asks for a GPU"),
         (("run", "--nodes", "v100", "--trace", "{idle}", "--policy", "fgd"), "no job asks for a GPU"),
+        (("run", "--nodes", "v100x4", "--trace", "{large}", "--policy", "fgd"), "fits on a node: 1 asks for more than"),
         (("openb", "--nodes", "{no_gpu}", "--trace", TRACE, "--policy", "fgd"), "no node has a GPU"),
     ],
 )
@@ -232,6 +233,7 @@ def test_bad_input_is_one_sentence_and_no_folder(tmp_path, words: tuple[str, ...
     (tmp_path / "jobs.csv").write_text("name,arrival_s,duration_s,gpu\na,-1,1,1\n")
     (tmp_path / "cpu_only.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,0,0\n")
     (tmp_path / "idle.csv").write_text("name,arrival_s,duration_s,gpu\na,0,1,0\n")
+    (tmp_path / "large.csv").write_text("name,arrival_s,duration_s,gpu\na,0,1,32\n")
     (tmp_path / "no_gpu.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nn,1000,1000,0,\n")
     named = [word.format(**{file.stem: file for file in tmp_path.glob("*.csv")}) for word in words]
 

@@ -8,7 +8,7 @@ from aliquot.placement.asks import Ask
 from aliquot.sim.clusters import read_cluster
 from aliquot.sim.jobs import Job, Workload
 from aliquot.sim.kernel import us
-from aliquot.sim.load import offered, sentence
+from aliquot.sim.load import all_impossible, left_out, offered, sentence
 
 
 def jobs(*rows: tuple[float, float, float]) -> Workload:
@@ -35,6 +35,21 @@ def test_jobs_that_fit_on_no_node_are_left_out():
     seen = offered(jobs((0, 100, 2), (50, 1e6, 8), (100, 100, 2)), read_cluster("v100x4*2"))
 
     assert (50.0, 1, 3) == (seen.percent, seen.impossible, seen.jobs)
+
+
+def test_what_a_job_asks_that_no_node_has_is_said():
+    """Most frequent first: models, GPUs, CPUs and memory of the largest node."""
+    asks = [Ask(whole=1, models=("K80",)), Ask(whole=8), Ask(whole=1, cpu_milli=120_000), Ask(whole=8), Ask(whole=1)]
+    load = Workload("made up", [Job(f"{number}", ask, number, us(60)) for number, ask in enumerate(asks)])
+    nodes = read_cluster("v100x4")
+
+    assert (
+        "4 of 5 jobs fit on no node even when it is empty; they are left out: "
+        "2 ask for more than the 4 GPUs of the largest node, 1 asks for the model K80, which no node has, "
+        "1 asks for more than the 48 CPUs of the largest node"
+    ) == left_out(offered(load, nodes).facts())
+    assert "" == all_impossible(load, nodes)
+    assert "1 asks for more than the 4 GPUs of the largest node" == all_impossible(jobs((0, 60, 8)), nodes)
 
 
 def test_jobs_that_arrive_at_once_offer_no_load():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +56,17 @@ def test_without_an_address_dask_starts_workers_here(tasks: list[runs.RunTask]):
 
 
 @pytest.fixture
-def ray_head() -> Iterator[str]:
+def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ray's own files in a folder that goes away; its sockets need a short path."""
+    folder = tempfile.mkdtemp(prefix="alq-", dir="/tmp")
+    monkeypatch.setenv("RAY_TMPDIR", folder)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    yield
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def ray_head(ray_folder: None) -> Iterator[str]:
     """The address of a Ray cluster of one node with two CPUs."""
     utils = pytest.importorskip("ray.cluster_utils", reason="ray is not installed")
     head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80 << 20}
@@ -75,10 +86,9 @@ def test_a_ray_cluster_gives_the_same_results_by_seed(ray_head: str, tasks: list
 
 
 @pytest.mark.slow
-def test_without_an_address_ray_starts_workers_here(monkeypatch: pytest.MonkeyPatch, tasks: list[runs.RunTask]):
+def test_without_an_address_ray_starts_workers_here(ray_folder: None, tasks: list[runs.RunTask]):
     """Processes of this machine find the same figures."""
     pytest.importorskip("ray", reason="ray is not installed")
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     there = remote.run_all("ray", tasks)
 

@@ -27,7 +27,7 @@ def verdict(facts: Facts) -> list[str]:
     )
     told = [f"{load[0].upper()}{load[1:]}."]
     if offered["impossible"]:
-        told.append(f"{left_out(offered['impossible'], offered['jobs'])}.")
+        told.append(f"{left_out(offered)}.")
     if facts["policies"]:
         told.append(f"{waiting(facts)}.")
     if not offered["holds"] and facts["policies"]:
@@ -44,7 +44,9 @@ def waiting(facts: Facts) -> str:
     waits = [row["mean"]["wait_mean_s"] for row in rows]
     if len(rows) == 1:
         return f"Under {first['policy']} jobs wait {duration(waits[0])} on average"
-    if duration(waits[0]) == duration(waits[-1]) or not apart(first, last, "wait_mean_s"):
+    if duration(waits[0]) == duration(waits[-1]):
+        return f"Jobs wait {duration(waits[0])} on average under every policy"
+    if not apart(first, last, "wait_mean_s"):
         return f"No policy clearly waits least in this trace: {duration(waits[0])} to {duration(waits[-1])} on average"
     second = rows[1]
     if not apart(first, second, "wait_mean_s") or duration(waits[0]) == duration(waits[1]):

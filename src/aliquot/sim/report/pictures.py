@@ -54,7 +54,7 @@ def _curve(study: Study, facts: Facts, curve: str, title: str, verb: str, best: 
                  band.low if several else None, band.high if several else None)
         )  # fmt: skip
     said = finding(facts, curve, verb, best, "%")
-    end = 100.0 if curve == "allocation_percent" else nice_end(top)
+    end = 100.0 if curve == "allocation_percent" else nice_end(max(top, 1.0))
     note = " The band holds all seeds." if any(len(group.seeds) > 1 for group in study.policies) else ""
     return section(
         said,

@@ -35,6 +35,11 @@ def test_a_difference_that_the_seeds_do_not_show_is_none():
     assert "No policy clearly waits least in this trace: 30 s to 32 s on average" == said
 
 
+def test_equal_waits_are_one_sentence():
+    """Where every policy waits as long, none is ranked."""
+    assert "Jobs wait 0 s on average under every policy" == waiting(facts(row("aliquot", 0), row("bestfit", 0)))
+
+
 def test_overload_names_the_jobs_that_pay():
     """The class of jobs that waits many times as long as under another policy."""
     overloaded = facts(
