@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -10,30 +10,25 @@ from typing import Final
 import msgspec
 
 from aliquot.driver import emulation
-from aliquot.driver.choice import choose, some
-from aliquot.driver.discovery import Gpu, NoDriver, find_gpus, gpu_topology
+from aliquot.driver.choice import choose
+from aliquot.driver.discovery import Gpu, NoDriver
 from aliquot.driver.modules import CONTROL_NODES, MAKE_NODES, make_nodes, missing_nodes, node_name
-from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
 from aliquot.node.cdi import DeviceNode, Edits, Mount
 from aliquot.placement.books import NodeSpec
-from aliquot.topology import Topology
+from aliquot.tenancy.machine import SharedMachine, answering_gpus
 
 DEVICES: Final = Path("/dev")
 WAY_OUT: Final = "Try an emulated GPU: aliquot node --emulate h100x2"
 
 
 @dataclass(frozen=True)
-class Machine:
-    """GPUs by index and the two libraries behind them; `folder` is the emulated machine's, None for a real driver.
+class Machine(SharedMachine):
+    """A node's GPUs; `folder` is the emulated machine's, None for a real driver.
 
     `devices` is where the driver's device nodes lie, as this process sees it, None where there are none, as on most
     emulated machines; `root` is the node's root, likewise.
     """
 
-    gpus: tuple[Gpu, ...]
-    libcuda: Path
-    libnvml: Path
     folder: Path | None = None
     devices: Path | None = DEVICES
     root: Path = Path("/")
@@ -51,23 +46,9 @@ class Machine:
         """The same GPUs with another version of the driver."""
         return replace(self, gpus=tuple(msgspec.structs.replace(gpu, driver=version) for gpu in self.gpus))
 
-    @property
-    def topology(self) -> Topology:
-        """How the GPUs are connected."""
-        return gpu_topology(self.gpus)
-
-    def by_uuid(self, uuid: str) -> Gpu | None:
-        """The GPU of that name."""
-        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
-
-    def only(self, uuids: Collection[str]) -> Machine:
-        """The machine with some of its GPUs, which keep their numbers and the links among them."""
-        return replace(self, gpus=tuple(some(self.gpus, uuids)))
-
     def spec(self, node: str) -> NodeSpec:
         """The node as the ledger has it."""
-        devices = tuple(Device(GpuUuid(g.uuid), g.index, g.model, g.memory_mib) for g in self.gpus)
-        return NodeSpec(node, devices)
+        return NodeSpec(node, self.placed)
 
     def edits(self, gpus: list[Gpu], *, bare: bool = False) -> Edits:
         """What a container with those GPUs needs besides the driver's files; `bare` without our library before them."""
@@ -136,10 +117,7 @@ def real_machine(
 def _with_gpus(machine: Machine, only: str, excluded: str) -> Machine:
     if machine.devices is not None and machine.folder is None:
         make_nodes(machine.devices)  # without them NVML itself does not answer
-    found = find_gpus(machine.libnvml)
-    if not found.gpus:
-        silent = f" ({'; '.join(found.silent)})" if found.silent else ""
-        raise NoDriver(f"the NVIDIA driver shows no GPU that answers{silent}. {WAY_OUT}")
+    found = answering_gpus(machine.libnvml, WAY_OUT)
     choice = choose(found.gpus, only=only, excluded=excluded)
     machine = replace(machine, gpus=choice.gpus, silent=tuple(found.silent), left_out=choice.left_out)
     if machine.devices is not None and (missing := _missing(machine)):

@@ -25,7 +25,6 @@ from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.resources import NODES
 from aliquot.lib.log import Logger
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
 from aliquot.node.machine import Machine
 
 _LOG: Final = Logger("node")
@@ -61,7 +60,7 @@ def labels_of(machine: Machine) -> dict[str, str]:
 
 def described(machine: Machine, sick: Mapping[GpuUuid, str]) -> str:
     """The annotation that the scheduler reads: devices, links, memory nodes, near cores; and which are unhealthy."""
-    devices = tuple(Device(GpuUuid(g.uuid), g.index, g.model, g.memory_mib) for g in machine.gpus)
+    devices = machine.placed
     here = {gpu.uuid for gpu in machine.gpus}
     unhealthy = {str(uuid): why for uuid, why in sick.items() if uuid in here}
     return write_inventory(Inventory(devices, machine.topology if devices else None, unhealthy))

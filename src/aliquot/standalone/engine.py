@@ -16,8 +16,6 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,12 +24,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from aliquot.arbiter.client import ArbiterClient, ArbiterError, NoArbiter, Status
-from aliquot.arbiter.records import TenantGpu, TenantRecord
-from aliquot.driver.allowance import context_allowance_mib
+from aliquot.arbiter.client import ArbiterClient, ArbiterError, Status
+from aliquot.arbiter.records import TenantRecord
 from aliquot.driver.cores import nearest_cores, read_core_list
 from aliquot.driver.discovery import Gpu
-from aliquot.driver.injection import Mode, TenantConf, TenantFolder, provision
+from aliquot.driver.injection import Mode, TenantConf, TenantFolder
 from aliquot.driver.native import HOOK, NativePartMissing, native_part
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName
@@ -46,6 +43,8 @@ from aliquot.standalone.paths import RuntimeDir
 from aliquot.standalone.tenant import TenantProgram, start_program
 from aliquot.standalone.tools import with_tools
 from aliquot.standalone.wire import RunLease
+from aliquot.tenancy.lifecycle import Tenancy
+from aliquot.tenancy.records import kernel_lengths_us, tenant_record
 
 T = TypeVar("T")
 REST_US: Final = 5_000
@@ -71,6 +70,11 @@ class TenantPlace:
     record: TenantRecord = field(repr=False)
     cpus: str = ""
     """The cores that its programs are bound to; empty for all."""
+
+    @property
+    def key(self) -> TenantName:
+        """Its name, under which the ledger has it."""
+        return self.name
 
     @property
     def visible_devices(self) -> str:
@@ -99,19 +103,20 @@ class Engine:
         self._learned = LearnedFile(state_dir, self.books.decider.policy, emulated=machine.emulated)
         self._learned.recall()
         self.injection: Mode = injection
-        self._lock = threading.RLock()
-        self._seats: dict[TenantName, TenantPlace] = {}
+        self._tenancy: Tenancy[TenantPlace] = Tenancy(
+            lambda: ArbiterClient(runtime.root), self._release_share, native_part(HOOK),
+            patience_s=ARBITER_BACK_S, end_programs=True,
+        )  # fmt: skip
+        self._lock = self._tenancy.lock  # the ledger's too
         self._started: list[TenantProgram] = []
         # The kernel ends a program with the thread that started it, so all are started by one that lives with us: an
         # engine that is killed takes its programs along.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="start-programs")
         self._numbers = itertools.count(1)
-        self._hook = native_part(HOOK)
         self._own_directory = False
         argv = options.argv(runtime.root, machine.libnvml)
         self._process = ArbiterProcess(argv, runtime.root, runtime.engine_log, self._reconcile)
         self.arbiter: ArbiterClient = ArbiterClient(runtime.root)
-        self._admin = ArbiterClient(runtime.root)  # a client is not for several threads; this one is used locked
 
     @classmethod
     def start(
@@ -166,7 +171,7 @@ class Engine:
     @property
     def gpus(self) -> list[Gpu]:
         """This machine's GPUs, by index."""
-        return self.machine.gpus
+        return list(self.machine.gpus)
 
     @property
     def emulated(self) -> bool:
@@ -180,9 +185,8 @@ class Engine:
 
     @property
     def seats(self) -> dict[TenantName, TenantPlace]:
-        """A copy of the current tenants."""
-        with self._lock:
-            return dict(self._seats)
+        """The tenants now."""
+        return {TenantName(name): seat for name, seat in self._tenancy.tenants.items()}
 
     def look(self, read: Callable[[MachineBooks], T]) -> T:
         """What `read` finds in the ledger, which does not change meanwhile; it must not keep references."""
@@ -204,29 +208,22 @@ class Engine:
             if request.wake_us:
                 self.measure()
             plan = self.books.plan(request, again=again)
-            self.books.reserve(name, plan, request)
-            directory = self.runtime.tenants / str(next(self._numbers))
+            seat = self._place(name, plan, cpu_bind, enforce, request.wake_us)
             try:
-                seat = self._provide(name, plan, directory, cpu_bind, enforce, request.wake_us)
-            except BaseException as error:
-                self.books.release(name)
-                shutil.rmtree(directory, ignore_errors=True)
-                if isinstance(error, OSError):
-                    raise EngineError(f'the files of tenant "{name}" cannot be made: {in_words(error)}') from None
-                raise
-            self._seats[name] = seat
+                self._tenancy.provision(seat, lambda: self.books.reserve(name, plan, request))
+            except OSError as error:
+                raise EngineError(f'the files of tenant "{name}" cannot be made: {in_words(error)}') from None
+            except ArbiterError as error:
+                raise EngineError(f'the arbiter does not take tenant "{name}": {error}') from None
             return seat
 
     def measure(self) -> None:
         """Give the ledger the lengths of the tenants' kernels, as the arbiter measures them, and the turn policy."""
-        with self._lock, contextlib.suppress(ArbiterError, OSError):
-            status = self._admin.status()
+        with self._lock, contextlib.suppress(ArbiterError, OSError), ArbiterClient(self.runtime.root) as client:
+            status = client.status()
             found = self.books.cluster.measured
             found.turns = {self.books.node: status.turns}
-            found.kernels = {
-                gpu.uuid: {tenant.name: round(tenant.kernel_ms * 1000) for tenant in gpu.tenants if tenant.kernel_ms}
-                for gpu in status.gpus
-            }
+            found.kernels = kernel_lengths_us(status)
 
     def rest(self) -> None:
         """Let placement learn from what came, for a moment, and now and then keep it; when nothing else is to do."""
@@ -244,14 +241,8 @@ class Engine:
         if not keep and self.seats.get(seat.name) is seat:
             end_orphans([seat.folder.directory], grace_s=grace_s)
         with self._lock:
-            if self._seats.get(seat.name) is not seat:
-                return
-            del self._seats[seat.name]
-            # An arbiter that is just being restarted learns the tenants from us, and this one is not among them.
-            with contextlib.suppress(ArbiterError, OSError):
-                self._admin.remove_tenant(seat.name, end=True)
-            self.books.release(seat.name)
-            seat.folder.remove()
+            if self.seats.get(seat.name) is seat:
+                self._tenancy.remove(seat.name)
 
     def spawn(
         self,
@@ -295,6 +286,8 @@ class Engine:
 
     def stop(self) -> None:
         """End all tenants of this engine, then the arbiter, and remove what was made for them."""
+        for coming in self._tenancy.coming:
+            self._tenancy.remove(coming.name)
         for tenant in self._started:
             tenant.end()
         self._starter.shutdown()
@@ -303,67 +296,29 @@ class Engine:
         self._process.stop()
         for seat in seats:
             self.release(seat, keep=True)
-        for client in (self.arbiter, self._admin):
-            with contextlib.suppress(Exception):
-                client.close()
+        with contextlib.suppress(Exception):
+            self.arbiter.close()
         self._learned.write(self._learned.fresh())
         shutil.rmtree(self.runtime.tenants, ignore_errors=True)
         shutil.rmtree(self.runtime.emulated, ignore_errors=True)
         if self._own_directory:
             shutil.rmtree(self.runtime.root, ignore_errors=True)
 
-    def _provide(
-        self, name: TenantName, plan: Plan, directory: Path, cpu_bind: int, enforce: Enforce, wake_us: int
-    ) -> TenantPlace:
+    def _place(self, name: TenantName, plan: Plan, cpu_bind: int, enforce: Enforce, wake_us: int) -> TenantPlace:
+        """A tenant as it will be, in a folder of its own."""
         near = next(gpu.near_cores for gpu in self.gpus if gpu.uuid == plan.slices[0].gpu)
-        used = Counter(core for seat in self._seats.values() for core in read_core_list(seat.cpus))
+        others = [*self.seats.values(), *self._tenancy.coming]
+        used = Counter(core for seat in others for core in read_core_list(seat.cpus))
         cpus = nearest_cores(cpu_bind, near, used) if cpu_bind else ""
+        directory = self.runtime.tenants / str(next(self._numbers))
         conf = TenantConf(name, directory / "socket", self.machine.libcuda, self.machine.libnvml, cpus)
-        folder = provision(directory, conf, self._hook if enforce != "never" else None)
-        models = {gpu.uuid: gpu.model for gpu in self.gpus}
-        gpus = [
-            TenantGpu(
-                p.gpu,
-                p.request_milli,
-                p.limit_milli,
-                p.memory_mib,
-                context_allowance_mib(models[p.gpu], p.memory_mib),
-                enforce,
-                wake_us,
-            )
-            for p in plan.slices
-        ]
-        record = TenantRecord(name=name, socket=str(conf.socket), gpus=gpus)
-        try:
-            self._introduce(record)
-        except ArbiterError as error:
-            raise EngineError(f'the arbiter does not take tenant "{name}": {error}') from None
+        folder = TenantFolder(directory, conf, bare=enforce == "never")
+        record = tenant_record(name, conf.socket, plan.slices, self.machine.models, enforce=enforce, wake_us=wake_us)
         return TenantPlace(name, plan, folder, enforce, record, cpus)
 
-    def _introduce(self, record: TenantRecord) -> None:
-        """Make a tenant known to the arbiter, waiting for one that is just being restarted."""
-        until_s = time.monotonic() + ARBITER_BACK_S
-        while True:
-            try:
-                if record.name in _tenants(self._admin.status()):  # it missed the end of an earlier one
-                    self._admin.remove_tenant(record.name, end=True)
-                return self._admin.add_tenant(record)
-            except NoArbiter:
-                if time.monotonic() > until_s:
-                    raise
-                time.sleep(0.05)
+    def _release_share(self, key: str) -> None:
+        self.books.release(TenantName(key))
 
     def _reconcile(self, status: Status) -> None:
-        """Make the arbiter's tenants those of the engine: it may be a new one, or have missed changes."""
-        if _tenants(status) == self.seats.keys():
-            return
-        with self._lock, contextlib.suppress(ArbiterError, OSError), ArbiterClient(self.runtime.root) as client:
-            known = _tenants(client.status())  # no tenant is added or removed now
-            for name in known - self._seats.keys():
-                client.remove_tenant(name, end=True)
-            for name in self._seats.keys() - known:
-                client.add_tenant(self._seats[name].record)
-
-
-def _tenants(status: Status) -> set[TenantName]:
-    return {TenantName(tenant.name) for gpu in status.gpus for tenant in gpu.tenants}
+        with contextlib.suppress(ArbiterError):
+            self._tenancy.reconcile(status)

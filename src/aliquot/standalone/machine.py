@@ -6,24 +6,26 @@ import shutil
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
-from aliquot.driver.discovery import Gpu, NoDriver, find_driver, gpu_topology, list_gpus
+from aliquot.driver import emulation
+from aliquot.driver.choice import check_named, choose
+from aliquot.driver.discovery import Gpu, find_driver
+from aliquot.driver.kernels import use_kernels
+from aliquot.driver.policies import maker
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
+from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
 from aliquot.standalone.tools import install_tools
+from aliquot.tenancy.machine import SharedMachine, answering_gpus
 
-if TYPE_CHECKING:  # placement comes with arrays, which `aliquot run` in front of an engine that is up has no use for
-    from aliquot.placement.machine import MachineBooks
+WAY_OUT: Final = "Try an emulated one: aliquot run --emulate h100 -- ..."
 
 
 @dataclass(frozen=True)
-class Machine:
-    """GPUs and the libraries that drive them; `spec` is the emulation's, empty for a real driver."""
+class Machine(SharedMachine):
+    """The machine of one engine; `spec` is the emulation's, empty for a real driver."""
 
-    libcuda: Path
-    libnvml: Path
-    gpus: list[Gpu]
     spec: str = ""
 
     @property
@@ -31,24 +33,14 @@ class Machine:
         """Whether no real GPU is involved."""
         return bool(self.spec)
 
-    @property
-    def devices(self) -> list[Device]:
-        """The GPUs as placement sees them."""
-        return [Device(GpuUuid(g.uuid), g.index, g.model, g.memory_mib) for g in self.gpus]
-
     def books(self, policy: str) -> MachineBooks:
         """An empty ledger of these GPUs, for placement by a policy of that name.
 
         Raises:
             UnknownPolicy: there is none; the text lists those there are.
         """
-        from aliquot.driver.kernels import use_kernels
-        from aliquot.driver.policies import maker
-        from aliquot.placement.machine import MachineBooks
-
         use_kernels()
-        topology = gpu_topology(self.gpus)
-        return MachineBooks(self.devices, topology=topology, by=maker(policy), node=socket.gethostname())
+        return MachineBooks(self.placed, topology=self.topology, by=maker(policy), node=socket.gethostname())
 
 
 def imagined_books(spec: str, policy: str = "") -> MachineBooks:
@@ -58,11 +50,6 @@ def imagined_books(spec: str, policy: str = "") -> MachineBooks:
         UnknownProfile: no such profile.
         UnknownPolicy: no such policy.
     """
-    from aliquot.driver import emulation
-    from aliquot.driver.kernels import use_kernels
-    from aliquot.driver.policies import maker
-    from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks
-
     profile, count = emulation.parse_spec(spec)
     devices = [Device(GpuUuid(f"GPU-{g}"), g, profile.model, profile.memory_mib) for g in range(count)]
     wired = emulation.profile_topology(profile, count)
@@ -80,33 +67,27 @@ def find_machine(spec: str | None, directory: Path, *, only: str = "", excluded:
         NoDriver: no spec, and no driver that answers or no GPU behind it.
         NoGpuLeft: no GPU is left.
     """
-    from aliquot.driver.choice import check_named, choose
-
     if spec:
         found = _emulated(spec, directory)
     else:
         driver = find_driver()
-        gpus = list_gpus(driver.libnvml)
-        if not gpus:
-            raise NoDriver("the NVIDIA driver shows no GPU. Try an emulated one: aliquot run --emulate h100 -- ...")
-        found = Machine(driver.libcuda, driver.libnvml, gpus)
+        gpus = answering_gpus(driver.libnvml, WAY_OUT).gpus
+        found = Machine(tuple(gpus), driver.libcuda, driver.libnvml)
     check_named(found.gpus, only, "--only-gpus")
     check_named(found.gpus, excluded, "--not-gpus")
-    return replace(found, gpus=list(choose(found.gpus, only=only, excluded=excluded).gpus))
+    return replace(found, gpus=choose(found.gpus, only=only, excluded=excluded).gpus)
 
 
 def _emulated(spec: str, directory: Path) -> Machine:
-    from aliquot.driver import emulation
-
     shutil.rmtree(directory, ignore_errors=True)
     emulated = emulation.prepare(directory, spec)
     install_tools(directory)
     profile = emulated.profile
     wired = emulation.profile_topology(profile, len(emulated.uuids))
-    gpus = [
+    gpus = tuple(
         Gpu(index, uuid, profile.model, profile.memory_mib, profile.driver, list(near), list(links), numa)
         for index, (uuid, near, links, numa) in enumerate(
             zip(emulated.uuids, wired.cores, wired.links, wired.numa, strict=True)
         )
-    ]
-    return Machine(emulated.libcuda, emulated.libnvml, gpus, spec)
+    )
+    return Machine(gpus, emulated.libcuda, emulated.libnvml, spec)

@@ -12,6 +12,7 @@ from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.checkpoint import PodKey, read_checkpoint
+from aliquot.node.seating import TenantProvisioner
 from aliquot.node.testing import AdmissionError, StartError
 
 
@@ -250,10 +251,11 @@ def test_left_overs_are_swept(room: Room):
     """Folders and tenants that belong to no seat, as a crash leaves them, are removed."""
     plan = room.pod("a", 0, 300, 1024)
     room.seating.take(room.pods.known["uid-a"].key, "main", plan)
-    room.seating.seats.clear()
     (room.settings.tenants / "stray").mkdir()
+    crashed = room.seating
+    after = TenantProvisioner(NODE, room.machine, room.settings.tenants, room.folder, crashed.driver)
 
-    assert {"stray", "ns/a/main"} <= set(room.seating.sweep())
+    assert {"stray", "ns/a/main"} <= set(after.sweep())
 
     assert {} == room.tenants()
     assert [] == list(room.settings.tenants.iterdir())
