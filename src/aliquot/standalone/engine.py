@@ -29,7 +29,7 @@ from aliquot.arbiter.records import TenantRecord
 from aliquot.driver.cores import nearest_cores, read_core_list
 from aliquot.driver.discovery import Gpu
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder
-from aliquot.driver.native import HOOK, NativePartMissing, native_part
+from aliquot.driver.native import HOOK, native_part
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
@@ -154,8 +154,8 @@ class Engine:
         except BaseException as error:
             if private:
                 shutil.rmtree(runtime.root, ignore_errors=True)
-            if isinstance(error, NativePartMissing):
-                raise EngineError(str(error)) from None
+            if isinstance(error, OSError):  # a native part is missing, or a file cannot be written
+                raise EngineError(in_words(error)) from None
             raise
         engine._own_directory = private
         return engine

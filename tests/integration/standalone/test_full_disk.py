@@ -168,3 +168,18 @@ def test_a_disk_that_is_too_small_is_named(tmp_path: Path, size: str):
         answer = Aliquot(disk.folder)("up", "--emulate", "v100", "--no-web")
     assert (1, 1) == (answer.returncode, answer.stderr.count("\n")), answer.stderr
     assert str(disk.folder) in answer.stderr and FULL in answer.stderr
+
+
+@pytest.mark.parametrize("size", ["64k", "256k", "512k", "700k"])
+def test_a_run_without_room_for_its_engine_ends_with_one_sentence(tmp_path: Path, size: str):
+    """A run that has to start an engine on a disk that is too small names a file or folder there, and leaves no engine;
+    when there is room it runs."""
+    with mounted(tmp_path / "d", size) as disk:
+        command = Aliquot(disk.folder)
+        answer = command.run("--", "true")
+        assert (1, 1) == (answer.returncode, answer.stderr.count("\n")), answer.stderr
+        assert str(disk.folder) in answer.stderr and FULL in answer.stderr
+        assert not command.engine_is_up and not _arbiters(disk.folder)
+        subprocess.run(["mount", "-o", "remount,size=16m", disk.folder], check=True)
+        assert 0 == command.run("--", "true").returncode
+        command.wait_gone()

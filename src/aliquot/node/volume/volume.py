@@ -113,7 +113,7 @@ class DriverVolume:
             found = self.generation(name) or self._make(name, source)
             self.use(found)
         except OSError as error:
-            where = error.filename or self._folder
+            where = error.filename2 or error.filename or self._folder  # of a copy the target: it is what lacks room
             raise VolumeError(
                 f"the driver volume: {where}: {error.strerror}; is there room in {self._folder}?"
             ) from None
