@@ -44,6 +44,7 @@ def test_an_agents_first_start_without_room_ends_with_one_sentence(tmp_path: Pat
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
     last = ended.stderr.splitlines()[-1]
-    assert (1, "Traceback" in ended.stderr) == (ended.returncode, False), ended.stderr
+    assert 1 == ended.returncode
+    assert "Traceback" not in ended.stderr
     assert last.startswith("aliquot: ") and f" {disk}/" in last.partition("; ")[0]
     assert "no space left on device" in last.lower()
