@@ -44,6 +44,11 @@ def test_modules_do_not_import_one_another():
     assert (0, 0) == (counted["import cycles when loaded"], counted["import cycles with late and typing imports"])
 
 
+def test_a_request_has_one_form_inside():
+    """Besides `GpuRequest` only a manifest, a line to the engine and a body of the API spell a request out."""
+    assert 4 == figures()["forms of a request"]
+
+
 def test_reasons_are_worded_in_one_place():
     """One module has the sentences about what a node or GPU lacks for a request."""
     assert 1 == figures()["modules that word what a request lacks"]

@@ -19,7 +19,7 @@ import numpy as np
 
 from aliquot.bench.figures import percentile
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
+from aliquot.model.requests import Device, GpuRequest
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
@@ -96,7 +96,7 @@ def _scene(nodes: int, pods: int, decisions: int) -> _Scene:
     rng = np.random.Generator(np.random.PCG64(SEED))
     weights = np.array([weight for _, _, weight in MIX], dtype=np.float64)
     drawn = rng.choice(len(MIX), pods * 2 + decisions, p=weights / weights.sum()).tolist()
-    asks = [Ask(whole=milli // 1000, rest_milli=milli % 1000, cpu_milli=cpu) for cpu, milli, _ in MIX]
+    asks = [Ask(GpuRequest(milli), cpu) for cpu, milli, _ in MIX]
     machines = [_machine(number) for number in range(nodes)]
     cluster = Cluster(machines)
     decider = Decider(cluster, made("binpack"))

@@ -92,13 +92,12 @@ class ContainerAsk:
         labels = self.request.labels
         if self.parts > 1:
             labels = replace(labels, anti_affinity=labels.anti_affinity or apart)
-        made = Ask.of(replace(self.request, labels=labels))
-        return replace(
-            made,
-            models=_models(made.models, self.models_not, known.models),
-            gpu_uuid=_uuids(made.gpu_uuid, self.uuids_not, known.uuids),
-            near_cores=self.near_cores,
-        )
+        model, gpu = self.request.model, self.request.gpu
+        if self.models_not:
+            model = "|".join(_models(self.request.models, self.models_not, known.models))
+        if self.uuids_not:
+            gpu = _uuids(gpu, self.uuids_not, known.uuids)
+        return Ask(replace(self.request, labels=labels, model=model, gpu=gpu), near_cores=self.near_cores)
 
 
 @dataclass(frozen=True)
@@ -144,16 +143,12 @@ class PodAsk:
 
 
 def _models(asked: tuple[str, ...], refused: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    if not refused:
-        return asked
     left = [m for m in known if not asked or any(model_matches(a, m) for a in asked)]
     left = [m for m in left if not any(model_matches(r, m) for r in refused)]
     return tuple(left) or ("none but " + ", ".join(refused),)
 
 
 def _uuids(asked: str, refused: tuple[str, ...], known: tuple[str, ...]) -> str:
-    if not refused:
-        return asked
     left = [uuid for uuid in (asked.split(",") if asked else known) if uuid not in refused]
     return ",".join(left) or "none"
 

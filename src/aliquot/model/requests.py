@@ -60,6 +60,11 @@ class GpuRequest:
     wake_us: int = 0
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """The models allowed, sorted; none for any."""
+        return tuple(sorted({name.strip() for name in self.model.split("|")} - {""})) if self.model else ()
+
+    @property
     def whole(self) -> int:
         """Number of GPUs taken whole."""
         return self.request_milli // MILLI

@@ -23,7 +23,7 @@ from aliquot.kube.kernels import KernelLengths, write_kernels
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
-from aliquot.model.quantities import MILLI
+from aliquot.model.requests import GpuRequest
 from aliquot.node.cdi import Edits, Mount
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.machine import Machine
@@ -210,7 +210,7 @@ class TenantProvisioner:
             if self.offered().by_uuid(piece.gpu) is None:
                 raise NotYet(f"{piece.gpu} is the stock plugin's, no holder pod has it now")
         milli = sum(piece.request_milli for piece in seat.plan.slices)
-        ask = Ask(whole=milli // MILLI, rest_milli=milli % MILLI)
+        ask = Ask(GpuRequest(milli))
         try:
             self.books.reserve(seat.key, Placement(self.node, seat.plan.slices), ask)
         except LedgerError as error:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import combinations
 from typing import Final
 
-from aliquot.model.quantities import MILLI, format_mib, format_milli
+from aliquot.model.quantities import MILLI, Memory, format_mib, format_milli
 from aliquot.model.requests import Labels
 from aliquot.placement.asks import PPM, Ask
 from aliquot.placement.books import Resident
@@ -122,7 +123,7 @@ def _less(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Suggestion]:
     """The ask with what is too much taken off."""
     cluster, number = trial.cluster, trial.number
     cpu, memory = cluster.cpu_free.item(number), cluster.memory_free.item(number)
-    base = ask.less(cpu_milli=min(ask.cpu_milli, cpu), memory_mib=min(ask.memory_mib, memory))
+    base = replace(ask, cpu_milli=min(ask.cpu_milli, cpu), memory_mib=min(ask.memory_mib, memory))
     room = (None, Code.GPU_COMPUTE, Code.GPU_MEMORY, Code.GPU_SIZE)
     gpus = [g for g, reason in enumerate(verdict.devices) if (reason.code if reason else None) in room]
     if not ask.devices:
@@ -133,9 +134,9 @@ def _less(trial: _Trial, ask: Ask, verdict: Verdict) -> Iterator[Suggestion]:
         for whole in range(ask.whole, -1, -1):
             for rest in sorted({ask.rest_milli, 0}, reverse=True):
                 if whole or rest:
-                    yield _smaller(trial, ask, base.less(whole=whole, rest_milli=rest), -1)
+                    yield _smaller(trial, ask, base.sized(whole * MILLI + rest), -1)
         for g in gpus:
-            yield from (_smaller(trial, ask, one, g) for one in _on_device(trial, base.less(whole=1, rest_milli=0), g))
+            yield from (_smaller(trial, ask, one, g) for one in _on_device(trial, base.sized(MILLI), g))
 
 
 def _on_device(trial: _Trial, ask: Ask, g: int) -> Iterator[Ask]:
@@ -143,17 +144,18 @@ def _on_device(trial: _Trial, ask: Ask, g: int) -> Iterator[Ask]:
     free, free_mib, size_mib = trial.free(g)
     milli = min(ask.milli, free)
     if ask.gpu_mib:
-        cut = ask.less(gpu_mib=min(ask.gpu_mib, free_mib))
+        cut = ask.but(memory=Memory(mib=min(ask.gpu_mib, free_mib)))
         possible = free_mib > 0
     elif ask.gpu_mem_ppm:
-        cut = ask.less(gpu_mem_ppm=min(ask.gpu_mem_ppm, free_mib * PPM // size_mib if size_mib else 0))
+        left_ppm = free_mib * PPM // size_mib if size_mib else 0
+        cut = ask.but(memory=Memory(part=Fraction(min(ask.gpu_mem_ppm, left_ppm), PPM)))
         possible = cut.gpu_mem_ppm > 0
     else:
         cut, possible = ask, True
         if size_mib:  # memory follows compute, so compute is cut until its memory fits
             milli = min(milli, ((free_mib + 1) * MILLI - 1) // size_mib)
     if possible and milli > 0:
-        yield cut if milli == MILLI else cut.less(whole=0, rest_milli=milli)
+        yield cut if milli == MILLI else cut.sized(milli)
 
 
 def _smaller(trial: _Trial, ask: Ask, smaller: Ask, g: int) -> Suggestion:
@@ -331,15 +333,15 @@ def _drop(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> 
     labels, none = ask.labels, Labels()
     wishes: list[tuple[str, Ask]] = []
     if ask.models:
-        wishes.append((f"model {' or '.join(ask.models)}", replace(ask, models=())))
+        wishes.append((f"model {' or '.join(ask.models)}", ask.but(model="")))
     if ask.gpu_uuid:
-        wishes.append((f"the named GPU {ask.gpu_uuid}", replace(ask, gpu_uuid="")))
+        wishes.append((f"the named GPU {ask.gpu_uuid}", ask.but(gpu="")))
     if ask.gpu_id:
-        wishes.append((f'vGPU "{ask.gpu_id}"', replace(ask, gpu_id="")))
+        wishes.append((f'vGPU "{ask.gpu_id}"', ask.but(gpu_id="")))
     for field in ("affinity", "anti_affinity", "exclusion"):
         if getattr(labels, field):
             changed = replace(labels, **{field: getattr(none, field)})
-            wishes.append((f'{field.replace("_", "-")} "{getattr(labels, field)}"', replace(ask, labels=changed)))
+            wishes.append((f'{field.replace("_", "-")} "{getattr(labels, field)}"', ask.but(labels=changed)))
     size = max(ask.milli, MILLI)
     order = sorted(cluster.nodes, key=lambda spec: (spec.rank, cluster.index[spec.name]))
     for wish, without in wishes:

@@ -101,7 +101,7 @@ class MachineBooks:
             )
         self._require_memory(request, candidates)
         uuid = ",".join(device.uuid for device in candidates) if request.gpu else ""
-        return Ask.of(replace(request, gpu=uuid))
+        return Ask(replace(request, gpu=uuid))
 
     def plan(self, request: GpuRequest, *, again: bool = False) -> Plan:
         """A plan that can be reserved at once; `again` for a request that waited.

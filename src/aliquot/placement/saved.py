@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from fractions import Fraction
 from typing import Any, Final
 
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device, Labels, Slice
-from aliquot.placement.asks import Ask
+from aliquot.model.quantities import MILLI, Memory
+from aliquot.model.requests import Device, GpuRequest, Labels, Slice
+from aliquot.placement.asks import PPM, Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.topology import Topology
 
 VERSION: Final = 1
 _ASK_FIELDS: Final = (
-    "whole", "rest_milli", "limit_milli", "gpu_mib", "gpu_mem_ppm", "cpu_milli", "memory_mib", "gpu_uuid", "gpu_id",
+    "whole", "rest_milli", "gpu_mib", "gpu_mem_ppm", "cpu_milli", "memory_mib", "gpu_uuid", "gpu_id",
     "priority", "near_cores", "mixed", "wake_us",
 )  # fmt: skip
 
@@ -88,6 +90,8 @@ def _spec(saved: Mapping[str, Any]) -> NodeSpec:
 def _ask(ask: Ask) -> dict[str, Any]:
     """The fields that differ from their defaults."""
     fields: dict[str, Any] = {name: getattr(ask, name) for name in _ASK_FIELDS if getattr(ask, name)}
+    if ask.request.limit_milli is not None:
+        fields["limit_milli"] = ask.request.limit_milli
     if ask.models:
         fields["models"] = list(ask.models)
     if ask.labels != Labels():
@@ -96,7 +100,22 @@ def _ask(ask: Ask) -> dict[str, Any]:
 
 
 def _ask_of(saved: Mapping[str, Any]) -> Ask:
-    fields = dict(saved)
-    models, labels = tuple(fields.pop("models", ())), Labels(**fields.pop("labels", {}))
-    limit_milli = fields.pop("limit_milli", 0) or None  # other programs may write 0 where no limit is given
-    return Ask(**fields, limit_milli=limit_milli, models=models, labels=labels)
+    numbers = {name: saved[name] for name in ("cpu_milli", "memory_mib", "near_cores", "priority") if name in saved}
+    return Ask(_request_of(saved), **numbers)
+
+
+def _request_of(saved: Mapping[str, Any]) -> GpuRequest:
+    memory = Memory(part=Fraction(saved["gpu_mem_ppm"], PPM)) if saved.get("gpu_mem_ppm") else None
+    if saved.get("gpu_mib"):
+        memory = Memory(mib=saved["gpu_mib"])
+    return GpuRequest(
+        saved.get("whole", 0) * MILLI + saved.get("rest_milli", 0),
+        saved.get("limit_milli") or None,  # other programs may write 0 where no limit is given
+        memory,
+        "|".join(saved.get("models", ())),
+        saved.get("gpu_uuid", ""),
+        saved.get("gpu_id", ""),
+        Labels(**saved.get("labels", {})),
+        mixed=saved.get("mixed", False),
+        wake_us=saved.get("wake_us", 0),
+    )

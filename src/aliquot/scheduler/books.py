@@ -26,7 +26,7 @@ from aliquot.lib.bounded import Bounded
 from aliquot.lib.log import Logger
 from aliquot.model.ids import GpuUuid, split_key
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import BadRequest, Slice
+from aliquot.model.requests import BadRequest, GpuRequest, Slice
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import LedgerError, NodeSpec, Placement
 from aliquot.placement.cluster import Cluster
@@ -346,7 +346,7 @@ class Books:
             spec = self.cluster.spec(cell[0])
             whole = Slice(GpuUuid(uuid), MILLI, MILLI, spec.gpus[cell[1]].memory_mib)
             try:
-                self.cluster.reserve(f"{CLOSED}{uuid}", Placement(spec.name, (whole,)), Ask(whole=1, limit_milli=MILLI))
+                self.cluster.reserve(f"{CLOSED}{uuid}", Placement(spec.name, (whole,)), Ask(GpuRequest(MILLI, MILLI)))
             except LedgerError:
                 return False
         self.closed.add(uuid)

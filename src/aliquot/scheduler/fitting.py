@@ -119,7 +119,7 @@ def _within(ask: Ask, gpus: Collection[str]) -> Ask | None:
     """The request for these GPUs only; None where it names others."""
     named = [uuid.strip() for uuid in ask.gpu_uuid.split(",")] if ask.gpu_uuid else sorted(gpus)
     kept = [uuid for uuid in named if uuid in gpus]
-    return replace(ask, gpu_uuid=",".join(kept)) if kept else None
+    return ask.but(gpu=",".join(kept)) if kept else None
 
 
 def one_model_each(cluster: Cluster, seats: Sequence[PlacementUnit], node: str) -> Iterator[Sequence[PlacementUnit]]:
@@ -139,4 +139,4 @@ def one_model_each(cluster: Cluster, seats: Sequence[PlacementUnit], node: str) 
 
 def _among(seat: PlacementUnit, uuids: Sequence[str]) -> PlacementUnit:
     """The same request on some of the devices that it allows."""
-    return replace(seat, ask=_within(seat.ask, uuids) or replace(seat.ask, gpu_uuid="none"))
+    return replace(seat, ask=_within(seat.ask, uuids) or seat.ask.but(gpu="none"))

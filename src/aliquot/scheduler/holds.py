@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from aliquot.kube.plan import PodPlan
-from aliquot.model.quantities import MILLI
-from aliquot.model.requests import Labels, Slice
+from aliquot.model.quantities import MILLI, Memory
+from aliquot.model.requests import GpuRequest, Labels, Slice
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import Placement
 
@@ -49,10 +49,11 @@ class HoldPart:
     @property
     def ask(self) -> Ask:
         """The ask that these slices meet, for the books."""
-        whole, rest = divmod(sum(piece.request_milli for piece in self.slices), MILLI)
-        shared = self.slices[-1].memory_mib if rest or len(self.slices) == 1 else 0
-        limit = sum(piece.limit_milli for piece in self.slices)
-        return Ask(whole, rest, limit, gpu_mib=shared, labels=self.labels, gpu_id=self.gpu_id, wake_us=self.wake_us)
+        milli = sum(piece.request_milli for piece in self.slices)
+        shared = self.slices[-1].memory_mib if milli % MILLI or len(self.slices) == 1 else 0
+        memory = Memory(mib=shared) if shared else None
+        limit_milli = sum(piece.limit_milli for piece in self.slices)
+        return Ask(GpuRequest(milli, limit_milli, memory, gpu_id=self.gpu_id, labels=self.labels, wake_us=self.wake_us))
 
 
 def phases(parts: Sequence[HoldPart], init: int | None = None) -> list[list[HoldPart]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import GpuRequest
 from aliquot.placement.asks import Ask
 
 
@@ -35,9 +37,7 @@ def on_whole_gpus(load: Workload) -> Workload:
 def _whole(ask: Ask) -> Ask:
     if not ask.rest_milli:
         return ask
-    return Ask(
-        whole=ask.devices, models=ask.models, cpu_milli=ask.cpu_milli, memory_mib=ask.memory_mib, priority=ask.priority
-    )
+    return replace(ask, request=GpuRequest(ask.devices * MILLI, model=ask.request.model))
 
 
 def job_class(ask: Ask) -> str:

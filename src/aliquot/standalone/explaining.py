@@ -93,7 +93,7 @@ def saved_cluster(text: str, name: str, by: str = "") -> Decider:
 
 def explained_on(decider: Decider, name: str, request: GpuRequest) -> ExplanationFacts:
     """A request on a cluster."""
-    return _facts(name, explain_with(decider, Ask.of(request)))
+    return _facts(name, explain_with(decider, Ask(request)))
 
 
 def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:

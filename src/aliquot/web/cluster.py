@@ -255,7 +255,7 @@ class ClusterFacts:
 
     def try_request(self, request: AskFor) -> Trial:
         """See `Facts`."""
-        return trial(self._explaining.explain(Ask.of(asked(request))), self._seen.gpus)
+        return trial(self._explaining.explain(Ask(asked(request))), self._seen.gpus)
 
     def _node(self, cluster: Cluster, name: str) -> tuple[int, list[Gpu]]:
         number = cluster.index[name]

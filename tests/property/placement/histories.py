@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asking import asking
 from hypothesis import strategies as st
 
 from aliquot.model.requests import Device, Labels
@@ -51,7 +52,7 @@ def asks(draw) -> Ask:
     """Any kind of request, the common ones more often."""
     whole, rest = draw(st.sampled_from(SIZES))
     one = whole + (rest > 0) <= 1
-    return Ask(
+    return asking(
         whole,
         rest,
         gpu_mib=draw(rarely(2048, 2048, 12000, 30000)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from asking import asking
 from histories import clusters, steps
 from hypothesis import HealthCheck, Phase, given, settings
 from ledger import check
@@ -99,7 +100,13 @@ def test_nine_gpus_and_more_are_no_other_case(native: NativeKernels):
         for n, count in enumerate((8, 9, 16, 3))
     ]
     sides = [Side(specs, native, forgetful=False), Side(specs, PlainKernels(), forgetful=True)]
-    sizes = (Ask(rest_milli=470), Ask(whole=1), Ask(rest_milli=160), Ask(whole=2), Ask(whole=1, rest_milli=300))
+    sizes = (
+        asking(rest_milli=470),
+        asking(whole=1),
+        asking(rest_milli=160),
+        asking(whole=2),
+        asking(whole=1, rest_milli=300),
+    )
 
     found = [[side.step(n, "ask", sizes[n * 7 % 5]) for n in range(60)] for side in sides]
 

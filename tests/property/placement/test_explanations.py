@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import ledger
 from histories import asks, clusters
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from aliquot.model.quantities import MILLI, Memory
+from aliquot.placement.asks import PPM, Ask
 from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import explain
@@ -79,6 +82,17 @@ STEPS = {"rest_milli": 1, "gpu_mib": 82, "gpu_mem_ppm": 1001, "cpu_milli": 65, "
 """A thousandth of the largest device or node and a little more, which is what changes are counted in."""
 
 
+def with_number(ask: Ask, name: str, number: int) -> Ask:
+    """The same ask with another of the numbers in `STEPS`."""
+    if name == "rest_milli":
+        return ask.sized(ask.whole * MILLI + number)
+    if name == "gpu_mib":
+        return ask.but(memory=Memory(mib=number))
+    if name == "gpu_mem_ppm":
+        return ask.but(memory=Memory(part=Fraction(number, PPM)))
+    return replace(ask, **{name: number})
+
+
 @QUICK
 @given(clusters(), st.lists(asks(), max_size=25), asks())
 def test_no_reduction_is_larger_than_needed(specs, arrivals, ask):
@@ -92,7 +106,7 @@ def test_no_reduction_is_larger_than_needed(specs, arrivals, ask):
             continue
         more = getattr(change.ask, less[0]) + STEPS[less[0]]
         if more < getattr(ask, less[0]):
-            larger = ask.less(**{less[0]: more})
+            larger = with_number(ask, less[0], more)
             assert isinstance(decider.place_on(larger, change.node), Infeasible), change.text
 
 
@@ -119,7 +133,7 @@ def test_nodes_are_classified_at_once_as_one_by_one(specs, arrivals, ask, with_q
     cluster = filled(specs, arrivals, quotas)
     decider = Decider(cluster, policy("binpack"), quotas=quotas)
     closed = quotas.closed_reasons(cluster, "ns", ask) if quotas else {}
-    mixed = decider.feasible(replace(ask, mixed=True), "ns") if one_model(cluster, ask) else None
+    mixed = decider.feasible(ask.but(mixed=True), "ns") if one_model(cluster, ask) else None
 
     found = node_reasons(cluster, ask, decider.feasible(ask, "ns"), closed, mixed)
 

@@ -108,7 +108,7 @@ def test_every_annotation_reaches_the_ask():
     )
     (seat,) = ask(made).seats()
 
-    assert (800, ("A100", "V100"), "GPU-1,GPU-2") == (seat.ask.limit_milli, seat.ask.models, seat.ask.gpu_uuid)
+    assert (800, ("A100", "V100"), "GPU-1,GPU-2") == (seat.ask.request.limit_milli, seat.ask.models, seat.ask.gpu_uuid)
     assert (Labels("", "noisy", "team-a"), 4) == (seat.ask.labels, seat.ask.near_cores)
 
 
@@ -143,7 +143,7 @@ def test_equal_parts_land_on_different_gpus():
     assert (0, 300, 500, 3072) == (
         first.ask.whole,
         first.ask.rest_milli,
-        first.ask.limit_milli,
+        first.ask.request.limit_milli,
         first.ask.gpu_mib,
     )
     assert first.ask.labels == second.ask.labels == Labels(anti_affinity="u-1/main")

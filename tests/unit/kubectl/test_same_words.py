@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from asking import asking
 
 from aliquot.cli.kubectl.explain import explained, lines_of
 from aliquot.cli.kubectl.scene import ClusterScene
@@ -139,8 +140,8 @@ DEVICES = [
               holders=full(milli=100, mib=14 * 1024)),
 ]  # fmt: skip
 HOST = [
-    (Code.NODE_CPU, "has 1 CPU unreserved, 2 were asked", Ask(rest_milli=300, cpu_milli=2000)),
-    (Code.NODE_MEMORY, "has 1.0 GiB of memory unreserved, 2.0 GiB were asked", Ask(rest_milli=300, memory_mib=2048)),
+    (Code.NODE_CPU, "has 1 CPU unreserved, 2 were asked", asking(rest_milli=300, cpu_milli=2000)),
+    (Code.NODE_MEMORY, "has 1.0 GiB of memory unreserved, 2.0 GiB were asked", asking(rest_milli=300, memory_mib=2048)),
 ]
 ELSEWHERE = {Code.POD_FAULTY, Code.POD_TOGETHER, Code.POD_GROUP, Code.NODE_UNKNOWN, Code.NODE_FAULTY}
 """Codes of which placement alone knows nothing: the scheduler and the plugin have them."""

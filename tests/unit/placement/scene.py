@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from asking import asking
 from ledger import check
 
 from aliquot.model.requests import Device, Labels
@@ -37,7 +38,7 @@ def node(
 def ask(milli: int = 0, **fields) -> Ask:
     """So many milli-GPU; labels are given by their own names."""
     named = {key: fields.pop(key) for key in ("affinity", "anti_affinity", "exclusion") if key in fields}
-    return Ask(milli // 1000, milli % 1000, labels=Labels(**named), **fields)
+    return asking(milli // 1000, milli % 1000, labels=Labels(**named), **fields)
 
 
 class Scene:

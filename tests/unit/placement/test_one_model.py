@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from asking import asking
 
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
@@ -36,45 +37,45 @@ def gpus_of(placed: Placement | Infeasible) -> set[str]:
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_two_gpus_are_of_one_model(policy: str):
     """Every policy takes the two A100, though a V100 has the lowest index."""
-    assert {"GPU-1", "GPU-2"} == gpus_of(decider(policy, V100, A100, A100).decide(Ask(whole=2)))
+    assert {"GPU-1", "GPU-2"} == gpus_of(decider(policy, V100, A100, A100).decide(asking(whole=2)))
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_a_whole_gpu_and_a_part_are_of_one_model(policy: str):
     """The shared GPU is of the model of the whole ones."""
     found = decider(policy, V100, A100, V100, A100)
-    found.cluster.reserve("a", found.decide(Ask(whole=1, models=("V100",))), Ask(whole=1, models=("V100",)))
+    found.cluster.reserve("a", found.decide(asking(whole=1, models=("V100",))), asking(whole=1, models=("V100",)))
 
-    assert {"GPU-1", "GPU-3"} == gpus_of(found.decide(Ask(whole=1, rest_milli=500)))
+    assert {"GPU-1", "GPU-3"} == gpus_of(found.decide(asking(whole=1, rest_milli=500)))
 
 
 def test_models_are_mixed_where_that_is_asked():
     """An ask that allows mixed models gets two GPUs of a node that has one of each."""
     found = decider("aliquot", V100, A100)
 
-    assert isinstance(found.decide(Ask(whole=2)), Infeasible)
-    assert {"GPU-0", "GPU-1"} == gpus_of(found.decide(Ask(whole=2, mixed=True)))
+    assert isinstance(found.decide(asking(whole=2)), Infeasible)
+    assert {"GPU-0", "GPU-1"} == gpus_of(found.decide(asking(whole=2, mixed=True)))
 
 
 def test_a_refusal_says_that_models_are_the_reason():
     """A node with enough GPUs of different models never has enough of one; a busy one may have later."""
-    few = decider("aliquot", V100, A100).decide(Ask(whole=2))
+    few = decider("aliquot", V100, A100).decide(asking(whole=2))
     assert isinstance(few, Infeasible) and few.lasting
     assert ["n has 1 GPU of one model, 2 were asked"] == [sentence_of(verdict.reason) for verdict in few.reasons()]
 
     busy = decider("aliquot", V100, V100, A100)
-    busy.cluster.reserve("a", busy.decide(Ask(whole=1, models=("V100",))), Ask(whole=1, models=("V100",)))
-    now = busy.decide(Ask(whole=2))
+    busy.cluster.reserve("a", busy.decide(asking(whole=1, models=("V100",))), asking(whole=1, models=("V100",)))
+    now = busy.decide(asking(whole=2))
     assert isinstance(now, Infeasible) and not now.lasting
     assert ["n does not have 2 idle GPUs of one model"] == [sentence_of(verdict.reason) for verdict in now.reasons()]
 
 
 def test_the_smaller_model_is_taken_first():
     """Of two models that both have enough GPUs, the larger one is kept."""
-    assert {"GPU-2", "GPU-3"} == gpus_of(decider("aliquot", A100, A100, V100, V100).decide(Ask(whole=2)))
+    assert {"GPU-2", "GPU-3"} == gpus_of(decider("aliquot", A100, A100, V100, V100).decide(asking(whole=2)))
 
 
 def test_sharepods_and_tenants_of_one_machine_may_allow_mixed_models():
     """The word of a SharePod, and of a request to the engine, reaches placement."""
-    assert Ask.of(gpu_request(GpuSpec(2, mixed_models=True))).mixed
-    assert Ask.of(ShareRequest(2000, mixed=True).request).mixed
+    assert Ask(gpu_request(GpuSpec(2, mixed_models=True))).mixed
+    assert Ask(ShareRequest(2000, mixed=True).request).mixed

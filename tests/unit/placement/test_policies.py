@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from asking import asking
 from scene import Scene, node
 
-from aliquot.placement.asks import Ask, Shape
+from aliquot.placement.asks import Shape
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.policies.fgd import Fgd, target_workload
@@ -262,4 +263,4 @@ def test_equal_nodes_fall_to_the_smallest_rank(name):
     """Of nodes that are alike the one of the smallest rank is taken."""
     cluster = Cluster([node("c", 2, rank=3), node("a", 2, rank=1), node("b", 2, rank=2)])
 
-    assert "a" == Decider(cluster, policy(name)).decide(Ask(0, 300)).node
+    assert "a" == Decider(cluster, policy(name)).decide(asking(0, 300)).node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from asking import asking
 from hypothesis import strategies as st
 
 from aliquot.model.ids import GpuUuid
@@ -20,7 +21,7 @@ MODELS = ("T4", "V100", "A10")
 def asks(draw: st.DrawFn) -> Ask:
     """Requests of every kind, small enough that several fit a node."""
     whole, rest = draw(st.sampled_from([(0, 0), (0, 100), (0, 310), (0, 500), (0, 810), (1, 0), (2, 0), (1, 250)]))
-    return Ask(
+    return asking(
         whole=whole,
         rest_milli=rest,
         gpu_mib=draw(st.sampled_from([0, 0, 0, 1000, 9000])) if whole + rest else 0,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from asking import asking
 from conftest import Feed, cluster_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from aliquot.placement.learned import MAX_BYTES, BadMemory, pack, unpack
 from aliquot.placement.policies.aliquot import Aliquot
 from aliquot.placement.policies.binpack import Binpack
 
-KINDS = (*(Ask(rest_milli=milli, cpu_milli=1000) for milli in (160, 370, 470, 810)), Ask(whole=2))
+KINDS = (*(asking(rest_milli=milli, cpu_milli=1000) for milli in (160, 370, 470, 810)), asking(whole=2))
 
 
 class Fragile(Binpack):
@@ -127,7 +128,7 @@ def test_shapes_of_negative_or_impossible_size_are_refused():
 def test_a_window_of_many_large_shapes_keeps_its_latest_part():
     """The text never grows beyond its bound; what is left out are the oldest arrivals."""
     names = tuple(f"{'very-long-name-of-a-model' * 8}-{i}" for i in range(8))
-    asks = [Ask(rest_milli=1 + i % 999, cpu_milli=i, models=names) for i in range(3000)]
+    asks = [asking(rest_milli=1 + i % 999, cpu_milli=i, models=names) for i in range(3000)]
     policy = Aliquot()
     Decider(Cluster(), policy)
     for ask in asks:

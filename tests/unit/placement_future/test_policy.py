@@ -7,6 +7,7 @@ import random
 
 import ledger
 import pytest
+from asking import asking
 from conftest import Feed, cluster_of
 
 from aliquot.model.requests import Device, Labels
@@ -25,14 +26,14 @@ GPU2\tSYS\tSYS\t X \tPIX\t8-15
 GPU3\tSYS\tSYS\tPIX\t X \t8-15
 """
 SOME = (
-    Ask(rest_milli=470, cpu_milli=6000),
-    Ask(rest_milli=160, cpu_milli=2000),
-    Ask(rest_milli=370, cpu_milli=4000),
-    Ask(rest_milli=810, cpu_milli=8000),
-    Ask(whole=1, cpu_milli=8000),
-    Ask(whole=2, cpu_milli=16000),
-    Ask(cpu_milli=4000),
-    Ask(whole=1, rest_milli=250, cpu_milli=8000, models=("V100",)),
+    asking(rest_milli=470, cpu_milli=6000),
+    asking(rest_milli=160, cpu_milli=2000),
+    asking(rest_milli=370, cpu_milli=4000),
+    asking(rest_milli=810, cpu_milli=8000),
+    asking(whole=1, cpu_milli=8000),
+    asking(whole=2, cpu_milli=16000),
+    asking(cpu_milli=4000),
+    asking(whole=1, rest_milli=250, cpu_milli=8000, models=("V100",)),
 )
 
 
@@ -156,9 +157,9 @@ def test_fractions_share_a_device_when_whole_ones_are_wanted(fast: Kernels):
     policy = Aliquot()
     feed = Feed(Decider(cluster, policy))
     for number in range(80):
-        policy.arrived(Ask(rest_milli=470).shape if number % 4 == 0 else Ask(whole=1).shape)
-    feed(Ask(rest_milli=470))
-    feed(Ask(rest_milli=470))
+        policy.arrived(asking(rest_milli=470).shape if number % 4 == 0 else asking(whole=1).shape)
+    feed(asking(rest_milli=470))
+    feed(asking(rest_milli=470))
 
     assert {60, 1000} == set(cluster.free_milli[:, 0].tolist())
 
@@ -169,12 +170,12 @@ def test_whole_nodes_are_kept_for_those_who_need_them(fast: Kernels):
     policy = Aliquot()
     decider = Decider(cluster, policy)
     for number in range(40):
-        policy.arrived(Ask(whole=1, cpu_milli=8000).shape if number % 8 else Ask(whole=8, cpu_milli=64000).shape)
+        policy.arrived(asking(whole=1, cpu_milli=8000).shape if number % 8 else asking(whole=8, cpu_milli=64000).shape)
     feed = Feed(decider)
     for _ in range(8):
-        feed(Ask(whole=1, cpu_milli=8000))
+        feed(asking(whole=1, cpu_milli=8000))
 
-    assert feed(Ask(whole=8, cpu_milli=64000)) is not None
+    assert feed(asking(whole=8, cpu_milli=64000)) is not None
 
 
 def test_scarce_models_are_kept_for_those_who_need_them(fast: Kernels):
@@ -183,13 +184,13 @@ def test_scarce_models_are_kept_for_those_who_need_them(fast: Kernels):
     policy = Aliquot()
     decider = Decider(cluster, policy)
     for _ in range(20):
-        policy.arrived(Ask(whole=1, cpu_milli=4000, models=("T4",)).shape)
-        policy.arrived(Ask(whole=1, cpu_milli=4000).shape)
+        policy.arrived(asking(whole=1, cpu_milli=4000, models=("T4",)).shape)
+        policy.arrived(asking(whole=1, cpu_milli=4000).shape)
     feed = Feed(decider)
     for _ in range(3):
-        feed(Ask(whole=1, cpu_milli=4000))
+        feed(asking(whole=1, cpu_milli=4000))
 
-    assert feed(Ask(whole=1, cpu_milli=4000, models=("T4",))) is not None
+    assert feed(asking(whole=1, cpu_milli=4000, models=("T4",))) is not None
 
 
 def test_labels_decide_before_the_policy(fast: Kernels):
@@ -198,8 +199,8 @@ def test_labels_decide_before_the_policy(fast: Kernels):
     feed = Feed(Decider(cluster, Aliquot()))
     for ask in pods(60, 6):
         feed(ask)
-    apart = [feed(Ask(rest_milli=50, labels=Labels(anti_affinity="noisy"))) for _ in range(4)]
-    together = [feed(Ask(rest_milli=50, labels=Labels(affinity="near"))) for _ in range(4)]
+    apart = [feed(asking(rest_milli=50, labels=Labels(anti_affinity="noisy"))) for _ in range(4)]
+    together = [feed(asking(rest_milli=50, labels=Labels(affinity="near"))) for _ in range(4)]
 
     assert 4 == len({found.slices[0].gpu for found in apart if found})
     assert 1 == len({found.slices[0].gpu for found in together if found})
@@ -211,9 +212,9 @@ def test_pods_of_several_gpus_get_linked_ones(fast: Kernels):
     spec = cluster_of(("V100", 4, 96000)).spec(0)
     cluster = Cluster([NodeSpec("n0", spec.gpus, 96000, 1 << 20, topology)])
     feed = Feed(Decider(cluster, Aliquot()))
-    feed(Ask(whole=1))
-    feed(Ask(rest_milli=600))
-    pair = feed(Ask(whole=2))
+    feed(asking(whole=1))
+    feed(asking(rest_milli=600))
+    pair = feed(asking(whole=2))
 
     assert pair is not None
     assert ["GPU-0-2", "GPU-0-3"] == [piece.gpu for piece in pair.slices]
@@ -225,13 +226,13 @@ def test_nodes_come_and_go(fast: Kernels):
     policy = Aliquot()
     feed = Feed(Decider(cluster, policy))
     for _ in range(20):
-        feed(Ask(rest_milli=300, cpu_milli=1000))
+        feed(asking(rest_milli=300, cpu_milli=1000))
     cluster.add_node(cluster_of(("V100", 8, 96000), ("V100", 8, 96000)).spec(1))
     arrivals = policy.dump()["recent"]
 
-    assert feed(Ask(whole=8, cpu_milli=8000)) is not None
+    assert feed(asking(whole=8, cpu_milli=8000)) is not None
     cluster.remove_node("n1")
-    assert feed(Ask(whole=8, cpu_milli=8000)) is None
+    assert feed(asking(whole=8, cpu_milli=8000)) is None
     assert len(arrivals) + 2 == len(policy.dump()["recent"])
 
 
@@ -272,8 +273,8 @@ def test_a_machine_without_gpus_and_an_empty_cluster(fast: Kernels):
     cluster = cluster_of(("V100", 8, 16000), ("", 0, 16000))
     feed = Feed(Decider(cluster, Aliquot()))
     for _ in range(20):
-        feed.decider.policy.arrived(Ask(whole=1, cpu_milli=2000).shape)
-    found = feed(Ask(cpu_milli=8000))
+        feed.decider.policy.arrived(asking(whole=1, cpu_milli=2000).shape)
+    found = feed(asking(cpu_milli=8000))
 
     assert found is not None
     assert "n1" == found.node
@@ -286,18 +287,18 @@ def test_memory_counts_like_compute(fast: Kernels):
     policy = Aliquot()
     feed = Feed(Decider(cluster, policy))
     for _ in range(30):
-        policy.arrived(Ask(rest_milli=100, gpu_mib=8000, cpu_milli=1000).shape)
-        policy.arrived(Ask(whole=1, cpu_milli=1000).shape)
-    feed(Ask(rest_milli=100, gpu_mib=8000, cpu_milli=1000))
-    feed(Ask(rest_milli=100, gpu_mib=8000, cpu_milli=1000))
+        policy.arrived(asking(rest_milli=100, gpu_mib=8000, cpu_milli=1000).shape)
+        policy.arrived(asking(whole=1, cpu_milli=1000).shape)
+    feed(asking(rest_milli=100, gpu_mib=8000, cpu_milli=1000))
+    feed(asking(rest_milli=100, gpu_mib=8000, cpu_milli=1000))
 
-    assert feed(Ask(whole=1, cpu_milli=1000)) is not None
+    assert feed(asking(whole=1, cpu_milli=1000)) is not None
 
 
 def test_absurd_requests_do_no_harm(fast: Kernels):
     """A request beyond any machine is refused and learned from like any other."""
     feed = Feed(Decider(mixed(), Aliquot()))
-    absurd = Ask(whole=2**40, cpu_milli=2**50, memory_mib=2**50)
+    absurd = asking(whole=2**40, cpu_milli=2**50, memory_mib=2**50)
 
     assert [None] * 20 == [feed(absurd) for _ in range(20)]
     assert feed(SOME[0]) is not None
@@ -309,7 +310,7 @@ def test_a_node_of_unequal_devices_keeps_one_for_the_rest(fast: Kernels):
     gpus = tuple(Device(uuid, g, model, mib) for g, (uuid, (model, mib)) in enumerate(sizes.items()))
     cluster = Cluster([NodeSpec("mixed", gpus, 64000, 65536)])
 
-    found = Decider(cluster, Aliquot()).decide(Ask(whole=2, rest_milli=300, gpu_mib=30000, mixed=True))
+    found = Decider(cluster, Aliquot()).decide(asking(whole=2, rest_milli=300, gpu_mib=30000, mixed=True))
 
     assert isinstance(found, Placement)
     assert found.slices[-1].gpu == "GPU-b"

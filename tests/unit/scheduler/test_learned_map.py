@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from asking import asking
 from structlog.testing import capture_logs
 
 from aliquot.kube.errors import Forbidden, KubeError, Unreachable
 from aliquot.kube.resources import Resource
-from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.policies.aliquot import Aliquot
@@ -72,7 +72,7 @@ class Replica:
 
     def sees(self, *millis: int) -> Replica:
         for milli in millis:
-            self.policy.arrived(Ask(rest_milli=milli).shape)
+            self.policy.arrived(asking(rest_milli=milli).shape)
         return self
 
     def keeps(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from asking import asking
 from control_scene import Scene, Truth, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
-from aliquot.placement.asks import Ask
 from aliquot.placement.reasons import judge
 from aliquot.placement.saved import dump
 from aliquot.placement.sentences import text_of
@@ -137,7 +137,7 @@ def test_an_unhealthy_device_takes_nobody_new():
     assert {"sick": "does not have a GPU with 0.30 unreserved"} == verdicts(
         s.books, ask(pod(percent(30))), ["sick"]
     ).failed
-    devices = judge(s.books.cluster, Ask(rest_milli=300), "sick").devices
+    devices = judge(s.books.cluster, asking(rest_milli=300), "sick").devices
     assert ["is not well"] == [text_of(reason) for reason in devices if reason]
 
 

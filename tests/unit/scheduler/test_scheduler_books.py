@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from asking import asking
 from control_scene import Scene, Truth, node
 
 from aliquot.kube.dialects import read
@@ -18,7 +19,6 @@ from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
-from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Placement
 from aliquot.scheduler.look import verdicts
 from aliquot.topology import Topology
@@ -79,7 +79,7 @@ def test_a_gpu_that_falls_sick_keeps_its_pods_and_takes_no_other_along():
     assert ({}, {"GPU-n-0": (600, 1024)}) == (s.books.strays, s.booked())
     assert wired == s.books.cluster.spec(0).topology
     for _ in range(8):
-        placed = s.books.decider.place_on(Ask(rest_milli=100), "n")
+        placed = s.books.decider.place_on(asking(rest_milli=100), "n")
         assert isinstance(placed, Placement) and placed.slices[0].gpu != "GPU-n-0"
 
 

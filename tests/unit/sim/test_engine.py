@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from asking import asking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Labels
-from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.pool_policy import pool_policy
@@ -27,7 +27,7 @@ def node(name: str, gpus: int, rank: int = 0) -> NodeSpec:
 
 
 def job(name: str, milli: int, at_s: float, for_s: float, **more) -> Job:
-    return Job(name, Ask(whole=milli // 1000, rest_milli=milli % 1000, **more), us(at_s), us(for_s))
+    return Job(name, asking(whole=milli // 1000, rest_milli=milli % 1000, **more), us(at_s), us(for_s))
 
 
 def run(nodes, jobs, policy="binpack", **how):
@@ -178,13 +178,13 @@ def _try(decider, number, one, start, ends, now, *, again: bool) -> bool:
 
 
 asks = st.builds(
-    Ask,
+    asking,
     whole=st.just(0),
     rest_milli=st.sampled_from([200, 300, 500, 700, 900]),
     cpu_milli=st.sampled_from([1000, 30_000]),
     priority=st.integers(0, 1),
     labels=st.sampled_from([Labels()] * 4 + [Labels("a"), Labels("", "n"), Labels("", "", "e")]),
-) | st.builds(Ask, whole=st.integers(0, 2), cpu_milli=st.sampled_from([1000, 30_000]), priority=st.integers(0, 1))
+) | st.builds(asking, whole=st.integers(0, 2), cpu_milli=st.sampled_from([1000, 30_000]), priority=st.integers(0, 1))
 
 
 @given(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from asking import asking
 
-from aliquot.placement.asks import Ask
 from aliquot.sim.clusters import read_cluster
 from aliquot.sim.jobs import Job, Workload
 from aliquot.sim.kernel import us
@@ -16,7 +16,7 @@ def jobs(*rows: tuple[float, float, float]) -> Workload:
     return Workload(
         "made up",
         [
-            Job(f"{number}", Ask(whole=int(gpu), rest_milli=round(gpu % 1 * 1000)), us(at_s), us(ran_s))
+            Job(f"{number}", asking(whole=int(gpu), rest_milli=round(gpu % 1 * 1000)), us(at_s), us(ran_s))
             for number, (at_s, ran_s, gpu) in enumerate(rows)
         ],
     )

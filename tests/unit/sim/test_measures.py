@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from asking import asking
 from hypothesis import given
 from hypothesis import strategies as st
 
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
-from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import NodeSpec
 from aliquot.sim.engine import SimSettings, Simulation
 from aliquot.sim.jobs import Job
@@ -25,7 +25,7 @@ def figures(jobs, **how):
 
 
 def job(name: str, milli: int, at_s: float, for_s: float) -> Job:
-    return Job(name, Ask(whole=milli // 1000, rest_milli=milli % 1000), us(at_s), us(for_s))
+    return Job(name, asking(whole=milli // 1000, rest_milli=milli % 1000), us(at_s), us(for_s))
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 9)), min_size=1, max_size=20), st.integers(0, 99))

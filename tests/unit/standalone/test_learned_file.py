@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from asking import asking
 from structlog.testing import capture_logs
 
-from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.learned import MAX_BYTES, pack
@@ -29,7 +29,7 @@ class Engine:
 
     def sees(self, *millis: int) -> Engine:
         for milli in millis:
-            self.policy.arrived(Ask(rest_milli=milli).shape)
+            self.policy.arrived(asking(rest_milli=milli).shape)
         return self
 
     def ends(self) -> None:

@@ -6,11 +6,11 @@ import time
 
 import msgspec
 import pytest
+from asking import asking
 from starlette.testclient import TestClient
 
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
-from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
@@ -44,7 +44,7 @@ class Scene:
 
     def place(self, tenant: str, **ask: int) -> None:
         """Somebody comes."""
-        wanted = Ask(**ask)
+        wanted = asking(**ask)
         found = self.decider.decide(wanted)
         assert not isinstance(found, Infeasible)
         self.decider.commit(tenant, found, wanted)
@@ -151,7 +151,7 @@ def test_what_is_the_programs_own_is_not_shown(scene: Scene):
 def test_a_waiting_pod_is_explained_by_groups_of_nodes(scene: Scene):
     """Nodes with the same obstacle are one reason."""
     waiting = Workload("z/huge", "Pod", "Pending", 5000, 5000, [], 5.0)
-    scene.beside.waiting = [(waiting, Ask(whole=5))]
+    scene.beside.waiting = [(waiting, asking(whole=5))]
     scene.facts.refresh(time.monotonic())
     why = scene.facts.explain("z/huge")
 
@@ -163,7 +163,7 @@ def test_a_trial_goes_where_the_decider_would_go(scene: Scene):
     """A dry run has the decider's placement and reserves nothing."""
     before = scene.cluster.free_total.tolist()
     trial = scene.facts.try_request(AskFor(request="0.4"))
-    found = scene.decider.decide(Ask(rest_milli=400))
+    found = scene.decider.decide(asking(rest_milli=400))
 
     assert not isinstance(found, Infeasible)
     assert [piece.gpu for piece in found.slices] == [piece.uuid for piece in trial.pieces]
@@ -200,7 +200,7 @@ def test_five_hundred_nodes_are_read_quickly():
     """A look at 500 nodes of 8 GPUs after one change takes a fraction of a second."""
     scene = Scene(nodes=500, gpus=8)
     for number in range(300):
-        wanted = Ask(rest_milli=300)
+        wanted = asking(rest_milli=300)
         found = scene.decider.decide(wanted)
         assert not isinstance(found, Infeasible)
         scene.decider.commit(f"x/p-{number}", found, wanted)

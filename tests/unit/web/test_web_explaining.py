@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from asking import asking
 
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
@@ -50,9 +51,9 @@ class Scene:
 
     def place(self, tenant: str, milli: int) -> None:
         """Somebody comes."""
-        found = self.decider.decide(Ask(rest_milli=milli))
+        found = self.decider.decide(asking(rest_milli=milli))
         assert not isinstance(found, Infeasible)
-        self.decider.commit(tenant, found, Ask(rest_milli=milli))
+        self.decider.commit(tenant, found, asking(rest_milli=milli))
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_what_takes_long_is_found_while_the_books_may_move(scene: Scene, monkeyp
         return explain.explain_waiting(decider, ask, trial, namespace)
 
     monkeypatch.setattr(explaining, "explain_waiting", explained)
-    found = scene.explaining.explain(Ask(rest_milli=500))
+    found = scene.explaining.explain(asking(rest_milli=500))
 
     assert [(False, False)] == seen
     assert found.placement is None and ["2 nodes"] == [reason.where for reason in found.place_reasons]
@@ -81,9 +82,9 @@ def test_what_takes_long_is_found_while_the_books_may_move(scene: Scene, monkeyp
 
 def test_what_fits_is_found_in_the_books_themselves(scene: Scene):
     """It is where the decider would put it now, and needs no copy."""
-    found = scene.explaining.explain(Ask(rest_milli=300))
+    found = scene.explaining.explain(asking(rest_milli=300))
 
-    assert found.placement == scene.decider.decide(Ask(rest_milli=300))
+    assert found.placement == scene.decider.decide(asking(rest_milli=300))
     assert found.why and 0 == scene.copies
 
 
@@ -92,11 +93,11 @@ def test_many_who_ask_cost_one_copy(scene: Scene):
     for second in range(5):
         scene.now_s = second * 0.9
         for milli in (500, 600, 700):
-            scene.explaining.explain(Ask(rest_milli=milli))
+            scene.explaining.explain(asking(rest_milli=milli))
     assert 1 == scene.copies
 
     scene.now_s = COPY_S
-    scene.explaining.explain(Ask(rest_milli=500))
+    scene.explaining.explain(asking(rest_milli=500))
     assert 2 == scene.copies
 
 
@@ -107,14 +108,14 @@ def test_an_answer_is_given_again_until_the_next_copy(scene: Scene, monkeypatch:
     monkeypatch.setattr(explaining, "explain_waiting", lambda *given: asked.append(given) or plain(*given))
     for second in range(5):
         scene.now_s = float(second)
-        scene.explaining.explain(Ask(rest_milli=500))
+        scene.explaining.explain(asking(rest_milli=500))
 
     assert 1 == len(asked)
 
 
 def test_an_old_answer_is_news(scene: Scene):
     """When an answer is too old to be given again the pages ask anew, also where nothing else has changed."""
-    beside = Beside(waiting=[(Workload("x/c", "Pod", "Pending", 500, 500, [], 0.0), Ask(rest_milli=500))])
+    beside = Beside(waiting=[(Workload("x/c", "Pod", "Pending", 500, 500, [], 0.0), asking(rest_milli=500))])
     facts = ClusterFacts(scene.decider, beside, title="test")
     facts.refresh(0.0)
     facts.explain("x/c")

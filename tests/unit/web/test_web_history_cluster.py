@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from asking import asking
 
 from aliquot.arbiter.records import PromiseStatus, TenantStatus
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
-from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
@@ -27,7 +27,7 @@ class Scene:
         decider = Decider(
             Cluster([NodeSpec("node-0", (device,), cpu_milli=64_000, memory_mib=262_144)]), policy("binpack")
         )
-        ask = Ask(rest_milli=300)
+        ask = asking(rest_milli=300)
         decider.commit("lab/p/main", decider.decide(ask), ask)
         self.now_s = 0.0
         self.history = LongHistory(None, wall=lambda: NOON + self.now_s)

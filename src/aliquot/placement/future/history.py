@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from aliquot.lib.arrays import IntArray
-from aliquot.placement.asks import Ask, Shape
+from aliquot.model.quantities import MILLI
+from aliquot.placement.asks import PPM, Shape
 
 WINDOW: Final = 4096
 DECAY: Final = 1024
@@ -166,7 +167,9 @@ def _shape(entry: Mapping[str, Any]) -> Shape:
     models = entry["models"]
     if not isinstance(models, list) or not all(isinstance(model, str) for model in models):
         raise ValueError(f"models {models!r}")
-    return Ask(**numbers, models=tuple(models)).shape  # type: ignore[arg-type]
+    if numbers["rest_milli"] >= MILLI or numbers["gpu_mem_ppm"] > PPM:
+        raise ValueError(f"{entry!r} is not a shape")
+    return Shape(**numbers, models=tuple(sorted(set(models))))
 
 
 def _whole_number(value: object) -> int:

@@ -16,7 +16,7 @@ from typing import Final
 
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import Device
+from aliquot.model.requests import Device, GpuRequest
 from aliquot.placement.asks import Ask, Shape
 from aliquot.placement.cluster import NodeSpec
 from aliquot.sim.tables import BadTable, TableRow, read_rows
@@ -65,13 +65,7 @@ class PodRow:
     def ask(self) -> Ask:
         """The same request as the placement core reads it."""
         shape = self.shape()
-        return Ask(
-            whole=shape.whole,
-            rest_milli=shape.rest_milli,
-            models=shape.models,
-            cpu_milli=shape.cpu_milli,
-            memory_mib=shape.memory_mib,
-        )
+        return Ask(GpuRequest(shape.milli, model="|".join(shape.models)), shape.cpu_milli, shape.memory_mib)
 
     def shape(self) -> Shape:
         """What scores depend on, models as the trace writes them."""

@@ -17,7 +17,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device, Slice
+from aliquot.model.requests import Device, GpuRequest, Slice
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
@@ -89,7 +89,7 @@ def machine(topology: Topology | None, count: int, taken: Sequence[tuple[int, in
     devices = tuple(Device(GpuUuid(f"gpu{index}"), index, "Tesla P4", GPU_MIB) for index in range(count))
     cluster = Cluster([NodeSpec("node", devices, 28_000, 256_000, topology)])
     for number, (gpu, milli) in enumerate(taken):
-        ask = Ask(whole=milli // 1000, rest_milli=milli % 1000)
+        ask = Ask(GpuRequest(milli))
         piece = Slice(GpuUuid(f"gpu{gpu}"), milli, milli, GPU_MIB * milli // 1000)
         cluster.reserve(f"taken-{number}", Placement("node", (piece,)), ask)
     return cluster
@@ -97,7 +97,7 @@ def machine(topology: Topology | None, count: int, taken: Sequence[tuple[int, in
 
 def chosen(cluster: Cluster, how: Policy, milli: int, seed: int) -> list[str]:
     """The GPUs that a policy gives to a request, sorted; empty when there is no room."""
-    found = Decider(cluster, how, seed=seed).decide(Ask(whole=milli // 1000, rest_milli=milli % 1000))
+    found = Decider(cluster, how, seed=seed).decide(Ask(GpuRequest(milli)))
     return sorted(piece.gpu for piece in found.slices) if isinstance(found, Placement) else []
 
 
@@ -139,7 +139,7 @@ def decision_times(repetitions: int = REPETITIONS) -> list[dict[str, Any]]:
         for name, topology in (("gaia", PAPER_MACHINE), ("spread", None)):
             cluster = machine(topology, 4, each.taken)
             decider = Decider(cluster, policy(name))
-            ask = Ask(whole=each.asks_milli[0] // 1000, rest_milli=each.asks_milli[0] % 1000)
+            ask = Ask(GpuRequest(each.asks_milli[0]))
             samples = []
             for _ in range(repetitions):
                 cluster.set_cordoned("node", False)  # a change, so that nothing is remembered

@@ -14,7 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from aliquot.model.requests import Labels
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import GpuRequest, Labels
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.decide import Decider
@@ -64,9 +65,9 @@ class Interference:
 
     def _ask(self, kind: str) -> Ask:
         if self._setting == "whole":
-            return Ask(whole=1)
+            return Ask(GpuRequest(MILLI))
         labels = Labels(anti_affinity="slow") if kind == "B" and self._setting == "anti" else Labels()
-        return Ask(rest_milli=ASK_MILLI, labels=labels)
+        return Ask(GpuRequest(ASK_MILLI, labels=labels))
 
     def _start(self, job: Job, *, again: bool) -> bool:
         found = self._decider.decide(job.ask, again=again)

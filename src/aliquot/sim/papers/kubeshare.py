@@ -15,6 +15,7 @@ from statistics import fmean
 from time import perf_counter_ns
 from typing import Any, Final
 
+from aliquot.model.requests import GpuRequest
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.decide import Decider
@@ -163,7 +164,7 @@ def fig11(counts: tuple[int, ...] = (20, 40, 60, 80, 100, 1000)) -> list[dict[st
         nodes = ranked(read_cluster(f"v100x4*{max(8, count // 8)}"))
         cluster = Cluster(nodes)
         decider = Decider(cluster, made("kubeshare"))
-        ask = Ask(rest_milli=300)
+        ask = Ask(GpuRequest(300))
         for number in range(count):
             found = decider.decide(ask)
             assert isinstance(found, Placement)

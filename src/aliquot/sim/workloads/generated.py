@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from aliquot.model.quantities import MILLI
+from aliquot.model.requests import GpuRequest
 from aliquot.placement.asks import Ask
 from aliquot.sim.jobs import Job, Workload
 from aliquot.sim.kernel import us
@@ -71,4 +72,4 @@ def mix(how: MixJobs, seed: int) -> Workload:
 
 def share_of(milli: int) -> Ask:
     """An ask for so many milli-GPU and nothing else."""
-    return Ask(whole=milli // MILLI, rest_milli=milli % MILLI)
+    return Ask(GpuRequest(milli))

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Final
 
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import parse_milli
-from aliquot.model.requests import Labels
+from aliquot.model.quantities import Memory, parse_milli
+from aliquot.model.requests import GpuRequest, Labels
 from aliquot.placement.asks import Ask
 from aliquot.sim.jobs import Job, Workload
 from aliquot.sim.kernel import us
@@ -82,19 +82,20 @@ def unread_columns(path: Path) -> list[str]:
 
 def _ask(row: TableRow) -> Ask:
     milli = _milli(row, "gpu")
-    models = tuple(model for model in row.text("gpu_model").split("|") if model)
+    memory_mib = row.integer("gpu_memory_mib", default=0)
     labels = Labels(row.text("affinity"), row.text("anti_affinity"), row.text("exclusion"))
     try:
         return Ask(
-            whole=milli // 1000,
-            rest_milli=milli % 1000,
-            limit_milli=_milli(row, "gpu_limit") if row.text("gpu_limit") else None,
-            gpu_mib=row.integer("gpu_memory_mib", default=0),
-            models=models if milli else (),
+            GpuRequest(
+                milli,
+                _milli(row, "gpu_limit") if row.text("gpu_limit") else None,
+                Memory(mib=memory_mib) if memory_mib else None,
+                row.text("gpu_model") if milli else "",
+                gpu_id=row.text("gpu_id"),
+                labels=labels,
+            ),
             cpu_milli=row.integer("cpu_milli", default=0),
             memory_mib=row.integer("memory_mib", default=0),
-            gpu_id=row.text("gpu_id"),
-            labels=labels,
             priority=row.integer("priority", default=0, most=10**6),
         )
     except BadTable:
