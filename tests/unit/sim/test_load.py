@@ -39,7 +39,13 @@ def test_jobs_that_fit_on_no_node_are_left_out():
 
 def test_what_a_job_asks_that_no_node_has_is_said():
     """Most frequent first: models, GPUs, CPUs and memory of the largest node."""
-    asks = [Ask(whole=1, models=("K80",)), Ask(whole=8), Ask(whole=1, cpu_milli=120_000), Ask(whole=8), Ask(whole=1)]
+    asks = [
+        asking(whole=1, models=("K80",)),
+        asking(whole=8),
+        asking(whole=1, cpu_milli=120_000),
+        asking(whole=8),
+        asking(whole=1),
+    ]
     load = Workload("made up", [Job(f"{number}", ask, number, us(60)) for number, ask in enumerate(asks)])
     nodes = read_cluster("v100x4")
 
