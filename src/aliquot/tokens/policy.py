@@ -182,10 +182,17 @@ class TokenPolicy(Tenants):
         """Whether a tenant is to finish what it began on a GPU of this grant."""
         return any(self._tenants[n].is_overdue(now_ns) for gpu in hold.gpus for n in self._devices[gpu].occupants)
 
+    def _is_waited_for(self, tenant: PolicyTenant) -> bool:
+        """Whether another tenant waits for one of its GPUs."""
+        names = {name for gpu in tenant.accounts for name in self._devices[gpu].members}
+        return any(self._tenants[name].wanting_since_ns is not None for name in names if name != tenant.name)
+
     def _lead(self, hold: ActiveGrant) -> int:
         return min(self.config.renew_lead_ns, hold.quota_ns // 4)
 
     def _revoke(self, tenant: PolicyTenant, hold: ActiveGrant, now_ns: int, actions: list[Action]) -> None:
+        if hold.ended_ns is not None and self._is_waited_for(tenant):
+            tenant.pay_resume(now_ns - hold.period_start_ns, now_ns)
         tenant.ended_ns = now_ns if hold.ended_ns is None else hold.ended_ns
         tenant.revoked_ns = now_ns
         for gpu in hold.gpus:

@@ -6,6 +6,11 @@ collective, a word that another stream writes. Nothing tells these apart, so the
 owner may have turns again while its old work is still there. Before that, an owner that has more to launch is resumed
 for a few milliseconds at a time: two ranks that a revocation has caught at different steps then finish the step.
 
+A tenant may leave such work there on purpose, always waiting for its own next launch. That work cannot be stopped, and
+is charged; but the owner is resumed for no more time than its rate of the fluid earns while others wait, so it gains no
+turns. Its debt does not decide this: waiting on the GPU beside a neighbour's turn puts honest work into debt, and it
+could then never go on.
+
 A process that was stopped for a minute says nothing about kernels, so one long residual counts as a few times the
 patience at most, and a residual that ended just after its owner could launch again is not counted: it has waited for
 that. One that goes on for longer is long by itself.
@@ -24,6 +29,8 @@ RESUME_LEAD_NS: Final = 5 * MS
 """More than what a process may have queued at the end of a turn, which ends by itself."""
 PROVEN_RESUMES: Final = 3
 """An owner whose work ended as soon as it could launch again is resumed no later than after so many tries (40 ms)."""
+RESUME_CREDIT_NS: Final = 1000 * MS
+"""An owner may be resumed for what its rate earns in so long before it has earned it."""
 GROWTH: Final = 4
 KEPT: Final = 50
 

@@ -6,9 +6,12 @@ from typing import Final
 
 from .account import Account
 from .device import ActiveGrant
-from .residual import PROVEN_RESUMES, SLACK_NS
+from .fluid import WHOLE
+from .residual import PROVEN_RESUMES, RESUME_CREDIT_NS, SLACK_NS
 
 MAX_DOUBLINGS: Final = 10
+LEAST_RATE: Final = WHOLE // 50
+"""At least at this rate a tenant earns the time for which it is resumed, also where it requests nothing."""
 
 
 class PolicyTenant:
@@ -21,6 +24,7 @@ class PolicyTenant:
     __slots__ = (
         "accounts",
         "drained",
+        "earned_ns",
         "ended_ns",
         "hold",
         "lone",
@@ -43,6 +47,7 @@ class PolicyTenant:
         self.ended_ns = 0
         self.revoked_ns = 0
         self.resumes = 0
+        self.earned_ns = 0  # when its rate of the fluid has earned the time for which it was resumed
         self.wanting_since_ns: int | None = None
 
     def is_idle(self) -> bool:
@@ -69,9 +74,14 @@ class PolicyTenant:
         return self.ended_ns + self.patience_ns()
 
     def resume_at_ns(self) -> int:
-        """When it may finish what it began, if it has more to launch; later each time."""
+        """When it may finish what it began, if it has more to launch; later each time, and no more than it earns."""
         overdue = max(account.residuals.overdue_ns() for account in self.accounts.values())
-        return self.revoked_ns + (overdue << min(self.resumes, MAX_DOUBLINGS))
+        return max(self.revoked_ns + (overdue << min(self.resumes, MAX_DOUBLINGS)), self.earned_ns - RESUME_CREDIT_NS)
+
+    def pay_resume(self, span_ns: int, now_ns: int) -> None:
+        """It was resumed for so long until now while another tenant waited."""
+        rate = min(account.lag.rate for account in self.accounts.values())
+        self.earned_ns = max(self.earned_ns, now_ns) + span_ns * WHOLE // max(rate, LEAST_RATE)
 
     def is_overdue(self, now_ns: int) -> bool:
         """Whether it is to finish what it began: it has more to launch, and what is left has had time to end."""
