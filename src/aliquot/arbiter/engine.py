@@ -33,6 +33,7 @@ class Dispatcher:
         self.turns = TurnLog()
         self.seen: Seen | None = None
         self.context_bytes: dict[str, int] = {}  # by GPU: the least that one context was seen to take
+        self.closing: list[Seat] = []  # revoked, and the gates are still open
         self._emit = emit
 
     def add(self, tenant: Tenant, now_ns: int) -> None:
@@ -133,6 +134,14 @@ class Dispatcher:
 
     def tick(self, now_ns: int) -> None:
         """Carry out what the policy decides now."""
+        self.decide(now_ns)
+        self.close_revoked()
+
+    def decide(self, now_ns: int) -> None:
+        """The same, but gates whose turn has ended stay open until `close_revoked`, or until another tenant is granted.
+
+        Work goes on behind them meanwhile, so what is to be prepared for its end costs the GPU no time.
+        """
         for action in self.policy.tick(now_ns):
             tenant = self.tenants[action.tenant]
             if isinstance(action, Grant):
@@ -143,6 +152,16 @@ class Dispatcher:
                     seat.page.renew(action.deadline_ns)
             elif isinstance(action, Revoke):
                 self._revoke(tenant, now_ns)
+
+    def close_revoked(self) -> None:
+        """Close the gates of those that were revoked."""
+        for seat in self.closing:
+            seat.page.close_gate(seat.epoch)
+        self.closing.clear()
+
+    def is_awaited(self) -> bool:
+        """Whether a tenant has lost its turn and has yet to say that its work has ended."""
+        return any(seat.draining for tenant in self.tenants.values() for seat in tenant.gated)
 
     def confirm(self, seat: Seat, epoch: int, now_ns: int) -> None:
         """What the native loop has granted is what the policy has decided since; if not, it is taken back."""
@@ -186,6 +205,7 @@ class Dispatcher:
             self._close_gates(tenant)
 
     def _grant(self, tenant: Tenant, action: Grant, now_ns: int) -> None:
+        self.close_revoked()
         for seat in tenant.gated:  # the GPU waits for these stores, all else comes after them
             seat.first_epoch = seat.epoch = (seat.epoch + 1) & 0x3FFFFFFF
             if seat.granted_epoch == seat.epoch:  # by the native loop, which knew the least that this deadline could be
@@ -242,8 +262,7 @@ class Dispatcher:
 
     def _revoke(self, tenant: Tenant, now_ns: int) -> None:
         tenant.stopping = False
-        for seat in tenant.gated:
-            seat.page.close_gate(seat.epoch)
+        self.closing += tenant.gated
         for seat in tenant.gated:
             seat.valid, seat.draining, seat.revoked_at_ns = False, True, now_ns
             seat.pending = seat.launching - seat.returned

@@ -57,6 +57,7 @@ class PreparedHandover:
     next: Seat
     next_epoch: int
     upcoming: Upcoming
+    open: bool  # the holder's gate, which is then closed first
 
     @property
     def look_again_ns(self) -> int:
@@ -98,7 +99,7 @@ class NativeLoop:
         """Put one in force; False where it cannot be, and the arbiter hands over itself."""
         upcoming, holder = ready.upcoming, ready.holder
         native = _Prepared(
-            holder_page=holder.page.address if holder.valid else None,
+            holder_page=holder.page.address if ready.open else None,
             next_page=ready.next.page.address,
             quota_ns=upcoming.quota_ns,
             until_ns=upcoming.until_ns,
@@ -142,7 +143,8 @@ def prepared(engine: Dispatcher, now_ns: int) -> Iterator[PreparedHandover]:
         ready = not (following.valid or following.draining or following.behind)
         if process is None or not ready or process.closed or process.paused:
             continue
-        found = PreparedHandover(process, holder, following, (following.epoch + 1) & 0x3FFFFFFF, upcoming)
+        is_open = holder.valid or holder in engine.closing
+        found = PreparedHandover(process, holder, following, (following.epoch + 1) & 0x3FFFFFFF, upcoming, is_open)
         if found.look_again_ns - now_ns >= LEAST_NS:
             yield found
 

@@ -41,6 +41,10 @@ SILENT_NS: Final = 3_000_000_000
 """The hook's: after so long without a sign of life it goes on without the arbiter."""
 LOOK_NS: Final = 5_000_000
 """Prepared hand-overs are renewed no sooner where nothing happens: waiters that are nearly even swap places often."""
+ROUND_PATIENCE_NS: Final = 20_000_000
+"""For so long what is less urgent is put off while a GPU is about to change hands: it takes a millisecond or more."""
+PUT_OFF_NS: Final = 2_000_000
+_NEVER_NS: Final = 1 << 62
 _BACKLOG: Final = 1024
 _KEPT_DESCRIPTORS: Final = 80
 """Never given to tenants: the status and admin sockets' clients, the journal, what housekeeping opens."""
@@ -61,7 +65,7 @@ class Server:
         self._paused: dict[Process, int] = {}
         self._unheard: list[Tenant] = []  # nobody is let in there until a descriptor may be free again
         self._stopping = False
-        self._next_round_ns = 0
+        self._next_round_ns = self._latest_round_ns = 0
         self._ran_ns = time.monotonic_ns()
         self._native = native_loop(settings.libhandover, self.selector.fileno())
         self._look_ns = 0  # when prepared hand-overs that are in force want a look
@@ -99,9 +103,12 @@ class Server:
         now = time.monotonic_ns()
         self._decide(now)
         self.engine.show_waiters()
-        if now >= self._next_round_ns:
+        if now >= self._next_round_ns and self.engine.is_awaited() and now < self._latest_round_ns:
+            self._next_round_ns = now + PUT_OFF_NS
+        elif now >= self._next_round_ns:
             self._regain()
             self._next_round_ns = now + self.settings.housekeeping_ns
+            self._latest_round_ns = self._next_round_ns + ROUND_PATIENCE_NS
             self._round(time.monotonic_ns())
             self._decide(time.monotonic_ns())
         wake = self.engine.policy.next_wake_ns()
@@ -110,12 +117,13 @@ class Server:
 
     def _decide(self, now_ns: int) -> None:
         """Let the policy decide; from here on the native loop may hand over by what is certain beforehand."""
-        self.engine.tick(now_ns)
-        self._look_ns = self._next_round_ns
+        self.engine.decide(now_ns)
+        self._look_ns = _NEVER_NS
         if self._native is not None:
             for ready in prepared(self.engine, now_ns):
                 if self._native.arm(ready):
                     self._look_ns = min(self._look_ns, max(ready.look_again_ns, now_ns + LOOK_NS))
+        self.engine.close_revoked()
 
     def _regain(self) -> None:
         """Take the prepared hand-overs back; nothing but this loop hands over until the next decision."""

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import random
 import selectors
-import signal
 import socket
-import subprocess
+import threading
 import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tenant import until
+from tenant import LIBC, OFFSET
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, FailPolicy, MessageType
 from aliquot.arbiter.engine import Dispatcher
-from aliquot.arbiter.handover import NativeLoop, prepared
+from aliquot.arbiter.handover import NativeLoop, PreparedHandover, prepared
 from aliquot.arbiter.pages import GrantPage
 from aliquot.arbiter.protocol import Protocol
 from aliquot.arbiter.records import TenantGpu, TenantRecord
@@ -27,6 +27,7 @@ from aliquot.driver.native import HANDOVER, native_part
 from aliquot.tokens import TokenConfig, Turns, token_policy
 
 ROOT = Path(__file__).parents[3]
+FUTEX, FUTEX_WAIT_BITSET, NOT_FOR_GRANTS = 202, 9, 0x7FFFFFFF
 GPU = f"GPU-{uuid.uuid4()}"
 
 
@@ -106,11 +107,18 @@ def sides():
         side.close()
 
 
-def hand_over(side: Side, loop: NativeLoop, now_ns: int, say) -> int | None:
-    """Put prepared hand-overs in force, let a process speak, and account for what was handed over; when, or None."""
+def hand_over(side: Side, loop: NativeLoop, now_ns: int, say, *, early: bool) -> int | None:
+    """Put prepared hand-overs in force, let a process speak, and account for what was handed over; when, or None.
+
+    With `early` it speaks before the gates of those that were revoked are closed.
+    """
     armed = [loop.arm(ready) for ready in prepared(side.engine, now_ns)]
     assert all(armed)
-    say()
+    if early:
+        say()
+    side.engine.close_revoked()
+    if not early:
+        say()
     done = list(loop.take())
     for ready, at_ns, messages in done:
         ready.next.granted_epoch = ready.next_epoch
@@ -127,8 +135,9 @@ def step(turn: random.Random, side: Side) -> tuple:
     draining = next((i for i, p in enumerate(side.processes) if p.tenant.seats[0].draining), None)
     if draining is not None:
         epoch = side.processes[draining].tenant.seats[0].epoch
-        wants = turn.random() < 0.6
-        return (draining, [(MessageType.WANT, 0)] * wants + [(MessageType.DRAINED, epoch)])
+        first, then = turn.choice(((1, 0), (0, 1), (0, 0)))
+        want = (MessageType.WANT, 0)
+        return (draining, [want] * first + [(MessageType.DRAINED, epoch)] + [want] * then)
     if holder is not None and turn.random() < 0.3:
         return (holder, [(MessageType.RETURN, side.processes[holder].tenant.seats[0].epoch)])
     return (turn.randrange(len(side.processes)), [(MessageType.WANT, 0)])
@@ -149,8 +158,8 @@ def test_books_are_those_of_the_arbiter_alone(sides, turns, seed):
             side.engine.policy.skip(now)
         for _ in range(400):
             now = time.monotonic_ns()
-            for side in (ahead, alone):
-                side.engine.tick(now)
+            ahead.engine.decide(now)
+            alone.engine.tick(now)
             index, messages = step(turn, ahead)
 
             def say(index=index, messages=messages):
@@ -158,7 +167,7 @@ def test_books_are_those_of_the_arbiter_alone(sides, turns, seed):
                     ahead.say(index, kind, epoch)
                     alone.say(index, kind, epoch)
 
-            at_ns = hand_over(ahead, loop, now, say)
+            at_ns = hand_over(ahead, loop, now, say, early=turn.random() < 0.5)
             handed += at_ns is not None
             at_ns = at_ns or time.monotonic_ns()
             ahead.read(at_ns)
@@ -174,8 +183,8 @@ def test_books_are_those_of_the_arbiter_alone(sides, turns, seed):
 
 
 @pytest.fixture
-def drained_pair(sides):
-    """Two tenants: the first's turn was ended, its process has yet to answer, the second waits."""
+def revoked_pair(sides):
+    """Two tenants: the first's turn was ended, its gate is still open, the second waits."""
     side = sides([(500, 1000), (500, 1000)], Turns.KUBESHARE)
     now = time.monotonic_ns()
     side.engine.policy.skip(now)
@@ -184,10 +193,18 @@ def drained_pair(sides):
     side.say(1, MessageType.WANT)
     side.read(now + 1)
     side.engine.policy.stop("t0", now + 2)
-    side.engine.tick(time.monotonic_ns())
+    side.engine.decide(time.monotonic_ns())
     loop = NativeLoop(native_part(HANDOVER), side.selector.fileno())
     yield side, loop
     loop.close()
+
+
+@pytest.fixture
+def drained_pair(revoked_pair):
+    """Two tenants: the first's turn was ended, its process has yet to answer, the second waits."""
+    side, loop = revoked_pair
+    side.engine.close_revoked()
+    return side, loop
 
 
 def raw(kind, *, gpu=0, a=0) -> bytes:
@@ -222,13 +239,34 @@ def test_only_the_awaited_answer_hands_over(drained_pair, said):
     assert before == side.words()[1]
 
 
+def armed_for_long(side: Side, loop: NativeLoop) -> PreparedHandover:
+    """The hand-over, which stands for longer than the test may take on a busy machine."""
+    (ready,) = prepared(side.engine, side.engine.policy._ticked_at_ns)
+    late_ns = time.monotonic_ns() + 60_000_000_000
+    ready = replace(ready, upcoming=replace(ready.upcoming, until_ns=late_ns, until_wanting_ns=late_ns))
+    assert loop.arm(ready)
+    return ready
+
+
+def test_a_hand_over_wakes_the_helpers_of_the_next_tenant_too(drained_pair):
+    """A thread that does not sleep for grants, as a helper, is woken a moment after the hand-over."""
+    side, loop = drained_pair
+    armed_for_long(side, loop)
+    page = side.processes[1].tenant.seats[0].page
+    word = ctypes.c_void_p(page.address + OFFSET["word"])
+    wait = [FUTEX, word, FUTEX_WAIT_BITSET, page._u32[16], None, None, NOT_FOR_GRANTS]
+    helper = threading.Thread(target=LIBC.syscall, args=wait, daemon=True)
+    helper.start()
+    side.say(0, MessageType.DRAINED, 1)
+    helper.join(20)
+
+    assert not helper.is_alive()
+
+
 def test_the_arbiter_hears_of_a_hand_over_by_the_messages_that_led_to_it(drained_pair):
     """The answer grants the next tenant at once and stays in the socket, where it wakes the arbiter."""
     side, loop = drained_pair
-    (ready,) = prepared(side.engine, side.engine.policy._ticked_at_ns)
-    late_ns = time.monotonic_ns() + 60_000_000_000  # on a busy machine the test itself takes longer than it stands
-    ready = replace(ready, upcoming=replace(ready.upcoming, until_ns=late_ns, until_wanting_ns=late_ns))
-    loop.arm(ready)
+    ready = armed_for_long(side, loop)
     assert [] == side.selector.select(0)
     side.say(0, MessageType.WANT)
     side.say(0, MessageType.DRAINED, 1)
@@ -239,6 +277,17 @@ def test_the_arbiter_hears_of_a_hand_over_by_the_messages_that_led_to_it(drained
     assert (1 << 2 | 1, done.at_ns + ready.upcoming.quota_ns) == (word, deadline)
     assert 2 == done.messages
     assert raw(MessageType.WANT) == side.processes[0].sock.recv(65)
+
+
+def test_a_gate_that_is_still_open_is_closed_before_the_next_one_opens(revoked_pair):
+    """A process that answers while its gate is being closed finds it closed once the next tenant is granted."""
+    side, loop = revoked_pair
+    armed_for_long(side, loop)
+    assert 1 << 2 | 1 == side.words()[0][0]
+    side.say(0, MessageType.DRAINED, 1)
+
+    assert side.selector.select(2)
+    assert [1 << 2, 1 << 2 | 1] == [word for word, _ in side.words()]
 
 
 def test_a_hand_over_that_was_taken_back_is_not_carried_out(drained_pair):
@@ -280,99 +329,3 @@ def test_a_grant_that_the_policy_did_not_decide_is_taken_back():
     assert (5, 5 << 2) == (seat.epoch, page._u32[16])
     assert ["handover-taken-back"] == seen
     page.close()
-
-
-@pytest.fixture
-def arbiter(start_arbiter):
-    """An arbiter with the native thread."""
-    return start_arbiter("--native-handover")
-
-
-def take_turns(processes, turns: int) -> None:
-    """Let tenants of one process each follow one another, each answering when its turn was ended."""
-    for process in processes:
-        process.want()
-    for _ in range(turns):
-        holder = None
-        while holder is None:
-            holder = next((p for p in processes if p.pages[0].valid), None)
-        holder.wait_closed()
-        holder.want()
-        holder.drained()
-
-
-def test_a_killed_arbiter_comes_back_to_tenants_that_were_handed_the_gpu(arbiter):
-    """After kill -9 in the midst of hand-overs a new arbiter knows the tenants, and they go on."""
-    arbiter.tenant("a", 500)
-    arbiter.tenant("b", 500)
-    processes = [arbiter.process("a"), arbiter.process("b")]
-    take_turns(processes, 20)
-    charged = {name: arbiter.seen(name).charged_ns for name in ("a", "b")}
-    arbiter.kill()
-    arbiter.start()
-    again = [arbiter.process("a"), arbiter.process("b")]
-    take_turns(again, 6)
-
-    for name, before in charged.items():
-        assert arbiter.seen(name).charged_ns >= before - 300_000_000
-    assert not [e for e in arbiter.client.events() if e["kind"] == "handover-taken-back"]
-
-
-def test_a_stopped_arbiter_hands_nothing_over(arbiter):
-    """While the arbiter is stopped nothing is granted; what was prepared before is void when it goes on late."""
-    arbiter.tenant("a", 500)
-    arbiter.tenant("b", 500)
-    first, second = arbiter.process("a"), arbiter.process("b")
-    first.want()
-    first.wait_valid()
-    second.want()
-    until(lambda: arbiter.seen("b").waiting)
-    arbiter.child.send_signal(signal.SIGSTOP)
-    first.give_back()
-    time.sleep(0.1)
-    assert not second.pages[0].valid
-    arbiter.child.send_signal(signal.SIGCONT)
-
-    second.wait_valid()
-    assert not first.pages[0].valid
-
-
-def test_a_tenant_removed_while_it_is_next_is_not_granted(arbiter):
-    """A prepared hand-over does not outlive the tenant that it names: the one after gets the GPU."""
-    for name in ("a", "b", "c"):
-        arbiter.tenant(name, 300)
-    first, second, third = (arbiter.process(name) for name in ("a", "b", "c"))
-    first.want()
-    first.wait_valid()
-    second.want()
-    until(lambda: arbiter.seen("b").waiting)
-    arbiter.client.remove_tenant("b")
-    third.want()
-    until(lambda: arbiter.seen("c").waiting)
-    first.give_back()
-
-    third.wait_valid()
-    assert not second.pages[0].valid
-
-
-def test_an_arbiter_without_the_native_thread_hands_over_too(start_arbiter):
-    """`--no-native-handover` leaves every hand-over to the interpreter."""
-    arbiter = start_arbiter("--no-native-handover")
-    arbiter.tenant("a", 500)
-    arbiter.tenant("b", 500)
-    take_turns([arbiter.process("a"), arbiter.process("b")], 10)
-
-    assert arbiter.seen("b").handovers >= 4
-
-
-def test_the_native_thread_carries_each_hand_over_out_once_or_not_at_all(tmp_path):
-    """Under random answers, noise and hand-overs taken back, no grant is stored unasked, unreported or twice."""
-    program, folder = tmp_path / "check", ROOT / "native" / "handover"
-    compile_it = ["gcc", "-O1", "-pthread", f"-I{ROOT}/native/include", "-o", program, *sorted(folder.glob("*.c"))]
-    subprocess.run(compile_it, check=True)
-    done = subprocess.run([program, "5000"], capture_output=True, text=True, timeout=60)
-
-    assert (0, "") == (done.returncode, done.stderr)
-    rounds, handed_over = map(int, done.stdout.split())
-    assert rounds >= 5000
-    assert handed_over > 500
