@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "handover.h"
+#include "page_wake.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -23,9 +24,14 @@ uint64_t handover_now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void wake(aliquot_page *page)
+static void wake(aliquot_page *page, uint32_t whom)
 {
-    syscall(SYS_futex, &page->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, &page->word, FUTEX_WAKE_BITSET, INT_MAX, NULL, NULL, whom);
+}
+
+void handover_wake_rest(const struct handover_prepared *prepared)
+{
+    wake(prepared->next_page, ~PAGE_WAKE_LAUNCH);
 }
 
 /* The holder's gate is closed before the next one opens, and the next is woken before the holder. */
@@ -37,9 +43,9 @@ static void carry_out(const struct handover_prepared *prepared, uint64_t now_ns)
     __atomic_store_n(&next->deadline_ns, now_ns + prepared->quota_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&next->granted_at_ns, now_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&next->word, prepared->next_epoch << 2 | ALIQUOT_WORD_VALID, __ATOMIC_SEQ_CST);
-    wake(next);
+    wake(next, PAGE_WAKE_LAUNCH);
     if (holder)
-        wake(holder);
+        wake(holder, FUTEX_BITSET_MATCH_ANY);
 }
 
 static int answers(const struct handover_prepared *prepared, const aliquot_message *message)

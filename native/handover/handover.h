@@ -5,12 +5,12 @@
 #include "aliquot_abi.h"
 
 #define HANDOVER_MAX 64
-#define HANDOVER_UNDISTURBED_NS 300000u /* so long after a hand-over the arbiter is not woken for it */
+#define HANDOVER_UNDISTURBED_NS 300000u /* so long after a hand-over neither the arbiter nor helpers are woken for it */
 #define HANDOVER_MESSAGES 8 /* what hides its answer behind more is left to the arbiter */
 
 /* Whose answer ends the turn of a GPU, and who has the GPU then. Times are CLOCK_MONOTONIC nanoseconds. */
 struct handover_prepared {
-    aliquot_page *holder_page; /* to be closed first; NULL: it was closed before */
+    aliquot_page *holder_page; /* to be closed first, if it is not yet; NULL: it was closed before */
     aliquot_page *next_page;
     uint64_t quota_ns;
     uint64_t until_ns;         /* later than this it is void */
@@ -41,6 +41,8 @@ struct handover_progress {
  * waits nor allocates; may be called at any time by one thread. */
 enum handover_verdict handover_look(const struct handover_prepared *prepared, struct handover_progress *seen,
                                     uint64_t *at_ns);
+/* A moment later: helpers that sleep on the next page and were not woken with the threads that launch. */
+void handover_wake_rest(const struct handover_prepared *prepared);
 uint64_t handover_now_ns(void);
 
 struct handover;

@@ -13,6 +13,7 @@
  */
 #define _GNU_SOURCE
 #include "handover.h"
+#include "short_slice.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -74,8 +75,10 @@ static void tell(struct handover *loop)
 {
     loop->tell_at_ns = 0;
     for (unsigned number = 0; number < loop->count; number++) {
-        if (loop->armed[number].untold)
+        if (loop->armed[number].untold) {
+            handover_wake_rest(&loop->armed[number].prepared);
             hear(loop->arbiter_epoll, loop->armed[number].prepared.socket, EPOLLIN);
+        }
         loop->armed[number].untold = 0;
     }
 }
@@ -109,6 +112,7 @@ static void go_first(void)
     if (policy < 0 || (policy & ~SCHED_RESET_ON_FORK) != SCHED_RR ||
         sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &second) != 0)
         setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), -20);
+    take_short_slices();
 }
 
 /* Until something has come, or until the time if there is one. */

@@ -1,9 +1,13 @@
 /* helper.c: one thread per GPU that gives the token back when it is idle and says when it is drained.
  *
+ * A program that waits for its work before it launches more finds out first that it is drained: its thread is stopped at
+ * the gate right after, and says so itself (`has_drained`), for the next tenant would wait for this thread to wake up.
+ *
  * It sleeps on the grant word. While the token is ours it looks for a pause now and then; when the word closes it waits
  * for the work launched under it. All signals are blocked in it; it never waits with a lock held.
  */
 #include "gate.h"
+#include "short_slice.h"
 
 #include <linux/membarrier.h>
 #include <signal.h>
@@ -151,13 +155,13 @@ static uint64_t nap_since(uint64_t start_ns)
     return nap < 10000 ? 10000 : nap > 1000000 ? 1000000 : nap;
 }
 
-/* Waits for all work launched so far. False: it has not ended and the tenant is granted again, for the work may wait for
- * what is launched under that grant. */
+/* Waits for all work launched so far, or until another thread has found that it has ended. False: it has not ended and the
+ * tenant is granted again, for the work may wait for what is launched under that grant. */
 static bool wait_for_work(struct slot *slot, uint32_t word, uint64_t launches)
 {
     uint64_t start = now_ns();
     streams_mark(slot);
-    while (!streams_idle(slot, launches)) {
+    while (atomic_load(&slot->answered) != word && !streams_idle(slot, launches)) {
         if (granted_again(slot, word))
             return false;
         nanosleep(&(struct timespec){0, (long)nap_since(start)}, NULL);
@@ -177,6 +181,25 @@ static void send_drained(struct slot *slot, uint32_t word)
         COUNT(drains);
 }
 
+/* Has all work of a grant that was revoked ended? For a thread that is stopped at the gate, and never waits. Launches
+ * that are counted were noted before, so where none was added until after the fence, none is missing. */
+bool has_drained(struct slot *slot, uint32_t word)
+{
+    bool inside;
+    uint64_t launches = slot_launches(slot, &inside);
+    if (inside || atomic_load(&slot->answered) == word || !streams_idle(slot, launches))
+        return false;
+    see_all_threads();
+    return slot_launches(slot, &inside) == launches && !inside && !granted_again(slot, word);
+}
+
+/* Once for each revocation, whichever thread finds it out first. */
+void answer_drained(struct slot *slot, uint32_t word)
+{
+    if (atomic_exchange(&slot->answered, word) != word)
+        send_drained(slot, word);
+}
+
 /* A grant that began before the work of an earlier one had ended: the arbiter hears when it has, even so. */
 struct behind {
     uint32_t word;
@@ -194,21 +217,21 @@ static void catch_up(struct slot *slot, struct behind *behind)
 static void drain(struct slot *slot, uint32_t word, struct behind *behind)
 {
     bool inside;
+    uint64_t start = now_ns();
     see_all_threads();
     uint64_t launches = slot_launches(slot, &inside);
     while (inside && !granted_again(slot, word)) {
-        nanosleep(&(struct timespec){0, 50000}, NULL);
+        nanosleep(&(struct timespec){0, (long)nap_since(start)}, NULL);
         launches = slot_launches(slot, &inside);
     }
     if (inside || (launches != slot->finished_launches && !wait_for_work(slot, word, launches))) {
-        *behind = (struct behind){word, now_ns()};
-        atomic_store(&slot->answered, word);
+        if (atomic_exchange(&slot->answered, word) != word)
+            *behind = (struct behind){word, now_ns()};
         return;
     }
     slot->finished_launches = launches;
     behind->since_ns = 0;
-    atomic_store(&slot->answered, word);
-    send_drained(slot, word);
+    answer_drained(slot, word);
 }
 
 static void *help(void *argument)
@@ -217,6 +240,7 @@ static void *help(void *argument)
     uint64_t looked_ns = 0;
     struct behind behind = {0, 0};
     prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
+    take_short_slices(); /* the next tenant waits for the answer */
     for (;;) {
         const aliquot_page *page = atomic_load(&slot->page);
         if (!page || !link_looks_alive(&looked_ns)) {
@@ -241,7 +265,7 @@ static void *help(void *argument)
         } else if ((word & 3) != ALIQUOT_WORD_VALID && word != atomic_load(&slot->answered)) {
             drain(slot, word, &behind);
         } else {
-            futex_wait_ms(&page->word, word, 100);
+            helper_wait_turn(page, word);
         }
     }
     return NULL;

@@ -18,6 +18,7 @@
 #include "aliquot_abi.h"
 #include "cuda_api.h"
 #include "gen/symbols.h"
+#include "page_wake.h"
 
 #define HIDDEN __attribute__((visibility("hidden")))
 #define EXPORT __attribute__((visibility("default")))
@@ -215,6 +216,8 @@ void stay_hint(void);
 void longest_tell(struct slot *slot);
 /* helper.c, burst.c */
 void helper_start(struct slot *slot);
+bool has_drained(struct slot *slot, uint32_t word);
+void answer_drained(struct slot *slot, uint32_t word);
 bool streams_idle(struct slot *slot, uint64_t launches);
 void streams_mark(struct slot *slot);
 bool streams_marked_idle(struct slot *slot);
@@ -323,6 +326,13 @@ static inline int futex_wait_ns(const void *word, uint32_t value, uint64_t ns)
 static inline int futex_wait_ms(const void *word, uint32_t value, unsigned ms)
 {
     return futex_wait_ns(word, value, (uint64_t)ms * 1000000u);
+}
+/* For a revocation, or until a moment after a grant. */
+static inline void helper_wait_turn(const aliquot_page *page, uint32_t word)
+{
+    uint64_t end = now_ns() + 100000000u;
+    struct timespec time = {(time_t)(end / 1000000000u), (long)(end % 1000000000u)};
+    syscall(SYS_futex, &page->word, FUTEX_WAIT_BITSET, word, &time, NULL, ~PAGE_WAKE_LAUNCH);
 }
 /* The helpers of one process among all that sleep on the word. */
 static inline uint32_t own_bit(void)

@@ -39,6 +39,9 @@ bool wait_for_token(struct slot *slot, uint64_t *until_ns)
         return true;
     COUNT(waits);
     atomic_fetch_add(&slot->waiting, 1);
+    bool drained = !valid && has_drained(slot, word);
+    if (drained)
+        answer_drained(slot, word); /* first, for the next tenant waits for it */
     want_token(slot);
     if (valid && word == atomic_load(&slot->given_back)) {
         /* Returned by us, still valid: either the arbiter is about to take it, or a sister process holds it on. */

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from aliquot.arbiter.abi import FailPolicy, MessageType
+
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 17, 0x4206, 0x4207, 0x40000000
 
 LAUNCH_TWICE = """
 cuda = Cuda(); spin = cuda.spin(); say(ready=True)
@@ -54,6 +61,57 @@ def test_revocation_stops_the_next_launch_and_is_answered(tenant):
     assert drained.a == epoch
     assert drained.at_ns - revoked_ns > 20_000_000
     assert program.read()["waited_ns"] > 90_000_000
+
+
+@contextlib.contextmanager
+def without_its_helper(pid: int) -> Iterator[None]:
+    """The thread that the hook started does not run: it is stopped by a debugger, and no other is."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    (helper,) = [int(t.name) for t in tasks if int(t.name) != pid and (t / "comm").read_text() != "emulated-gpu\n"]
+    if libc.ptrace(PTRACE_SEIZE, helper, None, None) != 0:
+        pytest.skip(f"ptrace: {os.strerror(ctypes.get_errno())}")
+    libc.ptrace(PTRACE_INTERRUPT, helper, None, None)
+    os.waitpid(helper, WALL)
+    yield
+    libc.ptrace(PTRACE_DETACH, helper, None, None)
+
+
+def test_a_thread_that_is_stopped_at_the_gate_says_itself_that_the_work_has_ended(tenant):
+    """A program that waits for its work is not asked: where its next launch is stopped, DRAINED is sent at once."""
+    scene = tenant(gap_us=1_000_000)
+    program = scene.run(LAUNCH_TWICE.replace("wait_line()", "cuda.sync(); wait_line()", 1))
+    program.read()
+    scene.arbiter.wait_for(MessageType.WANT)
+    epoch = scene.arbiter.grant()
+    program.read()
+    with without_its_helper(program.process.pid):
+        scene.arbiter.revoke()
+        program.go()
+        drained = scene.arbiter.wait_for(MessageType.DRAINED)
+    scene.arbiter.grant()
+
+    assert drained.a == epoch
+    assert program.read()["result"] == 0
+    assert program.read()["drains"] == 1
+
+
+def test_a_thread_that_is_stopped_at_the_gate_says_nothing_of_work_that_runs(tenant):
+    """Where a launch is stopped behind a kernel of its program, no thread says DRAINED before that has ended."""
+    scene = tenant(gap_us=1_000_000)
+    program = scene.run(LAUNCH_TWICE.replace("1_000_000)", "300_000_000)", 1))
+    program.read()
+    scene.arbiter.wait_for(MessageType.WANT)
+    scene.arbiter.grant()
+    program.read()
+    launched_ns = time.monotonic_ns()
+    heard = len(scene.arbiter.heard)
+    scene.arbiter.revoke()
+    program.go()
+
+    scene.arbiter.wait_for(MessageType.WANT, since=heard)
+
+    assert scene.arbiter.wait_for(MessageType.DRAINED).at_ns - launched_ns > 250_000_000
 
 
 def test_an_idle_holder_returns_the_token(tenant):
