@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from aliquot.driver.emulation import parse_spec, profile_topology
-from aliquot.driver.sensors import Sensors
+from aliquot.status.sensors import Sensors
 from aliquot.web.api import Workload
 from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer

@@ -12,8 +12,8 @@ import msgspec
 from cluster.control_plane import ControlPlane
 from cluster.namespaces import NODE_ADDRESS
 
-from aliquot.node.telling.facts import NodeFacts
 from aliquot.node.telling.server import node_body
+from aliquot.status.nodes import NodeReport
 
 LABELS = {"app.kubernetes.io/name": "aliquot", "app.kubernetes.io/component": "node"}
 
@@ -41,7 +41,7 @@ def at(plane: ControlPlane, namespace: str, pod: str) -> None:
 
 
 @contextmanager
-def agent(plane: ControlPlane, namespace: str, node: str, told: NodeFacts) -> Iterator[None]:
+def agent(plane: ControlPlane, namespace: str, node: str, told: NodeReport) -> Iterator[None]:
     """A pod with the labels of a node's agent, at whose address the agent's page is answered."""
     spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}]}
     body = {"metadata": {"name": "agent", "labels": LABELS}, "spec": spec}

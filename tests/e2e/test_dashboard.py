@@ -16,8 +16,8 @@ from cluster.control_plane import ControlPlane
 from looking import browser, relayed
 from scheduling import ROOT, OurScheduler, devices_of, eventually, gpu_pod, percent, slices_of, wait_bound
 
-from aliquot.arbiter.records import TenantStatus
-from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
+from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
+from aliquot.status.tenants import TenantStatus
 
 WEB_PORT = 8771
 NODES = 200
@@ -216,8 +216,9 @@ def test_what_an_agent_measures_is_shown(pages: Pages, control_plane: ControlPla
     (pod,) = wait_bound(control_plane, namespace, 1)
     ((uuid, _, _),), node = slices_of(pod), pod["spec"]["nodeName"]
     status = TenantStatus("m", 300, 1000, 0.25, 0, 2048, 4096, 0, 7.0, 0.0, 100.0, 0, 1, False)
-    use = Use(Owner(namespace, "m", "c0"), 0, status)
-    told = NodeFacts(node, "550", (GpuUse(0, uuid, "V100", 16384, 0.25, "", "", (use,)),), True, 10_000, 1)
+    use = Use(Owner(namespace, "m", "c0"), status)
+    gpu = NodeGpu(uuid=uuid, model="V100", memory_mib=16384, busy=0.25, uses=(use,))
+    told = NodeReport(node=node, driver="550", gpus=(gpu,), window_ms=10_000, now_ns=1)
 
     def shown() -> dict[str, Any]:
         found: dict[str, Any] = next(gpu for gpu in pages.facts("gpus")["items"] if gpu["uuid"] == uuid)

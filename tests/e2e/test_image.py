@@ -21,9 +21,9 @@ from cluster.prepare import Parts
 from scheduling import PLAN, PORT, PROFILE, ROOT, percent, pods_of, slices_of
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
-from aliquot.arbiter.records import TenantStatus
 from aliquot.kube.names import GPU_PERCENT
 from aliquot.scheduler.config import kube_scheduler_config
+from aliquot.status.tenants import TenantStatus
 
 sys.path.append(str(ROOT / "tools"))
 from image import configuration, layers_mib, reference

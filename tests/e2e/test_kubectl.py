@@ -21,8 +21,8 @@ from cluster.ours import serve_pages
 from scheduling import PORT, ROOT, OurScheduler, eventually, gpu_pod, percent, wait_bound
 from tmux import Tmux
 
-from aliquot.arbiter.records import TenantStatus
-from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
+from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
+from aliquot.status.tenants import TenantStatus
 
 CRDS = ROOT / "deploy" / "crds"
 HOME = "aliquot-system"
@@ -93,10 +93,11 @@ def test_top_shows_what_the_agents_tell(control_plane: ControlPlane, namespace: 
     (held,) = facts(control_plane, "top", "-n", namespace)
     assert (None, None) == (held["residents"][0]["usage"], held["residents"][0]["memory_used_mib"])
     status = TenantStatus("u", 300, 1000, 0.25, 0, 2048, 4096, 0, 0.0, 0.0, 0.0, 0, 1, False)
-    use = Use(Owner(namespace, "u", "c0"), 0, status)
-    gpu = GpuUse(held["index"], held["uuid"], held["model"], 16384, 0.25, "", "", (use,))
+    use = Use(Owner(namespace, "u", "c0"), status)
+    gpu = NodeGpu(index=held["index"], uuid=held["uuid"], model=held["model"], memory_mib=16384, busy=0.25, uses=(use,))
+    told = NodeReport(node=nodes[0], driver="550", gpus=(gpu,), window_ms=10_000)
 
-    with agent(control_plane, HOME, nodes[0], NodeFacts(nodes[0], "550", (gpu,), True, 10000)):
+    with agent(control_plane, HOME, nodes[0], told):
         assert "0.25  4.0 GiB  2.0 GiB" in ask(control_plane, "top", "-n", namespace)
 
 
@@ -115,12 +116,13 @@ def test_top_goes_on_in_a_terminal(control_plane: ControlPlane, namespace: str, 
     wait_bound(control_plane, namespace, 1)
     (held,) = facts(control_plane, "top", "-n", namespace)
     status = TenantStatus("t", 300, 1000, 0.25, 0, 2048, 4096, 0, 0.0, 0.0, 0.0, 0, 1, False)
-    use = Use(Owner(namespace, "t", "c0"), 0, status)
-    gpu = GpuUse(held["index"], held["uuid"], held["model"], 16384, 0.25, "", "", (use,))
+    use = Use(Owner(namespace, "t", "c0"), status)
+    gpu = NodeGpu(index=held["index"], uuid=held["uuid"], model=held["model"], memory_mib=16384, busy=0.25, uses=(use,))
+    told = NodeReport(node=nodes[0], driver="550", gpus=(gpu,), window_ms=10_000)
     terminal = Tmux(environment(control_plane) | {"TERM": "xterm-256color"})
     command = (sys.executable, "-m", "aliquot.cli.kubectl", "top", "--interval", "0.3")
     try:
-        with agent(control_plane, HOME, nodes[0], NodeFacts(nodes[0], "550", (gpu,), True, 10000)):
+        with agent(control_plane, HOME, nodes[0], told):
             terminal.start(*command, "--kubeconfig", str(control_plane.kubeconfig))
             shown = terminal.wait(rf"{nodes[0]} +GPU {held['index']} +shared .* 0\.25 ")
             assert re.search(rf"{nodes[1]} +GPU 0 +idle +- ", shown), shown

@@ -38,7 +38,7 @@ from aliquot.sim.clusters import read_cluster
 from aliquot.sim.policies import parsed
 from aliquot.standalone.pods import read_documents
 from aliquot.topology.matrix import parse_topo
-from aliquot.web.agents import UnreadableReport, read_told
+from aliquot.web.agents import UnreadableReport, read_report
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.testing import MadeUpFacts
 
@@ -120,7 +120,7 @@ def test_a_sharepod_of_any_fields_is_understood_or_refused(fields: dict[str, Any
 
 BODIES: dict[str, Callable[[bytes], Any]] = {
     "a message of kube-scheduler": lambda body: read_body(body, Args),
-    "an answer of an agent": read_told,
+    "an answer of an agent": read_report,
 }
 bodies = (
     st.binary(max_size=60)

@@ -8,12 +8,13 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from aliquot.arbiter.metrics import Metrics as ArbiterMetrics
-from aliquot.arbiter.records import GpuStatus, Status, TenantStatus, WakeStatus
-from aliquot.driver.sensors import Sensors
+from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.node.calls import KubeletCalls
-from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 from aliquot.node.telling.metrics import ALIASES, registry_of
 from aliquot.scheduler.metrics import SchedulerMetrics
+from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
+from aliquot.status.sensors import Sensors
+from aliquot.status.tenants import TenantStatus, WakeStatus
 from aliquot.tracing.spans import Backlog
 from reference.markdown import code, page, sentence, table
 
@@ -77,11 +78,11 @@ def _tenant() -> TenantStatus:
     return TenantStatus("ns/pod/main", 300, 600, 0.25, 1, 512, 4096, 64, 1.0, 0.0, 100.0, 1, 1, False, wake=_WAKE)
 
 
-def _facts() -> NodeFacts:
-    use = Use(Owner("ns", "pod", "main"), 0, _tenant())
+def _facts() -> NodeReport:
+    use = Use(Owner("ns", "pod", "main"), _tenant())
     sensors = Sensors(41, 60.0, 300.0, 1530, 877)
-    gpu = GpuUse(0, _UUID, "V100", 16384, 0.25, "", "", (use,), sensors=sensors)
-    return NodeFacts("node", "550", (gpu,), True, 10_000, 1)
+    gpu = NodeGpu(uuid=_UUID, model="V100", memory_mib=16384, busy=0.25, uses=(use,), sensors=sensors)
+    return NodeReport(node="node", driver="550", gpus=(gpu,), window_ms=10_000, now_ns=1)
 
 
 def _arbiter() -> Iterable[Metric]:

@@ -9,7 +9,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from .records import Status, TenantStatus
+from aliquot.status.tenants import TenantStatus
+
+from .records import Status
 
 _TENANT: Final = ("gpu", "tenant")
 Readers = dict[str, tuple[str, Callable[[TenantStatus], float]]]

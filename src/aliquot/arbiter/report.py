@@ -9,10 +9,11 @@ from typing import Final
 
 import msgspec
 
+from aliquot.status.tenants import PromiseStatus, TenantStatus, Unregistered
 from aliquot.tokens import Account
 
 from .engine import Dispatcher
-from .records import GpuStatus, PromiseStatus, Status, TenantStatus, Unregistered
+from .records import GpuStatus, Status
 from .seats import Seat, Tenant
 from .settings import Settings
 from .wakes import wake_status

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from aliquot.model.wake import longest_kernel_us
+from aliquot.status.tenants import WakeStatus
 
-from .records import WakeStatus
 from .seats import Seat, Tenant
 
 LEAST_WAKES: Final = 100

@@ -14,9 +14,10 @@ from aliquot.cli.options import Amount, output_option
 from aliquot.model.quantities import format_milli
 
 if TYPE_CHECKING:
-    from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
+    from aliquot.arbiter.records import GpuStatus, Status
     from aliquot.standalone.paths import RuntimeDir
     from aliquot.standalone.wire import EngineFacts, RunProcess
+    from aliquot.status.tenants import TenantStatus
 
 BAR_CELLS = 22
 _NAME_WIDTH = 14

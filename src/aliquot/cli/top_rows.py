@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from aliquot.driver.sensors import Sensors
 from aliquot.model.quantities import format_milli
 from aliquot.standalone.wire import RunProcess
+from aliquot.status.sensors import Sensors
 from aliquot.web.api import Gpu, Share, Workload
 
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"

@@ -19,19 +19,11 @@ from typing import Any, Final
 
 import msgspec
 
+from aliquot.status.sensors import Sensors
+
 EVERY_S: Final = 5.0
 RETRY_S: Final = 60.0
 STOP_S: Final = 3.0
-
-
-class Sensors(msgspec.Struct, frozen=True):
-    """What NVML measures of one GPU; None where it does not answer."""
-
-    celsius: int | None = None
-    watts: float | None = None
-    limit_watts: float | None = None
-    sm_mhz: int | None = None
-    memory_mhz: int | None = None
 
 
 class SensorReader:

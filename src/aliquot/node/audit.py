@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from aliquot.node.telling.facts import AuditTotals, NodeFacts
+import msgspec
+
+from aliquot.status.nodes import AuditTotals, NodeReport
 
 MAX_TOLD: Final = 16
 """Maximum findings of one check; the others follow in the next."""
@@ -64,13 +66,13 @@ class Audit:
         self._since: dict[_Key, float] = {}
         self._told: set[_Key] = set()
 
-    def look(self, facts: NodeFacts, now_s: float) -> list[Bypass]:
+    def look(self, facts: NodeReport, now_s: float) -> list[Bypass]:
         """The programs bypassing Aliquot that have not been reported yet, at `now_s` of a monotonic clock."""
         if not facts.compared or facts.boot_id != self._arbiter:
             self._since.clear()
             self._arbiter = facts.boot_id
         if not facts.compared:
-            self.totals = replace(self.totals, works=False, standing={})
+            self.totals = msgspec.structs.replace(self.totals, works=False, standing={})
             return []
         since, told, standing = {}, set(), dict.fromkeys((gpu.uuid for gpu in facts.gpus), 0)
         fresh: list[Bypass] = []
@@ -105,7 +107,7 @@ class Audit:
 
     def ended(self, count: int) -> None:
         """Note how many programs were ended."""
-        self.totals = replace(self.totals, ended=self.totals.ended + count)
+        self.totals = msgspec.structs.replace(self.totals, ended=self.totals.ended + count)
 
 
 def pod_of(cgroup: str) -> tuple[str, str]:

@@ -15,13 +15,10 @@ from typing import Final
 
 import msgspec
 
-from aliquot.arbiter.records import TenantStatus
-from aliquot.driver.sensors import Sensors
 from aliquot.lib.backoff import doubled_s
-from aliquot.model.quantities import MILLI
-from aliquot.web.api import Share
-from aliquot.web.history.recorder import Counts
-from aliquot.web.history.sources import counts_of
+from aliquot.status.nodes import NodeGpu, NodeReport
+from aliquot.status.sensors import Sensors
+from aliquot.status.tenants import TenantStatus
 from aliquot.web.log import defect
 from aliquot.web.promise import PromiseBook
 
@@ -51,111 +48,62 @@ class Pace:
     kept_s: float = 15.0
 
 
-class _Owner(msgspec.Struct):
-    namespace: str
-    pod: str
-    container: str
-
-
-class _Use(msgspec.Struct):
-    owner: _Owner
-    status: TenantStatus
-
-
-class _Gpu(msgspec.Struct):
-    uuid: str
-    busy: float = 0.0
-    holder: str = ""
-    sick: str = ""
-    uses: list[_Use] = []
-    bypassing: int = 0
-    sensors: Sensors | None = None
-
-
-class NodeTold(msgspec.Struct):
-    """As much of an agent's `/node.json` as is read here."""
-
-    gpus: list[_Gpu]
-    arbiter_answers: bool = True
-    window_ms: int = 0
-    now_ns: int = 0
-
-
-@dataclass(frozen=True)
-class GpuMeasure:
-    """One GPU as its node measures it; tenants by `namespace/pod/container`, whose plan does not count."""
-
-    busy_milli: int
-    holder: str
-    healthy: bool
-    shares: Mapping[str, Share] = field(default_factory=dict)
-    bypassing: int = 0
-    counts: Mapping[str, Counts] = field(default_factory=dict)
-    sensors: Sensors | None = None
-
-
 @dataclass(frozen=True)
 class NodeMeasure:
-    """The last answer of one node, by the UUID of its GPUs."""
+    """The last report of one node: its GPUs by UUID, and by (UUID, tenant) percent of windows kept and their number."""
 
-    gpus: Mapping[str, GpuMeasure]
+    gpus: Mapping[str, NodeGpu]
     window_s: float = 0.0
+    kept: Mapping[tuple[str, str], tuple[float | None, int]] = field(default_factory=dict)
 
 
-def read_told(body: bytes) -> NodeTold:
-    """An agent's answer.
+def read_report(body: bytes) -> NodeReport:
+    """An agent's answer, its numbers as they are.
 
     Raises:
-        Unreadable: it has another form, or its arbiter did not answer.
+        UnreadableReport: it has another form, or its arbiter did not answer.
     """
     try:
-        told = msgspec.json.decode(body, type=NodeTold)
+        report = msgspec.json.decode(body, type=NodeReport)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableReport(f"its answer cannot be read: {str(error)[:200]}") from None
-    if not told.arbiter_answers:
+    if not report.answers:
         raise UnreadableReport("its arbiter does not answer")
-    return told
+    return report
 
 
-def measure_of(told: NodeTold, promises: PromiseBook | None = None) -> NodeMeasure:
-    """The answer as the pages use it, numbers clamped; promises are evaluated where there is a record."""
-    present = set()
-    gpus = {}
-    for gpu in told.gpus:
-        shares, counts = {}, {}
-        for use in gpu.uses:
-            now, owner = use.status, use.owner
-            key = f"{owner.namespace}/{owner.pod}/{owner.container}"
-            if promises is not None and told.now_ns > 0:
-                promises.see(gpu.uuid, now, told.now_ns)
-                present.add((gpu.uuid, now.name))
-            kept = promises.kept(gpu.uuid, now.name) if promises is not None else (None, 0)
-            shares[key], counts[key] = _share(now, kept), counts_of(now)
-        gpus[gpu.uuid] = GpuMeasure(
-            _milli(gpu.busy), gpu.holder, not gpu.sick, shares, int(_within(gpu.bypassing, MAX_MIB)), counts,
-            _sensors(gpu.sensors),
-        )  # fmt: skip
+def measure_of(report: NodeReport, promises: PromiseBook | None = None) -> NodeMeasure:
+    """The report with its numbers within bounds; promises are evaluated where there is a record."""
+    kept: dict[tuple[str, str], tuple[float | None, int]] = {}
     if promises is not None:
-        promises.forget_all_but(present)
-    return NodeMeasure(gpus, _within(told.window_ms / 1000, 3600.0))
+        uses = [(gpu.uuid, use) for gpu in report.gpus for use in gpu.uses]
+        for uuid, use in uses if report.now_ns > 0 else ():
+            promises.see(uuid, use.status, report.now_ns)
+        kept = {(uuid, use.owner.tenant): promises.kept(uuid, use.status.name) for uuid, use in uses}
+        promises.forget_all_but({(uuid, use.status.name) for uuid, use in uses} if report.now_ns > 0 else set())
+    gpus = {gpu.uuid: _bounded_gpu(gpu) for gpu in report.gpus}
+    return NodeMeasure(gpus, _within(report.window_ms / 1000, 3600.0), kept)
 
 
-def _share(now: TenantStatus, kept: tuple[float | None, int]) -> Share:
-    return Share(
-        tenant="",
-        request_milli=0,
-        limit_milli=0,
-        usage_milli=_milli(now.usage),
-        memory_mib=0,
+def _bounded_gpu(gpu: NodeGpu) -> NodeGpu:
+    return msgspec.structs.replace(
+        gpu,
+        busy=_within(gpu.busy, 1.0),
+        bypassing=int(_within(gpu.bypassing, MAX_MIB)),
+        sensors=_sensors(gpu.sensors),
+        uses=tuple(msgspec.structs.replace(use, status=_bounded(use.status)) for use in gpu.uses),
+    )
+
+
+def _bounded(now: TenantStatus) -> TenantStatus:
+    return msgspec.structs.replace(
+        now,
+        usage=_within(now.usage, 1.0),
         memory_used_mib=int(_within(now.memory_used_mib, MAX_MIB)),
-        wait_ms=round(_within(now.wait_ms_p50, MAX_MS), 1),
-        debt_ms=round(_within(now.debt_ms, MAX_MS), 1),
-        quota_ms=round(_within(now.quota_ms, MAX_MS), 1),
+        wait_ms_p50=_within(now.wait_ms_p50, MAX_MS),
+        debt_ms=_within(now.debt_ms, MAX_MS),
+        quota_ms=_within(now.quota_ms, MAX_MS),
         processes=int(_within(now.processes, MAX_MIB)),
-        waiting=now.waiting,
-        kept_percent=kept[0],
-        windows=kept[1],
-        enforce=now.enforce,
     )
 
 
@@ -169,10 +117,6 @@ def _sensors(found: Sensors | None) -> Sensors | None:
 
 def _within(value: float, most: float) -> float:
     return max(0, min(value, most))
-
-
-def _milli(part: float) -> int:
-    return round(_within(part, 1.0) * MILLI)
 
 
 def tenant_key(tenant: str) -> str:
@@ -263,7 +207,7 @@ class Agents:
         try:
             async with asyncio.timeout(self._pace.answer_s):
                 body = await self._fetch(asked.address)
-            self._take(asked, read_told(body))
+            self._take(asked, read_report(body))
         except TimeoutError:
             self._failed(asked, f"it gave no complete answer within {self._pace.answer_s:g} s")
         except UnreadableReport as error:
@@ -271,13 +215,13 @@ class Agents:
         except Exception as error:
             self._failed(asked, str(error) or type(error).__name__)
 
-    def _take(self, asked: _Asked, told: NodeTold) -> None:
-        window_s = _within(told.window_ms / 1000, 3600.0)
-        anew = asked.promises is None or asked.promises.window_s != window_s or told.now_ns < asked.last_ns
+    def _take(self, asked: _Asked, report: NodeReport) -> None:
+        window_s = _within(report.window_ms / 1000, 3600.0)
+        anew = asked.promises is None or asked.promises.window_s != window_s or report.now_ns < asked.last_ns
         if anew:
             asked.promises = PromiseBook(window_s) if window_s > 0 else None
-        asked.last_ns = told.now_ns
-        asked.measure = measure_of(told, asked.promises)
+        asked.last_ns = report.now_ns
+        asked.measure = measure_of(report, asked.promises)
         asked.answered_s, asked.failures, asked.why = self._clock(), 0, ""
         asked.answered_at_s = time.time()
 

@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from aliquot.driver.sensors import Sensors
 from aliquot.model.ids import split_key
 from aliquot.model.requests import Enforce
+from aliquot.status.sensors import Sensors
 
 GpuState = Literal["whole", "shared", "idle"]
 """Whole: one tenant has all of it; shared: tenants have parts; idle: it has no tenant."""

@@ -42,12 +42,12 @@ from aliquot.web.api import (
 )  # fmt: skip
 from aliquot.web.explaining import Calmly, Explaining
 from aliquot.web.facts import node_sums
-from aliquot.web.gather import gpu_state, quota_of
+from aliquot.web.gather import gpu_state, measured, quota_of
 from aliquot.web.history.keeping import LongHistory, Past
 from aliquot.web.history.recorder import Counts
 from aliquot.web.history.records import Turns
 from aliquot.web.history.ring import HistoryRing
-from aliquot.web.history.sources import OwnerOf, readings, turns_of
+from aliquot.web.history.sources import OwnerOf, counts_of, readings, turns_of
 from aliquot.web.trial import asked, shown, trial
 from aliquot.web.wiring import topology_of_gpus
 
@@ -148,26 +148,24 @@ class ClusterFacts:
 
         `now_s` as in `refresh`.
         """
-        measured, silent = self._beside.measured, self._beside.silent
-        self.window_s = next((node.window_s for node in measured.values() if node.window_s), WINDOW_S)
-        gpus = [_with_measures(gpu, measured.get(name)) for name, own in taken.gpus.items() for gpu in own]
+        heard, silent = self._beside.measured, self._beside.silent
+        self.window_s = next((node.window_s for node in heard.values() if node.window_s), WINDOW_S)
+        gpus = [_with_measures(gpu, heard.get(name)) for name, own in taken.gpus.items() for gpu in own]
         workloads = [workload for workload, _ in self._beside.waiting]
         workloads += _placed(gpus, self._beside.age_s)
         nodes = [
             msgspec.structs.replace(
                 node,
                 cordoned=node.name in taken.cordoned,
-                silent="" if node.name in measured else silent.get(node.name, NO_AGENT),
-                silent_since_s=0.0 if node.name in measured else self._beside.answered_at_s.get(node.name, 0.0),
+                silent="" if node.name in heard else silent.get(node.name, NO_AGENT),
+                silent_since_s=0.0 if node.name in heard else self._beside.answered_at_s.get(node.name, 0.0),
             )
             for node in node_sums(gpus, with_topology=taken.with_topology)
         ]
         self.as_of_s = time.time()
         if now_s >= self._history.due_s:
             self._history.add(now_s, gpus)
-        self._recorded.see(
-            now_s, readings(gpus, lambda gpu, share: _counts(measured, gpu, share), self._beside.owner_of)
-        )
+        self._recorded.see(now_s, readings(gpus, lambda gpu, share: _counts(heard, gpu, share), self._beside.owner_of))
         quota = self._beside.quota if self._beside.quota is not None else quota_of(gpus)
         seen = _Seen(gpus, workloads, nodes, quota, self._beside.pool)
         if self._explaining.forget() or seen != self._seen:
@@ -296,38 +294,31 @@ class ClusterFacts:
 def _with_measures(gpu: Gpu, node: NodeMeasure | None) -> Gpu:
     """A GPU of the ledger with its node's measurements; a tenant that the node does not know uses nothing."""
     now = node.gpus.get(gpu.uuid) if node is not None else None
-    if now is None:
+    if node is None or now is None:
         return gpu
     shares, holder = [], ""
     for share in gpu.shares:
         key = tenant_key(share.tenant)
-        got = now.shares.get(key)
         holder = share.tenant if now.holder and now.holder == key else holder
-        shares.append(share if got is None else _laid_over(share, got))
+        shares.append(measured(share, now.of(key), node.kept.get((gpu.uuid, key), (None, 0))))
     return msgspec.structs.replace(
         gpu,
         shares=shares,
         busy_milli=now.busy_milli,
         memory_used_mib=min(gpu.memory_mib, sum(share.memory_used_mib for share in shares)),
         holder=holder,
-        healthy=now.healthy,
+        healthy=not now.sick,
         measured=True,
         bypassing=now.bypassing,
         sensors=now.sensors,
     )
 
 
-def _counts(measured: Mapping[str, NodeMeasure], gpu: Gpu, share: Share) -> Counts | None:
-    node = measured.get(gpu.node)
+def _counts(nodes: Mapping[str, NodeMeasure], gpu: Gpu, share: Share) -> Counts | None:
+    node = nodes.get(gpu.node)
     now = node.gpus.get(gpu.uuid) if node is not None else None
-    return now.counts.get(tenant_key(share.tenant)) if now is not None else None
-
-
-def _laid_over(plan: Share, got: Share) -> Share:
-    return msgspec.structs.replace(
-        got, tenant=plan.tenant, workload=plan.workload, request_milli=plan.request_milli,
-        limit_milli=plan.limit_milli, memory_mib=plan.memory_mib,
-    )  # fmt: skip
+    status = now.of(tenant_key(share.tenant)) if now is not None else None
+    return counts_of(status) if status is not None else None
 
 
 def _placed(gpus: Iterable[Gpu], age_s: Callable[[str], float]) -> list[Workload]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
+from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.driver.discovery import Gpu as Card
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Slice
 from aliquot.standalone.wire import PodFacts
+from aliquot.status.tenants import TenantStatus
 from aliquot.web.api import Gpu, GpuState, Piece, Pool, QuotaLine, Share, Vgpu, Workload
 
 Kept = Callable[[str, str], tuple[float | None, int]]
@@ -40,7 +41,10 @@ def gpus_of(
 def _gpu(node: str, card: Card, seated: Sequence[Seated], now: GpuStatus | None, kept: Kept, emulated: bool) -> Gpu:
     tenants = {tenant.name: tenant for tenant in now.tenants} if now else {}
     here = [(seat, piece) for seat in seated for piece in seat.slices if piece.gpu == card.uuid]
-    shares = [_share(seat, piece, tenants.get(seat.tenant), kept) for seat, piece in here]
+    shares = [
+        measured(_promised(seat.tenant, piece), tenants.get(seat.tenant), kept(piece.gpu, seat.tenant))
+        for seat, piece in here
+    ]
     promised = sum(piece.request_milli for _, piece in here)
     return Gpu(
         uuid=card.uuid,
@@ -67,25 +71,28 @@ def gpu_state(requests_milli: Sequence[int]) -> GpuState:
     return "whole" if max(requests_milli) >= MILLI else "shared"
 
 
-def _share(seat: Seated, piece: Slice, now: TenantStatus | None, kept: Kept) -> Share:
-    percent, windows = kept(piece.gpu, seat.tenant)
-    return Share(
-        tenant=seat.tenant,
-        workload=seat.tenant,
-        request_milli=piece.request_milli,
-        limit_milli=piece.limit_milli,
-        usage_milli=round(now.usage * MILLI) if now else 0,
-        memory_mib=piece.memory_mib,
-        memory_used_mib=now.memory_used_mib if now else 0,
-        wait_ms=round(now.wait_ms_p50, 1) if now else 0.0,
-        debt_ms=round(now.debt_ms, 1) if now else 0.0,
-        quota_ms=round(now.quota_ms, 1) if now else 0.0,
-        processes=now.processes if now else 0,
-        waiting=now.waiting if now else False,
+def measured(plan: Share, now: TenantStatus | None, kept: tuple[float | None, int]) -> Share:
+    """A share as it was promised, with what is measured of it; one that the arbiter does not know uses nothing."""
+    percent, windows = kept
+    if now is None:
+        return msgspec.structs.replace(plan, kept_percent=percent, windows=windows)
+    return msgspec.structs.replace(
+        plan,
+        usage_milli=now.usage_milli,
+        memory_used_mib=now.memory_used_mib,
+        wait_ms=round(now.wait_ms_p50, 1),
+        debt_ms=round(now.debt_ms, 1),
+        quota_ms=round(now.quota_ms, 1),
+        processes=now.processes,
+        waiting=now.waiting,
         kept_percent=percent,
         windows=windows,
-        enforce=now.enforce if now else "all",
+        enforce=now.enforce,
     )
+
+
+def _promised(tenant: str, piece: Slice) -> Share:
+    return Share(tenant, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0, tenant)
 
 
 def workloads_of(gpus: Sequence[Gpu], pods: Sequence[PodFacts], seated: Sequence[Seated]) -> list[Workload]:

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from aliquot.arbiter.records import TenantStatus
+from aliquot.status.tenants import TenantStatus
 
 KEPT_S: Final = 3600.0
 MAX_LOOKS: Final = 3600

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from aliquot.driver.sensors import Sensors
 from aliquot.model.quantities import MILLI
+from aliquot.status.sensors import Sensors
 from aliquot.topology import Topology
 from aliquot.web.api import (
     AskFor,

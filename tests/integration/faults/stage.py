@@ -16,11 +16,11 @@ from pathlib import Path
 
 import aliquot
 from aliquot.arbiter.client import ArbiterClient, TenantGpu, TenantRecord
-from aliquot.arbiter.records import TenantStatus
 from aliquot.bench.progress import ProgressTotals, read_totals
 from aliquot.driver.emulation import EmulatedMachine, prepare
 from aliquot.driver.injection import TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, native_part
+from aliquot.status.tenants import TenantStatus
 
 SOURCES = Path(aliquot.__file__).parents[1]
 WINDOW_S = 2.0

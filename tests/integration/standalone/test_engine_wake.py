@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from aliquot.arbiter.records import TenantStatus
 from aliquot.bench.progress import read_totals
 from aliquot.bench.scene import native_client
 from aliquot.placement.machine import NoRoom
 from aliquot.standalone.engine import Engine
+from aliquot.status.tenants import TenantStatus
 
 MS_NS = 1_000_000
 WAKE_US = 5000

@@ -2,8 +2,9 @@
 
 import pytest
 
-from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
+from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.cli.doctor import unhooked
+from aliquot.status.tenants import TenantStatus
 
 
 def status_with(**facts) -> Status:

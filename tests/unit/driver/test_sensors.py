@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import msgspec
 
-from aliquot.driver.sensors import RETRY_S, SensorReader, Sensors, sensors_of
+from aliquot.driver.sensors import RETRY_S, SensorReader, sensors_of
+from aliquot.status.sensors import Sensors
 
 
 class NotSupported(Exception):

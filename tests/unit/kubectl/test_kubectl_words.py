@@ -15,7 +15,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from aliquot.arbiter.records import TenantStatus
 from aliquot.cli.examples import KUBECTL_EXAMPLES
 from aliquot.cli.kubectl import COMMANDS, cli, complete, facts
 from aliquot.cli.kubectl.doctor import configuration
@@ -34,10 +33,11 @@ from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
-from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
 from aliquot.node.telling.server import node_body
 from aliquot.scheduler.config import kube_scheduler_config
-from aliquot.web.agents import UnreadableReport, measure_of, read_told
+from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
+from aliquot.status.tenants import TenantStatus
+from aliquot.web.agents import UnreadableReport, measure_of, read_report
 
 V100 = "Tesla V100-SXM2-16GB"
 
@@ -143,16 +143,16 @@ def test_books_and_pods_are_compared_gpu_by_gpu():
 def test_what_an_agent_tells_is_found_by_the_tenant():
     """The node's own page, as its agent writes it, gives usage and memory of each tenant; anything else is refused."""
     status = TenantStatus("lab/h/c0", 500, 1000, 0.25, 0, 300, 1024, 0, 0.0, 0.0, 0.0, 0, 1, False)
-    use = Use(Owner("lab", "h", "c0"), 0, status)
-    gpu = GpuUse(0, "GPU-a-0", V100, 16384, 0.25, "", "", (use,))
-    body = msgspec.json.encode(node_body(NodeFacts("a", "550", (gpu,), True, 10000)))
-    used = Usage({"a": measure_of(read_told(body))})
+    use = Use(Owner("lab", "h", "c0"), status)
+    gpu = NodeGpu(uuid="GPU-a-0", model=V100, memory_mib=16384, busy=0.25, uses=(use,))
+    body = msgspec.json.encode(node_body(NodeReport(node="a", driver="550", gpus=(gpu,), window_ms=10000)))
+    used = Usage({"a": measure_of(read_report(body))})
     share = used.of("a", "GPU-a-0", "lab/h/c0#2")
 
     assert share is not None and (250, 300) == (share.usage_milli, share.memory_used_mib)
     assert used.of("b", "GPU-a-0", "lab/h/c0") is None
     with pytest.raises(UnreadableReport, match="cannot be read"):
-        read_told(b"<html>")
+        read_report(b"<html>")
 
 
 def test_top_is_by_node_with_what_is_not_known_left_open():

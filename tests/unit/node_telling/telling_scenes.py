@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
+from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.driver.discovery import Gpu
 from aliquot.node.machine import Machine
-from aliquot.node.telling.facts import NodeFacts, Owner, Sources, look
+from aliquot.node.telling.facts import Sources, look
+from aliquot.status.nodes import NodeReport, Owner
+from aliquot.status.tenants import TenantStatus
 
 UUIDS = ("GPU-00000000-0000-0000-0000-000000000000", "GPU-00000000-0000-0000-0000-000000000001")
 TRAIN, WEB = "team/train-0/main", "team/web-1/app"
@@ -64,6 +66,6 @@ def sources(**changes: object) -> Sources:
     return Sources(**(given | changes))  # type: ignore[arg-type]
 
 
-def facts(**changes: object) -> NodeFacts:
+def facts(**changes: object) -> NodeReport:
     """The picture of `sources`."""
     return look(sources(**changes))

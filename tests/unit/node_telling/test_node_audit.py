@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from telling_scenes import TRAIN, UUIDS, facts, status
 
-from aliquot.arbiter.records import Unregistered
 from aliquot.node.audit import MAX_TOLD, Audit, GpuProgram, container_of, pod_of
-from aliquot.node.telling.facts import AuditTotals, NodeFacts, Owner
+from aliquot.status.nodes import AuditTotals, NodeReport, Owner
+from aliquot.status.tenants import Unregistered
 
 GRACE_S = 10.0
 UID = "0b7a5a3e-1c2d-4e5f-8a9b-0123456789ab"
 CONTAINER = "c0ffee" + "0" * 58
 
 
-def seen(*pids: int, compared: bool = True, boot_id: int = 1) -> NodeFacts:
+def seen(*pids: int, compared: bool = True, boot_id: int = 1) -> NodeReport:
     """The node with these unregistered programs on its first GPU."""
     now = status()
     now.gpus[0].unregistered = [Unregistered(pid, 300) for pid in pids]
@@ -29,7 +29,7 @@ def audit(**changes: object) -> Audit:
     return Audit(lambda pid: replace(GpuProgram(pid, "1", "python3", drives=True), **changes), GRACE_S)  # type: ignore[arg-type]
 
 
-def told(one: Audit, *looks: tuple[float, NodeFacts]) -> list[list[int]]:
+def told(one: Audit, *looks: tuple[float, NodeReport]) -> list[list[int]]:
     """The numbers told at each look."""
     return [[bypass.program.pid for bypass in one.look(now, at_s)] for at_s, now in looks]
 

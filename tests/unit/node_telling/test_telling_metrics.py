@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,13 +10,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from telling_scenes import UUIDS, facts, sources, tenant
 
-from aliquot.arbiter.records import WakeStatus
-from aliquot.driver.sensors import Sensors
 from aliquot.model.errors import UserError
 from aliquot.node.calls import KubeletCalls
 from aliquot.node.settings import METRIC_ALIASES
 from aliquot.node.telling.aliases import ALIASES
-from aliquot.node.telling.facts import NodeFacts, look
+from aliquot.node.telling.facts import look
 from aliquot.node.telling.metrics import (
     ALWAYS,
     CONTAINER_COUNTERS,
@@ -26,6 +23,9 @@ from aliquot.node.telling.metrics import (
     SENSOR_GAUGES,
     registry_of,
 )
+from aliquot.status.nodes import NodeReport
+from aliquot.status.sensors import Sensors
+from aliquot.status.tenants import WakeStatus
 
 NAMES = {*ALWAYS, *GPU_GAUGES, *CONTAINER_GAUGES, *CONTAINER_COUNTERS}
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -33,7 +33,7 @@ WEB = {"namespace": "team", "pod": "web-1", "container": "app", "gpu": "0", "uui
 TRAIN = WEB | {"pod": "train-0", "container": "main"}
 
 
-def scraped(now: NodeFacts, *aliases: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+def scraped(now: NodeReport, *aliases: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     """What Prometheus would read: by name, labels and value."""
     from prometheus_client.exposition import generate_latest
 
@@ -203,6 +203,7 @@ def test_a_promise_of_waking_has_metrics_where_there_is_one():
     (gpu, *others) = before.gpus
     (use, *uses) = gpu.uses
     status = msgspec.structs.replace(use.status, wake=WakeStatus(5.0, 1.5, 4.0, 200, True, 3.25))
+    replace = msgspec.structs.replace
     now = replace(before, gpus=(replace(gpu, uses=(replace(use, status=status), *uses)), *others))
     found = scraped(now)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import msgspec
 from telling_scenes import WEB, facts, status
 
-from aliquot.node.telling.facts import NodeFacts
 from aliquot.node.telling.notices import SPAN_S, Notices
+from aliquot.status.nodes import NodeReport
 
 
-def web(*, waited_s: float = 0, usage: float = 0.0, refused: int = 0) -> NodeFacts:
+def web(*, waited_s: float = 0, usage: float = 0.0, refused: int = 0) -> NodeReport:
     """Only `web-1`, whose request is 0.4."""
     now = status()
     now.gpus[0].tenants[:] = [tenant for tenant in now.gpus[0].tenants if tenant.name == WEB]
@@ -20,7 +19,7 @@ def web(*, waited_s: float = 0, usage: float = 0.0, refused: int = 0) -> NodeFac
     return facts(status=lambda: now)
 
 
-def told(*pictures: tuple[float, NodeFacts]) -> list[list[str]]:
+def told(*pictures: tuple[float, NodeReport]) -> list[list[str]]:
     """The reasons told at each picture."""
     notices = Notices()
     return [[notice.reason for notice in notices.look(now, at_s)] for at_s, now in pictures]
@@ -57,7 +56,7 @@ def test_an_arbiter_that_started_again_makes_no_news():
 
 def test_an_arbiter_that_is_away_for_a_look_forgets_nothing():
     """What was refused meanwhile is told when it answers again."""
-    away = replace(web(), gpus=(), answers=False)
+    away = msgspec.structs.replace(web(), gpus=(), answers=False)
 
     assert [[], [], ["GpuOutOfMemory"]] == told((0, web()), (5, away), (10, web(refused=1)))
 

@@ -11,7 +11,7 @@ from otlp import Received, receiver
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from test_server import Served
 
-from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
+from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.kube.names import PLAN, TRACEPARENT
 from aliquot.kube.objects import Meta
 from aliquot.node.calls import KubeletCalls
@@ -19,6 +19,7 @@ from aliquot.node.checkpoint import PodKey
 from aliquot.node.identity import Claim
 from aliquot.node.spans import Start
 from aliquot.scheduler.spans import PodSpans, traceparent
+from aliquot.status.tenants import TenantStatus
 from aliquot.tracing.backlog import TIMEOUT_S
 from aliquot.tracing.context import pod_trace
 from aliquot.tracing.spans import Spans, tracing

@@ -18,14 +18,16 @@ pytest.importorskip("lightkube", reason="the parts for a cluster are not install
 
 import httpx2
 
-from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
+from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.driver.discovery import Gpu as Card
-from aliquot.driver.sensors import Sensors
 from aliquot.kube.objects import Meta, Pod, PodSpec, PodStatus
 from aliquot.node.machine import Machine
-from aliquot.node.telling.facts import Owner, Sources
+from aliquot.node.telling.facts import Sources
 from aliquot.node.telling.server import application, serving
-from aliquot.web.agents import Agents, NodeTold, Pace, UnreadableReport, measure_of, read_told, tenant_key
+from aliquot.status.nodes import NodeReport, Owner
+from aliquot.status.sensors import Sensors
+from aliquot.status.tenants import TenantStatus
+from aliquot.web.agents import Agents, Pace, UnreadableReport, measure_of, read_report, tenant_key
 from aliquot.web.asking import AGENT_LABELS, AskingThread, addresses, bounded_get
 from aliquot.web.promise import PromiseBook
 
@@ -102,12 +104,12 @@ def test_a_real_agents_answer_is_what_pages_get():
 
     agents = asyncio.run(main())
     gpu = agents.measured["node-a"].gpus[CARD]
-    share = gpu.shares[NAME]
+    share = gpu.of(NAME)
 
     assert {} == agents.silent
-    assert (750, NAME, True, 10.0) == (gpu.busy_milli, gpu.holder, gpu.healthy, agents.measured["node-a"].window_s)
-    assert (250, 1024, 12.0, 3.0, 100.0, 2, True) == (
-        share.usage_milli, share.memory_used_mib, share.wait_ms, share.debt_ms, share.quota_ms, share.processes,
+    assert (750, NAME, "", 10.0) == (gpu.busy_milli, gpu.holder, gpu.sick, agents.measured["node-a"].window_s)
+    assert share is not None and (250, 1024, 12.0, 3.0, 100.0, 2, True) == (
+        share.usage_milli, share.memory_used_mib, share.wait_ms_p50, share.debt_ms, share.quota_ms, share.processes,
         share.waiting,
     )  # fmt: skip
 
@@ -193,7 +195,7 @@ WRONG = [b"", b"[]", b"{}", b'{"gpus": 5}', b'{"gpus": [{"uuid": 5}]}', b"\xff\x
 def test_what_is_no_answer_is_refused(answer: bytes):
     """Anything but an agent's page of facts is told as unreadable, whatever it is."""
     with pytest.raises(UnreadableReport, match="cannot be read"):
-        read_told(answer)
+        read_report(answer)
 
 
 def test_numbers_are_cut_to_what_can_be():
@@ -201,42 +203,41 @@ def test_numbers_are_cut_to_what_can_be():
     use = {"owner": {"namespace": "team", "pod": "train", "container": "main"}}
     status = msgspec.to_builtins(tenant())
     wild = status | {"usage": 1e308, "memory_used_mib": -5, "wait_ms_p50": 1e300, "debt_ms": -1.0, "processes": 10**18}
-    told = read_told(body(busy=-3.0, uses=[use | {"status": wild}]))
+    told = read_report(body(busy=-3.0, uses=[use | {"status": wild}]))
     gpu = measure_of(told).gpus[CARD]
-    share = gpu.shares[NAME]
+    share = gpu.of(NAME)
 
     assert 0 == gpu.busy_milli
-    assert (1000, 0, 1e9, 0, 1 << 31) == (
-        share.usage_milli, share.memory_used_mib, share.wait_ms, share.debt_ms, share.processes
+    assert share is not None and (1000, 0, 1e9, 0, 1 << 31) == (
+        share.usage_milli, share.memory_used_mib, share.wait_ms_p50, share.debt_ms, share.processes
     )  # fmt: skip
 
 
 def test_sensors_come_from_the_node_and_are_cut_to_what_can_be():
     """Temperature, power and clocks are the node's; what it does not say is unknown, and absurd numbers are bounded."""
-    sensed = measure_of(read_told(body(sensors={"celsius": 61, "watts": 1e308, "sm_mhz": -3}))).gpus[CARD].sensors
+    sensed = measure_of(read_report(body(sensors={"celsius": 61, "watts": 1e308, "sm_mhz": -3}))).gpus[CARD].sensors
 
     assert Sensors(celsius=61, watts=1e6, sm_mhz=0) == sensed
-    assert measure_of(read_told(body())).gpus[CARD].sensors is None
+    assert measure_of(read_report(body())).gpus[CARD].sensors is None
 
 
 def test_promises_are_those_of_the_last_hour_by_the_nodes_own_clock():
     """The windows that the node's arbiter has counted are shown for an hour of the node's time."""
     book = PromiseBook(10.0)
 
-    def told(now_s: float, windows: int, kept: int) -> NodeTold:
+    def told(now_s: float, windows: int, kept: int) -> NodeReport:
         status = tenant(usage=0.15)
         use = {"owner": {"namespace": "team", "pod": "train", "container": "main"}}
         fields = msgspec.to_builtins(status) | {"promise": {"windows": windows, "kept": kept}}
-        found = read_told(body(uses=[use | {"status": fields}]))
-        found.now_ns = int(now_s * 1e9)
-        return found
+        found = read_report(body(uses=[use | {"status": fields}]))
+        return msgspec.structs.replace(found, now_ns=int(now_s * 1e9))
 
     measure_of(told(100.0, 40, 0), book)
-    share = measure_of(told(110.0, 80, 30), book).gpus[CARD].shares[NAME]
-    later = measure_of(told(3705.0, 90, 40), book).gpus[CARD].shares[NAME]
+    first = measure_of(told(110.0, 80, 30), book).kept
+    later = measure_of(told(3705.0, 90, 40), book).kept
 
-    assert (37.5, 80) == (share.kept_percent, share.windows)
-    assert (80.0, 50) == (later.kept_percent, later.windows)
+    assert {(CARD, NAME): (37.5, 80)} == first
+    assert {(CARD, NAME): (80.0, 50)} == later
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "a/b/c#2", "a/b/c@1234abcd.1"])

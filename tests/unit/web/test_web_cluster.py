@@ -15,9 +15,11 @@ from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
 from aliquot.placement.reasons import Infeasible
+from aliquot.status.nodes import NodeGpu, Owner, Use
+from aliquot.status.tenants import TenantStatus
 from aliquot.topology import Topology
-from aliquot.web.agents import GpuMeasure, NodeMeasure
-from aliquot.web.api import AskFor, Pool, QuotaLine, Share, Vgpu, Workload
+from aliquot.web.agents import NodeMeasure
+from aliquot.web.api import AskFor, Pool, QuotaLine, Vgpu, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.cluster import Beside, ClusterFacts
 
@@ -56,7 +58,7 @@ def scene() -> Scene:
     """Three nodes of four GPUs, one pod with 1.5 and one with 0.3."""
     scene = Scene()
     scene.place("x/big", whole=1, rest_milli=500)
-    scene.place("y/small", rest_milli=300)
+    scene.place("y/small/main", rest_milli=300)
     return scene
 
 
@@ -88,17 +90,18 @@ def test_workloads_have_their_pieces(scene: Scene):
     """A pod on several GPUs is one workload with a piece on each."""
     found = {workload.name: workload for workload in scene.facts.workloads()}
 
-    assert {"x/big": 2, "y/small": 1} == {name: len(workload.pieces) for name, workload in found.items()}
-    assert (1500, 300) == (found["x/big"].request_milli, found["y/small"].request_milli)
+    assert {"x/big": 2, "y/small/main": 1} == {name: len(workload.pieces) for name, workload in found.items()}
+    assert (1500, 300) == (found["x/big"].request_milli, found["y/small/main"].request_milli)
 
 
 def test_measures_are_laid_over_the_books(scene: Scene):
     """What a node measured shows as usage; what was promised stays what the books say."""
-    gpu = next(gpu for gpu in scene.facts.gpus() if any(s.tenant == "y/small" for s in gpu.shares))
-    got = Share("?", 0, 0, 250, 0, 512, kept_percent=99.0, windows=7)
-    scene.beside.measured = {gpu.node: NodeMeasure({gpu.uuid: GpuMeasure(250, "", True, {"y/small": got})})}
+    gpu = next(gpu for gpu in scene.facts.gpus() if any(s.tenant == "y/small/main" for s in gpu.shares))
+    status = TenantStatus("?", 1, 1, 0.25, 0, 512, 1, 0, 0.0, 0.0, 0.0, 0, 1, False)
+    now = NodeGpu(uuid=gpu.uuid, busy=0.25, uses=(Use(Owner("y", "small", "main"), status),))
+    scene.beside.measured = {gpu.node: NodeMeasure({gpu.uuid: now}, kept={(gpu.uuid, "y/small/main"): (99.0, 7)})}
     scene.facts.refresh(time.monotonic())
-    workload = next(workload for workload in scene.facts.workloads() if workload.name == "y/small")
+    workload = next(workload for workload in scene.facts.workloads() if workload.name == "y/small/main")
 
     assert (250, 512, 300, 99.0) == (
         workload.usage_milli, workload.memory_used_mib, workload.request_milli, workload.kept_percent
@@ -131,7 +134,7 @@ def test_quota_and_pool_are_news_too(scene: Scene):
 def test_the_history_does_not_ask_the_wall_clock(scene: Scene):
     """Points go on coming when the wall's clock is put back, and are told by it as it is."""
     gpu = scene.facts.gpus()[0]
-    scene.beside.measured = {gpu.node: NodeMeasure({gpu.uuid: GpuMeasure(100, "", True)})}
+    scene.beside.measured = {gpu.node: NodeMeasure({gpu.uuid: NodeGpu(uuid=gpu.uuid, busy=0.1)})}
     began_s = time.monotonic() + 1000
     for second in (0.0, 5.0, 10.0):
         scene.facts.refresh(began_s + second)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from aliquot.arbiter.records import GpuStatus, Status, TenantStatus
+from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.driver.discovery import Gpu as Card
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.standalone.wire import PodFacts
+from aliquot.status.tenants import TenantStatus
 from aliquot.web.api import Gpu
 from aliquot.web.facts import node_sums
 from aliquot.web.gather import Seated, gpus_of, pool_of, quota_of, workloads_of

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from asking import asking
 
-from aliquot.arbiter.records import PromiseStatus, TenantStatus
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
-from aliquot.web.agents import NodeTold, _Gpu, _Owner, _Use, measure_of
+from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
+from aliquot.status.tenants import PromiseStatus, TenantStatus
+from aliquot.web.agents import measure_of
 from aliquot.web.cluster import Beside, ClusterFacts
 from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.reading import RANGES
@@ -43,8 +44,9 @@ class Scene:
                 "lab_p", 300, 1000, 0.2, charged_ms * 1_000_000, 512, 1024, 300, 5.0, 0.0, 100.0, 40, 1, True,
                 waited_ns=charged_ms * 500_000, promise=PromiseStatus(windows=40, kept=39),
             )  # fmt: skip
-            told = NodeTold([_Gpu("GPU-0", 0.2, uses=[_Use(_Owner("lab", "p", "main"), status)])], window_ms=10_000)
-            self.beside.measured = {"node-0": measure_of(told)}
+            gpu = NodeGpu(uuid="GPU-0", busy=0.2, uses=(Use(Owner("lab", "p", "main"), status),))
+            report = NodeReport(gpus=(gpu,), window_ms=10_000)
+            self.beside.measured = {"node-0": measure_of(report)}
         self.facts.refresh(self.now_s)
 
     def hours(self):

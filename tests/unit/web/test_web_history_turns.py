@@ -12,8 +12,9 @@ import pytest
 from aliquot.arbiter.records import GpuTurns, HeldTurn
 from aliquot.driver.discovery import Gpu as Card
 from aliquot.node.machine import Machine
-from aliquot.node.telling.facts import Owner, Sources
+from aliquot.node.telling.facts import Sources
 from aliquot.node.telling.server import application, serving
+from aliquot.status.nodes import Owner
 from aliquot.web.asking import AskingThread
 from aliquot.web.history.sources import turns_of
 

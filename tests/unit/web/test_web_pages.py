@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from aliquot.driver.sensors import Sensors
+from aliquot.status.sensors import Sensors
 from aliquot.web.api import AskFor, Share, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages.gpus import PER_PAGE, ordered

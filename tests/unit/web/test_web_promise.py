@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aliquot.arbiter.records import PromiseStatus, TenantStatus
+from aliquot.status.tenants import PromiseStatus, TenantStatus
 from aliquot.web.promise import MAX_LOOKS, PromiseBook
 
 S = 1_000_000_000

@@ -9,8 +9,8 @@ from aliquot.cli.kubectl.scene import ClusterScene, Target
 from aliquot.kube.api import Api
 from aliquot.kube.errors import KubeError
 from aliquot.kube.objects import Pod
-from aliquot.web.agents import NodeMeasure, UnreadableReport, measure_of, read_told, tenant_key
-from aliquot.web.api import Share
+from aliquot.status.tenants import TenantStatus
+from aliquot.web.agents import NodeMeasure, UnreadableReport, measure_of, read_report, tenant_key
 from aliquot.web.asking import PAGE, is_agent
 
 
@@ -21,11 +21,11 @@ class Usage:
     nodes: dict[str, NodeMeasure] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
 
-    def of(self, node: str, uuid: str, tenant: str) -> Share | None:
+    def of(self, node: str, uuid: str, tenant: str) -> TenantStatus | None:
         """A tenant's use by its name in the ledger; None where its node does not know it."""
         told = self.nodes.get(node)
         gpu = told.gpus.get(uuid) if told else None
-        return gpu.shares.get(tenant_key(tenant)) if gpu else None
+        return gpu.of(tenant_key(tenant)) if gpu else None
 
 
 async def read_usage(target: Target, scene: ClusterScene, port: int) -> Usage:
@@ -45,6 +45,6 @@ async def _ask(api: Api, pod: Pod, port: int, found: Usage) -> None:
     node = pod.spec.node_name
     try:
         body = await api.request("GET", proxied(pod, port), timeout_s=5.0)
-        found.nodes[node] = measure_of(read_told(body))
+        found.nodes[node] = measure_of(read_report(body))
     except (KubeError, UnreadableReport) as error:
         found.silent[node] = str(error)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from aliquot.node.telling.facts import GpuUse, NodeFacts, Owner, Use
+from aliquot.status.nodes import NodeGpu, NodeReport, Owner, Use
 
 _MIB: Final = 1 << 20
 _POD: Final = ("pod_name", "namespace", "node", "container_name")
@@ -24,7 +24,7 @@ _LEGACY_CONTAINER: Final = ("podnamespace", "podname", "ctrname", "vdeviceid", "
 _LEGACY_HOST: Final = ("deviceidx", "deviceuuid", "devicetype")
 
 
-def gpu_manager(facts: NodeFacts) -> Iterable[Metric]:
+def gpu_manager(facts: NodeReport) -> Iterable[Metric]:
     """gpu-manager's four."""
     util = GaugeMetricFamily("container_gpu_utilization", "GPU utilization, 100 is one card", labels=(*_POD, "gpu"))
     memory = GaugeMetricFamily("container_gpu_memory_total", "GPU memory usage in MiB", labels=(*_POD, "gpu_memory"))
@@ -47,7 +47,7 @@ def gpu_manager(facts: NodeFacts) -> Iterable[Metric]:
     yield from (util, memory, asked, asked_memory)
 
 
-def gpu_manager_usage(facts: NodeFacts) -> dict[str, Any]:
+def gpu_manager_usage(facts: NodeReport) -> dict[str, Any]:
     """gpu-manager's answer to `/usage`: by the pod's uid the use and the requests of its containers.
 
     As there, zero values are left out; GPU time is in percent of a card, and requests in cards; memory in MiB. The
@@ -80,7 +80,7 @@ def _nonzero(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value}
 
 
-def hami(facts: NodeFacts) -> Iterable[Metric]:
+def hami(facts: NodeReport) -> Iterable[Metric]:
     """HAMi's monitor and scheduler since 2.9."""
     names = (
         "hami_vgpu_memory_used_bytes",
@@ -98,7 +98,7 @@ def hami(facts: NodeFacts) -> Iterable[Metric]:
     yield from _hami_allocated(facts)
 
 
-def hami_legacy(facts: NodeFacts) -> Iterable[Metric]:
+def hami_legacy(facts: NodeReport) -> Iterable[Metric]:
     """HAMi's monitor before 2.9."""
     names = (
         "vGPU_device_memory_usage_in_bytes",
@@ -111,10 +111,10 @@ def hami_legacy(facts: NodeFacts) -> Iterable[Metric]:
 
 
 def _hami(
-    facts: NodeFacts,
+    facts: NodeReport,
     names: tuple[str, str, str, str, str],
     of_container: Sequence[str],
-    host: Callable[[GpuUse], list[str]],
+    host: Callable[[NodeGpu], list[str]],
     of_host: Sequence[str],
 ) -> Iterable[Metric]:
     """Utilization is reported in hundredths under all of HAMi's names, those that end in `ratio` too, as HAMi does."""
@@ -131,7 +131,7 @@ def _hami(
     yield from (used, limit, util, host_used, host_util)
 
 
-def _hami_allocated(facts: NodeFacts) -> Iterable[Metric]:
+def _hami_allocated(facts: NodeReport) -> Iterable[Metric]:
     """The promised part of each GPU; the memory's ratio is a fraction, the cores' in hundredths, as in HAMi."""
     where = ("node", "device_uuid", "device_index")
     kinds = {
@@ -157,24 +157,24 @@ def _hami_allocated(facts: NodeFacts) -> Iterable[Metric]:
     yield from found
 
 
-def _hami_host(facts: NodeFacts, gpu: GpuUse) -> list[str]:
+def _hami_host(facts: NodeReport, gpu: NodeGpu) -> list[str]:
     return [facts.node, str(gpu.index), gpu.uuid, f"NVIDIA-{gpu.model}"]
 
 
-def _hami_labels(gpu: GpuUse, use: Use) -> list[str]:
+def _hami_labels(gpu: NodeGpu, use: Use) -> list[str]:
     return [use.owner.namespace, use.owner.pod, use.owner.container, str(use.number), gpu.uuid]
 
 
-def by_container(facts: NodeFacts) -> dict[Owner, list[tuple[GpuUse, Use]]]:
+def by_container(facts: NodeReport) -> dict[Owner, list[tuple[NodeGpu, Use]]]:
     """The uses of each container, in the order of GPUs."""
-    found: dict[Owner, list[tuple[GpuUse, Use]]] = {}
+    found: dict[Owner, list[tuple[NodeGpu, Use]]] = {}
     for gpu in facts.gpus:
         for use in gpu.uses:
             found.setdefault(use.owner, []).append((gpu, use))
     return found
 
 
-ALIASES: Final[Mapping[str, Callable[[NodeFacts], Iterable[Metric]]]] = {
+ALIASES: Final[Mapping[str, Callable[[NodeReport], Iterable[Metric]]]] = {
     "gpu-manager": gpu_manager,
     "hami": hami,
     "hami-legacy": hami_legacy,

@@ -13,17 +13,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from aliquot.arbiter.records import TenantStatus
-from aliquot.driver.sensors import Sensors
 from aliquot.model.errors import UserError
 from aliquot.node.telling.aliases import ALIASES
-from aliquot.node.telling.facts import GpuUse, NodeFacts
+from aliquot.status.nodes import NodeGpu, NodeReport
+from aliquot.status.tenants import TenantStatus
 
 _GPU: Final = ("node", "gpu", "uuid", "model")
 _CONTAINER: Final = ("node", "gpu", "uuid", "namespace", "pod", "container")
 _MIB: Final = 1 << 20
 
-GPU_GAUGES: Final[dict[str, tuple[str, Callable[[GpuUse], float]]]] = {
+GPU_GAUGES: Final[dict[str, tuple[str, Callable[[NodeGpu], float]]]] = {
     "aliquot_node_gpu_healthy": ("1 while the GPU may be allocated", lambda g: 0 if g.sick else 1),
     "aliquot_node_gpu_busy_ratio": ("Part of the window charged to anybody", lambda g: g.busy),
     "aliquot_node_gpu_held": ("1 while a container holds a valid grant", lambda g: 1 if g.holder else 0),
@@ -98,7 +97,7 @@ ALWAYS: Final = (
 )
 
 
-def registry_of(facts: Callable[[], NodeFacts], aliases: Sequence[str] = ()) -> CollectorRegistry:
+def registry_of(facts: Callable[[], NodeReport], aliases: Sequence[str] = ()) -> CollectorRegistry:
     """A registry that takes a snapshot at each scrape; `aliases` are keys of `ALIASES` such as `hami`.
 
     Raises:
@@ -113,7 +112,7 @@ def registry_of(facts: Callable[[], NodeFacts], aliases: Sequence[str] = ()) -> 
 
 
 class _NodeCollector(Collector):
-    def __init__(self, facts: Callable[[], NodeFacts], aliases: tuple[str, ...]) -> None:
+    def __init__(self, facts: Callable[[], NodeReport], aliases: tuple[str, ...]) -> None:
         self._facts = facts
         self._aliases = aliases
 
@@ -136,7 +135,7 @@ class _NodeCollector(Collector):
             yield from ALIASES[alias](facts)
 
 
-def _audit_metrics(facts: NodeFacts) -> Iterable[Metric]:
+def _audit_metrics(facts: NodeReport) -> Iterable[Metric]:
     audited = GaugeMetricFamily(
         "aliquot_node_audited", "1 while NVML is compared with the registered programs", labels=["node"]
     )
@@ -148,7 +147,7 @@ def _audit_metrics(facts: NodeFacts) -> Iterable[Metric]:
     yield from (audited, found, killed)
 
 
-def _gpu_metrics(facts: NodeFacts) -> Iterable[Metric]:
+def _gpu_metrics(facts: NodeReport) -> Iterable[Metric]:
     for name, (text, read) in GPU_GAUGES.items():
         gauge = GaugeMetricFamily(name, text, labels=_GPU)
         for gpu in facts.gpus:
@@ -167,7 +166,7 @@ def _hertz(mhz: int | None) -> float | None:
     return None if mhz is None else mhz * 1e6
 
 
-def _container_metrics(facts: NodeFacts) -> Iterable[Metric]:
+def _container_metrics(facts: NodeReport) -> Iterable[Metric]:
     families: list[tuple[GaugeMetricFamily | CounterMetricFamily, Callable[[TenantStatus], float]]] = [
         (GaugeMetricFamily(name, text, labels=_CONTAINER), read) for name, (text, read) in CONTAINER_GAUGES.items()
     ]
@@ -185,7 +184,7 @@ def _container_metrics(facts: NodeFacts) -> Iterable[Metric]:
     yield from _wake_metrics(facts)
 
 
-def _wake_metrics(facts: NodeFacts) -> Iterable[Metric]:
+def _wake_metrics(facts: NodeReport) -> Iterable[Metric]:
     """Of containers that were promised to wake in time alone."""
     promised = GaugeMetricFamily(
         "aliquot_container_gpu_wake_promised_seconds", "How soon it was promised to wake", labels=_CONTAINER

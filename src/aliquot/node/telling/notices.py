@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from aliquot.arbiter.records import TenantStatus
 from aliquot.model.quantities import format_milli
-from aliquot.node.telling.facts import NodeFacts, Owner
+from aliquot.status.nodes import NodeReport, Owner
+from aliquot.status.tenants import TenantStatus
 
 OUT_OF_MEMORY: Final = "GpuOutOfMemory"
 THROTTLED: Final = "GpuThrottled"
@@ -41,7 +41,7 @@ class Notices:
     def __init__(self) -> None:
         self._seen: dict[tuple[Owner, str], _Seen] = {}
 
-    def look(self, facts: NodeFacts, now_s: float) -> list[Notice]:
+    def look(self, facts: NodeReport, now_s: float) -> list[Notice]:
         """What is new in this snapshot, which was taken at `now_s` of a monotonic clock.
 
         A container is throttled if over at least `SPAN_S` it waited for most of the time and was below its request. The

@@ -27,9 +27,10 @@ from aliquot.http.listening import listening
 from aliquot.http.server import HttpServer
 from aliquot.lib import package
 from aliquot.node.telling.aliases import by_container, gpu_manager_usage
-from aliquot.node.telling.facts import NodeFacts, Sources, driver_of, look, owner_of
+from aliquot.node.telling.facts import Sources, driver_of, look, owner_of
 from aliquot.node.telling.metrics import registry_of
 from aliquot.node.telling.text import graph, usage
+from aliquot.status.nodes import NodeReport
 
 _LOCAL: Final = "127.0.0.1"
 
@@ -77,7 +78,7 @@ def application(sources: Sources, aliases: Sequence[str] = (), more: Iterable[Co
     return Starlette(routes=[Route(path, page, methods=["GET"]) for path, page in pages.items()])
 
 
-def node_body(facts: NodeFacts) -> dict[str, Any]:
+def node_body(facts: NodeReport) -> dict[str, Any]:
     """The node as JSON: GPUs with the containers on each, and each pod's uid with its containers' GPUs."""
     pods: dict[str, dict[str, list[int]]] = {}
     for owner, uses in by_container(facts).items():
@@ -104,8 +105,7 @@ def turns_body(sources: Sources) -> bytes:
         if held is None:
             continue
         keys = {name: owners.get(name) or owner_of(name) for name in {turn.tenant for turn in held.turns}}
-        names = {name: f"{owner.namespace}/{owner.pod}/{owner.container}" for name, owner in keys.items()}
-        turns = [msgspec.structs.replace(turn, tenant=names[turn.tenant]) for turn in held.turns]
+        turns = [msgspec.structs.replace(turn, tenant=keys[turn.tenant].tenant) for turn in held.turns]
         found[gpu.uuid] = msgspec.structs.replace(held, turns=turns)
     return msgspec.json.encode(found)
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from aliquot.model.quantities import format_milli
 from aliquot.node.telling.aliases import by_container
-from aliquot.node.telling.facts import GpuUse, NodeFacts
+from aliquot.status.nodes import NodeGpu, NodeReport
 from aliquot.topology import Topology, TreeNode
 
 
-def graph(facts: NodeFacts, topology: Topology) -> str:
+def graph(facts: NodeReport, topology: Topology) -> str:
     """Topology and use as text: one line for each topology node, GPU and container."""
     gpus = dict(enumerate(facts.gpus))  # the tree counts places, which are not indices where a GPU is left out
     lines = [f"{facts.node}: {len(facts.gpus)} GPU{'s' if len(facts.gpus) != 1 else ''}, driver {facts.driver or '?'}"]
@@ -20,7 +20,7 @@ def graph(facts: NodeFacts, topology: Topology) -> str:
     return "\n".join(lines) + "\n"
 
 
-def usage(facts: NodeFacts) -> str:
+def usage(facts: NodeReport) -> str:
     """One line for each container and GPU, widths by content."""
     head = ("NAMESPACE", "POD", "CONTAINER", "GPU", "REQUEST", "LIMIT", "USAGE", "MEMORY", "THROTTLED", "HAND-OVERS")
     rows: list[Sequence[str]] = [head]
@@ -36,7 +36,7 @@ def usage(facts: NodeFacts) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tree(node: TreeNode, gpus: dict[int, GpuUse], first: str, rest: str, mode: str) -> Iterator[str]:
+def _tree(node: TreeNode, gpus: dict[int, NodeGpu], first: str, rest: str, mode: str) -> Iterator[str]:
     if node.gpu is not None:
         yield from _gpu(gpus[node.gpu], first, rest)
         return
@@ -46,10 +46,9 @@ def _tree(node: TreeNode, gpus: dict[int, GpuUse], first: str, rest: str, mode: 
         yield from _tree(child, gpus, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "), node.mode)
 
 
-def _gpu(gpu: GpuUse, first: str, rest: str) -> Iterator[str]:
+def _gpu(gpu: NodeGpu, first: str, rest: str) -> Iterator[str]:
     state = f"sick: {gpu.sick}" if gpu.sick else f"{format_milli(gpu.free_milli)} free, busy {gpu.busy:.0%}"
     yield f"{first}GPU {gpu.index}  {gpu.model}  {state}, memory {gpu.memory_used_mib}/{gpu.memory_mib} MiB"
     for use in gpu.uses:
-        owner, now = use.owner, use.status
-        who = f"{owner.namespace}/{owner.pod}/{owner.container}"
-        yield f"{rest}     {who}  {format_milli(now.request_milli)} used {now.usage:.2f}  {now.memory_used_mib} MiB"
+        now, request = use.status, format_milli(use.status.request_milli)
+        yield f"{rest}     {use.owner.tenant}  {request} used {now.usage:.2f}  {now.memory_used_mib} MiB"

@@ -11,7 +11,6 @@ import msgspec
 
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.arbiter.records import GpuTurns, Status
-from aliquot.driver.sensors import Sensors
 from aliquot.model.ids import GpuUuid
 from aliquot.node.audit import Audit
 from aliquot.node.events import Events
@@ -20,8 +19,10 @@ from aliquot.node.processes import read_program
 from aliquot.node.seating import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 from aliquot.node.telling.auditing import Auditing
-from aliquot.node.telling.facts import AuditTotals, Owner, Sources, look
+from aliquot.node.telling.facts import Sources, look
 from aliquot.node.telling.notices import Notices
+from aliquot.status.nodes import AuditTotals, Owner
+from aliquot.status.sensors import Sensors
 
 _TIMEOUT_S: Final = 2.0
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from aliquot.arbiter.records import GpuTurns, TenantStatus
+from aliquot.arbiter.records import GpuTurns
+from aliquot.status.tenants import TenantStatus
 from aliquot.web.api import Gpu, Share
 from aliquot.web.history.recorder import Counts, GpuReading, TenantReading
 from aliquot.web.history.records import Turn, Turns

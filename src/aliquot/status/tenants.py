@@ -1,0 +1,113 @@
+"""What is measured of a tenant on a GPU, as its arbiter counts it and as every program, page and metric shows it.
+
+Shares are milli-GPU, memory is MiB, times carry their unit in the name. Unknown fields are ignored, so an older reader
+understands a newer writer.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import Enforce
+
+
+class PromiseStatus(msgspec.Struct, frozen=True):
+    """Whether the promise was kept to a tenant on one GPU, since it came: see `aliquot.tokens.kept`.
+
+    Windows are those in which it wanted the GPU, one for each fortieth of a window. `kept` are those in which it got
+    its request for the time it wanted the GPU, within 0.02; `busy_windows` those in which it wanted the GPU all the
+    time, and `busy_kept` those of them in which it got its request. The errors are parts of a window: how far what it
+    got was from what the fluid gave, in the last window, in 95 of 100 and at worst.
+    """
+
+    windows: int = 0
+    kept: int = 0
+    busy_windows: int = 0
+    busy_kept: int = 0
+    wanted_ns: int = 0
+    fluid_error: float = 0.0
+    fluid_error_p95: float = 0.0
+    fluid_error_worst: float = 0.0
+
+
+class WakeStatus(msgspec.Struct, frozen=True):
+    """How soon a tenant wakes: promised, and from asking to the grant in the last 1024 wakes within its request.
+
+    `longest_ms` is the longest kernel that was lately seen of a neighbour on the GPU, `longest_by` its name, and
+    `allowed_ms` how long one may be. `kept` is false where one is longer, or where the p99 of 100 wakes or more is
+    later than promised.
+    """
+
+    promised_ms: float
+    p50_ms: float
+    p99_ms: float
+    count: int
+    kept: bool
+    allowed_ms: float
+    longest_ms: float = 0.0
+    longest_by: str = ""
+
+    @property
+    def text(self) -> str:
+        """In words: `5 ms promised, p50 1.9 ms, p99 2.4 ms of 300 wakes`."""
+        found = f"{self.promised_ms:g} ms promised"
+        if self.count:
+            found += f", p50 {self.p50_ms:.1f} ms, p99 {self.p99_ms:.1f} ms of {self.count} wakes"
+        if self.kept:
+            return found
+        if self.longest_ms <= self.allowed_ms:
+            return f"{found}; not kept"
+        kernels = (
+            f"{self.longest_by} runs kernels of {self.longest_ms:.1f} ms, at most {self.allowed_ms:.1f} ms keep it"
+        )
+        return f"{found}; not kept: {kernels}"
+
+
+class TenantStatus(msgspec.Struct):
+    """One tenant on one GPU. `usage` is 0..1 over the window; the percentile is over the last 256 grants.
+
+    `first_grant_ns` is when it was granted the GPU for the first time (CLOCK_MONOTONIC), 0 before that.
+    `kernel_ms` is the longest kernel or graph that was lately seen of it, 0 before that.
+    `charged_ns`, `waited_ns` and `memory_refusals` (allocations that would have gone over the limit) are totals since
+    the tenant came, and so are, for the tenant on all of its GPUs, `unrouted` (driver functions that programs were
+    handed unhooked) and `ungated_ms` (time in which programs launched freely, for no arbiter could be reached). What is
+    not enforced is measured by NVML: `usage` and `charged_ns` unless `enforce` is all, and with never `memory_used_mib`
+    and `processes` as well.
+    """
+
+    name: str
+    request_milli: int
+    limit_milli: int
+    usage: float
+    charged_ns: int
+    memory_used_mib: int
+    memory_limit_mib: int
+    memory_context_mib: int
+    wait_ms_p50: float
+    debt_ms: float
+    quota_ms: float
+    handovers: int
+    processes: int
+    waiting: bool
+    waited_ns: int = 0
+    memory_refusals: int = 0
+    unrouted: int = 0
+    ungated_ms: float = 0.0
+    enforce: Enforce = "all"
+    promise: PromiseStatus = PromiseStatus()
+    kernel_ms: float = 0.0
+    wake: WakeStatus | None = None
+    first_grant_ns: int = 0
+
+    @property
+    def usage_milli(self) -> int:
+        """Its use of the GPU's time over the window."""
+        return round(self.usage * MILLI)
+
+
+class Unregistered(msgspec.Struct, frozen=True):
+    """A process that NVML sees on a GPU and that is attached to no tenant of it, by the arbiter's own pid namespace."""
+
+    pid: int
+    memory_mib: int
