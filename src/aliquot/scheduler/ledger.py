@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from aliquot.kube.requests import PodAsk
+from aliquot.placement.ledger import LedgerGpu, ledger_gpu, ledger_gpus
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.books import CLOSED, Books
 from aliquot.scheduler.look import verdicts
-from aliquot.scheduler.ports import LedgerGpu, LedgerShare
 
 
 class BooksLedger:
@@ -21,16 +21,15 @@ class BooksLedger:
     def gpu(self, uuid: str) -> LedgerGpu | None:
         """A device by its UUID; None when no node has it."""
         cell = self._books.cluster.uuids.get(uuid)
-        return None if cell is None else self._seen(*cell)
+        return None if cell is None else ledger_gpu(self._books.cluster, *cell, _closed)
 
     def gpus(self, node: str = "") -> Iterable[LedgerGpu]:
         """All devices, or those of a node, in the order of the books."""
         cluster = self._books.cluster
         if node and node not in cluster.index:
             return
-        for spec in [cluster.spec(cluster.node_index(node))] if node else cluster.nodes:
-            for device in spec.gpus:
-                yield self._seen(*cluster.uuids[device.uuid])
+        for name in [node] if node else [spec.name for spec in cluster.nodes]:
+            yield from ledger_gpus(cluster, name, _closed)
 
     def why_not(self, node: str) -> str:
         """Why a node takes no pods that ask for GPUs; empty when it may."""
@@ -54,13 +53,6 @@ class BooksLedger:
         """Undo `close`."""
         self._books.reopen(uuid)
 
-    def _seen(self, node: int, gpu: int) -> LedgerGpu:
-        cluster = self._books.cluster
-        spec = cluster.spec(node)
-        device = spec.gpus[gpu]
-        held = tuple(
-            LedgerShare(resident.tenant, resident.piece.request_milli, resident.piece.memory_mib, resident.gpu_id)
-            for resident in cluster.residents(node, gpu)
-            if not resident.tenant.startswith(CLOSED)
-        )
-        return LedgerGpu(device.uuid, spec.name, device.model, device.memory_mib, held)
+
+def _closed(tenant: str) -> bool:
+    return tenant.startswith(CLOSED)

@@ -3,41 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from aliquot.kube.requests import PodAsk
-
-
-@dataclass(frozen=True)
-class LedgerShare:
-    """What one tenant has of one device."""
-
-    tenant: str
-    request_milli: int
-    memory_mib: int
-    gpu_id: str = ""
-
-
-@dataclass(frozen=True)
-class LedgerGpu:
-    """A device in the ledger, with its tenants."""
-
-    uuid: str
-    node: str
-    model: str
-    memory_mib: int
-    held: tuple[LedgerShare, ...] = ()
-
-    @property
-    def requested_milli(self) -> int:
-        """Milli-GPU that are guaranteed to tenants."""
-        return sum(held.request_milli for held in self.held)
-
-    @property
-    def name(self) -> str:
-        """The name by which its tenants requested it; empty if none did."""
-        return next((held.gpu_id for held in self.held if held.gpu_id), "")
+from aliquot.placement.ledger import LedgerGpu
 
 
 class Ledger(Protocol):

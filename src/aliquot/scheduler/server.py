@@ -32,6 +32,7 @@ from aliquot.kube.turns import turn
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
 from aliquot.placement.codes import Code, UnmetConstraint
+from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.policy import POLICIES
 from aliquot.scheduler import wire
 from aliquot.scheduler.bind import Binder, CanNotBind
@@ -245,35 +246,12 @@ class Extender:
         nodes = []
         for number, name in enumerate(sorted(self.books.cluster.index), 1):
             if name in self.books.cluster.index:
-                nodes.append(_ENCODER.encode({"name": name, "devices": self._devices(name)}))
+                devices = [gpu.facts() for gpu in ledger_gpus(self.books.cluster, name)]
+                nodes.append(_ENCODER.encode({"name": name, "devices": devices}))
             await turn(number)
         whole = msgspec.Raw(b"[%b]" % b",".join(nodes))
         facts = {"nodes": whole, "strays": self.books.strays, "faulty": self.books.faulty}
         return Response(_ENCODER.encode(facts), media_type="application/json")
-
-    def _devices(self, node: str) -> list[dict[str, Any]]:
-        cluster = self.books.cluster
-        number = cluster.node_index(node)
-        return [
-            {
-                "index": d.index,
-                "uuid": d.uuid,
-                "model": d.model,
-                "memory_mib": d.memory_mib,
-                "free_milli": cluster.free_milli.item(number, g),
-                "free_mib": cluster.free_mib.item(number, g),
-                "residents": [
-                    {
-                        "tenant": r.tenant,
-                        "request_milli": r.piece.request_milli,
-                        "limit_milli": r.piece.limit_milli,
-                        "memory_mib": r.piece.memory_mib,
-                    }
-                    for r in cluster.residents(number, g)
-                ],
-            }
-            for g, d in enumerate(cluster.spec(number).gpus)
-        ]
 
     async def _gpushare(self, request: Request) -> Response:
         """The inspect of gpushare's own extender."""

@@ -23,6 +23,7 @@ from aliquot.arbiter.records import GpuTurns
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
+from aliquot.placement.ledger import LedgerGpu, ledger_gpus
 from aliquot.topology import Topology
 from aliquot.web.agents import NodeMeasure, tenant_key
 from aliquot.web.api import (
@@ -42,7 +43,7 @@ from aliquot.web.api import (
 )  # fmt: skip
 from aliquot.web.explaining import Calmly, Explaining
 from aliquot.web.facts import node_sums
-from aliquot.web.gather import gpu_state, measured, quota_of
+from aliquot.web.gather import gpu_state, measured, promised, quota_of
 from aliquot.web.history.keeping import LongHistory, Past
 from aliquot.web.history.recorder import Counts
 from aliquot.web.history.records import Turns
@@ -264,31 +265,26 @@ class ClusterFacts:
         spec = cluster.spec(number)
         if spec.topology is not None:
             self._topologies[name] = spec.topology
-        gpus = []
-        for g, device in enumerate(spec.gpus):
-            residents = [each for each in cluster.residents(number, g) if not self._hidden(each.tenant)]
-            shares = [
-                Share(r.tenant, r.piece.request_milli, r.piece.limit_milli, 0, r.piece.memory_mib, 0, r.tenant)
-                for r in residents
-            ]
-            gpus.append(
-                Gpu(
-                    device.uuid,
-                    device.index,
-                    name,
-                    device.model,
-                    device.memory_mib,
-                    gpu_state([share.request_milli for share in shares]),
-                    cluster.free_milli.item(number, g),
-                    cluster.free_mib.item(number, g),
-                    0,
-                    0,
-                    shares,
-                    vgpu=next((r.gpu_id for r in residents if r.gpu_id), ""),
-                    measured=False,
-                )
-            )
-        return version, gpus
+        return version, [_promised(gpu) for gpu in ledger_gpus(cluster, name, self._hidden)]
+
+
+def _promised(gpu: LedgerGpu) -> Gpu:
+    """A GPU as the ledger has it; nothing is measured of it yet."""
+    return Gpu(
+        uuid=gpu.device.uuid,
+        index=gpu.device.index,
+        node=gpu.node,
+        model=gpu.device.model,
+        memory_mib=gpu.device.memory_mib,
+        state=gpu_state([resident.piece.request_milli for resident in gpu.residents]),
+        free_milli=gpu.free_milli,
+        free_mib=gpu.free_mib,
+        busy_milli=0,
+        memory_used_mib=0,
+        shares=[promised(resident.tenant, resident.piece) for resident in gpu.residents],
+        vgpu=gpu.name,
+        measured=False,
+    )
 
 
 def _with_measures(gpu: Gpu, node: NodeMeasure | None) -> Gpu:

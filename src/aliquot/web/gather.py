@@ -42,10 +42,10 @@ def _gpu(node: str, card: Card, seated: Sequence[Seated], now: GpuStatus | None,
     tenants = {tenant.name: tenant for tenant in now.tenants} if now else {}
     here = [(seat, piece) for seat in seated for piece in seat.slices if piece.gpu == card.uuid]
     shares = [
-        measured(_promised(seat.tenant, piece), tenants.get(seat.tenant), kept(piece.gpu, seat.tenant))
+        measured(promised(seat.tenant, piece), tenants.get(seat.tenant), kept(piece.gpu, seat.tenant))
         for seat, piece in here
     ]
-    promised = sum(piece.request_milli for _, piece in here)
+    requested_milli = sum(piece.request_milli for _, piece in here)
     return Gpu(
         uuid=card.uuid,
         index=card.index,
@@ -53,7 +53,7 @@ def _gpu(node: str, card: Card, seated: Sequence[Seated], now: GpuStatus | None,
         model=card.model,
         memory_mib=card.memory_mib,
         state=gpu_state([piece.request_milli for _, piece in here]),
-        free_milli=MILLI - promised,
+        free_milli=MILLI - requested_milli,
         free_mib=card.memory_mib - sum(piece.memory_mib for _, piece in here),
         busy_milli=round(now.busy * MILLI) if now else 0,
         memory_used_mib=sum(share.memory_used_mib for share in shares),
@@ -91,7 +91,8 @@ def measured(plan: Share, now: TenantStatus | None, kept: tuple[float | None, in
     )
 
 
-def _promised(tenant: str, piece: Slice) -> Share:
+def promised(tenant: str, piece: Slice) -> Share:
+    """A share as the ledger has it, of which nothing is measured yet."""
     return Share(tenant, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0, tenant)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from aliquot.cli.kubectl.scene import ClusterScene, age
 from aliquot.model.quantities import MILLI, format_mib, format_milli
+from aliquot.placement.ledger import ledger_gpus
 from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.topology import link_cost
 
@@ -14,34 +15,11 @@ from aliquot.topology import link_cost
 def gpus(scene: ClusterScene) -> list[dict[str, Any]]:
     """Every device that pods may use, with its tenants."""
     cluster = scene.books.cluster
-    found = []
-    for name, number in sorted(cluster.index.items()):
-        spec = cluster.spec(number)
-        for g, device in enumerate(spec.gpus):
-            links = spec.topology.links[g] if spec.topology is not None else ()
-            residents = [
-                {
-                    "tenant": r.tenant,
-                    "request_milli": r.piece.request_milli,
-                    "limit_milli": r.piece.limit_milli,
-                    "memory_mib": r.piece.memory_mib,
-                }
-                for r in cluster.residents(number, g)
-            ]
-            found.append(
-                {
-                    "node": name,
-                    "index": device.index,
-                    "uuid": str(device.uuid),
-                    "model": device.model,
-                    "memory_mib": device.memory_mib,
-                    "free_milli": cluster.free_milli.item(number, g),
-                    "free_mib": cluster.free_mib.item(number, g),
-                    "links": list(links),
-                    "residents": residents,
-                }
-            )
-    return found
+    return [
+        {"node": name, **gpu.facts(), "links": list(gpu.links)}
+        for name in sorted(cluster.index)
+        for gpu in ledger_gpus(cluster, name)
+    ]
 
 
 def sharepods(scene: ClusterScene) -> list[dict[str, Any]]:

@@ -18,8 +18,8 @@ import msgspec
 from aliquot.kube.clock import seconds_time
 from aliquot.kube.custom import VGPU, Attached, VGPUPhase
 from aliquot.model.quantities import format_mib, format_milli
+from aliquot.placement.ledger import LedgerGpu
 from aliquot.scheduler.operator.status import ConditionState, changed, conditions
-from aliquot.scheduler.ports import LedgerGpu
 
 
 def phase_of(gpu: LedgerGpu | None, *, leaving: bool = False) -> VGPUPhase:
@@ -28,7 +28,7 @@ def phase_of(gpu: LedgerGpu | None, *, leaving: bool = False) -> VGPUPhase:
         return "Deleting"
     if gpu is None:
         return "Creating"
-    return "Active" if gpu.held else "Idle"
+    return "Active" if gpu.residents else "Idle"
 
 
 def why(vgpu: VGPU, gpu: LedgerGpu | None, *, leaving: bool) -> ConditionState:
@@ -56,15 +56,15 @@ def body(
     phase = phase_of(gpu, leaving=leaving)
     generation = vgpu.metadata.generation
     attached = [
-        Attached(held.tenant, format_milli(held.request_milli), format_mib(held.memory_mib))
-        for held in (gpu.held if gpu else ())
+        Attached(each.tenant, format_milli(each.piece.request_milli), format_mib(each.piece.memory_mib))
+        for each in (gpu.residents if gpu else ())
     ]
     idle = phase in ("Idle", "Deleting")
     made = {
         "phase": phase,
         "uuid": uuid or None,
-        "model": gpu.model if gpu else vgpu.status.model or None,
-        "memory": format_mib(gpu.memory_mib) if gpu else vgpu.status.memory or None,
+        "model": gpu.device.model if gpu else vgpu.status.model or None,
+        "memory": format_mib(gpu.device.memory_mib) if gpu else vgpu.status.memory or None,
         "requested": format_milli(gpu.requested_milli) if gpu else None,
         "attached": msgspec.to_builtins(attached),
         "idleSince": (vgpu.status.idle_since or seconds_time(now)) if idle else None,

@@ -17,11 +17,12 @@ from aliquot.kube.custom import VGPU, VGPUS
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from aliquot.kube.names import POOL
 from aliquot.lib.log import Logger
+from aliquot.placement.ledger import LedgerGpu
 from aliquot.placement.pool_policy import PoolPolicy
 from aliquot.scheduler.pool.known import WriteThroughCache
 from aliquot.scheduler.pool.owners import VgpuOwner
 from aliquot.scheduler.pool.phases import body, idle_s, phase_of
-from aliquot.scheduler.ports import Ledger, LedgerGpu
+from aliquot.scheduler.ports import Ledger
 
 log = Logger("scheduler")
 AUTOMATIC: Final = "automatic"
@@ -161,7 +162,7 @@ class VgpuPool:
 
     async def _name_idle_device(self, places: list[str]) -> VGPU | None:
         named = {vgpu.status.uuid for vgpu in self.known}
-        free = (gpu for node in places for gpu in self.ledger.gpus(node) if not gpu.held and gpu.uuid not in named)
+        free = (gpu for node in places for gpu in self.ledger.gpus(node) if not gpu.residents and gpu.uuid not in named)
         gpu = next(free, None)
         return None if gpu is None else self.known.get(await self.name_device(gpu.uuid, gpu.node))
 
@@ -205,7 +206,7 @@ class VgpuPool:
 
     def _taken(self, uuid: str) -> bool:
         gpu = self.ledger.gpu(uuid)
-        return gpu is not None and bool(gpu.held)
+        return gpu is not None and bool(gpu.residents)
 
     async def _leave(self, vgpu: VGPU) -> float | None:
         """Give the device back and drop the name, unless a tenant arrived before it was closed."""
