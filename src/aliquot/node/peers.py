@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aliquot.kube.dialects import of_origin
-from aliquot.kube.dialects.base import DeviceFacts, Dialect
+from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.objects import Pod
 from aliquot.kube.plan import PodPlan
+from aliquot.model.requests import Device
 from aliquot.node.machine import Machine
 from aliquot.node.pods import NodePod
 
@@ -28,8 +29,8 @@ def environment(
     dialect = of_origin(asking, dialects)
     if dialect is None:
         return ()
-    facts = {gpu.uuid: DeviceFacts(gpu.index, gpu.uuid, gpu.model, gpu.memory_mib) for gpu in machine.gpus}
-    return tuple(f"{name}={value}" for name, value in dialect.environment(asking, container, plan, facts).items())
+    devices: dict[str, Device] = {device.uuid: device for device in machine.placed}
+    return tuple(f"{name}={value}" for name, value in dialect.environment(asking, container, plan, devices).items())
 
 
 def started(pod: NodePod | None, dialects: Mapping[str, Dialect]) -> dict[str, str]:

@@ -24,7 +24,7 @@ import msgspec
 from aliquot.kube.api import Api
 from aliquot.kube.clock import Clock, RealClock
 from aliquot.kube.dialects import FOREIGN, of_origin, read
-from aliquot.kube.dialects.base import DeviceFacts, Dialect
+from aliquot.kube.dialects.base import Dialect
 from aliquot.kube.errors import Busy, KubeError, NotFound, Unreachable
 from aliquot.kube.names import PLAN, TRACEPARENT
 from aliquot.kube.objects import Binding, Meta, ObjectReference, Pod
@@ -35,6 +35,7 @@ from aliquot.kube.resources import PODS
 from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
+from aliquot.model.requests import Device
 from aliquot.scheduler.books import Books, NodeFull
 from aliquot.scheduler.holds import Hold
 from aliquot.scheduler.wire import BindingArgs
@@ -184,9 +185,9 @@ class Binder:
             theirs = {**theirs, TRACEPARENT: context}
         return {**theirs, PLAN: write_plan(hold.plan)}
 
-    def devices(self, node: str) -> dict[str, DeviceFacts]:
+    def devices(self, node: str) -> dict[str, Device]:
         """The devices of a node by UUID, as dialects name them."""
         if node not in self.books.cluster.index:
             return {}
         spec = self.books.cluster.spec(self.books.cluster.node_index(node))
-        return {d.uuid: DeviceFacts(d.index, d.uuid, d.model, d.memory_mib) for d in spec.gpus}
+        return {device.uuid: device for device in spec.gpus}

@@ -8,13 +8,12 @@ from pods import limits, pod
 
 from aliquot.kube.dialects import FOREIGN
 from aliquot.kube.dialects.aliyun import Aliyun, Used, inspect
-from aliquot.kube.dialects.base import DeviceFacts
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Slice
+from aliquot.model.requests import Device, Slice
 
 DEVICES = {
-    uuid: DeviceFacts(i, uuid, "Tesla V100-SXM2-16GB", 15360) for i, uuid in enumerate(("GPU-a", "GPU-b", "GPU-c"))
+    uuid: Device(GpuUuid(uuid), i, "Tesla V100-SXM2-16GB", 15360) for i, uuid in enumerate(("GPU-a", "GPU-b", "GPU-c"))
 }
 NOW = 1_700_000_000_123_456_789
 
@@ -98,7 +97,7 @@ def test_pods_whose_containers_have_their_devices_are_marked_as_their_project_ma
 def test_inspect_is_gpushares_byte_for_byte():
     """Order of fields, empty lists and the absence of spaces are those of Go's encoder on gpushare's structs."""
     nodes = [
-        ("node-2", [DeviceFacts(0, "GPU-x", "T4", 15360)], []),
+        ("node-2", [Device(GpuUuid("GPU-x"), 0, "T4", 15360)], []),
         (
             "node-1",
             [DEVICES["GPU-b"], DEVICES["GPU-a"]],

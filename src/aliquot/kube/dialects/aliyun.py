@@ -18,7 +18,6 @@ import msgspec
 
 from aliquot.kube.dialects.base import (
     CanNotSay,
-    DeviceFacts,
     Foreign,
     Owned,
     Words,
@@ -32,7 +31,7 @@ from aliquot.kube.plan import PodPlan
 from aliquot.kube.quantities import parse_count
 from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, containers_of, pod_ask
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import GpuRequest, Labels
+from aliquot.model.requests import Device, GpuRequest, Labels
 
 MEMORY: Final = "aliyun.com/gpu-mem"
 COUNT: Final = "aliyun.com/gpu-count"
@@ -95,7 +94,7 @@ class Aliyun(Foreign):
             words.resources[c.container] = {MEMORY: memory // self.unit_mib}
         return words
 
-    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, DeviceFacts], now_ns: int) -> dict[str, str]:
+    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, Device], now_ns: int) -> dict[str, str]:
         """What gpushare's extender writes when it binds."""
         device = _first_device(plan, devices)
         if device is None:
@@ -108,9 +107,7 @@ class Aliyun(Foreign):
             ASSUME_TIME: str(now_ns),
         }
 
-    def environment(
-        self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, DeviceFacts]
-    ) -> dict[str, str]:
+    def environment(self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, Device]) -> dict[str, str]:
         """What gpushare's device plugin sets."""
         device = _first_device(plan, devices)
         everyone = [*pod.spec.init_containers, *pod.spec.containers]
@@ -138,7 +135,7 @@ class Aliyun(Foreign):
         return sum(piece.memory_mib for piece in given.slices) // self.unit_mib if given is not None else 0
 
 
-def _first_device(plan: PodPlan, devices: Mapping[str, DeviceFacts]) -> DeviceFacts | None:
+def _first_device(plan: PodPlan, devices: Mapping[str, Device]) -> Device | None:
     slices = [piece for given in plan.containers.values() for piece in given.slices]
     return devices.get(slices[0].gpu) if slices else None
 
@@ -174,7 +171,7 @@ class _Node(msgspec.Struct):
 
 
 def inspect(
-    nodes: Iterable[tuple[str, Iterable[DeviceFacts], Iterable[Used]]], unit: Unit = "GiB", error: str = ""
+    nodes: Iterable[tuple[str, Iterable[Device], Iterable[Used]]], unit: Unit = "GiB", error: str = ""
 ) -> bytes:
     """The answer of `GET /gpushare-scheduler/inspect`, byte for byte: order of fields, empty lists, no spaces.
 
@@ -189,7 +186,7 @@ def inspect(
     return msgspec.json.encode({"nodes": found, **({"error": error} if error else {})})
 
 
-def _device(device: DeviceFacts, everyone: list[Used], unit_mib: int) -> _Device:
+def _device(device: Device, everyone: list[Used], unit_mib: int) -> _Device:
     here = sorted((u for u in everyone if u.uuid == device.uuid), key=lambda u: (u.namespace, u.name))
     pods = [_Pod(u.name, u.namespace, -(-u.memory_mib // unit_mib)) for u in here]
     return _Device(device.index, device.memory_mib // unit_mib, sum(p.usedGPU for p in pods), pods)

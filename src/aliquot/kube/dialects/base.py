@@ -17,6 +17,7 @@ from aliquot.kube.quantities import Quantity, parse_count
 from aliquot.kube.requests import PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import BadQuantity
+from aliquot.model.requests import Device
 
 
 class CanNotSay(UserError):
@@ -47,16 +48,6 @@ class Owned:
     schedulers: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class DeviceFacts:
-    """A device as a peer's tools name it: its number on the node, its UUID, model and memory."""
-
-    index: int
-    uuid: str
-    model: str
-    memory_mib: int
-
-
 class Dialect(Protocol):
     """One project's dialect."""
 
@@ -83,13 +74,11 @@ class Dialect(Protocol):
         """
         ...
 
-    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, DeviceFacts], now_ns: int) -> dict[str, str]:
+    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, Device], now_ns: int) -> dict[str, str]:
         """Annotations that the project's tools expect on a placed pod; `devices` by UUID, `now_ns` since the epoch."""
         ...
 
-    def environment(
-        self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, DeviceFacts]
-    ) -> dict[str, str]:
+    def environment(self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, Device]) -> dict[str, str]:
         """Variables that programs written for the project read in that container."""
         ...
 
@@ -105,13 +94,11 @@ class Foreign:
         """Nothing."""
         return {}
 
-    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, DeviceFacts], now_ns: int) -> dict[str, str]:
+    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, Device], now_ns: int) -> dict[str, str]:
         """Nothing."""
         return {}
 
-    def environment(
-        self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, DeviceFacts]
-    ) -> dict[str, str]:
+    def environment(self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, Device]) -> dict[str, str]:
         """Nothing."""
         return {}
 

@@ -18,7 +18,6 @@ from typing import Final
 from aliquot.kube.dialects.base import (
     ORDERED,
     CanNotSay,
-    DeviceFacts,
     Foreign,
     Owned,
     Words,
@@ -30,7 +29,7 @@ from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
 from aliquot.model.quantities import MILLI, Memory
-from aliquot.model.requests import GpuRequest, Slice
+from aliquot.model.requests import Device, GpuRequest, Slice
 
 GPU: Final = "nvidia.com/gpu"
 MEM: Final = "nvidia.com/gpumem"
@@ -104,7 +103,7 @@ class Hami(Foreign):
             words.annotations = {key: text for key, text in said.items() if text}
         return words
 
-    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, DeviceFacts], now_ns: int) -> dict[str, str]:
+    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, Device], now_ns: int) -> dict[str, str]:
         """What HAMi's scheduler writes: `UUID,NVIDIA,MiB,cores:` for each device, `;` after each container."""
         text = ""
         for container in pod.spec.containers:
@@ -122,9 +121,7 @@ class Hami(Foreign):
             ALLOCATED: text,
         }
 
-    def environment(
-        self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, DeviceFacts]
-    ) -> dict[str, str]:
+    def environment(self, pod: Pod, container: str, plan: PodPlan, devices: Mapping[str, Device]) -> dict[str, str]:
         """The limits that HAMi's device plugin sets; 0 cores are no limit."""
         given = plan.containers.get(container)
         if given is None or not given.slices:

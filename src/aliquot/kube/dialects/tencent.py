@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from aliquot.kube.dialects.base import CanNotSay, DeviceFacts, Foreign, Owned, Words, count, names_any, only_plain
+from aliquot.kube.dialects.base import CanNotSay, Foreign, Owned, Words, count, names_any, only_plain
 from aliquot.kube.objects import Container, Pod
 from aliquot.kube.plan import PodPlan
 from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, Role, containers_of, pod_ask
 from aliquot.model.quantities import Memory
-from aliquot.model.requests import GpuRequest
+from aliquot.model.requests import Device, GpuRequest
 
 CORE: Final = "tencent.com/vcuda-core"
 MEMORY: Final = "tencent.com/vcuda-memory"
@@ -72,7 +72,7 @@ class Tencent(Foreign):
             words.node_selector[MODEL] = model
         return words
 
-    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, DeviceFacts], now_ns: int) -> dict[str, str]:
+    def planned(self, pod: Pod, plan: PodPlan, devices: Mapping[str, Device], now_ns: int) -> dict[str, str]:
         """What gpu-admission writes: time, node, and the GPU numbers of each container by its place in the pod."""
         found = {
             "tencent.com/predicate-time": str(now_ns),
