@@ -8,8 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from aliquot.web.api import Gpu
 from aliquot.web.history.file import HistoryFile, Limits
-from aliquot.web.history.recorder import GpuMinute, GpuReading, Minute
+from aliquot.web.history.recorder import GpuMinute, Minute
 
 START = 1_800_000_000 // 900 * 900
 
@@ -29,7 +30,8 @@ def minute(at_s: int, gpus: int, tenants: int, chance: random.Random) -> Minute:
             waited, handovers = chance.randrange(20_000), chance.randint(50, 300)
             row = [span_ms, promised, used, 0, 0, waited, memory, windows, kept, handovers]
             rows[f"team-{t % 7}/pod-{g}-{t}/main", f"Deployment/d{t}"] = row
-        held.append(GpuMinute(GpuReading(f"GPU-{g}", "node", g, "V100", ()), span_ms, rows))
+        gpu = Gpu(f"GPU-{g}", g, "node", "V100", 16384, "idle", 1000, 16384, 0, 0, [])
+        held.append(GpuMinute(gpu, span_ms, rows))
     return Minute(at_s, held)
 
 

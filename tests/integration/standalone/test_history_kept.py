@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from rights import rooms
 
+from aliquot.web.api import Gpu
 from aliquot.web.history.file import HistoryFile
 from aliquot.web.history.keeping import WAITING, LongHistory
 from aliquot.web.history.points import FIELDS
 from aliquot.web.history.reading import RANGES, hours_of
-from aliquot.web.history.recorder import Counts, GpuMinute, GpuReading, Minute, TenantReading
+from aliquot.web.history.recorder import Counts, GpuMinute, Minute, Reading, TenantReading
 
 from .conftest import Aliquot, eventually
 from .test_full_disk import mounted
@@ -36,12 +37,14 @@ for n in range(100000):
 """
 MINUTE = f"""
 from aliquot.web.history.points import FIELDS
-from aliquot.web.history.recorder import GpuMinute, GpuReading, Minute
+from aliquot.web.history.recorder import GpuMinute, Minute
+from aliquot.web.api import Gpu
 
 def minute(n):
     row = [60_000, 18_000, 1000, *[0] * (len(FIELDS) - 3)]
     rows = {{("lab/t" + str(m), "Job/t"): row for m in range(8)}}
-    return Minute({NOON} + 60 * n, [GpuMinute(GpuReading("GPU-0", "here", 0, "V100", ()), 60_000, rows)])
+    gpu = Gpu("GPU-0", 0, "here", "V100", 16384, "idle", 1000, 16384, 0, 0, [])
+    return Minute({NOON} + 60 * n, [GpuMinute(gpu, 60_000, rows)])
 """
 
 
@@ -70,10 +73,11 @@ def test_a_killed_writer_leaves_every_minute_that_it_had_written(tmp_path: Path,
     assert 8000 * kept == pytest.approx(3_600_000 * hours(file, NOON + 60 * kept).total.used, abs=1) or day < kept
 
 
-def reading(charged_ms: int) -> GpuReading:
+def reading(charged_ms: int) -> Reading:
     """A GPU with one tenant, which was charged so much since it came."""
     counts = Counts(charged_ms * 1_000_000, 0, 0, 0, 0)
-    return GpuReading("GPU-0", "here", 0, "V100", [TenantReading("lab/a", "Job/a", 300, 1024, counts)])
+    gpu = Gpu("GPU-0", 0, "here", "V100", 16384, "idle", 1000, 16384, 0, 0, [])
+    return Reading(gpu, [TenantReading("lab/a", "Job/a", 300, 1024, counts)])
 
 
 @rooms
@@ -136,8 +140,8 @@ def test_hours_on_a_terminal_are_those_of_the_page(aliquot_cli: Aliquot, tmp_pat
     end_s = time.time() // 60 * 60
     row = [60_000, 18_000, 6000, *[0] * (len(FIELDS) - 3)]
     for n in range(-60, 0):
-        gpu = GpuMinute(GpuReading("GPU-0", "here", 0, "V100", ()), 60_000, {("lab/t", "Job/t"): row})
-        file.add(Minute(int(end_s) + 60 * n, [gpu]))
+        gpu = Gpu("GPU-0", 0, "here", "V100", 16384, "idle", 1000, 16384, 0, 0, [])
+        file.add(Minute(int(end_s) + 60 * n, [GpuMinute(gpu, 60_000, {("lab/t", "Job/t"): row})]))
     file.close()
     process = aliquot_cli.start("up", "--emulate", "v100", "--port", "0", "--history", str(path))
     try:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from aliquot.web.api import Gpu
 from aliquot.web.history.file import HistoryFile, Limits
 from aliquot.web.history.points import FIELDS, PROMISED, SPAN, USED, pack, rows_of, share_out, unpack
 from aliquot.web.history.reading import RANGES, hours_of, timeline_of
-from aliquot.web.history.recorder import GpuMinute, GpuReading, Minute
+from aliquot.web.history.recorder import GpuMinute, Minute
 
 NOON = 1_800_000_000 // 900 * 900
 DAY = RANGES["24h"]
@@ -27,10 +28,15 @@ def row(promised: int, used: int) -> list[int]:
     return found
 
 
+def card(uuid: str) -> Gpu:
+    """A GPU, whose tenants do not matter."""
+    return Gpu(uuid, 0, "node-0", "V100", 16384, "idle", 1000, 16384, 0, 0, [])
+
+
 def minute(at_s: int, gpu: str = "GPU-0", **used_ms: int) -> Minute:
     """A minute of one GPU, on which each tenant had a promise of 0.3."""
     tenants = {(f"lab/{name}", f"Deployment/{name}"): row(18_000, used) for name, used in used_ms.items()}
-    return Minute(at_s, [GpuMinute(GpuReading(gpu, "node-0", 0, "V100", ()), 60_000, tenants)])
+    return Minute(at_s, [GpuMinute(card(gpu), 60_000, tenants)])
 
 
 def moments(file: HistoryFile) -> list[int]:
@@ -265,7 +271,7 @@ def test_a_month_has_a_bounded_size(tmp_path: Path):
                 windows, handovers = 4 * period_s, chance.randrange(2 * period_s, 4 * period_s)
                 row = [period_s * 1000, promised, *sums, windows, windows - chance.choice((0, 0, 0, 4)), handovers]
                 rows[f"team-{m % 5}/train-{m}/main", f"Job/train-{m % 5}"] = row
-            gpu = GpuMinute(GpuReading("GPU-0", "node-0", 0, "V100", ()), period_s * 1000, rows)
+            gpu = GpuMinute(card("GPU-0"), period_s * 1000, rows)
             file.add(Minute(NOON + 900 * n, [gpu]))
             if n in (370, 499):
                 sizes[n] = file.size

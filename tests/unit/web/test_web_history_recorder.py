@@ -8,11 +8,12 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aliquot.web.api import Gpu
 from aliquot.web.history.file import HistoryFile, Limits
 from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.points import HANDOVERS, KEPT, MEMORY, PROMISED, SPAN, USED, WAITED, WINDOWS
 from aliquot.web.history.reading import RANGES, hours_of, summed_by, timeline_of
-from aliquot.web.history.recorder import Counts, GpuReading, Minute, Recorder, TenantReading
+from aliquot.web.history.recorder import Counts, Minute, Reading, Recorder, TenantReading
 
 NOON = 1_800_000_000 // 900 * 900
 
@@ -23,9 +24,10 @@ def tenant(name: str = "lab/a", charged_ms: float = 0, *, request: int = 300, ow
     return TenantReading(name, owner, request, 1024, counts)
 
 
-def gpu(*tenants: TenantReading, uuid: str = "GPU-0", model: str = "V100") -> GpuReading:
+def gpu(*tenants: TenantReading, uuid: str = "GPU-0", model: str = "V100") -> Reading:
     """A GPU with these tenants."""
-    return GpuReading(uuid, "node-0", 0, model, tenants)
+    card = Gpu(uuid, 0, "node-0", model, 16384, "idle", 1000, 16384, 0, 0, [])
+    return Reading(card, tenants)
 
 
 def summed(minutes: Sequence[Minute | None], key: tuple[str, str] = ("lab/a", "Job/a")) -> list[int]:

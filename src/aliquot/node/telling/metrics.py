@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from aliquot.model.errors import UserError
 from aliquot.node.telling.aliases import ALIASES
 from aliquot.status.nodes import NodeGpu, NodeReport
+from aliquot.status.sensors import Sensors
 from aliquot.status.tenants import TenantStatus
 
 _GPU: Final = ("node", "gpu", "uuid", "model")

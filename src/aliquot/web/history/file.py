@@ -22,8 +22,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from aliquot.lib.files import open_plain
 from aliquot.model.ids import split_key
+from aliquot.web.api import Gpu
 from aliquot.web.history.points import BORROWED, GPU_ROW, added, pack, rows_of, share_out, unpack
-from aliquot.web.history.recorder import GpuReading, Minute, rows_by_number
+from aliquot.web.history.recorder import Minute, rows_by_number
 from aliquot.web.log import notice
 
 T = TypeVar("T")
@@ -211,9 +212,9 @@ class HistoryFile:
                 base.execute("ROLLBACK")
             raise
 
-    def _gpu(self, gpu: GpuReading, at_s: int) -> int:
+    def _gpu(self, gpu: Gpu, at_s: int) -> int:
         number = self._number("gpus", ("uuid",), (gpu.uuid,), at_s)
-        place = (gpu.node, str(gpu.number), gpu.model)
+        place = (gpu.node, str(gpu.index), gpu.model)
         if self._numbers.get(("place", (gpu.uuid, *place))) is None:
             self._base.execute("UPDATE gpus SET node = ?, number = ?, model = ? WHERE id = ?", (*place, number))
             self._numbers["place", (gpu.uuid, *place)] = (number, at_s)

@@ -18,7 +18,7 @@ import msgspec
 
 from aliquot.web.history.file import QUARTER_S, HistoryFile, Limits
 from aliquot.web.history.reading import Range, hours_of, timeline_of
-from aliquot.web.history.recorder import GpuReading, Minute, Recorder
+from aliquot.web.history.recorder import Minute, Reading, Recorder
 from aliquot.web.history.records import HourLine, Hours, Timeline, Turns
 from aliquot.web.log import defect, notice
 
@@ -62,9 +62,9 @@ class LongHistory:
         self._waiting: deque[Minute] = deque(maxlen=WAITING)
         self._thread: threading.Thread | None = None
 
-    def see(self, now_s: float, gpus: Iterable[GpuReading]) -> None:
+    def see(self, now_s: float, readings: Iterable[Reading]) -> None:
         """Add a reading; `now_s` is of a clock that only goes forward. One caller at a time."""
-        ended = self._recorder.see(now_s, self._wall(), gpus)
+        ended = self._recorder.see(now_s, self._wall(), readings)
         if ended is not None:
             self._put(ended)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from aliquot.web.api import Gpu
 from aliquot.web.history.points import (
     FIELDS,
     GPU_ROW,
@@ -54,20 +55,17 @@ class TenantReading(NamedTuple):
     counts: Counts | None
 
 
-class GpuReading(NamedTuple):
-    """One GPU at one moment. One that is not measured is not read."""
+class Reading(NamedTuple):
+    """One GPU at one moment, with its tenants. One that is not measured is not read."""
 
-    uuid: str
-    node: str
-    number: int
-    model: str
+    gpu: Gpu
     tenants: Sequence[TenantReading]
 
 
 class GpuMinute(NamedTuple):
     """The sums of one GPU: `tenants` by (name, owner), each with the fields of a row, and the time that was read."""
 
-    gpu: GpuReading
+    gpu: Gpu
     span_ms: int
     tenants: dict[tuple[str, str], list[int]]
 
@@ -88,7 +86,7 @@ class Recorder:
         self._before: dict[str, dict[tuple[str, str], TenantReading]] = {}
         self._sums: dict[str, GpuMinute] = {}
 
-    def see(self, now_s: float, wall_s: float, gpus: Iterable[GpuReading]) -> Minute | None:
+    def see(self, now_s: float, wall_s: float, readings: Iterable[Reading]) -> Minute | None:
         """Add a reading; returns the minute that it ends, if any.
 
         `now_s` is of a clock that only goes forward, `wall_s` of the wall's.
@@ -96,9 +94,9 @@ class Recorder:
         step_s = now_s - self._read_s
         known = self._before if 0 <= step_s <= LONGEST_STEP_S else {}
         self._read_s, self._before = now_s, {}
-        for gpu in gpus:
+        for gpu, tenants in readings:
             before = known.get(gpu.uuid)
-            now = {(tenant.name, tenant.owner): tenant for tenant in gpu.tenants}
+            now = {(tenant.name, tenant.owner): tenant for tenant in tenants}
             for key, tenant in now.items():
                 if tenant.counts is None and before is not None and key in before:
                     now[key] = tenant._replace(counts=before[key].counts)
@@ -117,7 +115,7 @@ class Recorder:
 
     def _add(
         self,
-        gpu: GpuReading,
+        gpu: Gpu,
         before: dict[tuple[str, str], TenantReading],
         now: dict[tuple[str, str], TenantReading],
         step_s: float,

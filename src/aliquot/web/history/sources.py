@@ -8,7 +8,7 @@ from typing import Final
 from aliquot.arbiter.records import GpuTurns
 from aliquot.status.tenants import TenantStatus
 from aliquot.web.api import Gpu, Share
-from aliquot.web.history.recorder import Counts, GpuReading, TenantReading
+from aliquot.web.history.recorder import Counts, Reading, TenantReading
 from aliquot.web.history.records import Turn, Turns
 
 CountsOf = Callable[[Gpu, Share], Counts | None]
@@ -25,10 +25,10 @@ def counts_of(now: TenantStatus) -> Counts:
     return Counts(*(min(max(0, number), MOST) for number in sums))
 
 
-def readings(gpus: Iterable[Gpu], counts: CountsOf, owner_of: OwnerOf) -> list[GpuReading]:
+def readings(gpus: Iterable[Gpu], counts: CountsOf, owner_of: OwnerOf) -> list[Reading]:
     """The GPUs that are measured, with the tenants on them."""
     return [
-        GpuReading(gpu.uuid, gpu.node, gpu.index, gpu.model, [
+        Reading(gpu, [
             TenantReading(
                 share.tenant, owner_of(share.tenant), share.request_milli, share.memory_used_mib, counts(gpu, share)
             )
