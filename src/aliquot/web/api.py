@@ -16,6 +16,7 @@ from aliquot.status.sensors import Sensors
 
 GpuState = Literal["whole", "shared", "idle"]
 """Whole: one tenant has all of it; shared: tenants have parts; idle: it has no tenant."""
+WorkloadKind = Literal["SharePod", "Pod", "Run"]
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -88,7 +89,7 @@ class Workload(msgspec.Struct, frozen=True):
     """
 
     name: str
-    kind: Literal["SharePod", "Pod", "Run"]
+    kind: WorkloadKind
     phase: str
     request_milli: int
     limit_milli: int

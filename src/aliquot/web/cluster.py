@@ -33,7 +33,6 @@ from aliquot.web.api import (
     Gpu,
     History,
     Node,
-    Piece,
     Pool,
     QuotaLine,
     Share,
@@ -43,7 +42,7 @@ from aliquot.web.api import (
 )  # fmt: skip
 from aliquot.web.explaining import Calmly, Explaining
 from aliquot.web.facts import node_sums
-from aliquot.web.gather import gpu_state, measured, promised, quota_of
+from aliquot.web.gather import gpu_state, measured, placed, promised, quota_of
 from aliquot.web.history.keeping import LongHistory, Past
 from aliquot.web.history.recorder import Counts
 from aliquot.web.history.records import Turns
@@ -319,34 +318,8 @@ def _counts(nodes: Mapping[str, NodeMeasure], gpu: Gpu, share: Share) -> Counts 
 
 def _placed(gpus: Iterable[Gpu], age_s: Callable[[str], float]) -> list[Workload]:
     """Every tenant of the ledger with its pieces, by name."""
-    pieces: dict[str, list[tuple[Gpu, Share]]] = {}
+    owns: dict[str, list[tuple[Gpu, Share]]] = {}
     for gpu in gpus:
         for share in gpu.shares:
-            pieces.setdefault(share.tenant, []).append((gpu, share))
-    found = []
-    for name, own in sorted(pieces.items()):
-        judged = [share for _, share in own if share.kept_percent is not None]
-        worst = min(judged, key=lambda share: share.kept_percent or 0.0, default=None)
-        found.append(
-            Workload(
-                name=name,
-                kind="Pod",
-                phase="Running",
-                request_milli=sum(share.request_milli for _, share in own),
-                limit_milli=sum(share.limit_milli for _, share in own),
-                pieces=[_piece(gpu, share) for gpu, share in own],
-                age_s=age_s(name),
-                model=own[0][0].model,
-                usage_milli=sum(share.usage_milli for _, share in own),
-                memory_used_mib=sum(share.memory_used_mib for _, share in own),
-                memory_mib=sum(share.memory_mib for _, share in own),
-                kept_percent=worst.kept_percent if worst else None,
-                windows=worst.windows if worst else 0,
-                measured=all(gpu.measured for gpu, _ in own),
-            )
-        )
-    return found
-
-
-def _piece(gpu: Gpu, share: Share) -> Piece:
-    return Piece(gpu.node, gpu.index, gpu.uuid, share.request_milli, share.limit_milli, share.memory_mib)
+            owns.setdefault(share.tenant, []).append((gpu, share))
+    return [placed(name, "Pod", own, age_s(name)) for name, own in sorted(owns.items())]

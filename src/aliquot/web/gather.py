@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,7 +13,7 @@ from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Slice
 from aliquot.standalone.wire import PodFacts
 from aliquot.status.tenants import TenantStatus
-from aliquot.web.api import Gpu, GpuState, Piece, Pool, QuotaLine, Share, Vgpu, Workload
+from aliquot.web.api import Gpu, GpuState, Piece, Pool, QuotaLine, Share, Vgpu, Workload, WorkloadKind
 
 Kept = Callable[[str, str], tuple[float | None, int]]
 """(gpu, tenant) -> percent of windows kept and how many there were."""
@@ -96,73 +96,70 @@ def promised(tenant: str, piece: Slice) -> Share:
     return Share(tenant, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0, tenant)
 
 
+def piece_of(gpu: Gpu, part: Slice | Share) -> Piece:
+    """A part of a GPU as a plan has it."""
+    return Piece(gpu.node, gpu.index, gpu.uuid, part.request_milli, part.limit_milli, part.memory_mib)
+
+
+def grown(gpu: Gpu, tenant: str, part: Slice) -> Gpu:
+    """A GPU as it would be with one more tenant, which is no workload yet."""
+    shares = [*gpu.shares, Share(tenant, part.request_milli, part.limit_milli, 0, part.memory_mib, 0)]
+    return msgspec.structs.replace(
+        gpu,
+        shares=shares,
+        state=gpu_state([share.request_milli for share in shares]),
+        free_milli=gpu.free_milli - part.request_milli,
+        free_mib=gpu.free_mib - part.memory_mib,
+    )
+
+
 def workloads_of(gpus: Sequence[Gpu], pods: Sequence[PodFacts], seated: Sequence[Seated]) -> list[Workload]:
     """SharePods and single runs, waiting ones first."""
-    places = {gpu.uuid: gpu for gpu in gpus}
-    seats = {seat.tenant: seat for seat in seated}
+    places = {(gpu.uuid, share.tenant): (gpu, share) for gpu in gpus for share in gpu.shares}
+    owns = {
+        seat.tenant: [places[at] for piece in seat.slices if (at := (piece.gpu, seat.tenant)) in places]
+        for seat in seated
+    }
     known = {pod.name for pod in pods}
-    found = [_pod(pod, seats.get(pod.name), places) for pod in pods]
-    found += [_run(seat, places) for seat in seated if seat.tenant not in known]
+    found = [_pod(pod, owns.get(pod.name, [])) for pod in pods]
+    found += [placed(seat.tenant, "Run", owns[seat.tenant], seat.age_s) for seat in seated if seat.tenant not in known]
     return sorted(found, key=lambda workload: (workload.phase != "Pending", workload.name))
 
 
-def _pod(pod: PodFacts, seat: Seated | None, places: Mapping[str, Gpu]) -> Workload:
-    got = _got(seat, places)
-    return Workload(
-        name=pod.name,
-        kind="SharePod",
+def _pod(pod: PodFacts, own: Sequence[tuple[Gpu, Share]]) -> Workload:
+    made = placed(pod.name, "SharePod", own, pod.age_s)
+    return msgspec.structs.replace(
+        made,
         phase=pod.phase,
         request_milli=pod.request_milli,
         limit_milli=pod.limit_milli,
-        pieces=_pieces(seat, places),
-        age_s=pod.age_s,
         message=pod.message,
         restarts=pod.restarts,
         memory_mib=pod.memory_mib,
         events=pod.events,
-        **got,  # type: ignore[arg-type]
     )
 
 
-def _run(seat: Seated, places: Mapping[str, Gpu]) -> Workload:
-    return Workload(
-        name=seat.tenant,
-        kind="Run",
-        phase="Running",
-        request_milli=sum(piece.request_milli for piece in seat.slices),
-        limit_milli=sum(piece.limit_milli for piece in seat.slices),
-        pieces=_pieces(seat, places),
-        age_s=seat.age_s,
-        memory_mib=sum(piece.memory_mib for piece in seat.slices),
-        **_got(seat, places),  # type: ignore[arg-type]
-    )
-
-
-def _pieces(seat: Seated | None, places: Mapping[str, Gpu]) -> list[Piece]:
-    pieces = seat.slices if seat else ()
-    return [
-        Piece(places[p.gpu].node, places[p.gpu].index, p.gpu, p.request_milli, p.limit_milli, p.memory_mib)
-        for p in pieces
-        if p.gpu in places
-    ]
-
-
-def _got(seat: Seated | None, places: Mapping[str, Gpu]) -> dict[str, object]:
-    """What a tenant gets over all its GPUs; promises are kept where they are kept on the worst of them."""
-    if seat is None:
-        return {}
-    gpus = [places[piece.gpu] for piece in seat.slices if piece.gpu in places]
-    shares = [share for gpu in gpus for share in gpu.shares if share.tenant == seat.tenant]
-    judged = [share for share in shares if share.kept_percent is not None]
+def placed(name: str, kind: WorkloadKind, own: Sequence[tuple[Gpu, Share]], age_s: float) -> Workload:
+    """A tenant with what it has and gets over all its GPUs; promises are kept where they are kept on the worst."""
+    judged = [share for _, share in own if share.kept_percent is not None]
     worst = min(judged, key=lambda share: share.kept_percent or 0.0, default=None)
-    return {
-        "usage_milli": sum(share.usage_milli for share in shares),
-        "memory_used_mib": sum(share.memory_used_mib for share in shares),
-        "model": gpus[0].model if gpus else "",
-        "kept_percent": worst.kept_percent if worst else None,
-        "windows": worst.windows if worst else 0,
-        "measured": all(gpu.measured for gpu in gpus),
-    }
+    return Workload(
+        name=name,
+        kind=kind,
+        phase="Running",
+        request_milli=sum(share.request_milli for _, share in own),
+        limit_milli=sum(share.limit_milli for _, share in own),
+        pieces=[piece_of(gpu, share) for gpu, share in own],
+        age_s=age_s,
+        model=own[0][0].model if own else "",
+        usage_milli=sum(share.usage_milli for _, share in own),
+        memory_used_mib=sum(share.memory_used_mib for _, share in own),
+        memory_mib=sum(share.memory_mib for _, share in own),
+        kept_percent=worst.kept_percent if worst else None,
+        windows=worst.windows if worst else 0,
+        measured=all(gpu.measured for gpu, _ in own),
+    )
 
 
 def pool_of(gpus: Iterable[Gpu]) -> Pool:

@@ -12,7 +12,9 @@ from typing import Final
 
 import msgspec
 
+from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
+from aliquot.model.requests import Slice
 from aliquot.status.sensors import Sensors
 from aliquot.topology import Topology
 from aliquot.web.api import (
@@ -22,7 +24,6 @@ from aliquot.web.api import (
     Gpu,
     History,
     Node,
-    Piece,
     Pool,
     QuotaLine,
     Reason,
@@ -33,7 +34,7 @@ from aliquot.web.api import (
     Workload,
 )  # fmt: skip
 from aliquot.web.facts import node_sums
-from aliquot.web.gather import gpu_state
+from aliquot.web.gather import gpu_state, grown, piece_of
 from aliquot.web.history.file import Limits
 from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.recorder import Counts
@@ -198,15 +199,8 @@ class MadeUpFacts:
         wanted = asked(request)
         for gpu in self._gpus:
             if gpu.free_milli >= wanted.request_milli:
-                piece = Piece(gpu.node, gpu.index, gpu.uuid, wanted.request_milli, wanted.ceiling_milli, 1024)
-                yours = Share(YOURS, wanted.request_milli, wanted.ceiling_milli, 0, 1024, 0)
-                after = msgspec.structs.replace(
-                    gpu,
-                    shares=[*gpu.shares, yours],
-                    state="shared",
-                    free_milli=gpu.free_milli - wanted.request_milli,
-                    free_mib=gpu.free_mib - 1024,
-                )
+                part = Slice(GpuUuid(gpu.uuid), wanted.request_milli, wanted.ceiling_milli, 1024)
+                piece, after = piece_of(gpu, part), grown(gpu, YOURS, part)
                 return Trial(True, f"It fits on GPU {gpu.index} of {gpu.node}.", "made up", [piece], [gpu], [after])
         return Trial(False, "It would wait.", "made up", reasons=[Reason("all nodes", "are full")])
 
@@ -304,7 +298,7 @@ def made_up_owner(tenant: str) -> str:
 
 
 def _workload(gpu: Gpu, share: Share) -> Workload:
-    piece = Piece(gpu.node, gpu.index, gpu.uuid, share.request_milli, share.limit_milli, share.memory_mib)
+    piece = piece_of(gpu, share)
     return Workload(
         name=share.tenant,
         kind="SharePod",

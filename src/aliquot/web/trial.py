@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import parse_memory, parse_milli
 from aliquot.model.requests import GpuRequest, Labels, checked, parse_label
 from aliquot.placement.explain import PlacementExplanation
 from aliquot.placement.machine import MachineBooks, NeverFits
 from aliquot.placement.sentences import never
-from aliquot.web.api import AskFor, Explanation, Gpu, Piece, Reason, Share, Trial
-from aliquot.web.gather import gpu_state
+from aliquot.web.api import AskFor, Explanation, Gpu, Reason, Trial
+from aliquot.web.gather import grown, piece_of
 
 YOURS = TenantName("your-request")
 THIS: Final = "It"
@@ -51,13 +49,9 @@ def trial(found: PlacementExplanation, gpus: Iterable[Gpu]) -> Trial:
     it = shown(THIS, found)
     slices = found.placement.slices if found.placement is not None else ()
     known = {gpu.uuid: gpu for gpu in gpus}
-    before = [known[piece.gpu] for piece in slices if piece.gpu in known]
-    pieces = [
-        Piece(known[p.gpu].node, known[p.gpu].index, p.gpu, p.request_milli, p.limit_milli, p.memory_mib)
-        for p in slices
-        if p.gpu in known
-    ]
-    after = [_grown(gpu, piece) for gpu, piece in zip(before, pieces, strict=True)]
+    touched = [(known[piece.gpu], piece) for piece in slices if piece.gpu in known]
+    pieces = [piece_of(gpu, piece) for gpu, piece in touched]
+    before, after = [gpu for gpu, _ in touched], [grown(gpu, YOURS, piece) for gpu, piece in touched]
     fits = found.placement is not None
     return Trial(fits, it.sentence, found.policy, pieces, before, after, it.why, it.reasons, it.nearest)
 
@@ -88,15 +82,3 @@ def explain_tenant(books: MachineBooks, name: TenantName) -> Explanation:
     if name not in books.plans:
         return Explanation(name, f"{name} has ended; it holds no GPU.")
     return shown(name, books.explain_tenant(name))
-
-
-def _grown(gpu: Gpu, piece: Piece) -> Gpu:
-    """A GPU with one more tenant."""
-    shares = [*gpu.shares, Share(YOURS, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0)]
-    return msgspec.structs.replace(
-        gpu,
-        shares=shares,
-        state=gpu_state([share.request_milli for share in shares]),
-        free_milli=gpu.free_milli - piece.request_milli,
-        free_mib=gpu.free_mib - piece.memory_mib,
-    )
