@@ -24,6 +24,9 @@ from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.ledger import LedgerGpu, ledger_gpus
+from aliquot.status.gpus import gpu_state, measured, promised
+from aliquot.status.sums import node_sums, quota_of
+from aliquot.status.workloads import placed
 from aliquot.topology import Topology
 from aliquot.web.agents import NodeMeasure, tenant_key
 from aliquot.web.api import (
@@ -41,8 +44,6 @@ from aliquot.web.api import (
     Workload,
 )  # fmt: skip
 from aliquot.web.explaining import Calmly, Explaining
-from aliquot.web.facts import node_sums
-from aliquot.web.gather import gpu_state, measured, placed, promised, quota_of
 from aliquot.web.history.keeping import LongHistory, Past
 from aliquot.web.history.recorder import Counts
 from aliquot.web.history.records import Turns

@@ -116,28 +116,3 @@ def totals(facts: Facts) -> Totals:
         unmeasured=sum(not gpu.measured for gpu in gpus),
         lent_milli=sum(max(0, share.usage_milli - share.request_milli) for share in shares),
     )
-
-
-def node_sums(gpus: Sequence[Gpu], *, with_topology: frozenset[str] = frozenset()) -> list[Node]:
-    """The nodes that a list of GPUs makes, by name."""
-    by_node: dict[str, list[Gpu]] = {}
-    for gpu in gpus:
-        by_node.setdefault(gpu.node, []).append(gpu)
-    return [_node(name, own, name in with_topology) for name, own in sorted(by_node.items())]
-
-
-def _node(name: str, gpus: Sequence[Gpu], has_topology: bool) -> Node:
-    states = [gpu.state for gpu in gpus]
-    return Node(
-        name=name,
-        models=sorted({gpu.model for gpu in gpus}),
-        gpus=len(gpus),
-        whole=states.count("whole"),
-        shared=states.count("shared"),
-        idle=states.count("idle"),
-        free_milli=sum(gpu.free_milli for gpu in gpus),
-        busy_milli=sum(gpu.busy_milli for gpu in gpus),
-        memory_mib=sum(gpu.memory_mib for gpu in gpus),
-        free_mib=sum(gpu.free_mib for gpu in gpus),
-        has_topology=has_topology,
-    )

@@ -13,8 +13,8 @@ from starlette.routing import Route
 
 from aliquot.lib.package import version
 from aliquot.model.errors import UserError
+from aliquot.status.gpus import GpuState
 from aliquot.web import openapi
-from aliquot.web.api import GpuState
 from aliquot.web.facts import Door, Facts, totals
 from aliquot.web.history.reading import range_of
 from aliquot.web.history.table import as_csv, dimensions

@@ -24,6 +24,7 @@ from aliquot.model.ids import TenantName, split_key
 from aliquot.placement.machine import MachineBooks
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.pods import Pods
+from aliquot.status.sums import node_sums, pool_of, quota_of
 from aliquot.web import trial
 from aliquot.web.api import (
     AskFor,
@@ -39,8 +40,7 @@ from aliquot.web.api import (
     Workload,
 )  # fmt: skip
 from aliquot.web.eventlog import EventLog
-from aliquot.web.facts import node_sums
-from aliquot.web.gather import Seated, gpus_of, pool_of, quota_of, workloads_of
+from aliquot.web.gather import Seated, gpus_of, workloads_of
 from aliquot.web.history.file import Limits
 from aliquot.web.history.keeping import LongHistory, Past
 from aliquot.web.history.records import Turns

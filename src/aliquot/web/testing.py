@@ -15,7 +15,10 @@ import msgspec
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import Slice
+from aliquot.status.gpus import gpu_state, grown
 from aliquot.status.sensors import Sensors
+from aliquot.status.sums import node_sums, vgpu_of
+from aliquot.status.workloads import piece_of, placed
 from aliquot.topology import Topology
 from aliquot.web.api import (
     AskFor,
@@ -30,11 +33,8 @@ from aliquot.web.api import (
     Share,
     TopologyFacts,
     Trial,
-    Vgpu,
     Workload,
 )  # fmt: skip
-from aliquot.web.facts import node_sums
-from aliquot.web.gather import gpu_state, grown, piece_of
 from aliquot.web.history.file import Limits
 from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.recorder import Counts
@@ -147,7 +147,8 @@ class MadeUpFacts:
 
     def workloads(self) -> Sequence[Workload]:
         """See `Facts`; a tenth as many wait as run."""
-        running = [_workload(gpu, share) for gpu in self._gpus for share in gpu.shares]
+        shares = [(gpu, share) for gpu in self._gpus for share in gpu.shares]
+        running = [placed(share.tenant, "SharePod", [(gpu, share)], 4000.0) for gpu, share in shares]
         waiting = [
             Workload(f"batch/wait-{n}", "Pod", "Pending", 2000, 2000, [], 60.0 * n, message="no node has two idle GPUs")
             for n in range(len(running) // 10)
@@ -169,7 +170,8 @@ class MadeUpFacts:
 
     def pool(self) -> Pool:
         """See `Facts`: every shared GPU is one."""
-        return Pool("hybrid", [_vgpu(gpu) for gpu in self._gpus if gpu.state == "shared"])
+        shared = [gpu for gpu in self._gpus if gpu.state == "shared"]
+        return Pool("hybrid", [vgpu_of(gpu, gpu.vgpu or f"full-{gpu.node}-{gpu.index}") for gpu in shared])
 
     def quota(self) -> Sequence[QuotaLine]:
         """See `Facts`."""
@@ -295,37 +297,3 @@ class MadeUpFacts:
 def made_up_owner(tenant: str) -> str:
     """Tenants of one node are of one Deployment."""
     return f"Deployment/{tenant.split('/')[1].rsplit('-', 1)[0]}"
-
-
-def _workload(gpu: Gpu, share: Share) -> Workload:
-    piece = piece_of(gpu, share)
-    return Workload(
-        name=share.tenant,
-        kind="SharePod",
-        phase="Running",
-        request_milli=share.request_milli,
-        limit_milli=share.limit_milli,
-        pieces=[piece],
-        age_s=4000.0,
-        model=gpu.model,
-        usage_milli=share.usage_milli,
-        memory_used_mib=share.memory_used_mib,
-        memory_mib=share.memory_mib,
-        kept_percent=share.kept_percent,
-        windows=share.windows,
-        measured=gpu.measured,
-    )
-
-
-def _vgpu(gpu: Gpu) -> Vgpu:
-    return Vgpu(
-        name=gpu.vgpu or f"full-{gpu.node}-{gpu.index}",
-        node=gpu.node,
-        phase="Active",
-        uuid=gpu.uuid,
-        model=gpu.model,
-        used_milli=MILLI - gpu.free_milli,
-        memory_mib=gpu.memory_mib,
-        memory_used_mib=gpu.memory_mib - gpu.free_mib,
-        attached=[share.tenant for share in gpu.shares],
-    )

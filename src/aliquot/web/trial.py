@@ -11,8 +11,9 @@ from aliquot.model.requests import GpuRequest, Labels, checked, parse_label
 from aliquot.placement.explain import PlacementExplanation
 from aliquot.placement.machine import MachineBooks, NeverFits
 from aliquot.placement.sentences import never
+from aliquot.status.gpus import grown
+from aliquot.status.workloads import piece_of
 from aliquot.web.api import AskFor, Explanation, Gpu, Reason, Trial
-from aliquot.web.gather import grown, piece_of
 
 YOURS = TenantName("your-request")
 THIS: Final = "It"

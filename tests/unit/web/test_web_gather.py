@@ -7,10 +7,10 @@ from aliquot.driver.discovery import Gpu as Card
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.standalone.wire import PodFacts
+from aliquot.status.sums import node_sums, pool_of, quota_of
 from aliquot.status.tenants import TenantStatus
 from aliquot.web.api import Gpu
-from aliquot.web.facts import node_sums
-from aliquot.web.gather import Seated, gpus_of, pool_of, quota_of, workloads_of
+from aliquot.web.gather import Seated, gpus_of, workloads_of
 
 CARDS = [Card(index, f"GPU-{index}", "V100", 16384) for index in range(3)]
 

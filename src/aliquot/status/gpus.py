@@ -1,0 +1,116 @@
+"""A GPU with the tenants on it: what the ledger promises them, and what their node measures.
+
+Fractions are milli-GPU (1000 = one GPU), memory is MiB, durations carry their unit in the name. A field that is not
+known is its default. These are the records of the dashboard's pages and of its API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import Enforce, Slice
+from aliquot.status.sensors import Sensors
+from aliquot.status.tenants import TenantStatus
+
+GpuState = Literal["whole", "shared", "idle"]
+"""Whole: one tenant has all of it; shared: tenants have parts; idle: it has no tenant."""
+
+
+class Share(msgspec.Struct, frozen=True):
+    """One tenant's part of one GPU: its promise and its use.
+
+    `usage_milli` is charged time over the token window. `kept_percent` is the part of the windows of the last hour in
+    which the tenant wanted the GPU and got its request for that time; None while there was no such window. `enforce` is
+    what is held of the promise; on whole GPUs it may be less than all, and then usage is what NVML measures.
+    """
+
+    tenant: str
+    request_milli: int
+    limit_milli: int
+    usage_milli: int
+    memory_mib: int
+    memory_used_mib: int
+    workload: str = ""
+    wait_ms: float = 0.0
+    debt_ms: float = 0.0
+    quota_ms: float = 0.0
+    processes: int = 0
+    waiting: bool = False
+    kept_percent: float | None = None
+    windows: int = 0
+    enforce: Enforce = "all"
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU with its tenants; `holder` has the token now.
+
+    Where `measured` is false its use is not known, and every measured number here is 0.
+    `bypassing` counts programs on it without a share. `sensors` has temperature, power and clocks where they are read.
+    """
+
+    uuid: str
+    index: int
+    node: str
+    model: str
+    memory_mib: int
+    state: GpuState
+    free_milli: int
+    free_mib: int
+    busy_milli: int
+    memory_used_mib: int
+    shares: list[Share]
+    holder: str = ""
+    vgpu: str = ""
+    emulated: bool = False
+    healthy: bool = True
+    measured: bool = True
+    bypassing: int = 0
+    sensors: Sensors | None = None
+
+
+def gpu_state(requests_milli: Sequence[int]) -> GpuState:
+    """Whether one tenant has all of it, tenants have parts, or it has none."""
+    if not requests_milli:
+        return "idle"
+    return "whole" if max(requests_milli) >= MILLI else "shared"
+
+
+def promised(tenant: str, piece: Slice) -> Share:
+    """A share as the ledger has it, of which nothing is measured yet."""
+    return Share(tenant, piece.request_milli, piece.limit_milli, 0, piece.memory_mib, 0, tenant)
+
+
+def measured(plan: Share, now: TenantStatus | None, kept: tuple[float | None, int]) -> Share:
+    """A share as it was promised, with what is measured of it; one that the arbiter does not know uses nothing."""
+    percent, windows = kept
+    if now is None:
+        return msgspec.structs.replace(plan, kept_percent=percent, windows=windows)
+    return msgspec.structs.replace(
+        plan,
+        usage_milli=now.usage_milli,
+        memory_used_mib=now.memory_used_mib,
+        wait_ms=round(now.wait_ms_p50, 1),
+        debt_ms=round(now.debt_ms, 1),
+        quota_ms=round(now.quota_ms, 1),
+        processes=now.processes,
+        waiting=now.waiting,
+        kept_percent=percent,
+        windows=windows,
+        enforce=now.enforce,
+    )
+
+
+def grown(gpu: Gpu, tenant: str, part: Slice) -> Gpu:
+    """A GPU as it would be with one more tenant, which is no workload yet."""
+    shares = [*gpu.shares, Share(tenant, part.request_milli, part.limit_milli, 0, part.memory_mib, 0)]
+    return msgspec.structs.replace(
+        gpu,
+        shares=shares,
+        state=gpu_state([share.request_milli for share in shares]),
+        free_milli=gpu.free_milli - part.request_milli,
+        free_mib=gpu.free_mib - part.memory_mib,
+    )
