@@ -1,81 +1,64 @@
-"""The ledger GPU by GPU: each device, what is left of it, and who has the rest. What every program shows is drawn from
-these."""
+"""The ledger GPU by GPU, as the read model has them: what every program shows of the ledger is drawn from these."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
-from aliquot.placement.cluster import Cluster, Resident
+from aliquot.placement.cluster import Cluster
+from aliquot.status.gpus import Gpu, gpu_state, promised
 
 Hidden = Callable[[str], bool]
 """Whether a tenant is a program's own and not shown."""
 
 
-@dataclass(frozen=True)
-class LedgerGpu:
-    """A device in the ledger, with its tenants in the order of arrival; `links` are to the node's devices."""
+def ledger_gpu(cluster: Cluster, node: int, gpu: int, hidden: Hidden = lambda tenant: False) -> Gpu:
+    """A device by the index of its node and its place there, with its tenants in the order of arrival.
 
-    node: str
-    device: Device
-    free_milli: int
-    free_mib: int
-    residents: tuple[Resident, ...] = ()
-    links: tuple[str, ...] = ()
-
-    @property
-    def uuid(self) -> GpuUuid:
-        """The device's."""
-        return self.device.uuid
-
-    @property
-    def requested_milli(self) -> int:
-        """Milli-GPU that are guaranteed to tenants."""
-        return sum(resident.piece.request_milli for resident in self.residents)
-
-    @property
-    def name(self) -> str:
-        """The name by which its tenants requested it; empty if none did."""
-        return next((resident.gpu_id for resident in self.residents if resident.gpu_id), "")
-
-    def facts(self) -> dict[str, Any]:
-        """The same as plain values, for JSON; the node is the reader's to add."""
-        return {
-            "index": self.device.index,
-            "uuid": str(self.uuid),
-            "model": self.device.model,
-            "memory_mib": self.device.memory_mib,
-            "free_milli": self.free_milli,
-            "free_mib": self.free_mib,
-            "residents": [
-                {
-                    "tenant": resident.tenant,
-                    "request_milli": resident.piece.request_milli,
-                    "limit_milli": resident.piece.limit_milli,
-                    "memory_mib": resident.piece.memory_mib,
-                }
-                for resident in self.residents
-            ],
-        }
-
-
-def ledger_gpu(cluster: Cluster, node: int, gpu: int, hidden: Hidden = lambda tenant: False) -> LedgerGpu:
-    """A device by the index of its node and its place there."""
+    Nothing of it is measured; `vgpu` is the name by which its tenants requested it.
+    """
     spec = cluster.spec(node)
-    return LedgerGpu(
-        spec.name,
-        spec.gpus[gpu],
-        cluster.free_milli.item(node, gpu),
-        cluster.free_mib.item(node, gpu),
-        tuple(resident for resident in cluster.residents(node, gpu) if not hidden(resident.tenant)),
-        tuple(spec.topology.links[gpu]) if spec.topology is not None else (),
+    device = spec.gpus[gpu]
+    residents = [resident for resident in cluster.residents(node, gpu) if not hidden(resident.tenant)]
+    return Gpu(
+        uuid=device.uuid,
+        index=device.index,
+        node=spec.name,
+        model=device.model,
+        memory_mib=device.memory_mib,
+        state=gpu_state([resident.piece.request_milli for resident in residents]),
+        free_milli=cluster.free_milli.item(node, gpu),
+        free_mib=cluster.free_mib.item(node, gpu),
+        busy_milli=0,
+        memory_used_mib=0,
+        shares=[promised(resident.tenant, resident.piece) for resident in residents],
+        vgpu=next((resident.gpu_id for resident in residents if resident.gpu_id), ""),
+        measured=False,
     )
 
 
-def ledger_gpus(cluster: Cluster, node: str, hidden: Hidden = lambda tenant: False) -> list[LedgerGpu]:
+def ledger_gpus(cluster: Cluster, node: str, hidden: Hidden = lambda tenant: False) -> list[Gpu]:
     """The devices of a node, in the order of the ledger; it is a node of the cluster."""
     number = cluster.node_index(node)
     return [ledger_gpu(cluster, number, gpu, hidden) for gpu in range(len(cluster.spec(number).gpus))]
+
+
+def ledger_facts(gpu: Gpu) -> dict[str, Any]:
+    """What the ledger says of a GPU as plain values, for JSON; its node is the reader's to add."""
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "model": gpu.model,
+        "memory_mib": gpu.memory_mib,
+        "free_milli": gpu.free_milli,
+        "free_mib": gpu.free_mib,
+        "residents": [
+            {
+                "tenant": share.tenant,
+                "request_milli": share.request_milli,
+                "limit_milli": share.limit_milli,
+                "memory_mib": share.memory_mib,
+            }
+            for share in gpu.shares
+        ],
+    }

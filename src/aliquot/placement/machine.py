@@ -78,14 +78,6 @@ class MachineBooks:
         """Who is on a device, in the order of arrival."""
         return self.cluster.residents(*self.cluster.uuids[gpu])
 
-    def free_milli(self, gpu: GpuUuid) -> int:
-        """Milli-GPU of a device that are not reserved."""
-        return self.cluster.free_milli.item(*self.cluster.uuids[gpu])
-
-    def free_memory_mib(self, gpu: GpuUuid) -> int:
-        """MiB of a device that are not reserved."""
-        return self.cluster.free_mib.item(*self.cluster.uuids[gpu])
-
     def ask(self, request: GpuRequest) -> Ask:
         """The request as placement reads it: a device that was named by its index is named by its UUID.
 

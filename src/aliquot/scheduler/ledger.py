@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from aliquot.kube.requests import PodAsk
-from aliquot.placement.ledger import LedgerGpu, ledger_gpu, ledger_gpus
+from aliquot.placement.ledger import ledger_gpu, ledger_gpus
 from aliquot.placement.sentences import text_of
 from aliquot.scheduler.books import CLOSED, Books
 from aliquot.scheduler.look import verdicts
+from aliquot.status.gpus import Gpu
 
 
 class BooksLedger:
@@ -18,12 +19,12 @@ class BooksLedger:
     def __init__(self, books: Books) -> None:
         self._books = books
 
-    def gpu(self, uuid: str) -> LedgerGpu | None:
+    def gpu(self, uuid: str) -> Gpu | None:
         """A device by its UUID; None when no node has it."""
         cell = self._books.cluster.uuids.get(uuid)
         return None if cell is None else ledger_gpu(self._books.cluster, *cell, _closed)
 
-    def gpus(self, node: str = "") -> Iterable[LedgerGpu]:
+    def gpus(self, node: str = "") -> Iterable[Gpu]:
         """All devices, or those of a node, in the order of the books."""
         cluster = self._books.cluster
         if node and node not in cluster.index:

@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from aliquot.kube.requests import PodAsk
-from aliquot.placement.ledger import LedgerGpu
+from aliquot.status.gpus import Gpu
 
 
 class Ledger(Protocol):
     """The ledger as the operator and the pool see it: in memory, never waiting, the one that binds are made from."""
 
-    def gpu(self, uuid: str) -> LedgerGpu | None:
+    def gpu(self, uuid: str) -> Gpu | None:
         """A device by its UUID; None when no node has it."""
         ...
 
-    def gpus(self, node: str = "") -> Iterable[LedgerGpu]:
+    def gpus(self, node: str = "") -> Iterable[Gpu]:
         """All devices, or those of a node, in the order of the ledger."""
         ...
 

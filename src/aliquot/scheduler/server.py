@@ -32,7 +32,7 @@ from aliquot.kube.turns import turn
 from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
 from aliquot.placement.codes import Code, UnmetConstraint
-from aliquot.placement.ledger import ledger_gpus
+from aliquot.placement.ledger import ledger_facts, ledger_gpus
 from aliquot.placement.policy import POLICIES
 from aliquot.scheduler import wire
 from aliquot.scheduler.bind import Binder, CanNotBind
@@ -246,7 +246,7 @@ class Extender:
         nodes = []
         for number, name in enumerate(sorted(self.books.cluster.index), 1):
             if name in self.books.cluster.index:
-                devices = [gpu.facts() for gpu in ledger_gpus(self.books.cluster, name)]
+                devices = [ledger_facts(gpu) for gpu in ledger_gpus(self.books.cluster, name)]
                 nodes.append(_ENCODER.encode({"name": name, "devices": devices}))
             await turn(number)
         whole = msgspec.Raw(b"[%b]" % b",".join(nodes))

@@ -13,13 +13,13 @@ from aliquot.driver.discovery import Gpu
 from aliquot.driver.kernels import use_kernels
 from aliquot.driver.policies import maker
 from aliquot.model.errors import UserError
-from aliquot.model.ids import TenantName
+from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.requests import GpuRequest
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import LedgerError
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_with
-from aliquot.placement.ledger import LedgerGpu, ledger_gpus
+from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.machine import DEFAULT_POLICY, MachineBooks, NeverFits
 from aliquot.placement.saved import BadBooks, load
 from aliquot.placement.sentences import never
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 def gpu_facts(books: MachineBooks, gpus: Sequence[Gpu]) -> list[GpuFacts]:
     """Every GPU with what is left of it and the holders of the rest."""
+    found = []
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
-    return [_gpu_facts(each, by_uuid[each.device.uuid]) for each in ledger_gpus(books.cluster, books.node)]
-
-
-def _gpu_facts(held: LedgerGpu, gpu: Gpu) -> GpuFacts:
-    device, given = held.device, [resident.labels for resident in held.residents]
-    labels = {
-        "affinity": {label.affinity for label in given},
-        "anti-affinity": {label.anti_affinity for label in given},
-        "exclusion": {label.exclusion for label in given},
-        "gpuID": {resident.gpu_id for resident in held.residents},
-    }
-    tenants = [
-        {"name": r.tenant, "request_milli": r.piece.request_milli, "memory_mib": r.piece.memory_mib}
-        for r in held.residents
-    ]
-    written = {kind: text for kind, words in labels.items() if (text := ",".join(sorted(words - {""})))}
-    return GpuFacts(
-        device.index, device.uuid, device.model, device.memory_mib, held.free_milli, held.free_mib, tenants, written,
-        gpu.links, gpu.numa, core_list(gpu.near_cores), gpu.driver,
-    )  # fmt: skip
+    for held in ledger_gpus(books.cluster, books.node):
+        gpu, residents = by_uuid[held.uuid], books.residents(GpuUuid(held.uuid))
+        labels = {
+            "affinity": ",".join(sorted({r.labels.affinity for r in residents} - {""})),
+            "anti-affinity": ",".join(sorted({r.labels.anti_affinity for r in residents} - {""})),
+            "exclusion": ",".join(sorted({r.labels.exclusion for r in residents} - {""})),
+            "gpuID": ",".join(sorted({r.gpu_id for r in residents} - {""})),
+        }
+        tenants = [
+            {"name": share.tenant, "request_milli": share.request_milli, "memory_mib": share.memory_mib}
+            for share in held.shares
+        ]
+        facts = GpuFacts(
+            held.index, held.uuid, held.model, held.memory_mib, held.free_milli, held.free_mib, tenants,
+            {kind: text for kind, text in labels.items() if text}, gpu.links, gpu.numa, core_list(gpu.near_cores),
+            gpu.driver,
+        )  # fmt: skip
+        found.append(facts)
+    return found
 
 
 def explanations(engine: Engine, pods: Pods, call: Call) -> list[ExplanationFacts]:

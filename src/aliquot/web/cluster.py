@@ -23,8 +23,8 @@ from aliquot.arbiter.records import GpuTurns
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
-from aliquot.placement.ledger import LedgerGpu, ledger_gpus
-from aliquot.status.gpus import gpu_state, measured, promised
+from aliquot.placement.ledger import ledger_gpus
+from aliquot.status.gpus import measured
 from aliquot.status.sums import node_sums, quota_of
 from aliquot.status.workloads import placed
 from aliquot.topology import Topology
@@ -265,26 +265,7 @@ class ClusterFacts:
         spec = cluster.spec(number)
         if spec.topology is not None:
             self._topologies[name] = spec.topology
-        return version, [_promised(gpu) for gpu in ledger_gpus(cluster, name, self._hidden)]
-
-
-def _promised(gpu: LedgerGpu) -> Gpu:
-    """A GPU as the ledger has it; nothing is measured of it yet."""
-    return Gpu(
-        uuid=gpu.device.uuid,
-        index=gpu.device.index,
-        node=gpu.node,
-        model=gpu.device.model,
-        memory_mib=gpu.device.memory_mib,
-        state=gpu_state([resident.piece.request_milli for resident in gpu.residents]),
-        free_milli=gpu.free_milli,
-        free_mib=gpu.free_mib,
-        busy_milli=0,
-        memory_used_mib=0,
-        shares=[promised(resident.tenant, resident.piece) for resident in gpu.residents],
-        vgpu=gpu.name,
-        measured=False,
-    )
+        return version, ledger_gpus(cluster, name, self._hidden)
 
 
 def _with_measures(gpu: Gpu, node: NodeMeasure | None) -> Gpu:

@@ -10,6 +10,7 @@ from ledger import check
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import BadRequest, Device, GpuRequest, Labels, Plan, Slice
 from aliquot.placement.cluster import LedgerError
+from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.machine import MachineBooks, NeverFits, NoRoom
 
 
@@ -28,6 +29,11 @@ class Machine:
         self.books.reserve(name, plan, request)
         check(self.books.cluster)
         return list(plan.uuids)
+
+
+def free_milli(books: MachineBooks) -> list[int]:
+    """What is left of each device."""
+    return [gpu.free_milli for gpu in ledger_gpus(books.cluster, books.node)]
 
 
 def test_the_fullest_gpu_with_room_is_taken():
@@ -69,7 +75,7 @@ def test_more_than_one_gpu_is_whole_ones_and_a_rest():
     machine.place("small", 100)
 
     assert ["GPU-1", "GPU-2", "GPU-0"] == machine.place("big", 2500)
-    assert (400, 1000) == (machine.books.free_milli("GPU-0"), machine.books.free_milli("GPU-3"))
+    assert [400, 0, 0, 1000] == free_milli(machine.books)
 
 
 def test_more_gpus_than_there_are_never_fit():
@@ -164,7 +170,7 @@ def test_a_plan_that_does_not_fit_changes_nothing():
     with pytest.raises(LedgerError):
         books.reserve("a", plan, GpuRequest(2000))
 
-    assert (1000, {}) == (books.free_milli("GPU-0"), books.plans)
+    assert ([1000, 1000], {}) == (free_milli(books), books.plans)
 
 
 @settings(deadline=None, max_examples=40)

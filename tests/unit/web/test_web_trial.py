@@ -7,8 +7,9 @@ import pytest
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.requests import Device, GpuRequest
+from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.machine import MachineBooks
-from aliquot.web.api import AskFor, Gpu
+from aliquot.web.api import AskFor
 from aliquot.web.trial import explain_request, explain_tenant, try_request
 
 
@@ -21,18 +22,9 @@ def books() -> MachineBooks:
     return books
 
 
-def gpus(books: MachineBooks) -> list[Gpu]:
-    """The same as records."""
-    return [
-        Gpu(d.uuid, d.index, "here", d.model, d.memory_mib, "shared", books.free_milli(d.uuid),
-            books.free_memory_mib(d.uuid), 0, 0, [])
-        for d in books.devices
-    ]  # fmt: skip
-
-
 def tried(books: MachineBooks, **ask: str):
     """A trial on these books."""
-    return try_request(books, gpus(books), AskFor(**ask))
+    return try_request(books, ledger_gpus(books.cluster, books.node), AskFor(**ask))
 
 
 def test_a_trial_goes_where_the_engine_would_go(books: MachineBooks):
@@ -56,7 +48,7 @@ def test_a_trial_reserves_nothing(books: MachineBooks):
     """After a trial the books are as before."""
     tried(books, request="1.0")
 
-    assert [400, 1000] == [gpu.free_milli for gpu in gpus(books)]
+    assert [400, 1000] == [gpu.free_milli for gpu in ledger_gpus(books.cluster, books.node)]
 
 
 def test_what_does_not_fit_now_says_why(books: MachineBooks):

@@ -7,7 +7,7 @@ from typing import Any
 
 from aliquot.cli.kubectl.scene import ClusterScene, age
 from aliquot.model.quantities import MILLI, format_mib, format_milli
-from aliquot.placement.ledger import ledger_gpus
+from aliquot.placement.ledger import ledger_facts, ledger_gpus
 from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.topology import link_cost
 
@@ -15,11 +15,13 @@ from aliquot.topology import link_cost
 def gpus(scene: ClusterScene) -> list[dict[str, Any]]:
     """Every device that pods may use, with its tenants."""
     cluster = scene.books.cluster
-    return [
-        {"node": name, **gpu.facts(), "links": list(gpu.links)}
-        for name in sorted(cluster.index)
-        for gpu in ledger_gpus(cluster, name)
-    ]
+    found = []
+    for name, number in sorted(cluster.index.items()):
+        topology = cluster.spec(number).topology
+        for g, gpu in enumerate(ledger_gpus(cluster, name)):
+            links = list(topology.links[g]) if topology is not None else []
+            found.append({"node": name, **ledger_facts(gpu), "links": links})
+    return found
 
 
 def sharepods(scene: ClusterScene) -> list[dict[str, Any]]:

@@ -127,8 +127,8 @@ class SharePods:
                 "of them out"
             )
         gpu = self.ledger.gpu(vgpu.status.uuid) if vgpu.status.uuid else None
-        if gpu and model and not any(model_matches(m.strip(), gpu.device.model) for m in model.split("|")):
-            return f'spec.gpu.gpuID "{gpu_id}" is a {gpu.device.model}, spec.gpu.model asks for {model}'
+        if gpu and model and not any(model_matches(m.strip(), gpu.model) for m in model.split("|")):
+            return f'spec.gpu.gpuID "{gpu_id}" is a {gpu.model}, spec.gpu.model asks for {model}'
         if vgpu.status.phase == "Deleting":
             return f'spec.gpu.gpuID "{gpu_id}" is being given back; it can be had again in a moment'
         return ""

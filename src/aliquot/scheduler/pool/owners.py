@@ -84,15 +84,15 @@ class Own:
         named = set(taken)
         for gpu in self._ledger.gpus(vgpu.spec.node_name):
             models = [model.strip() for model in vgpu.spec.model.split("|") if model.strip()]
-            fits = not models or any(model_matches(model, gpu.device.model) for model in models)
-            if fits and not gpu.residents and gpu.uuid not in named:
+            fits = not models or any(model_matches(model, gpu.model) for model in models)
+            if fits and not gpu.shares and gpu.uuid not in named:
                 return gpu.uuid
         return ""
 
     def close(self, vgpu: VGPU) -> bool:
         """A name is dropped, the device stays; so it need not be closed."""
         gpu = self._ledger.gpu(vgpu.status.uuid)
-        return gpu is None or not gpu.residents
+        return gpu is None or not gpu.shares
 
     def reopen(self, vgpu: VGPU) -> None:
         """It was never closed."""
@@ -110,7 +110,7 @@ class Own:
         under_way = [vgpu.spec.node_name for vgpu in wanted]
         free: dict[str, int] = {}
         for gpu in self._ledger.gpus():
-            if not gpu.residents and (not models or any(model_matches(m, gpu.device.model) for m in models)):
+            if not gpu.shares and (not models or any(model_matches(m, gpu.model) for m in models)):
                 free[gpu.node] = free.get(gpu.node, 0) + 1
         left = {node: count - under_way.count(node) for node, count in free.items()}
         return sorted((node for node, count in left.items() if count > 0), key=lambda node: (left[node], node))

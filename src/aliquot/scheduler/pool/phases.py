@@ -18,20 +18,20 @@ import msgspec
 from aliquot.kube.clock import seconds_time
 from aliquot.kube.custom import VGPU, Attached, VGPUPhase
 from aliquot.model.quantities import format_mib, format_milli
-from aliquot.placement.ledger import LedgerGpu
 from aliquot.scheduler.operator.status import ConditionState, changed, conditions
+from aliquot.status.gpus import Gpu
 
 
-def phase_of(gpu: LedgerGpu | None, *, leaving: bool = False) -> VGPUPhase:
+def phase_of(gpu: Gpu | None, *, leaving: bool = False) -> VGPUPhase:
     """The phase of a vGPU with this device; `leaving` if its deletion was decided."""
     if leaving:
         return "Deleting"
     if gpu is None:
         return "Creating"
-    return "Active" if gpu.residents else "Idle"
+    return "Active" if gpu.shares else "Idle"
 
 
-def why(vgpu: VGPU, gpu: LedgerGpu | None, *, leaving: bool) -> ConditionState:
+def why(vgpu: VGPU, gpu: Gpu | None, *, leaving: bool) -> ConditionState:
     """The condition Ready."""
     if leaving:
         return ConditionState("Ready", False, "Deleting", "its GPU is being given back")
@@ -49,23 +49,21 @@ def idle_s(vgpu: VGPU, now: datetime.datetime) -> float:
     return max(0.0, (now - datetime.datetime.fromisoformat(text)).total_seconds())
 
 
-def body(
-    vgpu: VGPU, uuid: str, gpu: LedgerGpu | None, now: datetime.datetime, *, leaving: bool
-) -> dict[str, Any] | None:
+def body(vgpu: VGPU, uuid: str, gpu: Gpu | None, now: datetime.datetime, *, leaving: bool) -> dict[str, Any] | None:
     """The merge patch of the status; None if it is up to date."""
     phase = phase_of(gpu, leaving=leaving)
     generation = vgpu.metadata.generation
     attached = [
-        Attached(each.tenant, format_milli(each.piece.request_milli), format_mib(each.piece.memory_mib))
-        for each in (gpu.residents if gpu else ())
+        Attached(share.tenant, format_milli(share.request_milli), format_mib(share.memory_mib))
+        for share in (gpu.shares if gpu else ())
     ]
     idle = phase in ("Idle", "Deleting")
     made = {
         "phase": phase,
         "uuid": uuid or None,
-        "model": gpu.device.model if gpu else vgpu.status.model or None,
-        "memory": format_mib(gpu.device.memory_mib) if gpu else vgpu.status.memory or None,
-        "requested": format_milli(gpu.requested_milli) if gpu else None,
+        "model": gpu.model if gpu else vgpu.status.model or None,
+        "memory": format_mib(gpu.memory_mib) if gpu else vgpu.status.memory or None,
+        "requested": format_milli(sum(share.request_milli for share in gpu.shares)) if gpu else None,
         "attached": msgspec.to_builtins(attached),
         "idleSince": (vgpu.status.idle_since or seconds_time(now)) if idle else None,
         "observedGeneration": generation,

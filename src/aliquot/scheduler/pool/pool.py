@@ -17,12 +17,12 @@ from aliquot.kube.custom import VGPU, VGPUS
 from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from aliquot.kube.names import POOL
 from aliquot.lib.log import Logger
-from aliquot.placement.ledger import LedgerGpu
 from aliquot.placement.pool_policy import PoolPolicy
 from aliquot.scheduler.pool.known import WriteThroughCache
 from aliquot.scheduler.pool.owners import VgpuOwner
 from aliquot.scheduler.pool.phases import body, idle_s, phase_of
 from aliquot.scheduler.ports import Ledger
+from aliquot.status.gpus import Gpu
 
 log = Logger("scheduler")
 AUTOMATIC: Final = "automatic"
@@ -53,7 +53,7 @@ class VgpuPool:
     def on(self, uuid: str) -> VGPU | None:
         """The vGPU of a device; a given name is preferred to a generated one."""
         gpu = self.ledger.gpu(uuid)
-        asked = gpu.name if gpu is not None else ""
+        asked = gpu.vgpu if gpu is not None else ""
         named = self.known.on(uuid)
         return min(
             named, key=lambda v: (v.metadata.name != asked, _made(v) == AUTOMATIC, v.metadata.name), default=None
@@ -162,7 +162,7 @@ class VgpuPool:
 
     async def _name_idle_device(self, places: list[str]) -> VGPU | None:
         named = {vgpu.status.uuid for vgpu in self.known}
-        free = (gpu for node in places for gpu in self.ledger.gpus(node) if not gpu.residents and gpu.uuid not in named)
+        free = (gpu for node in places for gpu in self.ledger.gpus(node) if not gpu.shares and gpu.uuid not in named)
         gpu = next(free, None)
         return None if gpu is None else self.known.get(await self.name_device(gpu.uuid, gpu.node))
 
@@ -178,7 +178,7 @@ class VgpuPool:
             return ""
         name, made = vgpu.metadata.name, _made(vgpu) == AUTOMATIC
         gpus = self.ledger.gpus(vgpu.spec.node_name)
-        return next((gpu.uuid for gpu in gpus if gpu.name == name or (made and name_for(gpu.uuid) == name)), "")
+        return next((gpu.uuid for gpu in gpus if gpu.vgpu == name or (made and name_for(gpu.uuid) == name)), "")
 
     async def _orphan(self, name: str) -> float | None:
         """A deleted vGPU: if the device that was held for it has a tenant, it is created again."""
@@ -195,18 +195,18 @@ class VgpuPool:
             return False
         first = self.on(gpu.uuid)
         renamed = _made(vgpu) == AUTOMATIC and first is not None and first.metadata.name != name
-        return renamed or gpu.name not in ("", name)
+        return renamed or gpu.vgpu not in ("", name)
 
     def _is_idle(self, vgpu: VGPU) -> bool:
         idle = vgpu.status.phase == "Idle" and self._gpu_of(vgpu) is not None and not self._taken(vgpu.status.uuid)
         return idle and not self.waited_for(vgpu.metadata.name)
 
-    def _gpu_of(self, vgpu: VGPU) -> LedgerGpu | None:
+    def _gpu_of(self, vgpu: VGPU) -> Gpu | None:
         return self.ledger.gpu(vgpu.status.uuid) if vgpu.status.uuid else None
 
     def _taken(self, uuid: str) -> bool:
         gpu = self.ledger.gpu(uuid)
-        return gpu is not None and bool(gpu.residents)
+        return gpu is not None and bool(gpu.shares)
 
     async def _leave(self, vgpu: VGPU) -> float | None:
         """Give the device back and drop the name, unless a tenant arrived before it was closed."""
