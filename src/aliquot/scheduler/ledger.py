@@ -22,7 +22,7 @@ class BooksLedger:
     def gpu(self, uuid: str) -> Gpu | None:
         """A device by its UUID; None when no node has it."""
         cell = self._books.cluster.uuids.get(uuid)
-        return None if cell is None else ledger_gpu(self._books.cluster, *cell, _closed)
+        return None if cell is None else ledger_gpu(self._books.cluster, *cell, closed)
 
     def gpus(self, node: str = "") -> Iterable[Gpu]:
         """All devices, or those of a node, in the order of the books."""
@@ -30,7 +30,7 @@ class BooksLedger:
         if node and node not in cluster.index:
             return
         for name in [node] if node else [spec.name for spec in cluster.nodes]:
-            yield from ledger_gpus(cluster, name, _closed)
+            yield from ledger_gpus(cluster, name, closed)
 
     def why_not(self, node: str) -> str:
         """Why a node takes no pods that ask for GPUs; empty when it may."""
@@ -55,5 +55,6 @@ class BooksLedger:
         self._books.reopen(uuid)
 
 
-def _closed(tenant: str) -> bool:
+def closed(tenant: str) -> bool:
+    """Whether a tenant only keeps others off a device."""
     return tenant.startswith(CLOSED)

@@ -25,11 +25,10 @@ from starlette.routing import Route
 from aliquot.http.body import BadBody, body_of
 from aliquot.http.exposition import exposition
 from aliquot.kube.dialects import read
-from aliquot.kube.dialects.aliyun import Unit, Used, inspect
+from aliquot.kube.dialects.aliyun import Unit, inspect
 from aliquot.kube.objects import Meta, MetaOnly, Node, Pod
 from aliquot.kube.requests import BadPod, PodAsk, shortened
 from aliquot.kube.turns import turn
-from aliquot.model.ids import split_key
 from aliquot.model.quantities import MILLI
 from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.ledger import ledger_facts, ledger_gpus
@@ -39,6 +38,7 @@ from aliquot.scheduler.bind import Binder, CanNotBind
 from aliquot.scheduler.books import Books
 from aliquot.scheduler.groups import Groups, PodGroups, group_of
 from aliquot.scheduler.holds import tenancies
+from aliquot.scheduler.ledger import closed
 from aliquot.scheduler.look import FITS, UNKNOWN, Judged, judge, lasting, scores
 from aliquot.scheduler.metrics import SchedulerMetrics
 from aliquot.scheduler.names import BadNames, Names, Numbering
@@ -259,23 +259,13 @@ class Extender:
         known = sorted(self.books.cluster.index)
         error = f"node {wanted} is not known" if wanted and wanted not in known else ""
         names = [name for name in known if not wanted or name == wanted]
-        used = self._used()
-        nodes = [(name, list(self.binder.devices(name).values()), used.get(name, [])) for name in names]
+        nodes = []
+        for number, name in enumerate(names, 1):
+            if name in self.books.cluster.index:
+                nodes.append((name, ledger_gpus(self.books.cluster, name, closed)))
+            await turn(number)
         text = await asyncio.to_thread(inspect, nodes, self.aliyun_unit, error)  # a second's work, of facts that stay
         return Response(text, media_type="application/json")
-
-    def _used(self) -> dict[str, list[Used]]:
-        """The pods' parts of devices, by node."""
-        amounts: dict[tuple[str, str, str], int] = {}
-        for hold in chain.from_iterable(self.books.holds.values()):
-            for _, placement, _ in tenancies(hold) if hold.tenants else ():
-                for piece in placement.slices:
-                    place = (hold.node, hold.key, piece.gpu)
-                    amounts[place] = amounts.get(place, 0) + piece.memory_mib
-        found: dict[str, list[Used]] = {}
-        for (node, key, uuid), mib in amounts.items():
-            found.setdefault(node, []).append(Used(*split_key(key), uuid, mib))
-        return found
 
     def measure(self) -> None:
         """Bring the gauges up to date."""

@@ -7,10 +7,11 @@ import json
 from pods import limits, pod
 
 from aliquot.kube.dialects import FOREIGN
-from aliquot.kube.dialects.aliyun import Aliyun, Used, inspect
+from aliquot.kube.dialects.aliyun import Aliyun, inspect
 from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
+from aliquot.status.gpus import Gpu, Share
 
 DEVICES = {
     uuid: Device(GpuUuid(uuid), i, "Tesla V100-SXM2-16GB", 15360) for i, uuid in enumerate(("GPU-a", "GPU-b", "GPU-c"))
@@ -94,15 +95,17 @@ def test_pods_whose_containers_have_their_devices_are_marked_as_their_project_ma
     assert {"false"} == {before[name][key] for name, notes in after.items() for key in notes}
 
 
+def gpu(uuid: str, index: int, **held_mib: int) -> Gpu:
+    """A GPU of 15 GiB, of which these tenants hold so much."""
+    shares = [Share(tenant, 100, 100, 0, mib, 0) for tenant, mib in held_mib.items()]
+    return Gpu(uuid, index, "", "T4", 15360, "shared", 0, 0, 0, 0, shares)
+
+
 def test_inspect_is_gpushares_byte_for_byte():
     """Order of fields, empty lists and the absence of spaces are those of Go's encoder on gpushare's structs."""
     nodes = [
-        ("node-2", [Device(GpuUuid("GPU-x"), 0, "T4", 15360)], []),
-        (
-            "node-1",
-            [DEVICES["GPU-b"], DEVICES["GPU-a"]],
-            [Used("default", "b-1", "GPU-a", 3072), Used("default", "a-1", "GPU-a", 2048)],
-        ),
+        ("node-2", [gpu("GPU-x", 0)]),
+        ("node-1", [gpu("GPU-b", 1), gpu("GPU-a", 0, **{"default/b-1/main": 3072, "default/a-1/main": 2048})]),
     ]
 
     assert (

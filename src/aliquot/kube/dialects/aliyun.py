@@ -11,7 +11,6 @@ pkg/scheduler/{inspect,gpushare-inspect}.go; gpushare-device-plugin pkg/gpu/nvid
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -32,6 +31,7 @@ from aliquot.kube.quantities import parse_count
 from aliquot.kube.requests import LEAST_MILLI, BadPod, ContainerAsk, PodAsk, containers_of, pod_ask
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import Device, GpuRequest, Labels
+from aliquot.status.gpus import Gpu
 
 MEMORY: Final = "aliyun.com/gpu-mem"
 COUNT: Final = "aliyun.com/gpu-count"
@@ -140,16 +140,6 @@ def _first_device(plan: PodPlan, devices: Mapping[str, Device]) -> Device | None
     return devices.get(slices[0].gpu) if slices else None
 
 
-@dataclass(frozen=True)
-class Used:
-    """One pod on one device: how much of its memory it holds."""
-
-    namespace: str
-    name: str
-    uuid: str
-    memory_mib: int
-
-
 class _Pod(msgspec.Struct):
     name: str
     namespace: str
@@ -170,23 +160,23 @@ class _Node(msgspec.Struct):
     devs: list[_Device]
 
 
-def inspect(
-    nodes: Iterable[tuple[str, Iterable[Device], Iterable[Used]]], unit: Unit = "GiB", error: str = ""
-) -> bytes:
+def inspect(nodes: Iterable[tuple[str, Iterable[Gpu]]], unit: Unit = "GiB", error: str = "") -> bytes:
     """The answer of `GET /gpushare-scheduler/inspect`, byte for byte: order of fields, empty lists, no spaces.
 
-    `nodes` are (name, devices, pods on them), listed by name; what pods of other dialects hold is rounded up to units.
+    `nodes` are listed by name; what pods of other dialects hold is rounded up to units.
     """
     unit_mib = UNIT_MIB[unit]
     found = []
-    for name, devices, used in sorted(nodes, key=lambda node: node[0]):
-        everyone = list(used)
-        devs = [_device(device, everyone, unit_mib) for device in sorted(devices, key=lambda d: d.index)]
+    for name, gpus in sorted(nodes, key=lambda node: node[0]):
+        devs = [_device(gpu, unit_mib) for gpu in sorted(gpus, key=lambda gpu: gpu.index)]
         found.append(_Node(name, sum(d.totalGPU for d in devs), sum(d.usedGPU for d in devs), devs))
     return msgspec.json.encode({"nodes": found, **({"error": error} if error else {})})
 
 
-def _device(device: Device, everyone: list[Used], unit_mib: int) -> _Device:
-    here = sorted((u for u in everyone if u.uuid == device.uuid), key=lambda u: (u.namespace, u.name))
-    pods = [_Pod(u.name, u.namespace, -(-u.memory_mib // unit_mib)) for u in here]
-    return _Device(device.index, device.memory_mib // unit_mib, sum(p.usedGPU for p in pods), pods)
+def _device(gpu: Gpu, unit_mib: int) -> _Device:
+    held_mib: dict[tuple[str, str], int] = {}
+    for share in gpu.shares:
+        namespace, pod, *_ = share.tenant.split("/")
+        held_mib[namespace, pod] = held_mib.get((namespace, pod), 0) + share.memory_mib
+    pods = [_Pod(pod, namespace, -(-mib // unit_mib)) for (namespace, pod), mib in sorted(held_mib.items())]
+    return _Device(gpu.index, gpu.memory_mib // unit_mib, sum(p.usedGPU for p in pods), pods)
