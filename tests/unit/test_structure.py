@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_SHARED_NAMES = 10
+MAX_GPU_RECORDS = 29
 
 
 @cache
@@ -52,6 +53,11 @@ def test_a_request_has_one_form_inside():
 def test_reasons_are_worded_in_one_place():
     """One module has the sentences about what a node or GPU lacks for a request."""
     assert 1 == figures()["modules that word what a request lacks"]
+
+
+def test_a_gpu_has_few_records():
+    """What is known of a GPU is copied into few records: the read model's, of wire forms and of requests."""
+    assert figures()["records of a GPU"] <= MAX_GPU_RECORDS
 
 
 def test_few_class_names_are_shared():
