@@ -274,7 +274,7 @@ def test_tab_is_answered_as_kubectl_wants_it(monkeypatch: pytest.MonkeyPatch, ca
     ("word", "hint"),
     [
         ("gpsu", "did you mean gpu?"),
-        ("volumes", "list gpus, sharepods, vgpus, quota, and other kinds with kubectl get"),
+        ("volumes", "list gpus, sharepods, vgpus, quota or hours, and other kinds with kubectl get"),
     ],
 )
 def test_a_misspelt_kind_is_answered_with_the_nearest(word: str, hint: str):
