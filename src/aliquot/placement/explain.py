@@ -20,7 +20,7 @@ from aliquot.placement.decide import NEVER, Decider
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Infeasible
-from aliquot.placement.sentences import PlaceReason, gpus, moved, place_reasons, text_of, waiting, wish
+from aliquot.placement.sentences import FITS, PlaceReason, gpus, moved, place_reasons, text_of, waiting, wish
 from aliquot.placement.wakes import obstacle
 
 _CHANGES_SHOWN: Final = 3
@@ -63,7 +63,7 @@ class PlacementExplanation:
         """What stands against it, place by place."""
         return place_reasons(self.verdicts) if self.placement is None and not self.held else []
 
-    def headline(self, name: str, *, fits: str = "fits") -> str:
+    def headline(self, name: str, *, fits: str = FITS) -> str:
         """The answer in one sentence; `name` is what is explained, `fits` the verb for a request that has room."""
         if self.held:
             return f"{name} is on {gpus(self.held)} of {self.node}: asks {wish(self.ask)}."
@@ -72,7 +72,7 @@ class PlacementExplanation:
         where = f" on {self.placement.node}" if not self.placement.slices else ""
         return f"{name} {fits}{where}: asks {wish(self.ask)}."
 
-    def lines(self, name: str, *, fits: str = "fits") -> list[str]:
+    def lines(self, name: str, *, fits: str = FITS) -> list[str]:
         """The explanation as a person reads it, the answer first."""
         lines = [self.headline(name, fits=fits)]
         if self.held or self.placement is not None:

@@ -17,6 +17,9 @@ from aliquot.placement.asks import PPM, Ask
 from aliquot.placement.codes import Code, UnmetConstraint, Verdict
 
 MAX_UUID_SHOWN: Final = 80
+FITS: Final = "fits"
+FREE_NOW: Final = "waits, though GPUs for it are free now"
+"""The verb for a pod that has room and that kube-scheduler has not placed."""
 _DEVICES_SHOWN: Final = 4
 
 
@@ -65,6 +68,11 @@ def waiting(name: str, ask: Ask, verdicts: Sequence[Verdict]) -> str:
 def never(name: str, why: str) -> str:
     """The answer for a request that the machine could not hold if it were empty."""
     return f"{name} never fits here: {why}"
+
+
+def reported(message: str) -> str:
+    """What kube-scheduler says of a pod."""
+    return f"kube-scheduler reports: {message}"
 
 
 def gpus(indices: Sequence[int]) -> str:

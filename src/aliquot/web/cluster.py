@@ -245,7 +245,7 @@ class ClusterFacts:
         """See `Facts`."""
         for workload, ask in self._beside.waiting:
             if workload.name == name:
-                return shown(name, self._explaining.explain(ask, workload.namespace))
+                return shown(name, self._explaining.explain(ask, workload.namespace), workload.message)
         placed = next((workload for workload in self._seen.workloads if workload.name == name), None)
         if placed is None:
             return None

@@ -10,7 +10,7 @@ from aliquot.model.quantities import parse_memory, parse_milli
 from aliquot.model.requests import GpuRequest, Labels, checked, parse_label
 from aliquot.placement.explain import PlacementExplanation
 from aliquot.placement.machine import MachineBooks, NeverFits
-from aliquot.placement.sentences import never
+from aliquot.placement.sentences import FITS, FREE_NOW, never, reported
 from aliquot.status.gpus import grown
 from aliquot.status.workloads import piece_of
 from aliquot.web.api import AskFor, Explanation, Gpu, Reason, Trial
@@ -39,10 +39,12 @@ def asked(ask: AskFor) -> GpuRequest:
     return checked(request, request_name="request", limit_name="limit")
 
 
-def shown(name: str, found: PlacementExplanation) -> Explanation:
-    """An explanation as the API has it."""
+def shown(name: str, found: PlacementExplanation, said: str = "") -> Explanation:
+    """An explanation as the API has it; `said` is what kube-scheduler says of a pod that it has not placed."""
     reasons = [Reason(each.where, each.text, each.lasting) for each in found.place_reasons[:REASONS]]
-    return Explanation(name, found.headline(name), found.account, reasons, found.nearest)
+    sentence = found.headline(name, fits=FREE_NOW if said else FITS)
+    why = [*found.account, reported(said)] if said and found.placement is not None else found.account
+    return Explanation(name, sentence, why, reasons, found.nearest)
 
 
 def trial(found: PlacementExplanation, gpus: Iterable[Gpu]) -> Trial:

@@ -16,7 +16,7 @@ from aliquot.kube.custom import GPUQuota
 from aliquot.kube.dialects import FOREIGN, read
 from aliquot.kube.inventory import Inventory, write_inventory
 from aliquot.kube.names import GPUS, PLAN
-from aliquot.kube.objects import Node, Pod
+from aliquot.kube.objects import Node, Pod, PodStatus
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.kube.requests import BadPod
 from aliquot.model.ids import GpuUuid
@@ -164,7 +164,7 @@ def page(scene: ClusterScene, waits: Pod) -> str:
     waiting = list(waiting_pods([waits], FOREIGN, scene.books.known, 0.0))
     found = ClusterFacts(scene.books.decider, Beside(waiting=waiting), title="test").explain("lab/w")
     assert found is not None
-    return "\n".join([found.sentence, *(f"{reason.where} {reason.text}" for reason in found.reasons)])
+    return "\n".join([found.sentence, *found.why, *(f"{reason.where} {reason.text}" for reason in found.reasons)])
 
 
 def events(scene: ClusterScene, waits: Pod, names: list[str]) -> list[str]:
@@ -214,6 +214,17 @@ def test_containers_that_fit_alone_are_told_alike():
 
     assert [situation.says] * 2 == events(made, situation.waits, ["a", "b"])
     assert f"2 nodes: {situation.says}" in plugin(made, situation.waits)
+
+
+def test_a_pod_that_others_hold_back_is_told_alike():
+    """Where GPUs are free and kube-scheduler refuses for other reasons, the page and the plugin repeat what it says."""
+    said = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available: 2 Insufficient cpu."}
+    waits = msgspec.structs.replace(pod("w", 30), status=msgspec.convert({"conditions": [said]}, PodStatus))
+    made = Situation(Code.POD_GROUP, "", waits).scene()
+
+    for front in (plugin, page):
+        assert "lab/w waits, though GPUs for it are free now: asks 0.30 GPU." in front(made, waits)
+        assert "kube-scheduler reports: 0/2 nodes are available: 2 Insufficient cpu." in front(made, waits)
 
 
 def test_a_node_with_a_broken_inventory_is_told_alike():

@@ -23,7 +23,7 @@ from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.explain import PlacementExplanation, explain_with
-from aliquot.placement.sentences import sentence_of
+from aliquot.placement.sentences import FITS, FREE_NOW, reported, sentence_of
 from aliquot.scheduler.look import verdicts
 
 _NODES_SHOWN: Final = 8
@@ -154,7 +154,7 @@ def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk, closed: Mapping[str, st
     each_fits = bool(accounts) and all(account.placement for _, account in accounts)
     said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
     sentences = list(_obstacles(scene, pod, ask, closed, each_fits=each_fits, said=said))
-    fits = "waits, though GPUs for it are free now" if said or pod.spec.scheduling_gates else "fits"
+    fits = FREE_NOW if said or pod.spec.scheduling_gates else FITS
     requests = [
         {"container": container, **account.facts(), "lines": account.lines(f'container "{container}"', fits=fits)}
         for container, account in accounts
@@ -187,7 +187,7 @@ def _obstacles(
         elif not said and not pod.spec.scheduling_gates:
             yield f"{len(found.fitting)} nodes have the GPUs it requests; kube-scheduler has not considered it yet"
     if said:
-        yield f"kube-scheduler reports: {said}"
+        yield reported(said)
 
 
 def lines_of(told: dict[str, Any]) -> Iterable[str]:
