@@ -53,6 +53,10 @@ API CUresult cuArray3DCreate_v2(CUarray *out, const CUarray3d *d)
     if (r)
         return r;
     CUarray a = emu_object_new(KIND_ARRAY, sizeof *a);
+    if (!a) {
+        emu_mem_drop(made.ptr);
+        return CU_OOM;
+    }
     memcpy(&a->object + 1, &made.object + 1, sizeof *a - sizeof a->object);
     *out = a;
     return CU_OK;

@@ -30,23 +30,38 @@ static void take_out(capture *c)
     emu_object_free(c, NULL);
 }
 
-static void set_deps(CUstream s, const CUgraphNode *deps, size_t count)
+/* Both are false where there is no memory for it. */
+static bool set_deps(CUstream s, const CUgraphNode *deps, size_t count)
 {
     CUgraphNode *copy = count ? malloc(count * sizeof *copy) : NULL;
+    if (count && !copy)
+        return false;
     if (count)
         memcpy(copy, deps, count * sizeof *copy);
     free(s->deps);
     s->deps = copy;
     s->dep_count = count;
+    return true;
 }
 
-static void add_dep(CUstream s, CUgraphNode n)
+static bool add_dep(CUstream s, CUgraphNode n)
 {
     for (size_t i = 0; i < s->dep_count; i++)
         if (s->deps[i] == n)
-            return;
-    s->deps = realloc(s->deps, (s->dep_count + 1) * sizeof *s->deps);
+            return true;
+    CUgraphNode *more = realloc(s->deps, (s->dep_count + 1) * sizeof *more);
+    if (!more)
+        return false;
+    s->deps = more;
     s->deps[s->dep_count++] = n;
+    return true;
+}
+
+/* The graph would lack what could not be remembered. */
+static CUresult spoil(capture *c)
+{
+    c->invalid = true;
+    return CU_OOM;
 }
 
 void emu_capture_invalidate(CUstream s)
@@ -182,7 +197,8 @@ CUresult emu_capture_add(CUstream s, int type, const void *params, size_t size, 
     CUresult r = graph_add(&node, c->graph, s->deps, s->dep_count, type, params);
     if (r)
         return r;
-    set_deps(s, &node, 1);
+    if (!set_deps(s, &node, 1))
+        return spoil(c);
     if (out)
         *out = node;
     return CU_OK;
@@ -193,10 +209,13 @@ CUresult emu_capture_event(CUstream s, CUevent e)
     capture *c = s->capture;
     if (!c || c->invalid)
         return CU_CAPTURE_INVALIDATED;
-    free(e->deps);
-    e->deps = s->dep_count ? malloc(s->dep_count * sizeof *e->deps) : NULL;
+    CUgraphNode *copy = s->dep_count ? malloc(s->dep_count * sizeof *copy) : NULL;
+    if (s->dep_count && !copy)
+        return spoil(c);
     if (s->dep_count)
-        memcpy(e->deps, s->deps, s->dep_count * sizeof *e->deps);
+        memcpy(copy, s->deps, s->dep_count * sizeof *copy);
+    free(e->deps);
+    e->deps = copy;
     e->dep_count = s->dep_count;
     e->capture = c;
     e->capture_id = c->id;
@@ -221,7 +240,8 @@ CUresult emu_capture_wait(CUstream s, CUevent e)
         set_deps(s, NULL, 0);
     }
     for (size_t i = 0; i < e->dep_count; i++)
-        add_dep(s, e->deps[i]);
+        if (!add_dep(s, e->deps[i]))
+            return spoil(s->capture);
     return CU_OK;
 }
 
@@ -235,8 +255,14 @@ static CUresult begin(CUstream handle, CUgraph g, const CUgraphNode *deps, size_
         return CU_CAPTURE_UNSUPPORTED;
     if (s->capture || (g && (g->owned || !graph_has(g, deps, count))))
         return CU_INVALID;
-    capture *c = emu_object_new(KIND_CAPTURE, sizeof *c);
-    c->graph = g ? g : graph_new();
+    CUgraph into = g ? g : graph_new();
+    capture *c = into && set_deps(s, deps, count) ? emu_object_new(KIND_CAPTURE, sizeof *c) : NULL;
+    if (!c) {
+        if (into && !g)
+            graph_end(into);
+        return CU_OOM;
+    }
+    c->graph = into;
     c->graph->owned = true;
     c->given = g;
     c->origin = s;
@@ -248,7 +274,6 @@ static CUresult begin(CUstream handle, CUgraph g, const CUgraphNode *deps, size_
     captures = c;
     atomic_fetch_add(&running, 1);
     pthread_mutex_unlock(&graph_lock);
-    set_deps(s, deps, count);
     join(s, c);
     return CU_OK;
 }
@@ -328,38 +353,6 @@ API CUresult cuStreamIsCapturing(CUstream handle, int *status)
     return CU_OK;
 }
 
-API CUresult cuStreamGetCaptureInfo_v3(CUstream handle, int *status, uint64_t *id, CUgraph *g,
-                                       const CUgraphNode **deps, const CUedge **edges, size_t *count)
-{
-    CUresult r = cuStreamIsCapturing(handle, status);
-    if (r)
-        return r;
-    CUstream s = emu_stream(handle);
-    bool active = *status == 1;
-    if (id)
-        *id = active ? s->capture->id : 0;
-    if (g)
-        *g = active ? s->capture->graph : NULL;
-    if (deps)
-        *deps = active ? s->deps : NULL;
-    if (edges)
-        *edges = NULL;
-    if (count)
-        *count = active ? s->dep_count : 0;
-    return CU_OK;
-}
-
-API CUresult cuStreamGetCaptureInfo_v2(CUstream s, int *status, uint64_t *id, CUgraph *g, const CUgraphNode **deps,
-                                       size_t *count)
-{
-    return cuStreamGetCaptureInfo_v3(s, status, id, g, deps, NULL, count);
-}
-
-API CUresult cuStreamGetCaptureInfo(CUstream s, int *status, uint64_t *id)
-{
-    return cuStreamGetCaptureInfo_v3(s, status, id, NULL, NULL, NULL, NULL);
-}
-
 API CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *deps, size_t count, unsigned replace)
 {
     NEED_CTX();
@@ -367,11 +360,10 @@ API CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dep
     capture *c = s ? s->capture : NULL;
     if (!c || !graph_has(c->graph, deps, count))
         return CU_INVALID;
-    if (replace)
-        set_deps(s, deps, count);
+    bool kept = !replace || set_deps(s, deps, count);
     for (size_t i = 0; !replace && i < count; i++)
-        add_dep(s, deps[i]);
-    return CU_OK;
+        kept &= add_dep(s, deps[i]);
+    return kept ? CU_OK : spoil(c);
 }
 
 API CUresult cuStreamUpdateCaptureDependencies_v2(CUstream s, CUgraphNode *deps, const CUedge *edges, size_t count,

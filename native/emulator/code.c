@@ -32,9 +32,11 @@ CUresult emu_code_load(CUmodule m, CUcontext c)
     if (has(m, root))
         return CU_OK;
     code fresh = {.next = all, .module = m, .ctx = root, .dev = c ? c->dev : 0, .bytes = emu_conf()->module};
-    code *at = shm_charge(fresh.dev, fresh.bytes) == 0 ? malloc(sizeof *at) : NULL;
-    if (!at)
+    code *at = malloc(sizeof *at);
+    if (!at || shm_charge(fresh.dev, fresh.bytes) != 0) {
+        free(at);
         return CU_OOM;
+    }
     *at = fresh;
     all = at;
     return CU_OK;

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "config.h"
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,10 +205,13 @@ static void load(void)
     snprintf(path, sizeof path, "%s/emulator.conf", conf.directory);
     FILE *f = fopen(path, "re");
     char line[512];
+    conf.unread = !f && errno != ENOENT;
     while (f && fgets(line, sizeof line, f))
         parse_line(line);
-    if (f)
+    if (f) {
+        conf.unread = ferror(f);
         fclose(f);
+    }
     const char *strict = getenv("ALIQUOT_EMULATOR_STRICT");
     if (strict && *strict)
         conf.strict = strict[0] == '1';

@@ -8,6 +8,7 @@
 
 typedef struct {
     char directory[400], model[96], driver_name[32], board[32];
+    bool unread;         /* emulator.conf is there and could not be read: nothing of this is so */
     int strict;          /* refuse, or end the program, where a real driver may */
     int lazy;            /* code is loaded when it is first used, and takes its memory then */
     unsigned capture_unsafe; /* what else is unsafe in a capture, see emu_unsafe_call */

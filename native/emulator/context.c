@@ -67,16 +67,13 @@ static void first_limits(CUcontext c)
     c->limits[5] = 64;
 }
 
-static void first_stream(CUcontext c)
-{
-    c->legacy = emu_stream_first(c);
-}
-
 /* A context that has a handle and is on no device yet. */
 static CUcontext handle_new(int dev, unsigned flags)
 {
     emu_announce();
     CUcontext c = emu_object_new(KIND_CONTEXT, sizeof *c);
+    if (!c)
+        return NULL;
     c->dev = dev;
     c->flags = flags;
     c->id = c->life = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
@@ -93,17 +90,45 @@ static void count_context(int dev, int change)
     __atomic_fetch_add(&shm_open_engine()->slot[shm_my_slot()].gpu[emu_conf()->place[dev]].contexts, change, __ATOMIC_RELAXED);
 }
 
+/* Puts it on its device. */
+static CUresult begin(CUcontext c, uint64_t overhead)
+{
+    if (shm_charge(c->dev, overhead) != 0)
+        return CU_OOM;
+    c->legacy = emu_stream_first(c);
+    if (!c->legacy) {
+        shm_release(c->dev, overhead);
+        return CU_OOM;
+    }
+    c->overhead = overhead;
+    c->alive = true;
+    count_context(c->dev, 1);
+    return CU_OK;
+}
+
+static void unlist(CUcontext c)
+{
+    for (CUcontext *at = &emu_all_contexts; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            break;
+        }
+}
+
 CUresult emu_context_new(CUcontext *out, int dev, unsigned flags, uint64_t overhead)
 {
-    if (shm_charge(dev, overhead) != 0)
-        return CU_OOM;
     CUcontext c = handle_new(dev, flags);
-    c->overhead = overhead;
-    first_stream(c);
-    c->alive = true;
-    count_context(dev, 1);
-    *out = c;
-    return CU_OK;
+    CUresult r = c ? begin(c, overhead) : CU_OOM;
+    if (c && r) {
+        pthread_mutex_lock(&emu_lock);
+        unlist(c);
+        emu_object_end(c, END_DESTROYED);
+        emu_unlock();
+        emu_object_free(c, NULL);
+    }
+    if (!r)
+        *out = c;
+    return r;
 }
 
 /* Work that is still in its streams ends first; then everything made in it is gone. */
@@ -120,11 +145,8 @@ void emu_context_end(CUcontext c)
         return;
     }
     c->alive = false;
-    for (CUcontext *at = &emu_all_contexts; !c->primary && *at; at = &(*at)->next)
-        if (*at == c) {
-            *at = c->next;
-            break;
-        }
+    if (!c->primary)
+        unlist(c);
     emu_streams_end(c);
     emu_events_end(c);
     emu_modules_end(c);
@@ -141,15 +163,9 @@ void emu_context_end(CUcontext c)
 /* The primary context keeps its handle for the life of the process. */
 static CUresult revive(CUcontext c)
 {
-    c->overhead = emu_conf()->context;
     c->life = __atomic_add_fetch(&next_id, 1, __ATOMIC_RELAXED);
     first_limits(c);
-    if (shm_charge(c->dev, c->overhead) != 0)
-        return CU_OOM;
-    first_stream(c);
-    c->alive = true;
-    count_context(c->dev, 1);
-    return CU_OK;
+    return begin(c, emu_conf()->context);
 }
 
 static CUresult push(CUcontext c)
@@ -163,12 +179,12 @@ static CUresult push(CUcontext c)
 CUcontext emu_primary_handle(int dev)
 {
     pthread_mutex_lock(&primary_lock);
-    if (!primary[dev]) {
-        primary[dev] = handle_new(dev, 0);
-        primary[dev]->primary = true;
-    }
+    CUcontext c = primary[dev] ? primary[dev] : handle_new(dev, 0);
+    if (c)
+        c->primary = true;
+    primary[dev] = c;
     pthread_mutex_unlock(&primary_lock);
-    return primary[dev];
+    return c;
 }
 
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev)
@@ -178,6 +194,8 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice dev)
     if (!valid_dev(dev))
         return CU_INVALID_DEVICE;
     CUcontext c = emu_primary_handle(dev);
+    if (!c)
+        return CU_OOM;
     pthread_mutex_lock(&primary_lock);
     CUresult r = c->alive ? CU_OK : revive(c);
     if (r == CU_OK) {

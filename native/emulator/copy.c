@@ -80,18 +80,19 @@ static bool flat_box(const CUmemcpy3d *c)
     return c->height == 1 && c->depth == 1 && !c->src_x && !c->src_y && !c->src_z;
 }
 
-/* Pageable sources are read when the call is made, as the real driver stages them. */
-static void *stage(CUmemcpy3d *c)
+/* Pageable sources are read when the call is made, as the real driver stages them. False: no memory for it. */
+static bool stage(emu_op *op)
 {
+    CUmemcpy3d *c = &op->u.copy;
     if (!flat_box(c) || !pageable(c->src_type, c->src_host, c->src_dev))
-        return NULL;
-    void *copy = malloc(c->width);
-    if (copy) {
-        memcpy(copy, place(c->src_type, c->src_host, c->src_dev, NULL, NULL, NULL), c->width);
-        c->src_type = HOST;
-        c->src_host = copy;
-    }
-    return copy;
+        return true;
+    op->stage = malloc(c->width);
+    if (!op->stage)
+        return false;
+    memcpy(op->stage, place(c->src_type, c->src_host, c->src_dev, NULL, NULL, NULL), c->width);
+    c->src_type = HOST;
+    c->src_host = op->stage;
+    return true;
 }
 
 /* A copy to pageable memory has ended when the call returns, however it was asked for: the memory may be on the stack. So
@@ -125,13 +126,11 @@ CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait)
         return CU_INVALID;
     wait = wait || ends_at_once(c);
     pthread_mutex_lock(&emu_lock);
-    emu_op *op = emu_op_new(OP_COPY);
-    op->u.copy = *c;
-    if (!wait && s->head)
-        op->stage = stage(&op->u.copy);
-    r = emu_submit(s, op);
+    emu_op op = {.kind = OP_COPY, .u.copy = *c};
+    wait = wait || (s->head && !stage(&op));
+    r = emu_submit(s, emu_op_new(&op));
     emu_unlock();
-    if (wait)
+    if (wait && !r)
         emu_stream_sync(s);
     return r;
 }

@@ -168,7 +168,7 @@ CUcontext emu_context(void); /* the current one, or NULL where there is none or 
 CUcontext emu_current(void); /* after NEED_CTX: the current one to the end of the call, ended or not */
 CUresult emu_need_context(void);
 CUcontext emu_primary(int dev);
-CUcontext emu_primary_handle(int dev); /* made, but not on the device, where there was none */
+CUcontext emu_primary_handle(int dev); /* made, but not on the device, where there was none; NULL: no memory */
 CUcontext emu_root(CUcontext c); /* the primary context of a green one; any other is its own */
 CUresult emu_context_of_named(CUcontext *c, const char *call); /* NULL: the current one */
 #define emu_context_of(c) emu_context_of_named(c, __func__)
@@ -177,8 +177,8 @@ void emu_context_end(CUcontext c);
 /* stream.c */
 CUstream emu_stream_named(CUstream handle, const char *call);
 #define emu_stream(handle) emu_stream_named(handle, __func__)
-CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority); /* NULL: the context has ended */
-CUstream emu_stream_first(CUcontext ctx); /* the legacy stream of a context that is being made */
+CUresult emu_stream_new(CUstream *out, CUcontext ctx, unsigned flags, int priority);
+CUstream emu_stream_first(CUcontext ctx); /* the legacy stream of a context that is being made; NULL: no memory */
 void emu_stream_ended(CUstream s); /* with emu_lock: nothing is left in a destroyed stream */
 void emu_streams_end(CUcontext c);
 void emu_stream_sync(CUstream s);
@@ -186,7 +186,7 @@ void emu_ctx_sync(CUcontext c);
 void emu_ctx_drain(CUcontext c); /* with emu_lock: until nothing is left in its streams */
 /* event.c: with emu_lock, as most of these */
 void emu_event_unref(CUevent e);
-void emu_event_name(emu_op *op, CUevent e); /* work of kind OP_EVENT or OP_WAIT is about this event */
+bool emu_event_name(emu_op *op); /* it holds the record of its event that it is about; false: no memory for that */
 void emu_event_unname(emu_op *op);
 void emu_event_complete(emu_op *op, uint64_t at_ns);
 bool emu_event_reached(const emu_op *op); /* what an OP_WAIT waits for has happened */
@@ -212,10 +212,12 @@ void emu_sched_nap(int dev, uint32_t seen, uint64_t until); /* the GPU's thread:
 void emu_sched_wait(void); /* for something to be done */
 void emu_sched_done(void); /* all threads that wait look again */
 /* sched.c */
-emu_op *emu_op_new(enum op_kind kind);
+emu_op *emu_op_new(const emu_op *like); /* with emu_lock: a copy, which has `like`'s stage from now on; NULL: no memory */
+void emu_op_drop(emu_op *op);           /* with emu_lock: of what is in no stream */
 void emu_op_spin(emu_op *op, const emu_until *until);
-CUresult emu_submit(CUstream s, emu_op *op);
-void emu_sched_forget(CUstream s); /* with emu_lock, as all of these */
+CUresult emu_submit(CUstream s, emu_op *op); /* with emu_lock; NULL: CU_OOM */
+bool emu_sched_start(int dev); /* with emu_lock, as all of these; false: the process may have no more threads */
+void emu_sched_forget(CUstream s);
 void emu_sched_notice_stream(CUstream s); /* a thread is about to wait for all that is in it */
 void emu_sched_notice(emu_op *op); /* or for this; NULL: for nothing */
 void emu_sched_look(int dev); /* books what is past by now */
@@ -258,7 +260,7 @@ void emu_fill(const CUmemsetNode *f);
 bool emu_fill_fits(const CUmemsetNode *f); /* the memory is there */
 CUresult emu_enqueue_copy(const CUmemcpy3d *c, CUstream s, bool wait);
 /* pool.c */
-CUmemoryPool emu_pool_default(int dev);
+CUmemoryPool emu_pool_default(int dev); /* NULL: no memory */
 void emu_pool_free(emu_mem *m);
 uint64_t emu_pool_steps(uint64_t bytes); /* what a pool reserves for that much */
 /* code.c: with emu_lock, as all of these */
@@ -272,7 +274,8 @@ void emu_code_end(CUmodule m, CUcontext c); /* of one or the other */
 /* module.c */
 void emu_modules_end(CUcontext c);
 typedef struct { char *name; bool takes_parameters; } emu_symbol;
-bool emu_symbols(const void *image, size_t size, emu_symbol **out, size_t *count); /* false: this is no image */
+CUresult emu_symbols(const void *image, size_t size, emu_symbol **out, size_t *count);
+void emu_symbols_free(emu_symbol *at, size_t count);
 bool emu_kernel_until(const char *name, void **params, emu_until *out);
 int64_t emu_kernel_ns(const char *name, void **params, void **extra, int64_t table);
 /* capture.c */

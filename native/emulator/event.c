@@ -13,6 +13,8 @@ enum { DISABLE_TIMING = 2 };
 static CUevent add(CUcontext c, unsigned flags)
 {
     CUevent e = emu_object_new(KIND_EVENT, sizeof *e);
+    if (!e)
+        return NULL;
     e->flags = flags;
     e->ctx = c;
     e->next = c->events;
@@ -31,10 +33,11 @@ API CUresult cuEventCreate(CUevent *out, unsigned flags)
     CUcontext root = emu_root(emu_current());
     pthread_mutex_lock(&emu_lock);
     r = root->alive ? CU_OK : CU_CONTEXT_DESTROYED;
-    if (!r)
-        *out = add(root, flags);
+    CUevent e = r ? NULL : add(root, flags);
     emu_unlock();
-    return r;
+    if (e)
+        *out = e;
+    return r ? r : e ? CU_OK : CU_OOM;
 }
 
 /* No work names the event any more, so nothing else holds its last record. */
@@ -49,8 +52,8 @@ static void release(void *event)
 static emu_record *record_new(uint64_t seq)
 {
     emu_record *r = calloc(1, sizeof *r);
-    r->refs = 1;
-    r->seq = seq;
+    if (r)
+        *r = (emu_record){.refs = 1, .seq = seq};
     return r;
 }
 
@@ -60,15 +63,18 @@ static void record_unref(emu_record *r)
         free(r);
 }
 
-/* With emu_lock: the last one, to be let go with record_unref; NULL where there is none. */
-static emu_record *last_record(CUevent e)
+/* With emu_lock: the last one, to be let go with record_unref; NULL where there is none. False: no memory for it. */
+static bool last_record(CUevent e, emu_record **out)
 {
     uint64_t seq = e->shared ? emu_marks_last(e->shared) : 0;
-    if (e->shared && (!e->last || e->last->seq != seq))
-        return seq ? record_new(seq) : NULL; /* another process made it */
+    *out = e->last;
+    if (e->shared && (!e->last || e->last->seq != seq)) { /* another process made it */
+        *out = seq ? record_new(seq) : NULL;
+        return !seq || *out;
+    }
     if (e->last)
         e->last->refs++;
-    return e->last;
+    return true;
 }
 
 static bool is_done(CUevent e, emu_record *r)
@@ -80,28 +86,29 @@ static bool is_done(CUevent e, emu_record *r)
 
 bool emu_event_done(CUevent e)
 {
-    emu_record *r = last_record(e);
-    bool done = is_done(e, r);
-    record_unref(r);
-    return done;
+    uint64_t seq = e->shared ? emu_marks_last(e->shared) : 0;
+    if (e->shared && (!e->last || e->last->seq != seq)) /* another process made it */
+        return !seq || emu_marks_time(e->shared, seq);
+    return is_done(e, e->last);
 }
 
 bool emu_event_recorded(CUevent e) { return e->shared ? emu_marks_last(e->shared) != 0 : e->last != NULL; }
 bool emu_event_reached(const emu_op *op) { return is_done(op->u.ev.event, op->u.ev.record); }
 
-void emu_event_name(emu_op *op, CUevent e)
+bool emu_event_name(emu_op *op)
 {
-    op->u.ev.event = e;
+    CUevent e = op->u.ev.event;
+    emu_record *r = op->kind == OP_EVENT ? record_new(0) : NULL;
+    if (op->kind == OP_EVENT ? !r : !last_record(e, &r))
+        return false;
     e->pending++;
-    if (op->kind == OP_WAIT) {
-        op->u.ev.record = last_record(e);
-        return;
-    }
+    op->u.ev.record = r;
+    if (op->kind == OP_WAIT)
+        return true;
     record_unref(e->last);
-    e->last = record_new(e->shared ? emu_marks_record(e->shared) : 0);
-    e->last->refs++;
-    e->last->op = op;
-    op->u.ev.record = e->last;
+    *r = (emu_record){.refs = 2, .seq = e->shared ? emu_marks_record(e->shared) : 0, .op = op};
+    e->last = r;
+    return true;
 }
 
 void emu_event_unname(emu_op *op)
@@ -179,9 +186,7 @@ API CUresult cuEventRecord(CUevent e, CUstream s)
         return CU_CONTEXT_DESTROYED;
     }
     e->capture = NULL;
-    emu_op *op = emu_op_new(OP_EVENT);
-    emu_event_name(op, e);
-    r = emu_submit(st, op);
+    r = emu_submit(st, emu_op_new(&(emu_op){.kind = OP_EVENT, .u.ev.event = e}));
     emu_unlock();
     return r;
 }
@@ -228,7 +233,11 @@ API CUresult cuEventSynchronize(CUevent e)
         emu_unlock();
         return CU_CONTEXT_DESTROYED;
     }
-    emu_record *target = last_record(e);
+    emu_record *target;
+    if (!last_record(e, &target)) {
+        emu_unlock();
+        return CU_OOM;
+    }
     e->pending++;
     emu_sched_notice(target ? target->op : NULL);
     while (!is_done(e, target) && !e->shared && !emu_torn_down)

@@ -45,7 +45,7 @@ static CUresult primary_handle(CUcontext *out, CUdevice dev)
     if (dev < 0 || dev >= emu_conf()->count)
         return CU_INVALID_DEVICE;
     *out = emu_primary_handle(dev);
-    return CU_OK;
+    return *out ? CU_OK : CU_OOM;
 }
 
 static const emu_entry runtime_entries[] = {{1, load_image}, {2, primary_handle}, {6, load_image}, {7, ready},

@@ -48,9 +48,7 @@ static CUresult fill(CUdeviceptr dst, size_t pitch, unsigned value, unsigned ele
     if (r)
         return r;
     pthread_mutex_lock(&emu_lock);
-    emu_op *op = emu_op_new(OP_FILL);
-    op->u.fill = f;
-    r = emu_submit(st, op);
+    r = emu_submit(st, emu_op_new(&(emu_op){.kind = OP_FILL, .u.fill = f}));
     emu_unlock();
     if (wait)
         emu_stream_sync(st);

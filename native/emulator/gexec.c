@@ -11,23 +11,26 @@ static _Atomic unsigned next_id;
 
 #define NEED_EXEC(e) do { if (!emu_object_alive(e, KIND_EXEC)) return CU_INVALID; } while (0)
 
+static CUresult add(CUgraphExec e, CUgraphNode n)
+{
+    exec_node *more = realloc(e->nodes, (e->count + 1) * sizeof *more);
+    if (!more)
+        return CU_OOM;
+    e->nodes = more;
+    e->nodes[e->count++] = (exec_node){n, n->type, n->p, true};
+    if (n->type == N_ALLOC)
+        graph_memory_hold(n->p.alloc.dptr, 1);
+    return CU_OK;
+}
+
 static CUresult flatten(CUgraphExec e, CUgraph g)
 {
-    CUgraphNode *order = graph_order(g);
-    if (!order)
-        return CU_INVALID;
-    CUresult r = CU_OK;
-    for (size_t i = 0; i < g->count && !r; i++) {
-        CUgraphNode n = order[i];
-        if (n->type == N_CHILD) {
-            r = flatten(e, n->p.child);
-            continue;
-        }
-        e->nodes = realloc(e->nodes, (e->count + 1) * sizeof *e->nodes);
-        e->nodes[e->count++] = (exec_node){n, n->type, n->p, true};
-        if (n->type == N_ALLOC)
-            graph_memory_hold(n->p.alloc.dptr, 1);
-    }
+    CUgraphNode *order;
+    CUresult r = graph_order(g, &order);
+    if (r)
+        return r;
+    for (size_t i = 0; i < g->count && !r; i++)
+        r = order[i]->type == N_CHILD ? flatten(e, order[i]->p.child) : add(e, order[i]);
     free(order);
     return r;
 }
@@ -55,6 +58,8 @@ API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph g, unsigned l
     if (!out)
         return CU_INVALID;
     CUgraphExec e = emu_object_new(KIND_EXEC, sizeof *e);
+    if (!e)
+        return CU_OOM;
     e->ctx = emu_current();
     e->life = e->ctx->life;
     e->dev = e->ctx->dev;
@@ -101,30 +106,56 @@ API CUresult cuGraphExecDestroy(CUgraphExec e)
     return CU_OK;
 }
 
-static emu_op *node_op(const exec_node *n)
+static emu_op node_op(const exec_node *n)
 {
     static const enum op_kind kinds[] = {OP_KERNEL, OP_COPY, OP_FILL, OP_HOST, OP_NOP, OP_NOP, OP_WAIT, OP_EVENT};
     bool marks = n->type == N_WAIT || n->type == N_RECORD;
     bool runs = n->enabled && n->type <= N_RECORD && (!marks || emu_object_alive(n->p.event, KIND_EVENT));
-    emu_op *op = emu_op_new(runs ? kinds[n->type] : OP_NOP);
-    if (op->kind == OP_KERNEL) {
-        op->left_ns = n->p.ns;
+    emu_op op = {.kind = runs ? kinds[n->type] : OP_NOP};
+    if (op.kind == OP_KERNEL) {
+        op.left_ns = n->p.ns;
         if (n->p.until.at)
-            emu_op_spin(op, &n->p.until);
-    } else if (op->kind == OP_COPY)
-        op->u.copy = n->p.copy;
-    else if (op->kind == OP_FILL)
-        op->u.fill = n->p.fill;
-    else if (op->kind == OP_HOST) {
-        op->u.host.fn = (void *)n->p.host.fn;
-        op->u.host.data = n->p.host.data;
+            emu_op_spin(&op, &n->p.until);
+    } else if (op.kind == OP_COPY)
+        op.u.copy = n->p.copy;
+    else if (op.kind == OP_FILL)
+        op.u.fill = n->p.fill;
+    else if (op.kind == OP_HOST) {
+        op.u.host.fn = (void *)n->p.host.fn;
+        op.u.host.data = n->p.host.data;
     } else if (n->type == N_FREE && n->enabled) {
-        op->kind = OP_FREE;
-        op->u.ptr = n->p.ptr;
-    } else if (op->kind == OP_WAIT || op->kind == OP_EVENT) {
-        emu_event_name(op, n->p.event);
+        op.kind = OP_FREE;
+        op.u.ptr = n->p.ptr;
+    } else if (op.kind == OP_WAIT || op.kind == OP_EVENT) {
+        op.u.ev.event = n->p.event;
     }
     return op;
+}
+
+/* With emu_lock: all or nothing of a launch goes into the stream. */
+static CUresult submit(CUgraphExec e, CUstream s)
+{
+    emu_op *first = NULL, **at = &first, *next;
+    CUresult r = emu_sched_start(s->ctx->dev) ? CU_OK : CU_OOM;
+    for (size_t i = 0; i < e->count && !r; i++) {
+        emu_op op = node_op(&e->nodes[i]);
+        *at = emu_op_new(&op);
+        if (*at)
+            at = &(*at)->next;
+        else
+            r = CU_OOM;
+    }
+    if (r)
+        graph_memory_unlaunch(e);
+    for (emu_op *op = first; op; op = next) {
+        next = op->next;
+        op->next = NULL;
+        if (r)
+            emu_op_drop(op);
+        else
+            r = emu_submit(s, op);
+    }
+    return r;
 }
 
 static CUresult nodes_usable(CUgraphExec e)
@@ -160,9 +191,10 @@ API CUresult cuGraphLaunch(CUgraphExec e, CUstream s)
         r = graph_memory_launch(e);
     if (!r)
         emu_count_launch();
+    if (r)
+        return r;
     pthread_mutex_lock(&emu_lock);
-    for (size_t i = 0; i < e->count && !r; i++)
-        r = emu_submit(st, node_op(&e->nodes[i]));
+    r = submit(e, st);
     emu_unlock();
     return r;
 }
@@ -190,7 +222,7 @@ API CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphNode *bad, int *
         *result = same ? 0 : 2; /* the topology changed */
     if (!same) {
         let_go(&fresh);
-        return CU_GRAPH_UPDATE_FAILURE;
+        return r == CU_OOM ? CU_OOM : CU_GRAPH_UPDATE_FAILURE;
     }
     let_go(e);
     e->nodes = fresh.nodes;

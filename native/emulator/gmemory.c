@@ -61,6 +61,8 @@ CUresult graph_memory_new(CUallocNode *node)
         return CU_INVALID;
     CUresult r = emu_mem_new(node->bytes, MEM_POOL, dev, false, &node->dptr);
     memory *m = r ? NULL : malloc(sizeof *m);
+    if (!m && !r)
+        emu_mem_drop(node->dptr);
     if (!m)
         return r ? r : CU_OOM;
     pthread_mutex_lock(&lock);
@@ -171,6 +173,22 @@ CUresult graph_memory_launch(CUgraphExec e)
     high(e->dev);
     pthread_mutex_unlock(&lock);
     return r;
+}
+
+void graph_memory_unlaunch(CUgraphExec e)
+{
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < e->count; i++) {
+        memory *m = e->nodes[i].type == N_ALLOC ? find(e->nodes[i].p.alloc.dptr) : NULL;
+        memory *ends = e->nodes[i].type == N_FREE ? find(e->nodes[i].p.ptr) : NULL;
+        if (m) {
+            m->submitted -= !frees(e, m->at);
+            freed(m);
+        } else if (ends && ends->run > 0) {
+            ends->submitted++;
+        }
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 API CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, uint64_t *value)

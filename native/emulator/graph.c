@@ -10,7 +10,8 @@ static _Atomic unsigned next_graph, next_node;
 CUgraph graph_new(void)
 {
     CUgraph g = emu_object_new(KIND_GRAPH, sizeof *g);
-    g->id = atomic_fetch_add_explicit(&next_graph, 1, memory_order_relaxed) + 1;
+    if (g)
+        g->id = atomic_fetch_add_explicit(&next_graph, 1, memory_order_relaxed) + 1;
     return g;
 }
 
@@ -75,10 +76,15 @@ static void discard(CUgraphNode n)
 
 static CUgraphNode node_new(CUgraph g, int type, const CUgraphNode *deps, size_t count)
 {
-    CUgraphNode n = emu_object_new(KIND_NODE, sizeof *n);
+    CUgraphNode *copy = count ? malloc(count * sizeof *copy) : NULL;
+    CUgraphNode n = copy || !count ? emu_object_new(KIND_NODE, sizeof *n) : NULL;
+    if (!n) {
+        free(copy);
+        return NULL;
+    }
     n->type = type;
     n->graph = g;
-    n->deps = count ? malloc(count * sizeof *n->deps) : NULL;
+    n->deps = copy;
     for (size_t i = 0; i < count; i++)
         n->deps[n->dep_count++] = deps[i];
     return n;
@@ -103,6 +109,8 @@ CUresult graph_add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t 
     if (!out || !graph_has(g, deps, count) || (!params && type != N_EMPTY))
         return CU_INVALID;
     CUgraphNode n = node_new(g, type, deps, count);
+    if (!n)
+        return CU_OOM;
     CUresult r = params ? graph_fill(n, params) : CU_OK;
     if (r) {
         discard(n);
@@ -124,11 +132,13 @@ void graph_mark_ancestors(CUgraphNode n)
         graph_mark_ancestors(n->deps[i]);
 }
 
-/* All nodes, each after those it depends on; NULL when they form a cycle. The caller frees it. */
-CUgraphNode *graph_order(CUgraph g)
+/* All nodes, each after those it depends on; CU_INVALID when they form a cycle. The caller frees the list. */
+CUresult graph_order(CUgraph g, CUgraphNode **list)
 {
     CUgraphNode *out = malloc((g->count + 1) * sizeof *out);
     size_t done = 0, before;
+    if (!out)
+        return CU_OOM;
     for (CUgraphNode n = g->first; n; n = n->next)
         n->mark = false;
     do {
@@ -143,10 +153,12 @@ CUgraphNode *graph_order(CUgraph g)
             }
         }
     } while (done > before);
-    if (done == g->count)
-        return out;
+    if (done == g->count) {
+        *list = out;
+        return CU_OK;
+    }
     free(out);
-    return NULL;
+    return CU_INVALID;
 }
 
 API CUresult cuGraphCreate(CUgraph *out, unsigned flags)
@@ -154,8 +166,10 @@ API CUresult cuGraphCreate(CUgraph *out, unsigned flags)
     NEED_INIT();
     if (!out || flags)
         return CU_INVALID;
-    *out = graph_new();
-    return CU_OK;
+    CUgraph g = graph_new();
+    if (g)
+        *out = g;
+    return g ? CU_OK : CU_OOM;
 }
 
 void graph_end(CUgraph g)
@@ -181,6 +195,25 @@ API CUresult cuGraphDestroy(CUgraph g)
     return CU_OK;
 }
 
+static CUresult clone_node(CUgraph copy, CUgraphNode n)
+{
+    CUgraphNode twin = node_new(copy, n->type, n->deps, n->dep_count);
+    if (!twin)
+        return CU_OOM;
+    twin->p = n->p;
+    twin->origin = n;
+    if (n->type == N_ALLOC)
+        graph_memory_hold(n->p.alloc.dptr, 1);
+    append(copy, twin);
+    if (n->type != N_CHILD)
+        return CU_OK;
+    twin->p.child = NULL;
+    CUresult r = cuGraphClone(&twin->p.child, n->p.child);
+    if (!r)
+        twin->p.child->owned = true;
+    return r;
+}
+
 API CUresult cuGraphClone(CUgraph *out, CUgraph g)
 {
     NEED_INIT();
@@ -188,15 +221,12 @@ API CUresult cuGraphClone(CUgraph *out, CUgraph g)
     if (!out)
         return CU_INVALID;
     CUgraph copy = graph_new();
-    for (CUgraphNode n = g->first; n; n = n->next) {
-        CUgraphNode twin = node_new(copy, n->type, n->deps, n->dep_count);
-        twin->p = n->p;
-        twin->origin = n;
-        if (n->type == N_ALLOC)
-            graph_memory_hold(n->p.alloc.dptr, 1);
-        append(copy, twin);
-        if (n->type == N_CHILD && cuGraphClone(&twin->p.child, n->p.child) == CU_OK)
-            twin->p.child->owned = true;
+    CUresult r = copy ? CU_OK : CU_OOM;
+    for (CUgraphNode n = g->first; n && !r; n = n->next)
+        r = clone_node(copy, n);
+    if (r) {
+        graph_end(copy);
+        return r;
     }
     for (CUgraphNode n = copy->first; n; n = n->next)
         for (size_t i = 0; i < n->dep_count; i++)
@@ -207,117 +237,6 @@ API CUresult cuGraphClone(CUgraph *out, CUgraph g)
     return CU_OK;
 }
 
-API CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode n, CUgraph clone)
-{
-    NEED_INIT();
-    NEED_NODE(n);
-    NEED_GRAPH(clone);
-    if (!out)
-        return CU_INVALID;
-    for (CUgraphNode m = clone->first; m; m = m->next)
-        if (m->origin == n) {
-            *out = m;
-            return CU_OK;
-        }
-    return CU_INVALID;
-}
-
-API CUresult cuGraphNodeGetType(CUgraphNode n, int *type)
-{
-    NEED_INIT();
-    NEED_NODE(n);
-    if (!type)
-        return CU_INVALID;
-    *type = (int)n->type;
-    return CU_OK;
-}
-
-/* Fills up to *count entries; with no room given only counts. */
-#define LIST(each, want, item) \
-    do { \
-        if (!count) \
-            return CU_INVALID; \
-        size_t room = out ? *count : 0, found = 0; \
-        each if (want) \
-        { \
-            if (found < room) \
-                out[found] = item; \
-            found++; \
-        } \
-        *count = out && room < found ? room : found; \
-    } while (0)
-
-API CUresult cuGraphGetNodes(CUgraph g, CUgraphNode *out, size_t *count)
-{
-    NEED_INIT();
-    NEED_GRAPH(g);
-    LIST(for (CUgraphNode n = g->first; n; n = n->next), true, n);
-    return CU_OK;
-}
-
-API CUresult cuGraphGetRootNodes(CUgraph g, CUgraphNode *out, size_t *count)
-{
-    NEED_INIT();
-    NEED_GRAPH(g);
-    LIST(for (CUgraphNode n = g->first; n; n = n->next), !n->dep_count, n);
-    return CU_OK;
-}
-
-API CUresult cuGraphNodeGetDependencies(CUgraphNode of, CUgraphNode *out, size_t *count)
-{
-    NEED_INIT();
-    NEED_NODE(of);
-    LIST(for (size_t i = 0; i < of->dep_count; i++), true, of->deps[i]);
-    return CU_OK;
-}
-
-API CUresult cuGraphNodeGetDependencies_v2(CUgraphNode of, CUgraphNode *out, CUedge *edges, size_t *count)
-{
-    if (edges && out && count)
-        memset(edges, 0, *count * sizeof *edges);
-    return cuGraphNodeGetDependencies(of, out, count);
-}
-
-API CUresult cuGraphNodeGetDependentNodes(CUgraphNode of, CUgraphNode *out, size_t *count)
-{
-    NEED_INIT();
-    NEED_NODE(of);
-    LIST(for (CUgraphNode n = of->graph->first; n; n = n->next) for (size_t i = 0; i < n->dep_count; i++),
-         n->deps[i] == of, n);
-    return CU_OK;
-}
-
-API CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode of, CUgraphNode *out, CUedge *edges, size_t *count)
-{
-    if (edges && out && count)
-        memset(edges, 0, *count * sizeof *edges);
-    return cuGraphNodeGetDependentNodes(of, out, count);
-}
-
-API CUresult cuGraphGetEdges(CUgraph g, CUgraphNode *from, CUgraphNode *to, size_t *count)
-{
-    NEED_INIT();
-    NEED_GRAPH(g);
-    if (!count)
-        return CU_INVALID;
-    size_t room = from && to ? *count : 0, found = 0;
-    for (CUgraphNode n = g->first; n; n = n->next)
-        for (size_t i = 0; i < n->dep_count; i++, found++)
-            if (found < room) {
-                from[found] = n->deps[i];
-                to[found] = n;
-            }
-    *count = room && room < found ? room : found;
-    return CU_OK;
-}
-
-API CUresult cuGraphGetEdges_v2(CUgraph g, CUgraphNode *from, CUgraphNode *to, CUedge *edges, size_t *count)
-{
-    if (edges && from && count)
-        memset(edges, 0, *count * sizeof *edges);
-    return cuGraphGetEdges(g, from, to, count);
-}
-
 API CUresult cuGraphAddDependencies(CUgraph g, const CUgraphNode *from, const CUgraphNode *to, size_t count)
 {
     NEED_INIT();
@@ -325,8 +244,10 @@ API CUresult cuGraphAddDependencies(CUgraph g, const CUgraphNode *from, const CU
     if (!graph_has(g, from, count) || !graph_has(g, to, count))
         return CU_INVALID;
     for (size_t i = 0; i < count; i++) {
-        CUgraphNode n = to[i];
-        n->deps = realloc(n->deps, (n->dep_count + 1) * sizeof *n->deps);
+        CUgraphNode n = to[i], *more = realloc(n->deps, (n->dep_count + 1) * sizeof *more);
+        if (!more)
+            return CU_OOM;
+        n->deps = more;
         n->deps[n->dep_count++] = from[i];
     }
     return CU_OK;
@@ -356,17 +277,3 @@ API CUresult cuGraphRemoveDependencies_v2(CUgraph g, const CUgraphNode *from, co
 {
     return cuGraphRemoveDependencies(g, from, to, count);
 }
-
-#define ANSWER(name, handle, need, type, field) \
-    API CUresult name(handle of, type *out) \
-    { \
-        NEED_INIT(); \
-        need(of); \
-        if (!out) \
-            return CU_INVALID; \
-        *out = of->field; \
-        return CU_OK; \
-    }
-ANSWER(cuGraphGetId, CUgraph, NEED_GRAPH, unsigned, id)
-ANSWER(cuGraphNodeGetLocalId, CUgraphNode, NEED_NODE, unsigned, id)
-ANSWER(cuGraphNodeGetContainingGraph, CUgraphNode, NEED_NODE, CUgraph, graph)

@@ -49,14 +49,15 @@ CUresult graph_memory_new(CUallocNode *node);
 void graph_memory_hold(CUdeviceptr at, int change); /* one node or executable more, or fewer */
 CUresult graph_memory_upload(CUgraphExec e);
 CUresult graph_memory_launch(CUgraphExec e);
+void graph_memory_unlaunch(CUgraphExec e); /* nothing of it got into a stream */
 
 extern pthread_mutex_t graph_lock;
-CUgraph graph_new(void);
+CUgraph graph_new(void); /* NULL: no memory */
 void graph_end(CUgraph g);
 bool graph_has(CUgraph g, const CUgraphNode *nodes, size_t count);
 CUresult graph_add(CUgraphNode *out, CUgraph g, const CUgraphNode *deps, size_t count, int type, const void *params);
 void graph_mark_ancestors(CUgraphNode n);
-CUgraphNode *graph_order(CUgraph g); /* malloc'ed; NULL on a cycle */
+CUresult graph_order(CUgraph g, CUgraphNode **list); /* malloc'ed */
 CUresult graph_fill(CUgraphNode n, const void *params); /* with what a node of its type is made of */
 CUresult cuGraphClone(CUgraph *out, CUgraph g);
 #endif

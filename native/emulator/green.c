@@ -91,8 +91,11 @@ API CUresult cuDevResourceGenerateDesc(description **out, const resource *list, 
             return CU_INVALID;
         sms += list[i].sm.count;
     }
-    *out = emu_object_new(KIND_PARTITION, sizeof **out);
-    (*out)->sms = sms;
+    description *d = emu_object_new(KIND_PARTITION, sizeof *d);
+    if (!d)
+        return CU_OOM;
+    d->sms = sms;
+    *out = d;
     return CU_OK;
 }
 
@@ -105,12 +108,14 @@ API CUresult cuGreenCtxCreate(green **out, const description *desc, CUdevice dev
     CUresult r = cuDevicePrimaryCtxRetain(&primary, dev);
     if (r)
         return r;
-    r = emu_context_new(&ctx, dev, 0, 0);
+    green *g = emu_object_new(KIND_GREEN, sizeof *g);
+    r = g ? emu_context_new(&ctx, dev, 0, 0) : CU_OOM;
     if (r) {
+        if (g && emu_object_end_once(g, KIND_GREEN))
+            emu_object_free(g, NULL);
         cuDevicePrimaryCtxRelease_v2(dev);
         return r;
     }
-    green *g = emu_object_new(KIND_GREEN, sizeof *g);
     g->ctx = ctx;
     g->sms = desc->sms;
     ctx->green = g;
@@ -157,8 +162,7 @@ API CUresult cuGreenCtxStreamCreate(CUstream *out, green *g, unsigned flags, int
     GREEN(g);
     if (!out || flags != NON_BLOCKING)
         return CU_INVALID;
-    *out = emu_stream_new(g->ctx, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority);
-    return *out ? CU_OK : CU_CONTEXT_DESTROYED;
+    return emu_stream_new(out, g->ctx, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority);
 }
 
 API CUresult cuStreamGetGreenCtx(CUstream s, green **out)

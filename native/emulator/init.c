@@ -74,10 +74,10 @@ API CUresult cuInit(unsigned flags)
     pthread_mutex_lock(&emu_lock);
     CUresult r = CU_OK;
     if (!init_pid) {
-        if (emu_conf()->count == 0)
-            r = CU_NO_DEVICE;
-        else if (shm_my_slot() < 0)
+        if (emu_conf()->unread || (emu_conf()->count && shm_my_slot() < 0))
             r = 999;
+        else if (emu_conf()->count == 0)
+            r = CU_NO_DEVICE;
         else {
             pthread_atfork(NULL, NULL, in_child);
             if (emu_conf()->strict)

@@ -14,11 +14,25 @@
 #include "shm.h"
 
 CUresult cuEventCreate(CUevent *out, unsigned flags);
+CUresult cuEventDestroy_v2(CUevent e);
 #define EXPORTS 256
 typedef struct { int pid, fd; uint64_t size, offset; char unused[40]; } ipc_handle;
 static struct { CUdeviceptr base; uint64_t id; int fd; } exported[EXPORTS];
 static int exports;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The bytes are in the file, and the file at their address. */
+static bool moved(CUdeviceptr at, size_t size, int fd)
+{
+    if (ftruncate(fd, (off_t)size) != 0)
+        return false;
+    void *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (copy == MAP_FAILED)
+        return false;
+    memcpy(copy, (void *)at, size);
+    munmap(copy, size);
+    return mmap((void *)at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
+}
 
 static int share(const emu_mem *m)
 {
@@ -27,15 +41,11 @@ static int share(const emu_mem *m)
             return exported[i].fd;
     size_t size = (m->size + 4095) & ~(size_t)4095;
     int fd = exports < EXPORTS ? anonymous_file("emulated-gpu-ipc") : -1;
-    if (fd < 0 || ftruncate(fd, (off_t)size) != 0)
+    if (fd < 0 || !moved(m->base, size, fd)) {
+        if (fd >= 0)
+            close(fd);
         return -1;
-    void *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (copy == MAP_FAILED)
-        return -1;
-    memcpy(copy, (void *)m->base, size);
-    munmap(copy, size);
-    if (mmap((void *)m->base, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
-        return -1;
+    }
     exported[exports].base = m->base;
     exported[exports].id = m->id;
     exported[exports++].fd = fd;
@@ -77,7 +87,10 @@ API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, ipc_handle h, unsigned flag
         return CU_OOM;
     CUresult r = emu_mem_insert((emu_mem){.base = (CUdeviceptr)p, .size = h.size, .kind = MEM_VMM,
         .dev = emu_current()->dev, .ctx = emu_current()});
-    *out = (CUdeviceptr)p + h.offset;
+    if (r)
+        munmap(p, (h.size + 4095) & ~4095ull);
+    else
+        *out = (CUdeviceptr)p + h.offset;
     return r;
 }
 
@@ -121,8 +134,8 @@ API CUresult cuIpcOpenEventHandle(CUevent *out, ipc_handle h)
     if (fd < 0)
         return CU_INVALID;
     CUresult r = cuEventCreate(out, EVENT_NO_TIMING | EVENT_INTERPROCESS);
-    if (!r)
-        r = emu_marks_map(*out, fd);
+    if (!r && (r = emu_marks_map(*out, fd)))
+        cuEventDestroy_v2(*out);
     if (r)
         close(fd);
     return r;

@@ -29,11 +29,10 @@ static CUresult submit(CUstream st, CUfunction f, int64_t ns, const emu_until *u
     CUresult r = emu_code_use(f, st->ctx);
     if (r)
         return r;
-    emu_op *op = emu_op_new(OP_KERNEL);
-    op->left_ns = ns;
+    emu_op op = {.kind = OP_KERNEL, .left_ns = ns};
     if (until)
-        emu_op_spin(op, until);
-    return emu_submit(st, op);
+        emu_op_spin(&op, until);
+    return emu_submit(st, emu_op_new(&op));
 }
 
 static CUresult launch(const CUkernelNode *k, CUstream s)

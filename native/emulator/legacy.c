@@ -72,20 +72,21 @@ API CUresult cuArray3DCreate(CUarray *out, const array3d_1 *d)
     return cuArray3DCreate_v2(out, &wide);
 }
 
+/* NULL: no memory. */
 static struct emu_legacy *settings(CUfunction f)
 {
-    if (!f->legacy) {
-        f->legacy = calloc(1, sizeof *f->legacy);
+    if (!f->legacy && (f->legacy = calloc(1, sizeof *f->legacy)))
         f->legacy->x = f->legacy->y = f->legacy->z = 1;
-    }
     return f->legacy;
 }
+
+#define SETTINGS(f) struct emu_legacy *l = settings(f); if (!l) return CU_OOM
 
 API CUresult cuFuncSetBlockShape(CUfunction f, int x, int y, int z)
 {
     NEED_CTX();
     NEED_LIVE(f, KIND_FUNCTION);
-    struct emu_legacy *l = settings(f);
+    SETTINGS(f);
     if (x <= 0 || y <= 0 || z <= 0)
         return CU_INVALID;
     l->x = (unsigned)x;
@@ -98,7 +99,7 @@ API CUresult cuFuncSetSharedSize(CUfunction f, unsigned bytes)
 {
     NEED_CTX();
     NEED_LIVE(f, KIND_FUNCTION);
-    struct emu_legacy *l = settings(f);
+    SETTINGS(f);
     l->shared = bytes;
     return CU_OK;
 }
@@ -107,7 +108,7 @@ API CUresult cuParamSetSize(CUfunction f, unsigned bytes)
 {
     NEED_CTX();
     NEED_LIVE(f, KIND_FUNCTION);
-    struct emu_legacy *l = settings(f);
+    SETTINGS(f);
     if (bytes > PARAMETER_BYTES)
         return CU_INVALID;
     l->size = bytes;
@@ -118,7 +119,7 @@ API CUresult cuParamSetv(CUfunction f, int at, const void *value, unsigned bytes
 {
     NEED_CTX();
     NEED_LIVE(f, KIND_FUNCTION);
-    struct emu_legacy *l = settings(f);
+    SETTINGS(f);
     if (at < 0 || bytes > PARAMETER_BYTES || (unsigned)at > PARAMETER_BYTES - bytes)
         return CU_INVALID;
     NEED_OUT(value || !bytes);
@@ -133,7 +134,7 @@ API CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream s)
 {
     NEED_CTX();
     NEED_LIVE(f, KIND_FUNCTION);
-    struct emu_legacy *l = settings(f);
+    SETTINGS(f);
     if (width <= 0 || height <= 0)
         return CU_INVALID;
     size_t size = l->size;

@@ -12,8 +12,10 @@ API CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, linker
     NEED_CTX();
     if (!out)
         return CU_INVALID;
-    *out = emu_object_new(KIND_LINK, sizeof **out);
-    return CU_OK;
+    linker *l = emu_object_new(KIND_LINK, sizeof *l);
+    if (l)
+        *out = l;
+    return l ? CU_OK : CU_OOM;
 }
 
 API CUresult cuLinkAddData_v2(linker *l, int type, void *data, size_t size, const char *name, unsigned count,
@@ -30,7 +32,7 @@ API CUresult cuLinkAddData_v2(linker *l, int type, void *data, size_t size, cons
         return CU_OK; /* the first cubin names the kernels */
     char *grown = realloc(l->image, l->size + used + 1);
     if (!grown)
-        return 304;
+        return CU_OOM;
     memcpy(grown + l->size, data, used);
     l->image = grown;
     l->size += used;

@@ -56,12 +56,7 @@ static CUresult word_op(CUstream s, enum op_kind kind, CUdeviceptr at, uint64_t 
     if (r)
         return r;
     pthread_mutex_lock(&emu_lock);
-    emu_op *op = emu_op_new(kind);
-    op->u.word.at = at;
-    op->u.word.value = value;
-    op->u.word.how = how & 3;
-    op->u.word.wide = wide;
-    r = emu_submit(st, op);
+    r = emu_submit(st, emu_op_new(&(emu_op){.kind = kind, .u.word = {at, value, how & 3, wide}}));
     emu_unlock();
     return r;
 }

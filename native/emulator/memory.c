@@ -61,6 +61,8 @@ CUresult emu_mem_new(size_t size, enum mem_kind kind, int dev, bool book, CUdevi
     kind = low ? MEM_DEVICE : kind;
     emu_mem m = {.base = (CUdeviceptr)p, .size = size, .booked = booked, .kind = kind, .dev = dev, .ctx = owner};
     if (p == MAP_FAILED || emu_mem_insert(m) != CU_OK) {
+        if (p != MAP_FAILED && !booked.page)
+            munmap(p, page_round(size));
         emu_unbook(&booked);
         return CU_OOM;
     }

@@ -31,6 +31,8 @@ API CUresult cuMipmappedArrayCreate(mipmap **out, const CUarray3d *d, unsigned l
     if (!out || !d || !levels)
         return CU_INVALID;
     mipmap *m = emu_object_new(KIND_MIPMAP, sizeof *m);
+    if (!m)
+        return CU_OOM;
     m->flags = d->flags;
     CUarray3d size = *d;
     for (unsigned i = 0; i < levels && i < LEVELS; i++) {

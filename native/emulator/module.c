@@ -11,9 +11,14 @@
 static CUfunction add_function(CUmodule m, const char *name)
 {
     const emu_config *c = emu_conf();
-    CUfunction f = emu_object_new(KIND_FUNCTION, sizeof *f);
+    char *copy = strdup(name);
+    CUfunction f = copy ? emu_object_new(KIND_FUNCTION, sizeof *f) : NULL;
+    if (!f) {
+        free(copy);
+        return NULL;
+    }
     f->module = m;
-    f->name = strdup(name);
+    f->name = copy;
     f->attrs[0] = 1024;
     f->attrs[4] = 32;
     f->attrs[5] = f->attrs[6] = c->major * 10 + c->minor;
@@ -90,24 +95,35 @@ static CUresult place(CUmodule m)
     return r;
 }
 
+static CUresult add_functions(CUmodule m, const emu_symbol *entries, size_t count)
+{
+    m->known = count > 0;
+    for (size_t i = 0; i < count; i++) {
+        CUfunction f = add_function(m, entries[i].name);
+        if (!f)
+            return CU_OOM;
+        f->takes_parameters = entries[i].takes_parameters;
+    }
+    return CU_OK;
+}
+
 static CUresult load(CUmodule *out, const void *image, size_t size, bool library)
 {
     if (!out || !image)
         return CU_INVALID;
     size_t count;
     emu_symbol *entries;
-    if (!emu_symbols(image, size, &entries, &count))
-        return CU_INVALID_IMAGE;
+    CUresult r = emu_symbols(image, size, &entries, &count);
+    if (r)
+        return r;
     CUmodule m = emu_object_new(KIND_MODULE, sizeof *m);
+    r = m ? add_functions(m, entries, count) : CU_OOM;
+    emu_symbols_free(entries, count);
+    if (!m)
+        return r;
     m->library = library;
-    m->known = count > 0;
-    for (size_t i = 0; i < count; i++) {
-        add_function(m, entries[i].name)->takes_parameters = entries[i].takes_parameters;
-        free(entries[i].name);
-    }
-    free(entries);
     pthread_mutex_lock(&emu_lock);
-    CUresult r = place(m);
+    r = r ? r : place(m);
     if (r)
         end(m, END_DESTROYED);
     else
@@ -128,7 +144,7 @@ static CUresult load_file(CUmodule *out, const char *path, bool library)
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     close(fd);
     if (p == MAP_FAILED)
-        return CU_FILE_NOT_FOUND;
+        return CU_OOM;
     CUresult r = load(out, p, (size_t)st.st_size, library);
     munmap(p, (size_t)st.st_size);
     return r;
@@ -189,9 +205,10 @@ API CUresult cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name)
     CUfunction f = alive ? m->funcs : NULL;
     while (f && strcmp(f->name, name))
         f = f->next;
+    CUresult missing = m->known ? CU_NOT_FOUND : CU_OOM;
     if (alive && !f && !m->known)
         f = add_function(m, name);
-    CUresult r = !alive ? CU_CONTEXT_DESTROYED : !f ? CU_NOT_FOUND : m->ctx ? emu_code_use(f, m->ctx) : CU_OK;
+    CUresult r = !alive ? CU_CONTEXT_DESTROYED : !f ? missing : m->ctx ? emu_code_use(f, m->ctx) : CU_OK;
     emu_unlock();
     *out = f;
     return r;
@@ -264,6 +281,22 @@ API CUresult cuLibraryEnumerateKernels(CUfunction *out, unsigned count, CUmodule
     return cuModuleEnumerateFunctions(out, count, m);
 }
 
+static CUresult add_global(struct emu_global **out, CUmodule m, const char *name)
+{
+    struct emu_global *g = calloc(1, sizeof *g);
+    char *copy = g ? strdup(name) : NULL;
+    CUdeviceptr ptr = 0;
+    CUresult r = copy ? emu_mem_new(4096, MEM_MODULE, m->dev, false, &ptr) : CU_OOM; /* a library's goes with the first context */
+    if (r) {
+        free(copy);
+        free(g);
+        return r;
+    }
+    *g = (struct emu_global){.next = m->globals, .name = copy, .ptr = ptr, .size = 4096};
+    *out = m->globals = g;
+    return CU_OK;
+}
+
 /* With emu_lock. A global exists once it is asked for: 4 KiB of zeros under its name. */
 static CUresult global(struct emu_global **out, CUmodule m, const char *name)
 {
@@ -273,12 +306,8 @@ static CUresult global(struct emu_global **out, CUmodule m, const char *name)
     struct emu_global *g = r ? NULL : m->globals;
     while (g && strcmp(g->name, name))
         g = g->next;
-    if (!g && !r) {
-        g = calloc(1, sizeof *g);
-        *g = (struct emu_global){.next = m->globals, .name = strdup(name), .size = 4096};
-        r = emu_mem_new(g->size, MEM_MODULE, m->dev, false, &g->ptr); /* a library's goes with the first context */
-        m->globals = g;
-    }
+    if (!g && !r)
+        r = add_global(&g, m, name);
     *out = g;
     return r;
 }

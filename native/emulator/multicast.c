@@ -26,9 +26,13 @@ API CUresult cuMulticastCreate(handle **out, const multicast_prop *prop)
     if (!out || !prop || !prop->devices || !prop->size || prop->size % GRAIN || prop->flags)
         return CU_INVALID;
     CUallocProp host = {.type = 1, .location = {2, 0}};
-    CUresult r = shm_charge(emu_current()->dev, MULTICAST_BOOKED) == 0 ? cuMemCreate(out, prop->size, &host, 0) : CU_OOM;
-    if (r)
+    if (shm_charge(emu_current()->dev, MULTICAST_BOOKED) != 0)
+        return CU_OOM;
+    CUresult r = cuMemCreate(out, prop->size, &host, 0);
+    if (r) {
+        shm_release(emu_current()->dev, MULTICAST_BOOKED);
         return r;
+    }
     physical *p = (*out)->of;
     p->prop.location = (CUmemLocation){1, emu_current()->dev};
     p->booked = MULTICAST_BOOKED;

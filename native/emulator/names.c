@@ -11,18 +11,22 @@
 #include <string.h>
 #include "emu.h"
 
-typedef struct { emu_symbol *at; size_t count; } names;
+typedef struct { emu_symbol *at; size_t count; bool full; } names; /* full: there was no memory for one */
 
 static emu_symbol *add(names *n, const char *text, size_t len)
 {
     for (size_t i = 0; i < n->count; i++)
         if (strlen(n->at[i].name) == len && !strncmp(n->at[i].name, text, len))
             return &n->at[i];
-    emu_symbol *grown = realloc(n->at, (n->count + 1) * sizeof *grown);
-    if (!grown)
+    char *copy = strndup(text, len);
+    emu_symbol *grown = copy ? realloc(n->at, (n->count + 1) * sizeof *grown) : NULL;
+    if (!grown) {
+        free(copy);
+        n->full = true;
         return NULL;
+    }
     n->at = grown;
-    n->at[n->count] = (emu_symbol){strndup(text, len), false};
+    n->at[n->count] = (emu_symbol){copy, false};
     return &n->at[n->count++];
 }
 
@@ -117,7 +121,14 @@ static void from_fatbin(names *n, const char *image)
     }
 }
 
-bool emu_symbols(const void *image, size_t size, emu_symbol **out, size_t *count)
+void emu_symbols_free(emu_symbol *at, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(at[i].name);
+    free(at);
+}
+
+CUresult emu_symbols(const void *image, size_t size, emu_symbol **out, size_t *count)
 {
     enum { MAX_TEXT = 1 << 30 };
     names n = {0};
@@ -135,9 +146,13 @@ bool emu_symbols(const void *image, size_t size, emu_symbol **out, size_t *count
         valid = from_elf(&n, image, size ? size : SIZE_MAX / 2);
     else if ((valid = is_ptx(image, size ? size : MAX_TEXT)))
         from_ptx(&n, image, size ? size : MAX_TEXT);
-    *out = n.at;
-    *count = n.count;
-    return valid;
+    if (valid && !n.full) {
+        *out = n.at;
+        *count = n.count;
+        return CU_OK;
+    }
+    emu_symbols_free(n.at, n.count);
+    return valid ? CU_OOM : CU_INVALID_IMAGE;
 }
 
 static int64_t number_after(const char *name, const char *mark)

@@ -20,7 +20,7 @@ int nv_index(nv_device d)
 
 API int nvmlInitWithFlags(unsigned flags)
 {
-    if (!shm_open_engine())
+    if (emu_conf()->unread || !shm_open_engine())
         return NV_UNKNOWN;
     atomic_fetch_add(&users, 1);
     return NV_OK;

@@ -24,7 +24,7 @@ enum emu_end { END_DESTROYED, END_WITH_CONTEXT };
 /* What every object begins with. release: frees what the object points at, once no call reads it any more. */
 typedef struct emu_head { _Atomic uint32_t word; struct emu_head *next; void (*release)(void *object); } emu_head;
 
-void *emu_object_new(enum emu_kind kind, size_t size); /* zeroed but for the first word */
+void *emu_object_new(enum emu_kind kind, size_t size); /* zeroed but for the first word; NULL: no memory */
 void emu_object_end(void *object, enum emu_end how);   /* from now on the handle is invalid; the contents stay */
 bool emu_object_end_once(void *object, enum emu_kind kind); /* the same as destroyed; false where it is invalid already */
 void emu_object_free(void *object, void (*release)(void *)); /* the contents go as well, after the calls under way */

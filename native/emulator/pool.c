@@ -18,6 +18,8 @@ static CUmemoryPool defaults[EMU_GPUS], current[EMU_GPUS];
 CUmemoryPool emu_pool_new(int dev)
 {
     CUmemoryPool p = emu_object_new(KIND_POOL, sizeof *p);
+    if (!p)
+        return NULL;
     p->dev = dev;
     p->fd = -1;
     p->attrs[1] = p->attrs[2] = p->attrs[3] = 1;
@@ -27,11 +29,10 @@ CUmemoryPool emu_pool_new(int dev)
 CUmemoryPool emu_pool_default(int dev)
 {
     pthread_mutex_lock(&emu_lock);
-    if (!defaults[dev]) {
-        defaults[dev] = emu_pool_new(dev);
-        defaults[dev]->is_default = true;
-    }
-    CUmemoryPool p = defaults[dev];
+    CUmemoryPool p = defaults[dev] ? defaults[dev] : emu_pool_new(dev);
+    if (p)
+        p->is_default = true;
+    defaults[dev] = p;
     emu_unlock();
     return p;
 }
@@ -141,7 +142,8 @@ API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool
 API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream s)
 {
     NEED_CTX();
-    return cuMemAllocFromPoolAsync(out, size, pool_of(emu_current()->dev), s);
+    CUmemoryPool p = pool_of(emu_current()->dev);
+    return p ? cuMemAllocFromPoolAsync(out, size, p, s) : CU_OOM;
 }
 
 API CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream s)
@@ -153,11 +155,10 @@ API CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream s)
         return CU_INVALID;
     if (st->capture)
         return emu_capture_add(st, 11, &ptr, sizeof ptr, NULL);
-    if (!m->pool)
-        emu_graph_free_asked(ptr);
     pthread_mutex_lock(&emu_lock);
-    emu_op *op = emu_op_new(OP_FREE);
-    op->u.ptr = ptr;
+    emu_op *op = emu_op_new(&(emu_op){.kind = OP_FREE, .u.ptr = ptr});
+    if (op && !m->pool)
+        emu_graph_free_asked(ptr);
     CUresult r = emu_submit(st, op);
     emu_unlock();
     return r;
@@ -174,6 +175,8 @@ API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUpoolProps *props)
     if (props->handle_types & ~POSIX_FD)
         return CU_NOT_SUPPORTED;
     CUmemoryPool p = emu_pool_new(dev);
+    if (!p)
+        return CU_OOM;
     p->props = *props;
     CUresult r = props->handle_types ? emu_pool_share(p) : CU_OK;
     if (r) {
@@ -268,8 +271,10 @@ API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice dev)
     if (dev < 0 || dev >= emu_conf()->count)
         return CU_INVALID_DEVICE;
     NEED_OUT(out);
-    *out = emu_pool_default(dev);
-    return CU_OK;
+    CUmemoryPool p = emu_pool_default(dev);
+    if (p)
+        *out = p;
+    return p ? CU_OK : CU_OOM;
 }
 
 API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice dev)

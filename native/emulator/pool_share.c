@@ -45,7 +45,10 @@ static CUresult map(CUmemoryPool p, uint64_t offset, uint64_t size, CUdeviceptr 
     if (at == MAP_FAILED)
         return CU_OOM;
     *out = (CUdeviceptr)at;
-    return emu_mem_insert((emu_mem){.base = *out, .size = size, .kind = MEM_POOL, .dev = p->dev, .pool = p, .offset = offset});
+    CUresult r = emu_mem_insert((emu_mem){.base = *out, .size = size, .kind = MEM_POOL, .dev = p->dev, .pool = p, .offset = offset});
+    if (r)
+        munmap(at, page_round(size));
+    return r;
 }
 
 CUresult emu_pool_map(CUmemoryPool p, uint64_t size, CUdeviceptr *out)
@@ -95,6 +98,10 @@ API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle,
         return CU_INVALID;
     }
     CUmemoryPool p = emu_pool_new(dev);
+    if (!p) {
+        close(fd);
+        return CU_OOM;
+    }
     p->imported = true;
     p->fd = fd;
     *out = p;

@@ -7,7 +7,6 @@
  */
 #define _GNU_SOURCE
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -23,11 +22,30 @@ static __thread bool in_a_hurry;
 /* precise: how many queued operations have an end that must be noticed at once; busy: how many streams have work. */
 static struct { bool started, polls, spinning; int precise, busy; CUstream current; } sched[EMU_GPUS];
 
-emu_op *emu_op_new(enum op_kind kind)
+static bool names_event(const emu_op *op) { return op->kind == OP_EVENT || op->kind == OP_WAIT; }
+
+/* With emu_lock. */
+emu_op *emu_op_new(const emu_op *like)
 {
-    emu_op *op = calloc(1, sizeof *op);
-    op->kind = kind;
-    return op;
+    emu_op *op = malloc(sizeof *op);
+    if (op)
+        *op = *like;
+    if (op && (!names_event(op) || emu_event_name(op)))
+        return op;
+    free(like->stage);
+    free(op);
+    return NULL;
+}
+
+/* A record that never gets into a stream is as complete as one that has passed. */
+void emu_op_drop(emu_op *op)
+{
+    if (op->kind == OP_EVENT)
+        emu_event_complete(op, emu_now());
+    if (names_event(op))
+        emu_event_unname(op);
+    free(op->stage);
+    free(op);
 }
 
 void emu_op_spin(emu_op *op, const emu_until *until)
@@ -83,7 +101,7 @@ static void finish(CUstream s, emu_op *op, uint64_t at_ns)
     s->completed++;
     s->end_ns = at_ns;
     sched[op->dev].precise -= op->precise;
-    if (op->kind == OP_EVENT || op->kind == OP_WAIT)
+    if (names_event(op))
         emu_event_unname(op);
     free(op->stage);
     free(op);
@@ -296,73 +314,72 @@ static void *run(void *arg)
     return NULL;
 }
 
-static void start(int dev)
+/* The GPU's thread has the signal mask of the thread that starts it, as a real driver's have (linux-rdma/perftest, issue
+ * 68): it may be all that is left of a program whose main thread has ended, and if it blocked every signal, only SIGKILL
+ * would end the process. A handler of the program may run here, on a stack of full size. */
+bool emu_sched_start(int dev)
 {
-    sigset_t all, old;
     pthread_t t;
     if (sched[dev].started)
-        return;
-    sched[dev].started = true;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    if (pthread_create(&t, NULL, run, (void *)(intptr_t)dev) == 0)
-        pthread_detach(t);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+        return true;
+    if (pthread_create(&t, NULL, run, (void *)(intptr_t)dev) != 0)
+        return false;
+    pthread_detach(t);
+    return sched[dev].started = true;
 }
 
-/* The stream ended while the call was on its way. */
-static CUresult drop(emu_op *op)
+static CUresult refuse(emu_op *op, CUresult why)
 {
-    if (op->kind == OP_EVENT)
-        emu_event_complete(op, emu_now());
-    if (op->kind == OP_EVENT || op->kind == OP_WAIT)
-        emu_event_unname(op);
-    free(op->stage);
-    free(op);
+    emu_op_drop(op);
     emu_sched_done();
-    return CU_CONTEXT_DESTROYED;
+    return why;
+}
+
+static void append(CUstream s, emu_op *op)
+{
+    s->submitted++;
+    s->depth++;
+    sched[op->dev].precise += op->precise;
+    sched[op->dev].busy += !s->head;
+    if (s->head)
+        s->tail->next = op;
+    else
+        s->head = op;
+    s->tail = op;
 }
 
 CUresult emu_submit(CUstream s, emu_op *op)
 {
+    if (!op)
+        return CU_OOM;
     if (!emu_object_alive(s, KIND_STREAM))
-        return drop(op);
+        return refuse(op, CU_CONTEXT_DESTROYED);
     s->waiters++;
     while (s->depth >= QUEUE && !emu_torn_down)
         emu_sched_wait();
     s->waiters--;
-    if (s->dead) {
+    if (s->dead) { /* it ended while the call was on its way */
         emu_stream_ended(s);
-        return drop(op);
+        return refuse(op, CU_CONTEXT_DESTROYED);
     }
     op->ready_ns = emu_now();
     op->seq = ++s->ctx->op_seq;
-    s->submitted++;
-    s->depth++;
-    op->dev = s->ctx->dev;
+    int dev = op->dev = s->ctx->dev;
     op->precise = calls_host(op) || op->kind == OP_STORE || (op->kind == OP_EVENT && op->u.ev.event->shared);
-    sched[op->dev].precise += op->precise;
-    bool first = !s->head;
-    sched[op->dev].busy += first;
-    if (first)
-        s->head = op;
-    else
-        s->tail->next = op;
-    s->tail = op;
-    bool instant = op->kind != OP_KERNEL && !calls_host(op);
+    bool first = !s->head, instant = first && op->kind != OP_KERNEL && !calls_host(op) && ready(s, op);
+    if (!instant && !emu_sched_start(dev))
+        return refuse(op, CU_OOM);
+    append(s, op);
     emu_op *awaited = op->kind == OP_WAIT && op->u.ev.record ? op->u.ev.record->op : NULL;
-    if (awaited && awaited->dev != op->dev)
+    if (awaited && awaited->dev != dev)
         emu_sched_notice(awaited);
-    if (first && instant && ready(s, op)) {
+    if (instant) {
         bool wake = s->ctx->legacy->head || s->legacy;
-        int dev = s->ctx->dev;
         run_instant(s, op);
         if (wake)
             emu_sched_wake(dev);
-        return CU_OK;
+    } else if (first || op->precise) {
+        emu_sched_wake(dev);
     }
-    start(s->ctx->dev);
-    if (first || op->precise)
-        emu_sched_wake(s->ctx->dev);
     return CU_OK;
 }

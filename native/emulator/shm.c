@@ -95,6 +95,8 @@ emu_shm *shm_open_engine(void)
             record_lock(F_SETLK, F_UNLCK, LOCK_INIT);
             __atomic_store_n(&shm, s, __ATOMIC_RELEASE);
         }
+        if (!shm && shm_fd >= 0)
+            close(shm_fd); /* the next call tries again */
     }
     pthread_mutex_unlock(&attach_lock);
     return shm;

@@ -14,6 +14,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static CUstream add(CUcontext ctx, unsigned flags, int priority)
 {
     CUstream s = emu_object_new(KIND_STREAM, sizeof *s);
+    if (!s)
+        return NULL;
     s->ctx = ctx;
     s->flags = flags;
     s->priority = priority;
@@ -24,19 +26,23 @@ static CUstream add(CUcontext ctx, unsigned flags, int priority)
     return s;
 }
 
-CUstream emu_stream_new(CUcontext ctx, unsigned flags, int priority)
+CUresult emu_stream_new(CUstream *out, CUcontext ctx, unsigned flags, int priority)
 {
     pthread_mutex_lock(&emu_lock);
-    CUstream s = ctx->alive ? add(ctx, flags, priority) : NULL;
+    bool alive = ctx->alive;
+    CUstream s = alive ? add(ctx, flags, priority) : NULL;
     emu_unlock();
-    return s;
+    if (s)
+        *out = s;
+    return s ? CU_OK : alive ? CU_OOM : CU_CONTEXT_DESTROYED;
 }
 
 CUstream emu_stream_first(CUcontext ctx)
 {
     pthread_mutex_lock(&emu_lock);
     CUstream s = add(ctx, 0, 0);
-    s->legacy = true;
+    if (s)
+        s->legacy = true;
     emu_unlock();
     return s;
 }
@@ -116,8 +122,8 @@ static CUstream per_thread_stream(CUcontext ctx)
     }
     if (!place)
         return ctx->legacy;
-    CUstream s = emu_stream_new(ctx, 0, 0);
-    if (!s)
+    CUstream s;
+    if (emu_stream_new(&s, ctx, 0, 0) != CU_OK)
         return NULL;
     s->per_thread = true;
     *place = (thread_default){ctx, ctx->id, s};
@@ -185,10 +191,7 @@ static CUresult create(CUstream *out, unsigned flags, int priority)
     if (!out || flags & ~1u)
         return CU_INVALID;
     priority = priority < -5 ? -5 : priority > 0 ? 0 : priority;
-    CUstream s = emu_stream_new(emu_current(), flags, priority);
-    if (s)
-        *out = s;
-    return s ? CU_OK : CU_CONTEXT_DESTROYED;
+    return emu_stream_new(out, emu_current(), flags, priority);
 }
 
 API CUresult cuStreamCreate(CUstream *out, unsigned flags) { return create(out, flags, 0); }
@@ -268,9 +271,7 @@ API CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned flags)
     if (!emu_object_alive(e, KIND_EVENT)) {
         r = CU_CONTEXT_DESTROYED;
     } else if (!emu_event_done(e)) {
-        emu_op *op = emu_op_new(OP_WAIT);
-        emu_event_name(op, e);
-        r = emu_submit(st, op);
+        r = emu_submit(st, emu_op_new(&(emu_op){.kind = OP_WAIT, .u.ev.event = e}));
     }
     emu_unlock();
     return r;
@@ -282,10 +283,7 @@ static CUresult add_host(CUstream st, enum op_kind kind, void *fn, void *data)
     if (r)
         return r;
     pthread_mutex_lock(&emu_lock);
-    emu_op *op = emu_op_new(kind);
-    op->u.host.fn = fn;
-    op->u.host.data = data;
-    r = emu_submit(st, op);
+    r = emu_submit(st, emu_op_new(&(emu_op){.kind = kind, .u.host = {fn, data}}));
     emu_unlock();
     return r;
 }

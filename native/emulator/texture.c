@@ -33,6 +33,8 @@ static CUresult create(object **out, const resource *r, const sampling *s, const
     if (result)
         return result;
     object *o = emu_object_new(KIND_SAMPLED, sizeof *o);
+    if (!o)
+        return CU_OOM;
     o->ctx = emu_current();
     o->life = o->ctx->life;
     o->texture = texture;

@@ -10,6 +10,8 @@ API CUresult cuUserObjectCreate(user **out, void *data, CUhostFn end, unsigned c
     if (!out || !end || !count)
         return CU_INVALID;
     user *u = emu_object_new(KIND_USER, sizeof *u);
+    if (!u)
+        return CU_OOM;
     u->refs = count;
     *out = u;
     return CU_OK;

@@ -63,21 +63,23 @@ physical *emu_physical(handle *h)
 static handle *handle_of(physical *p)
 {
     handle *h = emu_object_new(KIND_MEMORY, sizeof *h);
+    if (!h)
+        return NULL;
     h->of = p;
     h->refs = 1;
     p->refs++;
     return h;
 }
 
+/* With a reference of the caller's, who gives it to first_handle. */
 static physical *physical_new(const CUallocProp *prop, size_t size, int fd)
 {
     struct stat st;
-    if (fd < 0 || fstat(fd, &st) != 0)
+    physical *p = fd >= 0 && fstat(fd, &st) == 0 ? malloc(sizeof *p) : NULL;
+    if (!p)
         return NULL;
-    physical *p = calloc(1, sizeof *p);
-    *p = (physical){.next = all, .prop = *prop, .size = size, .fd = fd, .inode = (uint64_t)st.st_ino};
-    all = p;
-    return p;
+    *p = (physical){.next = all, .prop = *prop, .size = size, .fd = fd, .refs = 1, .inode = (uint64_t)st.st_ino};
+    return all = p;
 }
 
 static void unref(physical *p)
@@ -97,6 +99,15 @@ static void unref(physical *p)
     free(p);
 }
 
+/* NULL: there is no memory for it, and the physical memory is gone again. It is what cuMemRetainAllocationHandle answers:
+ * NCCL uses that number after it has released it. */
+static handle *first_handle(physical *p)
+{
+    handle *h = p->first = handle_of(p);
+    unref(p);
+    return h;
+}
+
 API CUresult cuMemGetAllocationGranularity(size_t *out, const CUallocProp *prop, int option)
 {
     NEED_INIT();
@@ -111,15 +122,17 @@ API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t align, CU
     if (!out || !size || size % GRAIN || flags)
         return CU_INVALID;
     size_t step = align > GRAIN ? align : GRAIN;
-    char *p = mmap(NULL, size + step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
+    range *r = malloc(sizeof *r);
+    char *p = r ? mmap(NULL, size + step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
+    if (p == MAP_FAILED) {
+        free(r);
         return CU_OOM;
+    }
     char *at = (char *)(((uintptr_t)p + step - 1) / step * step);
     if (at > p)
         munmap(p, (size_t)(at - p));
     if (p + step > at)
         munmap(at + size, (size_t)(p + step - at));
-    range *r = malloc(sizeof *r);
     pthread_mutex_lock(&lock);
     *r = (range){reserved, (CUdeviceptr)at, size};
     reserved = r;
@@ -163,16 +176,17 @@ API CUresult cuMemCreate(handle **out, size_t size, const CUallocProp *prop, uns
     int fd = anonymous_file("emulated-gpu-memory");
     pthread_mutex_lock(&lock);
     physical *p = fd >= 0 && ftruncate(fd, (off_t)size) == 0 ? physical_new(prop, size, fd) : NULL;
-    if (p) {
+    if (p)
         p->booked = device ? size : 0;
-        *out = p->first = handle_of(p);
-    }
+    handle *h = p ? first_handle(p) : NULL;
     pthread_mutex_unlock(&lock);
     if (!p && fd >= 0)
         close(fd);
     if (!p && device)
         shm_release(dev, size);
-    return p ? CU_OK : CU_OOM;
+    if (h)
+        *out = h;
+    return h ? CU_OK : CU_OOM;
 }
 
 API CUresult cuMemRelease(handle *h)
@@ -189,6 +203,30 @@ API CUresult cuMemRelease(handle *h)
     return p ? CU_OK : CU_INVALID;
 }
 
+/* The addresses stay reserved: nothing else may be mapped there even for a moment. */
+static void reserve_again(CUdeviceptr at, size_t size)
+{
+    mmap((void *)at, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+static CUresult map(CUdeviceptr at, size_t size, physical *p)
+{
+    mapping *m = malloc(sizeof *m);
+    if (!m || mmap((void *)at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, p->fd, 0) == MAP_FAILED) {
+        free(m);
+        return CU_OOM;
+    }
+    if (emu_mem_insert((emu_mem){.base = at, .size = size, .kind = MEM_VMM, .dev = p->prop.location.id}) != CU_OK) {
+        reserve_again(at, size);
+        free(m);
+        return CU_OOM;
+    }
+    *m = (mapping){mappings, at, size, p};
+    mappings = m;
+    p->refs++;
+    return CU_OK;
+}
+
 API CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, handle *h, unsigned long long flags)
 {
     NEED_INIT();
@@ -197,21 +235,12 @@ API CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, handle *h, uns
     CUresult r = !p || offset || size != p->size || at % GRAIN || flags ? CU_INVALID : CU_OK;
     if (!r && (!sound(at, size) || !may_map(at, size)))
         r = CU_INVALID;
-    if (!r && mmap((void *)at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, p->fd, 0) == MAP_FAILED)
-        r = CU_OOM;
     if (!r)
-        r = emu_mem_insert((emu_mem){.base = at, .size = size, .kind = MEM_VMM, .dev = p->prop.location.id});
-    if (!r) {
-        mapping *m = calloc(1, sizeof *m);
-        *m = (mapping){mappings, at, size, p};
-        mappings = m;
-        p->refs++;
-    }
+        r = map(at, size, p);
     pthread_mutex_unlock(&lock);
     return r;
 }
 
-/* The reserved addresses stay reserved: nothing else may be mapped there even for a moment. */
 API CUresult cuMemUnmap(CUdeviceptr at, size_t size)
 {
     NEED_INIT();
@@ -225,7 +254,7 @@ API CUresult cuMemUnmap(CUdeviceptr at, size_t size)
         }
         *m = one->next;
         emu_mem_remove(one->at);
-        mmap((void *)one->at, one->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        reserve_again(one->at, one->size);
         unref(one->of);
         free(one);
     }
@@ -266,19 +295,22 @@ API CUresult cuMemRetainAllocationHandle(handle **out, void *at)
 {
     NEED_INIT();
     NEED_OUT(out);
-    CUresult r = CU_INVALID;
     pthread_mutex_lock(&lock);
-    for (mapping *m = mappings; m && r; m = m->next)
+    for (mapping *m = mappings; m; m = m->next)
         if ((CUdeviceptr)at >= m->at && (CUdeviceptr)at < m->at + m->size) {
             handle *h = m->of->first;
             bool alive = emu_object_alive(h, KIND_MEMORY) && h->of == m->of;
             if (alive)
                 h->refs++;
-            *out = alive ? h : (m->of->first = handle_of(m->of));
-            r = CU_OK;
+            else if ((h = handle_of(m->of)))
+                m->of->first = h;
+            if (h)
+                *out = h;
+            pthread_mutex_unlock(&lock);
+            return h ? CU_OK : CU_OOM;
         }
     pthread_mutex_unlock(&lock);
-    return r;
+    return CU_INVALID;
 }
 
 API CUresult cuMemExportToShareableHandle(int *fd, handle *h, int type, unsigned long long flags)
@@ -307,6 +339,10 @@ static physical *from_outside(int fd, const struct stat *st)
     if (p) {
         p->booked = size;
         p->shared = !pays || shm_share(p->inode, 0, size);
+    } else if (pays) {
+        shm_release(0, size);
+    } else if (device >= 0) {
+        shm_let_go((uint64_t)st->st_ino);
     }
     return p;
 }
@@ -328,12 +364,11 @@ API CUresult cuMemImportFromShareableHandle(handle **out, void *fd, int type)
     bool known = p;
     if (!known)
         p = from_outside(mine, &st);
-    if (p)
-        *out = handle_of(p);
-    if (p && !known)
-        p->first = *out; /* what cuMemRetainAllocationHandle answers: NCCL uses that number after it has released it */
+    handle *h = !p ? NULL : known ? handle_of(p) : first_handle(p);
     pthread_mutex_unlock(&lock);
     if (known || !p)
         close(mine);
-    return p ? CU_OK : CU_OOM;
+    if (h)
+        *out = h;
+    return h ? CU_OK : CU_OOM;
 }

@@ -4,7 +4,8 @@
  * the gate right after, and says so itself (`has_drained`), for the next tenant would wait for this thread to wake up.
  *
  * It sleeps on the grant word. While the token is ours it looks for a pause now and then; when the word closes it waits
- * for the work launched under it. All signals are blocked in it; it never waits with a lock held.
+ * for the work launched under it. All signals are blocked in it; it never waits with a lock held. It ends when no thread of
+ * the program is left (last.c).
  */
 #include "gate.h"
 #include "short_slice.h"
@@ -237,11 +238,11 @@ static void drain(struct slot *slot, uint32_t word, struct behind *behind)
 static void *help(void *argument)
 {
     struct slot *slot = argument;
-    uint64_t looked_ns = 0;
+    uint64_t looked_ns = 0, threads_looked_ns = now_ns();
     struct behind behind = {0, 0};
     prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
     take_short_slices(); /* the next tenant waits for the answer */
-    for (;;) {
+    while (!program_has_ended(&threads_looked_ns)) {
         const aliquot_page *page = atomic_load(&slot->page);
         if (!page || !link_looks_alive(&looked_ns)) {
             link_revive();
@@ -268,6 +269,10 @@ static void *help(void *argument)
             helper_wait_turn(page, word);
         }
     }
+    sigset_t none;
+    sigemptyset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, NULL); /* what came for the program meanwhile ends the process, as it should */
+    atomic_store(&slot->helper_running, 0);
     return NULL;
 }
 

@@ -185,6 +185,8 @@ bool fail_allows(struct slot *slot, uint64_t *until_ns);
 bool arbiter_silent(const aliquot_page *page);
 /* One line on stderr, once: there is no arbiter. */
 void say_unreached(void);
+/* last.c: only helpers are left of the process's threads. */
+bool program_has_ended(uint64_t *looked_ns);
 /* link.c */
 struct slot *slot_of_device(int device);
 struct slot *slot_of_uuid(const uint8_t uuid[16]);

@@ -34,6 +34,13 @@ static void link_close(void)
         close(fd);
 }
 
+static void link_drop(void)
+{
+    pthread_mutex_lock(&link_lock);
+    link_close();
+    pthread_mutex_unlock(&link_lock);
+}
+
 static bool may_speak(void)
 {
     int only = atomic_load(&reviver);
@@ -192,6 +199,7 @@ static bool attach_locked(struct slot *slot)
     aliquot_page *page = map == MAP_FAILED ? NULL : map;
     if (!page || page->magic != ALIQUOT_PAGE_MAGIC || page->version != ALIQUOT_ABI_VERSION) {
         atomic_store(&slot->state, SLOT_AWAY);
+        link_drop(); /* else nothing would attach it again, and an allocation would wait for that to no end */
         return false;
     }
     slot->number = message.gpu;
@@ -225,6 +233,7 @@ bool link_revive(void)
         pthread_mutex_unlock(&slot->lock);
         COUNT(reconnects);
     }
+    up = up && atomic_load(&link_fd) >= 0;
     atomic_store(&next_try_ns, up ? 0 : now + 20000000u + (now >> 10) % 80000000u);
     if (missing_since == 0)
         missing_since = now;

@@ -139,7 +139,7 @@ int shared_descriptor(uint64_t object)
 static bool open_elsewhere(const struct share *share)
 {
     DIR *all = opendir("/proc/self/fd");
-    bool found = false;
+    bool found = !all; /* what cannot be looked at counts as open: nothing is given back that is in use */
     for (struct dirent *one; all && !found && (one = readdir(all));) {
         int fd = atoi(one->d_name);
         struct stat facts;
