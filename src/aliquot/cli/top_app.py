@@ -432,6 +432,8 @@ class TopApp(App[int]):
         promised = f"request {format_milli(share.request_milli)}, limit {format_milli(share.limit_milli)}"
         if not gpu.measured:
             return [f"{promised}; what it uses is not known"]
+        if share.hidden:
+            return [f"{promised}; of another namespace, of which only size and use are shown"]
         past = self._usage[uuid, tenant]
         waits = [wait for _, wait in past]
         cells = self._spark_cells

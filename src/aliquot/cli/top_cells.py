@@ -30,7 +30,8 @@ def share_row(gpu: Gpu, share: Share, *, wide: bool) -> Row:
     if not wide:
         return start
     times_ms = (share.wait_ms, share.quota_ms, share.debt_ms)
-    return (*start, *(f"{time_ms:>4.0f} ms" if gpu.measured else UNKNOWN for time_ms in times_ms))
+    known = gpu.measured and not share.hidden
+    return (*start, *(f"{time_ms:>4.0f} ms" if known else UNKNOWN for time_ms in times_ms))
 
 
 def workload_row(workload: Workload) -> Row:

@@ -8,7 +8,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from aliquot.cli.top_cells import Row
-from aliquot.cli.top_rows import UNKNOWN, Look, found, memory_text, ordered, state_of, usage_text
+from aliquot.cli.top_rows import UNKNOWN, Look, found, memory_text, ordered, state_of, usage_text, wait_text
 from aliquot.model.quantities import format_milli
 from aliquot.web.api import Gpu, Share, Workload
 
@@ -67,7 +67,7 @@ def _tenant_row(look: Look, gpu: Gpu, share: Share, *, wide: bool) -> Row:
     usage = Text(usage_text(share.usage_milli, cells, share.limit_milli, measured=gpu.measured), style="green")
     memory = Text(memory_text(share.memory_used_mib, share.memory_mib, measured=gpu.measured), style="blue")
     promised = f"{format_milli(share.request_milli):>5}-{format_milli(share.limit_milli)}"
-    wait = f"{share.wait_ms:.0f} ms" if gpu.measured else UNKNOWN
+    wait = wait_text(gpu, share)
     processes = look.processes.get(share.tenant, ())
     pid = f"{processes[0].pid}{f' +{len(processes) - 1}' if len(processes) > 1 else ''}" if processes else ""
     what = processes[0].command if processes else ""

@@ -137,7 +137,7 @@ def memory_text(used_mib: int, max_mib: int, *, measured: bool = True) -> str:
 
 def state_of(gpu: Gpu, share: Share) -> str:
     """What a tenant does on a GPU now."""
-    if not gpu.measured:
+    if share.hidden or not gpu.measured:
         return UNKNOWN
     if share.enforce != "all":
         return "bare driver" if share.enforce == "never" else "memory only"
@@ -148,11 +148,16 @@ def state_of(gpu: Gpu, share: Share) -> str:
     return "idle" if share.processes else "no process"
 
 
+def wait_text(gpu: Gpu, share: Share) -> str:
+    """How long it waits for a grant."""
+    return f"{share.wait_ms:.0f} ms" if gpu.measured and not share.hidden else UNKNOWN
+
+
 def share_line(gpu: Gpu, share: Share, letter: str, width: int, cells: int) -> str:
     """One tenant under its GPU."""
     memory = f"{memory_text(share.memory_used_mib, share.memory_mib, measured=gpu.measured)} GiB"
     usage = usage_text(share.usage_milli, cells, share.limit_milli, measured=gpu.measured)
-    wait = f"{share.wait_ms:.0f} ms" if gpu.measured else UNKNOWN
+    wait = wait_text(gpu, share)
     return (
         f"  {letter} {share.tenant:<{width}}  {format_milli(share.request_milli):>5}  "
         f"{format_milli(share.limit_milli):>5}  {usage}  {memory:>15}  {wait:>8}  {state_of(gpu, share)}"

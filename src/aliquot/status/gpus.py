@@ -25,7 +25,8 @@ class Share(msgspec.Struct, frozen=True):
 
     `usage_milli` is charged time over the token window. `kept_percent` is the part of the windows of the last hour in
     which the tenant wanted the GPU and got its request for that time; None while there was no such window. `enforce` is
-    what is held of the promise; on whole GPUs it may be less than all, and then usage is what NVML measures.
+    what is held of the promise; on whole GPUs it may be less than all, and then usage is what NVML measures. Where
+    `hidden` is true the viewer has no rights to the tenant: its size and use are known, all else is not shown.
     """
 
     tenant: str
@@ -43,6 +44,7 @@ class Share(msgspec.Struct, frozen=True):
     kept_percent: float | None = None
     windows: int = 0
     enforce: Enforce = "all"
+    hidden: bool = False
 
 
 class Gpu(msgspec.Struct, frozen=True):

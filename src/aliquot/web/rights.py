@@ -1,13 +1,15 @@
 """The view of a viewer with rights to some namespaces only.
 
-GPUs, nodes and free room are visible to all: a part that a tenant of another namespace holds is shown as that, with its
-size and use, without a name and without whether its promise was kept. Workloads, quota, events, vGPUs and explanations
-are shown for the viewer's namespaces only, and sums count these. A cluster's door makes one of these for each set of
+GPUs, nodes and free room are visible to all: a part that a tenant of another namespace holds is shown with its size and
+use, from which a viewer sees what room there is. Everything else of it is hidden: its name, how long it waits, its
+grants and debt, its processes and whether its promise was kept. Workloads, quota, events, vGPUs and explanations are
+shown for the viewer's namespaces only, and sums count these. A cluster's door makes one of these for each set of
 namespaces and hands out the same one each time, so that viewers with equal rights share their live pages.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,6 +25,8 @@ from aliquot.web.api import (
     Node,
     Pool,
     QuotaLine,
+    Reason,
+    Share,
     TopologyFacts,
     Trial,
     Workload,
@@ -32,6 +36,7 @@ from aliquot.web.history.keeping import Past
 from aliquot.web.history.rights import NamespacedPast
 
 OTHERS: Final = "(another namespace)"
+_WORD: Final = re.compile(r"[^\s\",;:()]+")
 
 
 class NamespacedView:
@@ -121,7 +126,11 @@ class NamespacedView:
     def explain(self, name: str) -> Explanation | None:
         """None for a workload of another namespace, as for one that does not exist."""
         found = self._facts.explain(name) if self._mine(name) else None
-        return None if found is None else msgspec.structs.replace(found, nearest="")
+        if found is None:
+            return None
+        return msgspec.structs.replace(
+            found, why=self._nameless(found.why), reasons=self._nameless_reasons(found.reasons), nearest=""
+        )
 
     def try_request(self, request: AskFor) -> Trial:
         """See `Facts`; other tenants of a GPU are left out."""
@@ -130,6 +139,8 @@ class NamespacedView:
             trial,
             before=[self._masked(gpu) for gpu in trial.before],
             after=[self._masked(gpu, own=len(was.shares)) for gpu, was in zip(trial.after, trial.before, strict=True)],
+            why=self._nameless(trial.why),
+            reasons=self._nameless_reasons(trial.reasons),
             nearest="",  # it may name another viewer's workload
         )
 
@@ -139,13 +150,30 @@ class NamespacedView:
     def _masked(self, gpu: Gpu, *, own: int | None = None) -> Gpu:
         """`own` is the place of a share that is the viewer's whatever its name: that of a trial."""
         shares = [
-            share
-            if self._mine(share.tenant) or number == own
-            else msgspec.structs.replace(
-                share, tenant=f"{OTHERS} {number + 1}", workload="", kept_percent=None, windows=0
-            )
+            share if self._mine(share.tenant) or number == own else _hidden(share, number + 1)
             for number, share in enumerate(gpu.shares)
         ]
         named = any(self._mine(share.tenant) for share in gpu.shares)
         holder = gpu.holder if self._mine(gpu.holder) else ""
         return msgspec.structs.replace(gpu, shares=shares, holder=holder, vgpu=gpu.vgpu if named else "")
+
+    def _nameless(self, sentences: Sequence[str]) -> list[str]:
+        """The sentences without names of others: what prevents a promise of waking is told with the tenant's name."""
+        others = {share.tenant for gpu in self._facts.gpus() for share in gpu.shares if not self._mine(share.tenant)}
+
+        def shown(word: re.Match[str]) -> str:
+            return OTHERS if word[0] in others or word[0].rstrip(".") in others else word[0]
+
+        return [_WORD.sub(shown, sentence) for sentence in sentences]
+
+    def _nameless_reasons(self, reasons: Sequence[Reason]) -> list[Reason]:
+        texts = self._nameless([reason.text for reason in reasons])
+        return [msgspec.structs.replace(reason, text=text) for reason, text in zip(reasons, texts, strict=True)]
+
+
+def _hidden(share: Share, number: int) -> Share:
+    """What a viewer may know of a tenant of another namespace, by a list of fields: one that is added is hidden."""
+    return Share(
+        f"{OTHERS} {number}", share.request_milli, share.limit_milli, share.usage_milli, share.memory_mib,
+        share.memory_used_mib, enforce=share.enforce, hidden=True,
+    )  # fmt: skip

@@ -117,6 +117,11 @@ class MadeUpFacts:
         """From now on no reading is newer than this moment; None: they are new again."""
         self._held_s = at_s
 
+    def hand_to(self, uuid: str, tenant: str) -> None:
+        """A tenant holds the token of a GPU from now on."""
+        self._gpus = [msgspec.structs.replace(gpu, holder=tenant) if gpu.uuid == uuid else gpu for gpu in self._gpus]
+        self.revision += 1
+
     def fail(self, uuid: str) -> None:
         """A GPU is unhealthy from now on."""
         self._gpus = [msgspec.structs.replace(gpu, healthy=False) if gpu.uuid == uuid else gpu for gpu in self._gpus]

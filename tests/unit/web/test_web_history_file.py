@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aliquot.web.api import Gpu
-from aliquot.web.history.file import HistoryFile, Limits
+from aliquot.web.history.file import HistoryFile, Limits, damaged_note
 from aliquot.web.history.points import FIELDS, PROMISED, SPAN, USED, pack, rows_of, share_out, unpack
 from aliquot.web.history.reading import RANGES, hours_of, timeline_of
 from aliquot.web.history.recorder import GpuMinute, Minute
@@ -128,6 +128,18 @@ def test_a_damaged_file_is_put_aside(path: Path, text: bytes):
 
     assert text == path.with_name("history.db.damaged").read_bytes()
     assert [NOON] == moments(file)
+
+
+def test_a_history_says_where_the_damaged_one_lies(path: Path):
+    """As long as the damaged file is there, the history names it; without one there is nothing to say."""
+    path.parent.mkdir()
+    before = damaged_note(path)
+    path.write_bytes(b"no database at all" * 1000)
+    file = HistoryFile(path)
+
+    assert ("", True) == (before, file.note.endswith(f"was damaged and is kept as {path}.damaged")), file.note
+    path.with_name("history.db.damaged").unlink()
+    assert "" == file.note
 
 
 def test_a_file_that_is_damaged_while_it_is_open_is_put_aside(path: Path):

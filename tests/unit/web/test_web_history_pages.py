@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from aliquot.web.api import Share
 from aliquot.web.app import dashboard, everyone
+from aliquot.web.history.keeping import LongHistory
 from aliquot.web.history.reading import RANGES
 from aliquot.web.history.records import Lane, Timeline
 from aliquot.web.pages.timeline import charts, gaps, outline
@@ -147,3 +148,18 @@ def test_many_tenants_are_drawn_as_one_part():
 
     assert (13, 28) == (len(drawn["compute"]), drawn["others"])
     assert f"V{1000 - sum(40 - n for n in range(12))}" in drawn["compute"][-1].path
+
+
+def test_pages_of_the_past_say_that_a_history_was_damaged(tmp_path):
+    """The pages and the API name the file that was put aside, in the place where a failure is told."""
+    made_up = MadeUpFacts(nodes=1, gpus=2)
+    (tmp_path / "history.db").write_bytes(b"no database at all" * 1000)
+    made_up.past = LongHistory(tmp_path / "history.db")
+    try:
+        client = TestClient(dashboard(everyone(made_up)), base_url="http://localhost")
+        paths = ("/hours", "/timeline", "/api/v1/hours", f"/api/v1/gpus/{made_up.gpus()[0].uuid}/timeline")
+        told = [client.get(path).text for path in paths]
+    finally:
+        made_up.past.close()
+
+    assert [True] * 4 == ["was damaged and is kept as" in text and "history.db.damaged" in text for text in told]

@@ -15,6 +15,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,11 @@ class HistoryFile:
         return self._do(lambda: work(self._base))
 
     @property
+    def note(self) -> str:
+        """Where an earlier history lies that could not be read; empty where there is none."""
+        return damaged_note(self.path)
+
+    @property
     def size(self) -> int:
         """Bytes in use, without what deleted rows left free."""
         return self.read(_used_bytes)
@@ -148,7 +154,7 @@ class HistoryFile:
         assert self.path is not None
         with contextlib.suppress(AttributeError, sqlite3.Error):
             self._base.close()
-        aside = self.path.with_name(self.path.name + DAMAGED)
+        aside = _aside(self.path)
         notice(f"{self.path} is damaged; the history begins anew, and the damaged file is kept as {aside.name}")
         self.path.replace(aside)
         for rest in ("-wal", "-shm"):
@@ -261,6 +267,22 @@ class HistoryFile:
         for table in ("tenants", "groups", "gpus"):
             if base.execute(f"DELETE FROM {table} WHERE last < ?", (before >> KEY_BITS,)).rowcount:
                 self._numbers.clear()
+
+
+def damaged_note(path: Path | None) -> str:
+    """Where what could not be read of the history at `path` lies; empty where there is nothing."""
+    if path is None:
+        return ""
+    try:
+        since_s = _aside(path).stat().st_ctime
+    except OSError:
+        return ""
+    since = time.strftime("%Y-%m-%d %H:%M", time.gmtime(since_s))
+    return f"The history begins anew at {since} UTC; the file before was damaged and is kept as {_aside(path)}"
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(path.name + DAMAGED)
 
 
 class _Damaged(OSError):

@@ -86,10 +86,11 @@ class LongHistory:
     def timeline(self, gpu: str, span: Range) -> Timeline:
         """See `Past`."""
         try:
-            found = timeline_of(self._opened(), gpu, span, self._wall())
+            file = self._opened()
+            found = timeline_of(file, gpu, span, self._wall())
         except OSError as error:
             return Timeline(gpu, 0, 0, span.step_s, [], [], [], f"The history cannot be read: {error}")
-        return msgspec.structs.replace(found, note=self._why)
+        return msgspec.structs.replace(found, note=self._why or file.note)
 
     def turns(self, gpu: str) -> Turns | None:
         """See `Past`."""
@@ -98,12 +99,13 @@ class LongHistory:
     def hours(self, span: Range) -> Hours:
         """See `Past`."""
         try:
-            found = hours_of(self._opened(), span, self._wall())
+            file = self._opened()
+            found = hours_of(file, span, self._wall())
         except OSError as error:
             until = -int(-self._wall() // QUARTER_S) * QUARTER_S
             nothing = HourLine("", "", "", 0, 0, 0, 0, 0, 0)
             return Hours(until - span.seconds, until, 0.0, [], nothing, f"The history cannot be read: {error}")
-        return msgspec.structs.replace(found, note=self._why)
+        return msgspec.structs.replace(found, note=self._why or file.note)
 
     def _put(self, minute: Minute) -> None:
         if self._thread is None:

@@ -9,9 +9,11 @@ import msgspec
 
 from aliquot.web.history.keeping import Past
 from aliquot.web.history.reading import Range, totalled
-from aliquot.web.history.records import Hours, Lane, Timeline, Turns
+from aliquot.web.history.records import Hours, Lane, Timeline, Turn, Turns
 
 OTHERS = "(other namespaces)"
+HANDOVER_S = 0.001
+"""Turns of others that are no farther apart are shown as one."""
 
 
 class NamespacedPast:
@@ -29,13 +31,19 @@ class NamespacedPast:
         return msgspec.structs.replace(found, lanes=[*own, _together(others)] if others else own)
 
     def turns(self, gpu: str) -> Turns | None:
-        """Others' turns have no name."""
+        """When others held the GPU, without their names and without where one handed it to the next."""
         found = self._past.turns(gpu)
         if found is None:
             return None
-        turns = [
-            turn if self._mine(turn.tenant) else msgspec.structs.replace(turn, tenant=OTHERS) for turn in found.turns
-        ]
+        turns: list[Turn] = []
+        for turn in found.turns:
+            before = turns[-1] if turns else None
+            if self._mine(turn.tenant):
+                turns.append(turn)
+            elif before is not None and before.tenant == OTHERS and turn.since_s - before.until_s <= HANDOVER_S:
+                turns[-1] = Turn(OTHERS, before.since_s, max(before.until_s, turn.until_s))
+            else:
+                turns.append(msgspec.structs.replace(turn, tenant=OTHERS))
         return msgspec.structs.replace(found, turns=turns)
 
     def hours(self, span: Range) -> Hours:
@@ -50,8 +58,7 @@ def _together(lanes: Sequence[Lane]) -> Lane:
         columns = zip(*(getattr(lane, field) for lane in lanes), strict=True)
         return [None if any(value is None for value in column) else round(sum(column), 4) for column in columns]
 
-    nothing: list[float | None] = [None] * len(lanes[0].used)
+    nothing: list[Any] = [None] * len(lanes[0].used)
     return Lane(
-        OTHERS, "", summed("used"), summed("promised"), summed("lent"), nothing, summed("memory_mib"), nothing,
-        summed("handovers"),
-    )  # fmt: skip
+        OTHERS, "", summed("used"), summed("promised"), summed("lent"), nothing, summed("memory_mib"), nothing, nothing
+    )

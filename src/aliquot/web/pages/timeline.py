@@ -227,6 +227,7 @@ def _row(lane: Lane, shade: int, found: Timeline) -> TimelineRow:
 
     there = [value for value in lane.memory_mib if value]
     kept = [value for value in lane.kept_percent if value is not None]
+    handovers = [value for value in lane.handovers if value is not None]
     return TimelineRow(
         lane.tenant,
         shade,
@@ -236,7 +237,7 @@ def _row(lane: Lane, shade: int, found: Timeline) -> TimelineRow:
         f"{100 * mean(lane.waited):.0f} %" if any(value is not None for value in lane.waited) else "–",
         f"{sum(there) / len(there) / 1024:.1f} GiB" if there else "–",
         f"{min(kept):.1f} %" if kept else "–",
-        f"{sum(value or 0 for value in lane.handovers):,}",
+        f"{sum(handovers):,}" if handovers else "–",
     )
 
 
