@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -174,7 +175,7 @@ def _protection() -> list[Finding]:
 def _engine() -> list[Finding]:
     from aliquot.model.errors import AliquotError
     from aliquot.standalone.client import NoEngine, ask
-    from aliquot.standalone.paths import RuntimeDir, RuntimeDirError, runtime_dir
+    from aliquot.standalone.paths import HISTORY_FILES, RuntimeDir, RuntimeDirError, runtime_dir, state_dir
     from aliquot.standalone.wire import Call
 
     runtime = RuntimeDir(runtime_dir())
@@ -189,13 +190,24 @@ def _engine() -> list[Finding]:
                 runtime.root.rmdir()
         except RuntimeDirError as error:
             runtime_finding = [Finding("runtime dir", "fault", str(error), "set ALIQUOT_RUNTIME_DIR")]
-        return [*runtime_finding, Finding("engine", "ok", f"none is up at {runtime.root}; a run starts its own")]
+        found = [Finding("engine", "ok", f"none is up at {runtime.root}; a run starts its own")]
+        return [*runtime_finding, *found, *_history([state_dir() / name for name in HISTORY_FILES])]
     except AliquotError as error:
         return [Finding("engine", "fault", str(error), f"look into {runtime.engine_log}; end it and start again")]
     assert facts is not None
     machine = f"emulating {facts.emulate}" if facts.emulate else "on this machine's GPUs"
     up = f"up at {runtime.root}, {machine}, {facts.tenants} tenants, pid {facts.pid}"
-    return [Finding("engine", "ok", up), *_arbiter(runtime.root)]
+    kept = [Path(facts.history)] if facts.history else []
+    return [Finding("engine", "ok", up), *_arbiter(runtime.root), *_history(kept)]
+
+
+def _history(files: Iterable[Path]) -> list[Finding]:
+    """What was put aside because it could not be read."""
+    from aliquot.web.history.file import damaged_note
+
+    way_out = "sqlite3 FILE .recover saves what can be read of it; delete it when you do not need it"
+    notes = [note for file in files if (note := damaged_note(file))]
+    return [Finding("history", "note", note, way_out) for note in notes]
 
 
 def _arbiter(runtime: Path) -> list[Finding]:

@@ -74,9 +74,9 @@ def run_group(group: click.Group, name: str) -> None:
         sys.exit(2)
     except click.UsageError as error:
         hint = f" See: {error.ctx.command_path} --help" if error.ctx else ""
-        _fail(f"{one_line(error.format_message())}{hint}", 2)
+        _fail(f"{error.format_message()}{hint}", 2)
     except click.ClickException as error:
-        _fail(one_line(error.format_message()), error.exit_code)
+        _fail(error.format_message(), error.exit_code)
     except click.exceptions.Abort:
         sys.exit(130)
     except AliquotError as error:
@@ -102,7 +102,7 @@ def _expected(error: Exception) -> str | None:
     from aliquot.driver.native import NativePartMissing
 
     if isinstance(error, ArbiterError | NativePartMissing):
-        return one_line(str(error))
+        return str(error)
     if isinstance(error, OSError) and error.errno is not None:
         return in_words(error)
     return None
@@ -117,7 +117,8 @@ def _drop_unwritable_output() -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    click.echo(f"aliquot: {text}", err=True)
+    """Ends with a sentence, in which what a user gave is cut where it is long."""
+    click.echo(f"aliquot: {one_line(text)}", err=True)
     sys.exit(code)
 
 

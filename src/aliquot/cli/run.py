@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 @click.option("--wait", is_flag=True, help="Wait for room instead of being refused; Ctrl-C leaves the queue.")
 @click.option("--timeout", "timeout_s", type=Span(), metavar="TIME",
               help="End the command after this time: 10m, 1h30m; the exit status is then 124.")  # fmt: skip
-@click.option("-e", "--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable; repeatable.")
+@click.option("-e", "--env", "variables", multiple=True, metavar="NAME[=VALUE]",
+              help="Set a variable, or pass on the one that has this name here; repeatable.")  # fmt: skip
 @click.option("--env-file", "env_files", multiple=True, type=click.Path(), help="Set the variables of a file.")
 @click.option("--cwd", type=click.Path(), metavar="DIR", help="The folder in which the command is started.")
 @click.option("-v", "--verbose", is_flag=True, help="Report progress on stderr.")
@@ -149,7 +150,7 @@ def _folder(cwd: str) -> Path:
 
 
 def _variables(given: tuple[str, ...], files: tuple[str, ...]) -> dict[str, str]:
-    """The variables of files, then those given one by one; a name alone takes the value it has here.
+    """The variables of files, then those given one by one; a name alone takes the value it has here, if it has one.
 
     Raises:
         UserError: a variable without a name, or a file that cannot be read.
@@ -174,6 +175,7 @@ def _variable(text: str, where: str) -> dict[str, str]:
     name, equals, value = text.partition("=")
     if not name or any(letter.isspace() for letter in name) or "\0" in text:
         raise UserError(f'{where} "{text:.60}" is no variable; write NAME=VALUE')
-    if equals:
-        return {name: value}
-    return {name: os.environ[name]} if name in os.environ else {}
+    if not equals and name not in os.environ:
+        click.echo(f"aliquot: {where} {name:.60} is not set here; the command runs without it", err=True)
+        return {}
+    return {name: value if equals else os.environ[name]}

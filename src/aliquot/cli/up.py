@@ -117,9 +117,9 @@ def _attend(engine: Engine, text: str, options: dict[str, Any], stopping: thread
     from aliquot.standalone.server import EngineServer
 
     pods = Pods(engine)
-    server = EngineServer(engine, pods)
+    kept = _history_file(options["history"], options["state_dir"] or state_dir(), emulated=engine.emulated)
+    server = EngineServer(engine, pods, history=kept if options["web"] else None)
     try:
-        kept = _history_file(options["history"], options["state_dir"] or state_dir(), emulated=engine.emulated)
         pages = _dashboard(engine, pods, server, options["port"], kept) if options["web"] else contextlib.nullcontext()
         with pages as url:
             _announce(engine, url, options["metrics_port"])
@@ -158,10 +158,11 @@ def _dashboard(
 
 
 def _history_file(named: str | None, state_dir: Path, *, emulated: bool) -> Path | None:
-    """What emulated GPUs did is not mixed with what this machine's own did."""
+    from aliquot.standalone.paths import HISTORY_FILES
+
     if named == "none":
         return None
-    return Path(named) if named else state_dir / ("history-emulated.db" if emulated else "history.db")
+    return Path(named).absolute() if named else state_dir / HISTORY_FILES[emulated]
 
 
 def _announce(engine: Engine, dashboard: str | None, metrics_port: int | None) -> None:

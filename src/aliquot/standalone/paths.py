@@ -10,6 +10,8 @@ from aliquot.model.errors import AliquotError
 
 SOCKET_PATH_BYTES: Final = 107  # sun_path, less its NUL
 _LONGEST_NAME: Final = "tenants/99999/socket"
+HISTORY_FILES: Final = ("history.db", "history-emulated.db")
+"""Of the dashboard, in `state_dir`: what the machine's GPUs did, and apart from it what emulated GPUs did."""
 
 
 class RuntimeDirError(AliquotError):

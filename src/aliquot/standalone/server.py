@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -30,12 +31,21 @@ OUT_OF_DESCRIPTORS_S: Final = 0.1
 class EngineServer:
     """The engine's socket, one thread per caller."""
 
-    def __init__(self, engine: Engine, pods: Pods, on_idle: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        pods: Pods,
+        on_idle: Callable[[], None] = lambda: None,
+        *,
+        history: Path | None = None,
+    ) -> None:
+        """`history` is the file of the dashboard's history, if there is one."""
         self._engine = engine
         self._pods = pods
         self._on_idle = on_idle
         self.hours: Callable[[str], dict[str, Any]] | None = None
         """GPU-hours of a time to look back; None where nothing is recorded."""
+        self._history = history
         self._queue = RunQueue(engine, pods)
         self._lock = threading.Lock()
         self._leases = 0
@@ -136,7 +146,7 @@ class EngineServer:
         engine = self._engine
         return EngineFacts(
             os.getpid(), str(engine.runtime.root), engine.machine.spec, engine.arbiter_pid, engine.gpus,
-            len(engine.seats), engine.books.policy,
+            len(engine.seats), engine.books.policy, str(self._history or ""),
         )  # fmt: skip
 
     def _hold(self, connection: socket.socket, call: Call) -> None:

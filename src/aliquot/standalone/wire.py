@@ -153,6 +153,8 @@ class EngineFacts(msgspec.Struct):
     gpus: list[Gpu]
     tenants: int
     policy: str = ""
+    history: str = ""
+    """The file of the dashboard's history; empty where it is in memory."""
 
 
 class RunProcess(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 from .conftest import Aliquot, eventually
 
@@ -47,3 +48,24 @@ def test_a_program_without_a_share_is_named_and_one_with_is_not(engine: Aliquot,
         strays.communicate("\n")
 
     assert f"processes on shared GPUs that have no share: {strays.pid}" == found
+
+
+def test_a_history_that_was_put_aside_is_named(aliquot_cli: Aliquot):
+    """The doctor says where a damaged history lies, with an engine that found it so and without any."""
+    state = aliquot_cli.runtime / "state"
+    state.mkdir(parents=True)
+    (state / "history-emulated.db").write_bytes(b"no database at all" * 1000)
+    before = doctor(aliquot_cli)
+    with aliquot_cli.start("up", "--emulate", "v100", "--port", "0", stdout=subprocess.PIPE) as engine:
+        assert engine.stdout is not None
+        said = next(line for line in engine.stdout if "dashboard at " in line)
+        with urlopen(said.split("dashboard at ")[1].strip() + "/api/v1/hours") as answer:
+            page = json.load(answer)["note"]
+        beside = doctor(aliquot_cli)["history"]
+        aliquot_cli("down")
+        engine.communicate()
+
+    assert "history" not in before
+    assert beside == page
+    assert beside.endswith(f"was damaged and is kept as {state}/history-emulated.db.damaged")
+    assert beside == doctor(aliquot_cli)["history"]

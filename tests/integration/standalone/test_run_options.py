@@ -85,6 +85,14 @@ def test_variables_and_the_folder_of_a_run(aliquot_cli: Aliquot, tmp_path):
     assert f"flag|has = and spaces\n{tmp_path}\n" == done.stdout, done.stderr
 
 
+def test_a_variable_that_is_not_set_is_named(aliquot_cli: Aliquot):
+    """A name alone that has no value here is told in one sentence, and the command runs without it."""
+    done = aliquot_cli.run("-e", "ALIQUOT_NOT_SET", "--", "sh", "-c", "echo ${ALIQUOT_NOT_SET-none}")
+
+    assert (0, "none\n") == (done.returncode, done.stdout)
+    assert "aliquot: --env ALIQUOT_NOT_SET is not set here; the command runs without it" in done.stderr
+
+
 def test_whole_gpus_by_number(aliquot_cli: Aliquot):
     """--gpus 2 is two whole GPUs."""
     done = aliquot_cli("run", "--emulate", "v100x2", "--gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")

@@ -111,6 +111,49 @@ def test_a_users_mistake_is_one_sentence_and_status_2(words, sentence, tmp_path)
     assert (1, True) == (len(done.stderr.splitlines()), done.stderr.startswith("aliquot: "))
 
 
+LONG = "x" * 3000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--name", LONG, "--", "true"],
+        ["run", "--emulate", LONG, "--", "true"],
+        ["run", "--gpu-request", LONG, "--", "true"],
+        ["run", "--gpu-mem", LONG, "--", "true"],
+        ["run", "--affinity", LONG, "--", "true"],
+        ["run", "--env", f"={LONG}", "--", "true"],
+        ["run", "--env-file", LONG, "--", "true"],
+        ["run", "--cwd", LONG, "--", "true"],
+        ["apply", "-f", LONG],
+        ["get", LONG],
+        ["get", "sharepod", LONG],
+        ["describe", LONG],
+        ["logs", LONG],
+        ["exec", LONG, "--", "true"],
+        ["delete", LONG],
+        ["explain", LONG],
+        ["convert", "-f", LONG],
+        ["doctor", "--node", "--config", LONG],
+        ["topo", LONG],
+        ["up", "--emulate", "v100", "--policy", LONG],
+        ["up", "--emulate", "v100", "--only-gpus", LONG],
+        ["sim", "run", "--trace", LONG],
+        ["bench", "shares", "--mix", LONG],
+        [LONG],
+        [f"--{LONG}"],
+    ],
+    ids=lambda words: " ".join(word[:20] for word in words),
+)
+def test_a_long_value_is_cut_in_errors(words, tmp_path):
+    """A value of thousands of characters is quoted by its beginning and its end, in one line that can be read."""
+    done = aliquot(*words, ALIQUOT_RUNTIME_DIR=str(tmp_path / "r"))
+
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith("aliquot: ") and 1 == len(done.stderr.splitlines())
+    assert 800 > len(done.stderr), done.stderr
+
+
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
 @pytest.mark.parametrize(
     "words",
