@@ -314,8 +314,8 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* The GPU's thread has the signal mask of the thread that starts it, as a real driver's have (linux-rdma/perftest, issue
- * 68): it may be all that is left of a program whose main thread has ended, and if it blocked every signal, only SIGKILL
+/* The GPU's thread has the signal mask of the thread that starts it, as a real driver's have (linux-rdma/perftest#68): it
+ * may be all that is left of a program whose main thread has ended, and if it blocked every signal, only SIGKILL
  * would end the process. A handler of the program may run here, on a stack of full size. */
 bool emu_sched_start(int dev)
 {
