@@ -56,14 +56,17 @@ def test_a_history_that_was_put_aside_is_named(aliquot_cli: Aliquot):
     state.mkdir(parents=True)
     (state / "history-emulated.db").write_bytes(b"no database at all" * 1000)
     before = doctor(aliquot_cli)
-    with aliquot_cli.start("up", "--emulate", "v100", "--port", "0", stdout=subprocess.PIPE) as engine:
+    engine = aliquot_cli.start("up", "--emulate", "v100", "--port", "0")
+    try:
         assert engine.stdout is not None
         said = next(line for line in engine.stdout if "dashboard at " in line)
-        with urlopen(said.split("dashboard at ")[1].strip() + "/api/v1/hours") as answer:
+        address = said.split("dashboard at ")[1].strip().rstrip("/")
+        with urlopen(f"{address}/api/v1/hours") as answer:
             page = json.load(answer)["note"]
         beside = doctor(aliquot_cli)["history"]
-        aliquot_cli("down")
-        engine.communicate()
+    finally:
+        engine.terminate()
+        engine.communicate(timeout=60)
 
     assert "history" not in before
     assert beside == page
