@@ -1,0 +1,378 @@
+"""The engine and the node agent, driven through arrivals and departures while arbiter, disk and program fail.
+
+Beside each runs an oracle that knows sums and names only. It is told what succeeded, and after every step it says what
+must be in the ledger and, once arbiter and disk work again, on disk and at the arbiter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tenants import AT_ARBITER, ON_DISK, Crash, FakeArbiter, fake_hook, faulty, whole_folders
+
+from aliquot.arbiter.records import TenantRecord
+from aliquot.driver.discovery import Gpu
+from aliquot.kube.plan import ContainerPlan, PodPlan
+from aliquot.model.errors import AliquotError
+from aliquot.model.ids import GpuUuid, TenantName
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import GpuRequest, Slice
+from aliquot.node import seating as node_tenants
+from aliquot.node.cdi import Edits
+from aliquot.node.checkpoint import PodKey
+from aliquot.node.machine import Machine as NodeMachine
+from aliquot.placement.machine import NoRoom
+from aliquot.standalone import engine as standalone
+from aliquot.standalone.arbiter_process import ArbiterOptions
+from aliquot.standalone.machine import Machine
+from aliquot.standalone.paths import RuntimeDir
+
+NODE = "node-1"
+UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{g}" for g in range(2)]
+GPU_MIB = 16_000
+NAMES = st.sampled_from("abc")
+SHARES = st.sampled_from([(0, 300, 1000), (0, 700, 9000), (1, 500, 9000), (1, 1000, 1000)])
+"""A GPU, milli-GPU and MiB: few, so that a name comes back with the share that it had."""
+AT_ARBITER_NOW = st.one_of(
+    st.just([]),
+    st.builds(lambda calls, fault: [""] * calls + [fault], st.integers(0, 3), st.sampled_from(AT_ARBITER)),
+    st.lists(st.sampled_from(AT_ARBITER), max_size=4),
+)
+ON_DISK_NOW = st.lists(st.sampled_from(ON_DISK), max_size=1)
+
+
+@dataclass
+class Oracle:
+    """Who is here: by name a GPU, a share and memory."""
+
+    here: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    def fits(self, gpu: int, milli: int, mib: int) -> bool:
+        """Whether a GPU has that much left."""
+        held = [(m, b) for g, m, b in self.here.values() if g == gpu]
+        return sum(m for m, _ in held) + milli <= 1000 and sum(b for _, b in held) + mib <= GPU_MIB
+
+
+class Faults(RuleBasedStateMachine):
+    """What both programs do; `restart` is that of the program, after a crash or without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = contextlib.ExitStack()
+        self.folder = Path(tempfile.mkdtemp(prefix="aq-"))
+        self.stack.callback(shutil.rmtree, self.folder)
+        self.tenants = self.folder / "tenants"
+        self.tenants.mkdir()
+        self.arbiter = FakeArbiter()
+        self.disk = self.stack.enter_context(faulty(self.arbiter))
+        self.hook = fake_hook(self.folder)
+        self.oracle = Oracle()
+        self.torn: set[str] = set()
+        """Who is here, and has a folder or a place at the arbiter only after another start of its container."""
+
+    def teardown(self) -> None:
+        """Everything leaves, with everything working."""
+        if self.arbiter.crashed:
+            self.restart()
+        self.heal()
+        for name in list(self.oracle.here):
+            self.remove_now(name)
+        self.oracle.here.clear()
+        self.torn.clear()
+        self.heal()
+        self.stack.close()
+
+    def admit_now(self, name: str, gpu: int, milli: int, mib: int) -> bool:
+        """Provision; whether it was done. Other than as an AliquotError nothing fails."""
+        raise NotImplementedError
+
+    def remove_now(self, name: str) -> None:
+        """Remove a tenant."""
+        raise NotImplementedError
+
+    def reconcile_now(self) -> None:
+        """Look at the arbiter, as is done every few seconds."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """A new program, over what the old one has left."""
+        raise NotImplementedError
+
+    def reserved(self) -> set[str]:
+        """The names in the ledger."""
+        raise NotImplementedError
+
+    def records(self) -> dict[str, TenantRecord]:
+        """The tenants' records, by name."""
+        raise NotImplementedError
+
+    @precondition(lambda self: not self.arbiter.crashed)
+    @rule(name=NAMES, share=SHARES, asked=AT_ARBITER_NOW, made=ON_DISK_NOW)
+    def admit(self, name: str, share: tuple[int, int, int], asked: list[str], made: list[str]) -> None:
+        """A tenant comes; what fails on the way is given."""
+        gpu, milli, mib = share
+        self.arbiter.faults.extend(asked)
+        self.disk.faults.extend(made)
+        well = not any([*asked, *made])
+        expected = name not in self.oracle.here and self.oracle.fits(gpu, milli, mib)
+        try:
+            done = self.admit_now(name, gpu, milli, mib)
+        except Crash:
+            return
+        self.arbiter.faults.clear()
+        self.disk.faults.clear()
+        assert not done or expected
+        assert done or not (expected and well)
+        if done:
+            self.oracle.here[name] = (gpu, milli, mib)
+
+    @precondition(lambda self: not self.arbiter.crashed)
+    @rule(name=NAMES, asked=AT_ARBITER_NOW)
+    def remove(self, name: str, asked: list[str]) -> None:
+        """A tenant leaves; that it is gone does not depend on the arbiter."""
+        self.arbiter.faults.extend(asked)
+        with contextlib.suppress(Crash):
+            self.oracle.here.pop(name, None)
+            self.torn.discard(name)
+            self.remove_now(name)
+        self.arbiter.faults.clear()
+
+    @precondition(lambda self: not self.arbiter.crashed)
+    @rule(asked=AT_ARBITER_NOW)
+    def reconcile(self, asked: list[str]) -> None:
+        """The program looks at the arbiter while something fails."""
+        self.arbiter.faults.extend(asked)
+        with contextlib.suppress(Crash):
+            self.reconcile_now()
+        self.arbiter.faults.clear()
+
+    @rule(forget=st.booleans())
+    def restart_arbiter(self, forget: bool) -> None:
+        """Between two calls."""
+        self.arbiter.restart(forget=forget)
+
+    @rule()
+    def start_again(self) -> None:
+        """The program is killed and started; so it is after a crash."""
+        self.restart()
+
+    @precondition(lambda self: not self.arbiter.crashed)
+    @rule()
+    def heal(self) -> None:
+        """While nothing fails two looks bring everything in order."""
+        self.arbiter.faults.clear()
+        self.disk.faults.clear()
+        self.reconcile_now()
+        self.reconcile_now()
+        records = self.records()
+        expected = {name for name in records if name not in self.torn}
+        assert {records[name].name: records[name] for name in expected} == {
+            name: record for name, record in self.arbiter.tenants.items() if name not in self.names(self.torn)
+        }
+        assert all(Path(records[name].socket).exists() for name in expected)
+        folders = {Path(record.socket).parent.name for record in records.values()}
+        torn = {Path(records[name].socket).parent.name for name in self.torn}
+        assert folders - torn <= whole_folders(self.tenants, torn) <= folders
+
+    def names(self, who: set[str]) -> set[str]:
+        """The arbiter's names of tenants."""
+        records = self.records()
+        return {records[name].name for name in who}
+
+    @precondition(lambda self: not self.arbiter.crashed)
+    @invariant()
+    def the_ledger_has_who_is_here(self) -> None:
+        """Neither more nor less, and so does the program."""
+        assert set(self.oracle.here) == self.reserved() == set(self.records())
+
+
+class Child:
+    """In place of the arbiter's process."""
+
+    pid = 1
+
+    def __init__(self, *_: object) -> None:
+        """Nothing is started."""
+
+    def stop(self) -> None:
+        """Nothing is stopped."""
+
+
+class EngineFaults(Faults):
+    """The engine: all of its tenants end with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, stand_in in {
+            "ArbiterClient": lambda *_: self.arbiter.connect(),
+            "ArbiterProcess": Child,
+            "native_part": lambda _: self.hook,
+            "ARBITER_BACK_S": 0.0,
+        }.items():
+            self.stack.enter_context(mock.patch.object(standalone, name, stand_in))
+        self.restart()
+
+    def restart(self) -> None:
+        """Its folders are removed and its arbiter starts anew, as `Engine.start` has it."""
+        self.arbiter.crashed = False
+        self.arbiter.faults.clear()
+        self.disk.faults.clear()
+        shutil.rmtree(self.tenants)
+        self.tenants.mkdir()
+        self.arbiter.restart(forget=True)
+        self.oracle.here.clear()
+        gpus = tuple(Gpu(g, uuid, "Tesla V100", GPU_MIB) for g, uuid in enumerate(UUIDS))
+        machine = Machine(gpus, self.folder / "libcuda.so.1", self.folder / "libnvidia-ml.so.1")
+        self.engine = standalone.Engine(
+            RuntimeDir(self.folder), machine, ArbiterOptions(), injection="auto", policy="binpack"
+        )
+
+    def admit_now(self, name: str, gpu: int, milli: int, mib: int) -> bool:
+        """On a GPU of the oracle's choice."""
+        request = GpuRequest(milli, 1000, Memory(mib=mib), gpu=str(gpu))
+        try:
+            self.engine.admit(TenantName(name), request)
+        except NoRoom:
+            assert not self.oracle.fits(gpu, milli, mib)
+            return False
+        except AliquotError:
+            return False
+        return True
+
+    def remove_now(self, name: str) -> None:
+        """By what `admit` returned."""
+        if name in self.engine.seats:
+            self.engine.release(self.engine.seats[TenantName(name)], keep=True)
+
+    def reconcile_now(self) -> None:
+        """As the thread that watches the arbiter does."""
+        self.engine._reconcile(self.arbiter.now())
+
+    def reserved(self) -> set[str]:
+        """By the ledger of this machine."""
+        return set(self.engine.books.plans)
+
+    def records(self) -> dict[str, TenantRecord]:
+        """By the engine's list."""
+        return {name: seat.record for name, seat in self.engine.seats.items()}
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A generation of the node's driver."""
+
+    name: str
+    libcuda: Path
+    libnvml: Path
+
+    def edits(self, ours: Path | None) -> Edits:
+        """Nothing."""
+        return Edits()
+
+
+class Drivers:
+    """The node's driver: a container keeps what it had until its driver is gone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.version = 1
+
+    def shown(self, had: str, *, again: bool) -> Driver:
+        """As `NodeDriver`."""
+        name = had if had and again else f"v{self.version}"
+        return Driver(name, self.folder / name / "libcuda.so.1", self.folder / name / "libnvidia-ml.so.1")
+
+
+class NodeFaults(Faults):
+    """The node agent: its tenants outlive it, and a container starts more than once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drivers = Drivers(self.folder)
+        for name, stand_in in {
+            "ArbiterClient": lambda *_, **__: self.arbiter.connect(),
+            "native_part": lambda _: self.hook,
+        }.items():
+            self.stack.enter_context(mock.patch.object(node_tenants, name, stand_in))
+        self.restart()
+
+    def start(self) -> None:
+        """An agent that knows no tenant yet."""
+        gpus = tuple(Gpu(g, uuid, "Tesla V100", GPU_MIB) for g, uuid in enumerate(UUIDS))
+        machine = NodeMachine(gpus, self.folder / "libcuda.so.1", self.folder / "libnvidia-ml.so.1", devices=None)
+        drivers: Any = self.drivers
+        self.seating = node_tenants.TenantProvisioner(NODE, machine, self.tenants, self.folder, drivers)
+
+    def restart(self) -> None:
+        """It takes over what its checkpoint has, then removes the rest."""
+        self.arbiter.crashed = False
+        self.arbiter.faults.clear()
+        self.disk.faults.clear()
+        self.start()
+        for name, (gpu, milli, mib) in self.oracle.here.items():
+            self.take(name, gpu, milli, mib, again=True)
+        self.seating.sweep()
+        self.torn.clear()
+
+    def take(self, name: str, gpu: int, milli: int, mib: int, *, again: bool = False) -> None:
+        """A container of a pod of its own starts."""
+        plan = PodPlan(NODE, {"main": ContainerPlan((Slice(GpuUuid(UUIDS[gpu]), milli, 1000, mib),))})
+        self.seating.take(PodKey(f"uid-{name}", "ns", name), "main", plan, again=again)
+
+    def admit_now(self, name: str, gpu: int, milli: int, mib: int) -> bool:
+        """A first start; a later one of a container that is here changes nothing."""
+        if name in self.oracle.here:
+            return False
+        try:
+            self.take(name, gpu, milli, mib)
+        except node_tenants.NotYet as error:
+            assert self.oracle.fits(gpu, milli, mib) or "does not fit" in str(error)
+            return False
+        return True
+
+    @precondition(lambda self: not self.arbiter.crashed and self.oracle.here)
+    @rule(data=st.data(), asked=AT_ARBITER_NOW, made=ON_DISK_NOW, again=st.booleans())
+    def start_container_again(self, data: st.DataObject, asked: list[str], made: list[str], again: bool) -> None:
+        """A container that is here starts again, or is taken over once more."""
+        name = data.draw(st.sampled_from(sorted(self.oracle.here)))
+        self.arbiter.faults.extend(asked)
+        self.disk.faults.extend(made)
+        try:
+            self.take(name, *self.oracle.here[name], again=again)
+            self.torn.discard(name)
+        except node_tenants.NotYet:
+            assert any([*asked, *made])
+            self.torn.add(name)
+        except Crash:
+            self.torn.add(name)
+        self.arbiter.faults.clear()
+        self.disk.faults.clear()
+
+    @rule()
+    def upgrade_driver(self) -> None:
+        """Containers that start from now on need another folder."""
+        self.drivers.version += 1
+
+    def remove_now(self, name: str) -> None:
+        """With its pod."""
+        self.seating.leave_pod(f"uid-{name}")
+
+    def reconcile_now(self) -> None:
+        """As the agent does every few seconds."""
+        self.seating.look_at_arbiter()
+
+    def reserved(self) -> set[str]:
+        """By the ledger of the node."""
+        return {key.removeprefix("uid-").removesuffix("/main") for key in self.seating.books.tenants}
+
+    def records(self) -> dict[str, TenantRecord]:
+        """By the agent's list."""
+        return {seat.owner.pod: seat.record for seat in self.seating.seats.values()}
