@@ -259,9 +259,9 @@ def text_of(word: str, facts: Any, *, indent: int | None = 2) -> str:
 
 def form_option(words: Sequence[str]) -> Callable[[Command], Command]:
     """`-o` of a command that lists things; `words` are its forms besides those that pick fields."""
-    metavar = f"[{'|'.join(words)}|{JSONPATH}=...|{COLUMNS}=...]"
-    help_ = "How to print; csv is for hours."
-    return click.option("-o", "--output", "form", type=FormType(words), default="text", metavar=metavar, help=help_)
+    known = ", ".join(words).replace("csv", "csv (of hours)")
+    help_ = f"How to print: {known}, {JSONPATH}=TEMPLATE or {COLUMNS}=COLUMNS. [default: text]"
+    return click.option("-o", "--output", "form", type=FormType(words), default="text", metavar="FORM", help=help_)
 
 
 class FormType(click.ParamType):  # type: ignore[type-arg]

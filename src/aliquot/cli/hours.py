@@ -26,7 +26,8 @@ def hours_options(command: Any) -> Any:
     since = click.option("--since", default="", metavar="TIME",
                          help="Of hours: how far to look back, 15m to 30d. [default: 7d]")  # fmt: skip
     by = click.option("--by", default="", metavar="NAMES",
-                      help="Of hours: what they are summed by. [default: namespace,controller; or model]")  # fmt: skip
+                      help="Of hours: what they are summed by, some of namespace, controller and model with commas "
+                      "between. [default: namespace,controller]")  # fmt: skip
     return since(by(command))
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from aliquot.model.errors import UserError
 
 MILLI: Final = 1000
-_NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*([A-Za-z%]{0,2})", re.ASCII)
+_NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*([A-Za-z%]{0,3})", re.ASCII)
 _MILLI: Final = {"": MILLI, "%": MILLI // 100, "m": 1}
 _MIB: Final = Fraction(1024 * 1024)
 _BYTES: Final = {
@@ -91,12 +91,14 @@ class Memory:
 
 
 def parse_memory(text: str | int | float) -> Memory:
-    """`4Gi`, `512Mi`, `4G` (10^9 bytes), `4096` (MiB) or `25%` (of the device).
+    """`4Gi`, `512Mi`, `4G` (10^9 bytes), `4096` (MiB) or `25%` (of the device); `4GiB` is `4Gi`, as it is printed.
 
     Raises:
         BadQuantity: none of these, nothing at all, or a part above 100 %.
     """
     parts = _split(text)
+    if parts is not None and parts[1].removesuffix("iB") in ("K", "M", "G", "T"):
+        parts = (parts[0], parts[1].removesuffix("B"))
     if parts is None or (parts[1] not in ("", "%") and parts[1] not in _BYTES):
         raise BadQuantity(
             f'"{_shown(text)}" is not an amount of memory; write 4Gi, 512Mi, 4096 (MiB) or 25% (of the device)'

@@ -56,7 +56,18 @@ def test_a_formatted_fraction_reads_back_as_itself(milli):
 
 
 @pytest.mark.parametrize(
-    ("text", "mib"), [("4Gi", 4096), ("512Mi", 512), ("4096", 4096), (4096, 4096), ("1.5Gi", 1536), ("4G", 3814)]
+    ("text", "mib"),
+    [
+        ("4Gi", 4096),
+        ("512Mi", 512),
+        ("4096", 4096),
+        (4096, 4096),
+        ("1.5Gi", 1536),
+        ("4G", 3814),
+        ("4GiB", 4096),
+        ("4.0 GiB", 4096),
+        ("300 MiB", 300),
+    ],
 )
 def test_memory_is_whole_mebibytes(text, mib):
     """An amount of memory is MiB, whatever unit it is written in; a plain number is MiB."""
@@ -68,7 +79,7 @@ def test_a_part_of_memory_is_of_the_device_it_falls_on():
     assert (4096, 20480) == (parse_memory("25%").on(16384), parse_memory("25%").on(81920))
 
 
-@pytest.mark.parametrize("text", ["", "4X", "-1Gi", "0", "0%", "101%", "1Ki", "lots"])
+@pytest.mark.parametrize("text", ["", "4X", "-1Gi", "0", "0%", "101%", "1Ki", "lots", "4GB", "4iB", "4giB"])
 def test_what_is_no_memory_is_refused(text):
     """A text that is not an amount of memory, or less than a MiB, is refused."""
     with pytest.raises(BadQuantity):
