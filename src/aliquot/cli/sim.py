@@ -159,6 +159,8 @@ def _scenario(**options: Any) -> Any:
 
     pool = PoolSettings(pool_policy(options["pool"]), us(options["vgpu_create_s"]), us(options["pod_start_s"]))
     load = options["load"]
+    if load is None and options["service_s"] is not None:
+        raise UserError(f"--service-s {options['service_s']:g}: gives times to jobs that are drawn; add --load")
     return Scenario(
         nodes=options["nodes"],
         trace=options["trace"],

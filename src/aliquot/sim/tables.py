@@ -22,6 +22,7 @@ _PACKED: Final = {
     b"PK\x03\x04": "a zip archive", b"\xfd7zXZ": "packed with xz", b"BZh": "packed with bzip2",
     b"(\xb5/\xfd": "packed with zstd",
 }  # fmt: skip
+_UNITS: Final = {"_s": "seconds", "_mib": "MiB", "_milli": "thousandths"}
 
 
 class BadTable(UserError):
@@ -67,7 +68,8 @@ class TableRow:
         try:
             number = float(text)
         except ValueError:
-            raise self.fault(column, "is not a number") from None
+            unit = next((f" of {unit}" for end, unit in _UNITS.items() if column.endswith(end)), "")
+            raise self.fault(column, f"is not a number{unit}") from None
         if not 0 <= number <= most:
             raise self.fault(column, f"must be a finite number from 0 to {most:.0f}")
         return number

@@ -216,6 +216,7 @@ def test_what_cannot_be_imported_is_one_sentence(tmp_path, words: tuple[str, ...
             "--wait soon: is no duration",
         ),
         (("run", "--nodes", "v100", "--trace", "mix", "--policy", "fgd", "--on", "moon"), "--on moon: is no kind"),
+        (("run", "--nodes", "v100", "--trace", "mix", "--policy", "fgd", "--service-s", "5"), "--service-s 5: gives"),
         (("run", "--nodes", "x9", "--trace", "mix", "--policy", "fgd"), "no emulated GPU"),
         (("run", "--nodes", "nodes.csv", "--trace", "mix", "--policy", "fgd"), "nodes.csv: cannot be read"),
         (("run", "--nodes", "v100", "--trace", "mix", "--policy", "fgd", "--load", "inf"), "--load inf"),

@@ -31,7 +31,11 @@ def table(tmp_path):
 @pytest.mark.parametrize(
     ("read", "text", "told"),
     [
-        (read_pods, POD + "a,1,1,1,500\nb,x,1,1,500\n", "line 3 column \"cpu_milli\": 'x' is not a number"),
+        (
+            read_pods,
+            POD + "a,1,1,1,500\nb,x,1,1,500\n",
+            "line 3 column \"cpu_milli\": 'x' is not a number of thousandths",
+        ),
         (read_pods, POD + "a,-1,1,1,500\n", "line 2 column \"cpu_milli\": '-1' must be a finite number from 0"),
         (read_pods, POD + "a,nan,1,1,500\n", "line 2 column \"cpu_milli\": 'nan' must be a finite number"),
         (read_pods, POD + "a,1.5,1,1,500\n", "is not a whole number"),
@@ -45,6 +49,11 @@ def table(tmp_path):
         (read_nodes, NODE + "n,1,1,2,T4\nn,1,1,2,T4\n", 'line 3 column "sn"'),
         (lambda path: read_jobs(path, "w"), JOB + "a,0,inf,1\n", "line 2 column \"duration_s\": 'inf'"),
         (lambda path: read_jobs(path, "w"), JOB + "a,0,1,0.3333\n", 'line 2 column "gpu"'),
+        (
+            lambda path: read_jobs(path, "w"),
+            JOB + "a,0,1h,1\n",
+            "column \"duration_s\": '1h' is not a number of seconds",
+        ),
         (lambda path: read_jobs(path, "w"), JOB + "a,0,1,0\n", "no job asks for a GPU"),
     ],
 )
@@ -55,6 +64,13 @@ def test_a_broken_table_is_told_by_its_place(table, read, text: str, told: str):
 
     assert told in str(error.value)
     assert "table.csv" in str(error.value)
+
+
+def test_a_part_of_a_gpu_may_be_a_percentage(table):
+    """As everywhere: 30 % is 0.3."""
+    first, second = read_jobs(table(JOB + "a,0,1,30%\nb,0,1,0.3\n"), "w").jobs
+
+    assert first.ask == second.ask
 
 
 def test_a_missing_file_is_told(tmp_path):

@@ -106,8 +106,8 @@ def _ask(row: TableRow) -> Ask:
 
 def _milli(row: TableRow, column: str) -> int:
     """Milli-GPU of a cell; a bare 0 is a job without a GPU."""
-    number = row.number(column, most=MAX_MILLI / 1000)
-    if number == 0:
+    percent = row.text(column).endswith("%")
+    if not percent and row.number(column, most=MAX_MILLI / 1000) == 0:
         return 0
     try:
         return parse_milli(row.text(column))
