@@ -63,12 +63,24 @@ def test_revocation_stops_the_next_launch_and_is_answered(tenant):
     assert program.read()["waited_ns"] > 90_000_000
 
 
+def sleeping_helper(pid: int) -> int:
+    """The thread that the hook started, once it sleeps on the page (FUTEX_WAIT_BITSET) and so holds no lock."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            call = (task / "syscall").read_text().split()
+            sleeps = len(call) > 2 and (call[0], call[2]) == ("202", "0x9")
+            if sleeps and (task / "comm").read_text() != "emulated-gpu\n":
+                return int(task.name)
+        time.sleep(0.001)
+    raise TimeoutError("the helper does not sleep")
+
+
 @contextlib.contextmanager
 def without_its_helper(pid: int) -> Iterator[None]:
     """The thread that the hook started does not run: it is stopped by a debugger, and no other is."""
     libc = ctypes.CDLL(None, use_errno=True)
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    (helper,) = [int(t.name) for t in tasks if int(t.name) != pid and (t / "comm").read_text() != "emulated-gpu\n"]
+    helper = sleeping_helper(pid)
     if libc.ptrace(PTRACE_SEIZE, helper, None, None) != 0:
         pytest.skip(f"ptrace: {os.strerror(ctypes.get_errno())}")
     libc.ptrace(PTRACE_INTERRUPT, helper, None, None)
