@@ -80,15 +80,15 @@ class Faults(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Everything leaves, with everything working."""
-        if self.arbiter.crashed:
-            self.restart()
-        self.heal()
-        for name in list(self.oracle.here):
-            self.remove_now(name)
-        self.oracle.here.clear()
-        self.torn.clear()
-        self.heal()
-        self.stack.close()
+        with self.stack:
+            if self.arbiter.crashed:
+                self.restart()
+            self.heal()
+            for name in list(self.oracle.here):
+                self.remove_now(name)
+            self.oracle.here.clear()
+            self.torn.clear()
+            self.heal()
 
     def admit_now(self, name: str, gpu: int, milli: int, mib: int) -> bool:
         """Provision; whether it was done. Other than as an AliquotError nothing fails."""

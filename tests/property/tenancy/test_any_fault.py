@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import HealthCheck, settings
 from tenancy_faults import EngineFaults, Faults, NodeFaults
@@ -34,13 +36,10 @@ def go_on(machine: Faults) -> None:
     machine.heal()
 
 
-@pytest.mark.parametrize("program", [EngineFaults, NodeFaults])
-@pytest.mark.parametrize("forget", [False, True])
-def test_a_fault_at_any_step_leaves_nothing_and_the_next_try_succeeds(program: type[Faults], forget: bool):
-    """At each call of the arbiter and at each part of a folder: while a tenant comes, while it goes, and while tenants
-    are registered with a new arbiter."""
-    for asked, made in ONE_FAULT:
-        machine = program()
+def through_its_life(machine: Faults, asked: list[str], made: list[str], *, forget: bool) -> None:
+    """A tenant comes, is registered again and goes, each with these faults."""
+    with contextlib.ExitStack() as failing:
+        failing.push(machine.stack)
         machine.admit(name="a", share=SHARE, asked=asked, made=made)
         go_on(machine)
         machine.admit(name="a", share=SHARE, asked=[], made=[])
@@ -53,4 +52,15 @@ def test_a_fault_at_any_step_leaves_nothing_and_the_next_try_succeeds(program: t
         if not machine.arbiter.crashed:
             machine.admit(name="a", share=SHARE, asked=[], made=[])
         go_on(machine)
-        machine.teardown()
+        failing.pop_all()
+    machine.teardown()
+
+
+@pytest.mark.parametrize("program", [EngineFaults, NodeFaults])
+@pytest.mark.parametrize("forget", [False, True])
+def test_a_fault_at_any_step_leaves_nothing_and_the_next_try_succeeds(program: type[Faults], forget: bool):
+    """At each call of the arbiter and at each part of a folder: while a tenant comes, while it goes, and while tenants
+    are registered with a new arbiter."""
+    for asked, made in ONE_FAULT:
+        machine = program()
+        through_its_life(machine, asked, made, forget=forget)
