@@ -339,7 +339,7 @@ static inline void helper_wait_turn(const aliquot_page *page, uint32_t word)
 /* The helpers of one process among all that sleep on the word. */
 static inline uint32_t own_bit(void)
 {
-    return 1u << (unsigned)getpid() % 32;
+    return 1u << (unsigned)getpid() % 31; /* not PAGE_WAKE_LAUNCH */
 }
 static inline void helper_wait_ns(const aliquot_page *page, uint32_t word, uint64_t ns)
 {
