@@ -77,7 +77,7 @@ def run(
 
     ask = _ask(wanted)
     who = tenant_name(name if name is not None else f"run-{os.getpid()}")
-    env = original_environment() | _variables(variables, env_files)
+    chosen = _variables(variables, env_files)
     folder = None if cwd is None else _folder(cwd)
     if emulate:
         from aliquot.driver.emulation import parse_spec
@@ -92,8 +92,9 @@ def run(
             _say_place(place, ask)
         sys.stderr.flush()
         status = run_command(
-            place, command, env, mode=inject, verbose=verbose, engine_gone=connection.wait_until_lost, cwd=folder,
-            timeout_s=timeout_s,
+            place, command, original_environment() | chosen, mode=inject, verbose=verbose,
+            engine_gone=connection.wait_until_lost, cwd=folder, timeout_s=timeout_s,
+            visible_devices=chosen.get("CUDA_VISIBLE_DEVICES"),
         )  # fmt: skip
         if not (status == TIMED_OUT and timeout_s):  # what a command that was ended left behind is ended too
             connection.say_ended()

@@ -59,15 +59,19 @@ def run_command(
     verbose: bool = False,
     cwd: Path | None = None,
     timeout_s: float | None = None,
+    visible_devices: str | None = None,
 ) -> int:
     """Run a command in a place and return the exit status for our own end: its code, or 128 + its signal.
 
     `engine_gone` returns when the engine is gone, and the place with it: then the command gets SIGTERM. So it does
-    after `timeout_s`, and SIGKILL if it goes on; the status is then TIMED_OUT, as that of `timeout`.
+    after `timeout_s`, and SIGKILL if it goes on; the status is then TIMED_OUT, as that of `timeout`. `visible_devices`
+    replaces the UUIDs in CUDA_VISIBLE_DEVICES: some programs read numbers only.
     """
     conf = TenantConf(lease.name, Path(lease.socket), Path(lease.libcuda), Path(lease.libnvml))
     folder = TenantFolder(Path(lease.directory), conf, bare=lease.enforce == "never")
-    environment = with_tools(env, conf.libcuda) | {"CUDA_VISIBLE_DEVICES": lease.visible_devices}
+    environment = with_tools(env, conf.libcuda) | {
+        "CUDA_VISIBLE_DEVICES": lease.visible_devices if visible_devices is None else visible_devices
+    }
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*FORWARDED, signal.SIGCHLD])
     try:
         ready = launch(

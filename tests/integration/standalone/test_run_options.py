@@ -93,6 +93,13 @@ def test_a_variable_that_is_not_set_is_named(aliquot_cli: Aliquot):
     assert "aliquot: --env ALIQUOT_NOT_SET is not set here; the command runs without it" in done.stderr
 
 
+def test_visible_devices_of_ones_own(aliquot_cli: Aliquot):
+    """--env CUDA_VISIBLE_DEVICES replaces the UUIDs, for programs that read numbers."""
+    done = aliquot_cli.run("--env", "CUDA_VISIBLE_DEVICES=0", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+
+    assert "0\n" == done.stdout, done.stderr
+
+
 def test_whole_gpus_by_number(aliquot_cli: Aliquot):
     """--gpus 2 is two whole GPUs."""
     done = aliquot_cli("run", "--emulate", "v100x2", "--gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
