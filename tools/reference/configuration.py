@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from aliquot.kube.settings import ProgramSettings
+from aliquot.kube.settings import ProgramSettings, settings_fields
 from aliquot.node.settings import NodeSettings
 from aliquot.scheduler.settings import SchedulerSettings
 from reference.markdown import code, page, table
@@ -45,7 +45,7 @@ def page_text() -> str:
 def _settings(kind: type[ProgramSettings]) -> list[tuple[str, str, str, str]]:
     defaults, hints = msgspec.to_builtins(kind()), get_type_hints(kind, include_extras=True)
     rows = []
-    for field in msgspec.structs.fields(kind):
+    for field in settings_fields(kind):
         kept, meta = get_args(hints[field.name])
         text = meta.description.partition(" [default:")[0]
         rows.append((code(field.encode_name), _type(kept), _default(defaults[field.encode_name]), text))

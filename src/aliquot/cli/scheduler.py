@@ -71,7 +71,6 @@ async def dashboard(program: Scheduler) -> AsyncIterator[None]:
 
 def web_settings(settings: SchedulerSettings) -> WebSettings:
     """What of the scheduler's settings the dashboard is given."""
-    from aliquot.web.history.prometheus import checked_url
     from aliquot.web.scheduler import WebSettings
 
     host, port = address(settings.web, "--web")
@@ -87,5 +86,5 @@ def web_settings(settings: SchedulerSettings) -> WebSettings:
         agent_port=settings.web_agent_port,
         history=Path(settings.web_history) if settings.web_history else None,
         history_bytes=settings.web_history_mib << 20,
-        prometheus=checked_url(settings.web_prometheus, "--web-prometheus") if settings.web_prometheus else "",
+        prometheus=settings.web_prometheus.rstrip("/"),
     )

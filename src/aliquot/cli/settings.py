@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
-import msgspec
 
 from aliquot.cli.options import SECONDS
-from aliquot.kube.settings import ProgramSettings, print_settings, read_settings
+from aliquot.kube.settings import ProgramSettings, print_settings, read_settings, settings_fields
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
@@ -20,7 +19,7 @@ Decorator = Callable[[Command], Command]
 
 def settings_options(kind: type[ProgramSettings], called: str, **own: Decorator) -> Decorator:
     """Options for the settings of `kind`, which the command gets as `settings`; `own` are options made elsewhere."""
-    fields = msgspec.structs.fields(kind)
+    fields = settings_fields(kind)
     hints = get_type_hints(kind, include_extras=True)
 
     def decorate(command: Command) -> Command:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 import yaml
 
+from aliquot.kube.dialects.aliyun import Unit
 from aliquot.kube.manifest import BadYaml, read_yaml_file
 from aliquot.model.errors import UserError
 from aliquot.model.validation import sentence
@@ -17,8 +19,20 @@ class BadSettings(UserError):
     """A configuration file or a flag that cannot be used."""
 
 
-class ProgramSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """Base of all. Every field is annotated with `flag` and has a default."""
+def flag(text: str, metavar: str = "", *, ge: int | None = None, le: int | None = None) -> msgspec.Meta:
+    """A setting's description, the name of its value on the command line (`FILE` is a path), and its bounds."""
+    return msgspec.Meta(description=text, extra={"metavar": metavar}, ge=ge, le=le)
+
+
+class ProgramSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """Base of all, with what every program has. Every field is annotated with `flag` and has a default."""
+
+    kubeconfig: Annotated[str, flag("Instead of the pod's account and KUBECONFIG.", "FILE")] = ""
+    aliyun_unit: Annotated[Unit, flag("Unit of aliyun.com/gpu-mem.")] = "GiB"
+    log_format: Annotated[Literal["text", "json"], flag("How to log, on stderr.")] = "text"
+    otlp_endpoint: Annotated[
+        str, flag("Send spans of pods on their way here by OTLP/HTTP, as http://HOST:4318. [default: nowhere]", "URL")
+    ] = ""
 
     def check(self) -> None:
         """Refuse settings that contradict each other.
@@ -26,14 +40,32 @@ class ProgramSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         Raises:
             BadSettings: one of them is invalid.
         """
+        if self.otlp_endpoint:
+            require_url(self.otlp_endpoint, "--otlp-endpoint", "the URL of an OTLP/HTTP receiver", "http://HOST:4318")
 
 
 S = TypeVar("S", bound=ProgramSettings)
 
 
-def flag(text: str, metavar: str = "", *, ge: int | None = None, le: int | None = None) -> msgspec.Meta:
-    """A setting's description, the name of its value on the command line (`FILE` is a path), and its bounds."""
-    return msgspec.Meta(description=text, extra={"metavar": metavar}, ge=ge, le=le)
+def settings_fields(kind: type[ProgramSettings]) -> list[msgspec.structs.FieldInfo]:
+    """The settings of a program, its own before those of every program."""
+    return sorted(msgspec.structs.fields(kind), key=lambda field: field.name in ProgramSettings.__struct_fields__)
+
+
+def require_url(text: str, option: str, what: str, example: str) -> None:
+    """Refuse what is not an http or https URL.
+
+    Raises:
+        BadSettings: it is none, or has a query; the sentence says `what` it is to be.
+    """
+    try:
+        parts = urlsplit(text)
+        found = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        found = found and not (parts.query or parts.fragment)
+    except ValueError:
+        found = False
+    if not found:
+        raise BadSettings(f'{option} "{text:.80}" is not {what}; write {example}')
 
 
 def read_settings(kind: type[S], file: Path | None, flags: dict[str, Any], *, called: str) -> S:
@@ -62,4 +94,6 @@ def read_settings(kind: type[S], file: Path | None, flags: dict[str, Any], *, ca
 
 def print_settings(settings: ProgramSettings) -> str:
     """The settings as a configuration file that would give the same."""
-    return yaml.safe_dump(msgspec.to_builtins(settings), sort_keys=False)
+    values = msgspec.to_builtins(settings)
+    names = [field.encode_name for field in settings_fields(type(settings))]
+    return yaml.safe_dump({name: values[name] for name in names}, sort_keys=False)

@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from aliquot.kube.dialects.aliyun import Unit
 from aliquot.kube.names import GROUP
 from aliquot.kube.settings import BadSettings, ProgramSettings, flag, read_settings
 from aliquot.node.volume.names import wanted
 from aliquot.tokens import Turns
-from aliquot.tracing.spans import ENDPOINT, is_endpoint
 
 MAX_IDS: Final = 1000
 METRIC_ALIASES: Final = ("gpu-manager", "hami", "hami-legacy")
@@ -29,7 +27,6 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
     """Every setting with its default; times are seconds, and a directory is the node's own, as kubelet sees it."""
 
     node_name: Annotated[str, flag("The node to speak for. [default: the host's name]", "NAME")] = ""
-    kubeconfig: Annotated[str, flag("How to reach the API server. [default: the pod's service account]", "FILE")] = ""
     emulate: Annotated[str, flag("Use N emulated GPUs (t4, v100, a100, a100-80g, h100, h200).")] = ""
     driver_root: Annotated[str, flag("Below which the NVIDIA driver lies.", "DIR")] = "/"
     extra_libraries: Annotated[
@@ -45,7 +42,6 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
         str, flag("Share only these GPUs: indices, UUIDs or models, with commas between them. [default: all]")
     ] = ""
     not_gpus: Annotated[str, flag("Leave these GPUs alone; named in the same way.")] = ""
-    aliyun_unit: Annotated[Unit, flag("Unit of aliyun.com/gpu-mem.")] = "GiB"
     gpushare_inspect: Annotated[
         bool, flag("Offer aliyun.com/gpu-mem and gpu-count, which kubectl inspect gpushare reads.")
     ] = False
@@ -71,10 +67,6 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
     display_address: Annotated[str, flag("Where pages and metrics are served.", "IP")] = "127.0.0.1"
     display_port: Annotated[int, flag("The port for it; 0 serves none.", "N", ge=0, le=65535)] = 5678
     metric_aliases: Annotated[str, flag("Also publish as gpu-manager, hami, hami-legacy.", "NAMES")] = ""
-    log_format: Annotated[Literal["text", "json"], flag("How to log, on stderr.")] = "text"
-    otlp_endpoint: Annotated[
-        str, flag("Send spans of pods on their way here by OTLP/HTTP, as http://HOST:4318. [default: nowhere]", "URL")
-    ] = ""
 
     @property
     def name(self) -> str:
@@ -123,6 +115,7 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """As in `ProgramSettings`."""
+        super().check()
         for name in ("health_period_s", "allocation_check_period_s", "pre_start_wait_s", "audit_grace_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise BadSettings(f"{name.replace('_', '-')} {getattr(self, name):g} is not a finite number above 0")
@@ -137,8 +130,6 @@ class NodeSettings(ProgramSettings, frozen=True, kw_only=True):
         for path in _words(self.extra_devices):
             if not path.startswith("/dev/"):
                 raise BadSettings(f"extra-devices {path!r} is not a device; write paths below /dev: /dev/infiniband/*")
-        if self.otlp_endpoint and not is_endpoint(self.otlp_endpoint):
-            raise BadSettings(f"otlp-endpoint {self.otlp_endpoint!r} is not an OTLP/HTTP receiver; write {ENDPOINT}")
 
 
 def _words(text: str) -> list[str]:

@@ -255,7 +255,7 @@ async def serve(
 
     Raises:
         BadKubeConfig: no API server is configured.
-        UserError: the endpoint for spans is not a URL. MissingExtra: OpenTelemetry is not installed.
+        MissingExtra: OpenTelemetry is not installed.
     """
     with tracing("aliquot-scheduler", settings.otlp_endpoint) as spans:
         async with Api.connect(settings.kubeconfig, settings.context) as api:

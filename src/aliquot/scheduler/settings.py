@@ -7,10 +7,8 @@ import socket
 from ipaddress import ip_address
 from typing import Annotated, Final, Literal
 
-from aliquot.kube.dialects.aliyun import Unit
-from aliquot.kube.settings import BadSettings, ProgramSettings, flag
+from aliquot.kube.settings import BadSettings, ProgramSettings, flag, require_url
 from aliquot.model.quantities import parse_milli
-from aliquot.tracing.spans import check_endpoint
 
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -19,7 +17,6 @@ class SchedulerSettings(ProgramSettings, frozen=True, kw_only=True):
     """Every setting with its default."""
 
     bind: Annotated[str, flag("Where to listen; port 0 chooses a free one.", "HOST:PORT")] = "127.0.0.1:8770"
-    kubeconfig: Annotated[str, flag("Instead of the pod's account and KUBECONFIG.", "FILE")] = ""
     context: Annotated[str, flag("Context of the kubeconfig.")] = ""
     policy: Annotated[str, flag("Placement policy by name.")] = "aliquot"
     seed: Annotated[int, flag("Random seed, for policies that use one.")] = 0
@@ -31,7 +28,6 @@ class SchedulerSettings(ProgramSettings, frozen=True, kw_only=True):
     identity: Annotated[str, flag("Name of this candidate; the host's name and process without it.")] = ""
     leader_service: Annotated[str, flag("Service without a selector that leads to the leader, by its name.")] = ""
     leader_address: Annotated[str, flag("With --leader-service: the IP address of this candidate's pod.")] = ""
-    aliyun_unit: Annotated[Unit, flag("Of aliyun.com/gpu-mem.")] = "GiB"
     gpus: Annotated[
         Literal["own", "coexist"],
         flag("Owner of the GPUs: Aliquot's device plugin, or the stock one, from which holder pods take them."),
@@ -80,10 +76,6 @@ class SchedulerSettings(ProgramSettings, frozen=True, kw_only=True):
             "URL",
         ),
     ] = ""
-    log_format: Annotated[Literal["text", "json"], flag("How to log, on stderr.")] = "text"
-    otlp_endpoint: Annotated[
-        str, flag("Send spans of pods on their way here by OTLP/HTTP, as http://HOST:4318. [default: nowhere]", "URL")
-    ] = ""
 
     @property
     def candidate(self) -> str:
@@ -108,6 +100,7 @@ class SchedulerSettings(ProgramSettings, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """As in `ProgramSettings`."""
+        super().check()
         _, port = address(self.bind, "--bind")
         for cert, key, option in (
             (self.tls_cert, self.tls_key, "--tls"),
@@ -129,8 +122,8 @@ class SchedulerSettings(ProgramSettings, frozen=True, kw_only=True):
         if self.webhook:
             address(self.webhook, "--webhook")
         _ = self.default_limit_milli
-        if self.otlp_endpoint:
-            check_endpoint(self.otlp_endpoint)
+        if self.web_prometheus:
+            require_url(self.web_prometheus, "--web-prometheus", "an address", "it as http://prometheus.monitoring:9090")
         if self.web:
             address(self.web, "--web")
         if self.web and self.web_tokens and self.web_namespace:

@@ -13,17 +13,14 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from aliquot.lib.package import version
-from aliquot.model.errors import UserError
 from aliquot.model.extras import require
 from aliquot.tracing.backlog import Backlog
 from aliquot.tracing.context import TraceContext
 
 END_S: Final = 2.0
 """How long the end of a program waits for its last spans."""
-ENDPOINT: Final = "http://HOST:4318"
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 
 
@@ -82,36 +79,14 @@ class Spans:
         ending.join(END_S)
 
 
-def is_endpoint(text: str) -> bool:
-    """Whether it is an http or https URL."""
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
-def check_endpoint(text: str) -> str:
-    """The address of a receiver, if it is one.
-
-    Raises:
-        UserError: it is not an http or https URL.
-    """
-    if not is_endpoint(text):
-        raise UserError(f'--otlp-endpoint "{text}" is not the URL of an OTLP/HTTP receiver; write {ENDPOINT}')
-    return text
-
-
 def open_spans(program: str, endpoint: str, facts: Mapping[str, str] | None = None) -> Spans | None:
     """Where a program's spans go; None without an endpoint. `facts` describe the program on every span.
 
     Raises:
-        UserError: the endpoint is not a URL.
         MissingExtra: OpenTelemetry is not installed.
     """
     if not endpoint:
         return None
-    check_endpoint(endpoint)
     require("opentelemetry")
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

@@ -66,7 +66,7 @@ def test_a_flag_comes_before_the_file(tmp_path: Path):
         ("health-period-s: .nan", "health-period-s nan is not a finite number above 0"),
         ("pre-start-wait-s: 30", "kubelet waits for 30"),
         ("log-format: xml", 'log-format: "xml" is not known; write json or text'),
-        ("otlp-endpoint: collector", "'collector' is not an OTLP/HTTP receiver; write http://HOST:4318"),
+        ("otlp-endpoint: collector", '"collector" is not the URL of an OTLP/HTTP receiver; write http://HOST:4318'),
         ("display-port: 70000", "display-port: 70000 is out of range; write at most 65535"),
         ("aliyun-unit: GB", 'aliyun-unit: "GB" is not known; write GiB or MiB'),
         ("turns: fixed", 'turns: "fixed" is not known; write fluid, kubeshare or gemini'),

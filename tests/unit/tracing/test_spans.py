@@ -13,11 +13,10 @@ import pytest
 from otlp import Answers, receiver
 
 from aliquot.model import extras
-from aliquot.model.errors import UserError
 from aliquot.model.extras import MissingExtra
 from aliquot.tracing.backlog import QUEUE, TIMEOUT_S
 from aliquot.tracing.context import TraceContext
-from aliquot.tracing.spans import END_S, Spans, check_endpoint, open_spans, tracing, url_of
+from aliquot.tracing.spans import END_S, Spans, open_spans, tracing, url_of
 
 PARENT = TraceContext(7, 8)
 SOON_S = 30.0
@@ -149,15 +148,6 @@ def test_the_loss_and_the_return_of_a_receiver_are_logged_once_each(capsys: pyte
 
     assert 1 == len([line for line in lines if "not delivered" in line])
     assert 1 == len([line for line in lines if "delivered again" in line])
-
-
-@pytest.mark.parametrize(
-    "text", ["collector:4318", "ftp://collector", "http://", "http://host:port", "nonsense", "http://h:0"]
-)
-def test_an_endpoint_that_is_no_url_is_refused_in_one_sentence(text: str):
-    """The sentence names the option, the value and what may be written."""
-    with pytest.raises(UserError, match=r'^--otlp-endpoint ".*" is not the URL .* write http://HOST:4318$'):
-        check_endpoint(text)
 
 
 def test_traces_are_posted_below_the_endpoint():

@@ -16,11 +16,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 
-from aliquot.model.errors import UserError
 from aliquot.web.history.file import QUARTER_S
 from aliquot.web.history.keeping import Past
 from aliquot.web.history.promql import Name, timeline_from, timeline_query
@@ -45,18 +44,6 @@ CAPACITY: Final = "node:aliquot_gpu_healthy:sum"
 SOURCE: Final = "From Prometheus, which records namespaces only; what was lent to others counts as idle."
 TIMELINE_SOURCE: Final = "From Prometheus; what was lent to others is not recorded there."
 _UNUSABLE: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)
-
-
-def checked_url(url: str, option: str) -> str:
-    """The address of a Prometheus without a slash at its end.
-
-    Raises:
-        UserError: it is not an http or https address.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise UserError(f'{option} "{url[:80]}" is not an address; write it as http://prometheus.monitoring:9090')
-    return url.rstrip("/")
 
 
 class PrometheusPast:
