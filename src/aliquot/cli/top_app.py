@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import ClassVar, Final
 
@@ -20,26 +19,15 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import DataTable, Footer, Input, Static
 
-from aliquot.cli.top_cells import SLIM, TENANTS, WIDE, WORKLOADS, Row, share_row, workload_lines, workload_row
+from aliquot.cli.top_cells import SLIM, TENANTS, WIDE, WORKLOADS, Row, share_row, workload_row
+from aliquot.cli.top_detail import DetailBox, UsageHistory
 from aliquot.cli.top_dialogs import Help, Sure
 from aliquot.cli.top_overview import WAITS, overview
-from aliquot.cli.top_rows import (
-    SORTS,
-    Look,
-    found,
-    head,
-    memory_text,
-    ordered,
-    share_line,
-    shares_bar,
-    spark,
-    usage_text,
-)
+from aliquot.cli.top_rows import SORTS, Look, found, head, memory_text, ordered, shares_bar, spark, usage_text
 from aliquot.model.errors import AliquotError
 from aliquot.model.quantities import format_milli
 from aliquot.web.api import Gpu, Workload
 
-KEPT: Final = 240
 NARROW: Final = 100
 HIGH: Final = 40
 OVERVIEW: Final = "overview"
@@ -106,8 +94,7 @@ class TopApp(App[int]):
         self._text = ""
         self._sort = SORTS[0]
         self._home = OVERVIEW
-        self._busy: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT))
-        self._usage: dict[tuple[str, str], deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._past = UsageHistory()
 
     def compose(self) -> ComposeResult:
         """The parts, from top to bottom."""
@@ -276,15 +263,7 @@ class TopApp(App[int]):
         self._look = look
         self._news = time.strftime("%H:%M:%S")
         self.query("Rows, #detail").remove_class("stale")
-        for gpu in look.gpus:
-            if not gpu.measured:
-                continue
-            self._busy[gpu.uuid].append(gpu.busy_milli)
-            for share in gpu.shares:
-                self._usage[gpu.uuid, share.tenant].append((share.usage_milli, share.wait_ms))
-        seen = {(gpu.uuid, share.tenant) for gpu in look.gpus for share in gpu.shares}
-        for key in self._usage.keys() - seen:
-            del self._usage[key]
+        self._past.take(look)
         self._draw()
 
     # Drawing
@@ -333,7 +312,7 @@ class TopApp(App[int]):
         start: Row = (gpu.node, f"GPU {gpu.index}", gpu.state, used, f"{format_milli(gpu.free_milli):>5}", memory)
         if not wide:
             return start
-        trend = Text(spark(self._busy[gpu.uuid], 1000, 16), style="green")
+        trend = Text(spark(self._past.busy[gpu.uuid], 1000, 16), style="green")
         return (*start, trend, shares_bar(gpu, 16), f"{len(gpu.shares):>3}", gpu.model)
 
     def _fill(self, columns: tuple[str, ...], rows: dict[str, Row]) -> None:
@@ -376,74 +355,16 @@ class TopApp(App[int]):
         if self._look is None or not self.query("#detail"):
             return
         key = self._current()
-        lines: list[str] = []
-        if key is not None and self._view == OVERVIEW:
-            lines = self._overview_detail(key)
-        elif key is not None and self._view == "gpus":
-            gpu = self._gpu(key)
-            lines = self._gpu_detail(gpu) if gpu else []
-        elif key is not None and self._view == "workloads":
-            workload = self._workload(key)
-            lines = workload_lines(workload) if workload else []
-        elif key is not None:
-            lines = self._share_detail(self._view, key)
+        box = DetailBox(self._look, self._past, self.size.width, high=self.size.height >= HIGH)
+        lines = [] if key is None else self._detail_lines(box, key)
         self.query_one("#detail", Static).update(_line("\n".join(lines) or "no tenants"))
 
-    def _overview_detail(self, key: str) -> list[str]:
-        if key.startswith(WAITS):
-            workload = self._workload(key.removeprefix(WAITS))
-            return [f"{workload.name} waits", *workload_lines(workload)] if workload else []
-        uuid, _, tenant = key.partition("|")
-        if tenant:
-            return self._share_detail(uuid, tenant)
-        gpu = self._gpu(uuid)
-        if gpu is None:
-            return []
-        past = f"busy   {gpu.busy_milli / 1000:.2f}   {spark(self._busy[uuid], 1000, self._spark_cells)}"
-        lines = [*([past] if gpu.measured else []), *self._gpu_detail(gpu)]
-        if self.size.height >= HIGH:
-            lines += [
-                line for share in gpu.shares for line in ("", share.tenant, *self._share_detail(uuid, share.tenant))
-            ]
-        return lines
-
-    def _gpu_detail(self, gpu: Gpu) -> list[str]:
-        assert self._look is not None
-        silent = self._look.silent.get(gpu.node, "")
-        why = [f"{gpu.node} does not tell what is used: {silent}"] if silent else []
-        if not gpu.shares:
-            return [f"{gpu.node} GPU {gpu.index}: no tenants", *why]
-        width = min(32, max(len(share.tenant) for share in gpu.shares))
-        cells = max(6, min(24, self.size.width - width - 62))
-        drawn = [
-            share_line(gpu, share, chr(ord("a") + number % 26), width, cells) for number, share in enumerate(gpu.shares)
-        ]
-        return [*drawn, *why]
-
-    @property
-    def _spark_cells(self) -> int:
-        return max(16, min(KEPT, self.size.width - 24))
-
-    def _share_detail(self, uuid: str, tenant: str) -> list[str]:
-        gpu = self._gpu(uuid)
-        share = next((share for share in gpu.shares if share.tenant == tenant), None) if gpu else None
-        if gpu is None or share is None:
-            return []
-        promised = f"request {format_milli(share.request_milli)}, limit {format_milli(share.limit_milli)}"
-        if not gpu.measured:
-            return [f"{promised}; what it uses is not known"]
-        if share.hidden:
-            return [f"{promised}; of another namespace, of which only size and use are shown"]
-        past = self._usage[uuid, tenant]
-        waits = [wait for _, wait in past]
-        cells = self._spark_cells
-        processes = self._look.processes.get(tenant, ()) if self._look else ()
-        return [
-            f"used   {share.usage_milli / 1000:.2f}   {spark((usage for usage, _ in past), 1000, cells)}",
-            f"wait {share.wait_ms:>4.0f} ms  {spark(waits, max([*waits, 1.0]), cells)}",
-            f"{promised}, quota {share.quota_ms:.0f} ms, debt {share.debt_ms:.0f} ms, {share.processes} processes",
-            *(f"pid {process.pid:>8}  {process.command}" for process in processes),
-        ]
+    def _detail_lines(self, box: DetailBox, key: str) -> list[str]:
+        if self._view == OVERVIEW:
+            return box.overview(key)
+        if self._view == "gpus":
+            return box.gpu(key)
+        return box.workload(key) if self._view == "workloads" else box.share(self._view, key)
 
     def _chosen_workload(self) -> str:
         """The workload of the chosen row; empty for a GPU."""
@@ -457,10 +378,10 @@ class TopApp(App[int]):
         return self._keys[row] if 0 <= row < len(self._keys) else None
 
     def _gpu(self, uuid: str) -> Gpu | None:
-        return next((gpu for gpu in self._look.gpus if gpu.uuid == uuid), None) if self._look else None
+        return self._look.gpu(uuid) if self._look else None
 
     def _workload(self, name: str) -> Workload | None:
-        return next((each for each in self._look.workloads if each.name == name), None) if self._look else None
+        return self._look.workload(name) if self._look else None
 
 
 def _line(text: str) -> Text:

@@ -31,6 +31,14 @@ class Look(NamedTuple):
     sensors: Mapping[str, str] = MappingProxyType({})
     """Temperature and power of GPUs by UUID, as text, where NVML answers."""
 
+    def gpu(self, uuid: str) -> Gpu | None:
+        """The GPU of a UUID."""
+        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
+
+    def workload(self, name: str) -> Workload | None:
+        """The workload of a name."""
+        return next((each for each in self.workloads if each.name == name), None)
+
 
 def in_words(sensors: Mapping[str, Sensors]) -> dict[str, str]:
     """`43 °C  120 W` of each GPU, without what its NVML does not answer."""
