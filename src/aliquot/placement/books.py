@@ -1,9 +1,13 @@
-"""The types of the ledger: nodes, placements, residents, holdings."""
+"""The types of the ledger: nodes, placements, residents, holdings; and how a trial is taken back."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from aliquot.model.errors import AliquotError
 from aliquot.model.requests import Device, Labels, Slice
@@ -72,6 +76,21 @@ class MeasuredKernels:
     def __init__(self) -> None:
         self.kernels: dict[str, dict[str, int]] = {}
         self.turns: dict[str, str] = {}
+
+
+@dataclass(slots=True)
+class UndoLog:
+    """The steps that undo a trial's changes, in the order of the changes, and the versions its nodes had before it."""
+
+    steps: list[Callable[[], object]] = field(default_factory=list)
+    versions: dict[int, int] = field(default_factory=dict)
+
+    def take_back(self, version: NDArray[np.int64]) -> None:
+        """Undo everything; in the ledger's column of versions the nodes have those of before again."""
+        for step in reversed(self.steps):
+            step()
+        for number, before in self.versions.items():
+            version[number] = before
 
 
 def kind_of(ask: Ask | Shape) -> int:

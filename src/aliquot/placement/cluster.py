@@ -7,7 +7,7 @@ that a tenant that leaves takes its labels along. Each change ends with assertio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +28,7 @@ from aliquot.placement.books import (
     NodeSpec,
     Placement,
     Resident,
+    UndoLog,
     kind_of,
 )
 from aliquot.placement.labels import LabelIndex
@@ -44,14 +45,6 @@ class NodeRow:
     residents: list[dict[str, Resident]]
     tenants: set[str] = field(default_factory=set)
     kinds: dict[int, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Trial:
-    """How to take back what a trial has done, and the versions that its nodes had before it."""
-
-    undo: list[Callable[[], object]] = field(default_factory=list)
-    versions: dict[int, int] = field(default_factory=dict)
 
 
 class Cluster:
@@ -94,7 +87,7 @@ class Cluster:
         self.rows: list[NodeRow | None] = []
         self.used: dict[str, dict[int, list[int]]] = {}
         self._clock = 0
-        self._trial: _Trial | None = None
+        self._undo: UndoLog | None = None
         self._spare: list[int] = []
         self._allocate(len(nodes), max((len(node.gpus) for node in nodes), default=0))
         for node in nodes:
@@ -108,7 +101,7 @@ class Cluster:
         Raises:
             LedgerError: a node of that name, or a device of that UUID, is here.
         """
-        assert self._trial is None, "nodes do not come in a trial"
+        assert self._undo is None, "nodes do not come in a trial"
         if spec.name in self.index:
             raise LedgerError(f'a node "{spec.name}" is here already; remove it first')
         for device in spec.gpus:
@@ -145,7 +138,7 @@ class Cluster:
         Raises:
             LedgerError: there is no such node.
         """
-        assert self._trial is None, "nodes do not leave in a trial"
+        assert self._undo is None, "nodes do not leave in a trial"
         number = self.node_index(name)
         node = self._node(number)
         gone = tuple(sorted(node.tenants))
@@ -173,7 +166,8 @@ class Cluster:
             LedgerError: there is no such node.
         """
         number = self.node_index(name)
-        self._undoable(partial(self.set_cordoned, name, not self.open[number]))
+        if self._undo is not None:
+            self._undo.steps.append(partial(self.set_cordoned, name, not self.open[number]))
         self.open[number] = not cordoned
         self._touch(number)
 
@@ -221,9 +215,13 @@ class Cluster:
         self.cpu_free[number] -= ask.cpu_milli
         self.memory_free[number] -= ask.memory_mib
         for g, piece in zip(cells, placement.slices, strict=True):
-            self._seat(number, node, g, Resident(tenant, piece, ask.labels, ask.gpu_id))
+            resident = Resident(tenant, piece, ask.labels, ask.gpu_id)
+            self._count(number, node, g, resident, 1)
+            node.residents[g][tenant] = resident
+            self.labels.add((number, g), ask.labels, ask.gpu_id)
         self._count_kind(number, node, ask, 1)
-        self._undoable(partial(self.release, tenant))
+        if self._undo is not None:
+            self._undo.steps.append(partial(self.release, tenant))
         self._touch(number)
         self.recount(number, cells)
 
@@ -237,9 +235,12 @@ class Cluster:
         self.cpu_free[number] += holding.ask.cpu_milli
         self.memory_free[number] += holding.ask.memory_mib
         for g in holding.cells:
-            self._unseat(number, node, g, tenant)
+            resident = node.residents[g].pop(tenant)
+            self._count(number, node, g, resident, -1)
+            self.labels.drop((number, g), resident.labels, resident.gpu_id)
         self._count_kind(number, node, holding.ask, -1)
-        self._undoable(partial(self.reserve, tenant, holding.placement, holding.ask))
+        if self._undo is not None:
+            self._undo.steps.append(partial(self.reserve, tenant, holding.placement, holding.ask))
         self._touch(number)
         self.recount(number, holding.cells)
         return holding
@@ -264,17 +265,14 @@ class Cluster:
         The nodes then have their versions of before, so what was remembered of them still holds. Versions within the
         block are never used again.
         """
-        trial, outer = _Trial(), self._trial
-        self._trial = trial
+        log, outer = UndoLog(), self._undo
+        self._undo = log
         try:
             yield
         finally:
-            self._trial = None
-            for step in reversed(trial.undo):
-                step()
-            for number, version in trial.versions.items():
-                self.version[number] = version
-            self._trial = outer
+            self._undo = None
+            log.take_back(self.version)
+            self._undo = outer
 
     def copy(self) -> Cluster:
         """A copy of the ledger, to try things in; indices are those of the original as far as it has no gaps."""
@@ -288,29 +286,16 @@ class Cluster:
 
     # Inside
 
-    def _seat(self, number: int, node: NodeRow, g: int, resident: Resident) -> None:
-        piece = resident.piece
-        self.idle_count[number] -= not node.residents[g]
-        node.residents[g][resident.tenant] = resident
-        self.free_milli[number, g] -= piece.request_milli
-        self.free_mib[number, g] -= piece.memory_mib
-        self.free_total[number] -= piece.request_milli
-        self.labels.add((number, g), resident.labels, resident.gpu_id)
+    def _count(self, number: int, node: NodeRow, g: int, resident: Resident, sign: int) -> None:
+        """One resident more (1) or less (-1) on a device; of `residents` there are those without it."""
+        milli, mib = sign * resident.piece.request_milli, sign * resident.piece.memory_mib
+        self.idle_count[number] -= sign * (not node.residents[g])
+        self.free_milli[number, g] -= milli
+        self.free_mib[number, g] -= mib
+        self.free_total[number] -= milli
         used = self.used.setdefault(split_key(resident.tenant)[0], {}).setdefault(self.model.item(number, g), [0, 0])
-        used[0] += piece.request_milli
-        used[1] += piece.memory_mib
-
-    def _unseat(self, number: int, node: NodeRow, g: int, tenant: str) -> None:
-        resident = node.residents[g].pop(tenant)
-        piece = resident.piece
-        self.idle_count[number] += not node.residents[g]
-        self.free_milli[number, g] += piece.request_milli
-        self.free_mib[number, g] += piece.memory_mib
-        self.free_total[number] += piece.request_milli
-        self.labels.drop((number, g), resident.labels, resident.gpu_id)
-        used = self.used[split_key(tenant)[0]][self.model.item(number, g)]
-        used[0] -= piece.request_milli
-        used[1] -= piece.memory_mib
+        used[0] += milli
+        used[1] += mib
 
     def _count_kind(self, number: int, node: NodeRow, ask: Ask, change: int) -> None:
         if not ask.devices:
@@ -345,13 +330,9 @@ class Cluster:
         if not self.labels.allows([(number, g) for g in cells], ask, self.residents):
             raise LedgerError(f'labels on the devices of node "{placement.node}" keep "{tenant}" out')
 
-    def _undoable(self, step: Callable[[], object]) -> None:
-        if self._trial is not None:
-            self._trial.undo.append(step)
-
     def _touch(self, number: int) -> None:
-        if self._trial is not None:
-            self._trial.versions.setdefault(number, self.version.item(number))
+        if self._undo is not None:
+            self._undo.versions.setdefault(number, self.version.item(number))
         self._clock += 1
         self.version[number] = self._clock
 

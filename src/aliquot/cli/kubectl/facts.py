@@ -63,7 +63,10 @@ def vgpus(scene: ClusterScene) -> list[dict[str, Any]]:
 
 
 def quotas(scene: ClusterScene) -> list[dict[str, Any]]:
-    """Each bound of each quota, with the amount that the plans of the namespace's pods hold."""
+    """Each bound of each quota, with the amount that the plans of the namespace's pods hold.
+
+    Programs read these names from `-o json`, so they stay as they were first published (`most_`).
+    """
     return [entry for quota in scene.quotas if scene.here(quota) for entry in _bounds(scene, quota)]
 
 

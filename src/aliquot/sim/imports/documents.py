@@ -55,7 +55,7 @@ def read(path: Path, hint: str = "") -> str:
     return text
 
 
-def read_philly(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
+def read_philly(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     """The jobs of `cluster_job_log`: GPUs of the last attempt, the time of all attempts together.
 
     Raises:
@@ -65,19 +65,19 @@ def read_philly(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record
     if not isinstance(jobs, list):
         raise BadTable(f"{path}: is no list of jobs; Philly's cluster_job_log is wanted")
     for number, job in enumerate(jobs):
-        ledger.seen += 1
+        accounts.seen += 1
         try:
-            record = _philly(job, ledger, how)
+            record = _philly(job, accounts, how)
         except Unreadable as error:
-            ledger.unreadable(f"{path} job {number}: {error}")
+            accounts.unreadable(f"{path} job {number}: {error}")
         except BROKEN:
-            ledger.unreadable(f"{path} job {number}: is not a job of Philly's log")
+            accounts.unreadable(f"{path} job {number}: is not a job of Philly's log")
         else:
             if record is not None:
                 yield record
 
 
-def _philly(job: Mapping[str, Any], ledger: JobAccounts, how: Wanted) -> Record | None:
+def _philly(job: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Record | None:
     attempts = job["attempts"]
     spans = [tuple(when(attempt.get(name), how) for name in ("start_time", "end_time")) for attempt in attempts]
     details = [attempt["detail"] for attempt in attempts if attempt.get("detail")]
@@ -85,16 +85,18 @@ def _philly(job: Mapping[str, Any], ledger: JobAccounts, how: Wanted) -> Record 
     submitted = when(job.get("submitted_time"), how)
     ran_s = sum(end - start for start, end in spans if start is not None and end is not None and end > start)
     if not attempts:
-        ledger.drop(NEVER_RAN)
+        accounts.drop(NEVER_RAN)
     elif not sizes and not how.cpu_jobs:
-        ledger.drop(NO_GPU)
+        accounts.drop(NO_GPU)
     elif spans[-1][0] is not None and spans[-1][1] is None:
-        ledger.drop(RUNNING)
+        accounts.drop(RUNNING)
     elif submitted is None or not ran_s:
-        ledger.drop(NO_TIMES)
+        accounts.drop(NO_TIMES)
     else:
         if any(None in span for span in spans):
-            ledger.notes["jobs with an attempt whose times are not recorded, which is left out of their duration"] += 1
+            accounts.notes[
+                "jobs with an attempt whose times are not recorded, which is left out of their duration"
+            ] += 1
         return Record(str(job["jobid"]), submitted, ran_s, sizes or (0,), user=str(job.get("user") or ""))
     return None
 

@@ -31,15 +31,15 @@ COLUMNS: Final = ("name", "arrival_s", "duration_s", "gpu", "gpu_model", "cpu_mi
 
 
 def _each(read: Callable[[Path, JobAccounts, Wanted], Iterator[Record]]) -> Reader:
-    def all_of(paths: Sequence[Path], ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
+    def all_of(paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
         for path in paths:
-            yield from read(path, ledger, how)
+            yield from read(path, accounts, how)
 
     return all_of
 
 
 def _table(kind: str, fields: tables.Fields) -> Reader:
-    return _each(lambda path, ledger, how: tables.read_table(path, fields, kind, ledger, how))
+    return _each(lambda path, accounts, how: tables.read_table(path, fields, kind, accounts, how))
 
 
 READERS: Final[Mapping[str, Reader]] = {
@@ -70,55 +70,55 @@ def import_trace(
     Raises:
         UserError: a file cannot be read or is of another kind, no job is left, or the trace cannot be written.
     """
-    ledger = JobAccounts(warn)
+    accounts = JobAccounts(warn)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile("w+", dir=out.parent, newline="", encoding="utf-8") as spool:
-            first_s = _spool(_told(READERS[kind](paths, ledger, how), ledger, tell), spool, ledger, models)
-            if not ledger.kept:
-                raise BadTable(f"{paths[0]}: no job is left. {ledger.text().partition(chr(10))[2]}".strip())
+            first_s = _spool(_told(READERS[kind](paths, accounts, how), accounts, tell), spool, accounts, models)
+            if not accounts.kept:
+                raise BadTable(f"{paths[0]}: no job is left. {accounts.text().partition(chr(10))[2]}".strip())
             _write(out, spool, first_s)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror})") from None
-    if ledger.models and not models:
-        named = ", ".join(f"{model} ({count:,})" for model, count in ledger.models.most_common(5))
-        ledger.notes[f"models of GPUs are left out: {named}; --models keeps them"] = 1
-    return ledger.facts() | {"from": kind, "trace": str(out), "text": ledger.text()}
+    if accounts.models and not models:
+        named = ", ".join(f"{model} ({count:,})" for model, count in accounts.models.most_common(5))
+        accounts.notes[f"models of GPUs are left out: {named}; --models keeps them"] = 1
+    return accounts.facts() | {"from": kind, "trace": str(out), "text": accounts.text()}
 
 
-def _told(records: Iterator[Record], ledger: JobAccounts, tell: Callable[[float], None]) -> Iterator[Record]:
+def _told(records: Iterator[Record], accounts: JobAccounts, tell: Callable[[float], None]) -> Iterator[Record]:
     for number, record in enumerate(records):
         if number % TELL_EVERY == 0:
-            tell(ledger.seen)
+            tell(accounts.seen)
         yield record
 
 
-def _spool(records: Iterator[Record], spool: TextIO, ledger: JobAccounts, models: bool) -> float:
+def _spool(records: Iterator[Record], spool: TextIO, accounts: JobAccounts, models: bool) -> float:
     """Write all lines with times as the source has them; the first arrival."""
     writer = csv.writer(spool, lineterminator="\n")
     first_s, names = float("inf"), set()
     for record in records:
         if record.duration_s > LONGEST_S or record.arrival_s > LATEST_S:
-            ledger.unreadable(
+            accounts.unreadable(
                 f'job "{record.name[:80]}": {record.duration_s:.6g} s from {record.arrival_s:.6g} s on; a job arrives '
                 f"before {LATEST_S:.6g} s and takes at most {LONGEST_S:.6g} s"
             )
             continue
-        ledger.kept += 1
-        ledger.gpu_hours += sum(record.sizes_milli) / MILLI * record.duration_s / 3600
+        accounts.kept += 1
+        accounts.gpu_hours += sum(record.sizes_milli) / MILLI * record.duration_s / 3600
         first_s = min(first_s, record.arrival_s)
         if record.model:
-            ledger.models[record.model] += 1
+            accounts.models[record.model] += 1
         parts = len(record.sizes_milli)
         if parts > 1:
-            ledger.notes["jobs on several machines became one line for each, placed one by one"] += 1
+            accounts.notes["jobs on several machines became one line for each, placed one by one"] += 1
         for number, milli in enumerate(record.sizes_milli):
             name = record.name if parts == 1 else f"{record.name}#{number}"
             if hash(name) in names:
-                ledger.notes["names appeared again and got a number"] += 1
-                name = f"{name}~{ledger.written}"
+                accounts.notes["names appeared again and got a number"] += 1
+                name = f"{name}~{accounts.written}"
             names.add(hash(name))
-            ledger.written += 1
+            accounts.written += 1
             writer.writerow(
                 (name, record.arrival_s, f"{record.duration_s:.12g}", f"{milli / MILLI:g}",
                  record.model if models and milli else "", record.cpu_milli, record.memory_mib, record.priority,

@@ -22,7 +22,7 @@ COMMAND: Final = "kubectl get workloads -A -o json"
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_kueue(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
+def read_kueue(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     """The workloads of a list: created, admitted, finished.
 
     Raises:
@@ -38,15 +38,15 @@ def read_kueue(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record]
     if not workloads:
         raise BadTable(f"{path}: has no Workload; write it with: {COMMAND}")
     if len(workloads) < len(items):
-        ledger.ignored["objects of another kind"] += len(items) - len(workloads)
+        accounts.ignored["objects of another kind"] += len(items) - len(workloads)
     for number, item in enumerate(workloads):
-        ledger.seen += 1
+        accounts.seen += 1
         try:
-            yield from _kueue(item, ledger, how)
+            yield from _kueue(item, accounts, how)
         except Unreadable as error:
-            ledger.unreadable(f"{path} workload {number}: {error}")
+            accounts.unreadable(f"{path} workload {number}: {error}")
         except (*BROKEN, ValueError):
-            ledger.unreadable(f"{path} workload {number}: is not a Workload of Kueue")
+            accounts.unreadable(f"{path} workload {number}: is not a Workload of Kueue")
 
 
 def _document(path: Path) -> Any:
@@ -61,14 +61,14 @@ def _document(path: Path) -> Any:
         raise BadTable(f"{path}{line}: is neither JSON nor YAML; write it with: {COMMAND}") from None
 
 
-def _kueue(item: Mapping[str, Any], ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
+def _kueue(item: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     said = {entry["type"]: entry for entry in status.get("conditions") or []}
     pods = [(_pod(pod_set["template"]["spec"]), count) for pod_set, count in _pod_sets(spec, status)]
     if not any(milli for (milli, _, _), _ in pods) and not how.cpu_jobs:
-        ledger.drop(NO_GPU)
+        accounts.drop(NO_GPU)
         return
-    stay = _stay(meta, status, said, ledger, how)
+    stay = _stay(meta, status, said, accounts, how)
     if stay is None:
         return
     created, ran_s = stay
@@ -83,27 +83,27 @@ def _kueue(item: Mapping[str, Any], ledger: JobAccounts, how: Wanted) -> Iterato
 
 
 def _stay(
-    meta: Mapping[str, Any], status: Mapping[str, Any], said: Mapping[str, Any], ledger: JobAccounts, how: Wanted
+    meta: Mapping[str, Any], status: Mapping[str, Any], said: Mapping[str, Any], accounts: JobAccounts, how: Wanted
 ) -> tuple[float, float] | None:
     """When a workload was created and how long it ran; None where that is not known, which the accounts then say."""
     created = when(meta["creationTimestamp"], how)
     admitted, finished = said.get("Admitted") or said.get("QuotaReserved"), said.get("Finished", {})
     if finished.get("status") != "True":
         runs = admitted is not None and admitted.get("status") == "True"
-        ledger.drop(RUNNING if runs else NEVER_RAN)
+        accounts.drop(RUNNING if runs else NEVER_RAN)
         return None
     if admitted is None:
-        ledger.drop(NEVER_RAN)
+        accounts.drop(NEVER_RAN)
         return None
     start, end = when(admitted["lastTransitionTime"], how), when(finished["lastTransitionTime"], how)
     before = float(status.get("accumulatedPastExecutionTimeSeconds") or 0)
     if created is None or start is None or end is None or end <= start or before < 0:
-        ledger.drop(NO_TIMES)
+        accounts.drop(NO_TIMES)
         return None
     if before:
-        ledger.notes["workloads were evicted once or more; their stays are joined to one"] += 1
+        accounts.notes["workloads were evicted once or more; their stays are joined to one"] += 1
     elif "Evicted" in said:
-        ledger.notes["workloads were evicted once or more; only their last stay is known"] += 1
+        accounts.notes["workloads were evicted once or more; only their last stay is known"] += 1
     return created, before + end - start
 
 

@@ -41,7 +41,7 @@ class _Task(NamedTuple):
 Jobs = dict[str, tuple[float | None, str]]
 
 
-def read_pai(paths: Sequence[Path], ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
+def read_pai(paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     """The tasks of the trace, or its instances where that table is given.
 
     Raises:
@@ -55,12 +55,12 @@ def read_pai(paths: Sequence[Path], ledger: JobAccounts, how: Wanted) -> Iterato
         sheets[kind] = sheet
     if "tasks" not in sheets:
         raise BadTable(f"{paths[0]}: the table of tasks is missing, which says how many GPUs; add pai_task_table.csv")
-    jobs = _jobs(sheets["jobs"], ledger, how) if "jobs" in sheets else {}
+    jobs = _jobs(sheets["jobs"], accounts, how) if "jobs" in sheets else {}
     if not jobs:
-        ledger.notes["without pai_job_table.csv a task arrives when it started, and past waits are left out"] = 1
+        accounts.notes["without pai_job_table.csv a task arrives when it started, and past waits are left out"] = 1
     if "instances" in sheets:
-        return _instances(sheets["instances"], _tasks(sheets["tasks"], ledger), jobs, ledger, how)
-    return _whole_tasks(sheets["tasks"], jobs, ledger, how)
+        return _instances(sheets["instances"], _tasks(sheets["tasks"], accounts), jobs, accounts, how)
+    return _whole_tasks(sheets["tasks"], jobs, accounts, how)
 
 
 def _sheet(path: Path) -> tuple[str, Sheet]:
@@ -74,13 +74,13 @@ def _sheet(path: Path) -> tuple[str, Sheet]:
     raise BadTable(f"{path}: is none of PAI's tables; wanted are {wanted}")
 
 
-def _jobs(sheet: Sheet, ledger: JobAccounts, how: Wanted) -> Jobs:
+def _jobs(sheet: Sheet, accounts: JobAccounts, how: Wanted) -> Jobs:
     jobs: Jobs = {}
-    for line in sheet.lines(ledger.warn):
+    for line in sheet.lines(accounts.warn):
         try:
             jobs[line.text("job_name")] = (line.read("start_time", partial(_when, how=how)), line.text("user"))
         except Unreadable as error:
-            ledger.warn(str(error))
+            accounts.warn(str(error))
     return jobs
 
 
@@ -93,66 +93,66 @@ def _task(line: Line) -> _Task:
     )
 
 
-def _tasks(sheet: Sheet, ledger: JobAccounts) -> dict[tuple[str, str], _Task]:
+def _tasks(sheet: Sheet, accounts: JobAccounts) -> dict[tuple[str, str], _Task]:
     tasks = {}
-    for line in sheet.lines(ledger.warn):
+    for line in sheet.lines(accounts.warn):
         try:
             tasks[line.text("job_name"), line.text("task_name")] = _task(line)
         except Unreadable as error:
-            ledger.warn(str(error))
+            accounts.warn(str(error))
     return tasks
 
 
-def _whole_tasks(sheet: Sheet, jobs: Jobs, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
-    for line in sheet.lines(ledger.unreadable):
-        ledger.seen += 1
+def _whole_tasks(sheet: Sheet, jobs: Jobs, accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
+    for line in sheet.lines(accounts.unreadable):
+        accounts.seen += 1
         try:
             task, count = _task(line), max(1, round(line.read("inst_num", _number)))
             if count > MAX_INSTANCES:
                 raise Unreadable(
                     f"{sheet.path} line {line.number}: {count} instances; at most {MAX_INSTANCES} are read"
                 )
-            record = _record(line, line.text("task_name"), task, count, jobs, ledger, how)
+            record = _record(line, line.text("task_name"), task, count, jobs, accounts, how)
         except Unreadable as error:
-            ledger.unreadable(str(error))
+            accounts.unreadable(str(error))
             continue
         if record is not None:
             yield record
 
 
 def _instances(
-    sheet: Sheet, tasks: dict[tuple[str, str], _Task], jobs: Jobs, ledger: JobAccounts, how: Wanted
+    sheet: Sheet, tasks: dict[tuple[str, str], _Task], jobs: Jobs, accounts: JobAccounts, how: Wanted
 ) -> Iterator[Record]:
-    for line in sheet.lines(ledger.unreadable):
-        ledger.seen += 1
+    for line in sheet.lines(accounts.unreadable):
+        accounts.seen += 1
         task = tasks.get((line.text("job_name"), line.text("task_name")))
         if task is None:
-            ledger.drop("of a task that pai_task_table.csv does not have")
+            accounts.drop("of a task that pai_task_table.csv does not have")
             continue
         try:
-            record = _record(line, line.text("inst_name"), task, 1, jobs, ledger, how)
+            record = _record(line, line.text("inst_name"), task, 1, jobs, accounts, how)
         except Unreadable as error:
-            ledger.unreadable(str(error))
+            accounts.unreadable(str(error))
             continue
         if record is not None:
             yield record
 
 
 def _record(
-    line: Line, part: str, task: _Task, count: int, jobs: Jobs, ledger: JobAccounts, how: Wanted
+    line: Line, part: str, task: _Task, count: int, jobs: Jobs, accounts: JobAccounts, how: Wanted
 ) -> Record | None:
     time = partial(_when, how=how)
     start, end = line.read("start_time", time), line.read("end_time", time)
     submitted, user = jobs.get(line.text("job_name"), (None, ""))
     status = line.text("status").upper()
     if not task.milli and not how.cpu_jobs:
-        ledger.drop(NO_GPU)
+        accounts.drop(NO_GPU)
     elif status in ("WAITING", "INTERUPTED") or start is None:
-        ledger.drop(NEVER_RAN)
+        accounts.drop(NEVER_RAN)
     elif status == "RUNNING" or end is None:
-        ledger.drop(RUNNING)
+        accounts.drop(RUNNING)
     elif end <= start:
-        ledger.drop(NO_TIMES)
+        accounts.drop(NO_TIMES)
     else:
         return Record(
             name=f"{line.text('job_name')}/{part}",

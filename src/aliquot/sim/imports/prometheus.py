@@ -50,7 +50,7 @@ Pods = dict[tuple[str, str, str], _Pod]
 """By namespace, name and uid: a StatefulSet's pods keep their names."""
 
 
-def read_prometheus(paths: Sequence[Path], ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
+def read_prometheus(paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     """One job for each pod in the answers.
 
     Raises:
@@ -69,17 +69,17 @@ def read_prometheus(paths: Sequence[Path], ledger: JobAccounts, how: Wanted) -> 
             first = min([first, *(when for when, _ in samples)])
             last = max([last, *(when for when, _ in samples)])
             step = min([step, *(later - earlier for (earlier, _), (later, _) in pairwise(samples))])
-    if not known + _take_dcgm(pods, dcgm, ledger):
+    if not known + _take_dcgm(pods, dcgm, accounts):
         raise BadTable(f"{paths[0]}: has no series of {REQUESTS[0]}, {PHASE} or DCGM_FI_DEV_* with the label pod")
     if last < first:
         raise BadTable(f"{paths[0]}: has no sample; ask for a longer range")
     step = step if 0 < step < float("inf") else 60.0
-    ledger.notes[f"times are known to {step:g} s, the step of the query; shorter pods and waits are not seen"] = 1
+    accounts.notes[f"times are known to {step:g} s, the step of the query; shorter pods and waits are not seen"] = 1
     if not any(pod.running for pod in pods.values()) and any(pod.on_node for pod in pods.values()):
-        ledger.warn(f"without {PHASE} a pod that has ended counts as running until it is deleted")
+        accounts.warn(f"without {PHASE} a pod that has ended counts as running until it is deleted")
     for (namespace, name, _), pod in pods.items():
-        ledger.seen += 1
-        record = _record(f"{namespace}/{name}", pod, (first, last, step), ledger, how)
+        accounts.seen += 1
+        record = _record(f"{namespace}/{name}", pod, (first, last, step), accounts, how)
         if record is not None:
             yield record
 
@@ -117,7 +117,7 @@ def _take(pods: Pods, metric: Labels, samples: Samples) -> bool:
     return True
 
 
-def _take_dcgm(pods: Pods, series: Sequence[tuple[Labels, Samples]], ledger: JobAccounts) -> int:
+def _take_dcgm(pods: Pods, series: Sequence[tuple[Labels, Samples]], accounts: JobAccounts) -> int:
     """What DCGM's series say goes to the pods of that name; how many series did."""
     renamed = {metric.get("job", "") for metric, _ in series if metric.get("exported_pod")}
     named: dict[tuple[str, str], list[_Pod]] = {}
@@ -128,7 +128,7 @@ def _take_dcgm(pods: Pods, series: Sequence[tuple[Labels, Samples]], ledger: Job
         name = metric.get("exported_pod") or ""
         if not name and (metric.get("job", "") in renamed or "dcgm-exporter" in metric.get("container", "")):
             known += 1
-            ledger.notes["series of idle GPUs were left out, whose pod is dcgm-exporter's own"] += 1
+            accounts.notes["series of idle GPUs were left out, whose pod is dcgm-exporter's own"] += 1
             continue
         namespace = metric.get("exported_namespace") or metric.get("namespace") or "default"
         key = namespace, name or metric.get("pod") or ""
@@ -163,19 +163,21 @@ def _asked(pod: _Pod, metric: Labels, samples: Samples) -> None:
             holds[name] = max(holds.get(name, 0.0), amount)
 
 
-def _record(name: str, pod: _Pod, span: tuple[float, float, float], ledger: JobAccounts, how: Wanted) -> Record | None:
+def _record(
+    name: str, pod: _Pod, span: tuple[float, float, float], accounts: JobAccounts, how: Wanted
+) -> Record | None:
     first, last, step = span
     milli = round(sum(pod.asked.values())) or sum(pod.seen_gpus.values())
     ran = pod.running or pod.seen_at or pod.on_node
     if not milli and not how.cpu_jobs:
-        ledger.drop(NO_GPU)
+        accounts.drop(NO_GPU)
     elif not ran:
-        ledger.drop(NEVER_RAN)
+        accounts.drop(NEVER_RAN)
     elif max(ran) + step > last:
-        ledger.drop(RUNNING)
+        accounts.drop(RUNNING)
     else:
         if min(ran) - step < first:
-            ledger.notes["pods ran before the range began; they arrive with it, with what was left of them"] += 1
+            accounts.notes["pods ran before the range began; they arrive with it, with what was left of them"] += 1
         arrival = min(pod.since, min(ran))
         return Record(
             name, arrival, max(ran) - min(ran) + step, (milli,), pod.model, round(sum(pod.cpu_milli.values())),

@@ -25,7 +25,7 @@ LEAST_BYTES: Final = 1 << 30
 """Memory from here on is bytes, which some versions print: as MiB it would be more than a pebibyte."""
 
 
-def read_sacct(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
+def read_sacct(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     """The jobs of a table or a document.
 
     Raises:
@@ -33,24 +33,24 @@ def read_sacct(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record]
     """
     with opened(path, "replace") as file:
         document = file.read(1 << 12).lstrip()[:1] == "{"
-    return _read_json(path, ledger, how) if document else read_table(path, SACCT, "sacct", ledger, how)
+    return _read_json(path, accounts, how) if document else read_table(path, SACCT, "sacct", accounts, how)
 
 
-def _read_json(path: Path, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
+def _read_json(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     document = load(path, "; write a table with sacct -P, or give several files, cut by -S and -E")
     jobs = document.get("jobs")
     if not isinstance(jobs, list):
         raise BadTable(f"{path}: has no list of jobs; write it with: sacct -a -X --json")
     line = Line(path, COLUMNS, {name: at for at, name in enumerate(COLUMNS)}, "job")
     for line.number, job in enumerate(jobs):
-        ledger.seen += 1
+        accounts.seen += 1
         try:
             line.cells = _cells(job)
-            record = record_of(line, "sacct", ledger, how)
+            record = record_of(line, "sacct", accounts, how)
         except Unreadable as error:
-            ledger.unreadable(str(error))
+            accounts.unreadable(str(error))
         except (*BROKEN, ValueError):
-            ledger.unreadable(f"{path} job {line.number}: is not a job of sacct --json")
+            accounts.unreadable(f"{path} job {line.number}: is not a job of sacct --json")
         else:
             if record is not None:
                 yield record

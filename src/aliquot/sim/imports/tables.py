@@ -76,7 +76,7 @@ class Wanted:
     shards: int | None = None
 
 
-def read_table(path: Path, fields: Fields, kind: str, ledger: JobAccounts, how: Wanted) -> Iterator[Record]:
+def read_table(path: Path, fields: Fields, kind: str, accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     """The jobs of a table.
 
     Raises:
@@ -85,18 +85,18 @@ def read_table(path: Path, fields: Fields, kind: str, ledger: JobAccounts, how: 
     sheet = Sheet(path, fields)
     _complete(sheet, kind)
     if sheet.unused:
-        ledger.warn(f"{path}: columns that are not read: {', '.join(sheet.unused)}")
+        accounts.warn(f"{path}: columns that are not read: {', '.join(sheet.unused)}")
     if not {"submit", "eligible"} & sheet.columns.keys():
-        ledger.warn(f"{path}: has no time of submission; jobs arrive when they started, so past waits are left out")
-    for line in sheet.lines(ledger.unreadable):
+        accounts.warn(f"{path}: has no time of submission; jobs arrive when they started, so past waits are left out")
+    for line in sheet.lines(accounts.unreadable):
         if kind == "sacct" and "." in line.text("name"):
-            ledger.ignored["job steps"] += 1
+            accounts.ignored["job steps"] += 1
             continue
-        ledger.seen += 1
+        accounts.seen += 1
         try:
-            record = record_of(line, kind, ledger, how)
+            record = record_of(line, kind, accounts, how)
         except Unreadable as error:
-            ledger.unreadable(str(error))
+            accounts.unreadable(str(error))
             continue
         if record is not None:
             yield record
@@ -123,7 +123,7 @@ def _complete(sheet: Sheet, kind: str) -> None:
             raise BadTable(f"{sheet.path} line 1: no column has a job's {what}; {how}")
 
 
-def record_of(line: Line, kind: str, ledger: JobAccounts, how: Wanted) -> Record | None:
+def record_of(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> Record | None:
     """The job of a line; None where it is left out, which the accounts then say.
 
     Raises:
@@ -132,9 +132,9 @@ def record_of(line: Line, kind: str, ledger: JobAccounts, how: Wanted) -> Record
     tres = parse_tres(line.text("tres") or line.text("asked"))
     milli, model = line.read("tres", lambda _: _gpus(line, tres, how))
     if milli == 0 and not how.cpu_jobs:
-        ledger.drop(SHARED if any(name.startswith(("gres/shard", "gres/mps")) for name in tres) else NO_GPU)
+        accounts.drop(SHARED if any(name.startswith(("gres/shard", "gres/mps")) for name in tres) else NO_GPU)
         return None
-    times = _times(line, kind, ledger, how)
+    times = _times(line, kind, accounts, how)
     if times is None:
         return None
     nodes = line.read("nodes", _number) if line.has("nodes") else float(tres.get("node") or 1)
@@ -175,36 +175,36 @@ def _gpus(line: Line, tres: dict[str, str], how: Wanted) -> tuple[int, str]:
     return (milli, model) if milli or not line.has("gres") else line.read("gres", gpus_of_gres)
 
 
-def _times(line: Line, kind: str, ledger: JobAccounts, how: Wanted) -> tuple[float, float] | None:
+def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[float, float] | None:
     """Arrival and duration; None where the job did not run from one known time to another."""
     time = partial(parse_time, zone=how.zone)
     state = line.text("state").partition(" ")[0].upper()
     if state in _RUNNING or state in _PENDING:
-        ledger.drop(RUNNING if state in _RUNNING else NEVER_RAN)
+        accounts.drop(RUNNING if state in _RUNNING else NEVER_RAN)
         return None
     start, end = line.read("start", time), line.read("end", time)
-    ran = _ran(line, kind, (start, end), ledger)
+    ran = _ran(line, kind, (start, end), accounts)
     known = [when for field in ("submit", "eligible") if (when := line.read(field, time)) is not None]
     arrival = max(known) if known else start
     if end is None and start is not None and (ran is None or state == "REQUEUED"):
-        ledger.drop(RUNNING)
+        accounts.drop(RUNNING)
     elif (ran is None and start is None) or ran == 0:
-        ledger.drop(NEVER_RAN)
+        accounts.drop(NEVER_RAN)
     elif ran is None or ran < 0 or arrival is None:
-        ledger.drop(NO_TIMES)
+        accounts.drop(NO_TIMES)
     else:
         return (arrival if start is None else min(arrival, start)), ran
     return None
 
 
-def _ran(line: Line, kind: str, span: tuple[float | None, float | None], ledger: JobAccounts) -> float | None:
+def _ran(line: Line, kind: str, span: tuple[float | None, float | None], accounts: JobAccounts) -> float | None:
     """How long a job ran: from start to end, but for Slurm, whose elapsed time leaves out suspensions."""
     elapsed = line.read("elapsed", parse_elapsed)
     start, end = span
     if start is None or end is None or (kind == "sacct" and elapsed is not None):
         return elapsed
     if elapsed is not None and abs(elapsed - (end - start)) > max(2, 0.01 * elapsed):
-        ledger.notes["durations differ from the time from start to end, which was taken"] += 1
+        accounts.notes["durations differ from the time from start to end, which was taken"] += 1
     return end - start
 
 
