@@ -128,21 +128,24 @@ void emu_symbols_free(emu_symbol *at, size_t count)
     free(at);
 }
 
+/* A text may be shorter than the number, with nothing mapped behind it. */
+static bool begins(const void *image, size_t size, const char *number)
+{
+    return (!size || size >= SELFMAG) && !strncmp(image, number, SELFMAG);
+}
+
 CUresult emu_symbols(const void *image, size_t size, emu_symbol **out, size_t *count)
 {
     enum { MAX_TEXT = 1 << 30 };
     names n = {0};
     bool valid = true;
-    uint32_t magic;
-    memcpy(&magic, image, 4);
-    if (magic == 0x466243b1u) {
+    if (begins(image, size, "\xb1\x43\x62\x46")) {
         image = *(void *const *)((const char *)image + 8);
         size = 0;
-        memcpy(&magic, image, 4);
     }
-    if (magic == 0xba55ed50u)
+    if (begins(image, size, "\x50\xed\x55\xba"))
         from_fatbin(&n, image);
-    else if (!memcmp(image, ELFMAG, SELFMAG))
+    else if (begins(image, size, ELFMAG))
         valid = from_elf(&n, image, size ? size : SIZE_MAX / 2);
     else if ((valid = is_ptx(image, size ? size : MAX_TEXT)))
         from_ptx(&n, image, size ? size : MAX_TEXT);

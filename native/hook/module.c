@@ -10,16 +10,14 @@
  * handle is asked for. What the driver loads later still is measured by the arbiter.
  */
 #include "charge.h"
+#include "image.h"
 #include "own.h"
 
-#include <elf.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #define LEAST_BYTES (64u << 10)
 #define GROWTH_BYTES (2u << 20) /* the driver takes code memory in pieces of about this size */
-#define FATBIN_WRAPPER 0x466243b1u
-#define FATBIN 0xba55ed50u
 
 struct load {
     struct slot *slot; /* NULL: it is not charged */
@@ -40,20 +38,19 @@ static uint64_t device_free(void)
 /* The bytes of an image that will be on the device at most; of a fat binary only a part is loaded, and that lazily. */
 static uint64_t image_bytes(const void *image, bool *fat)
 {
-    uint32_t magic = 0;
     if (!image)
         return 0;
-    memcpy(&magic, image, sizeof magic);
-    *fat = magic == FATBIN_WRAPPER || magic == FATBIN;
+    bool wrapped = image_begins(image, FATBIN_WRAPPER);
+    *fat = wrapped || image_begins(image, FATBIN);
     if (*fat) {
         const char *binary = image;
-        if (magic == FATBIN_WRAPPER)
+        if (wrapped)
             memcpy(&binary, (const char *)image + 8, sizeof binary);
         uint64_t size;
         memcpy(&size, binary + 8, sizeof size);
         return size;
     }
-    if (memcmp(image, ELFMAG, SELFMAG) == 0) {
+    if (image_begins(image, ELFMAG)) {
         const Elf64_Ehdr *header = image;
         return header->e_shoff + (uint64_t)header->e_shnum * header->e_shentsize;
     }

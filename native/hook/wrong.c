@@ -6,14 +6,12 @@
  * loaded module does not have, code that the driver cannot compile, and objects that the driver has no question for.
  */
 #include "charge.h"
+#include "image.h"
 
-#include <elf.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FATBIN_WRAPPER 0x466243b1u
-#define FATBIN 0xba55ed50u
 #define TEXT_MOST (64u << 10) /* PTX names its version in the first lines, behind comments */
 
 enum { SCHEDULING = 7, CONTEXT_FLAGS = 0xff };
@@ -81,26 +79,19 @@ bool wrong_multicast(const struct multicast_prop *prop)
 }
 
 /* Neither machine code nor a fat binary nor PTX. */
-static bool is_no_code(const char *image, size_t bytes)
-{
-    uint32_t magic = 0;
-    memcpy(&magic, image, bytes < sizeof magic ? bytes : sizeof magic);
-    if (magic == FATBIN_WRAPPER || magic == FATBIN || (bytes >= SELFMAG && memcmp(image, ELFMAG, SELFMAG) == 0))
-        return false;
-    return !memmem(image, strnlen(image, bytes), ".version", strlen(".version"));
-}
-
 bool wrong_image(const void *image)
 {
-    return is_no_code(image, TEXT_MOST);
+    if (image_begins(image, FATBIN_WRAPPER) || image_begins(image, FATBIN) || image_begins(image, ELFMAG))
+        return false;
+    return !memmem(image, strnlen(image, TEXT_MOST), ".version", strlen(".version"));
 }
 
 bool wrong_file(const char *path)
 {
-    char *start = malloc(TEXT_MOST);
+    char *start = calloc(1, TEXT_MOST + 1);
     int fd = start ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     ssize_t bytes = fd >= 0 ? read(fd, start, TEXT_MOST) : 0;
-    bool wrong = fd >= 0 && (bytes <= 0 || is_no_code(start, (size_t)bytes));
+    bool wrong = fd >= 0 && (bytes <= 0 || wrong_image(start));
     if (fd >= 0)
         close(fd);
     free(start);

@@ -86,6 +86,9 @@ BAD = {
     "cuMemRelease of nobody": lambda: L.cuMemRelease(made(12345)),
 }
 junk = c.create_string_buffer(b"no code at all"); bad_file = c.c_char_p(__FILE__)
+libc = c.CDLL(None); libc.mmap.restype = c.c_void_p  # a text of two letters, with nothing mapped behind it
+pages = libc.mmap(None, size(8192), 3, 0x22, -1, size(0)); libc.mprotect(c.c_void_p(pages + 4096), size(4096), 0)
+c.memmove(pages + 4093, b"no" + bytes(1), 3); short = c.c_void_p(pages + 4093)
 def async_in(stream): return L.cuMemAllocAsync(ref, size(BIG), c.c_void_p(stream))
 def from_pool_in(pool, stream): return L.cuMemAllocFromPoolAsync(ref, size(BIG), c.c_void_p(pool), c.c_void_p(stream))
 def create(kind=1, handles=0, where=1):
@@ -140,6 +143,7 @@ FULL = {
     "cuGreenCtxCreate NULL": lambda: L.cuGreenCtxCreate(None, None, 0, 1),
     "cuGreenCtxCreate description": lambda: L.cuGreenCtxCreate(c.byref(out), None, 0, 1),
     "cuModuleLoadData text": lambda: L.cuModuleLoadData(c.byref(out), junk),
+    "cuModuleLoadData short": lambda: L.cuModuleLoadData(c.byref(out), short),
     "cuModuleLoadDataEx text": lambda: L.cuModuleLoadDataEx(c.byref(out), junk, 0, None, None),
     "cuModuleLoadFatBinary text": lambda: L.cuModuleLoadFatBinary(c.byref(out), junk),
     "cuLibraryLoadData text": lambda: L.cuLibraryLoadData(c.byref(out), junk, None, None, 0, None, None, 0),
