@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aliquot.model.errors import UserError
+from aliquot.model.selectors import parse_selector, selects
 
 if TYPE_CHECKING:
     from aliquot.standalone.wire import Reply
@@ -44,6 +45,13 @@ def ask_engine(verb: str, **fields: Any) -> Reply:
     from aliquot.standalone.wire import Call
 
     return ask(RuntimeDir(runtime_dir()), Call(verb, **fields))
+
+
+def selected(selector: str, namespace: str) -> list[str]:
+    """The SharePods with these labels in a namespace, or in all where it is empty, by full name."""
+    terms, inside = parse_selector(selector), f"{namespace}/" if namespace else ""
+    pods = ask_engine("pods").pods or []
+    return [pod.name for pod in pods if selects(terms, pod.labels) and pod.name.startswith(inside)]
 
 
 def full_name(name: str, namespace: str = "") -> str:

@@ -62,13 +62,12 @@ def _gpus() -> list[str]:
 
 def _reply(verb: str) -> Reply:
     """The engine's answer, an empty one where no engine answers: completion must not print errors."""
+    from aliquot.cli.calling import ask_engine
     from aliquot.model.errors import AliquotError
-    from aliquot.standalone.client import ask
-    from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.wire import Call, Reply
+    from aliquot.standalone.wire import Reply
 
     try:
-        return ask(RuntimeDir(runtime_dir()), Call(verb))
+        return ask_engine(verb)
     except (AliquotError, OSError):
         return Reply()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import click
 
 from aliquot.arbiter import records
 from aliquot.arbiter.records import Status
+from aliquot.cli.forms import show
 from aliquot.cli.options import output_option
 from aliquot.model.findings import Finding
 
@@ -29,17 +29,22 @@ def doctor(of_node: bool, root: Path, config: Path | None, output: str) -> int:
     """Check this machine: driver, protection level, and how to fix each problem; exit status 1 when there is one."""
     if not of_node and (config is not None or root != Path("/")):
         raise click.UsageError("--root and --config are about a node; give --node with them")
-    findings = examine_node(root, config) if of_node else examine()
+    return report(examine_node(root, config) if of_node else examine(), output)
+
+
+def report(findings: Sequence[Finding], form: str) -> int:
+    """Print findings, for people or for programs; the exit status."""
     sound = all(finding.state != "fault" for finding in findings)
-    if output == "json":
-        click.echo(json.dumps({"ok": sound, "findings": [asdict(finding) for finding in findings]}, indent=2))
-        return 0 if sound else 1
+    show(form, {"ok": sound, "findings": [asdict(finding) for finding in findings]}, lambda: _lines(findings))
+    return 0 if sound else 1
+
+
+def _lines(findings: Sequence[Finding]) -> Iterator[str]:
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
-        click.echo(f"{finding.state:<5}  {finding.what:<{width}}  {finding.found}")
+        yield f"{finding.state:<5}  {finding.what:<{width}}  {finding.found}"
         if finding.way_out:
-            click.echo(f"{'':<5}  {'':<{width}}  -> {finding.way_out}")
-    return 0 if sound else 1
+            yield f"{'':<5}  {'':<{width}}  -> {finding.way_out}"
 
 
 def examine_node(root: Path, config: Path | None) -> list[Finding]:

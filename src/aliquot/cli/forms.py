@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -255,6 +255,15 @@ def text_of(word: str, facts: Any, *, indent: int | None = 2) -> str:
     import yaml
 
     return yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
+
+
+def show(form: str, facts: Any, lines: Callable[[], Iterable[str]]) -> None:
+    """Print facts in a form; `lines` is that for people."""
+    if form in ("json", "yaml"):
+        click.echo(text_of(form, facts), nl=form == "json")
+    else:
+        for line in lines():
+            click.echo(line)
 
 
 def form_option(words: Sequence[str]) -> Callable[[Command], Command]:

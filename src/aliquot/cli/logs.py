@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aliquot.cli.calling import ask_engine, full_name, short_name
+from aliquot.cli.calling import full_name, selected, short_name
 from aliquot.cli.completion import sharepod_names
 from aliquot.cli.options import Span
 from aliquot.model.errors import AliquotError, UserError
-from aliquot.model.selectors import parse_selector, selects
 
 if TYPE_CHECKING:
     from aliquot.standalone.wire import Call
@@ -40,7 +39,9 @@ def logs(
         raise UserError("name SharePods, or choose them with -l: aliquot logs NAME")
     if previous and follow:
         raise UserError("--previous is what a run printed that has ended; it cannot be followed with -f")
-    wanted = [full_name(name, namespace) for name in names] or _selected(selector, namespace)
+    wanted = [full_name(name, namespace) for name in names] or selected(selector, namespace)
+    if not wanted:
+        raise UserError(f'no sharepod has the labels "{selector}"; list them: aliquot get sharepods -o wide')
     cut = LogCut(None if tail == -1 else tail, since, previous)
     calls = [Call("logs", name=name, container=container, follow=follow, cut=cut) for name in wanted]
     marked = prefix or len(calls) > 1
@@ -52,17 +53,6 @@ def logs(
                 _show(call, _Marked(f"[{short_name(call.name)}] ") if marked else click.echo)
     except KeyboardInterrupt:
         return
-
-
-def _selected(selector: str, namespace: str) -> list[str]:
-    terms = parse_selector(selector)
-    pods = ask_engine("pods").pods or []
-    found = [
-        p.name for p in pods if selects(terms, p.labels) and p.name.startswith(f"{namespace}/" if namespace else "")
-    ]
-    if not found:
-        raise UserError(f'no sharepod has the labels "{selector}"; list them: aliquot get sharepods -o wide')
-    return found
 
 
 class _Marked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
@@ -11,7 +12,7 @@ from click.core import ParameterSource
 
 from aliquot.cli.completion import profile_names
 from aliquot.model.errors import UserError
-from aliquot.model.quantities import BadQuantity, Memory, parse_memory, parse_milli
+from aliquot.model.quantities import BadQuantity, parse_memory, parse_milli
 from aliquot.model.requests import ENFORCE, parse_label
 from aliquot.model.wake import parse_span, parse_wake
 
@@ -26,49 +27,35 @@ def one_spelling(word: str) -> str:
     return _SAME.get(word, word)
 
 
-class Milli(click.ParamType):  # type: ignore[type-arg]
-    """A fraction of a GPU, as 0.3 or 30%; gives milli-GPU."""
+class Quantity(click.ParamType):  # type: ignore[type-arg]
+    """A text that `parse` reads; a default may be of the type that it gives."""
 
-    name = "fraction"
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self.parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """`0.3` -> 300."""
-        if isinstance(value, int):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """`0.3` -> 300.
+
+        Raises:
+            UserError: the text is none; the sentence begins with the option.
+        """
+        if not isinstance(value, str):
             return value
         try:
-            return parse_milli(value)
+            return self.parse(value)
         except BadQuantity as error:
-            raise UserError(f"{param.opts[0] if param else 'fraction'}: {error}") from None
+            raise UserError(f"{param.opts[0] if param else self.name}: {error}") from None
 
 
-class Wake(click.ParamType):  # type: ignore[type-arg]
-    """How soon a tenant wakes; gives microseconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """`5ms` -> 5000."""
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_wake(value)
-        except BadQuantity as error:
-            raise UserError(f"{param.opts[0] if param else 'wake'}: {error}") from None
-
-
-class Span(click.ParamType):  # type: ignore[type-arg]
-    """A length of time; gives seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """`10m` -> 600.0."""
-        if isinstance(value, float):
-            return value
-        try:
-            return parse_span(value)
-        except BadQuantity as error:
-            raise UserError(f"{param.opts[0] if param else 'duration'}: {error}") from None
+Milli = partial(Quantity, "fraction", parse_milli)
+"""A fraction of a GPU, as 0.3 or 30%; gives milli-GPU."""
+Wake = partial(Quantity, "duration", parse_wake)
+"""How soon a tenant wakes, as 5ms; gives microseconds."""
+Span = partial(Quantity, "duration", parse_span)
+"""A length of time, as 10m; gives seconds."""
+Size = partial(Quantity, "size", parse_memory)
+"""An amount of GPU memory, as 4Gi."""
 
 
 class Name(click.ParamType):  # type: ignore[type-arg]
@@ -96,25 +83,8 @@ class Label(Name):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The text itself, if it is one."""
-        try:
-            return parse_label(text) if (text := super().convert(value, param, ctx)) else ""
-        except BadQuantity as error:
-            raise UserError(f"{param.opts[0] if param else 'label'}: {error}") from None
-
-
-class Size(click.ParamType):  # type: ignore[type-arg]
-    """An amount of GPU memory."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Memory:
-        """`4Gi` -> 4096 MiB."""
-        if isinstance(value, Memory):
-            return value
-        try:
-            return parse_memory(value)
-        except BadQuantity as error:
-            raise UserError(f"{param.opts[0] if param else 'memory'}: {error}") from None
+        text = super().convert(value, param, ctx)
+        return str(Quantity(self.name, parse_label).convert(text, param, ctx)) if text else ""
 
 
 def otlp_option(command: Command) -> Command:

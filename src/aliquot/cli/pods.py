@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import click
+import msgspec
 
-from aliquot.cli.calling import ask_engine, full_name, read_text
+from aliquot.cli.calling import ask_engine, full_name, read_text, selected
 from aliquot.cli.completion import sharepod_names
+from aliquot.cli.forms import show
 from aliquot.cli.options import output_option
 from aliquot.cli.tables import memory_of
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_milli
-from aliquot.model.selectors import parse_selector, selects
 
 if TYPE_CHECKING:
     from aliquot.standalone.wire import PodFacts
@@ -55,11 +56,10 @@ def apply(paths: tuple[str, ...], files: tuple[str, ...], restart: bool) -> None
 def describe(name: str, namespace: str, output: str) -> None:
     """Show details of one SharePod."""
     pod = (ask_engine("pods", name=full_name(name, namespace)).pods or [])[0]
-    if output == "json":
-        import msgspec
+    show(output, msgspec.to_builtins(pod), lambda: _description(pod))
 
-        click.echo(json.dumps(msgspec.to_builtins(pod), indent=2))
-        return
+
+def _description(pod: PodFacts) -> Iterator[str]:
     labels = ", ".join(f"{key}={value}" for key, value in pod.labels.items())
     rows = [
         ("Name", pod.name),
@@ -75,16 +75,16 @@ def describe(name: str, namespace: str, output: str) -> None:
         ("Age", f"{pod.age_s:.0f} s"),
     ]
     for label, value in rows:
-        click.echo(f"{label + ':':<12}{value}")
-    click.echo("Containers:")
+        yield f"{label + ':':<12}{value}"
+    yield "Containers:"
     for c in pod.containers:
         last = "" if c["exit_status"] is None else f", last ended with {c['exit_status']}"
         pid = f", pid {c['pid']}" if c["pid"] else ""
         reason = f" ({c['reason']})" if c["reason"] else ""
-        click.echo(f"  {c['name']}: {c['state']}{reason}{pid}, {c['restarts']} restarts{last}")
-    click.echo("Events:")
+        yield f"  {c['name']}: {c['state']}{reason}{pid}, {c['restarts']} restarts{last}"
+    yield "Events:"
     for event in pod.events:
-        click.echo(f"  {event}")
+        yield f"  {event}"
 
 
 def _wake(pod: PodFacts) -> str:
@@ -124,7 +124,7 @@ def delete(
     elif files:
         ended = _of_files(files)
     else:
-        ended = _selected(selector, "" if everywhere else namespace or "default")
+        ended = selected(selector, "" if everywhere else namespace or "default")
     for each in ended:
         for line in ask_engine("delete", name=each).lines or []:
             click.echo(line)
@@ -136,14 +136,3 @@ def _of_files(files: tuple[str, ...]) -> list[str]:
     from aliquot.standalone.pods import read_documents
 
     return [pod.full_name for file in files for pod in read_documents(read_text(file), file)]
-
-
-def _selected(selector: str, namespace: str) -> list[str]:
-    """Those with the labels in a namespace, or in all where it is empty."""
-    terms = parse_selector(selector)
-    pods = ask_engine("pods").pods or []
-    return [
-        pod.name
-        for pod in pods
-        if selects(terms, pod.labels) and (not namespace or pod.name.startswith(f"{namespace}/"))
-    ]

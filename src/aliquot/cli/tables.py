@@ -1,9 +1,9 @@
-"""The tables of `aliquot get`: rows of text for SharePods, tenants and GPUs."""
+"""Tables for people: aligned columns, and the rows of `aliquot get`."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aliquot.cli.calling import short_name
@@ -15,12 +15,27 @@ if TYPE_CHECKING:
 Table = list[list[str]]
 
 
-def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int] = ()) -> Iterable[str]:
-    """The rows in columns, each at least as wide as `widths` says."""
+def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int] = (), *, right: Collection[int] = ()) -> Iterable[str]:
+    """The rows in columns, each at least as wide as `widths` says; those numbered in `right` are aligned to the right."""
     least = [*widths, *([0] * (len(rows[0]) - len(widths)))]
     wide = [max(least[column], *(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
     for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip()
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, wide, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def nearest(links: Sequence[str]) -> str:
+    """The class of a GPU's best link and the GPUs at its end, as in `NV2 1,3`."""
+    from aliquot.topology import link_cost
+
+    others = [(link_cost(label), label, g) for g, label in enumerate(links) if label != "X"]
+    if not others:
+        return "-"
+    best = min(others)[1]
+    return f"{best} {','.join(str(g) for _, label, g in others if label == best)}"
 
 
 def pod_table(pods: Sequence[PodFacts], *, wide: bool = False, namespaces: bool = False) -> Table:
@@ -75,7 +90,7 @@ def gpu_table(gpus: Sequence[GpuFacts], *, wide: bool = False) -> Table:
         held = f"{format_milli(1000 - gpu.free_milli)} of 1.00"
         memory = f"{(gpu.memory_mib - gpu.free_mib) / 1024:.1f} / {format_mib(gpu.memory_mib)}"
         labels = " ".join(f"{kind}={value}" for kind, value in gpu.labels.items()) or "-"
-        row = [str(gpu.index), gpu.model, held, memory, _nearest(gpu), labels, gpu.uuid]
+        row = [str(gpu.index), gpu.model, held, memory, nearest(gpu.links), labels, gpu.uuid]
         numa = "-" if gpu.numa is None else str(gpu.numa)
         table.append([*row, *([numa, gpu.cores or "-", gpu.driver or "-"] if wide else [])])
         for tenant in gpu.tenants:
@@ -84,17 +99,6 @@ def gpu_table(gpus: Sequence[GpuFacts], *, wide: bool = False) -> Table:
             row = ["", f"  {tenant['name']}", f"  {share}", f"  {size}", "", "", ""]
             table.append([*row, *([""] * len(more))])
     return table
-
-
-def _nearest(gpu: GpuFacts) -> str:
-    """The class of its best link and the GPUs at its end, as in `NV2 1,3`."""
-    from aliquot.topology import link_cost
-
-    others = [(link_cost(label), label, g) for g, label in enumerate(gpu.links) if label != "X"]
-    if not others:
-        return "-"
-    best = min(others)[1]
-    return f"{best} {','.join(str(g) for _, label, g in others if label == best)}"
 
 
 def _cut(text: str, most: int) -> str:

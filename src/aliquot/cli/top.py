@@ -44,15 +44,20 @@ def top(once: bool, plain: bool, interval_s: float, output: str) -> None:
             click.echo(
                 as_json(facts, arbiter.status(), _waiting(runtime), ask(runtime, Call("running")).processes or {})
             )
-        elif once or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
+        elif once or not on_screen():
             click.echo(render(facts, arbiter.status(), _waiting(runtime)))
-        elif plain or not _takes_keys():
+        elif plain or not takes_keys():
             _refresh(lambda: render(facts, arbiter.status(), _waiting(runtime)), interval_s)
         else:
             _application(runtime, interval_s)
 
 
-def _takes_keys() -> bool:
+def on_screen() -> bool:
+    """Whether the output goes to a terminal that can be drawn on."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
+
+
+def takes_keys() -> bool:
     """Whether a person can press keys and the library for an application is installed."""
     from importlib.util import find_spec
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from aliquot.cli.forms import show
 from aliquot.cli.options import emulate_option, output_option
+from aliquot.cli.tables import aligned
 from aliquot.model.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,11 +36,7 @@ def topo(file: str | None, emulate: str | None, best: int | None, used: str, out
         raise UserError(f"{file} and --emulate {emulate} are two machines; give one of them")
     picture = _picture(file, emulate, used)
     told = facts(picture, best)
-    if output == "json":
-        click.echo(json.dumps(told, indent=2))
-        return
-    for line in lines(picture, told):
-        click.echo(line.rstrip())
+    show(output, told, lambda: (line.rstrip() for line in lines(picture, told)))
 
 
 def _picture(file: str | None, emulate: str | None, used: str) -> TopologyPicture:
@@ -121,9 +118,7 @@ def lines(picture: TopologyPicture, told: dict[str, Any]) -> Iterator[str]:
     yield f"{picture.source}: {_summary(picture)}" + (f", {' and '.join(models)}" if models else "")
     yield ""
     rows = [("", "COST", "FREE", "NUMA", "CORES"), *_tree_rows(picture, topology.tree, "", "")]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    for name, cost, free, numa, cores in rows:
-        yield f"{name:<{widths[0]}}  {cost:>{widths[1]}}  {free:<{widths[2]}}  {numa:<{widths[3]}}  {cores}"
+    yield from aligned(rows, right=(1,))
     if not topology.is_tree:
         yield ""
         yield "These links are no tree: a cost above is that of the farthest pair below it. Nearer across the tree:"

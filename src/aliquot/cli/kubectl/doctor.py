@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import msgspec
 
-from aliquot.cli.kubectl.printing import form_option, show, target_options
+from aliquot.cli.doctor import report
+from aliquot.cli.kubectl.options import form_option, target_options
 from aliquot.cli.kubectl.scene import ClusterScene, Target, listed, read_scene
 from aliquot.cli.kubectl.scheduler_link import Link, scheduler_option
 from aliquot.kube.api import Api
@@ -58,18 +58,7 @@ def doctor(scheduler: str, config: Path | None, target: Target, form: str) -> in
     scene = target.run(read_scene(target))
     findings += target.run(_asked(target, link))
     findings += [*_kinds(scene), *_nodes(scene), *_pods(scene)]
-    sound = all(finding.state != "fault" for finding in findings)
-    told = {"ok": sound, "findings": [asdict(finding) for finding in findings]}
-    show(form, told, lambda: _lines(findings))
-    return 0 if sound else 1
-
-
-def _lines(findings: list[Finding]) -> Iterable[str]:
-    width = max(len(finding.what) for finding in findings)
-    for finding in findings:
-        yield f"{finding.state:<5}  {finding.what:<{width}}  {finding.found}"
-        if finding.way_out:
-            yield f"{'':<5}  {'':<{width}}  -> {finding.way_out}"
+    return report(findings, form)
 
 
 async def _asked(target: Target, link: Link) -> list[Finding]:

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import click
 
+from aliquot.cli.forms import show
 from aliquot.cli.kubectl.eligible import PLACED_PODS, PlacedPod, barred
-from aliquot.cli.kubectl.printing import form_option, show, target_options
+from aliquot.cli.kubectl.options import form_option, target_options
 from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
 from aliquot.kube import names
 from aliquot.kube.dialects import read

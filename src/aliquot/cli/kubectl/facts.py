@@ -9,7 +9,6 @@ from aliquot.cli.kubectl.scene import ClusterScene, age
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.placement.ledger import ledger_facts, ledger_gpus
 from aliquot.scheduler.operator.quotas import quotas_of
-from aliquot.topology import link_cost
 
 
 def gpus(scene: ClusterScene) -> list[dict[str, Any]]:
@@ -98,15 +97,6 @@ def reserved(gpu: dict[str, Any]) -> tuple[str, str]:
     """Compute and memory that are promised, as `0.30 of 1.00` and `4.0 / 16.0 GiB`."""
     memory = f"{(gpu['memory_mib'] - gpu['free_mib']) / 1024:.1f} / {gpu['memory_mib'] / 1024:.1f} GiB"
     return f"{format_milli(MILLI - gpu['free_milli'])} of {format_milli(MILLI)}", memory
-
-
-def nearest(gpu: dict[str, Any]) -> str:
-    """The class of its best link and the GPUs at its end, as in `NV2 1,3`."""
-    others = [(link_cost(label), label, g) for g, label in enumerate(gpu["links"]) if label != "X"]
-    if not others:
-        return "-"
-    best = min(others)[1]
-    return f"{best} {','.join(str(g) for _, label, g in others if label == best)}"
 
 
 def _amount(value: Any) -> str:

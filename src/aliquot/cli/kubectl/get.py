@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import click
 
-from aliquot.cli.forms import Form, form_option
+from aliquot.cli.forms import Form, form_option, show
 from aliquot.cli.hours import CSV, HOURS, HoursView, hours_options, refuse_hours_options
 from aliquot.cli.kubectl import facts
 from aliquot.cli.kubectl.dashboard import dashboard_options, read_hours
-from aliquot.cli.kubectl.printing import show, table, target_options
+from aliquot.cli.kubectl.options import target_options
 from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
+from aliquot.cli.tables import aligned, nearest
 from aliquot.model.errors import UserError
 
 FORMS: Final = ("text", "wide", "json", "yaml", CSV)
@@ -95,10 +96,10 @@ def _gpu_rows(told: list[dict[str, Any]], *, wide: bool) -> Iterable[str]:
     head = ["NODE", "GPU", "MODEL", "REQUESTED", "MEMORY", "TENANTS"]
     rows = [
         [g["node"], str(g["index"]), g["model"], *facts.reserved(g), str(len(g["residents"]) or "-")]
-        + ([facts.nearest(g), g["uuid"]] if wide else [])
+        + ([nearest(g["links"]), g["uuid"]] if wide else [])
         for g in told
     ]
-    return table(head + (["NEAREST", "UUID"] if wide else []), rows)
+    return aligned([head + (["NEAREST", "UUID"] if wide else []), *rows])
 
 
 def _sharepod_rows(told: list[dict[str, Any]], scene: ClusterScene, *, wide: bool) -> Iterable[str]:
@@ -111,7 +112,7 @@ def _sharepod_rows(told: list[dict[str, Any]], scene: ClusterScene, *, wide: boo
         for p in told
     ]
     head += ["VGPU", "UUID"] if wide else []
-    return table(head, rows) if scene.namespace else _with_namespace(head, rows, told)
+    return aligned([head, *rows]) if scene.namespace else _with_namespace(head, rows, told)
 
 
 def _vgpu_rows(told: list[dict[str, Any]], *, wide: bool) -> Iterable[str]:
@@ -121,13 +122,13 @@ def _vgpu_rows(told: list[dict[str, Any]], *, wide: bool) -> Iterable[str]:
         [*(v[key] or "-" for key in columns), str(len(v["attached"])), v["age"], *([v["uuid"] or "-"] if wide else [])]
         for v in told
     ]
-    return table(head, rows)
+    return aligned([head, *rows])
 
 
 def _quota_rows(told: list[dict[str, Any]]) -> Iterable[str]:
     rows = [[q["namespace"], q["name"], q["model"] or "every model", *facts.of_bound(q)] for q in told]
-    return table(["NAMESPACE", "NAME", "MODEL", "GPUS", "MEMORY"], rows)
+    return aligned([["NAMESPACE", "NAME", "MODEL", "GPUS", "MEMORY"], *rows])
 
 
 def _with_namespace(head: list[str], rows: list[list[str]], told: list[dict[str, Any]]) -> Iterable[str]:
-    return table(["NAMESPACE", *head], [[t["namespace"], *row] for t, row in zip(told, rows, strict=True)])
+    return aligned([["NAMESPACE", *head], *([t["namespace"], *row] for t, row in zip(told, rows, strict=True))])

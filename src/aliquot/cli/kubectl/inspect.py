@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from aliquot.cli.forms import show
 from aliquot.cli.kubectl import facts
-from aliquot.cli.kubectl.printing import form_option, show, table, target_options
+from aliquot.cli.kubectl.options import form_option, target_options
 from aliquot.cli.kubectl.scene import Target, read_scene
 from aliquot.cli.kubectl.scheduler_link import Link, scheduler_option
+from aliquot.cli.tables import aligned
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 
 Cells = dict[str, tuple[int, int]]
@@ -78,7 +80,7 @@ def _lines(told: dict[str, Any]) -> Iterable[str]:
         if not row["agree"] or any((row["pods"] or [0])[:1])
     ]
     if rows:
-        yield from table(["NODE", "GPU", "IN THE LEDGER", "BY THE PODS", ""], rows)
+        yield from aligned([["NODE", "GPU", "IN THE LEDGER", "BY THE PODS", ""], *rows])
     for uid, why in told["strays"].items():
         yield f"pod {uid} has a plan that is not in the ledger: {why}"
     for node, why in told["faulty"].items():

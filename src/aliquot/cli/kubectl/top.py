@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 from itertools import groupby
@@ -10,10 +9,13 @@ from typing import Any, Final
 
 import click
 
+from aliquot.cli.forms import show
 from aliquot.cli.kubectl import facts
-from aliquot.cli.kubectl.printing import form_option, show, table, target_options
+from aliquot.cli.kubectl.options import form_option, target_options
 from aliquot.cli.kubectl.scene import Target, read_scene
 from aliquot.cli.options import Amount
+from aliquot.cli.tables import aligned
+from aliquot.cli.top import on_screen, takes_keys
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 
 BAR: Final = 20
@@ -36,17 +38,9 @@ def top(context: click.Context, agent_port: int, once: bool, interval_s: float, 
     """
     source = context.get_parameter_source("form")
     asked = source is not None and source is not click.core.ParameterSource.DEFAULT
-    if not (once or asked) and on_terminal():
+    if not (once or asked) and on_screen() and takes_keys():
         _application(target, agent_port, interval_s)
     _print(target, agent_port, form)
-
-
-def on_terminal() -> bool:
-    """Whether a person sees a screen and can press keys, and the library for an application is installed."""
-    from importlib.util import find_spec
-
-    screen = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
-    return screen and sys.stdin is not None and sys.stdin.isatty() and find_spec("textual") is not None
 
 
 def _application(target: Target, agent_port: int, interval_s: float) -> None:
@@ -101,7 +95,7 @@ def _node_lines(node: str, gpus: list[dict[str, Any]]) -> Iterable[str]:
             compute, memory = facts.reserved(g)
             yield f"GPU {g['index']}  {compute}  memory {memory}"
             head = ["  TENANT", "REQUEST", "LIMIT", "OF THE GPU".ljust(BAR), "USAGE", "MEMORY", "USED"]
-            yield from table(head, [_row(r) for r in g["residents"]], right=(1, 2, 4, 5, 6))
+            yield from aligned([head, *map(_row, g["residents"])], right=(1, 2, 4, 5, 6))
     free = [str(g["index"]) for g in gpus if not g["residents"]]
     if free:
         yield f"GPU {', '.join(free)}  no tenants"

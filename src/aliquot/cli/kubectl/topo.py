@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from aliquot.cli.kubectl.printing import form_option, show, target_options
+from aliquot.cli.forms import show
+from aliquot.cli.kubectl.options import form_option, target_options
 from aliquot.cli.kubectl.scene import ClusterScene, Target, read_scene
 from aliquot.cli.topo import lines
 from aliquot.cli.topo_facts import TopologyPicture, facts

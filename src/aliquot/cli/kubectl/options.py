@@ -1,17 +1,15 @@
-"""How facts are printed: tables for people, JSON and YAML for programs."""
+"""Options that every command of `kubectl aliquot` has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from aliquot.cli.forms import text_of
 from aliquot.cli.kubectl.scene import Target
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Row = Sequence[str]
 
 
 def target_options(command: Command) -> Command:
@@ -39,24 +37,3 @@ def form_option(command: Command) -> Command:
     forms = click.Choice(["text", "wide", "json", "yaml"])
     help_ = "How to print; json and yaml are for programs."
     return click.option("-o", "--output", "form", type=forms, default="text", help=help_)(command)
-
-
-def show(form: str, facts: Any, lines: Callable[[], Iterable[str]]) -> None:
-    """Print facts in a format; `lines` is the form for people."""
-    if form in ("json", "yaml"):
-        click.echo(text_of(form, facts), nl=form == "json")
-    else:
-        for line in lines():
-            click.echo(line)
-
-
-def table(head: Row, rows: Iterable[Row], *, right: Sequence[int] = ()) -> Iterable[str]:
-    """Aligned columns; those numbered in `right` are aligned to the right."""
-    everything = [head, *rows]
-    widths = [max(len(row[column]) for row in everything) for column in range(len(head))]
-    for row in everything:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
