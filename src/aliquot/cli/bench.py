@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import click
 
 from aliquot.cli.bench_topology import topology
 from aliquot.cli.lazy import WholeSentences
-from aliquot.cli.options import SECONDS, Amount
+from aliquot.cli.options import SECONDS, Amount, output_option
 
 Measurement = Callable[..., dict[str, Any]]
 RATE = Amount(1e6, above_zero=True)
@@ -27,12 +27,9 @@ bench.add_command(topology)
 
 def _emulate(command: Callable[..., None]) -> Callable[..., None]:
     """The options every measurement has."""
-    command = click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="Output format.")(
-        command
-    )
     return click.option(
         "--emulate", metavar="PROFILE", help="Use an emulated GPU, such as h100. [default: v100 where no driver is]"
-    )(command)
+    )(output_option(command))
 
 
 _native = click.option(
@@ -49,10 +46,20 @@ def _show(figures: dict[str, Any], output: str) -> None:
     click.echo(f"{figures.pop('gpu')}{emulated}")
     for name, value in figures.items():
         if isinstance(value, list):
-            for case in value:
-                click.echo("  " + "  ".join(f"{key} {shown}" for key, shown in case.items()))
+            _show_cases(value)
         else:
             click.echo(f"  {name} {value}")
+
+
+def _show_cases(cases: Sequence[Mapping[str, Any]]) -> None:
+    for case in cases:
+        click.echo("  " + "  ".join(f"{key} {shown}" for key, shown in case.items()))
+
+
+def _require_known(names: Sequence[str], mixes: Collection[str]) -> None:
+    for name in names:
+        if name not in mixes:
+            raise click.BadParameter(f"no mix {name!r}; there are {', '.join(mixes)}", param_hint="--mix")
 
 
 @bench.command()
@@ -90,10 +97,7 @@ def shares(emulate: str | None, output: str, seconds: float, names: tuple[str, .
     from aliquot.bench.shares import MIXES
     from aliquot.bench.shares import shares as measure
 
-    known = [mix.name for mix in MIXES]
-    for name in names:
-        if name not in known:
-            raise click.BadParameter(f"no mix {name!r}; there are {', '.join(known)}", param_hint="--mix")
+    _require_known(names, [mix.name for mix in MIXES])
     chosen = [mix for mix in MIXES if not names or mix.name in names]
     _show(measure(emulate, chosen, seconds), output)
 
@@ -114,9 +118,7 @@ def turns(
     from aliquot.bench.turns import DEFAULT, MIXES, table
     from aliquot.bench.turns import turns as measure
 
-    for name in names:
-        if name not in MIXES:
-            raise click.BadParameter(f"no mix {name!r}; there are {', '.join(MIXES)}", param_hint="--mix")
+    _require_known(names, MIXES)
     figures = measure(emulate, names or DEFAULT, seed=seed, seconds=seconds, way=way, native=native)
     click.echo(json.dumps(figures) if output == "json" else table(figures))
 
@@ -189,7 +191,7 @@ def storm(emulate: str | None, output: str, processes: int) -> None:
 
 
 @bench.command()
-@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@output_option
 @click.option("--policy", "policies", multiple=True, help="Only these policies.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of the openb trace; a checkout has it.")
 def placement(output: str, policies: tuple[str, ...], data: Path | None) -> None:
@@ -202,14 +204,13 @@ def placement(output: str, policies: tuple[str, ...], data: Path | None) -> None
         return
     for name, cases in figures.items():
         click.echo(name)
-        for case in cases:
-            click.echo("  " + "  ".join(f"{key} {shown}" for key, shown in case.items()))
+        _show_cases(cases)
 
 
 @bench.command("filter")
 @click.option("--case", "cases", multiple=True, metavar="NODES/PODS", default=("1000/4000", "5000/20000"))
 @click.option("--asks", type=click.IntRange(20), default=300, show_default=True, help="Measured requests per case.")
-@click.option("-o", "output", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@output_option
 def filter_(cases: tuple[str, ...], asks: int, output: str) -> None:
     """Milliseconds of filter and prioritize over HTTP with JSON, by nodes and pods in the ledger."""
     from aliquot.bench.filter import filter_times

@@ -10,6 +10,7 @@ from aliquot.model.errors import UserError
 from aliquot.model.selectors import parse_selector, selects
 
 if TYPE_CHECKING:
+    from aliquot.arbiter.records import Status
     from aliquot.standalone.wire import Reply
 
 
@@ -45,6 +46,18 @@ def ask_engine(verb: str, **fields: Any) -> Reply:
     from aliquot.standalone.wire import Call
 
     return ask(RuntimeDir(runtime_dir()), Call(verb, **fields))
+
+
+def arbiter_status() -> Status | None:
+    """What the arbiter of this machine measures; None where none answers."""
+    from aliquot.arbiter.client import ArbiterClient, ArbiterError
+    from aliquot.standalone.paths import runtime_dir
+
+    try:
+        with ArbiterClient(runtime_dir(), timeout_s=2.0) as client:
+            return client.status()
+    except (ArbiterError, OSError):
+        return None
 
 
 def selected(selector: str, namespace: str) -> list[str]:

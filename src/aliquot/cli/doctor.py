@@ -11,6 +11,7 @@ import click
 
 from aliquot.arbiter import records
 from aliquot.arbiter.records import Status
+from aliquot.cli.calling import arbiter_status
 from aliquot.cli.forms import show
 from aliquot.cli.options import output_option
 from aliquot.model.findings import Finding
@@ -203,7 +204,7 @@ def _engine() -> list[Finding]:
     machine = f"emulating {facts.emulate}" if facts.emulate else "on this machine's GPUs"
     up = f"up at {runtime.root}, {machine}, {facts.tenants} tenants, pid {facts.pid}"
     kept = [Path(facts.history)] if facts.history else []
-    return [Finding("engine", "ok", up), *_arbiter(runtime.root), *_history(kept)]
+    return [Finding("engine", "ok", up), *_arbiter(), *_history(kept)]
 
 
 def _history(files: Iterable[Path]) -> list[Finding]:
@@ -215,14 +216,10 @@ def _history(files: Iterable[Path]) -> list[Finding]:
     return [Finding("history", "note", note, way_out) for note in notes]
 
 
-def _arbiter(runtime: Path) -> list[Finding]:
+def _arbiter() -> list[Finding]:
     """The arbiter's settings, and programs that NVML sees on GPUs with tenants and that are none of them."""
-    from aliquot.arbiter.client import ArbiterClient, ArbiterError
-
-    try:
-        with ArbiterClient(runtime, timeout_s=2.0) as client:
-            status = client.status()
-    except (ArbiterError, OSError):
+    status = arbiter_status()
+    if status is None:
         return []
     kept = f"turns: {status.turns}, window {status.window_ms / 1000:g} s, when it is away: {status.fail_policy}"
     findings = [Finding("arbiter", "ok", kept), *unhooked(status)]

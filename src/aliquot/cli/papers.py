@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
+from aliquot.cli.entry import INTERRUPTED
 from aliquot.cli.lazy import WholeSentences
-from aliquot.cli.options import Amount, output_option
+from aliquot.cli.options import Amount, out_option, output_option
 from aliquot.cli.sim_churn import churn
 from aliquot.model.errors import AliquotError
 
-INTERRUPTED = 130
 _FILE = click.Path(path_type=Path)
 
 
@@ -35,7 +35,7 @@ def _tell(facts: dict[str, Any], text: str, output: str, out: Path | None) -> No
 
 @paper.command()
 @click.option("--repetitions", type=click.IntRange(1, 100_000), default=500, show_default=True)
-@click.option("--out", type=_FILE, help="Folder for paper.json.")
+@out_option("Folder for paper.json.")
 @output_option
 def gaia(repetitions: int, out: Path | None, output: str) -> None:
     """Gaia Scheduler (ISPA 2018): Tables I to IV, golden cases, Fig. 10 and 12."""
@@ -51,7 +51,7 @@ def gaia(repetitions: int, out: Path | None, output: str) -> None:
 @click.option("--data", type=_FILE, help="Folder of the trace; the checkout's tests/data/openb if left out.")
 @click.option("--policy", default="random,dotprod,clustering,packing,bestfit,fgd,aliquot", show_default=True)
 @click.option("--seeds", default="42..51", show_default=True, metavar="A..B")
-@click.option("--out", type=_FILE, help="Folder for the result files, summary.json and paper.json.")
+@out_option("Folder for the result files, summary.json and paper.json.")
 @click.option(
     "--within",
     type=Amount(100),
@@ -82,7 +82,7 @@ def fgd(
 @paper.command()
 @click.option("--runs", type=click.IntRange(1, 100), default=5, show_default=True, help="Seeds a point.")
 @click.option("--arrivals", type=click.IntRange(10, 100_000), default=1500, show_default=True, help="Jobs a run.")
-@click.option("--out", type=_FILE, help="Folder for paper.json.")
+@out_option("Folder for paper.json.")
 @output_option
 def kubeshare(runs: int, arrivals: int, out: Path | None, output: str) -> None:
     """KubeShare (HPDC 2020): Fig. 6, 7, 8a to 8c, 9, 11, 12 and 13."""

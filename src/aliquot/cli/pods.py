@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from aliquot.cli.calling import ask_engine, full_name, read_text, selected
+from aliquot.cli.calling import arbiter_status, ask_engine, full_name, read_text, selected
 from aliquot.cli.completion import sharepod_names
 from aliquot.cli.forms import show
 from aliquot.cli.options import output_option
@@ -89,16 +89,11 @@ def _description(pod: PodFacts) -> Iterator[str]:
 
 def _wake(pod: PodFacts) -> str:
     """Its promise, and what was measured while it runs."""
-    from aliquot.arbiter.client import ArbiterClient, ArbiterError
     from aliquot.model.wake import format_wake
-    from aliquot.standalone.paths import runtime_dir
 
-    try:
-        with ArbiterClient(runtime_dir(), timeout_s=2.0) as client:
-            status = client.status()
-    except (ArbiterError, OSError):
-        return format_wake(pod.wake_us)
-    found = [t.wake.text for gpu in status.gpus for t in gpu.tenants if t.name == pod.name and t.wake is not None]
+    status = arbiter_status()
+    tenants = [tenant for gpu in status.gpus for tenant in gpu.tenants] if status else []
+    found = [tenant.wake.text for tenant in tenants if tenant.name == pod.name and tenant.wake is not None]
     return found[0] if found else format_wake(pod.wake_us)
 
 

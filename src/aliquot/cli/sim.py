@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from aliquot.cli.completion import policy_names
+from aliquot.cli.entry import INTERRUPTED
 from aliquot.cli.lazy import WholeSentences
-from aliquot.cli.options import Amount, output_option
+from aliquot.cli.options import Amount, out_option, output_option
 from aliquot.cli.papers import paper
 from aliquot.cli.sim_import import import_jobs
 from aliquot.cli.sim_turns import turns
-from aliquot.model.errors import AliquotError, UserError
+from aliquot.model.errors import AliquotError
 
-INTERRUPTED = 130
 _FILE = click.Path(path_type=Path)
 _TIME = Amount(1e9)
 
@@ -31,32 +31,13 @@ sim.add_command(paper)
 sim.add_command(turns)
 
 
-def nothing_finished(out: Path) -> int:
-    """Report an interrupt before the first run was done, and return its status; nothing is written."""
-    click.echo(f"aliquot: interrupted before a run was finished; {out} is not written", err=True)
-    return INTERRUPTED
-
-
-def require_folder(folder: Path) -> None:
-    """Refuse an invalid output folder, before anything runs.
-
-    Raises:
-        UserError: it, or a part of its path, is a file.
-    """
-    for path in (folder, *folder.parents):
-        if path.exists():
-            if not path.is_dir():
-                raise UserError(f"--out {folder}: {path} is a file; name a folder")
-            return
-
-
 @sim.command()
 @click.option("--nodes", type=_FILE, required=True, help="Table of nodes (sn, cpu_milli, memory_mib, gpu, model).")
 @click.option("--trace", "traces", type=_FILE, multiple=True, required=True, help="Table of tasks; may be given again.")
 @click.option("--policy", required=True, metavar="P[,Q]", help="Policies by name.", shell_complete=policy_names)
 @click.option("--seeds", default="42", show_default=True, metavar="A..B", help="Seeds: 42, 42..51 or 42,44.")
 @click.option("--expected", type=_FILE, help="Folder of published result files to compare every column with.")
-@click.option("--out", type=_FILE, required=True, help="Folder for the result files.")
+@out_option("Folder for the result files.", required=True)
 @click.option(
     "--tune",
     type=Amount(100, above_zero=True),
@@ -75,12 +56,12 @@ def openb(
     Writes analysis_allo_discrete.csv, analysis_frag_discrete.csv and analysis_frag_ratio_discrete.csv in the published
     columns, and summary.json. With --expected, exits 1 at any difference.
     """
+    from aliquot.cli.sim_run import nothing_finished
     from aliquot.sim.openb import batch, results, summary
     from aliquot.sim.policies import parsed
     from aliquot.sim.seeds import seed_list
 
     published = results.Published(expected) if expected else None
-    require_folder(out)
     todo = batch.tasks(nodes, traces, parsed(policy), seed_list(seeds), tune)
     done = batch.run_batch(todo, jobs)
     if not done.results:
@@ -112,7 +93,7 @@ def openb(
 @click.option("--trace", required=True, metavar="TABLE|GENERATOR", help="jobs.csv, kubeshare:rate=150, mix:jobs=500.")
 @click.option("--policy", required=True, metavar="P[,Q]", help="Policies by name.", shell_complete=policy_names)
 @click.option("--seeds", default="42", show_default=True, metavar="A..B", help="Seeds: 42, 42..51 or 42,44.")
-@click.option("--out", type=_FILE, required=True, help="Folder for summary.json, tables and report.html.")
+@out_option("Folder for summary.json, tables and report.html.", required=True)
 @click.option("--queue", type=click.Choice(["backfill", "fifo"]), default="backfill", show_default=True)
 @click.option("--pool", default="on-demand", show_default=True,
               help="Idle vGPUs: on-demand, reservation:N, hybrid:SECONDS, as in a cluster.")  # fmt: skip
@@ -145,7 +126,6 @@ def run(policy: str, seeds: str, out: Path, output: str, **options: Any) -> int:
     from aliquot.sim.policies import parsed
     from aliquot.sim.seeds import seed_list
 
-    require_folder(out)
     return run_study(_scenario(**options), parsed(policy), seed_list(seeds), out=out, output=output, options=options)
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from aliquot.cli.options import Amount, output_option
-from aliquot.model.errors import UserError
+from aliquot.cli.entry import INTERRUPTED
+from aliquot.cli.options import Amount, out_option, output_option
 
-INTERRUPTED = 130
 _DIR = click.Path(path_type=Path)
 
 
@@ -25,7 +24,7 @@ _DIR = click.Path(path_type=Path)
 @click.option("--seeds", default="42..45", show_default=True, metavar="A..B", help="Seeds: 42, 42..45 or 42,44.")
 @click.option("--arrivals", type=click.IntRange(4), help="Pods to arrive; 40,000 in A, 60,000 in B if left out.")
 @click.option("--jobs", type=click.IntRange(1), help="Runs at a time; all cores if left out.")
-@click.option("--out", type=_DIR, help="Folder for churn.csv and summary.json.")
+@out_option("Folder for churn.csv and summary.json.")
 @output_option
 def churn(
     data: Path | None, setup: str, names: tuple[str, ...], loads: tuple[float, ...], policy: str, seeds: str,
@@ -37,8 +36,6 @@ def churn(
     from aliquot.sim.policies import parsed
     from aliquot.sim.seeds import seed_list
 
-    if out is not None and out.exists() and not out.is_dir():
-        raise UserError(f"--out {out} is a file; name a folder")
     todo = paper.runs(
         data_folder(data), setup, names or paper.TRACES, loads or paper.LOADS[setup], parsed(policy),
         seed_list(seeds), arrivals,

@@ -15,12 +15,12 @@ from typing import Any
 
 import click
 
+from aliquot.cli.entry import INTERRUPTED
 from aliquot.model.errors import UserError
 from aliquot.sim import load, parallel, runs, sizes, study, terminal
 from aliquot.sim.imports.quantities import Unreadable, parse_elapsed
 from aliquot.sim.report.page import page
 
-INTERRUPTED = 130
 
 
 def run_study(
@@ -37,8 +37,7 @@ def run_study(
         click.echo(_offered(asked[0]))
     done = _done(asked, options)
     if not done.results:
-        click.echo(f"aliquot: interrupted before a run was finished; {out} is not written", err=True)
-        return INTERRUPTED
+        return nothing_finished(out)
     swept = sizes.size_facts(done.results, goal) if len(clusters) > 1 else None
     shown = asked if swept is None else [task for task in asked if task.scenario.nodes == sizes.chosen_size(swept)]
     seen = study.Study.of(shown, done, goal.gpu_hour_price, swept)
@@ -50,6 +49,12 @@ def run_study(
     if output == "text":
         click.echo(f"report: {out / 'report.html'}")
     return 0
+
+
+def nothing_finished(out: Path) -> int:
+    """Report an interrupt before the first run was done, and return its status; nothing is written."""
+    click.echo(f"aliquot: interrupted before a run was finished; {out} is not written", err=True)
+    return INTERRUPTED
 
 
 def _done(asked: Sequence[runs.RunTask], options: Mapping[str, Any]) -> parallel.Finished[Any, Any]:

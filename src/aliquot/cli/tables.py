@@ -16,7 +16,7 @@ Table = list[list[str]]
 
 
 def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int] = (), *, right: Collection[int] = ()) -> Iterable[str]:
-    """The rows in columns, each at least as wide as `widths` says; those numbered in `right` are aligned to the right."""
+    """The rows in columns, each at least as wide as `widths` says; those in `right` are aligned to the right."""
     least = [*widths, *([0] * (len(rows[0]) - len(widths)))]
     wide = [max(least[column], *(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
     for row in rows:
