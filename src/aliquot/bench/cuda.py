@@ -7,12 +7,10 @@ gets to see.
 from __future__ import annotations
 
 import ctypes
-from importlib.resources import files
-from typing import Any, Final
+from pathlib import Path
+from typing import Any
 
 from cuda.bindings import driver
-
-SPIN_PTX: Final = "spin.ptx"
 
 
 class CudaError(RuntimeError):
@@ -42,7 +40,7 @@ class CudaDevice:
         self.device = check("cuDeviceGet", driver.cuDeviceGet(ordinal))
         self.context = check("cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(self.device))
         check("cuCtxSetCurrent", driver.cuCtxSetCurrent(self.context))
-        ptx = files("aliquot.bench").joinpath(SPIN_PTX).read_bytes() + b"\0"
+        ptx = Path(__file__).with_name("spin.ptx").read_bytes() + b"\0"
         self.module = check("cuModuleLoadData", driver.cuModuleLoadData(ptx))
         self._spin = check("cuModuleGetFunction", driver.cuModuleGetFunction(self.module, b"spin_ns"))
         self.stream = check("cuStreamCreate", driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))

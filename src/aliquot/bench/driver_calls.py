@@ -19,16 +19,14 @@ disturbed by a real driver's, so expect a few nanoseconds more on one.
 
 from __future__ import annotations
 
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Final
 
 from aliquot.bench.fig6 import RequestedShare, Tenant
 from aliquot.bench.figures import percentile
-from aliquot.bench.scene import Scene, scene
+from aliquot.bench.scene import SPIN_PTX, Scene, scene
 from aliquot.driver.native import native_part
 
-SPIN_PTX: Final = "spin.ptx"
 PROGRAM: Final = "bench/aliquot-bench-driver"
 ROUNDS: Final = 2000
 ALLOCATIONS: Final = 5000
@@ -42,9 +40,8 @@ _ALONE: Final = RequestedShare(1000, 1000, 4096)
 def _rows(stage: Scene, mode: str, rounds: int, *more: str) -> list[tuple[float, float]]:
     """Run the program in a mode; its lines as pairs."""
     out = stage.directory / f"{mode}.out"
-    with as_file(files("aliquot.bench").joinpath(SPIN_PTX)) as ptx:
-        argv = [str(native_part(PROGRAM)), mode, str(ptx), str(rounds), str(out), *more]
-        stage.run(Tenant(f"bench-{'-'.join((mode, *more))}"), _ALONE, argv, timeout_s=120)
+    argv = [str(native_part(PROGRAM)), mode, str(SPIN_PTX), str(rounds), str(out), *more]
+    stage.run(Tenant(f"bench-{'-'.join((mode, *more))}"), _ALONE, argv, timeout_s=120)
     return _parse(out)
 
 

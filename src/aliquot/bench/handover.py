@@ -16,15 +16,14 @@ from __future__ import annotations
 import math
 import subprocess
 from collections.abc import Sequence
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Final
 
-from aliquot.bench.driver_calls import PROGRAM, SPIN_PTX
+from aliquot.bench.driver_calls import PROGRAM
 from aliquot.bench.fig6 import Tenant
 from aliquot.bench.figures import handovers, overlap, percentile
 from aliquot.bench.progress import Interval
-from aliquot.bench.scene import ClientFailed, scene
+from aliquot.bench.scene import SPIN_PTX, ClientFailed, scene
 from aliquot.driver.native import native_part
 
 TENANTS: Final = (2, 8, 32)
@@ -66,14 +65,11 @@ def handover_case(
         ClientFailed: a tenant's program failed.
     """
     memory_mib = 512 if tenants > 8 else 1024
-    with (
-        scene(emulate, turns="kubeshare", quota_ms=quota_ms, native_handover=native) as stage,
-        as_file(files("aliquot.bench").joinpath(SPIN_PTX)) as ptx,
-    ):
+    with scene(emulate, turns="kubeshare", quota_ms=quota_ms, native_handover=native) as stage:
         paths = {Tenant(f"t{number}"): stage.directory / f"turns-{number}" for number in range(tenants)}
         processes = []
         for tenant, path in paths.items():
-            argv = [str(native_part(PROGRAM)), "turns", str(ptx), str(math.ceil(seconds)), str(path)]
+            argv = [str(native_part(PROGRAM)), "turns", str(SPIN_PTX), str(math.ceil(seconds)), str(path)]
             processes.append(
                 stage.engine.spawn(
                     tenant, argv, None, request_milli=1000 // tenants, limit_milli=1000, memory_mib=memory_mib

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 START_TIMEOUT_S: Final = 60.0
 END_TIMEOUT_S: Final = 20.0
 NATIVE_CLIENT: Final = "bench/aliquot-bench-client"
-SPIN_PTX: Final = "spin.ptx"
+SPIN_PTX: Final = Path(str(files("aliquot.bench").joinpath("spin.ptx")))
+"""The kernels of known duration; the wheel is a folder on disk, so the file stays where it is."""
 
 
 Program = Callable[[Path], list[str]]
@@ -52,10 +53,8 @@ def python_client(*mode: str) -> Program:
 
 def native_client(mode: str, *options: str) -> Program:
     """A mode of native/bench/client.c with what follows the progress file."""
-    # The wheel is a folder on disk, so the file stays where it is.
-    ptx = Path(str(files("aliquot.bench").joinpath(SPIN_PTX)))
     program = native_part(NATIVE_CLIENT)
-    return lambda progress: [str(program), mode, str(ptx), str(progress), *options]
+    return lambda progress: [str(program), mode, str(SPIN_PTX), str(progress), *options]
 
 
 class Running(Protocol):

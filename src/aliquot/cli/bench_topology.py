@@ -29,7 +29,7 @@ def topology(files: tuple[str, ...], jobs: int, seeds: int, out: str | None, out
     are all alike, and those with more than 8 GPUs, cannot distinguish policies and are left out.
     """
     from aliquot.bench.churn import LOAD, SIZES, compare
-    from aliquot.bench.churn_plot import draw_churn, means
+    from aliquot.bench.plots import draw_churn, means
 
     machines = {name: each for name, each in _machines(files).items() if _tells(each)}
     if not machines:

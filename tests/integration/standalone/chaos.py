@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import aliquot.bench
 from aliquot.arbiter.client import ArbiterClient, ArbiterError
 from aliquot.bench.scene import SPIN_PTX
 from aliquot.model.errors import AliquotError
@@ -30,7 +29,6 @@ from .conftest import Aliquot, sharepod
 from .test_full_disk import FULL, Disk
 
 PROGRAMS = Path(__file__).with_name("programs")
-PTX = Path(aliquot.bench.__file__).with_name(SPIN_PTX)
 GPUS = 2
 SETTLED_S = 60.0
 """Everything holds again within this time after a fault; 12 s of it are the engine's patience with a silent arbiter."""
@@ -87,7 +85,7 @@ class Machine:
 
     def worker(self, name: str, mib: int) -> str:
         """The command of a program that computes."""
-        return f"{sys.executable} {PROGRAMS / 'worker.py'} {PTX} {self.folder / name}.beats {mib}"
+        return f"{sys.executable} {PROGRAMS / 'worker.py'} {SPIN_PTX} {self.folder / name}.beats {mib}"
 
     # -- what a supervisor does --------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import aliquot.bench
 from aliquot.bench.progress import read_totals
 from aliquot.bench.scene import SPIN_PTX, native_client
 from aliquot.model.ids import TenantName
@@ -46,7 +45,7 @@ if hasattr(cuda, "aliquot_stats"):
     counted = dict(zip(names, stats))
 print(json.dumps({"total_mib": total.value >> 20, "alloc": much, "counted": counted}))
 """
-SPIN = str(Path(aliquot.bench.__file__).with_name(SPIN_PTX))
+SPIN = str(SPIN_PTX)
 
 
 def found(aliquot_cli: Aliquot, *words: str, around: tuple[str, ...] = ()) -> dict:
