@@ -12,42 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aliquot.lib.arrays import BoolArray, FloatArray, IntArray
-from aliquot.placement.columns import IDLE_MILLI, MODELS, Columns, Records, ShapeRecord, model_bit
-from aliquot.placement.future.oracle import PlainFuture, slot_capacity
-
-
-class PlainNode:
-    """One node of the columns, as plain integers; devices that are not there have no room."""
-
-    def __init__(self, columns: Columns, node: int) -> None:
-        self.cpu_milli = int(columns.cpu_free[node])
-        self.memory_mib = int(columns.memory_free[node])
-        self.free_milli: list[int] = columns.free_milli[node].tolist()
-        self.free_mib: list[int] = columns.free_mib[node].tolist()
-        self.size_mib: list[int] = columns.size_mib[node].tolist()
-        self.model: list[int] = columns.model[node].tolist()
-        self.gpus = range(len(self.free_milli))
-
-    def idle(self, gpu: int) -> bool:
-        """Whether the device has no tenant."""
-        return self.free_milli[gpu] == IDLE_MILLI and self.free_mib[gpu] == self.size_mib[gpu]
-
-    def rest_fits(self, shape: ShapeRecord, gpu: int) -> bool:
-        """Whether the shape's shared part fits the device."""
-        return (
-            self.free_milli[gpu] >= shape.rest_milli
-            and bool(shape.models & model_bit(self.model[gpu]))
-            and self.free_mib[gpu] >= need_mib(shape, self.size_mib[gpu])
-        )
-
-
-def need_mib(shape: ShapeRecord, size_mib: int) -> int:
-    """MiB that the shape's shared part takes of a device of this size."""
-    if shape.gpu_mib:
-        return shape.gpu_mib
-    if shape.gpu_mem_ppm:
-        return shape.gpu_mem_ppm * size_mib // 1_000_000
-    return shape.rest_milli * size_mib // 1000
+from aliquot.placement.columns import MODELS, Columns, Records, ShapeRecord, model_bit
+from aliquot.placement.future.oracle import PlainFuture, PlainNode, slot_capacity
 
 
 class PlainKernels:

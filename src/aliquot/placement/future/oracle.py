@@ -116,76 +116,80 @@ class PlainFuture:
         return total / float(len(self._visits)) if self._visits else 0.0
 
 
+class PlainNode:
+    """One node of the columns, as plain integers; devices that are not there have no room."""
+
+    def __init__(self, columns: Columns, node: int) -> None:
+        self.cpu_milli = int(columns.cpu_free[node])
+        self.memory_mib = int(columns.memory_free[node])
+        self.free_milli: list[int] = columns.free_milli[node].tolist()
+        self.free_mib: list[int] = columns.free_mib[node].tolist()
+        self.size_mib: list[int] = columns.size_mib[node].tolist()
+        self.model: list[int] = columns.model[node].tolist()
+        self.gpus = range(len(self.free_milli))
+
+    def idle(self, gpu: int) -> bool:
+        """Whether the device has no tenant."""
+        return self.free_milli[gpu] == IDLE_MILLI and self.free_mib[gpu] == self.size_mib[gpu]
+
+    def rest_fits(self, shape: ShapeRecord, gpu: int) -> bool:
+        """Whether the shape's shared part fits the device."""
+        return (
+            self.free_milli[gpu] >= shape.rest_milli
+            and bool(shape.models & model_bit(self.model[gpu]))
+            and self.free_mib[gpu] >= need_mib(shape, self.size_mib[gpu])
+        )
+
+
+def need_mib(shape: ShapeRecord, size_mib: int) -> int:
+    """MiB that the shape's shared part takes of a device of this size."""
+    if shape.gpu_mib:
+        return shape.gpu_mib
+    if shape.gpu_mem_ppm:
+        return shape.gpu_mem_ppm * size_mib // 1_000_000
+    return shape.rest_milli * size_mib // 1000
+
+
 class Devices:
     """The devices of one node and what a shape takes of them."""
 
     def __init__(self, columns: Columns, shape: ShapeRecord, node: int) -> None:
-        self.shape = shape
-        self.model = [m for m in columns.model[node].tolist() if m >= 0]
-        here = [g for g, m in enumerate(columns.model[node].tolist()) if m >= 0]
-        self.gpus = here
-        self.free = {
-            g: (int(columns.free_milli[node, g]), int(columns.free_mib[node, g]), int(columns.size_mib[node, g]))
-            for g in here
-        }
-        self.bit = {g: model_bit(int(columns.model[node, g])) for g in here}
-        self.cpu_milli, self.memory_mib = int(columns.cpu_free[node]), int(columns.memory_free[node])
-        idle = [g for g in here if self.is_idle(g) and shape.models & self.bit[g]]
+        self.shape, self.node = shape, PlainNode(columns, node)
+        self.gpus = [g for g in self.node.gpus if self.node.model[g] >= 0]
+        idle = [g for g in self.gpus if self.node.idle(g) and shape.models & model_bit(self.node.model[g])]
         if shape.rest_milli:  # a node of unequal devices keeps one for the rest
-            idle.sort(key=self._fits)
+            idle.sort(key=lambda g: self.node.rest_fits(shape, g))
         self.whole = idle[: shape.whole]
-
-    def is_idle(self, gpu: int) -> bool:
-        """Whether the device has no tenant."""
-        milli, mib, size = self.free[gpu]
-        return milli == IDLE_MILLI and mib == size
 
     def options(self) -> list[int]:
         """Devices for the shared part by index; [-1] for a shape without one."""
         if not self.shape.rest_milli:
             return [-1]
-        return [g for g in self.gpus if g not in self.whole and self._fits(g)]
+        return [g for g in self.gpus if g not in self.whole and self.node.rest_fits(self.shape, g)]
 
     def state(self) -> State:
         """As it is."""
-        left = {g: room(*self.free[g]) for g in self.gpus}
-        idle = sum(map(self.is_idle, self.gpus))
-        return State(
-            self.model[0] if self.model else -1,
-            self.cpu_milli,
-            self.memory_mib,
-            tuple(sorted(left.values())),
-            idle,
-        )
+        node = self.node
+        left = tuple(sorted(room(node.free_milli[g], node.free_mib[g], node.size_mib[g]) for g in self.gpus))
+        model = node.model[self.gpus[0]] if self.gpus else -1
+        return State(model, node.cpu_milli, node.memory_mib, left, sum(map(node.idle, self.gpus)))
 
     def state_after(self, gpu: int) -> State:
         """With the shape's whole devices taken, and the shared part on `gpu` unless that is -1."""
-        left = {g: 0 if g in self.whole else room(*self.free[g]) for g in self.gpus}
-        idle = sum(map(self.is_idle, self.gpus)) - len(self.whole)
+        node, shape = self.node, self.shape
+        free = {g: (0 if g in self.whole else node.free_milli[g], node.free_mib[g]) for g in self.gpus}
+        idle = sum(map(node.idle, self.gpus)) - len(self.whole)
         if gpu >= 0:
-            milli, mib, size = self.free[gpu]
-            left[gpu] = room(milli - self.shape.rest_milli, mib - self._need_mib(size), size)
-            idle -= self.is_idle(gpu)
-        now = self.state()
+            milli, mib = free[gpu]
+            free[gpu] = milli - shape.rest_milli, mib - need_mib(shape, node.size_mib[gpu])
+            idle -= node.idle(gpu)
+        left = tuple(sorted(room(milli, mib, node.size_mib[g]) for g, (milli, mib) in free.items()))
         return replace(
-            now,
-            cpu_milli=now.cpu_milli - self.shape.cpu_milli,
-            memory_mib=now.memory_mib - self.shape.memory_mib,
-            left=tuple(sorted(left.values())),
+            self.state(),
+            cpu_milli=node.cpu_milli - shape.cpu_milli,
+            memory_mib=node.memory_mib - shape.memory_mib,
+            left=left,
             idle=idle,
-        )
-
-    def _need_mib(self, size_mib: int) -> int:
-        if self.shape.gpu_mib:
-            return self.shape.gpu_mib
-        if self.shape.gpu_mem_ppm:
-            return self.shape.gpu_mem_ppm * size_mib // 1_000_000
-        return self.shape.rest_milli * size_mib // 1000
-
-    def _fits(self, gpu: int) -> bool:
-        milli, mib, size = self.free[gpu]
-        return bool(
-            milli >= self.shape.rest_milli and self.shape.models & self.bit[gpu] and mib >= self._need_mib(size)
         )
 
 
