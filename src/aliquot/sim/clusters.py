@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,18 +36,11 @@ def read_cluster(text: str) -> list[NodeSpec]:
         UserError: none of the three, a broken file, or no GPU at all.
     """
     path = Path(text)
-    if path.name.endswith((".csv", ".csv.gz")) or _is_file(path):
+    if path.name.endswith((".csv", ".csv.gz")) or os.path.isfile(text):  # noqa: PTH113 (no file is no error there)
         return _books(path) if path.suffix == ".json" else node_specs(read_nodes(path))
     if _PROFILES.fullmatch(text):
         return [node for part in text.split(",") for node in _machines(part)]
     raise UserError(f"--nodes {text}: is neither a file nor a list of profiles; write nodes.csv or v100x4*8")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that no file can have
-        return False
 
 
 def _machines(part: str) -> list[NodeSpec]:
@@ -70,10 +65,7 @@ def _machines(part: str) -> list[NodeSpec]:
 
 def ranked(nodes: list[NodeSpec]) -> list[NodeSpec]:
     """The same nodes with ranks in their order, so that of equal nodes the first is taken."""
-    return [
-        NodeSpec(node.name, node.gpus, node.cpu_milli, node.memory_mib, node.topology, rank)
-        for rank, node in enumerate(nodes)
-    ]
+    return [replace(node, rank=rank) for rank, node in enumerate(nodes)]
 
 
 def _books(path: Path) -> list[NodeSpec]:

@@ -23,6 +23,7 @@ from aliquot.placement.fits import fitting_nodes
 from aliquot.placement.policy import Policy
 from aliquot.sim.jobs import Job
 from aliquot.sim.kernel import Kernel, Kind
+from aliquot.sim.load import ever_fits
 from aliquot.sim.moves import make_room
 from aliquot.sim.pool import PoolSettings, SimulatedPool
 from aliquot.sim.record import Outcome, RunRecorder
@@ -77,9 +78,7 @@ class Simulation:
         self._arriving = iter(jobs)
         self._clock_ns, self._tell_part = clock_ns, tell_part
         self._runs: dict[int, int] = {}
-        self._possible: dict[Shape, bool] = {}
-        self._empty = Cluster(nodes)
-        self._everywhere = np.arange(len(self.cluster.rank))
+        self._ever_fits = ever_fits(nodes)
         if len(self._jobs) != len(jobs):
             raise ValueError("two jobs have one name")
 
@@ -101,7 +100,7 @@ class Simulation:
         number = self._jobs[job.name]
         if self._tell_part is not None and number % TELL_EVERY == 0:
             self._tell_part(number / len(self._jobs))
-        if not self._ever_fits(job):
+        if not self._ever_fits(job.ask.shape):
             self.record.impossible(self._jobs[job.name])
         elif self.settings.queue is Discipline.FIFO and self.waiting.count:
             self.decider.policy.arrived(job.ask.shape)
@@ -129,13 +128,6 @@ class Simulation:
         self.record.step(self.kernel.now_us, self.waiting)
 
     # Placing
-
-    def _ever_fits(self, job: Job) -> bool:
-        """Whether the empty cluster could hold it; a job that does not fit would wait forever."""
-        shape = job.ask.shape
-        if shape not in self._possible:
-            self._possible[shape] = bool(fitting_nodes(self._empty, shape, self._everywhere).any())
-        return self._possible[shape]
 
     def _place(self, job: Job, *, again: bool, node: int | None = None) -> bool:
         """Find a place and start there; on one node only where that is given and known to have room."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import GpuRequest
-from aliquot.placement.asks import Ask
+from aliquot.placement.asks import Ask, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def _whole(ask: Ask) -> Ask:
     return replace(ask, request=GpuRequest(ask.devices * MILLI, model=ask.request.model))
 
 
-def job_class(ask: Ask) -> str:
+def job_class(ask: Ask | Shape) -> str:
     """`cpu` (no GPU), `fractional` (a part of one), `one` (a whole one) or `multi` (touches several)."""
     if ask.devices == 0:
         return "cpu"

@@ -7,7 +7,7 @@ decides. A burst is the exception, in which all jobs together never want more GP
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -57,11 +57,8 @@ class Offered:
         }
 
 
-def offered(load: Workload, nodes: Sequence[NodeSpec], drawn: float | None = None) -> Offered:
-    """The load of jobs on a cluster; jobs that fit on no empty node never run and are left out.
-
-    `drawn` is the load that jobs were drawn for: those that stand there at the start are not arrivals.
-    """
+def ever_fits(nodes: Sequence[NodeSpec]) -> Callable[[Shape], bool]:
+    """Whether the empty cluster could hold a shape; what it could not hold would wait forever."""
     empty = Cluster(nodes)
     everywhere = np.arange(len(empty.rank))
 
@@ -69,6 +66,15 @@ def offered(load: Workload, nodes: Sequence[NodeSpec], drawn: float | None = Non
     def fits(shape: Shape) -> bool:
         return bool(fitting_nodes(empty, shape, everywhere).any())
 
+    return fits
+
+
+def offered(load: Workload, nodes: Sequence[NodeSpec], drawn: float | None = None) -> Offered:
+    """The load of jobs on a cluster; jobs that fit on no empty node never run and are left out.
+
+    `drawn` is the load that jobs were drawn for: those that stand there at the start are not arrivals.
+    """
+    fits = ever_fits(nodes)
     possible = [job for job in load.jobs if fits(job.ask.shape)]
     why = Counter(_why(job.ask.shape, nodes) for job in load.jobs if not fits(job.ask.shape))
     gpus = sum(len(node.gpus) for node in nodes)

@@ -79,6 +79,11 @@ class Curve:
         return np.diff(np.interp(edges, self._at, self._integral)) / np.diff(edges)
 
 
+def gpu_models(nodes: Sequence[NodeSpec]) -> list[str]:
+    """The models of a cluster, in order of the nodes."""
+    return list(dict.fromkeys(device.model for node in nodes for device in node.gpus))
+
+
 def task_mix(outcome: Outcome, models: list[str]) -> Fragmentation:
     """The fragmentation measure for the jobs of a run."""
     counted: Counter[TaskShape] = Counter()
@@ -97,8 +102,7 @@ def measured(outcome: Outcome, nodes: Sequence[NodeSpec], warmup: float = 0.0) -
     if to_us - from_us <= 1:  # everything arrives at once: look at the whole run
         to_us = max(outcome.end_us, from_us + 1)
     capacity = outcome.gpus * MILLI
-    models = list(dict.fromkeys(device.model for node in nodes for device in node.gpus))
-    frag = 100 * outcome.fragmentation(task_mix(outcome, models)) / capacity
+    frag = 100 * outcome.fragmentation(task_mix(outcome, gpu_models(nodes))) / capacity
     values = (100 * outcome.used_milli / capacity, frag, 100 * outcome.waiting_milli / capacity, outcome.active_gpus)
     curves = {
         name: Curve(outcome.step_us, np.asarray(value, dtype=np.float64), outcome.end_us)
@@ -109,7 +113,7 @@ def measured(outcome: Outcome, nodes: Sequence[NodeSpec], warmup: float = 0.0) -
     makespan_us = int(finish.max(initial=0)) if (finish != NEVER).any() else outcome.end_us
     figures["utilisation_percent"] = _round(curves["allocation_percent"].mean(0, makespan_us))
     figures["makespan_s"] = _round(makespan_us / US_PER_S)
-    waits = _waits(outcome, arrive)
+    waits = waits_s(outcome, arrive)
     counts = ~outcome.impossible
     counts[:counted_from] = False
     figures |= _waiting(outcome, waits, counts) | _completion(outcome, arrive, counts, makespan_us)
@@ -147,7 +151,8 @@ def _round(value: float) -> float:
     return round(float(value), 4)
 
 
-def _waits(outcome: Outcome, arrive: IntArray) -> FloatArray:
+def waits_s(outcome: Outcome, arrive: IntArray) -> FloatArray:
+    """How long each job waited; one that never got a place waits until the run ends."""
     started = np.where(outcome.start_us == NEVER, outcome.end_us, outcome.start_us)
     return np.asarray(np.maximum(started - arrive, 0) / US_PER_S)
 

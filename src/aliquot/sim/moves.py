@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from aliquot.placement.asks import Ask
-from aliquot.placement.cluster import Cluster, Holding, Placement
+from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.decide import Decider
 
 _CANDIDATES: Final = 12
@@ -51,26 +51,22 @@ def _plans(cluster: Cluster, ask: Ask, most: int) -> Iterator[tuple[int, int, in
 
 
 def _try(decider: Decider, ask: Ask, node: int, tenants: tuple[str, ...]) -> dict[str, Placement] | None:
-    cluster, name = decider.cluster, decider.cluster.spec(node).name
-    before: list[tuple[str, Holding]] = []
-    for tenant in tenants:
-        holding = cluster.release(tenant)
-        assert holding is not None
-        before.append((tenant, holding))
-    moved: dict[str, Placement] = {}
-    if decider.feasible(ask)[node]:
-        cluster.set_cordoned(name)
-        for tenant, holding in reversed(before):
-            found = decider.decide(holding.ask, again=True)
+    cluster, moved = decider.cluster, dict[str, Placement]()
+    asks = {tenant: cluster.tenants[tenant].ask for tenant in reversed(tenants)}
+    with cluster.trial():
+        for tenant in tenants:
+            cluster.release(tenant)
+        if not decider.feasible(ask)[node]:
+            return None
+        cluster.set_cordoned(cluster.spec(node).name)
+        for tenant, own in asks.items():
+            found = decider.decide(own, again=True)
             if not isinstance(found, Placement):
-                break
-            cluster.reserve(tenant, found, holding.ask)
+                return None
+            cluster.reserve(tenant, found, own)
             moved[tenant] = found
-        cluster.set_cordoned(name, False)
-    if len(moved) == len(before):
-        return moved
-    for tenant in moved:
+    for tenant in tenants:
         cluster.release(tenant)
-    for tenant, holding in before:
-        cluster.reserve(tenant, holding.placement, holding.ask)
-    return None
+    for tenant, place in moved.items():
+        cluster.reserve(tenant, place, asks[tenant])
+    return moved

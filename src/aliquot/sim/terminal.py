@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from aliquot.sim.tables import csv_text
 from aliquot.sim.wording import duration
 
 ALL_COLUMNS: Final = 10_000
@@ -81,8 +80,5 @@ def csv_table(facts: Mapping[str, Any]) -> str:
     """Every mean of every policy, in seconds, as CSV."""
     rows = facts["policies"]
     names = list(dict.fromkeys(name for row in rows for name in row["mean"]))
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["policy", "seeds", *names])
-    writer.writerows([row["policy"], len(row["seeds"]), *(row["mean"].get(name, "") for name in names)] for row in rows)
-    return text.getvalue().rstrip("\n")
+    cells = [[row["policy"], len(row["seeds"]), *(row["mean"].get(name, "") for name in names)] for row in rows]
+    return csv_text(["policy", "seeds", *names], cells).rstrip("\n")

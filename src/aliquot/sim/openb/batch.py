@@ -10,6 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
+from aliquot.sim.jobs import CLASSES, job_class
 from aliquot.sim.openb.columns import columns
 from aliquot.sim.openb.replay import replay
 from aliquot.sim.openb.results import RunColumns, RunKey, sc_policy
@@ -63,19 +64,11 @@ def run(task: BatchTask) -> RunDone:
     seen = replay(nodes, pods, task.policy, task.seed, task.tune, part_done)
     seconds = perf_counter() - start
     key = RunKey(workload_name(task.trace), sc_policy(task.policy), task.seed)
-    failed = {"cpu": 0, "fractional": 0, "one": 0, "multi": 0}
+    failed = dict.fromkeys(CLASSES, 0)
     full = int(np.searchsorted(seen.events.arrived_milli, seen.events.gpus * 1000, side="right"))
     for pod, placed in zip(seen.pods[:full], seen.placed[:full], strict=True):
-        failed[_kind(pod)] += not placed
+        failed[job_class(pod.shape())] += not placed
     return RunDone(RunColumns(key, task.tune, seen.events.gpus, columns(seen.events)), failed, seconds)
-
-
-def _kind(pod: PodRow) -> str:
-    if pod.num_gpu == 0:
-        return "cpu"
-    if pod.num_gpu > 1:
-        return "multi"
-    return "one" if pod.gpu_milli == 1000 else "fractional"
 
 
 def run_batch(todo: Sequence[BatchTask], workers: int | None = None) -> Finished[BatchTask, RunDone]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,13 +28,12 @@ from aliquot.placement.cluster import NodeSpec
 from aliquot.placement.policy import Policy
 from aliquot.sim.engine import SimSettings, Simulation
 from aliquot.sim.jobs import CLASSES, Workload, job_class
-from aliquot.sim.kernel import US_PER_S
-from aliquot.sim.measures import Curve, task_mix
+from aliquot.sim.measures import Curve, gpu_models, task_mix, waits_s
 from aliquot.sim.openb.trace import TraceNode, node_specs, read_nodes, read_pods
 from aliquot.sim.papers.fgd import NODES
 from aliquot.sim.parallel import Finished, part_done, run_all
 from aliquot.sim.policies import made
-from aliquot.sim.record import NEVER, Outcome
+from aliquot.sim.record import Outcome
 from aliquot.sim.tables import csv_text, write_whole
 from aliquot.sim.workloads.trace import Draws, drawn, service_s
 
@@ -145,10 +144,9 @@ def measured(outcome: Outcome, nodes: Sequence[NodeSpec]) -> Living:
     kinds = np.array([CLASSES.index(job_class(job.ask)) for job in outcome.jobs])
     came = np.flatnonzero(arrive > 0)
     first = came[int(len(came) * WARM_UP)]
-    started = np.where(outcome.start_us == NEVER, outcome.end_us, outcome.start_us)
     counts = ~outcome.impossible
     counts[:first] = False
-    waits = np.maximum(started - arrive, 0) / US_PER_S
+    waits = waits_s(outcome, arrive)
 
     def mean_over_time(values: NDArray[Any]) -> float:
         curve = Curve(outcome.step_us, 100 * values / (outcome.gpus * MILLI), outcome.end_us)
@@ -157,12 +155,11 @@ def measured(outcome: Outcome, nodes: Sequence[NodeSpec]) -> Living:
     def of(kind: str) -> FloatArray:
         return np.asarray(waits[counts & (kinds == CLASSES.index(kind))])
 
-    models = list(dict.fromkeys(device.model for node in nodes for device in node.gpus))
     some, multi = waits[counts], of("multi")
     return Living(
         allocation_percent=mean_over_time(outcome.used_milli),
         waiting_percent=mean_over_time(outcome.waiting_milli),
-        fragmentation_percent=mean_over_time(outcome.fragmentation(task_mix(outcome, models))),
+        fragmentation_percent=mean_over_time(outcome.fragmentation(task_mix(outcome, gpu_models(nodes)))),
         wait_mean_s=_mean(some),
         wait_p90_s=float(np.percentile(some, 90)),
         wait_p99_s=float(np.percentile(some, 99)),
@@ -223,9 +220,8 @@ def text(facts: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _mean(values: Iterable[float]) -> float:
-    some = np.asarray(values, dtype=np.float64)
-    return float(some.mean()) if len(some) else 0.0
+def _mean(values: FloatArray) -> float:
+    return float(values.mean()) if len(values) else 0.0
 
 
 def _table(folder: Path, name: str) -> Path:
