@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from starlette.testclient import TestClient
@@ -21,7 +22,10 @@ from aliquot.web.api import Node, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.facts import Facts
 from aliquot.web.rights import NamespacedView
-from aliquot.web.testing import MadeUpFacts
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from made_up_facts import MadeUpFacts
 
 REQUESTS: Final = 20
 TARGETS: Final = ((1_000, 100.0, 80_000), (10_000, 300.0, 150_000))

@@ -17,7 +17,7 @@ from plugins import FOLDER, POD_RESOURCES, DevicePlugin, held_devices
 
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.kubelet_api import deviceplugin_pb2_grpc as rpc
-from aliquot.node.testing import AdmissionError, KubeletStandIn
+from kubelet_stand_in import AdmissionError, KubeletStandIn
 
 RESOURCE = "contract.aliquot.dev/part"
 IDS = [f"g0-{number:02}" for number in range(8)]

@@ -18,7 +18,7 @@ import pytest
 
 from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -9,7 +9,7 @@ import pytest
 
 from aliquot.web.history.reading import RANGES
 from aliquot.web.serve import WebServer
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 from .conftest import Visit
 

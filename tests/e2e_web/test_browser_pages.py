@@ -13,7 +13,7 @@ from aliquot.web.api import Share, Workload
 from aliquot.web.app import everyone
 from aliquot.web.feeds import Feeds
 from aliquot.web.serve import WebServer
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 from .conftest import Visit
 

@@ -13,7 +13,7 @@ import pytest
 from aliquot.web.app import everyone
 from aliquot.web.feeds import Feeds
 from aliquot.web.serve import WebServer
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 STREAMS = 1000
 

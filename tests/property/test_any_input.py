@@ -40,7 +40,7 @@ from aliquot.standalone.pods import read_documents
 from aliquot.topology.matrix import parse_topo
 from aliquot.web.agents import UnreadableReport, read_report
 from aliquot.web.app import dashboard, everyone
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 REFUSED = (AliquotError, BadMessage, UnreadableReport, BadMemory)

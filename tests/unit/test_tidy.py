@@ -27,8 +27,8 @@ BANNED_IN_C = {
     "strcpy": "use a bounded copy",
     "sprintf": "use snprintf",
 }
-# Textual calls the methods of the application and its dialogs; the stand-in for kubelet is for tests, ours and others'.
-CALLED_FROM_OUTSIDE = {"top_app.py", "top_dialogs.py", "testing.py"}
+# Textual calls the methods of the application and its dialogs.
+CALLED_FROM_OUTSIDE = {"top_app.py", "top_dialogs.py"}
 PASSIVE = {"property", "cached_property", "staticmethod", "classmethod", "cache", "dataclass"}
 PRONOUNS_LEFT = ("src/aliquot/tokens/", "src/aliquot/arbiter/", "docs/turns.md", "docs/reference/")
 UNITLESS_TIME = re.compile(r"^(?:.*_)?(?:timeout|duration|interval|delay|elapsed|quota|window|deadline)$")

@@ -30,7 +30,7 @@ from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod
 from aliquot.node.seating import TenantProvisioner
 from aliquot.node.settings import NodeSettings
-from aliquot.node.testing import KubeletStandIn
+from kubelet_stand_in import KubeletStandIn
 from aliquot.node.volume.volume import DriverVolume
 
 NODE = "node-1"

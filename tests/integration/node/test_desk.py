@@ -13,7 +13,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.checkpoint import PodKey, read_checkpoint
 from aliquot.node.seating import TenantProvisioner
-from aliquot.node.testing import AdmissionError, StartError
+from kubelet_stand_in import AdmissionError, StartError
 
 
 @pytest.fixture

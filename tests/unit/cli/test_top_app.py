@@ -17,7 +17,7 @@ from aliquot.cli.top_app import TopApp
 from aliquot.cli.top_rows import Look
 from aliquot.model.errors import AliquotError
 from aliquot.web.api import Share
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 Scene = Callable[[TopApp, Pilot[int]], Awaitable[None]]
 

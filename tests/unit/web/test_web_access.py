@@ -18,7 +18,7 @@ from aliquot.web.feeds import Feeds
 from aliquot.web.rights import NamespacedView
 from aliquot.web.sessions import Sessions
 from aliquot.web.signin import SignIn
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 ADMIN, WEB, NODES, NOBODY = "token-admin", "token-web", "token-nodes", "token-nobody"
 SECRETS = (ADMIN, WEB, NODES, NOBODY, "token-wrong")

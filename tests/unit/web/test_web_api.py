@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from aliquot.web.api import Gpu, History, Totals, Trial, Workload
 from aliquot.web.openapi import OPERATIONS, Listing
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 
 def read(visitor: TestClient, path: str, kind: type):

@@ -14,7 +14,7 @@ from aliquot.cli.main import cli
 from aliquot.web.api import AskFor
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages import commands
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 HOSTILE = "lab/a'; $(reboot) `id` \" \\"
 

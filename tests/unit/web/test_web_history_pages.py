@@ -16,7 +16,7 @@ from aliquot.web.history.reading import RANGES
 from aliquot.web.history.records import Lane, Timeline
 from aliquot.web.pages.timeline import charts, gaps, outline
 from aliquot.web.rights import NamespacedView
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 
 @pytest.fixture

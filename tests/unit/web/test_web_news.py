@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from aliquot.web.pages.news import STALE_S, stale_since
 from aliquot.web.rights import NamespacedView
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 PATHS = ["/", "/gpus", "/workloads", "/topology", "/pool", "/try"]
 

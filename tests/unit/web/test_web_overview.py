@@ -17,7 +17,7 @@ from aliquot.web.pages.headline import headline, rooms
 from aliquot.web.pages.heat import MAX_CELLS
 from aliquot.web.render import gpus, size
 from aliquot.web.rights import NamespacedView
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 SICK = "GPU-00000001-0002"
 

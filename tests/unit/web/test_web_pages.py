@@ -17,7 +17,7 @@ from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages.gpus import PER_PAGE, ordered
 from aliquot.web.pages.trying import ask_of
 from aliquot.web.render import percent, slug
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}${7*7}"
 

@@ -12,7 +12,7 @@ from aliquot.web.api import AskFor, Explanation, Reason, Share
 from aliquot.web.app import PAGES, dashboard, everyone
 from aliquot.web.openapi import OPERATIONS
 from aliquot.web.rights import OTHERS, NamespacedView
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 
 @pytest.fixture

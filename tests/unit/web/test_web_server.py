@@ -24,7 +24,7 @@ from aliquot.http.certificate import BadCertificate
 from aliquot.http.listening import own_address
 from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 
 class Files:

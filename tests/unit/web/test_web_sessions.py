@@ -25,7 +25,7 @@ from aliquot.web.app import dashboard
 from aliquot.web.sessions import LIFE_S, Sessions, names
 from aliquot.web.sharing import FIELD, SECRET, keep_shared, shared_key
 from aliquot.web.signin import SignIn
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 
 class Everything:

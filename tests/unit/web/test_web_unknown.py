@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from aliquot.web.app import dashboard, everyone
-from aliquot.web.testing import MadeUpFacts
+from made_up_facts import MadeUpFacts
 
 WHY = "it cannot be reached"
 
