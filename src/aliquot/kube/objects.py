@@ -36,7 +36,6 @@ class OwnerReference(Value, frozen=True):
     name: str = ""
     uid: str = ""
     controller: bool = False
-    block_owner_deletion: bool = False
 
 
 class Meta(Wire):
@@ -114,23 +113,6 @@ class RawList(Wire):
     items: list[msgspec.Raw] | None = None
 
 
-class StatusCause(Wire):
-    """One error among several."""
-
-    reason: str = ""
-    message: str = ""
-    field: str = ""
-
-
-class StatusDetails(Wire):
-    """The object of a Status."""
-
-    name: str = ""
-    kind: str = ""
-    causes: list[StatusCause] = []
-    retry_after_seconds: int = 0
-
-
 class ApiStatus(Wire):
     """The API server's answer if it is not an object."""
 
@@ -138,7 +120,6 @@ class ApiStatus(Wire):
     message: str = ""
     reason: str = ""
     code: int = 0
-    details: StatusDetails | None = None
 
 
 class WatchEvent(Wire):
@@ -243,7 +224,6 @@ class PodStatus(Wire):
     reason: str = ""
     message: str = ""
     conditions: list[Condition] = []
-    nominated_node_name: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
 
     @property
@@ -310,7 +290,6 @@ class ObjectReference(Wire):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
-    field_path: str = ""
 
 
 class Binding(Wire):
@@ -350,7 +329,6 @@ class LeaseSpec(Wire):
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
     renew_time: str | None = None
     lease_transitions: int | None = None
 

@@ -7,7 +7,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from aliquot.kube.objects import Event, HasMeta, Lease, MetaOnly, Node, Pod
+from aliquot.kube.objects import Event, HasMeta, Lease, Node, Pod
 
 T = TypeVar("T", bound=HasMeta)
 
@@ -48,7 +48,3 @@ PODS: Final = Resource(Pod, "Pod", "pods")
 NODES: Final = Resource(Node, "Node", "nodes", namespaced=False)
 EVENTS: Final = Resource(Event, "Event", "events")
 LEASES: Final = Resource(Lease, "Lease", "leases", "coordination.k8s.io")
-NAMESPACES: Final = Resource(MetaOnly, "Namespace", "namespaces", namespaced=False)
-CRDS: Final = Resource(
-    MetaOnly, "CustomResourceDefinition", "customresourcedefinitions", "apiextensions.k8s.io", namespaced=False
-)
