@@ -14,6 +14,7 @@ from aliquot.web.app import everyone
 from aliquot.web.feeds import Feeds
 from aliquot.web.serve import WebServer
 from made_up_facts import MadeUpFacts
+from waiting import eventually
 
 STREAMS = 1000
 
@@ -38,14 +39,6 @@ def read_until(sock: socket.socket, wanted: bytes, timeout_s: float = 15.0) -> b
         assert piece, got[-200:]
         got = got[-len(wanted) :] + piece
     return got
-
-
-def eventually(true: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    """Wait until something holds."""
-    until_s = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < until_s, what
-        time.sleep(0.05)
 
 
 @pytest.fixture

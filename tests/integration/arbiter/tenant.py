@@ -25,14 +25,6 @@ SOURCES = Path(aliquot.__file__).parents[1]
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def until(condition, timeout_s=5.0) -> None:
-    """Wait for a condition that another process makes true."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.005)
-
-
 class Page:
     """The tenant's read-only view of one grant page."""
 

@@ -6,10 +6,10 @@ import sys
 import time
 
 import pytest
-from tenant import until
 
 from aliquot.arbiter.abi import ReserveFlag
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, TenantGpu, TenantRecord, Unanswered
+from waiting import eventually
 
 
 def test_thousand_processes_register_in_five_seconds(arbiter):
@@ -166,7 +166,7 @@ def test_metrics_are_served(start_arbiter):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             return f'aliquot_tenant_request_ratio{{gpu="{arbiter.gpu}",tenant="a"}} 0.3' in answer.read().decode()
 
-    until(scraped)
+    eventually(scraped)
 
 
 def churn(arbiter, tenants: int) -> None:

@@ -8,9 +8,10 @@ import sys
 import time
 
 import pytest
-from tenant import SOURCES, until
+from tenant import SOURCES
 
 from aliquot.arbiter.abi import AttachFlag, Feature, MessageType
+from waiting import eventually
 
 
 def test_first_want_opens_the_gate(arbiter):
@@ -32,7 +33,7 @@ def test_the_first_grant_has_its_time_in_the_status(arbiter):
     process.wait_valid()
     first_ns = arbiter.seen("a").first_grant_ns
     process.give_back()
-    until(lambda: not process.pages[0].valid)
+    eventually(lambda: not process.pages[0].valid)
     process.want()
     process.wait_valid()
 
@@ -97,7 +98,7 @@ def test_waiters_are_shown_in_the_holders_page(arbiter):
     assert first.pages[0].u32("waiters") == 0
     second.want()
 
-    until(lambda: first.pages[0].u32("waiters") == 1)
+    eventually(lambda: first.pages[0].u32("waiters") == 1)
 
 
 def test_idle_return_hands_over_at_once(arbiter):
@@ -181,7 +182,7 @@ def test_dead_holder_is_followed_within_fifty_milliseconds(arbiter):
         assert child.stdout.readline() == "holds\n"
         waiter = arbiter.process("b")
         waiter.want()
-        until(lambda: arbiter.seen("b").waiting)
+        eventually(lambda: arbiter.seen("b").waiting)
         began = time.monotonic()
         child.send_signal(signal.SIGKILL)
         waiter.wait_valid(timeout_s=1)
@@ -326,7 +327,7 @@ def test_reports_of_processes_add_up(arbiter):
         process.send(MessageType.REPORT, a=unrouted, b=ungated_ms * 1_000_000)
     first.close()
 
-    until(lambda: arbiter.seen("a").unrouted == 4 and arbiter.seen("a").processes == 1)
+    eventually(lambda: arbiter.seen("a").unrouted == 4 and arbiter.seen("a").processes == 1)
     assert 15.0 == arbiter.seen("a").ungated_ms
     kinds = [event["kind"] for event in arbiter.client.events()]
     assert (2, 2) == (kinds.count("unrouted"), kinds.count("ungated"))
@@ -337,7 +338,7 @@ def test_the_page_carries_a_sign_of_life(arbiter):
     arbiter.tenant("a")
     page = arbiter.process("a").pages[0]
     first = page.u64("beat_ns")
-    until(lambda: page.u64("beat_ns") > first)
+    eventually(lambda: page.u64("beat_ns") > first)
     arbiter.child.send_signal(signal.SIGSTOP)
     time.sleep(0.1)
     stopped = page.u64("beat_ns")
@@ -345,7 +346,7 @@ def test_the_page_carries_a_sign_of_life(arbiter):
 
     assert stopped == page.u64("beat_ns")
     arbiter.child.send_signal(signal.SIGCONT)
-    until(lambda: page.u64("beat_ns") > stopped)
+    eventually(lambda: page.u64("beat_ns") > stopped)
 
 
 def test_a_late_answer_for_an_old_grant_ends_a_resumption(arbiter):

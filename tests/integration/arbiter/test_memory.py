@@ -2,9 +2,9 @@
 
 import os
 
-from tenant import until
 
 from aliquot.arbiter.abi import MessageType, ReserveFlag
+from waiting import eventually
 
 MIB = 1 << 20
 
@@ -52,7 +52,7 @@ def test_memory_of_a_dead_process_is_free(arbiter):
     one.reserve(100 * MIB)
     one.close()
 
-    until(lambda: two.pages[0].u64("memory_leased_bytes") == 0)
+    eventually(lambda: two.pages[0].u64("memory_leased_bytes") == 0)
     assert two.reserve(100 * MIB) == 100 * MIB
 
 
@@ -107,4 +107,4 @@ def test_page_names_the_processes_of_the_tenant(arbiter):
 
     assert pids() == [os.getpid()] * 2
     goes.close()
-    until(lambda: pids() == [os.getpid()])
+    eventually(lambda: pids() == [os.getpid()])

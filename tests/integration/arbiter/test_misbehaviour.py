@@ -7,9 +7,10 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tenant import FakeProcess, until
+from tenant import FakeProcess
 
 from aliquot.arbiter.abi import ABI_VERSION, MESSAGE_STRUCT, MessageType, Refusal
+from waiting import eventually
 
 GOOD_HELLO = MESSAGE_STRUCT.pack(MessageType.HELLO, 0, 0, 1, ABI_VERSION, 0, 1, 0, bytes(16))
 
@@ -160,7 +161,7 @@ def test_a_reader_that_never_reads_is_cut_off(arbiter):
     good.want()
     good.wait_valid(timeout_s=1)
 
-    until(lambda: arbiter.seen("a").processes == 0)
+    eventually(lambda: arbiter.seen("a").processes == 0)
 
 
 def test_page_cannot_be_written_by_a_tenant(arbiter):
@@ -192,7 +193,7 @@ def test_out_of_descriptors_new_processes_wait_and_the_arbiter_rests(arbiter):
     _, hard = resource.prlimit(arbiter.child.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(arbiter.child.pid, resource.RLIMIT_NOFILE, (arbiter.descriptors() + 80 + 40, hard))
     greedy = [arbiter.process("a", hello=False) for _ in range(100)]
-    until(lambda: "out-of-descriptors" in {event["kind"] for event in arbiter.client.events()})
+    eventually(lambda: "out-of-descriptors" in {event["kind"] for event in arbiter.client.events()})
     before_s = cpu_seconds(arbiter.child.pid)
     time.sleep(1)
     used_s = cpu_seconds(arbiter.child.pid) - before_s

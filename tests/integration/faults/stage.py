@@ -21,17 +21,10 @@ from aliquot.driver.emulation import EmulatedMachine, prepare
 from aliquot.driver.injection import TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, native_part
 from aliquot.status.tenants import TenantStatus
+from waiting import eventually
 
 SOURCES = Path(aliquot.__file__).parents[1]
 WINDOW_S = 2.0
-
-
-def until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
-    """Wait for something that other processes make true."""
-    end_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end_s, f"not in {timeout_s} s: {what}"
-        time.sleep(0.005)
 
 
 @dataclass
@@ -56,7 +49,7 @@ class Client:
 
     def wait_ready(self) -> Client:
         """Return once its first kernel has completed."""
-        until(lambda: read_totals(self.progress) or self.process.poll() is not None, f"{self.name} launches", 40)
+        eventually(lambda: read_totals(self.progress) or self.process.poll() is not None, f"{self.name} launches", 40)
         assert self.process.poll() is None, self.said
         return self
 

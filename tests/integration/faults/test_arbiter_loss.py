@@ -7,9 +7,10 @@ import sys
 import time
 
 import pytest
-from stage import WINDOW_S, Client, until
+from stage import WINDOW_S, Client
 
 from aliquot.bench.progress import read_intervals
+from waiting import eventually
 
 JOURNAL_NS = 300_000_000  # the books are written down four times a second
 SILENT_S = 3.0  # after which the hook takes an arbiter without a sign of life for gone
@@ -24,7 +25,7 @@ def until_launched(client: Client, since_ns: int) -> int:
         found[:] = [turn.launched_ns for turn in read_intervals(client.progress) if turn.launched_ns > since_ns]
         return bool(found)
 
-    until(look, "the waiting program launches")
+    eventually(look, "the waiting program launches")
     return min(found)
 
 
@@ -41,7 +42,7 @@ def test_an_arbiter_killed_under_load_costs_no_error_and_one_window(stage, switc
     scene.kill_arbiter()
     time.sleep(0.5)
     scene.start_arbiter()
-    until(lambda: all(scene.seen(c.name).processes == 1 for c in clients), "all have attached again")
+    eventually(lambda: all(scene.seen(c.name).processes == 1 for c in clients), "all have attached again")
     after = {c.name: scene.seen(c.name).charged_ns for c in clients}
     time.sleep(WINDOW_S)
     completed = [client.totals.completed for client in clients]
@@ -61,7 +62,7 @@ def test_debts_outlive_the_arbiter(stage):
     quick = scene.client("quick", 800)
     for client in (slow, quick):
         client.wait_ready()
-    until(lambda: scene.seen("slow").debt_ms > 600, "a debt is on the books")
+    eventually(lambda: scene.seen("slow").debt_ms > 600, "a debt is on the books")
     time.sleep(JOURNAL_NS / 1e9)
     owed = scene.seen("slow").debt_ms
 
@@ -70,7 +71,7 @@ def test_debts_outlive_the_arbiter(stage):
 
     assert scene.seen("slow").debt_ms >= owed - JOURNAL_NS / 1e6
     assert scene.seen("slow").charged_ns > 0
-    until(lambda: scene.seen("slow").processes == 1, "the long kernel's program is back")
+    eventually(lambda: scene.seen("slow").processes == 1, "the long kernel's program is back")
     assert quick.end() == 0
 
 
@@ -89,7 +90,7 @@ def test_without_an_arbiter_for_good_the_fail_policy_rules(stage, policy, least,
     assert client.process.poll() is None
 
     scene.start_arbiter()
-    until(lambda: scene.seen("a").processes == 1, "the program is back")
+    eventually(lambda: scene.seen("a").processes == 1, "the program is back")
     [again] = scene.shares([client], 1.5)
 
     assert 0.3 < again < 0.75
@@ -104,7 +105,7 @@ def test_the_next_tenant_goes_on_when_a_holder_is_killed(stage):
     gaps_ms = []
     for attempt in range(3):
         holder = scene.client(f"holder{attempt}", 500, 1000, "long", "--kernel-ms", "5000")
-        until(lambda name=holder.name: scene.admin.status().gpus[0].holder == name, "it holds the GPU")
+        eventually(lambda name=holder.name: scene.admin.status().gpus[0].holder == name, "it holds the GPU")
         killed_ns = time.monotonic_ns()
         holder.process.kill()
         launched = until_launched(waiting, killed_ns)
@@ -140,7 +141,7 @@ def test_a_program_that_starts_without_an_arbiter_is_told_why(stage):
     argv = [sys.executable, "-m", "aliquot.bench.client", "steady", "--progress", str(scene.directory / "a.progress")]
     client = scene.program(folder, argv, "a")
 
-    until(lambda: client.said, "it says something")
+    eventually(lambda: client.said, "it says something")
     scene.start_arbiter()
     client.wait_ready()
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from stage import Client, Stage, until
+from stage import Client, Stage
 from tenant import FakeProcess
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, MessageType
+from waiting import eventually
 
 SECONDS = 1.5
 
@@ -135,12 +136,12 @@ def test_pretending_to_be_another_changes_only_ones_own_books(scene):
         socket.send_fds(pretender.sock, [stray], [0, 1, 2])
     pretender.want()
     pretender.wait_valid()
-    until(lambda: scene.seen("x").memory_used_mib == 64, "the lease is on the pretender's books")
+    eventually(lambda: scene.seen("x").memory_used_mib == 64, "the lease is on the pretender's books")
 
     assert scene.seen("b").memory_used_mib == held
     assert scene.seen("x").processes == 1
     pretender.send(MessageType.RELEASE, a=1 << 40)
-    until(lambda: scene.seen("x").processes == 0, "the pretender is cut off")
+    eventually(lambda: scene.seen("x").processes == 0, "the pretender is cut off")
     time.sleep(0.1)
     assert len(list(Path(f"/proc/{scene.arbiter.pid}/fd").iterdir())) <= descriptors
     assert unharmed(scene, neighbour)

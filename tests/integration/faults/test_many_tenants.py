@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from stage import Stage, until
+from stage import Stage
 
 from aliquot.arbiter.client import TenantGpu, TenantRecord
+from waiting import eventually
 
 PROGRAM = Path(__file__).parent / "programs" / "visit.c"
 BATCH = 50
@@ -43,7 +44,7 @@ def come_and_go(scene: Stage, visit: Path, libraries: list[Path], first: int, co
 def left(scene: Stage) -> dict[str, int]:
     """What the arbiter holds: descriptors, threads, grant pages, files, memory in MiB."""
     proc = Path(f"/proc/{scene.arbiter.pid}")
-    until(lambda: scene.admin.status().connections == 0, "every connection is gone")
+    eventually(lambda: scene.admin.status().connections == 0, "every connection is gone")
     return {
         "descriptors": len(list((proc / "fd").iterdir())),
         "threads": len(list((proc / "task").iterdir())),

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stage import Client, Stage, until
+from stage import Client, Stage
+from waiting import eventually
 
 PROGRAM = Path(__file__).parent / "programs" / "share.py"
 MIB = 300
@@ -36,7 +37,7 @@ class Partner:
         self.client.process.wait()
 
     def _answer(self) -> str:
-        until(lambda: self.out.exists() and self.out.read_text().count("\n") > self.steps, self.client.name, 30)
+        eventually(lambda: self.out.exists() and self.out.read_text().count("\n") > self.steps, self.client.name, 30)
         return self.out.read_text().splitlines()[-1]
 
 
@@ -55,7 +56,7 @@ def hand_over(exporter: Partner, importer: Partner) -> list[int]:
 
 def settles_at(scene: Stage, mib: int, name: str = "a") -> None:
     """Slabs go back within a second or two."""
-    until(lambda: charged(scene, name) == mib, f"{name} is charged {mib} MiB, not {charged(scene, name)}", 10)
+    eventually(lambda: charged(scene, name) == mib, f"{name} is charged {mib} MiB, not {charged(scene, name)}", 10)
 
 
 def test_memory_that_processes_of_a_tenant_share_is_charged_once_until_the_last_lets_it_go(stage):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import time
 
-from stage import Client, Stage, until
+from stage import Client, Stage
+from waiting import eventually
 
 BEYOND_S = 0.05
 READ_S = 0.03
@@ -19,20 +20,20 @@ def holds(scene: Stage) -> str | None:
 
 def stop_as_holder(scene: Stage, client: Client) -> None:
     """Stop it in a turn of its own, in which kernels have completed and more are in flight."""
-    until(lambda: holds(scene) not in (client.name, None), "the other has its turn")
+    eventually(lambda: holds(scene) not in (client.name, None), "the other has its turn")
     before = client.totals.completed
-    until(lambda: client.totals.completed > before and holds(scene) == client.name, "kernels of its next turn")
+    eventually(lambda: client.totals.completed > before and holds(scene) == client.name, "kernels of its next turn")
     client.process.send_signal(signal.SIGSTOP)
 
 
 def delay_s(scene: Stage, holder: Client, waiter: Client) -> tuple[float, float]:
     """From the end of the holder's turn to the grant of the other, and to the first kernel of that."""
     completed = waiter.totals.completed
-    until(lambda: holds(scene) != holder.name, "the turn ends")
+    eventually(lambda: holds(scene) != holder.name, "the turn ends")
     ended_s = time.monotonic()
-    until(lambda: holds(scene) == waiter.name, "the other is granted")
+    eventually(lambda: holds(scene) == waiter.name, "the other is granted")
     granted_s = time.monotonic()
-    until(lambda: waiter.totals.completed > completed, "the other's kernels complete")
+    eventually(lambda: waiter.totals.completed > completed, "the other's kernels complete")
     return granted_s - ended_s, time.monotonic() - ended_s
 
 

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from stage import Client, Stage, until
+from stage import Client, Stage
+from waiting import eventually
 
 VIEWER = Path(__file__).parent / "programs" / "viewer.py"
 SPELL_S = 1.5
@@ -22,7 +23,7 @@ class Viewer:
         self.out = scene.directory / f"viewer-{mode}.out"
         command = f"exec {sys.executable} {VIEWER} {mode} {seconds} > {self.out}"
         self.client = scene.program(folder, ["sh", "-c", command], f"viewer-{mode}", stdin=subprocess.PIPE)
-        until(lambda: self.answers, "the viewer has asked", 30)
+        eventually(lambda: self.answers, "the viewer has asked", 30)
 
     @property
     def answers(self) -> list[dict]:
@@ -80,7 +81,7 @@ def test_a_monitor_sees_its_tenant_and_loads_no_driver(stage):
     folder = scene.tenant("a", 500)
     program = bursty(scene, folder)
     viewer = Viewer(scene, folder, "nvml")
-    until(lambda: viewer.answers[-1]["processes"] == 1, "the monitor sees the program")
+    eventually(lambda: viewer.answers[-1]["processes"] == 1, "the monitor sees the program")
     answer = viewer.answers[-1]
 
     assert {"total": 2048 << 20, "threads": 1} == {key: answer[key] for key in ("total", "threads")}
@@ -96,13 +97,13 @@ def test_a_monitor_finds_a_new_arbiter_by_itself(stage):
     viewer = Viewer(scene, folder, "nvml")
     scene.kill_arbiter()
     scene.start_arbiter()
-    until(lambda: scene.seen("a").processes == 1, "the monitor has attached again")
+    eventually(lambda: scene.seen("a").processes == 1, "the monitor has attached again")
     program = bursty(scene, folder)
-    until(lambda: viewer.answers[-1]["processes"] == 1, "the monitor sees the program that came after")
+    eventually(lambda: viewer.answers[-1]["processes"] == 1, "the monitor sees the program that came after")
 
     assert rate(program) > 100
     viewer.client.process.kill()
-    until(lambda: scene.seen("a").processes == 1, "the monitor's end is seen")
+    eventually(lambda: scene.seen("a").processes == 1, "the monitor's end is seen")
     assert program.end() == 0
 
 

@@ -18,6 +18,7 @@ import pytest
 
 import aliquot
 from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, HOOK, NativePartMissing, native_part
+from waiting import eventually as eventually
 
 SOURCES = Path(aliquot.__file__).parents[1]
 
@@ -31,14 +32,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if "integration/standalone" in str(item.path):
                 item.add_marker(pytest.mark.skip(reason=str(error)))
-
-
-def eventually(true: Callable[[], bool], what: str, timeout_s: float = 15.0) -> None:
-    """Wait until something holds."""
-    until_s = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < until_s, f"not in {timeout_s} s: {what}"
-        time.sleep(0.05)
 
 
 class Aliquot:

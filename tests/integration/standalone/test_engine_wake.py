@@ -14,6 +14,7 @@ from aliquot.bench.scene import native_client
 from aliquot.placement.machine import NoRoom
 from aliquot.standalone.engine import Engine
 from aliquot.status.tenants import TenantStatus
+from waiting import eventually
 
 MS_NS = 1_000_000
 WAKE_US = 5000
@@ -43,15 +44,7 @@ class Scene:
 
     def _start(self, name: str, argv: list[str], request_milli: int, wake_us: int = 0) -> None:
         self.engine.spawn(name, argv, request_milli=request_milli, memory_mib=1024, wake_us=wake_us)
-        until(lambda: read_totals(self.directory / name), f"{name} launches")
-
-
-def until(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
-    """Wait for something that other processes make true."""
-    end_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end_s, f"not in {timeout_s} s: {what}"
-        time.sleep(0.02)
+        eventually(lambda: read_totals(self.directory / name), f"{name} launches")
 
 
 def lateness_ms(done: Callable[[], bool], timeout_s: float = 40.0) -> float:
@@ -78,7 +71,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 def test_a_tenant_wakes_as_soon_as_promised_beside_one_that_never_rests(scene: Scene):
     """Beside kernels of 1 ms without a rest, 99 of 100 wakes are within the 5 ms promised, half within 3 ms."""
     scene.training("training", 1.0)
-    until(lambda: scene.seen("training").kernel_ms, "its kernels are measured")
+    eventually(lambda: scene.seen("training").kernel_ms, "its kernels are measured")
     scene.inference("server", WAKE_US)
     late_ms = lateness_ms(lambda: scene.seen("server").wake.count >= WAKES)
 
@@ -92,7 +85,7 @@ def test_a_tenant_wakes_as_soon_as_promised_beside_one_that_never_rests(scene: S
 def test_a_promise_beside_kernels_that_are_too_long_is_refused(scene: Scene):
     """Beside kernels of 20 ms a wake in 5 ms is refused with the neighbour's name and what is allowed."""
     scene.training("training", 20.0)
-    until(lambda: scene.seen("training").kernel_ms > 15, "its kernels are measured")
+    eventually(lambda: scene.seen("training").kernel_ms > 15, "its kernels are measured")
 
     with pytest.raises(NoRoom, match=r'GPU 0 has "training" with kernels of (19|2\d) ms, wake allows 3.2 ms'):
         scene.inference("server", WAKE_US)
@@ -103,6 +96,6 @@ def test_a_promise_that_a_neighbour_breaks_later_is_shown_with_its_name(scene: S
     scene.inference("server", WAKE_US)
     assert scene.seen("server").wake.kept
     scene.training("training", 20.0)
-    until(lambda: not scene.seen("server").wake.kept, "its kernels are measured")
+    eventually(lambda: not scene.seen("server").wake.kept, "its kernels are measured")
 
     assert "not kept: training runs kernels of" in scene.seen("server").wake.text

@@ -25,6 +25,7 @@ from aliquot.http.listening import own_address
 from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
 from made_up_facts import MadeUpFacts
+from waiting import eventually
 
 
 class Files:
@@ -69,14 +70,6 @@ def shown(port: int) -> int:
     """The serial number of the certificate that a new connection sees."""
     pem = ssl.get_server_certificate(("127.0.0.1", port), timeout=10)
     return x509.load_pem_x509_certificate(pem.encode()).serial_number
-
-
-def eventually(true: object, timeout_s: float = 20.0) -> None:
-    """Wait until something holds."""
-    until_s = time.monotonic() + timeout_s
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
 
 
 def test_a_renewed_certificate_is_shown_without_a_restart(
