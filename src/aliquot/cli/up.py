@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import tempfile
 import threading
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 DASHBOARD_PORT: Final = 8765
 PORTS_TRIED: Final = 100
+_LISTENING: Final = "0A"
+_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 @click.command()
@@ -197,12 +200,36 @@ def _require_free(option: str, port: int) -> None:
     Raises:
         PortTaken: another program listens there; the text names it.
     """
-    from aliquot.cli.ports import listener
     from aliquot.http.listening import PortTaken, listening
 
     try:
         listening("127.0.0.1", port, called=f"{option} {port}").close()
     except PortTaken:
-        if not (who := listener(port)):
+        if not (who := _listener(port)):
             raise
         raise PortTaken(f"{option} {port} is taken by {who}; choose another port with {option}") from None
+
+
+def _listener(port: int) -> str:
+    """The program that listens on a port, as `python3 (pid 42)`; empty where the kernel does not let us know."""
+    wanted = {f"socket:[{inode}]" for table in _TABLES for inode in _inodes(Path(table), port)}
+    for process in Path("/proc").iterdir() if wanted else ():
+        if not process.name.isdecimal():
+            continue
+        try:
+            descriptors = list((process / "fd").iterdir())
+            held = any(os.readlink(descriptor) in wanted for descriptor in descriptors)  # noqa: PTH115 (no path)
+            name = (process / "comm").read_text().strip() if held else ""
+        except OSError:  # it has ended meanwhile, or is another user's
+            continue
+        if held:
+            return f"{name} (pid {process.name})"
+    return ""
+
+
+def _inodes(table: Path, port: int) -> list[str]:
+    try:
+        rows = [line.split() for line in table.read_text().splitlines()[1:]]
+    except OSError:
+        return []
+    return [row[9] for row in rows if row[3] == _LISTENING and int(row[1].rpartition(":")[2], 16) == port]
