@@ -112,10 +112,6 @@ def gpu_topology(gpus: Sequence[Gpu]) -> Topology:
     return topology_of([gpu.links for gpu in gpus], [gpu.numa for gpu in gpus], [gpu.near_cores for gpu in gpus])
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def _near_cores(bus_id: str) -> list[int]:
     """The CPU cores on the GPU's own memory node, by its PCI address as NVML writes it; none when unknown."""
     domain, _, rest = bus_id.lower().partition(":")
@@ -147,10 +143,10 @@ def _facts(nvml: Any, handle: Any) -> dict[str, object]:
     Raises:
         NVMLError: it does not answer.
     """
-    bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+    bus_id = nvml.nvmlDeviceGetPciInfo(handle).busId
     return {
-        "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
-        "model": _text(nvml.nvmlDeviceGetName(handle)),
+        "uuid": nvml.nvmlDeviceGetUUID(handle),
+        "model": nvml.nvmlDeviceGetName(handle),
         "memory_mib": int(nvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20,
         "pci": bus_id,
         "near_cores": _near_cores(bus_id),
@@ -165,7 +161,7 @@ def _ask(libnvml: str) -> dict[str, object]:
     import pynvml
 
     pynvml.nvmlInit()
-    version = _text(pynvml.nvmlSystemGetDriverVersion())
+    version = pynvml.nvmlSystemGetDriverVersion()
     gpus: list[dict[str, object]] = []
     handles, silent = [], []
     for index in range(pynvml.nvmlDeviceGetCount()):

@@ -111,7 +111,7 @@ class Watch:
             return
         try:
             event = self._nvml.nvmlEventSetWait_v2(self._events, WAIT_MS)
-            uuid = _text(self._nvml.nvmlDeviceGetUUID(event.device))
+            uuid = self._nvml.nvmlDeviceGetUUID(event.device)
         except self._nvml.NVMLError_Timeout:
             return
         except self._nvml.NVMLError as error:
@@ -145,7 +145,7 @@ class Watch:
         for index in range(self._nvml.nvmlDeviceGetCount()):
             try:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = _text(self._nvml.nvmlDeviceGetUUID(handle))
+                uuid = self._nvml.nvmlDeviceGetUUID(handle)
             except self._nvml.NVMLError as error:
                 silent[index] = str(error)
                 if index not in self._silent:
@@ -201,10 +201,6 @@ class Watch:
             return {process.pid for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)}
         except self._nvml.NVMLError:
             return set()
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _print(**facts: object) -> None:

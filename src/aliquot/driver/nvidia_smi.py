@@ -21,10 +21,6 @@ _MIB: Final = 1 << 20
 _WIDTH: Final = 89
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def _memory(handle: Any, part: str) -> int:
     return int(getattr(nvml.nvmlDeviceGetMemoryInfo(handle), part)) // _MIB
 
@@ -49,15 +45,15 @@ def _mig(handle: Any) -> str:
 # field of --query-gpu -> (unit, how it is read)
 FIELDS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "timestamp": ("", lambda _: time.strftime("%Y/%m/%d %H:%M:%S.000")),
-    "driver_version": ("", lambda _: _text(nvml.nvmlSystemGetDriverVersion())),
+    "driver_version": ("", lambda _: nvml.nvmlSystemGetDriverVersion()),
     "count": ("", lambda _: nvml.nvmlDeviceGetCount()),
     "index": ("", lambda h: nvml.nvmlDeviceGetIndex(h)),
-    "name": ("", lambda h: _text(nvml.nvmlDeviceGetName(h))),
-    "gpu_name": ("", lambda h: _text(nvml.nvmlDeviceGetName(h))),
-    "uuid": ("", lambda h: _text(nvml.nvmlDeviceGetUUID(h))),
-    "gpu_uuid": ("", lambda h: _text(nvml.nvmlDeviceGetUUID(h))),
-    "pci.bus_id": ("", lambda h: _text(nvml.nvmlDeviceGetPciInfo(h).busId)),
-    "gpu_bus_id": ("", lambda h: _text(nvml.nvmlDeviceGetPciInfo(h).busId)),
+    "name": ("", lambda h: nvml.nvmlDeviceGetName(h)),
+    "gpu_name": ("", lambda h: nvml.nvmlDeviceGetName(h)),
+    "uuid": ("", lambda h: nvml.nvmlDeviceGetUUID(h)),
+    "gpu_uuid": ("", lambda h: nvml.nvmlDeviceGetUUID(h)),
+    "pci.bus_id": ("", lambda h: nvml.nvmlDeviceGetPciInfo(h).busId),
+    "gpu_bus_id": ("", lambda h: nvml.nvmlDeviceGetPciInfo(h).busId),
     "compute_cap": ("", lambda h: "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(h))),
     "mig.mode.current": ("", _mig),
     "memory.total": ("MiB", lambda h: _memory(h, "total")),
@@ -100,7 +96,7 @@ def _value(handle: Any, field: str) -> str:
 
 def _program(pid: int) -> str:
     try:
-        return _text(nvml.nvmlSystemGetProcessName(pid))
+        return str(nvml.nvmlSystemGetProcessName(pid))
     except nvml.NVMLError:
         return NOT_AVAILABLE
 
@@ -191,7 +187,7 @@ def _detail(handle: Any, indent: int, label: str, field: str) -> str:
 
 
 def _driver() -> str:
-    return _text(nvml.nvmlSystemGetDriverVersion())
+    return str(nvml.nvmlSystemGetDriverVersion())
 
 
 def _table(handles: Sequence[Any]) -> list[str]:

@@ -122,7 +122,7 @@ def _main(libnvml: str) -> None:
             uuid = pynvml.nvmlDeviceGetUUID(handle)
         except pynvml.NVMLError:
             continue
-        handles[uuid.decode() if isinstance(uuid, bytes) else uuid] = handle
+        handles[uuid] = handle
     while True:
         read = {uuid: sensors_of(pynvml, handle) for uuid, handle in handles.items()}
         sys.stdout.write(f"{json.dumps(read)}\n")
