@@ -28,14 +28,14 @@ from aliquot.web.api import Workload
 from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
 
-ROOT: Final = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from made_up_facts import MadeUpFacts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
+ROOT: Final = Path(__file__).resolve().parents[1]
 FIGURES: Final = ROOT / "docs" / "figures"
 SIZES: Final = {"wide": (1440, 900), "narrow": (390, 844)}
 SCHEMES: Final[tuple[Any, ...]] = ("light", "dark")

@@ -13,11 +13,11 @@ import pytest
 from cluster.images import BUSYBOX
 from cluster.kubelet_node import KubeletNode
 from cluster.parts import until
+from kubelet_stand_in import AdmissionError, KubeletStandIn
 from plugins import FOLDER, POD_RESOURCES, DevicePlugin, held_devices
 
 from aliquot.node.kubelet_api import deviceplugin_pb2 as pb
 from aliquot.node.kubelet_api import deviceplugin_pb2_grpc as rpc
-from kubelet_stand_in import AdmissionError, KubeletStandIn
 
 RESOURCE = "contract.aliquot.dev/part"
 IDS = [f"g0-{number:02}" for number in range(8)]

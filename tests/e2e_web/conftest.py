@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from made_up_facts import MadeUpFacts
 
 from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
-from made_up_facts import MadeUpFacts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from made_up_facts import MadeUpFacts
 
 from aliquot.web.history.reading import RANGES
 from aliquot.web.serve import WebServer
-from made_up_facts import MadeUpFacts
 
 from .conftest import Visit
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from made_up_facts import MadeUpFacts
 
 from aliquot.driver.emulation import parse_spec, profile_topology
 from aliquot.web.api import Workload
 from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
-from made_up_facts import MadeUpFacts
 
 from .conftest import Visit
 

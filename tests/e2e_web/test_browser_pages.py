@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from made_up_facts import MadeUpFacts
 
 from aliquot.web.api import Share, Workload
 from aliquot.web.app import everyone
 from aliquot.web.feeds import Feeds
 from aliquot.web.serve import WebServer
-from made_up_facts import MadeUpFacts
 
 from .conftest import Visit
 

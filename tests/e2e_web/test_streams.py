@@ -6,15 +6,15 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+from made_up_facts import MadeUpFacts
+from waiting import eventually
 
 from aliquot.web.app import everyone
 from aliquot.web.feeds import Feeds
 from aliquot.web.serve import WebServer
-from made_up_facts import MadeUpFacts
-from waiting import eventually
 
 STREAMS = 1000
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.arbiter.journal import Journal
@@ -40,7 +41,6 @@ from aliquot.standalone.pods import read_documents
 from aliquot.topology.matrix import parse_topo
 from aliquot.web.agents import UnreadableReport, read_report
 from aliquot.web.app import dashboard, everyone
-from made_up_facts import MadeUpFacts
 
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 REFUSED = (AliquotError, BadMessage, UnreadableReport, BadMemory)

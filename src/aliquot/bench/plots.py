@@ -29,14 +29,14 @@ _STYLE: Final[dict[Any, Any]] = {
 
 
 @contextmanager
-def _figure(size: tuple[float, float], **style: Any) -> Iterator[tuple[Any, Any]]:
+def _figure(size: tuple[float, float], style: dict[Any, Any] | None = None) -> Iterator[tuple[Any, Any]]:
     """A figure with its axes, closed afterwards; equal figures are equal files."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    with mpl.rc_context({**_STYLE, **style}):
+    with mpl.rc_context(_STYLE | (style or {})):
         figure, axes = pyplot.subplots(figsize=size, layout="constrained")
         yield figure, axes
         pyplot.close(figure)
@@ -94,7 +94,7 @@ def draw_churn(rows: Sequence[Mapping[str, Any]], directory: Path, about: str) -
     directory.mkdir(parents=True, exist_ok=True)
     cases = list(dict.fromkeys((row["machine"], row["size"]) for row in rows))
     mean = means(rows)
-    with _figure((8, 1.4 + 0.3 * len(cases)), **{"axes.spines.left": False}) as (figure, axes):
+    with _figure((8, 1.4 + 0.3 * len(cases)), {"axes.spines.left": False}) as (figure, axes):
         places = [len(cases) - 1 - at for at in range(len(cases))]
         for policy, (label, colour) in POLICIES.items():
             kept = {(row["machine"], row["size"]): row["kept"] for row in rows if row["policy"] == policy}

@@ -15,7 +15,7 @@ from aliquot.cli.options import Amount, out_option, output_option
 from aliquot.cli.papers import paper
 from aliquot.cli.sim_import import import_jobs
 from aliquot.cli.sim_turns import turns
-from aliquot.model.errors import AliquotError
+from aliquot.model.errors import AliquotError, UserError
 
 _FILE = click.Path(path_type=Path)
 _TIME = Amount(1e9)

@@ -22,7 +22,6 @@ from aliquot.sim.imports.quantities import Unreadable, parse_elapsed
 from aliquot.sim.report.page import page
 
 
-
 def run_study(
     scenario: runs.Scenario, policies: Sequence[str], seeds: Sequence[int], *, out: Path, output: str,
     options: Mapping[str, Any],

@@ -36,6 +36,7 @@ class OwnerReference(Value, frozen=True):
     name: str = ""
     uid: str = ""
     controller: bool = False
+    block_owner_deletion: bool = False
 
 
 class Meta(Wire):

@@ -123,7 +123,9 @@ class SchedulerSettings(ProgramSettings, frozen=True, kw_only=True):
             address(self.webhook, "--webhook")
         _ = self.default_limit_milli
         if self.web_prometheus:
-            require_url(self.web_prometheus, "--web-prometheus", "an address", "it as http://prometheus.monitoring:9090")
+            require_url(
+                self.web_prometheus, "--web-prometheus", "an address", "it as http://prometheus.monitoring:9090"
+            )
         if self.web:
             address(self.web, "--web")
         if self.web and self.web_tokens and self.web_namespace:

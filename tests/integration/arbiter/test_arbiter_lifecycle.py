@@ -6,10 +6,10 @@ import sys
 import time
 
 import pytest
+from waiting import eventually
 
 from aliquot.arbiter.abi import ReserveFlag
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, TenantGpu, TenantRecord, Unanswered
-from waiting import eventually
 
 
 def test_thousand_processes_register_in_five_seconds(arbiter):

@@ -9,9 +9,9 @@ import time
 
 import pytest
 from tenant import SOURCES
+from waiting import eventually
 
 from aliquot.arbiter.abi import AttachFlag, Feature, MessageType
-from waiting import eventually
 
 
 def test_first_want_opens_the_gate(arbiter):

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tenant import until
+from waiting import eventually
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,7 +29,7 @@ def take_turns(processes, turns: int) -> None:
     for process in processes:
         process.want()
     for _ in range(turns):
-        until(ended)
+        eventually(ended)
         for process in ended():
             answered[process] = process.pages[0].epoch
             process.want()
@@ -61,7 +61,7 @@ def test_a_stopped_arbiter_hands_nothing_over(arbiter):
     first.want()
     first.wait_valid()
     second.want()
-    until(lambda: arbiter.seen("b").waiting)
+    eventually(lambda: arbiter.seen("b").waiting)
     arbiter.child.send_signal(signal.SIGSTOP)
     first.give_back()
     time.sleep(0.1)
@@ -80,10 +80,10 @@ def test_a_tenant_removed_while_it_is_next_is_not_granted(arbiter):
     first.want()
     first.wait_valid()
     second.want()
-    until(lambda: arbiter.seen("b").waiting)
+    eventually(lambda: arbiter.seen("b").waiting)
     arbiter.client.remove_tenant("b")
     third.want()
-    until(lambda: arbiter.seen("c").waiting)
+    eventually(lambda: arbiter.seen("c").waiting)
     first.give_back()
 
     third.wait_valid()

@@ -2,9 +2,9 @@
 
 import os
 
+from waiting import eventually
 
 from aliquot.arbiter.abi import MessageType, ReserveFlag
-from waiting import eventually
 
 MIB = 1 << 20
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from tenant import FakeProcess
+from waiting import eventually
 
 from aliquot.arbiter.abi import ABI_VERSION, MESSAGE_STRUCT, MessageType, Refusal
-from waiting import eventually
 
 GOOD_HELLO = MESSAGE_STRUCT.pack(MessageType.HELLO, 0, 0, 1, ABI_VERSION, 0, 1, 0, bytes(16))
 

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from waiting import eventually
 
 import aliquot
 from aliquot.arbiter.client import ArbiterClient, TenantGpu, TenantRecord
@@ -21,7 +22,6 @@ from aliquot.driver.emulation import EmulatedMachine, prepare
 from aliquot.driver.injection import TenantConf, TenantFolder, provision
 from aliquot.driver.native import HOOK, native_part
 from aliquot.status.tenants import TenantStatus
-from waiting import eventually
 
 SOURCES = Path(aliquot.__file__).parents[1]
 WINDOW_S = 2.0

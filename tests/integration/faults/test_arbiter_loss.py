@@ -8,9 +8,9 @@ import time
 
 import pytest
 from stage import WINDOW_S, Client
+from waiting import eventually
 
 from aliquot.bench.progress import read_intervals
-from waiting import eventually
 
 JOURNAL_NS = 300_000_000  # the books are written down four times a second
 SILENT_S = 3.0  # after which the hook takes an arbiter without a sign of life for gone

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from stage import Client, Stage
 from tenant import FakeProcess
+from waiting import eventually
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, MessageType
-from waiting import eventually
 
 SECONDS = 1.5
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from waiting import eventually
 
 HOLDER = """
 import ctypes, sys, time
@@ -14,7 +15,6 @@ open(sys.argv[1], "w").write("held"); time.sleep(600)
 """
 TAKER = """
 import ctypes, sys
-from waiting import eventually
 L = ctypes.CDLL("libcuda.so.1"); L.cuInit(0); c = ctypes.c_void_p(); p = ctypes.c_uint64(); taken = 0
 assert L.cuDevicePrimaryCtxRetain(ctypes.byref(c), 0) == L.cuCtxSetCurrent(c) == 0
 while L.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(16 << 20)) == 0: taken += 16

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from stage import Stage
+from waiting import eventually
 
 from aliquot.arbiter.client import TenantGpu, TenantRecord
-from waiting import eventually
 
 PROGRAM = Path(__file__).parent / "programs" / "visit.c"
 BATCH = 50

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from kubelet_stand_in import KubeletStandIn
 
 from aliquot.arbiter.client import ArbiterClient
 from aliquot.driver import emulation
@@ -30,7 +31,6 @@ from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod
 from aliquot.node.seating import TenantProvisioner
 from aliquot.node.settings import NodeSettings
-from kubelet_stand_in import KubeletStandIn
 from aliquot.node.volume.volume import DriverVolume
 
 NODE = "node-1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from kubelet_stand_in import AdmissionError, StartError
 from node_room import NODE, Room
 
 from aliquot.kube.names import GPU_PERCENT
@@ -13,7 +14,6 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.checkpoint import PodKey, read_checkpoint
 from aliquot.node.seating import TenantProvisioner
-from kubelet_stand_in import AdmissionError, StartError
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubelet_stand_in import KubeletStandIn
 from rights import rooms
 
 from aliquot.cli.main import cli
@@ -27,7 +28,6 @@ from aliquot.node.checkpoint import Content, write_checkpoint
 from aliquot.node.doctoring.reading import folder_state, read_cgroups, read_host, socket_state
 from aliquot.node.driver import open_driver
 from aliquot.node.settings import NodeSettings
-from kubelet_stand_in import KubeletStandIn
 
 CONFIG = "version = 2\n[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = {}\ncdi_spec_dirs = ['/etc/cdi', '{}']\n"
 KEPT = {"Data": {"PodDeviceEntries": None, "RegisteredDevices": {"aliquot.dev/gpu-percent": ["g0-000", "g0-001"]}}}

@@ -10,15 +10,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import eventually as eventually
 
 import aliquot
 from aliquot.driver.native import EMULATED_CUDA, EMULATED_NVML, HOOK, NativePartMissing, native_part
-from waiting import eventually as eventually
 
 SOURCES = Path(aliquot.__file__).parents[1]
 

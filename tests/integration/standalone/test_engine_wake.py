@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from aliquot.bench.progress import read_totals
 from aliquot.bench.scene import native_client
 from aliquot.placement.machine import NoRoom
 from aliquot.standalone.engine import Engine
 from aliquot.status.tenants import TenantStatus
-from waiting import eventually
 
 MS_NS = 1_000_000
 WAKE_US = 5000

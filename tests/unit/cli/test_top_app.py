@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("textual", reason="textual is not installed: no application to drive")
 
+from made_up_facts import MadeUpFacts
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
@@ -17,7 +18,6 @@ from aliquot.cli.top_app import TopApp
 from aliquot.cli.top_rows import Look
 from aliquot.model.errors import AliquotError
 from aliquot.web.api import Share
-from made_up_facts import MadeUpFacts
 
 Scene = Callable[[TopApp, Pilot[int]], Awaitable[None]]
 

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("textual", reason="textual is not installed: no application to drive")
 
+from made_up_facts import MadeUpFacts
 from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -18,7 +19,6 @@ from aliquot.cli.top_dialogs import Help, Sure
 from aliquot.cli.top_overview import WAITS, overview, tenant_key
 from aliquot.cli.top_rows import Look
 from aliquot.standalone.wire import RunProcess
-from made_up_facts import MadeUpFacts
 
 Scene = Callable[[TopApp, Pilot[int]], Awaitable[None]]
 SIZES = ((80, 24), (200, 50))

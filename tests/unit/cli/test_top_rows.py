@@ -7,9 +7,9 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_facts import MadeUpFacts
 
 from aliquot.cli.top_rows import Look, bar, head, kept, ordered, shares_bar, spark
-from made_up_facts import MadeUpFacts
 
 
 @given(st.integers(-10, 3000), st.integers(1, 60), st.integers(0, 1000))

@@ -9,7 +9,16 @@ from aliquot.kube.settings import BadSettings, ProgramSettings
 
 @pytest.mark.parametrize(
     "text",
-    ["collector:4318", "ftp://collector", "http://", "http://host:port", "nonsense", "http://h:0", "http://[", "http://h?a"],
+    [
+        "collector:4318",
+        "ftp://collector",
+        "http://",
+        "http://host:port",
+        "nonsense",
+        "http://h:0",
+        "http://[",
+        "http://h?a",
+    ],
 )
 def test_an_endpoint_that_is_no_url_is_refused_in_one_sentence(text: str):
     """The sentence names the option, the value and what may be written."""

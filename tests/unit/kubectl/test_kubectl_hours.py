@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from made_up_facts import MadeUpFacts
 
 from aliquot.cli.kubectl import cli
 from aliquot.cli.kubectl.dashboard import read_hours
@@ -16,7 +17,6 @@ from aliquot.cli.kubectl.scene import NoAnswer, Target
 from aliquot.model.errors import AliquotError
 from aliquot.web.app import AccessDenied, everyone
 from aliquot.web.serve import WebServer
-from aliquot.web.testing import MadeUpFacts
 
 TOKEN = "of-the-kubeconfig"
 

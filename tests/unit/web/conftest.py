@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.web.app import dashboard, everyone
-from made_up_facts import MadeUpFacts
 
 
 @pytest.fixture

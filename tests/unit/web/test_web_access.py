@@ -9,6 +9,8 @@ from starlette.testclient import TestClient
 
 pytest.importorskip("lightkube", reason="the parts for a cluster are not installed: no rights to ask for")
 
+from made_up_facts import MadeUpFacts
+
 from aliquot.kube.errors import Unreachable
 from aliquot.kube.reviews import ListQuestion, TokenRefused
 from aliquot.web import access
@@ -18,7 +20,6 @@ from aliquot.web.feeds import Feeds
 from aliquot.web.rights import NamespacedView
 from aliquot.web.sessions import Sessions
 from aliquot.web.signin import SignIn
-from made_up_facts import MadeUpFacts
 
 ADMIN, WEB, NODES, NOBODY = "token-admin", "token-web", "token-nodes", "token-nobody"
 SECRETS = (ADMIN, WEB, NODES, NOBODY, "token-wrong")

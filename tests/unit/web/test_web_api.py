@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.web.api import Gpu, History, Totals, Trial, Workload
 from aliquot.web.openapi import OPERATIONS, Listing
-from made_up_facts import MadeUpFacts
 
 
 def read(visitor: TestClient, path: str, kind: type):

@@ -8,13 +8,13 @@ import shlex
 
 import click
 import pytest
+from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.cli.main import cli
 from aliquot.web.api import AskFor
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages import commands
-from made_up_facts import MadeUpFacts
 
 HOSTILE = "lab/a'; $(reboot) `id` \" \\"
 

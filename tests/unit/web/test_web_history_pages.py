@@ -7,6 +7,7 @@ import io
 import re
 
 import pytest
+from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.web.api import Share
@@ -16,7 +17,6 @@ from aliquot.web.history.reading import RANGES
 from aliquot.web.history.records import Lane, Timeline
 from aliquot.web.pages.timeline import charts, gaps, outline
 from aliquot.web.rights import NamespacedView
-from made_up_facts import MadeUpFacts
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import re
 import time
 
 import pytest
+from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.web.pages.news import STALE_S, stale_since
 from aliquot.web.rights import NamespacedView
-from made_up_facts import MadeUpFacts
 
 PATHS = ["/", "/gpus", "/workloads", "/topology", "/pool", "/try"]
 

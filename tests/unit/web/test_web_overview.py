@@ -8,6 +8,7 @@ import time
 
 import msgspec
 import pytest
+from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.web.api import Gpu, Share, Workload
@@ -17,7 +18,6 @@ from aliquot.web.pages.headline import headline, rooms
 from aliquot.web.pages.heat import MAX_CELLS
 from aliquot.web.render import gpus, size
 from aliquot.web.rights import NamespacedView
-from made_up_facts import MadeUpFacts
 
 SICK = "GPU-00000001-0002"
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
+from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.status.sensors import Sensors
@@ -17,7 +18,6 @@ from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages.gpus import PER_PAGE, ordered
 from aliquot.web.pages.trying import ask_of
 from aliquot.web.render import percent, slug
-from made_up_facts import MadeUpFacts
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}${7*7}"
 

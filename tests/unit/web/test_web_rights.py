@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.web.api import AskFor, Explanation, Reason, Share
 from aliquot.web.app import PAGES, dashboard, everyone
 from aliquot.web.openapi import OPERATIONS
 from aliquot.web.rights import OTHERS, NamespacedView
-from made_up_facts import MadeUpFacts
 
 
 @pytest.fixture

@@ -18,14 +18,14 @@ pytest.importorskip("cryptography", reason="the parts for a cluster are not inst
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from made_up_facts import MadeUpFacts
+from waiting import eventually
 
 from aliquot.http import connections
 from aliquot.http.certificate import BadCertificate
 from aliquot.http.listening import own_address
 from aliquot.web.app import everyone
 from aliquot.web.serve import WebServer
-from made_up_facts import MadeUpFacts
-from waiting import eventually
 
 
 class Files:

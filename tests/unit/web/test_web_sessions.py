@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 pytest.importorskip("lightkube", reason="the parts for a cluster are not installed: nobody signs in")
 
 from cryptography.fernet import Fernet
+from made_up_facts import MadeUpFacts
 
 from aliquot.kube.errors import AlreadyExists, Forbidden
 from aliquot.kube.objects import Meta
@@ -25,7 +26,6 @@ from aliquot.web.app import dashboard
 from aliquot.web.sessions import LIFE_S, Sessions, names
 from aliquot.web.sharing import FIELD, SECRET, keep_shared, shared_key
 from aliquot.web.signin import SignIn
-from made_up_facts import MadeUpFacts
 
 
 class Everything:
