@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -86,6 +87,8 @@ class HoursView:
         else:
             for line in aligned(hours_table(found, self._by, wide=word == "wide")):
                 click.echo(line)
+            since, until = (time.strftime("%Y-%m-%d %H:%M", time.gmtime(s)) for s in (found.since_s, found.until_s))
+            click.echo(f"aliquot: GPU-hours from {since} to {until} UTC, in whole quarter hours", err=True)
 
 
 def hours_table(found: Hours, by: Sequence[str], *, wide: bool = False) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from aliquot.standalone.wire import COMMAND_ENDED, Call, Reply, RunLease
 
 START_TIMEOUT_S: Final = 30.0
 ATTEMPTS: Final = 5
+SILENCE_S: Final = 5.0
+"""An engine that has not answered for so long may be stopped, which is said."""
 
 
 class NoEngine(AliquotError):
@@ -39,6 +42,7 @@ class EngineConnection:
     """One call and its replies."""
 
     def __init__(self, runtime: RuntimeDir) -> None:
+        self._root = runtime.root
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(str(runtime.engine_socket))
@@ -82,6 +86,8 @@ class EngineConnection:
             self._socket.sendall(msgspec.json.encode(call) + b"\n")
         except OSError:
             raise NoEngine("the engine went away") from None
+        if not select.select([self._socket], [], [], SILENCE_S)[0]:
+            sys.stderr.write(f"aliquot: the engine at {self._root} has not answered for {SILENCE_S:g} s; waiting\n")
         return self.next_reply()
 
     def replies(self, call: Call) -> Iterator[Reply]:

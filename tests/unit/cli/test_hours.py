@@ -80,13 +80,24 @@ def test_what_is_missing_is_said_on_stderr(capsys: pytest.CaptureFixture[str]):
     assert ([], "aliquot: The history cannot be read: disk on fire\n") == (json.loads(out)["lines"], err)
 
 
+def test_the_time_that_is_summed_is_said_on_stderr(capsys: pytest.CaptureFixture[str]):
+    """Whole quarter hours may be more than was asked for."""
+    HoursView("24h", "", FormType(("text",)).convert("text", None, None)).print(Hours(900, 87_300, 1.0, LINES, NOTHING))
+
+    assert "aliquot: GPU-hours from 1970-01-01 00:15 to 1970-01-02 00:15 UTC, in whole quarter hours\n" == (
+        capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize("since", ["15m", "36h", "30d", "7d", "1h30m", "900"])
 def test_any_time_up_to_thirty_days_can_be_asked(since: str):
     """--since takes what other durations take, and days."""
     assert since == HoursView(since, "", FormType(("text",)).convert("text", None, None)).since
 
 
-@pytest.mark.parametrize(("since", "by"), [("31d", ""), ("0h", ""), ("a week", ""), ("7d", "colour")])
+@pytest.mark.parametrize(
+    ("since", "by"), [("31d", ""), ("0h", ""), ("7", ""), ("14m", ""), ("a week", ""), ("7d", "colour")]
+)
 def test_unknown_words_are_named_with_their_option(since: str, by: str):
     """The sentence begins with the option and what was given."""
     option, word = ("--by", by) if by else ("--since", since)

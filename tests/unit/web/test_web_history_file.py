@@ -16,6 +16,7 @@ from aliquot.web.history.file import HistoryFile, Limits, damaged_note
 from aliquot.web.history.points import FIELDS, PROMISED, SPAN, USED, pack, rows_of, share_out, unpack
 from aliquot.web.history.reading import RANGES, hours_of, timeline_of
 from aliquot.web.history.recorder import GpuMinute, Minute
+from aliquot.web.history.table import hours_range
 
 NOON = 1_800_000_000 // 900 * 900
 DAY = RANGES["24h"]
@@ -72,6 +73,16 @@ def test_what_was_recorded_is_there_after_a_restart(path: Path):
     assert [("lab/a", "Deployment/a"), ("lab/b", "Deployment/b")] == [(lane.tenant, lane.owner) for lane in found.lanes]
     assert 21_000 == used_hours(second, NOON + 120)
     assert [NOON, NOON + 60] == moments(second)
+
+
+def test_hours_are_of_at_least_the_time_that_is_asked_for(path: Path):
+    """A quarter of an hour from just after a quarter has begun is not the few seconds since then."""
+    file = HistoryFile(path)
+    file.add(minute(NOON, a=6000))
+    found = hours_of(file, hours_range("15m"), NOON + 905)
+
+    assert (NOON, NOON + 1800) == (found.since_s, found.until_s)
+    assert 6000 == round(found.total.used * 3_600_000)
 
 
 def test_only_its_owner_may_read_the_file(path: Path):

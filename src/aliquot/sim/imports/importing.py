@@ -23,6 +23,8 @@ from aliquot.sim.tables import BadTable
 
 Reader = Callable[[Sequence[Path], JobAccounts, Wanted], Iterator[Record]]
 LONGEST_S: Final = 10 * 366 * 86_400.0
+MAX_GPUS: Final = 100_000
+"""Of one job; more is a mistake of the source."""
 """Ten years: what is longer is a defect of the record."""
 TELL_EVERY: Final = 10_000
 LATEST_S: Final = 4_102_444_800.0
@@ -71,6 +73,8 @@ def import_trace(
         UserError: a file cannot be read or is of another kind, no job is left, or the trace cannot be written.
     """
     accounts = JobAccounts(warn)
+    if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
+        raise UserError(f"-o {out}: is one of the files to read; name another one")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile("w+", dir=out.parent, newline="", encoding="utf-8") as spool:
@@ -102,6 +106,11 @@ def _spool(records: Iterator[Record], spool: TextIO, accounts: JobAccounts, mode
             accounts.unreadable(
                 f'job "{record.name[:80]}": {record.duration_s:.6g} s from {record.arrival_s:.6g} s on; a job arrives '
                 f"before {LATEST_S:.6g} s and takes at most {LONGEST_S:.6g} s"
+            )
+            continue
+        if sum(record.sizes_milli) > MAX_GPUS * MILLI:
+            accounts.unreadable(
+                f'job "{record.name[:80]}": {sum(record.sizes_milli) // MILLI:,} GPUs; a job has at most {MAX_GPUS:,}'
             )
             continue
         accounts.kept += 1

@@ -130,7 +130,7 @@ def record_of(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> Reco
         Unreadable: a cell is not what its column holds.
     """
     tres = parse_tres(line.text("tres") or line.text("asked"))
-    milli, model = line.read("tres", lambda _: _gpus(line, tres, how))
+    milli, model = _gpus(line, tres, how)
     if milli == 0 and not how.cpu_jobs:
         accounts.drop(SHARED if any(name.startswith(("gres/shard", "gres/mps")) for name in tres) else NO_GPU)
         return None
@@ -165,13 +165,13 @@ def spread(milli: int, nodes: int) -> tuple[int, ...]:
 
 def _gpus(line: Line, tres: dict[str, str], how: Wanted) -> tuple[int, str]:
     for field, factor in (("gpus", MILLI), ("gpu_percent", MILLI / 100), ("gpu_milli", 1)):
-        if line.has(field):
+        if line.text(field).lower() not in NOTHING:
             return round(line.read(field, _number) * factor), ""
-    milli, model = gpus_of_tres(tres)
+    milli, model = line.read("tres", lambda _: gpus_of_tres(tres))
     if not milli and line.has("tres") and line.has("asked"):  # a job that never started has asked only
-        milli, model = gpus_of_tres(parse_tres(line.text("asked")))
+        milli, model = line.read("asked", lambda cell: gpus_of_tres(parse_tres(cell)))
     if not milli and how.shards:
-        milli = round(shards_of_tres(tres) * MILLI / how.shards)
+        milli = round(line.read("tres", lambda _: shards_of_tres(tres)) * MILLI / how.shards)
     return (milli, model) if milli or not line.has("gres") else line.read("gres", gpus_of_gres)
 
 

@@ -132,13 +132,13 @@ def _where(known: NDArray[np.bool_], values: NDArray[Any]) -> list[Any]:
 
 
 def hours_of(file: HistoryFile, span: Range, now_s: float) -> Hours:
-    """GPU-hours by namespace, controller and model, of whole quarter hours.
+    """GPU-hours by namespace, controller and model, of whole quarter hours: at least of the time that is asked for.
 
     Raises:
         OSError: the file cannot be read.
     """
     until = -int(-now_s // QUARTER_S) * QUARTER_S
-    since = until - max(span.seconds, QUARTER_S)
+    since = int((now_s - max(span.seconds, QUARTER_S)) // QUARTER_S) * QUARTER_S
 
     def work(base: sqlite3.Connection) -> tuple[list[bytes], dict[int, tuple[str, str, str]]]:
         rows = base.execute(

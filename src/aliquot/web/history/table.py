@@ -33,7 +33,8 @@ def hours_range(word: str, called: str = "range") -> Range:
     """How far a word says to look back: one of `RANGES`, or any duration in whole quarter hours, rounded up.
 
     Raises:
-        UserError: it is no duration, or longer than 30 days; `called` is the word's name in the text.
+        UserError: it is no duration, shorter than 15 minutes or longer than 30 days; `called` is the word's name in the
+            text.
     """
     found = RANGES.get(word or DEFAULT_RANGE)
     if found is not None:
@@ -43,7 +44,7 @@ def hours_range(word: str, called: str = "range") -> Range:
         seconds = 86_400 * int(days[1]) if days else parse_span(word)
     except BadQuantity:
         seconds = 0
-    if not 0 < seconds <= _LONGEST_S:
+    if not QUARTER_S <= seconds <= _LONGEST_S:
         raise UserError(f'{called} "{word[:20]}" is unknown; write 15m to 30d, such as 24h or 7d')
     quarters = -int(-seconds // QUARTER_S)
     return Range(word, QUARTER_S * quarters, QUARTER_S, "quarters")

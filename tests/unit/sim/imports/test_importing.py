@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 from imported_traces import Imported
@@ -73,6 +74,43 @@ def test_a_job_of_centuries_is_left_out_by_name(tmp_path: Path):
 
     assert (1, {"unreadable": 2}) == (facts["jobs_kept"], facts["dropped"])
     assert ['job "2"', 'job "3"'] == [line.partition(":")[0] for line in warnings]
+
+
+def own_table(tmp_path: Path, text: str) -> tuple[dict[str, Any], list[str]]:
+    """What becomes of a table of `text`, and the warnings."""
+    source = tmp_path / "own.csv"
+    source.write_text(text)
+    warnings: list[str] = []
+    return import_trace(
+        "csv", [source], tmp_path / "out.csv", how=Wanted(), models=False, warn=warnings.append
+    ), warnings
+
+
+def test_an_empty_cell_leaves_the_gpus_to_another_column(tmp_path: Path):
+    """A part in percent counts where the number of whole GPUs is empty."""
+    facts, _ = own_table(tmp_path, "job_id,start,end,num_gpus,gpu_percent\na,0,3600,,30\nb,0,3600,2,\n")
+
+    assert (2, 2.3) == (facts["jobs_kept"], pytest.approx(facts["gpu_hours"]))
+
+
+def test_a_number_of_gpus_that_cannot_be_is_named_once(tmp_path: Path):
+    """The column and the value of a negative number, and a job with more GPUs than any cluster has, by its name."""
+    table = "job_id,start,end,num_gpus\na,0,9,-1\nb,0,9,1000000000\nc,0,9,1\n"
+    facts, warnings = own_table(tmp_path, table)
+
+    assert (1, {"unreadable": 2}) == (facts["jobs_kept"], facts["dropped"])
+    assert [f"{tmp_path}/own.csv line 2 column \"num_gpus\": '-1' must be a finite number from 0",
+            'job "b": 1,000,000,000 GPUs; a job has at most 100,000'] == warnings[1:]  # fmt: skip
+
+
+def test_a_file_that_is_read_is_not_written(tmp_path: Path):
+    """The trace may not take the place of the record it is made from."""
+    source = tmp_path / "own.csv"
+    source.write_text("job_id,start,end,num_gpus\na,0,3600,1\n")
+    with pytest.raises(UserError, match="is one of the files to read"):
+        import_trace("csv", [source], tmp_path / "." / "own.csv", how=Wanted(), models=False, warn=print)
+
+    assert "job_id,start,end,num_gpus\na,0,3600,1\n" == source.read_text()
 
 
 def test_helios(tmp_path: Path):
