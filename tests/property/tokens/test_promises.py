@@ -210,8 +210,8 @@ def test_simulated_hour_of_32_tenants_takes_seconds(minutes):
     node = VirtualNode(TokenConfig(turns=Turns.KUBESHARE), keep_log=False)
     for index in range(32):
         node.tenant(f"t{index:02}", 31, 1000)
-    began = time.perf_counter()
+    began = time.process_time()
     measured = shares_between(node, list(node.tenants), 0, minutes * 60 * SECOND)
 
-    assert time.perf_counter() - began < minutes
+    assert time.process_time() - began < minutes
     assert min(measured.values()) >= 0.029

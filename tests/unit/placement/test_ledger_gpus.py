@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from asking import asking
+
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
-from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement
 from aliquot.placement.ledger import ledger_facts, ledger_gpus
 from aliquot.status.gpus import Share
@@ -14,8 +15,10 @@ def cluster() -> Cluster:
     """Two GPUs; `x/a` has 0.3 of the first, as the vGPU `fast`, and `~own` has the second."""
     made = Cluster([NodeSpec("node-0", tuple(Device(GpuUuid(f"GPU-{n}"), n, "V100", 16384) for n in range(2)))])
     part, whole = Slice(GpuUuid("GPU-0"), 300, 600, 4096), Slice(GpuUuid("GPU-1"), 1000, 1000, 16384)
-    made.reserve("x/a", Placement("node-0", (part,)), Ask(rest_milli=300, limit_milli=600, gpu_mib=4096, gpu_id="fast"))
-    made.reserve("~own", Placement("node-0", (whole,)), Ask(whole=1))
+    made.reserve(
+        "x/a", Placement("node-0", (part,)), asking(rest_milli=300, limit_milli=600, gpu_mib=4096, gpu_id="fast")
+    )
+    made.reserve("~own", Placement("node-0", (whole,)), asking(whole=1))
     return made
 
 
