@@ -304,7 +304,7 @@ class Tenancy(Generic[T]):
         return ours <= known if self._recovering else ours == known
 
     def _reconciled(self, arbiter: TenantRegistry) -> ArbiterError | None:
-        """Register who is missing and remove who is unknown; the first refusal."""
+        """Register the missing tenants and remove the unknown ones; the first refusal."""
         status = arbiter.status()  # no tenant comes or goes now
         if not self._recovering:
             self._dismiss_strangers(arbiter, status)

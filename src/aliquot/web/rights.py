@@ -158,7 +158,7 @@ class NamespacedView:
         return msgspec.structs.replace(gpu, shares=shares, holder=holder, vgpu=gpu.vgpu if named else "")
 
     def _nameless(self, sentences: Sequence[str]) -> list[str]:
-        """The sentences without names of others: what prevents a promise of waking is told with the tenant's name."""
+        """The sentences without names of others: the reason why waking cannot be promised names the tenant."""
         others = {share.tenant for gpu in self._facts.gpus() for share in gpu.shares if not self._mine(share.tenant)}
 
         def shown(word: re.Match[str]) -> str:

@@ -88,7 +88,7 @@ def timeline_from(
 
 
 def _placed(values: Iterable[tuple[float, str]], since_s: int, step_s: int, steps: int) -> Sums:
-    """Values by step; each is told at the end of its own."""
+    """Values by step; a sample belongs to the step that ends with it."""
     placed = np.zeros(steps)
     for at_s, text in values:
         step, value = round((at_s - since_s) / step_s) - 1, float(text)
