@@ -93,7 +93,7 @@ def free_port() -> int:
 async def _started(room: Room, **settings: Any) -> tuple[str, str]:
     """What the agent's last step says, and the page /usage if there is one then."""
     agent = Agent(NodeSettings(node_name="node-1", runtime_dir=str(room.folder), **settings), cast("Api", None))
-    agent.seating, agent.pods = room.seating, cast("NodePods", ())
+    agent.machine, agent.seating, agent.pods = room.machine, room.seating, cast("NodePods", ())
     (name, step) = agent.steps[-1]
     assert name == "display"
     async with contextlib.AsyncExitStack() as after:
