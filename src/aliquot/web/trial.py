@@ -56,7 +56,9 @@ def trial(found: PlacementExplanation, gpus: Iterable[Gpu]) -> Trial:
     pieces = [piece_of(gpu, piece) for gpu, piece in touched]
     before, after = [gpu for gpu, _ in touched], [grown(gpu, YOURS, piece) for gpu, piece in touched]
     fits = found.placement is not None
-    return Trial(fits, it.sentence, found.policy, pieces, before, after, it.why, it.reasons, it.nearest)
+    place = " and ".join(f"GPU {piece.index}" for piece in pieces)
+    sentence = f"It fits on {place} of {pieces[0].node}." if pieces else it.sentence
+    return Trial(fits, sentence, found.policy, pieces, before, after, it.why, it.reasons, it.nearest)
 
 
 def try_request(books: MachineBooks, gpus: Iterable[Gpu], ask: AskFor) -> Trial:
