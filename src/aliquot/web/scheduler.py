@@ -92,7 +92,7 @@ class WebSettings:
     namespace: str = ""
     agent_port: int = AGENT_PORT
     history: Path | None = None
-    history_bytes: int = 2 << 30
+    history_bytes: int = 2_000_000_000
     prometheus: str = ""
 
 

@@ -62,7 +62,7 @@ class Limits:
 
     minutes: int = 2 * 24 * 60
     quarters: int = 30 * 24 * 4
-    max_bytes: int = 2 << 30
+    max_bytes: int = 2_000_000_000
 
 
 IN_MEMORY: Final = Limits(minutes=120, quarters=8)
