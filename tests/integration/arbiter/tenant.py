@@ -101,9 +101,12 @@ class FakeProcess:
         self.send(MessageType.WANT, gpu=slot, a=burst_ns)
 
     def wait_valid(self, slot: int = 0, *, above: int = -1, timeout_s: float = 5.0) -> int:
-        """Sleep until a grant with a higher epoch is valid; returns its epoch."""
+        """Sleep until a grant is valid; returns its epoch.
+
+        After the epoch `above` that may also be a grant which has ended before this process came to look.
+        """
         page, end = self.pages[slot], time.monotonic() + timeout_s
-        while not (page.valid and page.epoch > above):
+        while not (page.valid if above < 0 else page.epoch > above):
             if time.monotonic() > end:
                 raise TimeoutError("no grant")
             time.sleep(0.0002)
