@@ -123,7 +123,9 @@ class Server:
             for ready in prepared(self.engine, now_ns):
                 if self._native.arm(ready):
                     self._look_ns = min(self._look_ns, max(ready.look_again_ns, now_ns + LOOK_NS))
-        self.engine.close_revoked()
+        if self.engine.closing:
+            self.engine.close_revoked()
+            self.engine.policy.note_carried_out(time.monotonic_ns() - now_ns)
 
     def _regain(self) -> None:
         """Take the prepared hand-overs back; nothing but this loop hands over until the next decision."""

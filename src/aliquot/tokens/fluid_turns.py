@@ -155,7 +155,7 @@ class FluidPolicy(TokenPolicy):
             if now_ns >= hold.told_ns - self._lead(hold) and ends > hold.told_ns:
                 self._extend(tenant, hold, now_ns, actions)
             hold.deadline_ns = min(hold.told_ns, ends)
-        if now_ns >= hold.deadline_ns:
+        if now_ns >= self._revoked_at_ns(hold):
             self._end(tenant, hold, now_ns, actions)
 
     def _settle_in(self, tenant: PolicyTenant) -> None:

@@ -164,7 +164,7 @@ class KubeSharePolicy(TokenPolicy):
             tenant, hold, now_ns, actions, lent=not rivals
         ):
             return
-        if now_ns >= hold.deadline_ns:
+        if now_ns >= self._revoked_at_ns(hold):
             self._revoke(tenant, hold, now_ns, actions)
 
     def _may_go_on(

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from .account import Rank
-from .actions import SECOND, Action, Grant, Revoke, TokenConfig, Upcoming
+from .actions import MS, SECOND, Action, Grant, Revoke, TokenConfig, Upcoming
 from .device import ActiveGrant
 from .gangs import reservations
 from .residual import RESUME_NS
@@ -26,6 +26,7 @@ from .tenant import PolicyTenant
 from .tenants import Tenants
 
 UNKNOWN: Final = -1
+MAX_CARRY_OUT_NS: Final = MS // 2
 
 
 class TokenPolicy(Tenants):
@@ -33,6 +34,7 @@ class TokenPolicy(Tenants):
 
     def __init__(self, config: TokenConfig | None = None) -> None:
         super().__init__(config)
+        self._carry_out_ns = 0  # how long the caller usually takes from a tick until what it decides has effect
         self._ticked_at_ns = 0
         self._wake_ns: int | None = UNKNOWN  # `next_wake_ns` of this tick, once `upcoming` has needed it
         self._ranks: dict[str, Rank] = {}  # of this tick; charges do not change within it
@@ -71,6 +73,14 @@ class TokenPolicy(Tenants):
             device.settle(now_ns)
             for account in device.members.values():
                 account.judge(now_ns)
+
+    def note_carried_out(self, took_ns: int) -> None:
+        """The end of a turn had effect so long after the tick that decided it.
+
+        A turn that lasts to its deadline is ended by twice that before, for from the deadline on its tenant launches
+        nothing and the GPU would wait for the caller.
+        """
+        self._carry_out_ns += (min(took_ns, MAX_CARRY_OUT_NS) - self._carry_out_ns) // 8
 
     def next_wake_ns(self) -> int | None:
         """When `tick` has something to do even if nothing happens; None for never. To be asked after `tick`."""
@@ -190,6 +200,11 @@ class TokenPolicy(Tenants):
     def _lead(self, hold: ActiveGrant) -> int:
         return min(self.config.renew_lead_ns, hold.quota_ns // 4)
 
+    def _revoked_at_ns(self, hold: ActiveGrant) -> int:
+        """When a turn is ended that lasts to its deadline. Before the deadline that its tenant knows nothing waits."""
+        ahead_ns = min(2 * self._carry_out_ns, hold.quota_ns // 16) if hold.deadline_ns >= hold.told_ns else 0
+        return hold.deadline_ns - ahead_ns
+
     def _revoke(self, tenant: PolicyTenant, hold: ActiveGrant, now_ns: int, actions: list[Action]) -> None:
         if hold.ended_ns is not None and self._is_waited_for(tenant):
             tenant.pay_resume(now_ns - hold.period_start_ns, now_ns)
@@ -264,7 +279,7 @@ class TokenPolicy(Tenants):
         for tenant in self._tenants.values():
             if tenant.hold is not None:
                 lead = tenant.hold.told_ns - self._lead(tenant.hold)
-                wakes += [lead, tenant.hold.deadline_ns]
+                wakes += [lead, self._revoked_at_ns(tenant.hold)]
             elif tenant.wanting_since_ns is not None:
                 wakes += tenant.wakes_ns(now_ns)
                 if len(tenant.accounts) > 1:

@@ -104,6 +104,26 @@ def test_every_grant_is_of_one_length(burst_ns: int):
     assert 100 * MS == grant.quota_ns == policy.quota_ns("a") == policy.quota_ns("b")
 
 
+@pytest.mark.parametrize(
+    ("took_ns", "before_ns"),
+    [(0, 0), (200_000, 400_000), (400_000, 800_000), (30 * MS, 1 * MS)],
+)
+def test_a_turn_is_ended_before_its_deadline_by_twice_what_it_takes_to_end_it(took_ns: int, before_ns: int):
+    """Its tenant launches until the gate closes, and at most a millisecond of the turn is lost."""
+    policy = policy_of(a=(500, 1000), b=(500, 1000))
+    policy.want("a", 0)
+    policy.tick(0)
+    policy.want("b", 0)
+    for _ in range(100):
+        policy.note_carried_out(took_ns)
+    ended_ns, now_ns = None, 0
+    while ended_ns is None:
+        now_ns = policy.next_wake_ns() or 0
+        ended_ns = now_ns if policy.tick(now_ns) else None
+
+    assert 100 * MS - before_ns == pytest.approx(ended_ns, abs=200)
+
+
 def test_kubeshare_the_first_turns_of_three_tenants():
     """The first 1.5 s of 0.2, 0.3 and 0.5, who all always want the GPU, by turn: who and when.
 
