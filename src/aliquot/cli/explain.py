@@ -102,11 +102,11 @@ def _asked(name: str, requests: list[tuple[str, GpuRequest]] | None) -> list[Exp
     """The answer of the running engine."""
     from aliquot.standalone.client import ask as call_engine
     from aliquot.standalone.paths import RuntimeDir, runtime_dir
-    from aliquot.standalone.wire import Call, ShareRequest
+    from aliquot.standalone.wire import Call
 
     calls = [Call("explain", name=name)]
     if requests is not None:
-        calls = [Call("explain", name=who, ask=ShareRequest.of(one)) for who, one in requests]
+        calls = [Call("explain", name=who, request=one) for who, one in requests]
     runtime = RuntimeDir(runtime_dir())
     return [one for call in calls for one in call_engine(runtime, call).explanations or []]
 

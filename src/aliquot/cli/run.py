@@ -26,7 +26,7 @@ from aliquot.model.quantities import MILLI
 from aliquot.model.requests import GpuRequest, Labels, checked
 
 if TYPE_CHECKING:
-    from aliquot.standalone.wire import RunLease, ShareRequest
+    from aliquot.standalone.wire import RunLease
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -75,7 +75,7 @@ def run(
     from aliquot.standalone.runner import TIMED_OUT, original_environment, run_command
     from aliquot.standalone.wire import Call
 
-    ask = _ask(wanted)
+    request, cpu_bind = _request(wanted), wanted["cpu_bind"] or 0
     who = tenant_name(name if name is not None else f"run-{os.getpid()}")
     chosen = _variables(variables, env_files)
     folder = None if cwd is None else _folder(cwd)
@@ -83,13 +83,13 @@ def run(
         from aliquot.driver.emulation import parse_spec
 
         parse_spec(emulate)  # refused here, before an engine is started for it
-    if ask.cpu_bind:
-        nearest_cores(ask.cpu_bind)  # likewise
-    call = Call("lease", name=who, ask=ask, pid=os.getpid(), wait=wait)
+    if cpu_bind:
+        nearest_cores(cpu_bind)  # likewise
+    call = Call("lease", name=who, request=request, cpu_bind=cpu_bind, pid=os.getpid(), wait=wait)
     connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate, waits=_waits)
     try:
         if verbose:
-            _say_place(place, ask)
+            _say_place(place, request)
         sys.stderr.flush()
         status = run_command(
             place, command, original_environment() | chosen, mode=inject, verbose=verbose,
@@ -103,14 +103,12 @@ def run(
         connection.close()
 
 
-def _ask(wanted: dict[str, Any]) -> ShareRequest:
+def _request(wanted: dict[str, Any]) -> GpuRequest:
     """The request in the options.
 
     Raises:
         UserError: it contradicts itself.
     """
-    from aliquot.standalone.wire import ShareRequest
-
     if wanted["gpus"] and wanted["gpu_request"] is not None:
         raise UserError("--gpus is a number of whole GPUs and --gpu-request a part of one; give one of them")
     request = wanted["gpus"] * MILLI if wanted["gpus"] else wanted["gpu_request"]
@@ -126,11 +124,11 @@ def _ask(wanted: dict[str, Any]) -> ShareRequest:
     )  # fmt: skip
     if found.enforce == "never" and wanted["cpu_bind"]:
         raise UserError("--cpu-bind is done by the library that --enforce never leaves out; write --enforce memory")
-    return ShareRequest.of(found, cpu_bind=wanted["cpu_bind"] or 0)
+    return found
 
 
-def _say_place(place: RunLease, ask: ShareRequest) -> None:
-    limit = ask.limit_milli if ask.limit_milli is not None else MILLI
+def _say_place(place: RunLease, request: GpuRequest) -> None:
+    limit = request.limit_milli if request.limit_milli is not None else MILLI
     click.echo(f"aliquot: tenant {place.name} on {place.visible_devices}, limit {limit / MILLI:.2f}", err=True)
 
 

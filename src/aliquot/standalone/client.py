@@ -18,7 +18,7 @@ import msgspec
 
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.standalone.paths import RuntimeDir, state_dir
-from aliquot.standalone.wire import COMMAND_ENDED, Call, Reply, RunLease
+from aliquot.standalone.wire import COMMAND_ENDED, Call, Reply, RunLease, encode_call
 
 START_TIMEOUT_S: Final = 30.0
 ATTEMPTS: Final = 5
@@ -83,7 +83,7 @@ class EngineConnection:
             NoEngine: it went away.
         """
         try:
-            self._socket.sendall(msgspec.json.encode(call) + b"\n")
+            self._socket.sendall(encode_call(call))
         except OSError:
             raise NoEngine("the engine went away") from None
         if not select.select([self._socket], [], [], SILENCE_S)[0]:

@@ -62,8 +62,8 @@ def explanations(engine: Engine, pods: Pods, call: Call) -> list[ExplanationFact
         UserError: no tenant or SharePod of that name.
     """
     engine.measure()
-    if call.ask is not None:
-        request = call.ask.request
+    request = call.request
+    if request is not None:
         return [engine.look(lambda books: explained(books, call.name or "the request", request))]
     names = [call.name] if call.name else [pod.name for pod in pods.facts() if pod.phase == "Pending"]
     return [_by_name(engine, pods, name) for name in names]

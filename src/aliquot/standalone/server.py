@@ -16,13 +16,14 @@ import msgspec
 
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName, tenant_name
+from aliquot.model.requests import GpuRequest
 from aliquot.standalone.engine import ORPHAN_GRACE_S, Engine, TenantPlace
 from aliquot.standalone.explaining import explanations, gpu_facts
 from aliquot.standalone.logs import ALL
 from aliquot.standalone.orphans import end_orphans, named_processes
 from aliquot.standalone.pods import Pods
 from aliquot.standalone.queueing import RunQueue
-from aliquot.standalone.wire import COMMAND_ENDED, Call, EngineFacts, Reply, RunLease, ShareRequest
+from aliquot.standalone.wire import COMMAND_ENDED, Call, EngineFacts, Reply, RunLease, decode_call
 
 LINE_BYTES: Final = 4 << 20
 OUT_OF_DESCRIPTORS_S: Final = 0.1
@@ -93,7 +94,7 @@ class EngineServer:
             if not line:
                 return
             try:
-                call = msgspec.json.decode(line, type=Call)
+                call = decode_call(line)
                 if call.verb == "lease":
                     self._hold(connection, call)
                     return
@@ -157,8 +158,9 @@ class EngineServer:
             self._leases += 1
         try:
             name = tenant_name(call.name)
-            assert call.ask is not None
-            seat = self._admit(name, connection, call, call.ask)
+            if call.request is None:
+                raise AliquotError("the call has no request; this command is older or newer than the engine")
+            seat = self._admit(name, connection, call, call.request)
             if seat is None:
                 return
             ended = False
@@ -175,14 +177,16 @@ class EngineServer:
             if idle:
                 self._on_idle()
 
-    def _admit(self, name: TenantName, connection: socket.socket, call: Call, ask: ShareRequest) -> TenantPlace | None:
+    def _admit(
+        self, name: TenantName, connection: socket.socket, call: Call, request: GpuRequest
+    ) -> TenantPlace | None:
         """The caller's seat; None if it hung up while it waited for one."""
         if not call.wait:
-            return self._engine.admit(name, ask.request, cpu_bind=ask.cpu_bind)
+            return self._engine.admit(name, request, cpu_bind=call.cpu_bind)
         return self._queue.admit(
             name,
-            ask.request,
-            cpu_bind=ask.cpu_bind,
+            request,
+            cpu_bind=call.cpu_bind,
             gone=lambda: self._closed or _hung_up(connection),
             say=lambda reason: _send(connection, Reply(text=reason)),
         )

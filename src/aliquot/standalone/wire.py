@@ -14,69 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from aliquot.driver.discovery import Gpu
-from aliquot.model.quantities import Memory
-from aliquot.model.requests import Enforce, GpuRequest, Labels
+from aliquot.model.requests import Enforce, GpuRequest
 
 COMMAND_ENDED: Final = b"ended\n"
-
-
-class ShareRequest(msgspec.Struct, omit_defaults=True):
-    """A `GpuRequest` as a line to the engine has it, and the CPU cores that go with it."""
-
-    request_milli: int
-    limit_milli: int | None = None
-    memory_mib: int | None = None
-    memory_percent: float | None = None
-    gpu: str = ""
-    cpu_bind: int = 0
-    model: str = ""
-    gpu_id: str = ""
-    affinity: str = ""
-    anti_affinity: str = ""
-    exclusion: str = ""
-    enforce: Enforce | None = None
-    mixed: bool = False
-    wake_us: int = 0
-
-    @classmethod
-    def of(cls, request: GpuRequest, *, cpu_bind: int = 0) -> ShareRequest:
-        """The line for a request."""
-        memory, labels = request.memory or Memory(), request.labels
-        return cls(
-            request.request_milli,
-            request.limit_milli,
-            memory.mib,
-            None if memory.part is None else float(memory.part * 100),
-            request.gpu,
-            cpu_bind,
-            request.model,
-            request.gpu_id,
-            labels.affinity,
-            labels.anti_affinity,
-            labels.exclusion,
-            request.enforce,
-            request.mixed,
-            request.wake_us,
-        )
-
-    @property
-    def request(self) -> GpuRequest:
-        """The request."""
-        memory = Memory(mib=self.memory_mib) if self.memory_mib is not None else None
-        if self.memory_percent is not None:
-            memory = Memory(part=Fraction(str(self.memory_percent)) / 100)
-        return GpuRequest(
-            self.request_milli,
-            self.limit_milli,
-            memory,
-            self.model,
-            self.gpu,
-            self.gpu_id,
-            Labels(self.affinity, self.anti_affinity, self.exclusion),
-            self.enforce,
-            self.mixed,
-            self.wake_us,
-        )
 
 
 class LogCut(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,13 +33,41 @@ class Call(msgspec.Struct, omit_defaults=True):
     verb: str
     name: str = ""
     text: str = ""
-    ask: ShareRequest | None = None
+    request: GpuRequest | None = None
+    cpu_bind: int = 0
     follow: bool = False
     restart: bool = False
     container: str = ""
     pid: int = 0
     wait: bool = False
     cut: LogCut | None = None
+
+
+def encode_call(call: Call) -> bytes:
+    """The line for a call."""
+    return msgspec.json.encode(call, enc_hook=_fraction_text) + b"\n"
+
+
+def decode_call(line: bytes) -> Call:
+    """The call of a line.
+
+    Raises:
+        msgspec.MsgspecError: the line is not a call.
+    """
+    return msgspec.json.decode(line, type=Call, dec_hook=_fraction)
+
+
+def _fraction_text(value: object) -> str:
+    """A part of a GPU's memory, exactly: the one kind of value that msgspec does not know."""
+    assert isinstance(value, Fraction)
+    return str(value)
+
+
+def _fraction(kind: type, text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except (ValueError, TypeError, ZeroDivisionError):
+        raise ValueError(f"{text!r:.40} is not a fraction") from None
 
 
 class RunLease(msgspec.Struct):

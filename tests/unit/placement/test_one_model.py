@@ -15,7 +15,6 @@ from aliquot.placement.decide import Decider
 from aliquot.placement.policy import POLICIES
 from aliquot.placement.reasons import Infeasible
 from aliquot.placement.sentences import sentence_of
-from aliquot.standalone.wire import ShareRequest
 
 V100, A100 = "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-40GB"
 
@@ -75,7 +74,6 @@ def test_the_smaller_model_is_taken_first():
     assert {"GPU-2", "GPU-3"} == gpus_of(decider("aliquot", A100, A100, V100, V100).decide(asking(whole=2)))
 
 
-def test_sharepods_and_tenants_of_one_machine_may_allow_mixed_models():
-    """The word of a SharePod, and of a request to the engine, reaches placement."""
+def test_sharepods_may_allow_mixed_models():
+    """The word of a SharePod reaches placement."""
     assert Ask(gpu_request(GpuSpec(2, mixed_models=True))).mixed
-    assert Ask(ShareRequest(2000, mixed=True).request).mixed

@@ -9,7 +9,7 @@ import pytest
 
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, Labels
-from aliquot.standalone.wire import ShareRequest
+from aliquot.standalone.wire import Call, decode_call, encode_call
 
 
 @pytest.mark.parametrize(
@@ -23,12 +23,13 @@ from aliquot.standalone.wire import ShareRequest
 )
 def test_a_request_arrives_as_it_was_sent(request_: GpuRequest):
     """Every field of a request is the same on both sides of the engine's socket."""
-    line = msgspec.json.encode(ShareRequest.of(request_, cpu_bind=2))
-    arrived = msgspec.json.decode(line, type=ShareRequest)
+    arrived = decode_call(encode_call(Call("lease", request=request_, cpu_bind=2)))
 
     assert (request_, 2) == (arrived.request, arrived.cpu_bind)
 
 
-def test_no_limit_is_left_out():
-    """A request without a limit has none on the wire."""
-    assert b'{"request_milli":300}' == msgspec.json.encode(ShareRequest.of(GpuRequest(300)))
+@pytest.mark.parametrize("memory", [b'{"part":"1/0"}', b'{"part":"half"}'])
+def test_a_part_that_is_not_a_fraction_is_refused(memory: bytes):
+    """A call with a malformed part of memory is not understood."""
+    with pytest.raises(msgspec.MsgspecError):
+        decode_call(b'{"verb":"lease","request":{"request_milli":300,"memory":%s}}' % memory)
