@@ -8,17 +8,16 @@ whole GPU. Every change that is offered was tried.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from typing import Final
 
-from aliquot.model.quantities import MILLI, Memory, format_mib, format_milli
-from aliquot.model.requests import Labels
+from aliquot.model.quantities import MILLI, Memory
 from aliquot.placement.asks import PPM, Ask
 from aliquot.placement.books import Resident
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.codes import Code, UnmetConstraint, Verdict
+from aliquot.placement.codes import Code, EndingTenant, Suggestion, UnmetConstraint, Verdict
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import fits_on
 
@@ -26,27 +25,13 @@ _ENDING_MOST: Final = 3
 _NODES_TRIED: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """One way to make it fit: once `ends` have ended and `node` is open, `ask` fits on that node.
-
-    `kind` is `less`, `wait`, `uncordon` or `drop`; `size_milli` is how much it changes.
-    """
-
-    kind: str
-    node: str
-    text: str
-    ask: Ask
-    ends: tuple[str, ...] = ()
-    size_milli: int = 0
-
-    def apply(self, cluster: Cluster) -> Ask:
-        """Apply the change to the ledger, and give the request that fits then."""
-        for tenant in self.ends:
-            cluster.release(tenant)
-        if self.kind == "uncordon":
-            cluster.set_cordoned(self.node, False)
-        return self.ask
+def apply(change: Suggestion, cluster: Cluster) -> Ask:
+    """Apply a change to the ledger, and give the request that fits then."""
+    for tenant in change.ends:
+        cluster.release(tenant.name)
+    if change.kind == "uncordon":
+        cluster.set_cordoned(change.node, False)
+    return change.ask
 
 
 def changes(
@@ -86,7 +71,7 @@ class _Trial:
     def fits(self, change: Suggestion) -> bool:
         """Whether its ask fits once it is done."""
         with self.cluster.trial():
-            change.apply(self.cluster)
+            apply(change, self.cluster)
             return fits_on(self.cluster, change.ask, self.node, self._quotas, self.namespace)
 
     def size_of(self, tenant: str) -> int:
@@ -100,9 +85,9 @@ class _Trial:
         cpu = -(-cpu_milli * MILLI // self.spec.cpu_milli) if self.spec.cpu_milli else 0
         return cpu + (-(-memory_mib * MILLI // self.spec.memory_mib) if self.spec.memory_mib else 0)
 
-    def where(self, gpu: int) -> str:
-        """The device, or the node for -1, as a person calls it."""
-        return f"GPU {self.spec.gpus[gpu].index} of {self.node}" if gpu >= 0 else self.node
+    def index_of(self, gpu: int) -> int:
+        """The device's own index; -1 for -1, any device."""
+        return self.spec.gpus[gpu].index if gpu >= 0 else -1
 
     def free(self, gpu: int) -> tuple[int, int, int]:
         """Milli-GPU unreserved, MiB unreserved and MiB in all of a device."""
@@ -113,7 +98,7 @@ class _Trial:
 
 def _uncordon(trial: _Trial, ask: Ask) -> Iterator[Suggestion]:
     if not trial.cluster.open[trial.number]:
-        yield Suggestion("uncordon", trial.node, f"reopen node {trial.node}, and it fits there", ask, size_milli=1)
+        yield Suggestion("uncordon", trial.node, ask, ask, size_milli=1)
 
 
 # Less
@@ -159,26 +144,13 @@ def _on_device(trial: _Trial, ask: Ask, g: int) -> Iterator[Ask]:
 
 
 def _smaller(trial: _Trial, ask: Ask, smaller: Ask, g: int) -> Suggestion:
+    made = Suggestion("less", trial.node, ask, smaller, trial.index_of(g))
     size_mib = trial.free(g)[2] if g >= 0 else 0
-    less_mib = ask.gpu_mib - smaller.gpu_mib if smaller.devices == 1 else 0
-    less_ppm = ask.gpu_mem_ppm - smaller.gpu_mem_ppm
     size = ask.milli - smaller.milli
     size += trial.part(ask.cpu_milli - smaller.cpu_milli, ask.memory_mib - smaller.memory_mib)
-    size += -(-less_mib * MILLI // size_mib) if size_mib else 0
-    size += -(-less_ppm // MILLI)
-    words = []
-    if ask.milli > smaller.milli:
-        words.append(f"{format_milli(ask.milli - smaller.milli)} GPU")
-    if less_mib > 0:
-        words.append(f"{format_mib(less_mib)} of GPU memory")
-    if less_ppm > 0:
-        words.append(f"{less_ppm * 100 / PPM:g}% of the GPU's memory")
-    if ask.cpu_milli > smaller.cpu_milli:
-        words.append(f"{(ask.cpu_milli - smaller.cpu_milli) / MILLI:g} CPU")
-    if ask.memory_mib > smaller.memory_mib:
-        words.append(f"{format_mib(ask.memory_mib - smaller.memory_mib)} of memory")
-    where = trial.where(g)
-    return Suggestion("less", trial.node, f"ask {' and '.join(words)} less, and it fits on {where}", smaller, (), size)
+    size += -(-made.less_gpu_mib * MILLI // size_mib) if size_mib else 0
+    size += -(-(ask.gpu_mem_ppm - smaller.gpu_mem_ppm) // MILLI)
+    return replace(made, size_milli=size)
 
 
 # Wait
@@ -310,19 +282,13 @@ def _with_node_room(trial: _Trial, ask: Ask, ends: tuple[str, ...]) -> tuple[str
     return tuple(chosen)
 
 
-def _ended(trial: _Trial, ask: Ask, ends: tuple[str, ...], g: int) -> Suggestion:
-    cluster = trial.cluster
-    named = []
-    for name in ends[:_ENDING_MOST]:
-        pieces = cluster.tenants[name].placement.slices
-        memory = format_mib(sum(piece.memory_mib for piece in pieces))
-        held = f"{format_milli(sum(piece.request_milli for piece in pieces))}, {memory}"
-        named.append(f"{name} ({held})" if pieces else name)
-    more = f" and {len(ends) - _ENDING_MOST} more" if len(ends) > _ENDING_MOST else ""
-    has = "have" if len(ends) > 1 else "has"
-    where = trial.where(g)
-    text = f"after {', '.join(named)}{more} {has} ended, it fits on {where}"
-    return Suggestion("wait", trial.node, text, ask, ends, sum(trial.size_of(name) for name in ends))
+def _ended(trial: _Trial, ask: Ask, names: tuple[str, ...], g: int) -> Suggestion:
+    ends = []
+    for name in names:
+        pieces = trial.cluster.tenants[name].placement.slices
+        ends.append(EndingTenant(name, sum(p.request_milli for p in pieces), sum(p.memory_mib for p in pieces)))
+    size_milli = sum(trial.size_of(name) for name in names)
+    return Suggestion("wait", trial.node, ask, ask, trial.index_of(g), tuple(ends), size_milli)
 
 
 # Drop
@@ -330,22 +296,15 @@ def _ended(trial: _Trial, ask: Ask, ends: tuple[str, ...], g: int) -> Suggestion
 
 def _drop(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> Iterator[Suggestion]:
     """The ask without one of its wishes, where that is all it takes."""
-    labels, none = ask.labels, Labels()
-    wishes: list[tuple[str, Ask]] = []
-    if ask.models:
-        wishes.append((f"model {' or '.join(ask.models)}", ask.but(model="")))
-    if ask.gpu_uuid:
-        wishes.append((f"the named GPU {ask.gpu_uuid}", ask.but(gpu="")))
-    if ask.gpu_id:
-        wishes.append((f'vGPU "{ask.gpu_id}"', ask.but(gpu_id="")))
-    for field in ("affinity", "anti_affinity", "exclusion"):
-        if getattr(labels, field):
-            changed = replace(labels, **{field: getattr(none, field)})
-            wishes.append((f'{field.replace("_", "-")} "{getattr(labels, field)}"', ask.but(labels=changed)))
+    wishes = {"model": bool(ask.models), "gpu": bool(ask.gpu_uuid), "gpu_id": bool(ask.gpu_id)}
+    without = [ask.but(**{name: ""}) for name, given in wishes.items() if given]
+    for name in ("affinity", "anti_affinity", "exclusion"):
+        if getattr(ask.labels, name):
+            without.append(ask.but(labels=replace(ask.labels, **{name: ""})))
     size = max(ask.milli, MILLI)
     order = sorted(cluster.nodes, key=lambda spec: (spec.rank, cluster.index[spec.name]))
-    for wish, without in wishes:
+    for left in without:
         for spec in order:
-            if fits_on(cluster, without, spec.name, quotas, namespace):
-                yield Suggestion("drop", spec.name, f"without {wish} it fits on {spec.name} now", without, (), size)
+            if fits_on(cluster, left, spec.name, quotas, namespace):
+                yield Suggestion("drop", spec.name, ask, left, size_milli=size)
                 break

@@ -1,9 +1,12 @@
-"""The constraints that a request can fail on, by code and numbers; `sentences` has their words."""
+"""What placement finds about a request, by code and numbers: what it fails on, what would let it in, why it is placed
+where it is. `sentences` has the words.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from aliquot.placement.asks import Ask
 
@@ -41,11 +44,25 @@ class Code(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaExcess:
+    """A namespace that would hold more GPUs of a model (of any where it is empty) than it may: it holds `held` of
+    `allowed`, and `asked` more were asked. In milli-GPU, or in MiB where it is about their `memory`.
+    """
+
+    namespace: str
+    model: str
+    held: int
+    allowed: int
+    asked: int
+    memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class UnmetConstraint:
     """One constraint that fails on a node (`gpu` -1) or on the device of that index; numbers in the code's own unit.
 
-    `node` is empty where many nodes have the same one. `wanted` is the request, for constraints of nodes. `lasting`
-    means that it would fail on an empty node too.
+    `node` is empty where many nodes have the same one. `wanted` is the request, for constraints of nodes, `excess` is
+    what a quota is exceeded by. `lasting` means that it would fail on an empty node too.
     """
 
     code: Code
@@ -56,6 +73,7 @@ class UnmetConstraint:
     label: str = ""
     lasting: bool = False
     wanted: Ask | None = None
+    excess: QuotaExcess | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +88,82 @@ class Verdict:
     def lasting(self) -> bool:
         """Whether the ask would not fit if the node were empty."""
         return self.reason is not None and self.reason.lasting
+
+
+@dataclass(frozen=True, slots=True)
+class EndingTenant:
+    """A tenant that has to end, and what it holds of GPUs."""
+
+    name: str
+    milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """One way to make a request fit: once `ends` have ended and `node` is open, `ask` fits on that node.
+
+    It is asked for less than `asked`, or without one of its wishes, where the two differ. `gpu` is the index of the
+    device, -1 where it may be any of the node; `size_milli` is how much is changed.
+    """
+
+    kind: Literal["less", "wait", "uncordon", "drop"]
+    node: str
+    asked: Ask
+    ask: Ask
+    gpu: int = -1
+    ends: tuple[EndingTenant, ...] = ()
+    size_milli: int = 0
+
+    @property
+    def less_gpu_mib(self) -> int:
+        """GPU memory that is asked for no more; of several devices each has its own, so the two do not compare."""
+        return self.asked.gpu_mib - self.ask.gpu_mib if self.ask.devices == 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is unreserved on a device of the placement, and what the request takes of it."""
+
+    node: str
+    gpu: int
+    free_milli: int
+    free_mib: int
+    takes_milli: int
+    takes_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnmeasuredKernels:
+    """A tenant beside it whose kernels were not measured yet, so that waking in time is not certain."""
+
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The links between the devices of the placement: (link, how many pairs have it)."""
+
+    counts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """What the policy looks for, in its own words."""
+
+    policy: str
+    takes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """Of how many nodes how many have room, with the score of the chosen one and of the next best (name, score)."""
+
+    nodes: int
+    fitting: int
+    score: int
+    next_best: tuple[str, int] | None
+
+
+PlacedBecause = Room | UnmeasuredKernels | Links | Preference | Alternatives
+"""One part of the reason for a placement."""

@@ -10,17 +10,37 @@ from typing import Any, Final
 import numpy as np
 
 from aliquot.lib.arrays import IntArray
-from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.asks import Ask
 from aliquot.placement.books import Placement
-from aliquot.placement.changes import Suggestion, changes
+from aliquot.placement.changes import changes
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.codes import UnmetConstraint, Verdict
+from aliquot.placement.codes import (
+    Alternatives,
+    Links,
+    PlacedBecause,
+    Preference,
+    Room,
+    Suggestion,
+    UnmeasuredKernels,
+    UnmetConstraint,
+    Verdict,
+)
 from aliquot.placement.decide import NEVER, Decider
 from aliquot.placement.policy import Policy
 from aliquot.placement.quota import Quotas
 from aliquot.placement.reasons import Infeasible
-from aliquot.placement.sentences import FITS, PlaceReason, gpus, moved, place_reasons, text_of, waiting, wish
+from aliquot.placement.sentences import (
+    FITS,
+    PlaceReason,
+    because,
+    gpus,
+    moved,
+    place_reasons,
+    suggestion,
+    text_of,
+    waiting,
+    wish,
+)
 from aliquot.placement.wakes import obstacle
 
 _CHANGES_SHOWN: Final = 3
@@ -31,7 +51,7 @@ _PLACES_SHOWN: Final = 8
 class PlacementExplanation:
     """What was found for one ask.
 
-    With a `placement` it fits, and `why` says in sentences why there. Without, `verdicts` has what stands against it
+    With a `placement` it fits, and `why` says why there. Without, `verdicts` has what stands against it
     on every node and device, and `changes` what would let it in, the smallest first. A tenant that has a place already
     has the indices of its GPUs in `held`; `placement` is then where it would be placed now, on the GPUs in `now`.
     """
@@ -39,7 +59,7 @@ class PlacementExplanation:
     ask: Ask
     policy: str
     placement: Placement | None
-    why: tuple[str, ...] = ()
+    why: tuple[PlacedBecause, ...] = ()
     nodes_fitting: int = 0
     nodes: int = 0
     verdicts: tuple[Verdict, ...] = ()
@@ -51,12 +71,14 @@ class PlacementExplanation:
     @property
     def nearest(self) -> str:
         """The smallest change that would make it fit, in words; empty where there is none or none is needed."""
-        return self.changes[0].text if self.changes else ""
+        return suggestion(self.changes[0]) if self.changes else ""
 
     @property
     def account(self) -> list[str]:
         """Why something that has a place is where it is, or is no longer what would be chosen."""
-        return [moved(self.now)] if self.held and self.held != self.now and self.now else list(self.why)
+        if self.held and self.held != self.now and self.now:
+            return [moved(self.now)]
+        return [because(reason) for reason in self.why]
 
     @property
     def place_reasons(self) -> list[PlaceReason]:
@@ -79,7 +101,7 @@ class PlacementExplanation:
             return [*lines, *(f"  {line}" for line in self.account)]
         lines += _table(self.place_reasons)
         for number, change in enumerate(self.changes[:_CHANGES_SHOWN]):
-            lines.append(f"{'Nearest' if number == 0 else 'Or'}: {change.text}.")
+            lines.append(f"{'Nearest' if number == 0 else 'Or'}: {suggestion(change)}.")
         return lines if self.changes else [*lines, "Nothing smaller than another request would make it fit."]
 
     def facts(self) -> dict[str, Any]:
@@ -90,7 +112,7 @@ class PlacementExplanation:
             "policy": self.policy,
             "asks": wish(self.ask),
             "placement": None if self.placement is None else _placement_facts(self.placement),
-            "why": list(self.why),
+            "why": [because(reason) for reason in self.why],
             "nodes": self.nodes,
             "nodes_fitting": self.nodes_fitting,
             "verdicts": [_verdict_facts(verdict) for verdict in self.verdicts],
@@ -134,41 +156,37 @@ def explain_waiting(decider: Decider, ask: Ask, trial: Cluster, namespace: str =
     return PlacementExplanation(ask, decider.policy.name, None, nodes=nodes, verdicts=verdicts, changes=tuple(ways))
 
 
-def _why(decider: Decider, ask: Ask, placement: Placement, scores: IntArray) -> Iterator[str]:
+def _why(decider: Decider, ask: Ask, placement: Placement, scores: IntArray) -> Iterator[PlacedBecause]:
     cluster, policy = decider.cluster, decider.policy
     number = cluster.index[placement.node]
     for piece in placement.slices:
         g = cluster.uuids[piece.gpu][1]
-        free, free_mib = cluster.free_milli.item(number, g), cluster.free_mib.item(number, g)
-        yield (
-            f"GPU {cluster.spec(number).gpus[g].index} of {placement.node}: {format_milli(free)} unreserved now, "
-            f"{format_milli(free - piece.request_milli)} after; {format_mib(free_mib)} now, "
-            f"{format_mib(free_mib - piece.memory_mib)} after"
+        yield Room(
+            placement.node,
+            cluster.spec(number).gpus[g].index,
+            cluster.free_milli.item(number, g),
+            cluster.free_mib.item(number, g),
+            piece.request_milli,
+            piece.memory_mib,
         )
         if ask.wake_us and (unsure := obstacle(cluster, (number, g), ask.wake_us, certain=True)) is not None:
-            yield f"whether it wakes in time is not certain yet: kernels of {unsure.tenant} were not measured"
+            yield UnmeasuredKernels(unsure.tenant)
     yield from _links(cluster, placement, number)
-    because = getattr(policy, "because", "")
-    if because:
-        yield f"{policy.name} takes {because}"
+    if takes := getattr(policy, "because", ""):
+        yield Preference(policy.name, takes)
     fitting = np.flatnonzero(scores != NEVER)
-    own = int(scores[number])
     others = [int(node) for node in fitting if node != number]
-    if not others:
-        yield f"no other of {len(cluster.index)} nodes has room" if len(cluster.index) > 1 else "it is the only node"
-        return
-    best = max(others, key=lambda node: (int(scores[node]), -int(cluster.rank[node])))
-    next_best = f"{cluster.spec(best).name} with {int(scores[best])}"
-    yield f"{len(fitting)} of {len(cluster.index)} nodes have room; score {own}, next best {next_best}"
+    best = max(others, key=lambda node: (int(scores[node]), -int(cluster.rank[node])), default=None)
+    next_best = (cluster.spec(best).name, int(scores[best])) if best is not None else None
+    yield Alternatives(len(cluster.index), len(fitting), int(scores[number]), next_best)
 
 
-def _links(cluster: Cluster, placement: Placement, number: int) -> Iterator[str]:
+def _links(cluster: Cluster, placement: Placement, number: int) -> Iterator[Links]:
     topology = cluster.spec(number).topology
     gpus = [cluster.uuids[piece.gpu][1] for piece in placement.slices]
-    if topology is None or len(gpus) < 2:
-        return
-    found = Counter(topology.links[a][b] for i, a in enumerate(gpus) for b in gpus[i + 1 :])
-    yield "links between them: " + ", ".join(f"{count} x {label}" for label, count in sorted(found.items()))
+    if topology is not None and len(gpus) > 1:
+        counts = Counter(topology.links[a][b] for i, a in enumerate(gpus) for b in gpus[i + 1 :])
+        yield Links(tuple(sorted(counts.items())))
 
 
 def _table(reasons: Sequence[PlaceReason]) -> list[str]:
@@ -206,6 +224,7 @@ def _verdict_facts(verdict: Verdict) -> dict[str, Any]:
 
 def _change_facts(change: Suggestion) -> dict[str, Any]:
     return {
-        "kind": change.kind, "node": change.node, "text": change.text, "ends": list(change.ends),
+        "kind": change.kind, "node": change.node, "text": suggestion(change),
+        "ends": [each.name for each in change.ends],
         "asks": wish(change.ask), "size_milli": change.size_milli,
     }  # fmt: skip

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from aliquot.lib.arrays import BoolArray
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.codes import Code, UnmetConstraint
+from aliquot.placement.codes import Code, QuotaExcess, UnmetConstraint
 from aliquot.placement.wakes import FLUID
 
 ALL: Final = slice(None)
@@ -37,14 +37,14 @@ def node_reasons(
     cluster: Cluster,
     ask: Ask,
     fits: BoolArray,
-    closed: Mapping[str, str],
+    closed: Mapping[str, QuotaExcess],
     mixed: BoolArray | None = None,
     rows: slice = ALL,
 ) -> NodeReasons:
     """The first constraint of each node that an ask does not fit on, the same record for all of a kind.
 
     `fits` are the nodes that could take it now, `mixed` those that could if its GPUs may be of several models; `closed`
-    are the models that a quota has closed, with the sentences that say why. All are of the nodes in `rows`.
+    are the models that a quota has closed, with what it is exceeded by. All are of the nodes in `rows`.
     """
     which = np.full(len(fits), -1, dtype=np.int32)
     found = NodeReasons(which, [])
@@ -61,7 +61,7 @@ def node_reasons(
 
 
 def _node_constraints(
-    cluster: Cluster, ask: Ask, left: BoolArray, closed: Mapping[str, str], mixed: BoolArray | None, rows: slice
+    cluster: Cluster, ask: Ask, left: BoolArray, closed: Mapping[str, QuotaExcess], mixed: BoolArray | None, rows: slice
 ) -> Iterator[tuple[BoolArray, UnmetConstraint]]:
     """Every constraint with the nodes on which it fails, in their order; `left` are the nodes without one so far."""
     everywhere = np.ones(len(left), dtype=np.bool_)
@@ -83,7 +83,7 @@ def _node_constraints(
     if closed:
         models = [number for number, model in enumerate(cluster.models) if model in closed]
         allowed = _most(_suited(cluster, ask, rows, but=models))
-        yield allowed < devices, UnmetConstraint(Code.QUOTA, label=next(iter(closed.values())))
+        yield allowed < devices, UnmetConstraint(Code.QUOTA, excess=next(iter(closed.values())))
     if mixed is not None:
         yield mixed, UnmetConstraint(Code.NODE_ONE_MODEL, asked=devices)
     yield everywhere, UnmetConstraint(Code.NODE_GPUS, asked=devices)

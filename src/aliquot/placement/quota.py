@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import split_key
-from aliquot.model.quantities import format_mib, format_milli
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster, Placement
+from aliquot.placement.codes import QuotaExcess
+from aliquot.placement.sentences import over_quota
 
 
 class QuotaExceeded(AliquotError):
@@ -41,24 +42,14 @@ class Quota:
         amounts = [amount for model, amount in used.items() if self.covers(model)]
         return sum(milli for milli, _ in amounts), sum(mib for _, mib in amounts)
 
-    def excess(self, used: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int, int]]) -> str:
-        """What would be too much with `more` on top of `used`, as a sentence; empty when nothing.
-
-        Both are (milli-GPU, MiB) by model.
-        """
-        have, asked = self.counted(used), self.counted(more)
-        of = f" of {self.model}" if self.model else ""
-        if asked[0] and self.milli is not None and have[0] + asked[0] > self.milli:
-            return (
-                f'namespace "{self.namespace}" holds {format_milli(have[0])}{of} GPUs of {format_milli(self.milli)} '
-                f"it may have, {format_milli(asked[0])} more were asked"
-            )
-        if asked[1] and self.memory_mib is not None and have[1] + asked[1] > self.memory_mib:
-            return (
-                f'namespace "{self.namespace}" holds {format_mib(have[1])}{of} GPU memory of '
-                f"{format_mib(self.memory_mib)} it may have, {format_mib(asked[1])} more were asked"
-            )
-        return ""
+    def excess(self, used: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int, int]]) -> QuotaExcess | None:
+        """What would be too much with `more` on top of `used`, both (milli-GPU, MiB) by model; None when nothing."""
+        for held, asked, allowed, memory in zip(
+            self.counted(used), self.counted(more), (self.milli, self.memory_mib), (False, True), strict=True
+        ):
+            if asked and allowed is not None and held + asked > allowed:
+                return QuotaExcess(self.namespace, self.model, held, allowed, asked, memory)
+        return None
 
 
 class Quotas:
@@ -69,12 +60,8 @@ class Quotas:
         for quota in quotas:
             self._by_namespace.setdefault(quota.namespace, []).append(quota)
 
-    def closed(self, cluster: Cluster, namespace: str, ask: Ask) -> tuple[str, ...]:
-        """Models of which the namespace may not have what is asked, by the cluster's own names for them."""
-        return tuple(self.closed_reasons(cluster, namespace, ask))
-
-    def closed_reasons(self, cluster: Cluster, namespace: str, ask: Ask) -> dict[str, str]:
-        """The same models, each with the sentence that says why; [model -> sentence].
+    def closed(self, cluster: Cluster, namespace: str, ask: Ask) -> dict[str, QuotaExcess]:
+        """Models of which the namespace may not have what is asked, by the cluster's own names for them, and why.
 
         A model is closed when the ask does not fit into the quota with all its devices of that model.
         """
@@ -84,9 +71,8 @@ class Quotas:
         used, found = cluster.usage(namespace), {}
         for model, size_mib in zip(cluster.models, cluster.model_mib, strict=True):
             more = {model: (ask.milli, ask.least_memory(size_mib))}
-            sentences = filter(None, (quota.excess(used, more) for quota in quotas))
-            if sentence := next(sentences, ""):
-                found[model] = sentence
+            if excess := next(filter(None, (quota.excess(used, more) for quota in quotas)), None):
+                found[model] = excess
         return found
 
     def require(self, cluster: Cluster, tenant: str, placement: Placement) -> None:
@@ -106,5 +92,5 @@ class Quotas:
             more[model] = (milli + piece.request_milli, memory_mib + piece.memory_mib)
         used = cluster.usage(namespace)
         for quota in quotas:
-            if reason := quota.excess(used, more):
-                raise QuotaExceeded(f"{reason}; ask for less, or for a higher quota")
+            if excess := quota.excess(used, more):
+                raise QuotaExceeded(f"{over_quota(excess)}; ask for less, or for a higher quota")

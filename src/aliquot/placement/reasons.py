@@ -17,7 +17,7 @@ from aliquot.model.quantities import MILLI
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.books import NodeSpec
 from aliquot.placement.cluster import Cluster
-from aliquot.placement.codes import Code, UnmetConstraint, Verdict
+from aliquot.placement.codes import Code, QuotaExcess, UnmetConstraint, Verdict
 from aliquot.placement.devices import hold_rest, hold_whole
 from aliquot.placement.node_reasons import node_reasons
 from aliquot.placement.wakes import obstacle
@@ -60,11 +60,13 @@ def fits_on(cluster: Cluster, ask: Ask, node: str, quotas: Quotas | None = None,
     return _room(cluster, ask, number, _devices(cluster, ask, number, _closed(cluster, ask, quotas, namespace))).fits
 
 
-def _closed(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> dict[str, str]:
-    return {} if quotas is None else quotas.closed_reasons(cluster, namespace, ask)
+def _closed(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> dict[str, QuotaExcess]:
+    return {} if quotas is None else quotas.closed(cluster, namespace, ask)
 
 
-def _verdicts(cluster: Cluster, ask: Ask, closed: dict[str, str], numbers: Sequence[int]) -> tuple[Verdict, ...]:
+def _verdicts(
+    cluster: Cluster, ask: Ask, closed: dict[str, QuotaExcess], numbers: Sequence[int]
+) -> tuple[Verdict, ...]:
     """What stands against an ask on these nodes, device by device."""
     if not numbers:
         return ()
@@ -131,11 +133,13 @@ def _by_model(gpus: Sequence[int], ask: Ask, spec: NodeSpec) -> list[list[int]]:
     return [[g for g in gpus if spec.gpus[g].model == model] for model in sorted(models)]
 
 
-def _devices(cluster: Cluster, ask: Ask, number: int, closed: dict[str, str]) -> tuple[UnmetConstraint | None, ...]:
+def _devices(
+    cluster: Cluster, ask: Ask, number: int, closed: dict[str, QuotaExcess]
+) -> tuple[UnmetConstraint | None, ...]:
     return tuple(_device(cluster, ask, number, g, closed) for g in range(cluster.gpu_count.item(number)))
 
 
-def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, str]) -> UnmetConstraint | None:
+def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, QuotaExcess]) -> UnmetConstraint | None:
     spec = cluster.spec(number)
     device = spec.gpus[g]
     if ask.gpu_uuid and device.uuid not in [uuid.strip() for uuid in ask.gpu_uuid.split(",")]:
@@ -151,7 +155,7 @@ def _device(cluster: Cluster, ask: Ask, number: int, g: int, closed: dict[str, s
     if (number, g) in cluster.unhealthy:
         return UnmetConstraint(Code.GPU_UNHEALTHY, spec.name, device.index)
     if device.model in closed:
-        return UnmetConstraint(Code.QUOTA, spec.name, device.index, label=closed[device.model])
+        return UnmetConstraint(Code.QUOTA, spec.name, device.index, excess=closed[device.model])
     return _labels(cluster, ask, number, g) or _wake(cluster, ask, number, g) or _short(cluster, ask, number, g)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,9 @@ class Rules:
         return np.asarray(everywhere[nodes])
 
 
-def rules_for(cluster: Cluster, ask: Ask, closed_models: Sequence[str] = (), *, certain: bool = False) -> Rules | None:
+def rules_for(
+    cluster: Cluster, ask: Ask, closed_models: Collection[str] = (), *, certain: bool = False
+) -> Rules | None:
     """The rules for an ask now; None when nothing is ruled out anywhere.
 
     With `certain`, devices on which a promise of waking cannot be judged yet are ruled out too.
@@ -78,7 +80,7 @@ def _of_one_model(cluster: Cluster, ask: Ask, rules: Rules | None) -> Rules:
     return Rules(nodes, left, only=rules is not None and rules.only)
 
 
-def _ruled(cluster: Cluster, ask: Ask, closed_models: Sequence[str], *, certain: bool) -> Rules | None:
+def _ruled(cluster: Cluster, ask: Ask, closed_models: Collection[str], *, certain: bool) -> Rules | None:
     """What labels, names, quota, health and a promise of waking rule out."""
     if not ask.devices or (ask.plain and not cluster.labels.exclusive and not cluster.unhealthy and not closed_models):
         return None
@@ -115,7 +117,7 @@ def _barred_cells(cluster: Cluster, ask: Ask) -> set[Cell]:
     return cells
 
 
-def _barred_widely(cluster: Cluster, ask: Ask, closed_models: Sequence[str]) -> BoolArray | None:
+def _barred_widely(cluster: Cluster, ask: Ask, closed_models: Collection[str]) -> BoolArray | None:
     """Devices that are forbidden by what they are or lack: every busy one without the ask's exclusion label, and the
     models closed by quota; bool [N, G], None for no device."""
     wide: BoolArray | None = None

@@ -7,20 +7,34 @@ same everywhere. A node's sentence depends on its code and the request alone, no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.model.wake import format_us, format_wake
 from aliquot.placement.asks import PPM, Ask
-from aliquot.placement.codes import Code, UnmetConstraint, Verdict
+from aliquot.placement.codes import (
+    Alternatives,
+    Code,
+    EndingTenant,
+    Links,
+    PlacedBecause,
+    Preference,
+    QuotaExcess,
+    Room,
+    Suggestion,
+    UnmeasuredKernels,
+    UnmetConstraint,
+    Verdict,
+)
 
 MAX_UUID_SHOWN: Final = 80
 FITS: Final = "fits"
 FREE_NOW: Final = "waits, though GPUs for it are free now"
 """The verb for a pod that has room and that kube-scheduler has not placed."""
 _DEVICES_SHOWN: Final = 4
+_ENDING_SHOWN: Final = 3
 
 
 def text_of(reason: UnmetConstraint) -> str:
@@ -44,18 +58,22 @@ def wish(ask: Ask) -> str:
     if ask.gpu_mib:
         parts.append(f"{format_mib(ask.gpu_mib)} of GPU memory")
     elif ask.gpu_mem_ppm:
-        parts.append(f"{_percent(ask)} of a GPU's memory")
+        parts.append(f"{_percent(ask.gpu_mem_ppm)} of a GPU's memory")
     if ask.cpu_milli:
         parts.append(f"{ask.cpu_milli / 1000:g} CPU")
     if ask.memory_mib:
         parts.append(f"{format_mib(ask.memory_mib)} of memory")
     if ask.wake_us:
         parts.append(f"to wake in {format_wake(ask.wake_us)}")
+    return ", ".join([*parts, *_named(ask)]) or "nothing"
+
+
+def _named(ask: Ask) -> list[str]:
+    """The labels and devices that are asked for by name."""
     labels = ask.labels
     named = {"affinity": labels.affinity, "anti-affinity": labels.anti_affinity, "exclusion": labels.exclusion}
     named |= {"vGPU": ask.gpu_id, "GPU": ask.gpu_uuid}
-    parts += [f'{kind} "{value}"' for kind, value in named.items() if value]
-    return ", ".join(parts) or "nothing"
+    return [f'{kind} "{value}"' for kind, value in named.items() if value]
 
 
 def waiting(name: str, ask: Ask, verdicts: Sequence[Verdict]) -> str:
@@ -84,6 +102,81 @@ def moved(indices: Sequence[int]) -> str:
     """Why something is not where it would be placed now, which is on these GPUs."""
     why = "the tenants, or what was learned of future requests, have changed"
     return f"asked now, it would go to {gpus(indices)}: {why}"
+
+
+def over_quota(excess: QuotaExcess) -> str:
+    """What would be too much for a namespace."""
+    shown = format_mib if excess.memory else format_milli
+    kind = f" of {excess.model}" if excess.model else ""
+    return (
+        f'namespace "{excess.namespace}" holds {shown(excess.held)}{kind} GPU{" memory" if excess.memory else "s"} of '
+        f"{shown(excess.allowed)} it may have, {shown(excess.asked)} more were asked"
+    )
+
+
+def suggestion(change: Suggestion) -> str:
+    """A way to make a request fit, to follow "Nearest:"."""
+    where = f"GPU {change.gpu} of {change.node}" if change.gpu >= 0 else change.node
+    match change.kind:
+        case "uncordon":
+            return f"reopen node {change.node}, and it fits there"
+        case "less":
+            return f"ask {' and '.join(_less(change))} less, and it fits on {where}"
+        case "wait":
+            has = "have" if len(change.ends) > 1 else "has"
+            return f"after {_ending(change.ends)} {has} ended, it fits on {where}"
+        case "drop":
+            return f"without {_dropped(change)} it fits on {where} now"
+
+
+def _less(change: Suggestion) -> Iterator[str]:
+    """What is asked for no more."""
+    asked, ask = change.asked, change.ask
+    if asked.milli > ask.milli:
+        yield f"{format_milli(asked.milli - ask.milli)} GPU"
+    if change.less_gpu_mib > 0:
+        yield f"{format_mib(change.less_gpu_mib)} of GPU memory"
+    if asked.gpu_mem_ppm > ask.gpu_mem_ppm:
+        yield f"{_percent(asked.gpu_mem_ppm - ask.gpu_mem_ppm)} of the GPU's memory"
+    if asked.cpu_milli > ask.cpu_milli:
+        yield f"{(asked.cpu_milli - ask.cpu_milli) / MILLI:g} CPU"
+    if asked.memory_mib > ask.memory_mib:
+        yield f"{format_mib(asked.memory_mib - ask.memory_mib)} of memory"
+
+
+def _ending(ends: Sequence[EndingTenant]) -> str:
+    """The tenants that have to end, with what they hold."""
+    named = [
+        f"{each.name} ({format_milli(each.milli)}, {format_mib(each.memory_mib)})" if each.milli else each.name
+        for each in ends[:_ENDING_SHOWN]
+    ]
+    more = f" and {len(ends) - _ENDING_SHOWN} more" if len(ends) > _ENDING_SHOWN else ""
+    return f"{', '.join(named)}{more}"
+
+
+def _dropped(change: Suggestion) -> str:
+    """The wish that is left out."""
+    if change.asked.models != change.ask.models:
+        return f"model {' or '.join(change.asked.models)}"
+    return ", ".join(wish for wish in _named(change.asked) if wish not in _named(change.ask))
+
+
+def because(reason: PlacedBecause) -> str:
+    """One part of the reason for a placement."""
+    match reason:
+        case Room(node, gpu, milli, mib, takes_milli, takes_mib):
+            compute = f"{format_milli(milli)} unreserved now, {format_milli(milli - takes_milli)} after"
+            return f"GPU {gpu} of {node}: {compute}; {format_mib(mib)} now, {format_mib(mib - takes_mib)} after"
+        case UnmeasuredKernels(tenant):
+            return f"whether it wakes in time is not certain yet: kernels of {tenant} were not measured"
+        case Links(counts):
+            return "links between them: " + ", ".join(f"{count} x {link}" for link, count in counts)
+        case Preference(policy, takes):
+            return f"{policy} takes {takes}"
+        case Alternatives(nodes, fitting, score, next_best):
+            if next_best is None:
+                return f"no other of {nodes} nodes has room" if nodes > 1 else "it is the only node"
+            return f"{fitting} of {nodes} nodes have room; score {score}, next best {next_best[0]} with {next_best[1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +257,13 @@ def _room(wanted: Ask) -> str:
         parts.append(f"{wanted.whole} idle GPU{'s' * (wanted.whole > 1)}")
     if wanted.rest_milli:
         memory = f" and {format_mib(wanted.gpu_mib)}" if wanted.gpu_mib else ""
-        memory = f" and {_percent(wanted)} of its memory" if wanted.gpu_mem_ppm else memory
+        memory = f" and {_percent(wanted.gpu_mem_ppm)} of its memory" if wanted.gpu_mem_ppm else memory
         parts.append(f"a GPU with {format_milli(wanted.rest_milli)}{memory} unreserved")
     return f"{' and '.join(parts)}{'' if wanted.plain else ' that its labels allow'}"
 
 
-def _percent(ask: Ask) -> str:
-    return f"{ask.gpu_mem_ppm * 100 / PPM:g}%"
+def _percent(ppm: int) -> str:
+    return f"{ppm * 100 / PPM:g}%"
 
 
 def _exclusion(reason: UnmetConstraint) -> str:
@@ -204,7 +297,7 @@ _TEXTS: Final[Mapping[Code, Callable[[UnmetConstraint], str]]] = {
     Code.GPU_MODEL: lambda r: f'is "{r.label}", another model was asked',
     Code.GPU_SIZE: lambda r: f"has {format_mib(r.have)} in all, {format_mib(r.asked)} were asked",
     Code.GPU_UNHEALTHY: lambda r: "is not well",
-    Code.QUOTA: lambda r: r.label,
+    Code.QUOTA: lambda r: over_quota(r.excess) if r.excess else "",
     Code.GPU_AFFINITY: lambda r: f'is not where affinity "{r.label}" is',
     Code.GPU_NAMED_ELSEWHERE: lambda r: f'is not the one that is called "{r.label}"',
     Code.GPU_NAME: lambda r: "is called by another name",

@@ -173,7 +173,7 @@ def _reasons(
         fine = alone | fits
         if fine.all():
             continue
-        closed = decider.quotas.closed_reasons(cluster, namespace, seat.ask) if decider.quotas is not None else {}
+        closed = decider.quotas.closed(cluster, namespace, seat.ask) if decider.quotas is not None else {}
         mixed = decider.feasible(seat.ask.but(mixed=True), namespace) if one_model(cluster, seat.ask) else None
         found = node_reasons(cluster, seat.ask, fine, closed, mixed)
         own = np.array([2 * n + reason.lasting for n, reason in enumerate(found.reasons, len(reasons))], dtype=np.int32)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from aliquot.model.quantities import MILLI, Memory
 from aliquot.placement.asks import PPM, Ask
+from aliquot.placement.changes import apply
 from aliquot.placement.cluster import Cluster, Placement
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import explain
@@ -20,7 +21,7 @@ from aliquot.placement.policy import policy
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.placement.reasons import Infeasible, judge
 from aliquot.placement.saved import dump, load
-from aliquot.placement.sentences import text_of
+from aliquot.placement.sentences import suggestion, text_of
 
 QUICK = settings(
     max_examples=60,
@@ -52,10 +53,10 @@ def test_every_change_applied_makes_it_fit(specs, arrivals, ask, with_quota):
 
     for change in explain(cluster, ask, policy("binpack"), quotas, "ns").changes:
         changed = load(before)
-        smaller = change.apply(changed)
+        smaller = apply(change, changed)
         decider = Decider(changed, policy("binpack"), quotas=quotas)
         found = decider.place_on(smaller, change.node, "ns")
-        assert isinstance(found, Placement), change.text
+        assert isinstance(found, Placement), suggestion(change)
         decider.commit("ns/new", found, smaller)
         ledger.check(changed)
 
@@ -107,7 +108,7 @@ def test_no_reduction_is_larger_than_needed(specs, arrivals, ask):
         more = getattr(change.ask, less[0]) + STEPS[less[0]]
         if more < getattr(ask, less[0]):
             larger = with_number(ask, less[0], more)
-            assert isinstance(decider.place_on(larger, change.node), Infeasible), change.text
+            assert isinstance(decider.place_on(larger, change.node), Infeasible), suggestion(change)
 
 
 @QUICK
@@ -132,7 +133,7 @@ def test_nodes_are_classified_at_once_as_one_by_one(specs, arrivals, ask, with_q
     quotas = QUOTAS if with_quota else None
     cluster = filled(specs, arrivals, quotas)
     decider = Decider(cluster, policy("binpack"), quotas=quotas)
-    closed = quotas.closed_reasons(cluster, "ns", ask) if quotas else {}
+    closed = quotas.closed(cluster, "ns", ask) if quotas else {}
     mixed = decider.feasible(ask.but(mixed=True), "ns") if one_model(cluster, ask) else None
 
     found = node_reasons(cluster, ask, decider.feasible(ask, "ns"), closed, mixed)

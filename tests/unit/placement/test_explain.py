@@ -11,7 +11,7 @@ from scene import Scene, ask, node
 from aliquot.placement.codes import Code
 from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.placement.saved import dump
-from aliquot.placement.sentences import wish
+from aliquot.placement.sentences import suggestion, wish
 from aliquot.topology import Topology
 
 
@@ -52,7 +52,7 @@ def test_who_has_to_end_is_told_by_name(full):
     """A whole GPU waits for the smaller tenant; what it holds is said."""
     changes = explained(full, 1000).changes
 
-    assert "after web (0.60, 14.0 GiB) has ended, it fits on GPU 0 of n" in [change.text for change in changes]
+    assert "after web (0.60, 14.0 GiB) has ended, it fits on GPU 0 of n" in [suggestion(change) for change in changes]
 
 
 def test_the_first_obstacle_of_every_device_has_a_code():
@@ -114,7 +114,9 @@ def test_a_wish_may_be_dropped():
     scene = Scene(node("v", 1), node("t", ["Tesla T4"]))
     scene.put("v/0", 1000)
 
-    assert "without model V100 it fits on t now" in [c.text for c in explained(scene, 1000, models=("V100",)).changes]
+    changes = explained(scene, 1000, models=("V100",)).changes
+
+    assert "without model V100 it fits on t now" in [suggestion(change) for change in changes]
 
 
 def test_many_nodes_are_told_in_few_lines():
@@ -144,15 +146,15 @@ def test_what_fits_is_told_with_the_reason():
     assert [
         "GPU 0 of b: 0.50 unreserved now, 0.20 after; 8.0 GiB now, 3.2 GiB after",
         "binpack takes the fullest GPU that holds the request",
-    ] == list(found.why[:2])
-    assert found.why[2].startswith("2 of 2 nodes have room; score ")
+    ] == found.account[:2]
+    assert found.account[2].startswith("2 of 2 nodes have room; score ")
 
 
 def test_links_of_several_gpus_are_told():
     """For several GPUs the links between them are counted."""
     pairs = Topology.of([["X", "NV2", "SYS"], ["NV2", "X", "SYS"], ["SYS", "SYS", "X"]])
 
-    assert "links between them: 1 x NV2" in explained(Scene(node("n", 3, topology=pairs)), 2000).why
+    assert "links between them: 1 x NV2" in explained(Scene(node("n", 3, topology=pairs)), 2000).account
 
 
 def test_devices_are_called_by_their_own_index():
@@ -165,7 +167,7 @@ def test_devices_are_called_by_their_own_index():
 
     assert [1, 2] == [reason.gpu for reason in found.verdicts[0].devices]
     assert "ask 0.10 GPU less, and it fits on GPU 1 of n" == found.nearest
-    assert "GPU 2 of n: 0.30 unreserved now" in explained(scene, 200).why[0]
+    assert "GPU 2 of n: 0.30 unreserved now" in explained(scene, 200).account[0]
 
 
 def test_explaining_changes_and_teaches_nothing():

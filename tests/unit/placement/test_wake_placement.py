@@ -96,9 +96,9 @@ def test_an_explanation_says_what_is_not_certain_and_what_would_help():
     scene = Scene(node("a", 1))
     scene.place(500, "training")
 
-    assert any(
-        "kernels of training were not measured" in line for line in explain_with(scene.decider, ask(300, **WAKE)).why
-    )
+    account = explain_with(scene.decider, ask(300, **WAKE)).account
+
+    assert any("kernels of training were not measured" in line for line in account)
     measure(scene.cluster, "a/0", training=20_000)
     found = explain_with(scene.decider, ask(300, **WAKE))
     assert found.placement is None
