@@ -14,14 +14,13 @@ import msgspec
 
 from aliquot.model.ids import GpuUuid
 from aliquot.model.quantities import MILLI
-from aliquot.model.requests import Slice
+from aliquot.model.requests import GpuRequest, Slice
 from aliquot.status.gpus import gpu_state, grown
 from aliquot.status.sensors import Sensors
 from aliquot.status.sums import node_sums, vgpu_of
 from aliquot.status.workloads import piece_of, placed
 from aliquot.topology import Topology
 from aliquot.web.api import (
-    AskFor,
     Event,
     Explanation,
     Gpu,
@@ -41,7 +40,7 @@ from aliquot.web.history.recorder import Counts
 from aliquot.web.history.records import Turn, Turns
 from aliquot.web.history.ring import HistoryRing
 from aliquot.web.history.sources import readings
-from aliquot.web.trial import YOURS, asked
+from aliquot.web.trial import YOURS
 from aliquot.web.wiring import topology_of_gpus
 
 MODELS: Final = (("Tesla V100-SXM2-16GB", 16384), ("NVIDIA A100-SXM4-80GB", 81920), ("NVIDIA H100 80GB HBM3", 81559))
@@ -201,12 +200,11 @@ class MadeUpFacts:
             return None
         return Explanation(name, f"{name} is made up.", reasons=[Reason("9 nodes", "have no V100", lasting=True)])
 
-    def try_request(self, request: AskFor) -> Trial:
+    def try_request(self, request: GpuRequest) -> Trial:
         """See `Facts`: the first GPU with enough free."""
-        wanted = asked(request)
         for gpu in self._gpus:
-            if gpu.free_milli >= wanted.request_milli:
-                part = Slice(GpuUuid(gpu.uuid), wanted.request_milli, wanted.ceiling_milli, 1024)
+            if gpu.free_milli >= request.request_milli:
+                part = Slice(GpuUuid(gpu.uuid), request.request_milli, request.ceiling_milli, 1024)
                 piece, after = piece_of(gpu, part), grown(gpu, YOURS, part)
                 return Trial(True, f"It fits on GPU {gpu.index} of {gpu.node}.", "made up", [piece], [gpu], [after])
         return Trial(False, "It would wait.", "made up", reasons=[Reason("all nodes", "are full")])

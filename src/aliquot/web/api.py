@@ -13,7 +13,6 @@ from aliquot.status.sums import Node, Pool, QuotaLine, Totals, Vgpu
 from aliquot.status.workloads import Piece, Workload
 
 __all__ = [
-    "AskFor",
     "Event",
     "Explanation",
     "Gpu",
@@ -105,20 +104,6 @@ class Explanation(msgspec.Struct, frozen=True):
     why: list[str] = []
     reasons: list[Reason] = []
     nearest: str = ""
-
-
-class AskFor(msgspec.Struct, frozen=True):
-    """A request as a person writes it; texts as in a SharePod."""
-
-    request: str = "0.5"
-    limit: str = ""
-    memory: str = ""
-    model: str = ""
-    gpu: str = ""
-    gpu_id: str = ""
-    affinity: str = ""
-    anti_affinity: str = ""
-    exclusion: str = ""
 
 
 class Trial(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from aliquot.arbiter.records import GpuTurns
+from aliquot.model.requests import GpuRequest
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
@@ -30,7 +31,6 @@ from aliquot.status.workloads import placed
 from aliquot.topology import Topology
 from aliquot.web.agents import NodeMeasure, tenant_key
 from aliquot.web.api import (
-    AskFor,
     Event,
     Explanation,
     Gpu,
@@ -49,7 +49,7 @@ from aliquot.web.history.recorder import Counts
 from aliquot.web.history.records import Turns
 from aliquot.web.history.ring import HistoryRing
 from aliquot.web.history.sources import OwnerOf, counts_of, readings, turns_of
-from aliquot.web.trial import asked, shown, trial
+from aliquot.web.trial import shown, trial
 from aliquot.web.wiring import topology_of_gpus
 
 WINDOW_S: Final = 10.0
@@ -252,9 +252,9 @@ class ClusterFacts:
         where = " and ".join(f"GPU {piece.index} of {piece.node}" for piece in placed.pieces)
         return Explanation(name, f"{name} is on {where}.")
 
-    def try_request(self, request: AskFor) -> Trial:
+    def try_request(self, request: GpuRequest) -> Trial:
         """See `Facts`."""
-        return trial(self._explaining.explain(Ask(asked(request))), self._seen.gpus)
+        return trial(self._explaining.explain(Ask(request)), self._seen.gpus)
 
     def _node(self, cluster: Cluster, name: str) -> tuple[int, list[Gpu]]:
         number = cluster.index[name]

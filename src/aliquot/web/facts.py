@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from aliquot.model.requests import GpuRequest
 from aliquot.web.api import (
-    AskFor,
     Event,
     Explanation,
     Gpu,
@@ -80,7 +80,7 @@ class Facts(Protocol):
     def explain(self, name: str) -> Explanation | None:
         """Why a workload waits or is placed where it is; None for an unknown name. May take a second."""
 
-    def try_request(self, request: AskFor) -> Trial:
+    def try_request(self, request: GpuRequest) -> Trial:
         """Where a request would be placed now, by the production placement; nothing is reserved. May take a second.
 
         Raises:

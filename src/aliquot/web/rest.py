@@ -43,7 +43,7 @@ def routes(door: Door) -> list[Route]:
         "/hours": lambda facts, request: hours.asked_hours(facts, request.query_params),
         "/gpus/{uuid}/timeline": _timeline,
         "/gpus/{uuid}/turns": _turns,
-        "/try": lambda facts, request: facts.try_request(trying.ask_of(request.query_params)),
+        "/try": lambda facts, request: facts.try_request(trying.request_of(request.query_params)),
     }
     takes = {operation.path: operation.query for operation in openapi.OPERATIONS}
     found = [

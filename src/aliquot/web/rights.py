@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from aliquot.model.ids import split_key
+from aliquot.model.requests import GpuRequest
 from aliquot.web.api import (
-    AskFor,
     Event,
     Explanation,
     Gpu,
@@ -132,7 +132,7 @@ class NamespacedView:
             found, why=self._nameless(found.why), reasons=self._nameless_reasons(found.reasons), nearest=""
         )
 
-    def try_request(self, request: AskFor) -> Trial:
+    def try_request(self, request: GpuRequest) -> Trial:
         """See `Facts`; other tenants of a GPU are left out."""
         trial = self._facts.try_request(request)
         return msgspec.structs.replace(

@@ -21,13 +21,13 @@ from aliquot.arbiter.records import Status
 from aliquot.driver.discovery import gpu_topology
 from aliquot.driver.sensors import SensorReader
 from aliquot.model.ids import TenantName, split_key
+from aliquot.model.requests import GpuRequest
 from aliquot.placement.machine import MachineBooks
 from aliquot.standalone.engine import Engine
 from aliquot.standalone.pods import Pods
 from aliquot.status.sums import node_sums, pool_of, quota_of
 from aliquot.web import trial
 from aliquot.web.api import (
-    AskFor,
     Event,
     Explanation,
     Gpu,
@@ -199,7 +199,7 @@ class StandaloneFacts:
             return Explanation(name, f"{name} has ended ({workload.phase}); it holds no GPU.")
         return self._engine.look(lambda books: trial.explain_request(books, name, request))
 
-    def try_request(self, request: AskFor) -> Trial:
+    def try_request(self, request: GpuRequest) -> Trial:
         """See `Facts`."""
         return self._engine.look(lambda books: trial.try_request(books, self._picture.gpus, request))
 

@@ -6,37 +6,18 @@ from collections.abc import Iterable
 from typing import Final
 
 from aliquot.model.ids import TenantName
-from aliquot.model.quantities import parse_memory, parse_milli
-from aliquot.model.requests import GpuRequest, Labels, checked, parse_label
+from aliquot.model.requests import GpuRequest
 from aliquot.placement.explain import PlacementExplanation
 from aliquot.placement.machine import MachineBooks, NeverFits
 from aliquot.placement.sentences import FITS, FREE_NOW, never, reported
 from aliquot.status.gpus import grown
 from aliquot.status.workloads import piece_of
-from aliquot.web.api import AskFor, Explanation, Gpu, Reason, Trial
+from aliquot.web.api import Explanation, Gpu, Reason, Trial
 
 YOURS = TenantName("your-request")
 THIS: Final = "It"
 """The name of a request that has none."""
 REASONS: Final = 50
-
-
-def asked(ask: AskFor) -> GpuRequest:
-    """The request that a person wrote.
-
-    Raises:
-        UserError: a quantity cannot be read, or the numbers contradict each other.
-    """
-    request = GpuRequest(
-        request_milli=parse_milli(ask.request),
-        limit_milli=parse_milli(ask.limit) if ask.limit else None,
-        memory=parse_memory(ask.memory) if ask.memory else None,
-        model=ask.model,
-        gpu=ask.gpu,
-        gpu_id=parse_label(ask.gpu_id) if ask.gpu_id else "",
-        labels=Labels(*(parse_label(one) if one else "" for one in (ask.affinity, ask.anti_affinity, ask.exclusion))),
-    )
-    return checked(request, request_name="request", limit_name="limit")
 
 
 def shown(name: str, found: PlacementExplanation, said: str = "") -> Explanation:
@@ -61,13 +42,8 @@ def trial(found: PlacementExplanation, gpus: Iterable[Gpu]) -> Trial:
     return Trial(fits, sentence, found.policy, pieces, before, after, it.why, it.reasons, it.nearest)
 
 
-def try_request(books: MachineBooks, gpus: Iterable[Gpu], ask: AskFor) -> Trial:
-    """Where a request would be placed; the ledger is unchanged.
-
-    Raises:
-        UserError: the request makes no sense.
-    """
-    request = asked(ask)
+def try_request(books: MachineBooks, gpus: Iterable[Gpu], request: GpuRequest) -> Trial:
+    """Where a request would be placed; the ledger is unchanged."""
     try:
         return trial(books.explain(request), gpus)
     except NeverFits as error:

@@ -10,7 +10,7 @@ from asking import asking
 from starlette.testclient import TestClient
 
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
+from aliquot.model.requests import Device, GpuRequest
 from aliquot.placement.cluster import Cluster, NodeSpec
 from aliquot.placement.decide import Decider
 from aliquot.placement.policy import policy
@@ -19,7 +19,7 @@ from aliquot.status.nodes import NodeGpu, Owner, Use
 from aliquot.status.tenants import TenantStatus
 from aliquot.topology import Topology
 from aliquot.web.agents import NodeMeasure
-from aliquot.web.api import AskFor, Pool, QuotaLine, Vgpu, Workload
+from aliquot.web.api import Pool, QuotaLine, Vgpu, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.cluster import Beside, ClusterFacts
 
@@ -165,7 +165,7 @@ def test_a_waiting_pod_is_explained_by_groups_of_nodes(scene: Scene):
 def test_a_trial_goes_where_the_decider_would_go(scene: Scene):
     """A dry run has the decider's placement and reserves nothing."""
     before = scene.cluster.free_total.tolist()
-    trial = scene.facts.try_request(AskFor(request="0.4"))
+    trial = scene.facts.try_request(GpuRequest(400))
     found = scene.decider.decide(asking(rest_milli=400))
 
     assert not isinstance(found, Infeasible)

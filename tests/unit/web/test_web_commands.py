@@ -12,7 +12,7 @@ from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
 from aliquot.cli.main import cli
-from aliquot.web.api import AskFor
+from aliquot.model.sharepod import GpuSpec
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages import commands
 
@@ -54,13 +54,17 @@ def test_every_page_names_a_command_that_exists(program: str, path: str):
 
 def test_a_tried_request_is_the_same_on_the_command_line():
     """The command beside a trial has each of its words under the option of that meaning."""
-    ask = AskFor("0.3", "0.6", "4Gi", "v100", "1", "shared", "near", "apart", "ours")
-    params = parsed(cli, commands.trial(MadeUpFacts(nodes=1), ask))
+    gpu = GpuSpec(
+        "0.3", "0.6", "4Gi", "v100", True, gpu_id="shared", affinity="near", anti_affinity="apart", exclusion="ours",
+        wake="5ms",
+    )  # fmt: skip
+    params = parsed(cli, commands.trial(MadeUpFacts(nodes=1), gpu, "1"))
 
     assert (300, 600, "v100", "1") == tuple(params[name] for name in ("gpu_request", "gpu_limit", "gpu_model", "gpu"))
     assert ("shared", "near", "apart", "ours") == tuple(
         params[name] for name in ("gpu_id", "affinity", "anti_affinity", "exclusion")
     )
+    assert (5000, True) == (params["wake"], params["mixed_models"])
 
 
 def test_a_name_from_outside_is_one_word():

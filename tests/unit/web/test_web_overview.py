@@ -11,10 +11,9 @@ import pytest
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
-from aliquot.web.api import Gpu, Share, Workload
+from aliquot.web.api import Share, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.facts import totals
-from aliquot.web.pages.headline import headline, rooms
 from aliquot.web.pages.heat import MAX_CELLS
 from aliquot.web.render import gpus, size
 from aliquot.web.rights import NamespacedView
@@ -32,9 +31,9 @@ def cells(text: str) -> list[tuple[str, str, str]]:
     return re.findall(r'<a class="(h\w[^"]*)" href="([^"]+)"[^>]*>([^<]*)</a>', text)
 
 
-def pending(milli: int, memory_mib: int = 0, message: str = "") -> Workload:
+def pending(milli: int, message: str = "") -> Workload:
     """A workload that waits."""
-    return Workload("lab/w", "SharePod", "Pending", milli, milli, [], 9.0, memory_mib=memory_mib, message=message)
+    return Workload("lab/w", "SharePod", "Pending", milli, milli, [], 9.0, message=message)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +103,11 @@ def test_many_of_a_kind_are_counted():
 
 def test_what_waits_comes_before_the_map_with_its_command(visitor: TestClient, facts: MadeUpFacts):
     """The longest waiting are named with what they lack and the command that explains it, quoted for a shell."""
-    facts.add(Workload("lab/$(reboot)", "Pod", "Pending", 8000, 8000, [], 1e6))
+    facts.add(Workload("lab/$(reboot)", "Pod", "Pending", 8000, 8000, [], 1e6, message="0/9 nodes are available"))
     text = html.unescape(visitor.get("/").text)
     waits = text[text.index('id="waiting"') : text.index('id="map"')]
 
-    assert "needs 8 whole GPUs near each other" in waits
+    assert "0/9 nodes are available" in waits
     assert "<code>aliquot explain 'lab/$(reboot)'</code>" in waits
 
 
@@ -120,46 +119,25 @@ def test_a_clusters_commands_are_kubectls():
     assert "<code>kubectl aliquot explain pod wait-0 -n batch</code>" in visitor_of(facts).get("/").text
 
 
-def gpus_of(free: list[tuple[str, int, int]]) -> list[Gpu]:
-    """GPUs by node, free compute and free memory."""
-    return [
-        Gpu(f"GPU-{n:08d}", n, node, "V100", 16384, "idle" if milli == 1000 else "shared", milli, mib, 0, 0, [])
-        for n, (node, milli, mib) in enumerate(free)
-    ]
-
-
 @pytest.mark.parametrize(
-    ("free", "wants", "said"),
+    ("message", "said"),
     [
-        ([("a", 1000, 1), ("a", 0, 0)], pending(4000), "needs 4 whole GPUs near each other, 1 is free"),
         (
-            [("a", 1000, 1), ("b", 1000, 1)],
-            pending(2000),
-            "needs 2 whole GPUs near each other, 2 are free, 1 at most on one node",
+            "0/4 nodes are available: 4 does not have a GPU with 0.50 unreserved. preemption: 0/4 nodes are available: "
+            "4 Preemption is not helpful for scheduling.",
+            "0/4 nodes are available: 4 does not have a GPU with 0.50 unreserved.",
         ),
-        ([("a", 500, 1)], pending(1000), "needs a whole GPU, none is free"),
-        ([("a", 500, 1)], pending(2500), "needs 2 whole GPUs and 0.50 of one near each other, none is free"),
-        ([("a", 300, 1)], pending(500), "needs 0.50 of a GPU, 0.30 at most is free"),
-        ([("a", 0, 0)], pending(500), "needs 0.50 of a GPU, none is free"),
-        ([("a", 600, 1024)], pending(500, 2048), "needs 2.0 GiB of a GPU's memory, 1.0 GiB at most is free"),
-        ([("a", 1000, 9)], pending(500, 0, "over its quota"), "over its quota"),
-        ([("a", 1000, 9)], pending(500), "needs what no free GPU offers: a label, a model, a quota"),
+        ("GPU 0 has 0.40 unreserved, 0.50 were asked", "GPU 0 has 0.40 unreserved, 0.50 were asked"),
+        ("", "is not scheduled yet"),
     ],
 )
-def test_a_headline_says_what_is_short(free: list[tuple[str, int, int]], wants: Workload, said: str):
-    """The first line names what is needed and how much of it is free; otherwise what the scheduler said."""
-    assert said == headline(wants, rooms(gpus_of(free), []))
-
-
-def test_gpus_that_take_no_work_are_not_free():
-    """An unhealthy GPU and those of a cordoned node do not count as free."""
+def test_what_waits_has_its_schedulers_reason(message: str, said: str):
+    """A waiting workload comes with what its scheduler says, but for what kube-scheduler says of evictions."""
     facts = MadeUpFacts(nodes=1)
-    sick, cordoned = gpus_of([("a", 1000, 9), ("b", 1000, 9)])
-    node = msgspec.structs.replace(facts.nodes()[0], name="b", cordoned=True)
+    facts.add(msgspec.structs.replace(pending(500, message), age_s=1e6))
+    text = html.unescape(visitor_of(facts).get("/").text)
 
-    assert "needs a whole GPU, none is free" == headline(
-        pending(1000), rooms([msgspec.structs.replace(sick, healthy=False), cordoned], [node])
-    )
+    assert f'lab/w</a><span class="why">{said}</span>' in text
 
 
 def test_what_is_lent_is_use_above_the_own_request(facts: MadeUpFacts):

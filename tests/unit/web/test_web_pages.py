@@ -7,16 +7,17 @@ import re
 import time
 from urllib.parse import quote
 
-import msgspec
 import pytest
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
+from aliquot.model.quantities import Memory
+from aliquot.model.requests import GpuRequest
 from aliquot.status.sensors import Sensors
-from aliquot.web.api import AskFor, Share, Workload
+from aliquot.web.api import Share, Workload
 from aliquot.web.app import dashboard, everyone
 from aliquot.web.pages.gpus import PER_PAGE, ordered
-from aliquot.web.pages.trying import ask_of
+from aliquot.web.pages.trying import gpu_spec, request_of
 from aliquot.web.render import percent, slug
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}${7*7}"
@@ -143,6 +144,13 @@ def test_try_it_takes_a_sharepod(visitor: TestClient):
     assert "spec.gpu has no field" in wrong
 
 
+def test_a_pasted_sharepod_is_tried_with_all_that_it_asks_for():
+    """What the form has no field for, such as `wake`, is part of the request that is tried."""
+    text = SHAREPOD.replace("memory: 2Gi", "memory: 2Gi, wake: 5ms")
+
+    assert GpuRequest(250, 500, Memory(mib=2048), wake_us=5000) == request_of({"yaml": text})
+
+
 def test_a_key_that_is_written_twice_is_refused(visitor: TestClient):
     """Of two requests neither is taken silently: the message names the key and both lines, as `aliquot apply` does."""
     answer = visitor.get(
@@ -166,7 +174,7 @@ def test_a_request_is_shown_as_a_sharepod(visitor: TestClient):
     (found,) = re.findall(r"<pre><code>(.*?)</code></pre>", text, re.S)
 
     written = html.unescape(found)
-    assert msgspec.structs.asdict(AskFor(**asked)) == msgspec.structs.asdict(ask_of({"yaml": written}))
+    assert gpu_spec(asked) == gpu_spec({"yaml": written})
     assert "Not understood" not in visitor.get("/try", params={"yaml": written}).text
 
 

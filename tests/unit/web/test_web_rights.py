@@ -9,7 +9,8 @@ import pytest
 from made_up_facts import MadeUpFacts
 from starlette.testclient import TestClient
 
-from aliquot.web.api import AskFor, Explanation, Reason, Share
+from aliquot.model.requests import GpuRequest
+from aliquot.web.api import Explanation, Reason, Share
 from aliquot.web.app import PAGES, dashboard, everyone
 from aliquot.web.openapi import OPERATIONS
 from aliquot.web.rights import OTHERS, NamespacedView
@@ -68,7 +69,7 @@ def test_a_name_that_only_begins_like_mine_is_not_mine(facts: MadeUpFacts):
 
 def test_a_trial_keeps_the_viewers_own_part(seen: NamespacedView):
     """A dry run shows the viewer's request among unnamed others."""
-    trial = seen.try_request(AskFor(request="0.1"))
+    trial = seen.try_request(GpuRequest(100))
 
     assert trial.fits and msgspec.json.encode(trial)
 

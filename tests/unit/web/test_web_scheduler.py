@@ -26,12 +26,11 @@ from aliquot.kube.objects import Meta, Node, OwnerReference, Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.requests import PodAsk
 from aliquot.model.ids import GpuUuid
-from aliquot.model.requests import Device
+from aliquot.model.requests import Device, GpuRequest
 from aliquot.placement.cluster import Placement
 from aliquot.placement.policy import policy
 from aliquot.scheduler.books import Books
 from aliquot.web import scheduler as web
-from aliquot.web.api import AskFor
 from aliquot.web.scheduler import WebSettings, dashboard_beside, facts_of, gather, waiting_pods
 from aliquot.web.scheduler import owners as owners_of
 
@@ -238,7 +237,7 @@ def test_a_hop_that_comes_too_late_is_not_made(monkeypatch: pytest.MonkeyPatch):
         facts, _ = facts_of(program(), "test")
         facts._explaining._look = lambda *given: made.append(given)  # type: ignore[method-assign]
         asking = asyncio.get_running_loop().run_in_executor(None, facts.explain, "nobody/there")
-        asked = asyncio.get_running_loop().run_in_executor(None, facts.try_request, AskFor("0.5"))
+        asked = asyncio.get_running_loop().run_in_executor(None, facts.try_request, GpuRequest(500))
         time.sleep(0.5)  # busy
         await asyncio.gather(asking, asked, return_exceptions=True)
 

@@ -9,7 +9,7 @@ from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.requests import Device, GpuRequest
 from aliquot.placement.ledger import ledger_gpus
 from aliquot.placement.machine import MachineBooks
-from aliquot.web.api import AskFor
+from aliquot.web.pages.trying import request_of
 from aliquot.web.trial import explain_request, explain_tenant, try_request
 
 
@@ -24,7 +24,7 @@ def books() -> MachineBooks:
 
 def tried(books: MachineBooks, **ask: str):
     """A trial on these books."""
-    return try_request(books, ledger_gpus(books.cluster, books.node), AskFor(**ask))
+    return try_request(books, ledger_gpus(books.cluster, books.node), request_of(ask))
 
 
 def test_a_trial_goes_where_the_engine_would_go(books: MachineBooks):

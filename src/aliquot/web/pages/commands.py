@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from aliquot.model.ids import split_key
-from aliquot.web.api import AskFor
+from aliquot.model.sharepod import GpuSpec
 from aliquot.web.facts import Facts
 
 KUBECTL = "kubectl aliquot"
@@ -45,13 +45,14 @@ def pool(facts: Facts) -> str:
     return f"{KUBECTL} get vgpus" if in_cluster(facts) else ""
 
 
-def trial(facts: Facts, ask: AskFor) -> str:
-    """Where a request would be placed; empty for a cluster, where no command asks that."""
+def trial(facts: Facts, gpu: GpuSpec, uuid: str = "") -> str:
+    """Where a request would be placed, if need be on one GPU; empty for a cluster, where no command asks that."""
     if in_cluster(facts):
         return ""
     given = {
-        "--gpu-request": ask.request, "--gpu-limit": ask.limit, "--gpu-mem": ask.memory, "--gpu-model": ask.model,
-        "--gpu": ask.gpu, "--gpu-id": ask.gpu_id, "--affinity": ask.affinity, "--anti-affinity": ask.anti_affinity,
-        "--exclusion": ask.exclusion,
+        "--gpu-request": gpu.request, "--gpu-limit": gpu.limit, "--gpu-mem": gpu.memory, "--gpu-model": gpu.model,
+        "--gpu": uuid, "--gpu-id": gpu.gpu_id, "--affinity": gpu.affinity, "--anti-affinity": gpu.anti_affinity,
+        "--exclusion": gpu.exclusion, "--wake": gpu.wake,
     }  # fmt: skip
-    return " ".join(["aliquot explain", *(f"{option} {shlex.quote(text)}" for option, text in given.items() if text)])
+    options = [f"{option} {shlex.quote(str(value))}" for option, value in given.items() if value not in (None, "")]
+    return " ".join(["aliquot explain", *options, *(["--mixed-models"] if gpu.mixed_models else [])])

@@ -12,7 +12,6 @@ from aliquot.web.api import Gpu, Node, Workload
 from aliquot.web.facts import Facts, totals
 from aliquot.web.pages import NO_GPU, Drawn, Query, commands
 from aliquot.web.pages.bars import compute_bar, memory_bar
-from aliquot.web.pages.headline import headline, rooms
 from aliquot.web.pages.heat import LEGEND, METRICS, heat_map
 from aliquot.web.render import Block, address, block, clock_time, percent
 
@@ -46,7 +45,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     blocks = [
         block("alerts", "blocks/alerts.html", alerts=list(alerts(gpus, nodes, workloads))),
         block("summary", "blocks/summary.html", totals=totals(facts), window_s=facts.window_s),
-        _waiting(facts, gpus, nodes, workloads),
+        _waiting(facts, workloads),
     ]
     if gpus:
         blocks += [_map(gpus, nodes, query), *_bars(gpus)]
@@ -100,14 +99,16 @@ def _place(gpu: Gpu) -> str:
     return f"GPU {gpu.index} of {gpu.node}"
 
 
-def _waiting(facts: Facts, gpus: Sequence[Gpu], nodes: Sequence[Node], workloads: Sequence[Workload]) -> Block:
-    """The workloads that have waited longest."""
+def _waiting(facts: Facts, workloads: Sequence[Workload]) -> Block:
+    """The workloads that have waited longest, each with what its scheduler says; its own page has the explanation."""
     found = sorted((each for each in workloads if each.phase == "Pending"), key=lambda each: (-each.age_s, each.name))
-    by_model = rooms(gpus, nodes) if found else {}
-    shown = [
-        Waiting(each, headline(each, by_model), commands.explain(facts, each.name)) for each in found[:WAITING_SHOWN]
-    ]
+    shown = [Waiting(each, _said(each), commands.explain(facts, each.name)) for each in found[:WAITING_SHOWN]]
     return block("waiting", "blocks/waiting.html", shown=shown, total=len(found))
+
+
+def _said(workload: Workload) -> str:
+    """What the scheduler says of a workload, without kube-scheduler's account of what evictions would not help."""
+    return workload.message.partition(" preemption: ")[0] or "is not scheduled yet"
 
 
 def _map(gpus: Sequence[Gpu], nodes: Sequence[Node], query: Query) -> Block:

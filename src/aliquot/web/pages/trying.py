@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -9,6 +10,7 @@ import yaml
 
 from aliquot.kube.manifest import MAX_DEPTH, read_yaml
 from aliquot.model.errors import UserError
+from aliquot.model.requests import GpuRequest, checked, parse_label
 from aliquot.model.sharepod import (
     API_VERSION,
     ContainerTemplate,
@@ -18,16 +20,18 @@ from aliquot.model.sharepod import (
     SharePodManifest,
     SharePodSpec,
     TemplateSpec,
+    gpu_request,
     parse_sharepod,
 )
-from aliquot.web.api import AskFor, Trial
+from aliquot.web.api import Trial
 from aliquot.web.facts import Facts
 from aliquot.web.pages import Drawn, Query, commands
 from aliquot.web.pages.bars import compute_bar, memory_bar
 from aliquot.web.render import block
 
 TEXT_BYTES: Final = 16_384
-_FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(AskFor))
+_LABELS: Final = ("gpu_id", "affinity", "anti_affinity", "exclusion")
+_FIELDS: Final = ("request", "limit", "memory", "model", *_LABELS)
 
 
 def draw(facts: Facts, query: Query) -> Drawn:
@@ -35,9 +39,9 @@ def draw(facts: Facts, query: Query) -> Drawn:
     trial, error, command, text = None, "", "", ""
     if any(query.get(name) for name in ("request", "yaml")):
         try:
-            ask = ask_of(query)
-            trial, command = facts.try_request(ask), commands.trial(facts, ask)
-            text = "" if query.get("yaml") or ask.gpu else manifest(ask)
+            gpu, uuid = gpu_spec(query), query.get("gpu", "").strip()
+            trial, command = facts.try_request(_request(gpu, uuid)), commands.trial(facts, gpu, uuid)
+            text = "" if query.get("yaml") or uuid else manifest(gpu)
         except UserError as mistake:
             error = str(mistake)
     models = sorted({gpu.model for gpu in facts.gpus()})
@@ -45,20 +49,33 @@ def draw(facts: Facts, query: Query) -> Drawn:
     return Drawn("What if", blocks, {"models": models, "command": command})
 
 
-def ask_of(query: Query) -> AskFor:
-    """The request of a query: its `yaml`, a SharePod, or else its fields.
+def request_of(query: Query) -> GpuRequest:
+    """The request of a query, on the GPU that it names, if it names one.
 
     Raises:
-        UserError: the text is not one SharePod.
+        UserError: it cannot be read, or the numbers contradict each other.
+    """
+    return _request(gpu_spec(query), query.get("gpu", "").strip())
+
+
+def gpu_spec(query: Query) -> GpuSpec:
+    """The request of a query as a SharePod has it: that of its `yaml`, a SharePod, or else its fields.
+
+    Raises:
+        UserError: the text is not one SharePod, or a field is not a label.
     """
     text = query.get("yaml", "").strip()
     if not text:
-        return AskFor(**{name: query[name].strip() for name in _FIELDS if query.get(name, "").strip()})
+        given: dict[str, Any] = {name: query[name].strip() for name in _FIELDS if query.get(name, "").strip()}
+        labels = {name: parse_label(given[name]) for name in _LABELS if name in given}
+        return GpuSpec(**{"request": "0.5"} | given | labels)
     if len(text) > TEXT_BYTES:
         raise UserError(f"the SharePod is longer than {TEXT_BYTES} characters; paste less")
-    gpu = parse_sharepod(_one_document(text)).spec.gpu
-    given = {name: getattr(gpu, name, None) for name in _FIELDS}
-    return AskFor(**{name: str(value) for name, value in given.items() if value not in (None, "")})
+    return parse_sharepod(_one_document(text)).spec.gpu
+
+
+def _request(gpu: GpuSpec, uuid: str) -> GpuRequest:
+    return checked(replace(gpu_request(gpu), gpu=uuid), request_name="request", limit_name="limit")
 
 
 def _one_document(text: str) -> Any:
@@ -82,11 +99,8 @@ def _one_document(text: str) -> Any:
     return documents[0]
 
 
-def manifest(ask: AskFor) -> str:
+def manifest(gpu: GpuSpec) -> str:
     """A SharePod with this request, in YAML, for its owner to complete."""
-    texts = {field.name: getattr(ask, field.name, "") for field in msgspec.structs.fields(GpuSpec)}
-    given: dict[str, Any] = {name: text for name, text in texts.items() if text}
-    gpu = GpuSpec(**given)
     container = ContainerTemplate("main", command=["python3", "train.py"])
     spec = SharePodSpec(gpu, PodTemplateSpec(TemplateSpec([container])))
     pod = SharePodManifest(API_VERSION, "SharePod", Metadata("train"), spec)
