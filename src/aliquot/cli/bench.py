@@ -13,7 +13,6 @@ from aliquot.cli.bench_topology import topology
 from aliquot.cli.lazy import WholeSentences
 from aliquot.cli.options import SECONDS, Amount, output_option
 
-Measurement = Callable[..., dict[str, Any]]
 RATE = Amount(1e6, above_zero=True)
 
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger, Processor
 
-FORMATS: Final = ("text", "json")
-
 
 def set_up_log(form: str = "text") -> None:
-    """Log in one of `FORMATS` from now on."""
+    """Log as `text`, for people, or as `json` from now on."""
     import structlog
 
     facts: list[Processor] = [

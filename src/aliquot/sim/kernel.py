@@ -28,9 +28,7 @@ class Kind(IntEnum):
     """The order of events at the same moment: departures before arrivals."""
 
     DEPARTURE = 0
-    READY = 1
-    TIMER = 2
-    ARRIVAL = 3
+    ARRIVAL = 1
 
 
 class Kernel:

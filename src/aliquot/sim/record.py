@@ -48,7 +48,6 @@ class Outcome:
     step_us: IntArray
     used_milli: IntArray
     waiting_milli: IntArray
-    waiting_count: IntArray
     active_gpus: IntArray
     stays: Sequence[Stay]
     changes: NodeChanges
@@ -69,7 +68,7 @@ class RunRecorder:
         self._impossible = np.zeros(len(jobs), dtype=bool)
         self._moves = 0
         self._decisions = array("q")
-        self._columns = {name: array("q") for name in ("us", "used", "waiting_milli", "waiting_count", "active")}
+        self._columns = {name: array("q") for name in ("us", "used", "waiting_milli", "active")}
         self._changes = NodeChanges(cluster)
         self._open: dict[int, tuple[int, Holding]] = {}
         self._stays: list[Stay] = []
@@ -106,7 +105,7 @@ class RunRecorder:
 
     def step(self, now_us: int, waiting: Waiting) -> None:
         """The state after everything that happened at an event."""
-        values = (now_us, self._used, waiting.milli, waiting.count, len(self._users))
+        values = (now_us, self._used, waiting.milli, len(self._users))
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
 
@@ -119,8 +118,8 @@ class RunRecorder:
             jobs=self.jobs, end_us=end_us, gpus=self._gpus, placed_us=self._placed, start_us=self._start,
             finish_us=self._finish, impossible=self._impossible, moves=self._moves, pool=pool,
             decision_ns=np.array(self._decisions, dtype=np.int64), step_us=columns["us"], used_milli=columns["used"],
-            waiting_milli=columns["waiting_milli"], waiting_count=columns["waiting_count"],
-            active_gpus=columns["active"], stays=self._stays, changes=self._changes,
+            waiting_milli=columns["waiting_milli"], active_gpus=columns["active"], stays=self._stays,
+            changes=self._changes,
         )  # fmt: skip
 
     def _take(self, number: int, now_us: int, holding: Holding) -> None:

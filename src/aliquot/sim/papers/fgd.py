@@ -21,7 +21,6 @@ from aliquot.sim.openb.results import FILES, SC_POLICY, Published, compare
 from aliquot.sim.openb.summary import grouped, summary, write_batch
 from aliquot.sim.parallel import Finished
 
-SEEDS: Final = tuple(range(42, 52))
 POLICIES: Final = tuple(SC_POLICY)
 NODES: Final = "openb_node_list_gpu_node.csv"
 SOURCE: Final = "https://github.com/alibaba/clusterdata (cluster-trace-gpu-v2023/csv)"
