@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SHORT = 50
 GPU = re.compile(r"^_?(Gpu|Device|Whole|Card)(?!Plugin)")
 IDENTITY = {"uuid", "gpu", "gpu_uuid"}
+NUMBER = {"index", "id"}
 SIZE = re.compile(r"memory|mib|milli|share|used")
 AMOUNT = {"request", "request_milli", "whole"}
 LABELS = {"labels", "affinity"}
@@ -84,13 +85,24 @@ def classes(found: Mapping[str, Module]) -> Iterator[tuple[Module, ast.ClassDef]
         yield from ((module, node) for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
 
 
+def _fields(node: ast.ClassDef) -> set[str]:
+    return {f.target.id for f in node.body if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)}
+
+
 def gpu_classes(found: Mapping[str, Module]) -> list[str]:
-    """Records of a GPU: called so, or with an identity and a size among their fields; with who else imports each."""
+    """Records of a GPU: with an identity and a size among their fields, or called so; with who else imports each.
+
+    A class that is called so has to say which GPU it is about: the path of a device file, an id that kubelet counts and
+    the turns on a GPU are no copies of its facts. Nor are requests, which name a GPU to ask for it; they have their own
+    row.
+    """
     lines = []
+    requests = {*request_forms(found)}
     for module, node in classes(found):
-        fields = {f.target.id for f in node.body if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)}
+        fields = _fields(node)
         record = fields & IDENTITY and any(SIZE.search(f) for f in fields)
-        if fields and (GPU.match(node.name) or record):
+        called = GPU.match(node.name) and fields & (IDENTITY | NUMBER)
+        if (called or record) and f"{module.name}.{node.name}" not in requests:
             users = sum((module.name, node.name) in other.names for other in found.values())
             lines.append(f"{module.name}.{node.name} ({users} other modules)")
     return sorted(lines)
@@ -100,7 +112,7 @@ def request_forms(found: Mapping[str, Module]) -> list[str]:
     """Classes that are a request for GPUs: with an amount, labels and the name of a vGPU among their fields."""
     lines = []
     for module, node in classes(found):
-        fields = {f.target.id for f in node.body if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)}
+        fields = _fields(node)
         if fields & AMOUNT and fields & LABELS and "gpu_id" in fields:
             lines.append(f"{module.name}.{node.name}")
     return sorted(lines)
@@ -159,21 +171,33 @@ def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def _calls(node: ast.AST) -> Iterator[tuple[str, int]]:
+def _calls(node: ast.AST) -> Iterator[tuple[str, str, int, int]]:
+    """Calls of methods: of what, which, with how many arguments, in which line."""
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            yield call.func.attr, len(call.args)
+            yield ast.unparse(call.func.value), call.func.attr, len(call.args), call.lineno
 
 
 def whole_writers(found: Mapping[str, Module]) -> list[str]:
-    """Functions that fill a file and then put it in another's place."""
-    return [
-        f"{module.name}.{node.name}"
-        for module in found.values()
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if (calls := set(_calls(node))) & {("replace", 1), ("rename", 1)} and {name for name, _ in calls} & FILLS
-    ]
+    """Functions that fill a file and then put it in another's place.
+
+    One that moves a file away before it writes rotates a log, and one that makes what it moves with mkdir moves a
+    folder: neither could be `write_whole`.
+    """
+    lines = []
+    for module in found.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                calls = list(_calls(node))
+                filled = [line for _, name, _, line in calls if name in FILLS]
+                folders = {of for of, name, _, _ in calls if name == "mkdir"}
+                moved = [
+                    line for of, name, arguments, line in calls
+                    if name in ("replace", "rename") and arguments == 1 and of not in folders
+                ]  # fmt: skip
+                if filled and moved and min(filled) < max(moved):
+                    lines.append(f"{module.name}.{node.name}")
+    return lines
 
 
 def servers(found: Mapping[str, Module]) -> list[str]:
