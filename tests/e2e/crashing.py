@@ -16,7 +16,7 @@ from typing import Any
 from aliquot.cli.main import main
 from aliquot.kube.api import Api
 from aliquot.scheduler.bind import Binder
-from aliquot.scheduler.books import Books
+from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.program import Scheduler
 
 
@@ -25,7 +25,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-bind, hold, request, pod_changed = Binder.bind, Books.hold, Api.request, Scheduler._pod_changed
+bind, allocate, request, pod_changed = Binder.bind, Ledger.allocate, Api.request, Scheduler._pod_changed
 
 
 async def die_asked(self: Any, args: Any) -> None:
@@ -38,7 +38,7 @@ async def die_answered(self: Any, args: Any) -> None:
 
 
 def die_held(self: Any, *args: Any) -> None:
-    hold(self, *args)
+    allocate(self, *args)
     die()
 
 
@@ -57,7 +57,7 @@ def die_told(self: Any, change: Any) -> None:
 
 CRASHES = {
     "asked": (Binder, "bind", die_asked),
-    "held": (Books, "hold", die_held),
+    "held": (Ledger, "allocate", die_held),
     "posted": (Api, "request", die_posted),
     "answered": (Binder, "bind", die_answered),
     "told": (Scheduler, "_pod_changed", die_told),

@@ -160,10 +160,10 @@ class _Server:
         from aliquot.model.ids import GpuUuid
         from aliquot.model.requests import Device
         from aliquot.placement.policy import policy
-        from aliquot.scheduler.books import Books
+        from aliquot.scheduler.ledger import Ledger
 
         use_kernels()
-        self.books = Books(policy("aliquot"))
+        self.ledger = Ledger(policy("aliquot"))
         self.chance = random.Random(1)
         self.made = 0
         self.here: list[tuple[Any, str]] = []
@@ -173,7 +173,7 @@ class _Server:
             devices = tuple(Device(GpuUuid(f"GPU-{i}-{g}"), g, model, mib) for g in range(8))
             notes = {GPUS: write_inventory(Inventory(devices))}
             found = msgspec.convert({"metadata": {"name": f"node-{i:05d}", "annotations": notes}}, Node)
-            self.books.node_changed(Change("added", found))
+            self.ledger.node_changed(Change("added", found))
         while len(self.here) < pods:
             self.come()
 
@@ -182,28 +182,28 @@ class _Server:
         from aliquot.kube.dialects import read
         from aliquot.kube.names import PLAN
         from aliquot.kube.plan import write_plan
-        from aliquot.scheduler.books import NodeFull
+        from aliquot.scheduler.ledger import NodeFull
 
         self.made += 1
         size = self.chance.choice(SIZES)
         pod = msgspec.convert(realistic_pod(f"pod-{self.made}", size), self._pod)
         ask = read(pod)
         assert ask is not None
-        node = f"node-{self.chance.randrange(len(self.books.cluster.index)):05d}"
+        node = f"node-{self.chance.randrange(len(self.ledger.cluster.index)):05d}"
         try:
-            hold = self.books.hold(ask, node, 0.0)
+            allocation = self.ledger.allocate(ask, node, 0.0)
         except NodeFull:
             return
         pod.spec.node_name = node
-        pod.metadata.annotations = {PLAN: write_plan(hold.plan)}
-        self.books.pod_changed(self._change("modified", pod))
+        pod.metadata.annotations = {PLAN: write_plan(allocation.plan)}
+        self.ledger.pod_changed(self._change("modified", pod))
         self.here.append((pod, node))
 
     def churn(self) -> None:
         """Two leave and two come."""
         for _ in range(2):
             pod, _ = self.here.pop(self.chance.randrange(len(self.here)))
-            self.books.pod_changed(self._change("deleted", pod))
+            self.ledger.pod_changed(self._change("deleted", pod))
             self.come()
 
     def serve(self, fill_s: float) -> None:
@@ -222,8 +222,8 @@ class _Server:
         from aliquot.scheduler.bind import Binder
         from aliquot.scheduler.server import Extender
 
-        binder = Binder(None, self.books, lambda key: None)  # type: ignore[arg-type]
-        app = Extender(self.books, binder, lambda key: None, lambda: True).app()
+        binder = Binder(None, self.ledger, lambda key: None)  # type: ignore[arg-type]
+        app = Extender(self.ledger, binder, lambda key: None, lambda: True).app()
 
         async def churn(request: Request) -> Response:
             self.churn()

@@ -128,7 +128,7 @@ class PodAsk:
         """The request of one container."""
         return next((c for c in self.containers if c.container == name), None)
 
-    def seats(self, known: ClusterDevices | None = None) -> tuple[PlacementUnit, ...]:
+    def units(self, known: ClusterDevices | None = None) -> tuple[PlacementUnit, ...]:
         """The requests to place on one node, largest first, since small ones fit more easily."""
         found: list[PlacementUnit] = []
         for c in self.containers:
@@ -138,7 +138,7 @@ class PodAsk:
             for part in range(c.parts):
                 suffix = f"#{part + 1}" if part else ""
                 found.append(PlacementUnit(f"{self.key}/{c.container}{suffix}", c.container, part, ask, c.init))
-        found.sort(key=lambda seat: -seat.ask.milli)
+        found.sort(key=lambda unit: -unit.ask.milli)
         return tuple(found)
 
 

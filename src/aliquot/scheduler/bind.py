@@ -4,12 +4,12 @@ The node was chosen by kube-scheduler. The ledger is checked again, the share is
 one Binding with the pod's uid as precondition. Whatever the outcome of that request, the share is neither lost nor
 given twice:
 
-- bound: the hold stays until the watch shows the pod, then until the pod ends;
+- bound: the allocation stays until the watch shows the pod, then until the pod ends;
 - refused (conflict, pod gone, another uid): the pod is read again and the ledger follows its plan;
-- no answer: the hold stays as *doubtful*. The next bind of that pod to that node sends the very same plan, so it does
-  not matter which of the two arrives; a bind to another node takes a hold of its own, and the API server lets only one
-  of them through. Whatever the pod then says frees the others. Doubts that last longer than any request can are settled
-  by reading the pod.
+- no answer: the allocation stays, *in doubt*. The next bind of that pod to that node sends the very same plan, so it
+  does not matter which of the two arrives; a bind to another node takes an allocation of its own, and the API server
+  lets only one of them through. Whatever the pod then says frees the others. Doubts that last longer than any request
+  can are settled by reading the pod.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
 from aliquot.model.requests import Device
-from aliquot.scheduler.books import Books, NodeFull
-from aliquot.scheduler.holds import Hold
+from aliquot.scheduler.allocations import Allocation
+from aliquot.scheduler.ledger import Ledger, NodeFull
 from aliquot.scheduler.wire import BindingArgs
 
 log = Logger("scheduler")
@@ -58,7 +58,7 @@ class Binder:
     """Binds pods. `leads` is checked right before each write; `find` gives a pod from the cache by its key."""
 
     api: Api
-    books: Books
+    ledger: Ledger
     find: Callable[[str], Pod | None]
     leads: Callable[[], bool] = lambda: True
     clock: Clock = field(default_factory=RealClock)
@@ -86,28 +86,28 @@ class Binder:
             await self._post(pod, args.node, {})
             return
         try:
-            hold = self.books.hold(ask, args.node, self.clock.monotonic_s())
+            allocation = self.ledger.allocate(ask, args.node, self.clock.monotonic_s())
         except (NodeFull, UserError) as error:
             raise CanNotBind(f"pod {ask.key}: {error}") from None
-        await self._post(pod, args.node, self._annotations(pod, hold), hold)
+        await self._post(pod, args.node, self._annotations(pod, allocation), allocation)
 
     async def settle(self) -> int:
-        """Read the pods of holds that were unconfirmed for long, and update the ledger; returns how many were freed."""
+        """Read the pods of allocations that were long unconfirmed, update the ledger, and return how many were freed."""
         freed = 0
         before_s = self.clock.monotonic_s() - DOUBT_S
-        for hold in self.books.unsettled(before_s):
-            namespace, name = split_key(hold.key)
+        for allocation in self.ledger.unconfirmed(before_s):
+            namespace, name = split_key(allocation.key)
             try:
                 pod = await self.api.find(PODS, name, namespace=namespace)
             except KubeError as error:
-                log.warning("pod %s: whether it is bound is not known: %s", hold.key, error)
+                log.warning("pod %s: whether it is bound is not known: %s", allocation.key, error)
                 continue
-            if hold.settled or hold.since_s >= before_s:
-                continue  # while the pod was read, the watch showed it bound, or another bind took over this hold
-            if pod is not None and pod.metadata.uid == hold.uid and pod.spec.node_name:
-                self.books.pod_changed(Change("modified", pod))
+            if allocation.confirmed or allocation.since_s >= before_s:
+                continue  # while the pod was read, the watch showed it bound, or another bind took over this allocation
+            if pod is not None and pod.metadata.uid == allocation.uid and pod.spec.node_name:
+                self.ledger.pod_changed(Change("modified", pod))
             else:
-                self.books.let_go(hold)
+                self.ledger.forget(allocation)
                 freed += 1
         return freed
 
@@ -124,34 +124,38 @@ class Binder:
         return pod
 
     def _bound_already(self, pod: Pod, node: str) -> None:
-        self.books.pod_changed(Change("modified", pod))
+        self.ledger.pod_changed(Change("modified", pod))
         if pod.spec.node_name != node:
             raise CanNotBind(f"pod {pod.metadata.key} is on node {pod.spec.node_name} already")
 
-    async def _post(self, pod: Pod, node: str, annotations: Mapping[str, str], hold: Hold | None = None) -> None:
+    async def _post(
+        self, pod: Pod, node: str, annotations: Mapping[str, str], allocation: Allocation | None = None
+    ) -> None:
         meta = pod.metadata
         binding = Binding(
             Meta(name=meta.name, namespace=meta.namespace, uid=meta.uid, annotations=dict(annotations)),
             ObjectReference(kind="Node", name=node),
         )
         path = PODS.path(namespace=meta.namespace, name=meta.name, sub="binding")
-        if hold is not None:
-            hold.doubtful = True
+        if allocation is not None:
+            allocation.in_doubt = True
         try:
             async with asyncio.timeout(POST_S):
                 body = msgspec.json.encode(binding.body())
                 await self.api.request("POST", path, content=body, repeat=False, timeout_s=POST_S)
         except TimeoutError:
             lost = Unreachable(f"post {path}: no answer within {POST_S:g} s", may_have_happened=True)
-            await self._look(pod, node, hold, lost, may_come=True)
+            await self._look(pod, node, allocation, lost, may_come=True)
         except (Unreachable, Busy) as error:
-            await self._look(pod, node, hold, error, may_come=True)
+            await self._look(pod, node, allocation, error, may_come=True)
         except KubeError as error:
-            await self._look(pod, node, hold, error, may_come=False)
-        if hold is not None:
-            hold.doubtful = False
+            await self._look(pod, node, allocation, error, may_come=False)
+        if allocation is not None:
+            allocation.in_doubt = False
 
-    async def _look(self, pod: Pod, node: str, hold: Hold | None, error: KubeError, *, may_come: bool) -> None:
+    async def _look(
+        self, pod: Pod, node: str, allocation: Allocation | None, error: KubeError, *, may_come: bool
+    ) -> None:
         """After an unconfirmed bind: read the pod. Returns if it is bound as it should be.
 
         `may_come` means that the request could still arrive, so an unbound pod proves nothing.
@@ -164,30 +168,30 @@ class Binder:
         except KubeError:
             raise CanNotBind(f"{error}; whether the pod is bound is not known yet") from None
         if now is None or now.metadata.uid != meta.uid:
-            if hold is not None:
-                self.books.let_go(hold)
+            if allocation is not None:
+                self.ledger.forget(allocation)
             raise CanNotBind(f"pod {meta.key} is gone") from None
         if now.spec.node_name:
             self._bound_already(now, node)
             return
-        if hold is not None and not may_come:
-            self.books.let_go(hold)
+        if allocation is not None and not may_come:
+            self.ledger.forget(allocation)
         raise CanNotBind(str(error)) from None
 
-    def _annotations(self, pod: Pod, hold: Hold) -> dict[str, str]:
+    def _annotations(self, pod: Pod, allocation: Allocation) -> dict[str, str]:
         """The plan, and the annotations that tools of the pod's dialect read."""
         dialect = of_origin(pod, self.dialects)
         theirs: dict[str, str] = {}
         if dialect is not None:
             now_ns = int(self.clock.wall().timestamp() * 10**9)
-            theirs = dialect.planned(pod, hold.plan, self.devices(hold.node), now_ns)
+            theirs = dialect.planned(pod, allocation.plan, self.devices(allocation.node), now_ns)
         if context := self.traceparent(pod.metadata):
             theirs = {**theirs, TRACEPARENT: context}
-        return {**theirs, PLAN: write_plan(hold.plan)}
+        return {**theirs, PLAN: write_plan(allocation.plan)}
 
     def devices(self, node: str) -> dict[str, Device]:
         """The devices of a node by UUID, as dialects name them."""
-        if node not in self.books.cluster.index:
+        if node not in self.ledger.cluster.index:
             return {}
-        spec = self.books.cluster.spec(self.books.cluster.node_index(node))
+        spec = self.ledger.cluster.spec(self.ledger.cluster.node_index(node))
         return {device.uuid: device for device in spec.gpus}

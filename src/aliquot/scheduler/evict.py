@@ -26,7 +26,7 @@ from aliquot.kube.requests import PodAsk
 from aliquot.kube.resources import PODS
 from aliquot.lib.log import Logger
 from aliquot.model.ids import split_key
-from aliquot.scheduler.books import Books, NodeFull
+from aliquot.scheduler.ledger import Ledger, NodeFull
 from aliquot.scheduler.preempt import needed
 
 log = Logger("scheduler")
@@ -55,7 +55,7 @@ class Evictor:
     """Evicts for waiting pods. `find` gives a pod from the cache by its key."""
 
     api: Api
-    books: Books
+    ledger: Ledger
     find: Callable[[str], Pod | None]
     leads: Callable[[], bool] = lambda: True
     clock: Clock = field(default_factory=RealClock)
@@ -103,9 +103,9 @@ class Evictor:
         best: tuple[tuple[int, int, int], str, dict[str, str]] | None = None
         for node in wish.nodes:
             await asyncio.sleep(0)
-            if node not in self.books.cluster.index:
+            if node not in self.ledger.cluster.index:
                 continue
-            going = needed(self.books, pod, wish.ask, node, lambda key: None if key in wish.kept else self.find(key))
+            going = needed(self.ledger, pod, wish.ask, node, lambda key: None if key in wish.kept else self.find(key))
             if going is None:
                 continue
             if not going:
@@ -126,7 +126,7 @@ class Evictor:
 
     def _reserve(self, wish: Wish) -> None:
         """Hold the room as soon as it exists."""
-        if self.books.holds.get(wish.ask.uid):
+        if self.ledger.allocations.get(wish.ask.uid):
             return
         late = self.clock.monotonic_s() - wish.since_s > GIVE_UP_S
         if wish.held or late:
@@ -134,10 +134,10 @@ class Evictor:
                 wish.ask.uid, None
             )  # held in vain, or a pod did not end: start again with the next filter call
             return
-        if any(self.books.holds.get(uid) for uid in wish.leaving):
+        if any(self.ledger.allocations.get(uid) for uid in wish.leaving):
             return
         try:
-            self.books.hold(wish.ask, wish.node, self.clock.monotonic_s())
+            self.ledger.allocate(wish.ask, wish.node, self.clock.monotonic_s())
             wish.held = True
         except NodeFull:
             self.wishes.pop(wish.ask.uid, None)

@@ -21,14 +21,14 @@ from aliquot.placement.cluster import Cluster
 from aliquot.placement.decide import Decider
 from aliquot.placement.reasons import Infeasible
 from aliquot.placement.rules import models_apart
-from aliquot.scheduler.holds import HoldPart, bookings, phases
+from aliquot.scheduler.allocations import AllocationPart, bookings, phases
 
 _CHOICES_MOST: Final = 64
 
 
 def fit(
     decider: Decider,
-    seats: Sequence[PlacementUnit],
+    units: Sequence[PlacementUnit],
     node: str,
     namespace: str,
     refused: Callable[[PlacementUnit], None] = lambda _: None,
@@ -37,7 +37,7 @@ def fit(
 
     The ledger is unchanged afterwards; `refused` is called with what did not fit while the others are still in it.
     """
-    for choice in one_model_each(decider.cluster, seats, node):
+    for choice in one_model_each(decider.cluster, units, node):
         placed = _fit(decider, choice, node, namespace, refused)
         if placed is not None:
             return placed
@@ -46,16 +46,16 @@ def fit(
 
 def _fit(
     decider: Decider,
-    seats: Sequence[PlacementUnit],
+    units: Sequence[PlacementUnit],
     node: str,
     namespace: str,
     refused: Callable[[PlacementUnit], None],
 ) -> list[Placement] | None:
     trial = _Trial(decider, node, namespace)
     with decider.cluster.trial():
-        for number, seat in enumerate(seats, 1):
-            if not trial.place(seat, last=number == len(seats)):
-                refused(seat)
+        for number, unit in enumerate(units, 1):
+            if not trial.place(unit, last=number == len(units)):
+                refused(unit)
                 return None
         return trial.placements
 
@@ -68,34 +68,34 @@ class _Trial:
         self._decider = decider
         self._node = node
         self._namespace = namespace
-        self._parts: list[HoldPart] = []
+        self._parts: list[AllocationPart] = []
         self._names: list[str] = []
         self._phased = False
 
-    def place(self, seat: PlacementUnit, *, last: bool) -> bool:
+    def place(self, unit: PlacementUnit, *, last: bool) -> bool:
         """Whether a place exists for it; the last one need not be in the ledger, since no other has to fit with it."""
         try:
-            return self._place(seat, last=last)
+            return self._place(unit, last=last)
         except LedgerError:
             return False
 
-    def _place(self, seat: PlacementUnit, *, last: bool) -> bool:
-        self._phased = self._phased or seat.init > 0
+    def _place(self, unit: PlacementUnit, *, last: bool) -> bool:
+        self._phased = self._phased or unit.init > 0
         apart: set[str] = set()
         if self._phased:
-            beside = phases(self._parts, seat.init)
+            beside = phases(self._parts, unit.init)
             apart = _gpus(self._parts) - _gpus([part for phase in beside for part in phase])
             while self._names:
                 self._decider.cluster.release(self._names.pop())
             for part in bookings(beside):
                 self._reserve(part)
-        ask = seat.ask
+        ask = unit.ask
         placed = self._on(_within(ask, apart)) if apart else None
         placed = placed or self._on(ask)
         if placed is None:
             return False
         self.placements.append(placed)
-        part = HoldPart(seat.tenant, seat.init, placed.slices, ask.labels, ask.gpu_id, ask.wake_us)
+        part = AllocationPart(unit.tenant, unit.init, placed.slices, ask.labels, ask.gpu_id, ask.wake_us)
         self._parts.append(part)
         if not (self._phased or last):
             self._reserve(part)
@@ -105,13 +105,13 @@ class _Trial:
         found = self._decider.place_on(ask, self._node, self._namespace) if ask is not None else None
         return None if isinstance(found, Infeasible) else found
 
-    def _reserve(self, part: HoldPart) -> None:
+    def _reserve(self, part: AllocationPart) -> None:
         name = f"{self._namespace}/~trial/{len(self._names)}"
         self._decider.cluster.reserve(name, Placement(self._node, part.slices), part.ask)
         self._names.append(name)
 
 
-def _gpus(parts: Collection[HoldPart]) -> set[str]:
+def _gpus(parts: Collection[AllocationPart]) -> set[str]:
     return {str(piece.gpu) for part in parts for piece in part.slices}
 
 
@@ -122,21 +122,21 @@ def _within(ask: Ask, gpus: Collection[str]) -> Ask | None:
     return ask.but(gpu=",".join(kept)) if kept else None
 
 
-def one_model_each(cluster: Cluster, seats: Sequence[PlacementUnit], node: str) -> Iterator[Sequence[PlacementUnit]]:
+def one_model_each(cluster: Cluster, units: Sequence[PlacementUnit], node: str) -> Iterator[Sequence[PlacementUnit]]:
     """The asks as they are, or where equal parts of one container would be on different models of the node, once for
     each choice of the models that these containers' parts are on."""
     number = cluster.index[node]
-    apart = sorted({seat.container for seat in seats if seat.part and not seat.ask.mixed})
+    apart = sorted({unit.container for unit in units if unit.part and not unit.ask.mixed})
     if number not in cluster.mixed or not apart:
-        yield seats
+        yield units
         return
     spec = cluster.spec(number)
     kinds = [[spec.gpus[g].uuid for g in gpus] for gpus in models_apart(cluster, number, range(len(spec.gpus)))]
     for choice in islice(product(kinds, repeat=len(apart)), _CHOICES_MOST):
         on = dict(zip(apart, choice, strict=True))
-        yield [_among(seat, on[seat.container]) if seat.container in on else seat for seat in seats]
+        yield [_among(unit, on[unit.container]) if unit.container in on else unit for unit in units]
 
 
-def _among(seat: PlacementUnit, uuids: Sequence[str]) -> PlacementUnit:
+def _among(unit: PlacementUnit, uuids: Sequence[str]) -> PlacementUnit:
     """The same request on some of the devices that it allows."""
-    return replace(seat, ask=_within(seat.ask, uuids) or seat.ask.but(gpu="none"))
+    return replace(unit, ask=_within(unit.ask, uuids) or unit.ask.but(gpu="none"))

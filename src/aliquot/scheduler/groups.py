@@ -29,8 +29,8 @@ from aliquot.lib.log import Logger
 from aliquot.model.errors import UserError
 from aliquot.model.ids import split_key
 from aliquot.placement.codes import Code, UnmetConstraint
-from aliquot.scheduler.books import Books, NodeFull
-from aliquot.scheduler.holds import Hold
+from aliquot.scheduler.allocations import Allocation
+from aliquot.scheduler.ledger import Ledger, NodeFull
 from aliquot.scheduler.look import FITS, Judged, scores
 
 log = Logger("scheduler")
@@ -59,12 +59,12 @@ class _Round:
 class Groups:
     """The groups for which kube-scheduler calls, over one ledger."""
 
-    books: Books
+    ledger: Ledger
     now_s: Callable[[], float]
     needed: Callable[[str], Awaitable[int]]
     """How many pods a group needs, by `namespace/name`; 0 where it is not known."""
     _rounds: dict[str, _Round] = field(default_factory=dict)
-    _assumed: dict[str, dict[str, Hold]] = field(default_factory=dict)
+    _assumed: dict[str, dict[str, Allocation]] = field(default_factory=dict)
     """By group, then by uid."""
 
     async def begin(self, pod: Pod) -> None:
@@ -97,11 +97,11 @@ class Groups:
         round_.asked.add(uid)
         round_.asked_s = self.now_s()
         fitting = judged.codes == FITS
-        values = np.where(fitting, scores(self.books, ask, numbers), -1)
+        values = np.where(fitting, scores(self.ledger, ask, numbers), -1)
         for place in np.argsort(-values, kind="stable").tolist():
             if not fitting[place]:
                 break
-            if self._hold(group, ask, self.books.cluster.spec(int(numbers[place])).name):
+            if self._hold(group, ask, self.ledger.cluster.spec(int(numbers[place])).name):
                 return _only(judged, fitting, place)
         round_.missed = True
         self._drop(group, uid)
@@ -112,11 +112,11 @@ class Groups:
         if before is not None and before.assumed and before.node != node:
             self._drop(group, ask.uid)
         try:
-            hold = self.books.hold(ask, node, self.now_s())
+            allocation = self.ledger.allocate(ask, node, self.now_s())
         except (NodeFull, UserError):
             return False
-        hold.assumed = not hold.doubtful and not hold.settled
-        self._assumed.setdefault(group, {})[ask.uid] = hold
+        allocation.assumed = not allocation.in_doubt and not allocation.confirmed
+        self._assumed.setdefault(group, {})[ask.uid] = allocation
         return True
 
     def _end(self, group: str) -> None:
@@ -126,15 +126,15 @@ class Groups:
 
     def _drop(self, group: str, uid: str) -> None:
         """Release what is only assumed; shares that a bind has taken over no longer belong to the group."""
-        hold = self._assumed.get(group, {}).pop(uid, None)
-        if hold is not None and hold.assumed and hold in self.books.holds.get(uid, ()):
-            self.books.let_go(hold)
+        allocation = self._assumed.get(group, {}).pop(uid, None)
+        if allocation is not None and allocation.assumed and allocation in self.ledger.allocations.get(uid, ()):
+            self.ledger.forget(allocation)
         if not self._assumed.get(group):
             self._assumed.pop(group, None)
 
     def _waits(self, group: str) -> bool:
         """Whether pods of the group wait for their bind."""
-        return any(hold.assumed for hold in self._assumed.get(group, {}).values())
+        return any(allocation.assumed for allocation in self._assumed.get(group, {}).values())
 
     def _old(self, group: str) -> bool:
         return self._rounds[group].asked_s < self.now_s() - ASSUMED_S

@@ -1,60 +1,365 @@
-"""The scheduler's books behind the port that the operator and the pool use."""
+"""The scheduler's ledger: the nodes and the holders of their GPUs, kept up to date from the API server.
+
+The API server is the truth, the ledger is derived: a pod's plan annotation says what it holds. From a
+pod's bind on, before the watch shows the pod bound, an *allocation* keeps its share. One pod may have allocations on
+several nodes while it is not known which of its binds arrived; then all but the right one are forgotten.
+
+Nothing here waits or does I/O; every method leaves the ledger consistent.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Final
 
-from aliquot.kube.requests import PodAsk
-from aliquot.placement.ledger import ledger_gpu, ledger_gpus
+from aliquot.kube.inventory import BadInventory, Inventory, read_inventory
+from aliquot.kube.names import GPUS
+from aliquot.kube.objects import Node, Pod
+from aliquot.kube.plan import BadPlan, read_plan
+from aliquot.kube.reflector import Change
+from aliquot.kube.requests import ClusterDevices, PlacementUnit, PodAsk
+from aliquot.lib.bounded import Bounded
+from aliquot.lib.log import Logger
+from aliquot.model.ids import GpuUuid, split_key
+from aliquot.model.quantities import MILLI
+from aliquot.model.requests import BadRequest, GpuRequest, Slice
+from aliquot.placement.asks import Ask
+from aliquot.placement.books import LedgerError, NodeSpec, Placement
+from aliquot.placement.cluster import Cluster
+from aliquot.placement.codes import Code, UnmetConstraint
+from aliquot.placement.decide import Decider
+from aliquot.placement.policy import Policy
+from aliquot.placement.quota import QuotaExceeded
 from aliquot.placement.sentences import text_of
-from aliquot.scheduler.books import CLOSED, Books
-from aliquot.scheduler.look import verdicts
-from aliquot.status.gpus import Gpu
+from aliquot.scheduler.allocations import Allocation, reservations
+from aliquot.scheduler.fitting import fit
+from aliquot.scheduler.measures import Measures
+from aliquot.scheduler.planning import pod_plan, why_not
+
+log = Logger("scheduler")
+_SEEN_MOST: Final = 100_000
+UNKNOWN_NODE: Final = UnmetConstraint(Code.NODE_UNKNOWN, lasting=True)
+FAULTY_NODE: Final = UnmetConstraint(Code.NODE_FAULTY, lasting=True)
+CLOSED: Final = "~closed/"
+"""Tenants with this prefix are not pods: they keep devices that are about to leave the pool."""
 
 
-class BooksLedger:
-    """A Ledger over the books of this process."""
+class NodeFull(Exception):
+    """The node cannot take the pod now; the text gives the reason."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
 
-    def gpu(self, uuid: str) -> Gpu | None:
-        """A device by its UUID; None when no node has it."""
-        cell = self._books.cluster.uuids.get(uuid)
-        return None if cell is None else ledger_gpu(self._books.cluster, *cell, closed)
+@dataclass
+class Ledger:
+    """Nodes, pods and allocations over one placement cluster."""
 
-    def gpus(self, node: str = "") -> Iterable[Gpu]:
-        """All devices, or those of a node, in the order of the books."""
-        cluster = self._books.cluster
-        if node and node not in cluster.index:
+    policy: Policy
+    seed: int = 0
+    cluster: Cluster = field(default_factory=Cluster)
+    allocations: dict[str, list[Allocation]] = field(default_factory=dict)
+    inconsistent: dict[str, str] = field(default_factory=dict)
+    """Pods (uid) whose plan does not fit the ledger, and why: another scheduler allocated what was taken."""
+    faulty: dict[str, str] = field(default_factory=dict)
+    """Nodes whose inventory cannot be read, and why."""
+    closed: set[str] = field(default_factory=set)
+    """Devices (UUID) that accept no new tenants."""
+    _by_node: dict[str, dict[Allocation, None]] = field(default_factory=dict)
+    """The same allocations, by node."""
+    _duplicates: dict[str, Node] = field(default_factory=dict)
+    """Nodes with a device that another node reports too; the first node is believed as long as it reports it."""
+    _awaiting_node: dict[str, dict[str, Pod]] = field(default_factory=dict)
+    _inventories: dict[str, str] = field(default_factory=dict)
+    _ranks: int = 0
+    _known: ClusterDevices | None = None
+    _seen: Bounded[str, None] = field(default_factory=lambda: Bounded(_SEEN_MOST))
+
+    def __post_init__(self) -> None:
+        self.decider, self._measures = Decider(self.cluster, self.policy, self.seed), Measures(self.cluster.measured)
+
+    # What the API server says
+
+    def node_changed(self, change: Change[Node]) -> None:
+        """A node was added, changed or deleted."""
+        node = change.object
+        name = node.metadata.name
+        self._measures.take(node, gone=change.kind == "deleted")
+        text = node.metadata.annotations.get(GPUS, "") if change.kind != "deleted" else ""
+        if text == self._inventories.get(name, ""):
+            if name in self._duplicates:
+                self._duplicates[name] = node
+            self._cordon(node)
             return
-        for name in [node] if node else [spec.name for spec in cluster.nodes]:
-            yield from ledger_gpus(cluster, name, closed)
+        self._inventory_changed(node, text)
+        for other in [node for known, node in self._duplicates.items() if known != name]:
+            self._inventory_changed(other, self._inventories[other.metadata.name])
 
-    def why_not(self, node: str) -> str:
-        """Why a node takes no pods that ask for GPUs; empty when it may."""
-        books = self._books
-        return "" if node in books.cluster.index else text_of(books.absent(node))
+    def pod_changed(self, change: Change[Pod]) -> None:
+        """A pod was added, changed or deleted."""
+        pod = change.object
+        if change.kind == "deleted" or pod.ended:
+            self._pod_gone(pod)
+        elif pod.spec.node_name:
+            self._bound(pod)
 
-    def fits(self, ask: PodAsk, nodes: Iterable[str]) -> tuple[bool, str]:
-        """Whether the pod fits on one of these nodes now; if not, the commonest reason."""
-        names = list(nodes) or [spec.name for spec in self._books.cluster.nodes]
-        found = verdicts(self._books, ask, names)
-        if found.fitting:
-            return True, ""
-        texts = Counter([*found.failed.values(), *found.never.values()])
-        return False, texts.most_common(1)[0][0] if texts else "no node has GPUs"
+    def _cordon(self, node: Node) -> None:
+        name, cordoned = node.metadata.name, node.spec.unschedulable
+        if name in self.cluster.index and bool(self.cluster.open[self.cluster.node_index(name)]) == cordoned:
+            self.cluster.set_cordoned(name, cordoned)
+
+    def _inventory_changed(self, node: Node, text: str) -> None:
+        """Remove the node and add it again with its pods."""
+        name = node.metadata.name
+        self._known = None
+        self.faulty.pop(name, None)
+        self._duplicates.pop(name, None)
+        staying = self._remove_node(name)
+        self._inventories.pop(name, None)
+        if not text:
+            return
+        self._inventories[name] = text
+        try:
+            inventory = read_inventory({GPUS: text})
+            assert inventory is not None
+            self.cluster.add_node(self._spec(name, inventory))
+        except (BadInventory, LedgerError) as error:
+            self.faulty[name] = str(error)
+            if isinstance(error, LedgerError):
+                self._duplicates[name] = node
+            log.warning("node %s takes no pods: %s", name, error)
+            return
+        self._cordon(node)
+        for allocation in staying:
+            self._reserve(allocation)
+        for device in inventory.devices:
+            if device.uuid in self.closed:
+                self.close(device.uuid)
+        for pod in self._awaiting_node.pop(name, {}).values():
+            self._bound(pod)
+
+    def _spec(self, name: str, inventory: Inventory) -> NodeSpec:
+        """Devices that are not healthy stay, since pods may hold parts of them, and take no new ones."""
+        self._ranks += 1
+        unhealthy = frozenset(inventory.unhealthy)
+        return NodeSpec(name, inventory.devices, topology=inventory.topology, rank=self._ranks, unhealthy=unhealthy)
+
+    def _remove_node(self, name: str) -> list[Allocation]:
+        """Remove a node from the ledger; returns the allocations that were on it."""
+        found = self.on_node(name)
+        if name in self.cluster.index:
+            for allocation in found:
+                self._release(allocation)
+            self.cluster.remove_node(name)
+        return found
+
+    def _pod_gone(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        self._drop_all(uid)
+        self.inconsistent.pop(uid, None)
+        self._seen.pop(uid, None)
+        self._found_node(pod)
+
+    def _found_node(self, pod: Pod) -> None:
+        """The pod waits for its node no more."""
+        waiting = self._awaiting_node.get(pod.spec.node_name, {})
+        if waiting.pop(pod.metadata.uid, None) is not None and not waiting:
+            del self._awaiting_node[pod.spec.node_name]
+
+    def _bound(self, pod: Pod) -> None:
+        """The pod is on a node: it holds what its plan says, and nothing else."""
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        try:
+            plan = read_plan(pod.metadata.annotations)
+        except BadPlan as error:
+            self.inconsistent[uid] = str(error)
+            return
+        if plan is None:
+            self._drop_all(uid)
+            return
+        right: Allocation | None = None
+        for allocation in self.allocations.get(uid, []):
+            if allocation.node == node and allocation.plan == plan and right is None:
+                right = allocation
+            else:
+                self.forget(allocation)
+        if right is not None and right.tenants:
+            self.inconsistent.pop(uid, None)
+        if right is None:
+            if node not in self.cluster.index:
+                self._awaiting_node.setdefault(node, {})[uid] = pod
+                return
+            right = Allocation(uid, pod.metadata.key, node, plan, (), 0.0, initialized=pod.status.initialized)
+            self._reserve(right)
+            self._add(right)
+        right.confirmed, right.in_doubt, right.assumed = True, False, False
+        if not right.initialized and pod.status.initialized:
+            self._init_ended(right)
+
+    def _add(self, allocation: Allocation) -> None:
+        self.allocations.setdefault(allocation.uid, []).append(allocation)
+        self._by_node.setdefault(allocation.node, {})[allocation] = None
+
+    def _drop_all(self, uid: str) -> None:
+        for allocation in self.allocations.get(uid, []):
+            self.forget(allocation)
+
+    def _reserve(self, allocation: Allocation) -> None:
+        """Reserve what a plan says; a plan that does not fit is recorded as inconsistent and reserves nothing."""
+        tenants: list[str] = []
+        try:
+            for tenant, placement, ask in reservations(allocation):
+                name = self._free_name(tenant, allocation.uid)
+                self.cluster.reserve(name, placement, ask)
+                tenants.append(name)
+        except (LedgerError, BadRequest) as error:
+            for name in tenants:
+                self.cluster.release(name)
+            tenants = []
+            if self.inconsistent.get(allocation.uid) != str(error):
+                log.warning("pod %s holds what the ledger does not have: %s", allocation.key, error)
+            self.inconsistent[allocation.uid] = str(error)
+        else:
+            self.inconsistent.pop(allocation.uid, None)
+        allocation.tenants = tuple(tenants)
+
+    def _init_ended(self, allocation: Allocation) -> None:
+        """Release what only the init containers had; they run again only where the pod restarts on its node."""
+        before = {tenant for tenant, _, _ in reservations(allocation)}
+        allocation.initialized = True
+        gone = before - {tenant for tenant, _, _ in reservations(allocation)}
+        leaving = [name for name in allocation.tenants if name.partition("@")[0] in gone]
+        for name in leaving:
+            self.cluster.release(name)
+        allocation.tenants = tuple(name for name in allocation.tenants if name not in leaving)
+        if leaving:
+            self._reserve_inconsistent(allocation.node)
+
+    def _reserve_inconsistent(self, node: str) -> None:
+        """A holder left: it may have kept another out, as when a list shows a pod before the end of the earlier one."""
+        for allocation in self.on_node(node):
+            if allocation.uid in self.inconsistent and not allocation.tenants:
+                self._reserve(allocation)
+
+    def _free_name(self, tenant: str, uid: str) -> str:
+        number, name = 1, tenant
+        while name in self.cluster.tenants:
+            name = f"{tenant}@{uid[:8]}.{number}"
+            number += 1
+        return name
+
+    def _release(self, allocation: Allocation) -> None:
+        for tenant in allocation.tenants:
+            self.decider.release(tenant)
+        allocation.tenants = ()
+
+    # What the scheduler does
+
+    @property
+    def known(self) -> ClusterDevices:
+        """The models and devices of the cluster."""
+        if self._known is None:
+            specs = self.cluster.nodes
+            models = sorted({device.model for spec in specs for device in spec.gpus})
+            self._known = ClusterDevices(tuple(models), tuple(d.uuid for spec in specs for d in spec.gpus))
+        return self._known
+
+    def first_call(self, ask: PodAsk) -> bool:
+        """Whether the extender is called for the pod for the first time, as far as is remembered."""
+        uid = ask.uid or ask.key
+        if uid in self._seen:
+            return False
+        self._seen[uid] = None
+        return True
+
+    def add_empty_node(self, others: Ledger, name: str) -> None:
+        """Add an empty node of another ledger."""
+        if name in others.cluster.index and name not in self.cluster.index:
+            self.cluster.add_node(others.cluster.spec(others.cluster.node_index(name)))
+            self._known = None
+
+    def allocate(self, ask: PodAsk, node: str, now_s: float) -> Allocation:
+        """Allocate the pod's share on a node, all of it or nothing.
+
+        An allocation that the pod has there already is returned, so that the same bind again gives the same plan; it
+        counts from now on, since a request that gives it away is about to be sent once more.
+
+        Raises:
+            NodeFull: it does not fit on the node (any more), or the namespace may have no more.
+        """
+        for known in self.allocations.get(ask.uid, []):
+            if known.node == node:
+                known.since_s, known.assumed = now_s, False
+                return known
+        if node not in self.cluster.index:
+            raise NodeFull(f'node "{node}" {text_of(self.absent(node))}')
+        namespace = split_key(ask.key)[0]
+        units, reasons = ask.units(self.known), [""]
+
+        def refused(unit: PlacementUnit) -> None:
+            reasons.append(why_not(self.decider, unit, node, namespace))
+
+        placed = fit(self.decider, units, node, namespace, refused)
+        if placed is None:
+            raise NodeFull(reasons[-1])
+        plan = pod_plan(self.cluster, ask, node, list(zip(units, placed, strict=True)), self.on_node(node))
+        made = Allocation(ask.uid, ask.key, node, plan, (), now_s)
+        asks = {unit.tenant: (found.slices, unit.ask) for unit, found in zip(units, placed, strict=True)}
+        try:
+            for tenant, placement, part in reservations(made):
+                slices, whole = asks[tenant]
+                name = self._free_name(tenant, ask.uid)
+                self.decider.commit(name, placement, whole if placement.slices == slices else part)
+                made.tenants += (name,)
+        except (LedgerError, QuotaExceeded) as error:
+            for name in made.tenants:
+                self.cluster.release(name)
+            raise NodeFull(str(error)) from None
+        self._add(made)
+        return made
+
+    def forget(self, allocation: Allocation) -> None:
+        """Forget an allocation whose bind failed, or whose pod ended."""
+        self._release(allocation)
+        left = [other for other in self.allocations.get(allocation.uid, []) if other is not allocation]
+        if left:
+            self.allocations[allocation.uid] = left
+        else:
+            self.allocations.pop(allocation.uid, None)
+        here = self._by_node.get(allocation.node, {})
+        here.pop(allocation, None)
+        if not here:
+            self._by_node.pop(allocation.node, None)
+        self._reserve_inconsistent(allocation.node)
+
+    def on_node(self, node: str) -> list[Allocation]:
+        """The allocations on a node, in the order of their creation."""
+        return list(self._by_node.get(node, ()))
 
     def close(self, uuid: str) -> bool:
-        """Accept no new tenant on the device; False if it has one."""
-        return self._books.close(uuid)
+        """Accept no new tenant on a device; False, and nothing changed, if it has one."""
+        cell = self.cluster.uuids.get(uuid)
+        if cell is not None and f"{CLOSED}{uuid}" not in self.cluster.tenants:
+            spec = self.cluster.spec(cell[0])
+            whole = Slice(GpuUuid(uuid), MILLI, MILLI, spec.gpus[cell[1]].memory_mib)
+            try:
+                self.cluster.reserve(f"{CLOSED}{uuid}", Placement(spec.name, (whole,)), Ask(GpuRequest(MILLI, MILLI)))
+            except LedgerError:
+                return False
+        self.closed.add(uuid)
+        return True
 
     def reopen(self, uuid: str) -> None:
-        """Undo `close`."""
-        self._books.reopen(uuid)
+        """Let pods onto a closed device again."""
+        self.closed.discard(uuid)
+        holding = self.cluster.release(f"{CLOSED}{uuid}")
+        if holding is not None:
+            self._reserve_inconsistent(holding.placement.node)
 
+    def unconfirmed(self, before_s: float) -> list[Allocation]:
+        """Allocations from before a moment whose pods are not confirmed as bound."""
+        every = chain.from_iterable(self.allocations.values())
+        return [each for each in every if not each.confirmed and each.since_s < before_s]
 
-def closed(tenant: str) -> bool:
-    """Whether a tenant only keeps others off a device."""
-    return tenant.startswith(CLOSED)
+    def absent(self, node: str) -> UnmetConstraint:
+        """Why a node is not in the ledger."""
+        fault = self.faulty.get(node)
+        return replace(UNKNOWN_NODE if fault is None else FAULTY_NODE, node=node, label=fault or "")

@@ -22,8 +22,8 @@ from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.decide import NEVER
 from aliquot.placement.node_reasons import node_reasons, one_model
 from aliquot.placement.sentences import text_of
-from aliquot.scheduler.books import UNKNOWN_NODE, Books
 from aliquot.scheduler.fitting import fit
+from aliquot.scheduler.ledger import UNKNOWN_NODE, Ledger
 
 BEST: Final = 10
 NEXT: Final = 9
@@ -60,9 +60,9 @@ class Judged:
         return replace(self, again=" now")
 
 
-def verdicts(books: Books, ask: PodAsk, names: Sequence[str]) -> Verdicts:
+def verdicts(ledger: Ledger, ask: PodAsk, names: Sequence[str]) -> Verdicts:
     """What becomes of each of these nodes; `never` are those that no eviction would help."""
-    judged = judge(books, ask, numbers_of(books, names), names.__getitem__)
+    judged = judge(ledger, ask, numbers_of(ledger, names), names.__getitem__)
     codes = judged.codes.tolist()
     sentences = {code: judged.sentence(code) for code in {*codes} - {FITS}}
     found = Verdicts([name for name, code in zip(names, codes, strict=True) if code == FITS], {}, {})
@@ -77,47 +77,48 @@ def lasting(code: int) -> bool:
     return bool(code & 1)
 
 
-def judge(books: Books, ask: PodAsk, numbers: IntArray, name: Callable[[int], str]) -> Judged:
+def judge(ledger: Ledger, ask: PodAsk, numbers: IntArray, name: Callable[[int], str]) -> Judged:
     """What becomes of the nodes of these indices, -1 for unknown ones; `name` tells that of a place in `numbers`."""
-    seats = ask.seats(books.known)
+    units = ask.units(ledger.known)
     namespace = split_key(ask.key)[0]
-    cluster = books.cluster
-    each = [books.decider.feasible(seat.ask, namespace) for seat in seats]
+    cluster = ledger.cluster
+    each = [ledger.decider.feasible(unit.ask, namespace) for unit in units]
     fits = np.array(np.logical_and.reduce(each))
-    if len(seats) > 1:
-        fits = _together(books, seats, fits, namespace, numbers)
-    for hold in books.holds.get(ask.uid, []):
-        fits[cluster.index.get(hold.node, [])] = True  # what the pod has there already is its room
-    by_node, reasons = _reasons(books, seats, each, fits, namespace)
+    if len(units) > 1:
+        fits = _together(ledger, units, fits, namespace, numbers)
+    for allocation in ledger.allocations.get(ask.uid, []):
+        fits[cluster.index.get(allocation.node, [])] = True  # what the pod has there already is its room
+    by_node, reasons = _reasons(ledger, units, each, fits, namespace)
     unknown = numbers < 0
     codes = by_node[numbers] if len(by_node) else np.zeros(len(numbers), dtype=np.int32)
     codes[unknown] = UNKNOWN
-    for place in np.flatnonzero(unknown).tolist() if books.faulty else ():
-        if name(place) in books.faulty:
-            reasons.append(books.absent(name(place)))
+    for place in np.flatnonzero(unknown).tolist() if ledger.faulty else ():
+        if name(place) in ledger.faulty:
+            reasons.append(ledger.absent(name(place)))
             codes[place] = 2 * (len(reasons) - 1) + 1
     return Judged(codes, reasons)
 
 
-def numbers_of(books: Books, names: Sequence[str]) -> IntArray:
-    """The indices of these nodes, -1 for those that are not in the books."""
-    return np.fromiter(map(books.cluster.index.get, names, repeat(-1)), dtype=np.int64, count=len(names))
+def numbers_of(ledger: Ledger, names: Sequence[str]) -> IntArray:
+    """The indices of these nodes, -1 for those that are not in the ledger."""
+    return np.fromiter(map(ledger.cluster.index.get, names, repeat(-1)), dtype=np.int64, count=len(names))
 
 
-def scores(books: Books, ask: PodAsk, numbers: IntArray, *, near: bool = False) -> NDArray[np.int32]:
+def scores(ledger: Ledger, ask: PodAsk, numbers: IntArray, *, near: bool = False) -> NDArray[np.int32]:
     """10 for the node that placement would choose, 9 and less for the others: int32 [n] for nodes of these indices.
 
     kube-scheduler has ten steps only. So that the choice survives them, the best node alone has the tenth. `near` is
     for pods whose author prefers some nodes: then all others that fit have 9, one step below, which counts less.
     """
-    seat = ask.seats(books.known)[0]
-    cluster = books.cluster
+    unit = ask.units(ledger.known)[0]
+    cluster = ledger.cluster
     found = np.zeros(len(numbers), dtype=np.int32)
-    held = [cluster.index[hold.node] for hold in books.holds.get(ask.uid, []) if hold.node in cluster.index]
+    own = [allocation.node for allocation in ledger.allocations.get(ask.uid, [])]
+    held = [cluster.index[node] for node in own if node in cluster.index]
     if (kept := np.isin(numbers, held)).any():
         found[kept] = BEST
         return found
-    values = books.decider.scores(seat.ask, split_key(ask.key)[0])
+    values = ledger.decider.scores(unit.ask, split_key(ask.key)[0])
     here = values[numbers] if len(values) else np.full(len(numbers), NEVER)
     known = (numbers >= 0) & (here != NEVER)
     if not known.any():
@@ -135,47 +136,47 @@ def scores(books: Books, ask: PodAsk, numbers: IntArray, *, near: bool = False) 
 
 
 def _together(
-    books: Books, seats: Sequence[PlacementUnit], fits: BoolArray, namespace: str, numbers: IntArray
+    ledger: Ledger, units: Sequence[PlacementUnit], fits: BoolArray, namespace: str, numbers: IntArray
 ) -> BoolArray:
     """Where all asks of a pod fit at once. Nodes with an idle GPU for each need no trial."""
-    cluster = books.cluster
-    devices = sum(seat.ask.devices for seat in seats)
-    free = all(seat.ask.plain and not seat.ask.models for seat in seats) and not cluster.labels.exclusive
-    roomy = fits & (cluster.idle_count >= devices) & free & _all_hold(books, seats)
+    cluster = ledger.cluster
+    devices = sum(unit.ask.devices for unit in units)
+    free = all(unit.ask.plain and not unit.ask.models for unit in units) and not cluster.labels.exclusive
+    roomy = fits & (cluster.idle_count >= devices) & free & _all_hold(ledger, units)
     roomy[sorted(cluster.mixed)] = False
     known = numbers[numbers >= 0]
     for number in known[fits[known] & ~roomy[known]].tolist():
-        fits[number] = tried(books, seats, cluster.spec(number).name, namespace)
+        fits[number] = tried(ledger, units, cluster.spec(number).name, namespace)
     return fits
 
 
-def _all_hold(books: Books, seats: Sequence[PlacementUnit]) -> BoolArray:
+def _all_hold(ledger: Ledger, units: Sequence[PlacementUnit]) -> BoolArray:
     """Nodes all of whose devices have the memory that any of the asks wants on an idle one."""
-    most = max(seat.ask.gpu_mib for seat in seats)
-    sizes = books.cluster.size_mib
+    most = max(unit.ask.gpu_mib for unit in units)
+    sizes = ledger.cluster.size_mib
     return np.asarray(np.where(sizes >= 0, sizes >= most, True).all(axis=1))
 
 
-def tried(books: Books, seats: Sequence[PlacementUnit], node: str, namespace: str) -> bool:
-    """Whether the asks fit on the node together; the books are as before afterwards."""
-    return fit(books.decider, seats, node, namespace) is not None
+def tried(ledger: Ledger, units: Sequence[PlacementUnit], node: str, namespace: str) -> bool:
+    """Whether the asks fit on the node together; the ledger is as before afterwards."""
+    return fit(ledger.decider, units, node, namespace) is not None
 
 
 def _reasons(
-    books: Books, seats: Sequence[PlacementUnit], each: Sequence[BoolArray], fits: BoolArray, namespace: str
+    ledger: Ledger, units: Sequence[PlacementUnit], each: Sequence[BoolArray], fits: BoolArray, namespace: str
 ) -> tuple[NDArray[np.int32], list[UnmetConstraint]]:
     """The code of every node, int32 [N], and the reasons: of the largest request that does not fit alone, but for one
     that no eviction would help."""
-    cluster, decider = books.cluster, books.decider
+    cluster, decider = ledger.cluster, ledger.decider
     reasons = [UNKNOWN_NODE, UnmetConstraint(Code.POD_TOGETHER)]
     codes = np.full(len(fits), 2, dtype=np.int32)
-    for seat, alone in zip(seats, each, strict=True):
+    for unit, alone in zip(units, each, strict=True):
         fine = alone | fits
         if fine.all():
             continue
-        closed = decider.quotas.closed(cluster, namespace, seat.ask) if decider.quotas is not None else {}
-        mixed = decider.feasible(seat.ask.but(mixed=True), namespace) if one_model(cluster, seat.ask) else None
-        found = node_reasons(cluster, seat.ask, fine, closed, mixed)
+        closed = decider.quotas.closed(cluster, namespace, unit.ask) if decider.quotas is not None else {}
+        mixed = decider.feasible(unit.ask.but(mixed=True), namespace) if one_model(cluster, unit.ask) else None
+        found = node_reasons(cluster, unit.ask, fine, closed, mixed)
         own = np.array([2 * n + reason.lasting for n, reason in enumerate(found.reasons, len(reasons))], dtype=np.int32)
         chosen = (found.which >= 0) & ((codes == 2) | (codes & 1 == 0) & (own & 1 == 1)[found.which])
         codes[chosen] = own[found.which[chosen]]

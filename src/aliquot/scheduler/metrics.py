@@ -23,8 +23,12 @@ class SchedulerMetrics:
         self.verbs = Counter("aliquot_scheduler_verbs_total", "Verbs answered.", ["verb", "result"], registry=registry)
         self.leads = Gauge("aliquot_scheduler_leads", "1 while this scheduler leads.", registry=registry)
         self.nodes = Gauge("aliquot_scheduler_nodes", "Nodes with GPUs in the ledger.", registry=registry)
-        self.holds = Gauge("aliquot_scheduler_holds", "Pods that hold GPUs, by state.", ["state"], registry=registry)
-        self.strays = Gauge("aliquot_scheduler_strays", "Pods whose plan does not fit the ledger.", registry=registry)
+        self.allocations = Gauge(
+            "aliquot_scheduler_holds", "Pods that hold GPUs, by state.", ["state"], registry=registry
+        )
+        self.inconsistent = Gauge(
+            "aliquot_scheduler_strays", "Pods whose plan does not fit the ledger.", registry=registry
+        )
         self.faulty = Gauge(
             "aliquot_scheduler_faulty_nodes", "Nodes whose inventory cannot be read.", registry=registry
         )

@@ -29,10 +29,10 @@ from aliquot.lib.log import Logger
 from aliquot.lib.package import version
 from aliquot.placement.quota import Quota, Quotas
 from aliquot.scheduler.bind import Binder
-from aliquot.scheduler.books import Books
 from aliquot.scheduler.endpoint import Address, LeaderEndpoint
 from aliquot.scheduler.evict import Evictor
 from aliquot.scheduler.learned import LearnedConfigMap
+from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.program import Operator
 from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.scheduler.server import Extender
@@ -63,18 +63,18 @@ class Scheduler:
     def __post_init__(self) -> None:
         settings = self.settings
         use_kernels()
-        self.books = Books(maker(settings.policy)(), settings.seed)
+        self.ledger = Ledger(maker(settings.policy)(), settings.seed)
         self.nodes: Reflector[Node] = Reflector(self.api, NODES, self._node_changed)
         self.pods: Reflector[Pod] = Reflector(self.api, PODS, self._pod_changed)
         self.quotas: Reflector[GPUQuota] = Reflector(self.api, GPUQUOTAS, self._quota_changed)
         lease = settings.lease_namespace, LEASE, settings.candidate
         self.elector = Elector(self.api, *lease, on_change=self._lead_changed)
         dialects = foreign(aliyun_unit=settings.aliyun_unit)
-        self.binder = Binder(self.api, self.books, self.pods.get, self.leads, dialects=dialects)
-        self.evictor = Evictor(self.api, self.books, self.pods.get, self.leads)
-        self.learned = LearnedConfigMap(self.api, settings.lease_namespace, self.books.policy, self.leads)
+        self.binder = Binder(self.api, self.ledger, self.pods.get, self.leads, dialects=dialects)
+        self.evictor = Evictor(self.api, self.ledger, self.pods.get, self.leads)
+        self.learned = LearnedConfigMap(self.api, settings.lease_namespace, self.ledger.policy, self.leads)
         self.extender = Extender(
-            self.books,
+            self.ledger,
             self.binder,
             self.pods.get,
             self.synced,
@@ -87,11 +87,11 @@ class Scheduler:
         if self.spans is not None:
             self.extender.spans, self.binder.traceparent = PodSpans(self.spans), traceparent
             self.extender.metrics.registry.register(self.spans.backlog.dropped)
-        self.operator = Operator(self.api, self.books, self.nodes, self.pods, self.leads, settings)
+        self.operator = Operator(self.api, self.ledger, self.nodes, self.pods, self.leads, settings)
         self.operator.quotas = self.quotas
         admission = Admission(
             dialects,
-            lambda namespace: self.books.cluster.usage(namespace),
+            lambda namespace: self.ledger.cluster.usage(namespace),
             settings.gpus == "own",
             settings.default_limit_milli,
             frozenset({aliyun.MEMORY} if settings.gpushare_inspect else ()),
@@ -190,11 +190,11 @@ class Scheduler:
         self.operator.all_again()
 
     def _node_changed(self, change: Change[Node]) -> None:
-        self.books.node_changed(change)
+        self.ledger.node_changed(change)
         self.operator.nodes_changed(change)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        self.books.pod_changed(change)
+        self.ledger.pod_changed(change)
         if change.kind == "deleted" or change.object.ended:
             self.evictor.gone(change.object)
         self.operator.pod_changed(change)
@@ -203,7 +203,7 @@ class Scheduler:
         self._bounds.pop(change.object.metadata.key, None)
         if change.kind != "deleted" and (found := quotas_of(change.object)):
             self._bounds[change.object.metadata.key] = found
-        self.books.decider.quotas = Quotas(chain.from_iterable(self._bounds.values())) if self._bounds else None
+        self.ledger.decider.quotas = Quotas(chain.from_iterable(self._bounds.values())) if self._bounds else None
         self.operator.quota_changed(change)
 
     async def _settle(self) -> None:
@@ -216,7 +216,7 @@ class Scheduler:
     async def _learn(self) -> None:
         """Let the policy use moments without calls."""
         while True:
-            more = self.synced() and self.books.policy.idle(IDLE_US)
+            more = self.synced() and self.ledger.policy.idle(IDLE_US)
             await asyncio.sleep(IDLE_EVERY_S if more else 1.0)
 
     async def _freeze(self) -> None:

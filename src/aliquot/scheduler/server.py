@@ -27,6 +27,7 @@ from aliquot.http.exposition import exposition
 from aliquot.kube.dialects import read
 from aliquot.kube.dialects.aliyun import Unit, inspect
 from aliquot.kube.objects import Meta, MetaOnly, Node, Pod
+from aliquot.kube.reflector import Change
 from aliquot.kube.requests import BadPod, PodAsk, shortened
 from aliquot.kube.turns import turn
 from aliquot.model.quantities import MILLI
@@ -34,11 +35,11 @@ from aliquot.placement.codes import Code, UnmetConstraint
 from aliquot.placement.ledger import ledger_facts, ledger_gpus
 from aliquot.placement.policy import POLICIES
 from aliquot.scheduler import wire
+from aliquot.scheduler.allocations import reservations
 from aliquot.scheduler.bind import Binder, CanNotBind
-from aliquot.scheduler.books import Books
 from aliquot.scheduler.groups import Groups, PodGroups, group_of
-from aliquot.scheduler.holds import tenancies
-from aliquot.scheduler.ledger import closed
+from aliquot.scheduler.ledger import Ledger
+from aliquot.scheduler.ledger_view import closed
 from aliquot.scheduler.look import FITS, UNKNOWN, Judged, judge, lasting, scores
 from aliquot.scheduler.metrics import SchedulerMetrics
 from aliquot.scheduler.names import BadNames, Names, Numbering
@@ -55,7 +56,7 @@ Verb = Callable[[bytes], Awaitable[Any]]
 class Extender:
     """The verbs over one ledger."""
 
-    books: Books
+    ledger: Ledger
     binder: Binder
     find: Callable[[str], Pod | None]
     synced: Callable[[], bool]
@@ -70,8 +71,8 @@ class Extender:
     on_waiting: Callable[[Pod, PodAsk, Iterable[str]], None] = lambda pod, ask, failed: None
 
     def __post_init__(self) -> None:
-        self._numbering = Numbering(self.books.cluster)
-        self.groups = Groups(self.books, self.binder.clock.monotonic_s, PodGroups(self.binder.api).needed)
+        self._numbering = Numbering(self.ledger.cluster)
+        self.groups = Groups(self.ledger, self.binder.clock.monotonic_s, PodGroups(self.binder.api).needed)
 
     def app(self) -> Starlette:
         """The routes."""
@@ -113,11 +114,11 @@ class Extender:
         if ask is None:
             return wire.FilterResult(args.nodes, args.node_names)
         await self.groups.begin(args.pod)
-        if self.books.first_sight(ask):
-            for seat in ask.seats(self.books.known):
-                self.books.policy.arrived(seat.ask.shape)
+        if self.ledger.first_call(ask):
+            for unit in ask.units(self.ledger.known):
+                self.ledger.policy.arrived(unit.ask.shape)
         numbers = self._numbering(names)
-        judged = judge(self.books, ask, numbers, names.__getitem__)
+        judged = judge(self.ledger, ask, numbers, names.__getitem__)
         if group_of(args.pod):
             judged = self.groups.assume(args.pod, ask, numbers, judged)
         if self.spans is not None:
@@ -137,7 +138,7 @@ class Extender:
         ask = self._ask(args.pod)
         none = np.zeros(len(names), dtype=np.int32)
         near = args.pod.spec.prefers_nodes
-        values = scores(self.books, ask, self._numbering(names), near=near) if ask is not None else none
+        values = scores(self.ledger, ask, self._numbering(names), near=near) if ask is not None else none
         return wire.host_priorities((group, value) for value, group in names.grouped(values).items())
 
     async def preempt(self, body: bytes) -> wire.PreemptionResult:
@@ -146,7 +147,7 @@ class Extender:
         ask = self._ask(args.pod)
         if ask is None:
             return wire.PreemptionResult(args.proposed())
-        return wire.PreemptionResult(await victims(self.books, args.pod, ask, args.proposed(), self.find))
+        return wire.PreemptionResult(await victims(self.ledger, args.pod, ask, args.proposed(), self.find))
 
     async def bind(self, body: bytes) -> wire.BindingResult:
         """Bind, or report why not."""
@@ -167,12 +168,12 @@ class Extender:
         ask = self._ask(args.pod)
         if ask is None:
             return wire.FilterResult(args.nodes, args.node_names)
-        empty = Books(POLICIES["binpack"]())
+        empty = Ledger(POLICIES["binpack"]())
         for raw in (nodes or {}).values():
-            empty.suppose(wire.read(bytes(raw), Node))
+            empty.node_changed(Change("added", wire.read(bytes(raw), Node)))
         for name in names.strings():
             if not nodes or name not in nodes:
-                empty.suppose_like(self.books, name)
+                empty.add_empty_node(self.ledger, name)
         return _filtered(names, nodes, judge(empty, ask, Numbering(empty.cluster)(names), names.__getitem__))
 
     def _note_bind(self, args: wire.BindingArgs, why: str) -> None:
@@ -185,8 +186,8 @@ class Extender:
             if pod is not None and known
             else Meta(name=args.pod_name, namespace=args.pod_namespace, uid=args.pod_uid)
         )
-        holds = [hold for hold in self.books.holds.get(args.pod_uid, ()) if hold.node == args.node and not why]
-        gpus = {str(piece.gpu) for hold in holds for _, placement, _ in tenancies(hold) for piece in placement.slices}
+        here = [a for a in self.ledger.allocations.get(args.pod_uid, ()) if a.node == args.node and not why]
+        gpus = {str(piece.gpu) for a in here for _, placement, _ in reservations(a) for piece in placement.slices}
         facts = {"k8s.node.name": args.node, "aliquot.gpu.uuids": sorted(gpus)}
         self.spans.note(meta, facts, error=why)
 
@@ -244,43 +245,43 @@ class Extender:
     async def _inspect(self, request: Request) -> Response:
         """Every device with its tenants; each node as of its own moment."""
         nodes = []
-        for number, name in enumerate(sorted(self.books.cluster.index), 1):
-            if name in self.books.cluster.index:
-                devices = [ledger_facts(gpu) for gpu in ledger_gpus(self.books.cluster, name)]
+        for number, name in enumerate(sorted(self.ledger.cluster.index), 1):
+            if name in self.ledger.cluster.index:
+                devices = [ledger_facts(gpu) for gpu in ledger_gpus(self.ledger.cluster, name)]
                 nodes.append(_ENCODER.encode({"name": name, "devices": devices}))
             await turn(number)
         whole = msgspec.Raw(b"[%b]" % b",".join(nodes))
-        facts = {"nodes": whole, "strays": self.books.strays, "faulty": self.books.faulty}
+        facts = {"nodes": whole, "strays": self.ledger.inconsistent, "faulty": self.ledger.faulty}
         return Response(_ENCODER.encode(facts), media_type="application/json")
 
     async def _gpushare(self, request: Request) -> Response:
         """The inspect of gpushare's own extender."""
         wanted = request.path_params.get("node", "")
-        known = sorted(self.books.cluster.index)
+        known = sorted(self.ledger.cluster.index)
         error = f"node {wanted} is not known" if wanted and wanted not in known else ""
         names = [name for name in known if not wanted or name == wanted]
         nodes = []
         for number, name in enumerate(names, 1):
-            if name in self.books.cluster.index:
-                nodes.append((name, ledger_gpus(self.books.cluster, name, closed)))
+            if name in self.ledger.cluster.index:
+                nodes.append((name, ledger_gpus(self.ledger.cluster, name, closed)))
             await turn(number)
         text = await asyncio.to_thread(inspect, nodes, self.aliyun_unit, error)  # a second's work, of facts that stay
         return Response(text, media_type="application/json")
 
     def measure(self) -> None:
         """Bring the gauges up to date."""
-        books, cluster = self.books, self.books.cluster
-        holds = list(chain.from_iterable(books.holds.values()))
+        ledger, cluster = self.ledger, self.ledger.cluster
+        allocations = list(chain.from_iterable(ledger.allocations.values()))
         self.metrics.nodes.set(len(cluster.index))
         self.metrics.leads.set(self.binder.leads())
-        self.metrics.strays.set(len(books.strays))
-        self.metrics.faulty.set(len(books.faulty))
+        self.metrics.inconsistent.set(len(ledger.inconsistent))
+        self.metrics.faulty.set(len(ledger.faulty))
         for state, count in (
-            ("settled", sum(h.settled for h in holds)),
-            ("waiting", sum(not h.settled and not h.doubtful for h in holds)),
-            ("doubtful", sum(h.doubtful for h in holds)),
+            ("settled", sum(h.confirmed for h in allocations)),
+            ("waiting", sum(not h.confirmed and not h.in_doubt for h in allocations)),
+            ("doubtful", sum(h.in_doubt for h in allocations)),
         ):
-            self.metrics.holds.labels(state).set(count)
+            self.metrics.allocations.labels(state).set(count)
         total = int((cluster.size_mib >= 0).sum()) * MILLI
         free = int(cluster.free_milli[cluster.free_milli > 0].sum())
         self.metrics.gpu_milli.labels("free").set(free)

@@ -29,7 +29,7 @@ from aliquot.model.quantities import MILLI, BadQuantity, parse_memory, parse_mil
 from aliquot.placement.asks import Ask
 from aliquot.placement.cluster import Cluster
 from aliquot.placement.quota import Quota
-from aliquot.scheduler.books import CLOSED
+from aliquot.scheduler.ledger import CLOSED
 from aliquot.scheduler.operator.quotas import quotas_of
 from aliquot.web.access import TokenDoor
 from aliquot.web.api import Pool, QuotaLine, Vgpu, Workload
@@ -176,7 +176,7 @@ def facts_of(scheduler: Scheduler, title: str, history: LongHistory | None = Non
 
     beside.age_s, beside.owner_of = ages(scheduler.pods), owners(scheduler.pods)
     facts = ClusterFacts(
-        scheduler.books.decider, beside, title=title, calmly=calmly, hidden=lambda name: name.startswith(CLOSED),
+        scheduler.ledger.decider, beside, title=title, calmly=calmly, hidden=lambda name: name.startswith(CLOSED),
         history=history,
     )  # fmt: skip
     return facts, beside
@@ -185,9 +185,9 @@ def facts_of(scheduler: Scheduler, title: str, history: LongHistory | None = Non
 def gather(scheduler: Scheduler, beside: Beside, now_s: float) -> Callable[[], None]:
     """Read the program's facts besides its ledger; returns the rest of the work, which may run in any thread."""
     waiting = [pod for pod in scheduler.pods if _waits(pod)]
-    dialects, known = scheduler.binder.dialects, scheduler.books.known
+    dialects, known = scheduler.binder.dialects, scheduler.ledger.known
     bounds = [quota for held in scheduler.quotas for quota in quotas_of(held)]
-    quota = quota_lines(scheduler.books.cluster, bounds)
+    quota = quota_lines(scheduler.ledger.cluster, bounds)
     policy, vgpus = scheduler.settings.pool, list(scheduler.operator.pool.known)
 
     def rest() -> None:
@@ -209,15 +209,15 @@ def waiting_pods(
             asked = read(pod, dialects)
         except BadPod:
             continue
-        seats = asked.seats(known) if asked else ()
-        if asked is None or not seats:
+        units = asked.units(known) if asked else ()
+        if asked is None or not units:
             continue
-        request = sum(seat.ask.milli for seat in seats)
-        limit = sum(seat.ask.ceiling_milli for seat in seats)
+        request = sum(unit.ask.milli for unit in units)
+        limit = sum(unit.ask.ceiling_milli for unit in units)
         said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled"), "")
         yield (
             Workload(asked.key, "Pod", "Pending", request, limit, [], age_of(pod, now_s), message=said),
-            seats[0].ask,
+            units[0].ask,
         )
 
 

@@ -68,7 +68,7 @@ def test_a_pod_is_read_or_its_faults_are_named(document: dict[str, Any]):
     except BadPod as error:
         assert error.faults
     else:
-        assert ask is None or ask.seats(ClusterDevices(("V100",), ("GPU-a",)))
+        assert ask is None or ask.units(ClusterDevices(("V100",), ("GPU-a",)))
 
 
 @SETTINGS

@@ -40,9 +40,9 @@ def test_hundredths_and_bytes_become_milli_and_mib():
 
 def test_whole_gpus_and_a_rest():
     """250 hundredths are two whole GPUs and half of a third."""
-    (seat,) = ask(pod(limits("main", gpu(250)))).seats()
+    (unit,) = ask(pod(limits("main", gpu(250)))).units()
 
-    assert (2, 500, 0) == (seat.ask.whole, seat.ask.rest_milli, seat.ask.gpu_mib)
+    assert (2, 500, 0) == (unit.ask.whole, unit.ask.rest_milli, unit.ask.gpu_mib)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def test_every_annotation_reaches_the_ask():
             cpu_bind=4,
         ),
     )
-    (seat,) = ask(made).seats()
+    (unit,) = ask(made).units()
 
-    assert (800, ("A100", "V100"), "GPU-1,GPU-2") == (seat.ask.request.limit_milli, seat.ask.models, seat.ask.gpu_uuid)
-    assert (Labels("", "noisy", "team-a"), 4) == (seat.ask.labels, seat.ask.near_cores)
+    assert (800, ("A100", "V100"), "GPU-1,GPU-2") == (unit.ask.request.limit_milli, unit.ask.models, unit.ask.gpu_uuid)
+    assert (Labels("", "noisy", "team-a"), 4) == (unit.ask.labels, unit.ask.near_cores)
 
 
 def test_a_suffix_narrows_an_annotation_to_one_container():
@@ -138,7 +138,7 @@ def test_zero_is_no_ask():
 def test_equal_parts_land_on_different_gpus():
     """gpu-parts divides request, limit and memory, and keeps the parts apart by a label that only this pod has."""
     made = pod(limits("main", gpu(60, "6Gi")), annotations=notes(gpu_parts=2, gpu_limit="1.0"), uid="u-1")
-    first, second = ask(made).seats()
+    first, second = ask(made).units()
 
     assert (0, 300, 500, 3072) == (
         first.ask.whole,
@@ -160,14 +160,14 @@ def test_cpu_and_memory_are_counted_for_the_whole_pod():
     )
 
     assert (4000, 1088) == (effective(made, "cpu", milli), effective(made, "memory", mib_up))
-    assert [("b", 0, 0), ("a", 0, 0)] == [(s.container, s.ask.cpu_milli, s.ask.memory_mib) for s in ask(made).seats()]
+    assert [("b", 0, 0), ("a", 0, 0)] == [(s.container, s.ask.cpu_milli, s.ask.memory_mib) for s in ask(made).units()]
 
 
 def test_an_init_container_uses_the_gpus_of_a_later_one():
     """A plain init container that asks for no more than an app container is counted with it."""
     made = ask(pod(limits("main", gpu(50)), init=[limits("warm", gpu(30) | {})], annotations=notes(gpu_limit="0.5")))
 
-    assert ["main"] == [seat.container for seat in made.seats()]
+    assert ["main"] == [unit.container for unit in made.units()]
     assert "main" == made.container("warm").uses  # type: ignore[union-attr]
 
 
@@ -176,14 +176,14 @@ def test_a_larger_init_container_has_its_own_gpus():
     side = limits("side", gpu(10), always=True)
     made = ask(pod(limits("main", gpu(20)), init=[limits("small", gpu(30)), side, limits("large", gpu(80))]))
 
-    assert {"main": 0, "small": 1, "side": -2, "large": 3} == {seat.container: seat.init for seat in made.seats()}
+    assert {"main": 0, "small": 1, "side": -2, "large": 3} == {unit.container: unit.init for unit in made.units()}
 
 
 def test_a_sidecar_never_shares_in_time():
     """A sidecar runs beside the others, so its GPUs are its own."""
     made = ask(pod(limits("main", gpu(50)), init=[limits("side", gpu(30), always=True)]))
 
-    assert {"main", "side"} == {seat.container for seat in made.seats()}
+    assert {"main", "side"} == {unit.container for unit in made.units()}
 
 
 PERCENT = 'spec.containers[main].resources.limits["aliquot.dev/gpu-percent"]'

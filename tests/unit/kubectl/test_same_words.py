@@ -83,10 +83,10 @@ class Situation:
         made = ClusterScene(list(self.nodes), [*self.holders, self.waits], [], [], quotas, "lab")
         for each in self.nodes:
             if self.turns:
-                made.books.cluster.measured.turns[each.metadata.name] = self.turns
+                made.ledger.cluster.measured.turns[each.metadata.name] = self.turns
         for each in self.holders:
             name = each.spec.node_name
-            made.books.cluster.measured.kernels[f"GPU-{name}-0"] = {f"{each.metadata.key}/c0": self.kernel_us}
+            made.ledger.cluster.measured.kernels[f"GPU-{name}-0"] = {f"{each.metadata.key}/c0": self.kernel_us}
         return made
 
 
@@ -151,7 +151,7 @@ def command_line(scene: ClusterScene, waits: Pod) -> str:
     """`aliquot explain` on this ledger."""
     asked = read(waits)
     assert asked is not None
-    return "\n".join(explained_on(scene.books.decider, "w", asked.containers[0].request).lines)
+    return "\n".join(explained_on(scene.ledger.decider, "w", asked.containers[0].request).lines)
 
 
 def plugin(scene: ClusterScene, waits: Pod) -> str:
@@ -161,8 +161,8 @@ def plugin(scene: ClusterScene, waits: Pod) -> str:
 
 def page(scene: ClusterScene, waits: Pod) -> str:
     """The dashboard's page of the waiting pod."""
-    waiting = list(waiting_pods([waits], FOREIGN, scene.books.known, 0.0))
-    found = ClusterFacts(scene.books.decider, Beside(waiting=waiting), title="test").explain("lab/w")
+    waiting = list(waiting_pods([waits], FOREIGN, scene.ledger.known, 0.0))
+    found = ClusterFacts(scene.ledger.decider, Beside(waiting=waiting), title="test").explain("lab/w")
     assert found is not None
     return "\n".join([found.sentence, *found.why, *(f"{reason.where} {reason.text}" for reason in found.reasons)])
 
@@ -171,7 +171,7 @@ def events(scene: ClusterScene, waits: Pod, names: list[str]) -> list[str]:
     """What the filter answers for these nodes."""
     asked = read(waits)
     assert asked is not None
-    found = verdicts(scene.books, asked, names)
+    found = verdicts(scene.ledger, asked, names)
     return [{**found.failed, **found.never}[name] for name in names]
 
 
@@ -251,9 +251,9 @@ def test_a_pod_that_contradicts_itself_is_told_alike():
 def test_a_group_leaves_out_other_nodes_in_words():
     """A node that a pod of a group is not answered says that its share is elsewhere."""
     made = Situation(Code.POD_GROUP, "", pod("w", 30))
-    books, asked = made.scene().books, read(made.waits)
+    ledger, asked = made.scene().ledger, read(made.waits)
     assert asked is not None
-    judged = judge(books, asked, numbers_of(books, ["a", "b"]), ["a", "b"].__getitem__)
+    judged = judge(ledger, asked, numbers_of(ledger, ["a", "b"]), ["a", "b"].__getitem__)
     only = _only(judged, judged.codes == FITS, 0)
 
     assert [FITS] == only.codes[:1].tolist()
@@ -266,7 +266,7 @@ def test_every_code_has_a_situation():
     for situation in NODES + DEVICES:
         scene, asked = situation.scene(), read(situation.waits)
         assert asked is not None
-        ask = asked.seats(scene.books.known)[0].ask
-        verdict = explain_with(scene.books.decider, ask, "lab").verdicts[0]
+        ask = asked.units(scene.ledger.known)[0].ask
+        verdict = explain_with(scene.ledger.decider, ask, "lab").verdicts[0]
         codes = {reason.code for reason in (verdict.reason, *verdict.devices) if reason is not None}
         assert situation.code in codes, situation

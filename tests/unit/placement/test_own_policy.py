@@ -97,4 +97,4 @@ def test_the_scheduler_places_by_it(installed):
     """The scheduler's books decide by a package's policy."""
     scheduler = Scheduler(SchedulerSettings(policy="quiet"), NO_CLUSTER)
 
-    assert "quiet" == scheduler.books.policy.name
+    assert "quiet" == scheduler.ledger.policy.name

@@ -22,7 +22,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.scheduler.bind import Binder, CanNotBind
-from aliquot.scheduler.books import Books
+from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.wire import BindingArgs
 
 
@@ -185,12 +185,12 @@ class Scene:
         self.start()
 
     def start(self) -> None:
-        """As after a crash: empty books, filled from a list."""
+        """As after a crash: an empty ledger, filled from a list."""
         self.cache: dict[str, Pod] = {}
-        self.books = Books(policy(self.named))
-        self.binder = Binder(self.truth, self.books, self.cache.get, clock=self.clock)  # type: ignore[arg-type]
+        self.ledger = Ledger(policy(self.named))
+        self.binder = Binder(self.truth, self.ledger, self.cache.get, clock=self.clock)  # type: ignore[arg-type]
         for one in self.nodes:
-            self.books.node_changed(Change("added", one))
+            self.ledger.node_changed(Change("added", one))
         self.truth.events.clear()
         for name in self.truth.pods:
             self.tell(Change("added", self.truth.pod(name)))
@@ -202,7 +202,7 @@ class Scene:
             self.cache.pop(key, None)
         else:
             self.cache[key] = change.object
-        self.books.pod_changed(change)
+        self.ledger.pod_changed(change)
 
     def catch_up(self, count: int | None = None) -> None:
         """So many events reach the scheduler, or all."""
@@ -218,8 +218,8 @@ class Scene:
         return ""
 
     def booked(self) -> dict[str, tuple[int, int]]:
-        """(milli, MiB) by UUID in the books."""
-        cluster, found = self.books.cluster, {}
+        """(milli, MiB) by UUID in the ledger."""
+        cluster, found = self.ledger.cluster, {}
         for spec in cluster.nodes:
             number = cluster.node_index(spec.name)
             for g, device in enumerate(spec.gpus):

@@ -28,7 +28,7 @@ def scene(*faults: str, gpus: int = 1) -> Scene:
 
 
 def test_node_and_plan_arrive_together():
-    """A bound pod carries the plan that the books have."""
+    """A bound pod carries the plan that the ledger has."""
     s = scene()
     pod = s.truth.create("a", HALF)
     s.catch_up()
@@ -249,7 +249,7 @@ def test_who_does_not_lead_binds_nothing():
 
 
 def test_a_node_that_goes_takes_its_books_along_and_brings_them_back():
-    """A node that leaves and returns has its pods' shares in the books again."""
+    """A node that leaves and returns has its pods' shares in the ledger again."""
     s = scene()
     pod = s.truth.create("a", HALF)
     s.catch_up()
@@ -257,9 +257,9 @@ def test_a_node_that_goes_takes_its_books_along_and_brings_them_back():
     s.catch_up()
     from aliquot.kube.reflector import Change
 
-    s.books.node_changed(Change("deleted", s.nodes[0]))
+    s.ledger.node_changed(Change("deleted", s.nodes[0]))
     away = s.booked()
-    s.books.node_changed(Change("added", s.nodes[0]))
+    s.ledger.node_changed(Change("added", s.nodes[0]))
 
     assert ({}, {"GPU-n-0": (500, 4096)}) == (away, s.booked())
 
@@ -275,13 +275,13 @@ def test_a_pod_is_booked_whichever_comes_first():
     before = s.booked()
     from aliquot.kube.reflector import Change
 
-    s.books.node_changed(Change("added", nodes[0]))
+    s.ledger.node_changed(Change("added", nodes[0]))
 
     assert ({}, {"GPU-n-0": (500, 4096)}) == (before, s.booked())
 
 
 def test_a_plan_that_does_not_fit_is_a_stray():
-    """A pod whose plan takes what others have is told apart; the books stay right for the others."""
+    """A pod whose plan takes what others have is told apart; the ledger stays right for the others."""
     s = scene()
     pods = [s.truth.create(name, HALF) for name in "ab"]
     s.catch_up()
@@ -294,7 +294,7 @@ def test_a_plan_that_does_not_fit_is_a_stray():
     s.truth._tell("modified", s.truth.pods["c"])
     s.catch_up()
 
-    assert third.metadata.uid in s.books.strays
+    assert third.metadata.uid in s.ledger.inconsistent
     assert {"GPU-n-0": (1000, 8192)} == s.booked()
 
 
@@ -305,7 +305,7 @@ SIZES = [5, 10, 25, 33, 50, 100, 150]
 @given(st.integers(0, 2**32))
 def test_no_fate_of_requests_loses_or_doubles_a_share(seed: int):
     """Binds at once, lost and late requests, lagging watches, deletions and crashes at any step: at no moment is a
-    GPU over its capacity, and when all has settled, books and pods agree."""
+    GPU over its capacity, and when all has settled, ledger and pods agree."""
     chance = random.Random(seed)
     truth = Truth(chance)
     s = Scene(truth, [node("n", 2), node("m", 1)])
@@ -334,7 +334,7 @@ def test_no_fate_of_requests_loses_or_doubles_a_share(seed: int):
                 truth.land()
                 s.start()
             s.catch_up(chance.randint(0, 5))
-            check(s.books.cluster)
+            check(s.ledger.cluster)
             assert all(milli <= 1000 and mib <= 16384 for milli, mib in truth.used().values())
         truth.land()
         truth.faults.clear()
@@ -345,4 +345,4 @@ def test_no_fate_of_requests_loses_or_doubles_a_share(seed: int):
     asyncio.run(play())
 
     assert truth.used() == s.booked()
-    assert {} == s.books.strays
+    assert {} == s.ledger.inconsistent

@@ -31,7 +31,7 @@ class Stage:
         self.scene.catch_up()
         self.evictor = Evictor(
             self.scene.truth,  # type: ignore[arg-type]
-            self.scene.books,
+            self.scene.ledger,
             self.scene.cache.get,
             clock=self.scene.clock,
         )
@@ -45,7 +45,7 @@ class Stage:
         made = self.scene.truth.pod("high")
         ask = read(made)
         assert ask is not None
-        self.evictor.waits(made, ask, verdicts(self.scene.books, ask, ["n"]).failed)
+        self.evictor.waits(made, ask, verdicts(self.scene.ledger, ask, ["n"]).failed)
         return made, ask
 
     def later(self, wait_s: float = PATIENCE_S) -> None:
@@ -78,8 +78,8 @@ def test_the_smallest_that_makes_room_goes_and_the_room_is_kept():
     assert other is not None
 
     assert {"low0", "high", "greedy"} == stage.left
-    assert [] == verdicts(stage.scene.books, other, ["n"]).fitting
-    assert ["n"] == verdicts(stage.scene.books, ask, ["n"]).fitting
+    assert [] == verdicts(stage.scene.ledger, other, ["n"]).fitting
+    assert ["n"] == verdicts(stage.scene.ledger, ask, ["n"]).fitting
     assert "" == asyncio.run(stage.scene.bind(made, "n"))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aliquot.kube.plan import PodPlan, read_plan
 from aliquot.kube.requests import effective
-from aliquot.scheduler.holds import parts_of, phases
+from aliquot.scheduler.allocations import parts_of, phases
 
 
 def container(name: str, percent: int, memory: str = "1Gi", *, always: bool = False) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def test_an_init_container_that_fits_beside_nobody_else_is_refused():
 
 
 def test_memory_and_compute_have_their_own_peaks():
-    """Little compute with much memory before much compute with little: the books hold the most of each."""
+    """Little compute with much memory before much compute with little: the ledger holds the most of each."""
     cluster = Cluster()
     cluster.run("p", container("main", 80, "2Gi"), init=(container("load", 10, "12Gi"),))
     during = cluster.scene.booked()
@@ -160,7 +160,7 @@ SIZES = st.lists(st.sampled_from([-40, -20, 10, 30, 50, 90, 120, 200]), max_size
 def test_any_pod_holds_at_least_what_kubernetes_counts_and_no_phase_more_than_the_gpus(
     init: list[int], main: list[int], others: list[int]
 ):
-    """Each phase fits by the plan, the books hold the largest of them, and all is given back in the end."""
+    """Each phase fits by the plan, the ledger holds the largest of them, and all is given back in the end."""
     cluster = Cluster(3)
     for number, tenths in enumerate(others):
         cluster.run(f"o{number}", container("main", 10 * tenths, ""))
@@ -198,4 +198,4 @@ def test_books_made_anew_hold_what_the_old_ones_held(ended: bool):
     cluster.scene.start()
 
     assert before == cluster.scene.booked()
-    assert ({}, 700 if ended else 1000) == (cluster.scene.books.strays, sum(cluster.milli))
+    assert ({}, 700 if ended else 1000) == (cluster.scene.ledger.inconsistent, sum(cluster.milli))

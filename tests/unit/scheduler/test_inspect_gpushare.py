@@ -1,4 +1,4 @@
-"""What `kubectl inspect gpushare` computes from nodes and pods is what the books have.
+"""What `kubectl inspect gpushare` computes from nodes and pods is what the ledger has.
 
 The plugin is not run here; `inspected` computes what it computes, from the same fields.
 

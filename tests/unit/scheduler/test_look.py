@@ -1,4 +1,4 @@
-"""Filter, scores and preemption over the books."""
+"""Filter, scores and preemption over the ledger."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def put(s: Scene, name: str, on: str, limits: dict[str, Any], **meta: Any) -> Po
 )
 def test_each_node_fits_or_has_its_reason(made: Pod, fitting: list[str], failed: dict[str, str], never: dict[str, str]):
     """All fitting nodes are named; the others have a reason, and those that could never fit are told apart."""
-    found = verdicts(scene().books, ask(made), ["n", "m", "other"])
+    found = verdicts(scene().ledger, ask(made), ["n", "m", "other"])
 
     assert fitting == found.fitting
     assert failed == found.failed
@@ -103,7 +103,7 @@ def test_a_full_node_is_told_apart_from_an_unsuited_one():
     s = scene()
     put(s, "a", "n", percent(80))
     put(s, "b", "n", percent(80))
-    found = verdicts(s.books, ask(pod(percent(30, "4Gi"))), ["n"])
+    found = verdicts(s.ledger, ask(pod(percent(30, "4Gi"))), ["n"])
 
     assert {"n": "does not have a GPU with 0.30 and 4.0 GiB unreserved"} == found.failed
 
@@ -112,18 +112,18 @@ def test_a_cordoned_node_takes_nobody():
     """A node that is unschedulable is said to be."""
     s = scene()
     cordoned = msgspec.structs.replace(s.nodes[0], spec=msgspec.structs.replace(s.nodes[0].spec, unschedulable=True))
-    s.books.node_changed(Change("modified", cordoned))
+    s.ledger.node_changed(Change("modified", cordoned))
 
-    assert {"n": "takes no pods (cordoned)"} == verdicts(s.books, ask(pod(percent(30))), ["n"]).failed
+    assert {"n": "takes no pods (cordoned)"} == verdicts(s.ledger, ask(pod(percent(30))), ["n"]).failed
 
 
 def test_a_node_whose_inventory_is_garbage_says_so():
     """A fault in the annotation is the reason, and the other nodes go on."""
     s = scene()
     bad = msgspec.convert({"metadata": {"name": "bad", "annotations": {GPUS: "{"}}}, Node)
-    s.books.node_changed(Change("added", bad))
+    s.ledger.node_changed(Change("added", bad))
 
-    assert "cannot be read" in verdicts(s.books, ask(pod(percent(30))), ["bad"]).never["bad"]
+    assert "cannot be read" in verdicts(s.ledger, ask(pod(percent(30))), ["bad"]).never["bad"]
 
 
 def test_an_unhealthy_device_takes_nobody_new():
@@ -132,12 +132,12 @@ def test_an_unhealthy_device_takes_nobody_new():
     devices = (Device(GpuUuid("GPU-u"), 0, "Tesla T4", 15360),)
     text = write_inventory(Inventory(devices, unhealthy={"GPU-u": "XID 79"}))
     sick = msgspec.convert({"metadata": {"name": "sick", "annotations": {GPUS: text}}}, Node)
-    s.books.node_changed(Change("added", sick))
+    s.ledger.node_changed(Change("added", sick))
 
     assert {"sick": "does not have a GPU with 0.30 unreserved"} == verdicts(
-        s.books, ask(pod(percent(30))), ["sick"]
+        s.ledger, ask(pod(percent(30))), ["sick"]
     ).failed
-    devices = judge(s.books.cluster, asking(rest_milli=300), "sick").devices
+    devices = judge(s.ledger.cluster, asking(rest_milli=300), "sick").devices
     assert ["is not well"] == [text_of(reason) for reason in devices if reason]
 
 
@@ -145,13 +145,13 @@ def test_the_best_node_alone_has_the_highest_score():
     """The node that placement would choose has 10, all others less; equal ones differ by rank."""
     s = Scene(Truth(), [node(name) for name in "abcd"])
     put(s, "p", "c", percent(50))
-    numbers = numbers_of(s.books, ["a", "b", "c", "d", "other"])
-    found = scores(s.books, ask(pod(percent(50))), numbers).tolist()
+    numbers = numbers_of(s.ledger, ["a", "b", "c", "d", "other"])
+    found = scores(s.ledger, ask(pod(percent(50))), numbers).tolist()
 
     assert 10 == found[2] == max(found)
     assert all(score <= 9 for i, score in enumerate(found) if i != 2)
     assert 0 == found[4]
-    assert [9, 9, 10, 9, 0] == scores(s.books, ask(pod(percent(50))), numbers, near=True).tolist()
+    assert [9, 9, 10, 9, 0] == scores(s.ledger, ask(pod(percent(50))), numbers, near=True).tolist()
 
 
 def test_what_a_pod_has_already_is_its_room():
@@ -163,9 +163,9 @@ def test_what_a_pod_has_already_is_its_room():
     asyncio.run(s.bind(made, "m"))
     other = s.truth.create("b", percent(100))
 
-    assert "m" in verdicts(s.books, ask(made), ["n", "m"]).fitting
-    assert [0, 10] == scores(s.books, ask(made), numbers_of(s.books, ["n", "m"])).tolist()
-    assert "m" not in verdicts(s.books, ask(other), ["n", "m"]).fitting
+    assert "m" in verdicts(s.ledger, ask(made), ["n", "m"]).fitting
+    assert [0, 10] == scores(s.ledger, ask(made), numbers_of(s.ledger, ["n", "m"])).tolist()
+    assert "m" not in verdicts(s.ledger, ask(other), ["n", "m"]).fitting
 
 
 def proposed(*uids: str) -> dict[str, MetaVictims]:
@@ -180,14 +180,14 @@ def test_the_fewest_go_and_on_one_gpu():
     for name, size in (("big0", 60), ("big1", 60), ("small0", 38), ("small1", 38)):
         names[name] = put(s, name, "n", percent(size))
     made = pod(percent(70), priority=10)
-    beside = next(h for h in s.books.holds[names["small1"].metadata.uid])
+    beside = next(h for h in s.ledger.allocations[names["small1"].metadata.uid])
     gpu = beside.plan.containers["main"].slices[0].gpu
     mate = next(
         n
         for n in ("big0", "big1")
-        if s.books.holds[names[n].metadata.uid][0].plan.containers["main"].slices[0].gpu == gpu
+        if s.ledger.allocations[names[n].metadata.uid][0].plan.containers["main"].slices[0].gpu == gpu
     )
-    found = asyncio.run(victims(s.books, made, ask(made), proposed(names["small1"].metadata.uid), s.cache.get))
+    found = asyncio.run(victims(s.ledger, made, ask(made), proposed(names["small1"].metadata.uid), s.cache.get))
 
     assert {names["small1"].metadata.uid, names[mate].metadata.uid} == {v.uid for v in found["n"].pods or []}
 
@@ -197,7 +197,7 @@ def test_who_need_not_go_stays():
     s = scene()
     uids = {n: put(s, n, "n", percent(size)).metadata.uid for n, size in (("a", 60), ("b", 60), ("c", 38), ("d", 38))}
     made = pod(percent(70), priority=10)
-    found = asyncio.run(victims(s.books, made, ask(made), proposed(uids["c"], uids["d"]), s.cache.get))
+    found = asyncio.run(victims(s.ledger, made, ask(made), proposed(uids["c"], uids["d"]), s.cache.get))
 
     assert 2 == len(found["n"].pods or [])
     assert 1 == len({uids["a"], uids["b"]} & {v.uid for v in found["n"].pods or []})
@@ -208,11 +208,11 @@ def test_looking_for_victims_changes_nothing():
     s = scene()
     for name in ("a", "b"):
         put(s, name, "n", percent(60))
-    cluster = s.books.cluster
+    cluster = s.ledger.cluster
     before = (dump(cluster), cluster.version.tolist())
     made = pod(percent(70), priority=10)
 
-    assert ["n"] == list(asyncio.run(victims(s.books, made, ask(made), {"n": MetaVictims([])}, s.cache.get)))
+    assert ["n"] == list(asyncio.run(victims(s.ledger, made, ask(made), {"n": MetaVictims([])}, s.cache.get)))
     assert before == (dump(cluster), cluster.version.tolist())
 
 
@@ -234,7 +234,7 @@ def test_many_nodes_hold_up_nobody():
                 await asyncio.sleep(0)
 
         other = asyncio.create_task(others())
-        found = await victims(s.books, made, ask(made), everywhere, s.cache.get, max_s=max_s)
+        found = await victims(s.ledger, made, ask(made), everywhere, s.cache.get, max_s=max_s)
         other.cancel()
         return found
 
@@ -251,14 +251,14 @@ def test_nobody_goes_where_it_does_not_help():
     helpless = pod(percent(70), priority=0)
     large = pod(percent(300), priority=10)
 
-    assert {} == asyncio.run(victims(s.books, helpless, ask(helpless), proposed(), s.cache.get))
-    assert {} == asyncio.run(victims(s.books, large, ask(large), proposed(), s.cache.get))
+    assert {} == asyncio.run(victims(s.ledger, helpless, ask(helpless), proposed(), s.cache.get))
+    assert {} == asyncio.run(victims(s.ledger, large, ask(large), proposed(), s.cache.get))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_verdicts_are_what_a_bind_would_find(seed: int):
-    """For any books and pod, a node is called fitting exactly when a bind there succeeds; asking changes nothing."""
+    """For any ledger and pod, a node is called fitting exactly when a bind there succeeds; asking changes nothing."""
     chance = random.Random(seed)
     s = Scene(Truth(), [node("n", 2), node("m", 1, "NVIDIA A100-SXM4-80GB", 81920)])
     for i in range(chance.randint(0, 8)):
@@ -269,12 +269,12 @@ def test_verdicts_are_what_a_bind_would_find(seed: int):
     labels = {"anti_affinity": "x"} if chance.random() < 0.3 else {}
     wished = ask(pod(*sizes, **labels))
     before = s.booked()
-    found = verdicts(s.books, wished, ["n", "m"])
+    found = verdicts(s.ledger, wished, ["n", "m"])
 
     assert before == s.booked()
     for name in ("n", "m"):
         try:
-            s.books.let_go(s.books.hold(wished, name, 0.0))
+            s.ledger.forget(s.ledger.allocate(wished, name, 0.0))
             fits = True
         except Exception:
             fits = False

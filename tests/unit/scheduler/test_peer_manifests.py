@@ -51,7 +51,7 @@ class Node:
         ask = read(pod)
         if ask is None:
             return "asks for no GPU"
-        found = verdicts(self.scene.books, ask, ["n"])
+        found = verdicts(self.scene.ledger, ask, ["n"])
         if not found.fitting:
             return f"waits: {[*found.failed.values(), *found.never.values()][0]}"
         assert "" == asyncio.run(self.scene.bind(pod, "n"))

@@ -22,7 +22,7 @@ class KubeScheduler:
         self.truth = Truth()
         self.scene = Scene(self.truth, [node(f"n{i}", count) for i, count in enumerate(gpus)])
         scene = self.scene
-        self.extender = Extender(scene.books, scene.binder, scene.cache.get, lambda: True)
+        self.extender = Extender(scene.ledger, scene.binder, scene.cache.get, lambda: True)
         self.needed: dict[str, int] = {}
         self.extender.groups.needed = self.needs
 

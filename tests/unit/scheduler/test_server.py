@@ -26,7 +26,7 @@ class Served:
     def __init__(self, *, synced: bool = True, leads: bool = True) -> None:
         self.scene = Scene(Truth(), [node("n", 2), node("m", 1)])
         self.extender = Extender(
-            self.scene.books, self.scene.binder, self.scene.cache.get, lambda: synced, lambda: leads
+            self.scene.ledger, self.scene.binder, self.scene.cache.get, lambda: synced, lambda: leads
         )
         self.app = self.extender.app()
 
@@ -106,7 +106,7 @@ def test_facts_about_many_nodes_hold_up_nobody():
     """Between the nodes of an inspect others have their turn, and each device is told once."""
     names = [f"n{number:03d}" for number in range(3 * SLICE)]
     scene = Scene(Truth(), [node(name, 1) for name in names])
-    extender = Extender(scene.books, scene.binder, scene.cache.get, lambda: True)
+    extender = Extender(scene.ledger, scene.binder, scene.cache.get, lambda: True)
     turns = 0
 
     async def both() -> bytes:
@@ -320,7 +320,7 @@ messages = st.fixed_dictionaries(
 @settings(max_examples=200, deadline=None)
 @given(messages, st.sampled_from(["filter", "prioritize", "preempt", "bind", "dry-run"]))
 def test_no_message_does_harm(message: dict[str, Any], verb: str):
-    """Whatever is sent: an answer of the verb's kind or one sentence; the books are as before."""
+    """Whatever is sent: an answer of the verb's kind or one sentence; the ledger is as before."""
     served = Served()
     status, answer = served.post(verb, msgspec.json.encode(message))
 
@@ -337,7 +337,7 @@ def test_a_pod_that_slept_is_refused_in_other_words():
     """That makes kube-scheduler look again; the reason stays the same, and so does it for a look right after."""
     served, clock, heard = Served(), Clock(), []
     served.extender.wording.clock = clock
-    served.scene.books.close(str(served.scene.books.cluster.spec(1).gpus[0].uuid))
+    served.scene.ledger.close(str(served.scene.ledger.cluster.spec(1).gpus[0].uuid))
     for wait_s in (0, 0.01, 5, 0.01):
         clock.now_s += wait_s
         heard.append(served.post("filter", {"Pod": pod(), "NodeNames": ["m"]})[1]["FailedNodes"]["m"])

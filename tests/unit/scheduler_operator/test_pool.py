@@ -1,4 +1,4 @@
-"""The vGPU pool over the real books, with an API server that keeps vGPUs and pods."""
+"""The vGPU pool over the real ledger, with an API server that keeps vGPUs and pods."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.pool_policy import pool_policy
-from aliquot.scheduler.books import Books, NodeFull
-from aliquot.scheduler.ledger import BooksLedger
+from aliquot.scheduler.ledger import Ledger, NodeFull
+from aliquot.scheduler.ledger_view import LedgerView
 from aliquot.scheduler.pool.known import WriteThroughCache
 from aliquot.scheduler.pool.owners import Coexist, Own
 from aliquot.scheduler.pool.pool import VgpuPool, name_for
@@ -121,10 +121,10 @@ class Scene:
 
     def __init__(self, text: str = "on-demand", *, coexist: bool = False) -> None:
         self.store, self.clock, self.waiting = Store(), Clock(), set[str]()
-        self.books = Books(policy("binpack"))
+        self.ledger = Ledger(policy("binpack"))
         self.held = [] if coexist else ["GPU-0", "GPU-1"]
         self.tell_node()
-        ledger = BooksLedger(self.books)
+        ledger = LedgerView(self.ledger)
         stock = msgspec.convert(
             {
                 "metadata": {"name": "n"},
@@ -158,7 +158,7 @@ class Scene:
         """The agent tells which devices are ours."""
         devices = tuple(Device(GpuUuid(uuid), i, "Tesla V100", 16384) for i, uuid in enumerate(self.held))
         notes = {GPUS: write_inventory(Inventory(devices))}
-        self.books.node_changed(
+        self.ledger.node_changed(
             Change("modified", msgspec.convert({"metadata": {"name": "n", "annotations": notes}}, Node))
         )
 
@@ -175,12 +175,12 @@ class Scene:
 
     def bind(self, name: str, percent: int, **notes: str) -> str:
         """A pod is bound; its device."""
-        return self.books.hold(self.ask(name, percent, **notes), "n", 0.0).plan.containers["c"].slices[0].gpu
+        return self.ledger.allocate(self.ask(name, percent, **notes), "n", 0.0).plan.containers["c"].slices[0].gpu
 
     def end(self, name: str) -> None:
         """A pod has ended."""
-        for hold in self.books.holds[name]:
-            self.books.let_go(hold)
+        for allocation in self.ledger.allocations[name]:
+            self.ledger.forget(allocation)
 
     def look(self, name: str) -> None:
         """Look at one vGPU, then at the pool."""
@@ -304,7 +304,7 @@ def test_a_holder_goes_before_its_name_and_its_device_is_closed_first():
     scene.held = []
     scene.tell_node()
     scene.look(name)
-    assert {} == scene.phases() and set() == scene.books.closed
+    assert {} == scene.phases() and set() == scene.ledger.closed
 
 
 def test_a_gpu_that_comes_back_is_open_again():
@@ -336,7 +336,7 @@ def test_who_was_bound_first_keeps_the_gpu():
 
 
 def test_a_new_leader_closes_what_was_being_given_back():
-    """The books are new and know of no closed device; before it may bind, the device is closed again."""
+    """The ledger is new and knows of no closed device; before it may bind, the device is closed again."""
     scene = Scene(coexist=True)
     name = held(scene)
     scene.store.kept["vgpus"][name]["status"]["phase"] = "Deleting"
@@ -385,14 +385,14 @@ def test_labels_of_others_make_nobody_a_holder():
 
 
 def test_a_closed_device_stays_closed_when_its_node_changes():
-    """The books write a node in anew when its inventory changes; what was closed is closed again, until reopened."""
+    """The ledger writes a node in anew when its inventory changes; what was closed is closed again, until reopened."""
     scene = Scene()
-    assert scene.books.close("GPU-0")
+    assert scene.ledger.close("GPU-0")
     scene.held = ["GPU-0"]
     scene.tell_node()
     with pytest.raises(NodeFull):
         scene.bind("a", 10)
-    scene.books.reopen("GPU-0")
+    scene.ledger.reopen("GPU-0")
 
     assert "GPU-0" == scene.bind("a", 10)
-    assert not scene.books.close("GPU-0")
+    assert not scene.ledger.close("GPU-0")

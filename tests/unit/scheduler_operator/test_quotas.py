@@ -1,4 +1,4 @@
-"""Quotas: kept where a placement is written into the books, told in the filter, and shown with what is held."""
+"""Quotas: kept where a placement is written into the ledger, told in the filter, and shown with what is held."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device
 from aliquot.placement.policy import policy
 from aliquot.placement.quota import Quota, Quotas
-from aliquot.scheduler.books import Books, NodeFull
+from aliquot.scheduler.ledger import Ledger, NodeFull
 from aliquot.scheduler.look import verdicts
 from aliquot.scheduler.operator.quotas import body
 
 NOW = datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC)
 
 
-def books(*quotas: Quota) -> Books:
+def ledger(*quotas: Quota) -> Ledger:
     """Books of one node with two V100 and an A100."""
-    made = Books(policy("binpack"))
+    made = Ledger(policy("binpack"))
     models = ("Tesla V100", "Tesla V100", "NVIDIA A100")
     devices = tuple(Device(GpuUuid(f"GPU-{i}"), i, model, 16384) for i, model in enumerate(models))
     notes = {GPUS: write_inventory(Inventory(devices))}
@@ -52,24 +52,24 @@ def ask(name: str, percent: int, namespace: str = "team", model: str = "") -> Po
 
 def test_the_bound_holds_where_the_plan_is_made():
     """Half a V100: 0.3 and then 0.2 are promised, 0.1 more is not, an A100 is, and another namespace is not meant."""
-    made = books(Quota("team", "V100", 500))
+    made = ledger(Quota("team", "V100", 500))
     for name, percent in (("a", 30), ("b", 20)):
-        made.hold(ask(name, percent, model="V100"), "n", 0.0)
+        made.allocate(ask(name, percent, model="V100"), "n", 0.0)
     with pytest.raises(NodeFull, match=r"0\.50 of V100 GPUs of 0\.50 it may have"):
-        made.hold(ask("c", 10, model="V100"), "n", 0.0)
+        made.allocate(ask("c", 10, model="V100"), "n", 0.0)
 
-    assert "GPU-2" == made.hold(ask("d", 10), "n", 0.0).plan.containers["c"].slices[0].gpu
-    made.hold(ask("e", 10, "others", "V100"), "n", 0.0)
+    assert "GPU-2" == made.allocate(ask("d", 10), "n", 0.0).plan.containers["c"].slices[0].gpu
+    made.allocate(ask("e", 10, "others", "V100"), "n", 0.0)
 
 
 def test_the_filter_says_that_it_is_the_quota():
     """Where only closed models would do, the reason is the quota's own sentence; where room is short, it is room."""
-    made = books(Quota("team", "V100", 500))
+    made = ledger(Quota("team", "V100", 500))
     closed = verdicts(made, ask("a", 60, model="V100"), ["n"]).failed["n"]
     assert 'namespace "team" holds 0.00 of V100 GPUs of 0.50 it may have, 0.60 more were asked' == closed
 
     for name, percent in (("two", 200), ("one", 100)):
-        made.hold(ask(name, percent, "others"), "n", 0.0)
+        made.allocate(ask(name, percent, "others"), "n", 0.0)
     assert verdicts(made, ask("b", 60), ["n"]).failed["n"].startswith("does not have a GPU")
 
 
@@ -77,16 +77,16 @@ def test_the_filter_says_that_it_is_the_quota():
 @settings(max_examples=20, deadline=None)
 def test_no_order_of_promises_goes_over_the_bound(steps: list[tuple[str, int, int]]):
     """Promised and taken back in any order, the sum by a plain count stays within 1.5 GPUs."""
-    made = books(Quota("team", "", 1500))
+    made = ledger(Quota("team", "", 1500))
     held: dict[str, int] = {}
     for what, percent, number in steps:
         name = f"p{number}"
         if what == "r" and name in held:
-            made.let_go(made.holds[name][0])
+            made.forget(made.allocations[name][0])
             del held[name]
         elif what == "h" and name not in held:
             try:
-                made.hold(ask(name, percent), "n", 0.0)
+                made.allocate(ask(name, percent), "n", 0.0)
                 held[name] = percent * 10
             except NodeFull:
                 continue

@@ -1,4 +1,4 @@
-"""The scheduler program's facts: its own books, its waiting pods, its quotas and vGPUs."""
+"""The scheduler program's facts: its own ledger, its waiting pods, its quotas and vGPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, GpuRequest
 from aliquot.placement.cluster import Placement
 from aliquot.placement.policy import policy
-from aliquot.scheduler.books import Books
+from aliquot.scheduler.ledger import Ledger
 from aliquot.web import scheduler as web
 from aliquot.web.scheduler import WebSettings, dashboard_beside, facts_of, gather, waiting_pods
 from aliquot.web.scheduler import owners as owners_of
@@ -66,11 +66,11 @@ class Cache(list[Pod]):
 
 def program() -> Any:
     """As much of a scheduler program as pages look at: two nodes with two GPUs, somebody on one, two that wait."""
-    books = Books(policy("binpack"))
+    ledger = Ledger(policy("binpack"))
     for name in ("node-a", "node-b"):
         devices = tuple(Device(GpuUuid(f"GPU-{name}-{g}"), g, "Tesla V100-SXM2-16GB", 16384) for g in range(2))
         node = {"metadata": {"name": name, "annotations": {GPUS: write_inventory(Inventory(devices))}}}
-        books.node_changed(Change("added", msgspec.convert(node, Node)))
+        ledger.node_changed(Change("added", msgspec.convert(node, Node)))
     dialects = foreign()
     quota = {"metadata": {"name": "q", "namespace": "web"}, "spec": {"limits": [{"model": "V100", "gpus": "2.5"}]}}
     attached = {"tenant": "web/on/main", "request": "0.5"}
@@ -84,7 +84,7 @@ def program() -> Any:
         },
     }
     return SimpleNamespace(
-        books=books,
+        ledger=ledger,
         pods=Cache([pod("waits", "30", message="0/2 nodes are available"), pod("huge", "900")]),
         quotas=[msgspec.convert(quota, GPUQuota)],
         binder=SimpleNamespace(dialects=dialects),
@@ -93,13 +93,13 @@ def program() -> Any:
     )
 
 
-def hold(scheduler: Any, name: str, percent: str, node: str) -> None:
+def allocate(scheduler: Any, name: str, percent: str, node: str) -> None:
     """A pod gets its place."""
     from aliquot.kube.dialects import read
 
     asked = read(pod(name, percent), scheduler.binder.dialects)
     assert isinstance(asked, PodAsk)
-    scheduler.books.hold(asked, node, 0.0)
+    scheduler.ledger.allocate(asked, node, 0.0)
 
 
 def looked(scheduler: Any):
@@ -117,7 +117,7 @@ def looked(scheduler: Any):
 def test_gpus_and_workloads_are_those_of_the_books():
     """Nodes' GPUs are there with the pods that hold them."""
     scheduler = program()
-    hold(scheduler, "on", "50", "node-a")
+    allocate(scheduler, "on", "50", "node-a")
     facts = looked(scheduler)
 
     assert ["node-a", "node-a", "node-b", "node-b"] == [gpu.node for gpu in facts.gpus()]
@@ -138,15 +138,15 @@ def test_cpu_and_memory_of_a_waiting_pod_are_not_explained():
     """CPU and memory are kube-scheduler's to count: a pod that requests them is explained by its GPUs alone."""
     scheduler = program()
     wants = pod("with-cpu", "30", cpu="2", memory="4Gi")
-    ((_, ask),) = waiting_pods([wants], scheduler.binder.dialects, scheduler.books.known, NOW_S)
+    ((_, ask),) = waiting_pods([wants], scheduler.binder.dialects, scheduler.ledger.known, NOW_S)
 
-    assert isinstance(scheduler.books.decider.decide(ask), Placement)
+    assert isinstance(scheduler.ledger.decider.decide(ask), Placement)
 
 
 def test_a_device_that_leaves_the_pool_is_nobodys():
     """What the program closes has no room and no tenant on the page."""
     scheduler = program()
-    scheduler.books.close("GPU-node-b-1")
+    scheduler.ledger.close("GPU-node-b-1")
     gpu = next(gpu for gpu in looked(scheduler).gpus() if gpu.uuid == "GPU-node-b-1")
 
     assert (0, []) == (gpu.free_milli, gpu.shares)
@@ -155,7 +155,7 @@ def test_a_device_that_leaves_the_pool_is_nobodys():
 def test_quotas_have_what_is_used_of_them():
     """Each bound is a line with what the namespace holds."""
     scheduler = program()
-    hold(scheduler, "on", "50", "node-a")
+    allocate(scheduler, "on", "50", "node-a")
     line = looked(scheduler).quota()[0]
 
     assert ("web", "V100", 500, 2500) == (line.namespace, line.model, line.used_milli, line.hard_milli)
@@ -172,7 +172,7 @@ def test_vgpus_are_told_with_their_phase():
 
 
 def test_the_pages_run_beside_the_program():
-    """In the program's loop the pages are served, look at the books by hopping there, and end with it."""
+    """In the program's loop the pages are served, look at the ledger by hopping there, and end with it."""
 
     async def main() -> list[Any]:
         scheduler = program()
@@ -264,7 +264,7 @@ def test_an_administrator_can_leave_names_out():
 
     async def main() -> str:
         scheduler = program()
-        hold(scheduler, "on", "50", "node-a")
+        allocate(scheduler, "on", "50", "node-a")
         async with dashboard_beside(scheduler, WebSettings(namespaces=frozenset({"other"}))) as url:
             await asyncio.sleep(0.1)
             return await asyncio.to_thread(fetch, url + "api/v1/gpus") + await asyncio.to_thread(

@@ -129,12 +129,12 @@ def _kinds(scene: ClusterScene) -> list[Finding]:
 
 
 def _nodes(scene: ClusterScene) -> list[Finding]:
-    cluster, found = scene.books.cluster, []
-    for name, why in sorted(scene.books.faulty.items()):
+    cluster, found = scene.ledger.cluster, []
+    for name, why in sorted(scene.ledger.faulty.items()):
         found.append(Finding(f"node {name}", "fault", why, "check the log of its aliquot node"))
     for node in scene.nodes:
         name = node.metadata.name
-        if GPUS not in node.metadata.annotations or name in scene.books.faulty:
+        if GPUS not in node.metadata.annotations or name in scene.ledger.faulty:
             continue
         if not node.status.allocatable.get(GPU_PERCENT, 0) or str(node.status.allocatable[GPU_PERCENT]) == "0":
             way_out = "is its aliquot node running and registered with kubelet?"
@@ -156,14 +156,14 @@ def _pods(scene: ClusterScene) -> list[Finding]:
         way_out = "the scheduler that bound them does not call Aliquot: add the extender, recreate the pods"
         found.append(Finding("pods", "fault", text, way_out))
     keys = {pod.metadata.uid: pod.metadata.key for pod in scene.pods}
-    for uid, why in scene.books.strays.items():
+    for uid, why in scene.ledger.inconsistent.items():
         found.append(Finding(f"pod {keys.get(uid, uid)}", "fault", why, "delete it, or the pods that hold the same"))
-    return found or [Finding("pods", "ok", f"{len(scene.books.holds)} hold parts of GPUs, all within capacity")]
+    return found or [Finding("pods", "ok", f"{len(scene.ledger.allocations)} hold parts of GPUs, all within capacity")]
 
 
 def _past_us(scene: ClusterScene, pod: Pod) -> bool:
     """Whether the pod requests a GPU, is on a node with GPUs of ours, and has no plan."""
-    if pod.ended or pod.spec.node_name not in scene.books.cluster.index:
+    if pod.ended or pod.spec.node_name not in scene.ledger.cluster.index:
         return False
     try:
         return read(pod) is not None and read_plan(pod.metadata.annotations) is None

@@ -105,8 +105,8 @@ def explained(scene: ClusterScene, pod: Pod, placed: PlacedPod | None = None) ->
 
 def _closed(scene: ClusterScene, ask: PodAsk, placed: PlacedPod) -> dict[str, str]:
     """Nodes with GPUs that Kubernetes does not allow for the pod, and why."""
-    known = scene.books.cluster.index
-    fitting = verdicts(scene.books, ask, list(known)).fitting
+    known = scene.ledger.cluster.index
+    fitting = verdicts(scene.ledger, ask, list(known)).fitting
     found = barred(placed, scene.nodes, scene.pods, fitting)
     return {name: why for name, why in found.items() if name in known}
 
@@ -136,7 +136,7 @@ def _placed(scene: ClusterScene, pod: Pod, plan: PodPlan | None, *, asks: bool) 
         for piece in given.slices
     ]
     sentences = []
-    if stray := scene.books.strays.get(pod.metadata.uid, ""):
+    if stray := scene.ledger.inconsistent.get(pod.metadata.uid, ""):
         sentences.append(f"its plan does not fit the ledger: {stray}")
     if status := pod.metadata.annotations.get(names.PLAN_STATUS, ""):
         sentences.append(f"its node reports: {status}")
@@ -145,13 +145,13 @@ def _placed(scene: ClusterScene, pod: Pod, plan: PodPlan | None, *, asks: bool) 
 
 def _waiting(scene: ClusterScene, pod: Pod, ask: PodAsk, closed: Mapping[str, str]) -> dict[str, Any]:
     """The account of each request of a pod without a node; `closed` are nodes it may not run on, and why."""
-    books, namespace = scene.books, pod.metadata.namespace
+    ledger, namespace = scene.ledger, pod.metadata.namespace
     for node in scene.nodes:
         if node.metadata.name in closed:
-            books.node_changed(Change("deleted", node))
+            ledger.node_changed(Change("deleted", node))
     accounts: list[tuple[str, PlacementExplanation]] = []
-    for seat in ask.seats(books.known) if books.cluster.index or not closed else ():
-        accounts.append((seat.container, explain_with(books.decider, seat.ask, namespace)))
+    for unit in ask.units(ledger.known) if ledger.cluster.index or not closed else ():
+        accounts.append((unit.container, explain_with(ledger.decider, unit.ask, namespace)))
     each_fits = bool(accounts) and all(account.placement for _, account in accounts)
     said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
     sentences = list(_obstacles(scene, pod, ask, closed, each_fits=each_fits, said=said))
@@ -167,7 +167,7 @@ def _obstacles(
     scene: ClusterScene, pod: Pod, ask: PodAsk, closed: Mapping[str, str], *, each_fits: bool, said: str
 ) -> Iterator[str]:
     """Other reasons that the pod waits, or why it should not."""
-    if not scene.books.cluster.index:
+    if not scene.ledger.cluster.index:
         if closed:
             yield f"{pod.metadata.key} waits: Kubernetes allows none of the {len(closed)} nodes with GPUs for it"
         else:
@@ -176,12 +176,12 @@ def _obstacles(
         names_ = [name for name, other in sorted(closed.items()) if other == why]
         more = f" and {len(names_) - _NODES_SHOWN} more" if len(names_) > _NODES_SHOWN else ""
         yield f"not counted: {', '.join(names_[:_NODES_SHOWN])}{more}: {why}"
-    for name in sorted(scene.books.faulty):
-        yield f"node {sentence_of(scene.books.absent(name))}"
+    for name in sorted(scene.ledger.faulty):
+        yield f"node {sentence_of(scene.ledger.absent(name))}"
     if pod.spec.scheduling_gates:
         yield f"it is held back by scheduling gates: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
     if each_fits:
-        found = verdicts(scene.books, ask, list(scene.books.cluster.index))
+        found = verdicts(scene.ledger, ask, list(scene.ledger.cluster.index))
         if not found.fitting:
             for why, count in Counter([*found.failed.values(), *found.never.values()]).most_common():
                 yield f"{count} node{'s' * (count > 1)}: {why}"

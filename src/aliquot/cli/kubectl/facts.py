@@ -13,7 +13,7 @@ from aliquot.scheduler.operator.quotas import quotas_of
 
 def gpus(scene: ClusterScene) -> list[dict[str, Any]]:
     """Every device that pods may use, with its tenants."""
-    cluster = scene.books.cluster
+    cluster = scene.ledger.cluster
     found = []
     for name, number in sorted(cluster.index.items()):
         topology = cluster.spec(number).topology
@@ -70,7 +70,7 @@ def quotas(scene: ClusterScene) -> list[dict[str, Any]]:
 
 
 def _bounds(scene: ClusterScene, quota: Any) -> Iterator[dict[str, Any]]:
-    used = scene.books.cluster.usage(quota.metadata.namespace)
+    used = scene.ledger.cluster.usage(quota.metadata.namespace)
     for bound in quotas_of(quota):
         held = bound.counted(used)
         yield {

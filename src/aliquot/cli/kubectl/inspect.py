@@ -36,14 +36,14 @@ def inspect(scheduler: str, target: Target, form: str) -> int:
 
     answer = target.run(ask())
     scene = target.run(read_scene(target))
-    told = compared(answer, facts.gpus(scene)) | {"scene_strays": scene.books.strays}
+    told = compared(answer, facts.gpus(scene)) | {"scene_strays": scene.ledger.inconsistent}
     show(form, told, lambda: _lines(told))
     return 0 if told["agree"] else 1
 
 
 def compared(answer: dict[str, Any], gpus: list[dict[str, Any]]) -> dict[str, Any]:
     """Every device with its amounts in the ledger and in the pods' plans; `agree` when they are equal."""
-    books: Cells = {
+    ledger: Cells = {
         d["uuid"]: (MILLI - d["free_milli"], d["memory_mib"] - d["free_mib"])
         for node in answer.get("nodes", [])
         for d in node["devices"]
@@ -56,14 +56,14 @@ def compared(answer: dict[str, Any], gpus: list[dict[str, Any]]) -> dict[str, An
             "node": node,
             "gpu": index,
             "uuid": uuid,
-            "scheduler": list(books[uuid]) if uuid in books else None,
+            "scheduler": list(ledger[uuid]) if uuid in ledger else None,
             "pods": list(pods[uuid]) if uuid in pods else None,
-            "agree": books.get(uuid) == pods.get(uuid),
+            "agree": ledger.get(uuid) == pods.get(uuid),
         }
         for uuid, (node, index) in sorted(where.items(), key=lambda item: item[1])
     ]
-    strays, faulty = answer.get("strays", {}), answer.get("faulty", {})
-    return {"agree": all(row["agree"] for row in rows), "devices": rows, "strays": strays, "faulty": faulty}
+    inconsistent, faulty = answer.get("strays", {}), answer.get("faulty", {})
+    return {"agree": all(row["agree"] for row in rows), "devices": rows, "strays": inconsistent, "faulty": faulty}
 
 
 def _lines(told: dict[str, Any]) -> Iterable[str]:

@@ -23,7 +23,7 @@ from aliquot.kube.resources import NODES, PODS, Resource
 from aliquot.model.errors import AliquotError
 from aliquot.placement.policy import policy as named_policy
 from aliquot.placement.quota import Quotas
-from aliquot.scheduler.books import Books
+from aliquot.scheduler.ledger import Ledger
 from aliquot.scheduler.operator.quotas import quotas_of
 
 T = TypeVar("T", bound=HasMeta)
@@ -81,17 +81,17 @@ class ClusterScene:
     quotas: list[GPUQuota]
     namespace: str
     missing: tuple[str, ...] = ()
-    books: Books = field(init=False)
+    ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
         """Fill the ledger: every node, then every pod with a node."""
-        books = self.books = Books(named_policy("aliquot"))
+        ledger = self.ledger = Ledger(named_policy("aliquot"))
         for node in sorted(self.nodes, key=lambda n: n.metadata.name):
-            books.node_changed(Change("added", node))
+            ledger.node_changed(Change("added", node))
         for pod in self.pods:
-            books.pod_changed(Change("added", pod))
+            ledger.pod_changed(Change("added", pod))
         bounds = [bound for quota in self.quotas for bound in quotas_of(quota)]
-        books.decider.quotas = Quotas(bounds) if bounds else None
+        ledger.decider.quotas = Quotas(bounds) if bounds else None
 
     def here(self, item: HasMeta) -> bool:
         """Whether a namespaced object is in the namespace to show."""
@@ -100,7 +100,7 @@ class ClusterScene:
     @property
     def index(self) -> Mapping[str, tuple[str, int]]:
         """(node, index of the GPU there) by UUID, of every device in the ledger."""
-        specs = self.books.cluster.nodes
+        specs = self.ledger.cluster.nodes
         return {d.uuid: (spec.name, d.index) for spec in specs for d in spec.gpus}
 
 

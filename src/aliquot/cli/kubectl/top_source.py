@@ -25,7 +25,7 @@ from aliquot.kube.objects import Node, Pod
 from aliquot.kube.reflector import Reflector
 from aliquot.kube.resources import NODES, PODS
 from aliquot.placement.policy import policy as named_policy
-from aliquot.scheduler.books import CLOSED, Books
+from aliquot.scheduler.ledger import CLOSED, Ledger
 from aliquot.web.agents import Agents, Pace, keep_asking
 from aliquot.web.asking import is_agent
 from aliquot.web.cluster import Beside, ClusterFacts, Taken
@@ -50,10 +50,10 @@ class ClusterSource:
         """
         self._port = agent_port
         self._api: Api = target.connect()
-        self._books = Books(named_policy("aliquot"))
+        self._ledger = Ledger(named_policy("aliquot"))
         self._beside = Beside()
         self._cluster = ClusterFacts(
-            self._books.decider,
+            self._ledger.decider,
             self._beside,
             title=target.context or "cluster",
             hidden=lambda name: name.startswith(CLOSED),
@@ -98,8 +98,8 @@ class ClusterSource:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(FIRST_S + LOOK_S)
 
     async def _begin(self) -> None:
-        self._nodes: Reflector[Node] = Reflector(self._api, NODES, self._books.node_changed)
-        self._pods: Reflector[Pod] = Reflector(self._api, PODS, self._books.pod_changed)
+        self._nodes: Reflector[Node] = Reflector(self._api, NODES, self._ledger.node_changed)
+        self._pods: Reflector[Pod] = Reflector(self._api, PODS, self._ledger.pod_changed)
         self._beside.age_s = ages(self._pods)
         self._agents = Agents(self._fetch, pace=PACE)
         works = (self._nodes.run(), self._pods.run(), keep_asking(self._agents))
@@ -124,5 +124,5 @@ class ClusterSource:
             raise TimeoutError(why or "the API server did not list the objects in time") from None
         self._agents.places = {pod.spec.node_name: proxied(pod, self._port) for pod in self._pods if is_agent(pod)}
         self._beside.measured, self._beside.silent = self._agents.measured, self._agents.silent
-        self._beside.waiting = list(waiting_pods(self._pods, FOREIGN, self._books.known, time.time()))
+        self._beside.waiting = list(waiting_pods(self._pods, FOREIGN, self._ledger.known, time.time()))
         return self._cluster.take()

@@ -37,12 +37,12 @@ def picture_of(scene: ClusterScene, node: str) -> TopologyPicture:
     Raises:
         UserError: the node does not exist, has no known GPUs, or does not report how they are connected.
     """
-    cluster = scene.books.cluster
+    cluster = scene.ledger.cluster
     if node not in {n.metadata.name for n in scene.nodes}:
         raise UserError(f'there is no node "{node}"; list them: kubectl get nodes')
     if node not in cluster.index:
-        more = "" if node in scene.books.faulty else "; is aliquot node running there?"
-        raise UserError(f'node "{node}" {text_of(scene.books.absent(node))}{more}')
+        more = "" if node in scene.ledger.faulty else "; is aliquot node running there?"
+        raise UserError(f'node "{node}" {text_of(scene.ledger.absent(node))}{more}')
     number = cluster.index[node]
     spec = cluster.spec(number)
     if spec.topology is None:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from aliquot.kube.custom import VGPU, SharePod
 from aliquot.kube.requests import PodAsk
 from aliquot.model.quantities import MILLI, BadQuantity, parse_milli
+from aliquot.scheduler.ledger_view import LedgerView
 from aliquot.scheduler.operator.status import Told, waiting
 from aliquot.scheduler.pool.pool import VgpuPool
-from aliquot.scheduler.ports import Ledger
 
 
 @dataclass
 class Demand:
     """`naming` gives the SharePods whose spec or status names a vGPU."""
 
-    ledger: Ledger
+    ledger: LedgerView
     pool: VgpuPool
     naming: Callable[[str], Iterable[SharePod]]
 
@@ -28,14 +28,14 @@ class Demand:
             return None if vgpu.status.uuid else _made_for(vgpu)
         if not gpu_id and self.ledger.fits(ask, [node] if node else [])[0]:
             return None
-        seats = ask.seats()
-        if any(seat.ask.devices > 1 for seat in seats):
+        units = ask.units()
+        if any(unit.ask.devices > 1 for unit in units):
             return waiting(
                 "TooMany", "a SharePod takes one GPU here; several whole ones are the stock plugin's (nvidia.com/gpu)"
             )
         waited = self._under_way(sharepod, ask)
         if waited is None:
-            waited = await self.pool.one_more(gpu_id, node, seats[0].ask.models if seats else ())
+            waited = await self.pool.one_more(gpu_id, node, units[0].ask.models if units else ())
         if waited is None:
             where = f'node "{node}" has' if node else "no node has"
             return waiting("NoGPU", f"{where} no GPU that the stock plugin could give, and no vGPU has room")
@@ -53,7 +53,7 @@ class Demand:
         mine = self.pool.known.get(sharepod.status.gpu_id) if sharepod.status.gpu_id else None
         if mine is not None and mine.status.phase in (None, "Creating"):
             return mine
-        if sharepod.spec.gpu.gpu_id or not all(seat.ask.plain and not seat.ask.models for seat in ask.seats()):
+        if sharepod.spec.gpu.gpu_id or not all(unit.ask.plain and not unit.ask.models for unit in ask.units()):
             return None
         for vgpu in self.pool.known:
             if vgpu.status.phase not in (None, "Creating"):

@@ -1,6 +1,6 @@
 """The operator's part of the scheduler process: caches of our own kinds, and one work queue.
 
-It shares the books and the lead with the extender: only the leader writes, and what it decides from is what binds are
+It shares the ledger and the lead with the extender: only the leader writes, and what it decides from is what binds are
 made from. Where the cluster does not have our kinds of objects it does nothing.
 """
 
@@ -25,8 +25,8 @@ from aliquot.kube.reflector import Change, Reflector
 from aliquot.kube.turns import SLICE
 from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import pool_policy
-from aliquot.scheduler.books import Books
-from aliquot.scheduler.ledger import BooksLedger
+from aliquot.scheduler.ledger import Ledger
+from aliquot.scheduler.ledger_view import LedgerView
 from aliquot.scheduler.operator.demand import Demand
 from aliquot.scheduler.operator.quotas import body as quota_body
 from aliquot.scheduler.operator.sharepods import SharePods
@@ -52,7 +52,7 @@ class Operator:
     def __init__(
         self,
         api: Api,
-        books: Books,
+        ledger: Ledger,
         nodes: Reflector[Node],
         pods: Reflector[Pod],
         leads: Callable[[], bool],
@@ -60,9 +60,9 @@ class Operator:
         clock: Clock | None = None,
     ) -> None:
         settings = settings or SchedulerSettings()
-        self._api, self._books, self._nodes, self._pods, self._leads = api, books, nodes, pods, leads
+        self._api, self._ledger, self._nodes, self._pods, self._leads = api, ledger, nodes, pods, leads
         self._clock = clock or RealClock()
-        self.ledger = BooksLedger(books)
+        self.ledger = LedgerView(ledger)
         self.queue = WorkQueue(max_s=15.0)
         self.sharepods: Reflector[SharePod] = Reflector(api, SHAREPODS, self._sharepod_changed)
         self.vgpus: Reflector[VGPU] = Reflector(api, VGPUS, self._vgpu_changed)
@@ -191,7 +191,7 @@ class Operator:
         quota = self.quotas.get(key) if self.quotas is not None else None
         if quota is None:
             return
-        usage = self._books.cluster.usage(quota.metadata.namespace)
+        usage = self._ledger.cluster.usage(quota.metadata.namespace)
         patch = quota_body(quota, usage, self._clock.wall())
         if patch is not None:
             meta = quota.metadata

@@ -23,11 +23,11 @@ from aliquot.kube.requests import PodAsk
 from aliquot.kube.resources import PODS
 from aliquot.lib.log import Logger
 from aliquot.placement.asks import model_matches
+from aliquot.scheduler.ledger_view import LedgerView
 from aliquot.scheduler.operator.bodies import PROFILE, BadTemplate, ask_of, pod_of, scheduled_by_others
 from aliquot.scheduler.operator.demand import Demand
 from aliquot.scheduler.operator.status import Told, body, lost, of_pod, waiting
 from aliquot.scheduler.pool.pool import NAMED, VgpuPool
-from aliquot.scheduler.ports import Ledger
 
 log = Logger("scheduler")
 ENDED = ("Succeeded", "Failed")
@@ -40,7 +40,7 @@ class SharePods:
     """Reconciles one SharePod; `sharepod` and `pod` give objects from the caches by their key."""
 
     api: Api
-    ledger: Ledger
+    ledger: LedgerView
     pool: VgpuPool
     sharepod: Callable[[str], SharePod | None]
     pod: Callable[[str], Pod | None]

@@ -24,8 +24,8 @@ from aliquot.kube.quantities import parse_count
 from aliquot.kube.resources import PODS
 from aliquot.model.quantities import BadQuantity
 from aliquot.placement.asks import model_matches
+from aliquot.scheduler.ledger_view import LedgerView
 from aliquot.scheduler.operator.bodies import on_node
-from aliquot.scheduler.ports import Ledger
 
 PRODUCT: Final = "nvidia.com/gpu.product"
 """Label by which the stock plugin's feature discovery tells a node's model."""
@@ -72,7 +72,7 @@ class Own:
 
     coexists = False
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: LedgerView) -> None:
         self._ledger = ledger
 
     def held_by(self, pod: Pod) -> str:
@@ -121,7 +121,7 @@ class Coexist:
     """GPUs are the stock plugin's; we hold some by pods of ours in `namespace`."""
 
     api: Api
-    ledger: Ledger
+    ledger: LedgerView
     nodes: Callable[[], Iterable[Node]]
     pods: Callable[[], Iterable[Pod]]
     namespace: str

@@ -18,10 +18,10 @@ from aliquot.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from aliquot.kube.names import POOL
 from aliquot.lib.log import Logger
 from aliquot.placement.pool_policy import PoolPolicy
+from aliquot.scheduler.ledger_view import LedgerView
 from aliquot.scheduler.pool.known import WriteThroughCache
 from aliquot.scheduler.pool.owners import VgpuOwner
 from aliquot.scheduler.pool.phases import body, idle_s, phase_of
-from aliquot.scheduler.ports import Ledger
 from aliquot.status.gpus import Gpu
 
 log = Logger("scheduler")
@@ -41,7 +41,7 @@ class VgpuPool:
     """All vGPUs; `node_is_there` returns whether a node exists."""
 
     api: Api
-    ledger: Ledger
+    ledger: LedgerView
     owner: VgpuOwner
     policy: PoolPolicy
     known: WriteThroughCache

@@ -1,14 +1,14 @@
-"""The books against anything that pods and nodes may say: never broken, never over, and nobody is forgotten."""
+"""The ledger against anything that pods and nodes may say: never broken, never over, and nobody is forgotten."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-import ledger
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ledger import check as check_cluster
 
 from aliquot.kube.inventory import BadInventory, read_inventory
 from aliquot.kube.names import GPUS, PLAN
@@ -16,8 +16,8 @@ from aliquot.kube.objects import Node, Pod
 from aliquot.kube.plan import BadPlan, read_plan
 from aliquot.kube.reflector import Change
 from aliquot.placement.policy import policy
-from aliquot.scheduler.books import Books
-from aliquot.scheduler.holds import Hold, tenancies
+from aliquot.scheduler.allocations import Allocation, reservations
+from aliquot.scheduler.ledger import Ledger
 
 SETTINGS = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -71,37 +71,37 @@ def a_pod(chance: random.Random, uid: str) -> Pod:
     )
 
 
-def fits_now(books: Books, hold: Hold) -> bool:
-    """Whether what a plan gives could be booked; the books are as before afterwards."""
+def fits_now(ledger: Ledger, allocation: Allocation) -> bool:
+    """Whether what a plan gives could be booked; the ledger is as before afterwards."""
     done: list[str] = []
     try:
-        for number, (_, placement, ask) in enumerate(tenancies(hold)):
-            books.cluster.reserve(f"~try/{number}", placement, ask)
+        for number, (_, placement, ask) in enumerate(reservations(allocation)):
+            ledger.cluster.reserve(f"~try/{number}", placement, ask)
             done.append(f"~try/{number}")
     except Exception:
         return False
     finally:
         for name in done:
-            books.cluster.release(name)
+            ledger.cluster.release(name)
     return True
 
 
-def check(books: Books, pods: dict[str, Pod], nodes: dict[str, Node]) -> None:
+def check(ledger: Ledger, pods: dict[str, Pod], nodes: dict[str, Node]) -> None:
     """All that must hold after every event."""
-    ledger.check(books.cluster)
-    holds = {hold for held in books.holds.values() for hold in held}
-    assert holds == {hold for name in "nmz" for hold in books.on_node(name)}
-    for hold in holds:
-        pod = pods[hold.uid]
-        assert (pod.spec.node_name, False) == (hold.node, pod.ended)
-        if hold.node in books.cluster.index and not hold.tenants and tenancies_of(hold):
-            assert hold.uid in books.strays and not fits_now(books, hold)
+    check_cluster(ledger.cluster)
+    allocations = {allocation for held in ledger.allocations.values() for allocation in held}
+    assert allocations == {allocation for name in "nmz" for allocation in ledger.on_node(name)}
+    for allocation in allocations:
+        pod = pods[allocation.uid]
+        assert (pod.spec.node_name, False) == (allocation.node, pod.ended)
+        if allocation.node in ledger.cluster.index and not allocation.tenants and tenancies_of(allocation):
+            assert allocation.uid in ledger.inconsistent and not fits_now(ledger, allocation)
     for uid, pod in pods.items():
-        if uid not in books.holds and pod.spec.node_name in books.cluster.index and not pod.ended:
+        if uid not in ledger.allocations and pod.spec.node_name in ledger.cluster.index and not pod.ended:
             assert not readable(pod)
-    for name in books.faulty:
-        assert name in nodes and name not in books.cluster.index
-        assert not well_told(nodes[name]) or any(uuid in books.cluster.uuids for uuid in well_told(nodes[name]))
+    for name in ledger.faulty:
+        assert name in nodes and name not in ledger.cluster.index
+        assert not well_told(nodes[name]) or any(uuid in ledger.cluster.uuids for uuid in well_told(nodes[name]))
 
 
 def well_told(node: Node) -> list[str]:
@@ -113,10 +113,10 @@ def well_told(node: Node) -> list[str]:
     return [device.uuid for device in inventory.devices] if inventory is not None else []
 
 
-def tenancies_of(hold: Hold) -> bool:
+def tenancies_of(allocation: Allocation) -> bool:
     """Whether a plan stands for any booking, or for one that cannot be."""
     try:
-        return bool(tenancies(hold))
+        return bool(reservations(allocation))
     except Exception:
         return True
 
@@ -134,27 +134,27 @@ def readable(pod: Pod) -> bool:
 def test_whatever_is_told_the_books_are_whole(seed: int):
     """In any order of nodes and pods, with plans that nobody of ours wrote: no device is over its capacity, every pod
     that fits is booked, who does not is a stray, and what one takes away the other may have."""
-    chance, books = random.Random(seed), Books(policy("binpack"))
+    chance, ledger = random.Random(seed), Ledger(policy("binpack"))
     pods, nodes = dict[str, Pod](), dict[str, Node]()
     for _ in range(25):
         if chance.random() < 0.35:
             name = chance.choice("nm")
             if name in nodes and chance.random() < 0.4:
-                books.node_changed(Change("deleted", nodes.pop(name)))
+                ledger.node_changed(Change("deleted", nodes.pop(name)))
             else:
                 nodes[name] = a_node(chance, name)
-                books.node_changed(Change("modified", nodes[name]))
+                ledger.node_changed(Change("modified", nodes[name]))
         else:
             uid = chance.choice("abcdef")
             old = pods.pop(uid, None)
             if old is not None and (chance.random() < 0.5 or old.spec.node_name):
-                books.pod_changed(Change("deleted", old))
+                ledger.pod_changed(Change("deleted", old))
             else:
                 pods[uid] = a_pod(chance, uid)
-                books.pod_changed(Change("modified", pods[uid]))
-        check(books, pods, nodes)
+                ledger.pod_changed(Change("modified", pods[uid]))
+        check(ledger, pods, nodes)
     for pod in pods.values():
-        books.pod_changed(Change("deleted", pod))
+        ledger.pod_changed(Change("deleted", pod))
 
-    assert ({}, {}, {}) == (books.holds, books.strays, books._homeless)
-    assert not books.cluster.tenants
+    assert ({}, {}, {}) == (ledger.allocations, ledger.inconsistent, ledger._awaiting_node)
+    assert not ledger.cluster.tenants

@@ -1,4 +1,4 @@
-"""What one pod holds on one node, by its plan.
+"""The allocation of one pod on one node, by its plan.
 
 A plan has more in it than a pod ever holds at once where init containers have shares of their own: these run before the
 others. Of each GPU a pod holds what the largest of its phases has there, and no longer than that phase may still come.
@@ -7,7 +7,7 @@ others. Of each GPU a pod holds what the largest of its phases has there, and no
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aliquot.kube.plan import PodPlan
 from aliquot.model.quantities import MILLI, Memory
@@ -17,8 +17,8 @@ from aliquot.placement.books import Placement
 
 
 @dataclass(eq=False)
-class Hold:
-    """What one pod holds on one node. `settled` once the API server shows the pod bound there by this plan."""
+class Allocation:
+    """What one pod holds on one node. `confirmed` once the API server shows the pod bound there by this plan."""
 
     uid: str
     key: str
@@ -26,8 +26,8 @@ class Hold:
     plan: PodPlan
     tenants: tuple[str, ...]
     since_s: float
-    settled: bool = False
-    doubtful: bool = False
+    confirmed: bool = False
+    in_doubt: bool = False
     """A bind was sent and its fate is not known."""
     assumed: bool = False
     """No bind was asked for yet: kube-scheduler places the pod's group (`groups`)."""
@@ -36,7 +36,7 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class HoldPart:
+class AllocationPart:
     """What one container, or one of its equal parts, has; `init` as in the plan."""
 
     name: str
@@ -48,7 +48,7 @@ class HoldPart:
 
     @property
     def ask(self) -> Ask:
-        """The ask that these slices meet, for the books."""
+        """The ask that these slices meet, for the ledger."""
         milli = sum(piece.request_milli for piece in self.slices)
         shared = self.slices[-1].memory_mib if milli % MILLI or len(self.slices) == 1 else 0
         memory = Memory(mib=shared) if shared else None
@@ -56,7 +56,7 @@ class HoldPart:
         return Ask(GpuRequest(milli, limit_milli, memory, gpu_id=self.gpu_id, labels=self.labels, wake_us=self.wake_us))
 
 
-def phases(parts: Sequence[HoldPart], init: int | None = None) -> list[list[HoldPart]]:
+def phases(parts: Sequence[AllocationPart], init: int | None = None) -> list[list[AllocationPart]]:
     """Which of the parts run at the same time: the last phase first, then those of the init containers in order.
 
     With `init` only the phases in which a container of that place runs.
@@ -72,10 +72,10 @@ def phases(parts: Sequence[HoldPart], init: int | None = None) -> list[list[Hold
     return found
 
 
-def bookings(phases_: Iterable[Sequence[HoldPart]]) -> list[HoldPart]:
+def bookings(phases_: Iterable[Sequence[AllocationPart]]) -> list[AllocationPart]:
     """What to book so that of each GPU the largest of the phases is held: parts cut to what they add to it."""
     peak: dict[str, tuple[int, int]] = {}
-    added: dict[str, tuple[HoldPart, list[Slice]]] = {}
+    added: dict[str, tuple[AllocationPart, list[Slice]]] = {}
     for phase in phases_:
         level: dict[str, tuple[int, int]] = {}
         for part in phase:
@@ -91,14 +91,14 @@ def bookings(phases_: Iterable[Sequence[HoldPart]]) -> list[HoldPart]:
     return [_cut(part, tuple(slices)) for part, slices in added.values()]
 
 
-def _cut(part: HoldPart, slices: tuple[Slice, ...]) -> HoldPart:
+def _cut(part: AllocationPart, slices: tuple[Slice, ...]) -> AllocationPart:
     """A part with only some of what it has: its pod's other containers answer for its labels there."""
     if slices == part.slices:
         return part
-    return HoldPart(part.name, part.init, slices, Labels(exclusion=part.labels.exclusion), part.gpu_id, part.wake_us)
+    return replace(part, slices=slices, labels=Labels(exclusion=part.labels.exclusion))
 
 
-def parts_of(key: str, plan: PodPlan) -> list[HoldPart]:
+def parts_of(key: str, plan: PodPlan) -> list[AllocationPart]:
     """What the containers of a pod have, one by one; those that use another's are left out."""
     found = []
     for container, given in plan.containers.items():
@@ -108,12 +108,12 @@ def parts_of(key: str, plan: PodPlan) -> list[HoldPart]:
         for number, slices in enumerate(groups):
             suffix = f"#{number + 1}" if number else ""
             name = f"{key}/{container}{suffix}"
-            found.append(HoldPart(name, given.init, slices, given.labels, given.gpu_id, given.wake_us))
+            found.append(AllocationPart(name, given.init, slices, given.labels, given.gpu_id, given.wake_us))
     return found
 
 
-def tenancies(hold: Hold) -> list[tuple[str, Placement, Ask]]:
+def reservations(allocation: Allocation) -> list[tuple[str, Placement, Ask]]:
     """The bookings that a plan stands for, as they were when it was made."""
-    parts = parts_of(hold.key, hold.plan)
-    booked = bookings(phases(parts, 0 if hold.initialized else None))
-    return [(part.name, Placement(hold.node, part.slices), part.ask) for part in booked]
+    parts = parts_of(allocation.key, allocation.plan)
+    booked = bookings(phases(parts, 0 if allocation.initialized else None))
+    return [(part.name, Placement(allocation.node, part.slices), part.ask) for part in booked]

@@ -18,7 +18,7 @@ from aliquot.kube.requests import BadPod, PodAsk
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Device, Slice
 from aliquot.placement.policy import policy
-from aliquot.scheduler.books import Books, NodeFull
+from aliquot.scheduler.ledger import Ledger, NodeFull
 
 GPU = "GPU-n-0"
 INVENTORY = write_inventory(Inventory((Device(GpuUuid(GPU), 0, "V100", 16384),)))
@@ -30,9 +30,9 @@ def node_saying(kernels: KernelLengths | None = None) -> Node:
     return msgspec.convert({"metadata": {"name": "n", "annotations": notes}}, Node)
 
 
-def books(*said: KernelLengths | None) -> Books:
+def ledger(*said: KernelLengths | None) -> Ledger:
     """Books with a pod `default/training` on that GPU, after the node has said these things."""
-    made = Books(policy("binpack"))
+    made = Ledger(policy("binpack"))
     made.node_changed(Change("added", node_saying()))
     plan = PodPlan("n", {"main": ContainerPlan((Slice(GpuUuid(GPU), 500, 1000, 1024),))})
     notes = {PLAN: write_plan(plan)}
@@ -57,17 +57,17 @@ def server(**notes: str) -> PodAsk:
 
 def test_a_node_that_measures_long_kernels_is_refused_with_their_tenant():
     """The sentence names the container and the length of its kernels."""
-    made = books(KernelLengths("fluid", {GPU: {"default/training/main": 20_000}}))
+    made = ledger(KernelLengths("fluid", {GPU: {"default/training/main": 20_000}}))
 
     with pytest.raises(NodeFull, match=r'has "default/training/main" with kernels of 20 ms, wake allows 3.2 ms'):
-        made.hold(server(), "n", 0.0)
+        made.allocate(server(), "n", 0.0)
 
 
 def test_the_last_word_of_a_node_counts():
     """Kernels that grew short, or a node that says nothing now, stand against nothing; the plan has the promise."""
     long = KernelLengths("fluid", {GPU: {"default/training/main": 20_000}})
     for later in (KernelLengths("fluid", {GPU: {"default/training/main": 1000}}), None):
-        plan = books(long, later).hold(server(), "n", 0.0).plan
+        plan = ledger(long, later).allocate(server(), "n", 0.0).plan
 
         assert 5000 == plan.containers["main"].wake_us
         assert plan == read_plan({PLAN: write_plan(plan)})
@@ -75,7 +75,7 @@ def test_the_last_word_of_a_node_counts():
 
 def test_a_node_is_not_believed_about_the_gpus_of_others():
     """What it says of a GPU that is not in its inventory is passed over."""
-    made = books(KernelLengths("fluid", {"GPU-other": {"default/training/main": 20_000}}))
+    made = ledger(KernelLengths("fluid", {"GPU-other": {"default/training/main": 20_000}}))
 
     assert {} == made.cluster.measured.kernels
 
@@ -83,7 +83,7 @@ def test_a_node_is_not_believed_about_the_gpus_of_others():
 def test_a_node_with_another_order_of_turns_is_refused():
     """The sentence names the order."""
     with pytest.raises(NodeFull, match="takes turns by gemini"):
-        books(KernelLengths("gemini")).hold(server(), "n", 0.0)
+        ledger(KernelLengths("gemini")).allocate(server(), "n", 0.0)
 
 
 @pytest.mark.parametrize(

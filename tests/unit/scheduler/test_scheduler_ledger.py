@@ -1,4 +1,4 @@
-"""The books follow what the API server says, in whatever order it says it."""
+"""The ledger follows what the API server says, in whatever order it says it."""
 
 from __future__ import annotations
 
@@ -63,34 +63,34 @@ def test_a_pod_that_is_shown_before_the_end_of_the_one_before_has_its_share():
     s.tell(Change("added", planned("a", 600)))
     s.tell(Change("modified", planned("z", 1000, phase="Succeeded")))
 
-    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.books.strays, s.booked())
+    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.booked())
 
 
 def test_a_gpu_that_falls_sick_keeps_its_pods_and_takes_no_other_along():
-    """Who is on it stays in the books with all that it has, the topology stays known, and newcomers go elsewhere."""
+    """Who is on it stays in the ledger with all that it has, the topology stays known, and newcomers go elsewhere."""
     s = scene(3)
     devices = tuple(Device(GpuUuid(f"GPU-n-{g}"), g, "Tesla V100-SXM2-16GB", 16384) for g in range(3))
     wired = Topology.of([["X", "NV1", "SYS"], ["NV1", "X", "SYS"], ["SYS", "SYS", "X"]])
     s.tell(Change("added", planned("a", 600)))
 
     text = write_inventory(Inventory(devices, wired, {"GPU-n-0": "XID 79"}))
-    s.books.node_changed(Change("modified", node_showing(text)))
+    s.ledger.node_changed(Change("modified", node_showing(text)))
 
-    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.books.strays, s.booked())
-    assert wired == s.books.cluster.spec(0).topology
+    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.booked())
+    assert wired == s.ledger.cluster.spec(0).topology
     for _ in range(8):
-        placed = s.books.decider.place_on(asking(rest_milli=100), "n")
+        placed = s.ledger.decider.place_on(asking(rest_milli=100), "n")
         assert isinstance(placed, Placement) and placed.slices[0].gpu != "GPU-n-0"
 
 
 def test_who_waits_for_a_closed_device_has_it_when_it_is_open_again():
     """A pod that another scheduler put onto a device while it was closed here is booked once it is not."""
     s = scene()
-    s.books.close("GPU-n-0")
+    s.ledger.close("GPU-n-0")
     s.tell(Change("added", planned("a", 600)))
-    s.books.reopen("GPU-n-0")
+    s.ledger.reopen("GPU-n-0")
 
-    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.books.strays, s.booked())
+    assert ({}, {"GPU-n-0": (600, 1024)}) == (s.ledger.inconsistent, s.booked())
 
 
 def test_a_node_under_a_new_name_has_its_devices_once_the_old_one_is_gone():
@@ -101,13 +101,13 @@ def test_a_node_under_a_new_name_has_its_devices_once_the_old_one_is_gone():
     again = msgspec.convert(
         {"metadata": {"name": "n2", "annotations": {GPUS: text}}, "spec": {"unschedulable": True}}, Node
     )
-    s.books.node_changed(Change("added", again))
-    before = (set(s.books.faulty), set(s.books.cluster.index))
-    s.books.node_changed(Change("deleted", s.nodes[0]))
+    s.ledger.node_changed(Change("added", again))
+    before = (set(s.ledger.faulty), set(s.ledger.cluster.index))
+    s.ledger.node_changed(Change("deleted", s.nodes[0]))
 
     assert ({"n2"}, {"n"}) == before
-    assert (set(), {"n2": 0}) == (set(s.books.faulty), dict.fromkeys(s.books.cluster.index, 0))
-    assert not s.books.cluster.open[s.books.cluster.node_index("n2")]
+    assert (set(), {"n2": 0}) == (set(s.ledger.faulty), dict.fromkeys(s.ledger.cluster.index, 0))
+    assert not s.ledger.cluster.open[s.ledger.cluster.node_index("n2")]
 
 
 def test_the_holds_of_a_node_are_those_of_its_pods():
@@ -117,8 +117,8 @@ def test_the_holds_of_a_node_are_those_of_its_pods():
         s.tell(Change("added", pod))
     s.tell(Change("deleted", planned("b", 100)))
 
-    assert ["a", "c"] == [hold.uid for hold in s.books.on_node("n")]
-    assert [] == s.books.on_node("m")
+    assert ["a", "c"] == [allocation.uid for allocation in s.ledger.on_node("n")]
+    assert [] == s.ledger.on_node("m")
 
 
 @pytest.mark.parametrize(("mixed", "models"), [("false", {"V100"}), ("true", {"V100", "A100"})])
@@ -127,12 +127,12 @@ def test_equal_parts_of_one_container_are_on_one_model(mixed: str, models: set[s
     s = scene(0)
     names = {"GPU-n-0": "A100", "GPU-n-1": "V100", "GPU-n-2": "V100"}
     devices = tuple(Device(GpuUuid(uuid), g, model, 16384) for g, (uuid, model) in enumerate(names.items()))
-    s.books.node_changed(Change("modified", node_showing(write_inventory(Inventory(devices)))))
+    s.ledger.node_changed(Change("modified", node_showing(write_inventory(Inventory(devices)))))
     s.tell(Change("added", planned("a", 300)))  # the fullest GPU, which packing would like, is the only A100
     ask = ask_of({GPU_PARTS: "2", GPU_MODELS_MIXED: mixed}, percent=100)
 
-    assert ["n"] == verdicts(s.books, ask, ["n"]).fitting
-    plan = s.books.hold(ask, "n", 0.0).plan
+    assert ["n"] == verdicts(s.ledger, ask, ["n"]).fitting
+    plan = s.ledger.allocate(ask, "n", 0.0).plan
 
     assert models == {names[piece.gpu] for piece in plan.containers["main"].slices}
 
@@ -142,12 +142,12 @@ def test_containers_are_bound_to_the_cores_that_the_fewest_are_bound_to():
     s = scene(0)
     devices = (Device(GpuUuid("GPU-n-0"), 0, "V100", 16384),)
     wired = Topology.of([["X"]], cores=[(8, 9, 10, 11)])
-    s.books.node_changed(Change("modified", node_showing(write_inventory(Inventory(devices, wired)))))
+    s.ledger.node_changed(Change("modified", node_showing(write_inventory(Inventory(devices, wired)))))
 
     def bound(name: str, cores: int) -> tuple[int, ...]:
         ask = replace(ask_of({CPU_BIND: str(cores)}, percent=10), uid=name, key=f"default/{name}")
-        return s.books.hold(ask, "n", 0.0).plan.containers["main"].cores
+        return s.ledger.allocate(ask, "n", 0.0).plan.containers["main"].cores
 
     assert [(8, 9), (10, 11), (8,), (9, 10)] == [bound("a", 2), bound("b", 2), bound("c", 1), bound("d", 2)]
-    s.books.let_go(s.books.holds["b"][0])
+    s.ledger.forget(s.ledger.allocations["b"][0])
     assert (11,) == bound("e", 1)
