@@ -92,7 +92,7 @@ class Binder:
         await self._post(pod, args.node, self._annotations(pod, allocation), allocation)
 
     async def settle(self) -> int:
-        """Read the pods of allocations that were long unconfirmed, update the ledger; return how many were freed."""
+        """Read the pods of allocations that were long unconfirmed, update the ledger; returns how many were freed."""
         freed = 0
         before_s = self.clock.monotonic_s() - DOUBT_S
         for allocation in self.ledger.unconfirmed(before_s):
