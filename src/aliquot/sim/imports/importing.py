@@ -23,9 +23,9 @@ from aliquot.sim.tables import BadTable
 
 Reader = Callable[[Sequence[Path], JobAccounts, Wanted], Iterator[Record]]
 LONGEST_S: Final = 10 * 366 * 86_400.0
+"""Ten years: what is longer is a defect of the record."""
 MAX_GPUS: Final = 100_000
 """Of one job; more is a mistake of the source."""
-"""Ten years: what is longer is a defect of the record."""
 TELL_EVERY: Final = 10_000
 LATEST_S: Final = 4_102_444_800.0
 """The year 2100, as seconds since 1970."""

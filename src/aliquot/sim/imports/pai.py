@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aliquot.model.quantities import MILLI
-from aliquot.sim.imports.quantities import NOTHING, Unreadable, parse_memory_mib, parse_time
-from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
+from aliquot.sim.imports.quantities import Unreadable, parse_memory_mib, parse_number, parse_time
+from aliquot.sim.imports.records import NEVER_RAN, NO_END, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
 from aliquot.sim.imports.sheet import Line, Sheet
 from aliquot.sim.imports.tables import Wanted
 from aliquot.sim.tables import BadTable
@@ -86,8 +86,8 @@ def _jobs(sheet: Sheet, accounts: JobAccounts, how: Wanted) -> Jobs:
 
 def _task(line: Line) -> _Task:
     return _Task(
-        round(line.read("plan_gpu", _number) * MILLI / 100),
-        round(line.read("plan_cpu", _number) * 10),
+        round(line.read("plan_gpu", parse_number) * MILLI / 100),
+        round(line.read("plan_cpu", parse_number) * 10),
         line.read("plan_mem", partial(parse_memory_mib, bare="g")),
         line.text("gpu_type"),
     )
@@ -107,7 +107,7 @@ def _whole_tasks(sheet: Sheet, jobs: Jobs, accounts: JobAccounts, how: Wanted) -
     for line in sheet.lines(accounts.unreadable):
         accounts.seen += 1
         try:
-            task, count = _task(line), max(1, round(line.read("inst_num", _number)))
+            task, count = _task(line), max(1, round(line.read("inst_num", parse_number)))
             if count > MAX_INSTANCES:
                 raise Unreadable(
                     f"{sheet.path} line {line.number}: {count} instances; at most {MAX_INSTANCES} are read"
@@ -145,13 +145,16 @@ def _record(
     start, end = line.read("start_time", time), line.read("end_time", time)
     submitted, user = jobs.get(line.text("job_name"), (None, ""))
     status = line.text("status").upper()
-    if not task.milli and not how.cpu_jobs:
-        accounts.drop(NO_GPU)
-    elif status in ("WAITING", "INTERUPTED") or start is None:
+    # A task that waits has empty cells in place of what it asks for.
+    if status in ("WAITING", "INTERUPTED") or (start is None and end is None):
         accounts.drop(NEVER_RAN)
-    elif status == "RUNNING" or end is None:
+    elif not task.milli and not how.cpu_jobs:
+        accounts.drop(NO_GPU)
+    elif status == "RUNNING":
         accounts.drop(RUNNING)
-    elif end <= start:
+    elif end is None:
+        accounts.drop(NO_END)
+    elif start is None or end <= start:
         accounts.drop(NO_TIMES)
     else:
         return Record(
@@ -169,12 +172,3 @@ def _record(
 
 def _when(text: str, how: Wanted) -> float | None:
     return parse_time(text, how.zone) or None
-
-
-def _number(text: str) -> float:
-    if text.lower() in NOTHING:
-        return 0.0
-    try:
-        return float(text)
-    except ValueError:
-        raise Unreadable("is not a number") from None

@@ -23,11 +23,29 @@ _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)(b?)([nc]?)", re.I
 _POWERS: Final = {"": -2, "k": -1, "m": 0, "g": 1, "t": 2, "p": 3}
 _MIG: Final = re.compile(r"(?:^|[_-])(\d)g[._]\d+gb", re.IGNORECASE)
 _MIG_PARTS: Final = 7
+MAX_NUMBER: Final = 1e12
 _RESOURCES: Final = {"nvidia_com_gpu": MILLI, "amd_com_gpu": MILLI, "aliquot_dev_gpu_percent": MILLI // 100}
 
 
 class Unreadable(ValueError):
     """A cell that is not what its column holds; the text says what is wanted."""
+
+
+def parse_number(text: str) -> float:
+    """A number from 0 to `MAX_NUMBER`; 0 for an empty text.
+
+    Raises:
+        Unreadable: no number, or one that cannot be an amount of anything.
+    """
+    if text.strip().lower() in NOTHING:
+        return 0.0
+    try:
+        number = float(text)
+    except ValueError:
+        raise Unreadable("is not a number") from None
+    if not 0 <= number <= MAX_NUMBER:
+        raise Unreadable(f"must be a number from 0 to {MAX_NUMBER:,.0f}")
+    return number
 
 
 def parse_time(text: str, zone: tzinfo = UTC) -> float | None:
@@ -75,8 +93,8 @@ def parse_elapsed(text: str) -> float | None:
     text = text.strip()
     found = _ELAPSED.fullmatch(text)
     if found:
-        days, hours, minutes, seconds = found.groups()
-        return int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
+        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        return days * 86400 + hours * 3600 + minutes * 60 + seconds
     if text.lower() in NOTHING:
         return None
     try:
@@ -107,7 +125,10 @@ def parse_memory_mib(text: str, *, bare: str = "m", nodes: int = 1, cpus: int = 
         raise Unreadable("is no amount of memory; allowed are 64G, 30000M and 1.5T")
     number, unit, _, _, per = found.groups()
     times = {"n": nodes, "c": cpus}.get(per.lower(), 1)
-    return math.ceil(float(number) * 1024.0 ** _POWERS[unit.lower() or bare] * times)
+    mib = float(number) * 1024.0 ** _POWERS[unit.lower() or bare] * times
+    if mib > MAX_NUMBER:
+        raise Unreadable(f"is more memory than any job has; allowed are up to {MAX_NUMBER:,.0f} MiB")
+    return math.ceil(mib)
 
 
 def parse_quantity(text: object) -> float:
@@ -200,6 +221,6 @@ def gpus_of_gres(text: str) -> tuple[int, str]:
 
 def _count(text: str) -> int:
     try:
-        return round(float(text) * MILLI)
-    except (ValueError, OverflowError):
+        return round(parse_number(text) * MILLI)
+    except Unreadable:
         raise Unreadable("names a number of GPUs that is none; allowed is gres/gpu=2") from None

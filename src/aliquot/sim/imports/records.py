@@ -9,6 +9,7 @@ from typing import Any, Final
 
 NO_GPU: Final = "without GPU"
 RUNNING: Final = "still running at the end"
+NO_END: Final = "ended at an unknown time"
 NEVER_RAN: Final = "never started"
 NO_TIMES: Final = "without usable times"
 SHARED: Final = "with gres/shard or gres/mps, whose size is not recorded"

@@ -21,11 +21,12 @@ from aliquot.sim.imports.quantities import (
     gpus_of_tres,
     parse_elapsed,
     parse_memory_mib,
+    parse_number,
     parse_time,
     parse_tres,
     shards_of_tres,
 )  # fmt: skip
-from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, SHARED, JobAccounts, Record
+from aliquot.sim.imports.records import NEVER_RAN, NO_END, NO_GPU, NO_TIMES, RUNNING, SHARED, JobAccounts, Record
 from aliquot.sim.imports.sheet import Line, Sheet
 from aliquot.sim.tables import BadTable
 
@@ -65,6 +66,11 @@ CSV: Final[Fields] = {
 }  # fmt: skip
 _RUNNING: Final = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "STOPPED"))
 _PENDING: Final = frozenset(("PENDING", "WAITING", "QUEUED", "CONFIGURING", "REVOKED"))
+_OVER: Final = frozenset((
+    "COMPLETED", "COMPLETE", "SUCCEEDED", "SUCCESS", "PASS", "PASSED", "FINISHED", "DONE", "TERMINATED", "FAILED",
+    "FAIL", "ERROR", "CANCELLED", "CANCELED", "KILLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "DEADLINE",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -137,8 +143,8 @@ def record_of(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> Reco
     times = _times(line, kind, accounts, how)
     if times is None:
         return None
-    nodes = line.read("nodes", _number) if line.has("nodes") else float(tres.get("node") or 1)
-    sizes = spread(milli, max(1, round(nodes or 1)))
+    nodes = line.read("nodes", parse_number) or line.read("tres", lambda _: parse_number(tres.get("node", "")))
+    sizes = spread(milli, max(1, round(nodes)))
     memory = _memory(line, tres, len(sizes))
     return Record(
         name=line.text("name") or f"{line.what}-{line.number}",
@@ -148,7 +154,7 @@ def record_of(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> Reco
         model=line.text("model") or model,
         cpu_milli=math.ceil(_cpu_milli(line, tres) / len(sizes)),
         memory_mib=math.ceil(memory / len(sizes)),
-        priority=round(line.read("priority", _number)) if line.has("priority") else 0,
+        priority=round(line.read("priority", parse_number)) if line.has("priority") else 0,
         user=line.text("user"),
     )
 
@@ -157,6 +163,7 @@ def spread(milli: int, nodes: int) -> tuple[int, ...]:
     """A job's GPUs on its nodes, as evenly as whole GPUs allow; nodes without a GPU are left out."""
     if nodes == 1 or milli < MILLI:
         return (milli,)
+    nodes = min(nodes, math.ceil(milli / MILLI))
     each, more = divmod(milli // MILLI, nodes)
     sizes = [MILLI * (each + (number < more)) for number in range(nodes)]
     sizes[-1] += milli % MILLI
@@ -166,7 +173,7 @@ def spread(milli: int, nodes: int) -> tuple[int, ...]:
 def _gpus(line: Line, tres: dict[str, str], how: Wanted) -> tuple[int, str]:
     for field, factor in (("gpus", MILLI), ("gpu_percent", MILLI / 100), ("gpu_milli", 1)):
         if line.text(field).lower() not in NOTHING:
-            return round(line.read(field, _number) * factor), ""
+            return round(line.read(field, parse_number) * factor), ""
     milli, model = line.read("tres", lambda _: gpus_of_tres(tres))
     if not milli and line.has("tres") and line.has("asked"):  # a job that never started has asked only
         milli, model = line.read("asked", lambda cell: gpus_of_tres(parse_tres(cell)))
@@ -187,7 +194,7 @@ def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[f
     known = [when for field in ("submit", "eligible") if (when := line.read(field, time)) is not None]
     arrival = max(known) if known else start
     if end is None and start is not None and (ran is None or state == "REQUEUED"):
-        accounts.drop(RUNNING)
+        accounts.drop(NO_END if state in _OVER else RUNNING)
     elif (ran is None and start is None) or ran == 0:
         accounts.drop(NEVER_RAN)
     elif ran is None or ran < 0 or arrival is None:
@@ -210,31 +217,19 @@ def _ran(line: Line, kind: str, span: tuple[float | None, float | None], account
 
 def _cpu_milli(line: Line, tres: dict[str, str]) -> float:
     if line.has("cpu_milli"):
-        return line.read("cpu_milli", _number)
+        return line.read("cpu_milli", parse_number)
     if "cpu" in tres:
-        return line.read("tres", lambda _: _number(tres["cpu"])) * 1000
-    return line.read("cpus", _number) * 1000
+        return line.read("tres", lambda _: parse_number(tres["cpu"])) * 1000
+    return line.read("cpus", parse_number) * 1000
 
 
 def _memory(line: Line, tres: dict[str, str], nodes: int) -> int:
     if "mem" in tres:
         return line.read("tres", lambda _: parse_memory_mib(tres["mem"]))
     if line.has("memory_mib"):
-        return round(line.read("memory_mib", _number))
+        return round(line.read("memory_mib", parse_number))
     if line.has("memory_gib"):
-        return math.ceil(line.read("memory_gib", _number) * 1024)
-    cpus = max(1, round(line.read("cpus", _number)))
+        return math.ceil(line.read("memory_gib", parse_number) * 1024)
+    cpus = max(1, round(line.read("cpus", parse_number)))
     parse: Callable[[str], int] = partial(parse_memory_mib, nodes=nodes, cpus=cpus)
     return line.read("memory", parse)
-
-
-def _number(text: str) -> float:
-    if text.lower() in NOTHING:
-        return 0.0
-    try:
-        number = float(text)
-    except ValueError:
-        raise Unreadable("is not a number") from None
-    if not 0 <= number <= 1e12:
-        raise Unreadable("must be a finite number from 0")
-    return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -137,7 +138,37 @@ def test_a_time_of_zero_is_unknown_in_pai(tmp_path: Path):
     imported = Imported(tmp_path, "pai", own)
 
     assert {"k/worker": (0, 60, 0.5)} == imported.times()
-    assert {"never started": 1} == imported.facts["dropped"]
+    assert {"without usable times": 1} == imported.facts["dropped"]
+
+
+@pytest.mark.parametrize("cell", ["inf", "-inf", "-50", "1e400", "1e13", "1,000", "many"])
+@pytest.mark.parametrize("column", ["inst_num", "plan_cpu", "plan_gpu"])
+def test_a_number_of_pai_that_cannot_be_is_named(tmp_path: Path, column: str, cell: str):
+    """File, line, column and value; the other tasks are kept."""
+    good = {"job_name": "j", "task_name": "worker", "inst_num": "1", "status": "Terminated", "start_time": "5",
+            "end_time": "65", "plan_cpu": "600", "plan_mem": "29.3", "plan_gpu": "50", "gpu_type": "T4"}  # fmt: skip
+    bad = good | {"job_name": "bad", column: cell}
+    own = tmp_path / "tasks.csv"
+    with own.open("w", newline="") as file:
+        csv.writer(file).writerows([good.values(), bad.values()])
+
+    imported = Imported(tmp_path, "pai", own)
+
+    assert {"j/worker": (0, 60, 0.5)} == imported.times()
+    assert [f'{own} line 2 column "{column}": {cell!r} '] == [
+        warning[: warning.index(repr(cell)) + len(repr(cell)) + 1] for warning in imported.warnings
+    ]
+
+
+def test_a_job_that_is_over_without_an_end_does_not_count_as_running(tmp_path: Path):
+    """Its state says that it is over; only a job whose state does not may still be running."""
+    jobs = ("a,5,,FAILED,1", "b,5,,CANCELLED by 1000,1", "c,5,,,1", "d,5,65,COMPLETED,1")
+    own = table(tmp_path, "\n".join(("job,start,end,state,gpus", *jobs)), "own.csv")
+
+    imported = Imported(tmp_path, "csv", own)
+
+    assert {"d": (0, 60, 1)} == imported.times()
+    assert {"ended at an unknown time": 2, "still running at the end": 1} == imported.facts["dropped"]
 
 
 def test_kueue_as_yaml(tmp_path: Path):
