@@ -120,7 +120,7 @@ def _spool(records: Iterator[Record], spool: TextIO, accounts: JobAccounts, mode
             accounts.models[record.model] += 1
         parts = len(record.sizes_milli)
         if parts > 1:
-            accounts.notes["jobs on several machines became one line for each, placed one by one"] += 1
+            accounts.notes["jobs of several machines or pods became one line for each, placed one by one"] += 1
         for number, milli in enumerate(record.sizes_milli):
             name = record.name if parts == 1 else f"{record.name}#{number}"
             if hash(name) in names:

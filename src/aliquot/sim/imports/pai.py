@@ -4,7 +4,11 @@ The table of tasks is enough. With the table of jobs a task arrives when its job
 the table of instances each instance has its own times. `plan_gpu` and `plan_cpu` are percent and of one instance; a
 time of 0 is not known, as in the authors' own analysis.
 
-Source: alibaba/clusterdata, cluster-trace-gpu-v2020/README.md, which also has the columns.
+The trace for their simulator has a header line and whole jobs, in two forms: with `num_pod` its GPUs and CPUs are the
+job's (one has 25 GPUs in 50 pods, more than any of their machines), with `num_inst` they are those of one instance, as
+the simulator's scheduler reads them.
+
+Sources: alibaba/clusterdata, cluster-trace-gpu-v2020/README.md, which also has the columns, and simulator/scheduler.py.
 """
 
 from __future__ import annotations
@@ -15,10 +19,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aliquot.model.quantities import MILLI
-from aliquot.sim.imports.quantities import Unreadable, parse_memory_mib, parse_number, parse_time
+from aliquot.sim.imports.quantities import Unreadable, parse_memory_mib, parse_number, parse_parts, parse_time
 from aliquot.sim.imports.records import NEVER_RAN, NO_END, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
-from aliquot.sim.imports.sheet import Line, Sheet
-from aliquot.sim.imports.tables import Wanted
+from aliquot.sim.imports.sheet import Line, Sheet, key
+from aliquot.sim.imports.tables import Fields, Wanted, read_table
 from aliquot.sim.tables import BadTable
 
 COLUMNS: Final = {
@@ -28,7 +32,12 @@ COLUMNS: Final = {
     "instances": ("job_name", "task_name", "inst_name", "worker_name", "inst_id", "status", "start_time", "end_time",
                   "machine"),
 }  # fmt: skip
-MAX_INSTANCES: Final = 10_000
+SIMULATOR: Final[Fields] = {
+    "name": ("job_id",), "submit": ("submit_time",), "elapsed": ("duration",), "user": ("user",),
+    "model": ("gpu_type",), "not_read": ("job_name", "group", "wait_time", "user_dur", "group_dur", "group_gpu_dur"),
+}  # fmt: skip
+OF_JOB: Final[Fields] = {**SIMULATOR, "pods": ("num_pod",), "gpus": ("num_gpu",), "cpus": ("num_cpu",)}
+OF_INSTANCE: Final[Fields] = {**SIMULATOR, "pods": ("num_inst",), "gpus_each": ("num_gpu",), "cpus_each": ("num_cpu",)}
 
 
 class _Task(NamedTuple):
@@ -45,8 +54,29 @@ def read_pai(paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -> Itera
     """The tasks of the trace, or its instances where that table is given.
 
     Raises:
-        BadTable: a file is none of the three tables, one is given twice, or that of the tasks is missing.
+        BadTable: a file is none of the three tables, one is given twice, or that of the tasks is missing; or the trace
+            for the simulator is given with another file.
     """
+    for path in paths:
+        fields = _simulator(path)
+        if fields and len(paths) > 1:
+            raise BadTable(f"{path}: is the trace for Alibaba's simulator, which has whole jobs; import it alone")
+        if fields:
+            return read_table(path, fields, "pai", accounts, how)
+    return _read_tables(paths, accounts, how)
+
+
+def _simulator(path: Path) -> Fields | None:
+    """The columns of the trace for the simulator; None for another table."""
+    for fields, count in ((OF_INSTANCE, "num_inst"), (OF_JOB, "num_pod")):
+        sheet = Sheet(path, fields)
+        wanted = ("job_id", "submit_time", "duration", "num_gpu", count)
+        if set(map(key, wanted)) <= set(map(key, sheet.header)):
+            return fields
+    return None
+
+
+def _read_tables(paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     sheets: dict[str, Sheet] = {}
     for path in paths:
         kind, sheet = _sheet(path)
@@ -71,7 +101,7 @@ def _sheet(path: Path) -> tuple[str, Sheet]:
         if not sheet.has_header and len(columns) == sheet.width:
             return kind, Sheet(path, {name: (name,) for name in columns}, headless=columns)
     wanted = ", ".join(f"{len(columns)} columns ({kind})" for kind, columns in COLUMNS.items())
-    raise BadTable(f"{path}: is none of PAI's tables; wanted are {wanted}")
+    raise BadTable(f"{path}: is none of PAI's tables; wanted are {wanted}, or the trace for its simulator")
 
 
 def _jobs(sheet: Sheet, accounts: JobAccounts, how: Wanted) -> Jobs:
@@ -107,11 +137,7 @@ def _whole_tasks(sheet: Sheet, jobs: Jobs, accounts: JobAccounts, how: Wanted) -
     for line in sheet.lines(accounts.unreadable):
         accounts.seen += 1
         try:
-            task, count = _task(line), max(1, round(line.read("inst_num", parse_number)))
-            if count > MAX_INSTANCES:
-                raise Unreadable(
-                    f"{sheet.path} line {line.number}: {count} instances; at most {MAX_INSTANCES} are read"
-                )
+            task, count = _task(line), line.read("inst_num", parse_parts)
             record = _record(line, line.text("task_name"), task, count, jobs, accounts, how)
         except Unreadable as error:
             accounts.unreadable(str(error))

@@ -24,6 +24,8 @@ _POWERS: Final = {"": -2, "k": -1, "m": 0, "g": 1, "t": 2, "p": 3}
 _MIG: Final = re.compile(r"(?:^|[_-])(\d)g[._]\d+gb", re.IGNORECASE)
 _MIG_PARTS: Final = 7
 MAX_NUMBER: Final = 1e12
+MAX_PARTS: Final = 10_000
+"""Pods, instances or nodes of one job."""
 _RESOURCES: Final = {"nvidia_com_gpu": MILLI, "amd_com_gpu": MILLI, "aliquot_dev_gpu_percent": MILLI // 100}
 
 
@@ -31,8 +33,8 @@ class Unreadable(ValueError):
     """A cell that is not what its column holds; the text says what is wanted."""
 
 
-def parse_number(text: str) -> float:
-    """A number from 0 to `MAX_NUMBER`; 0 for an empty text.
+def parse_number(text: str, most: float = MAX_NUMBER) -> float:
+    """A number from 0 to `most`; 0 for an empty text.
 
     Raises:
         Unreadable: no number, or one that cannot be an amount of anything.
@@ -43,9 +45,18 @@ def parse_number(text: str) -> float:
         number = float(text)
     except ValueError:
         raise Unreadable("is not a number") from None
-    if not 0 <= number <= MAX_NUMBER:
-        raise Unreadable(f"must be a number from 0 to {MAX_NUMBER:,.0f}")
+    if not 0 <= number <= most:
+        raise Unreadable(f"must be a number from 0 to {most:,.0f}")
     return number
+
+
+def parse_parts(text: str) -> int:
+    """How many pods or nodes a job has; 1 for an empty text.
+
+    Raises:
+        Unreadable: no number, or more than `MAX_PARTS`.
+    """
+    return max(1, round(parse_number(text, MAX_PARTS)))
 
 
 def parse_time(text: str, zone: tzinfo = UTC) -> float | None:

@@ -22,12 +22,13 @@ from aliquot.sim.imports.quantities import (
     parse_elapsed,
     parse_memory_mib,
     parse_number,
+    parse_parts,
     parse_time,
     parse_tres,
     shards_of_tres,
 )  # fmt: skip
 from aliquot.sim.imports.records import NEVER_RAN, NO_END, NO_GPU, NO_TIMES, RUNNING, SHARED, JobAccounts, Record
-from aliquot.sim.imports.sheet import Line, Sheet
+from aliquot.sim.imports.sheet import Line, Sheet, key
 from aliquot.sim.tables import BadTable
 
 Fields = Mapping[str, Sequence[str]]
@@ -63,7 +64,12 @@ CSV: Final[Fields] = {
     "memory_gib": ("memory_gb", "mem_gb", "memory_gib", "mem_gib"),
     "priority": ("priority",), "state": ("state", "status", "phase"), "nodes": ("nodes", "num_nodes", "node_num"),
     "tres": ("AllocTRES",), "asked": ("ReqTRES",),
+    "pods": ("pods", "num_pod", "num_pods", "pod_num", "pod_count", "n_pods", "replicas", "num_replicas", "instances",
+             "num_instances"),
+    "gpus_each": ("gpus_per_pod", "gpu_per_pod", "gpus_per_replica", "gpus_per_instance"),
+    "cpus_each": ("cpus_per_pod", "cpu_per_pod", "cpus_per_replica", "cpus_per_instance"),
 }  # fmt: skip
+_OF_PAI: Final = (("num_inst", "num_gpu"), ("inst_num", "plan_gpu"))
 _RUNNING: Final = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "STOPPED"))
 _PENDING: Final = frozenset(("PENDING", "WAITING", "QUEUED", "CONFIGURING", "REVOKED"))
 _OVER: Final = frozenset((
@@ -112,6 +118,8 @@ def _complete(sheet: Sheet, kind: str) -> None:
     have = sheet.columns.keys()
     if kind == "csv" and {"gpus", "gpu_milli"} <= have:
         raise BadTable(f"{sheet.path}: is the openb trace, which needs no import: aliquot sim run --trace {sheet.path}")
+    if kind == "csv" and any({key(name) for name in names} <= set(map(key, sheet.header)) for names in _OF_PAI):
+        raise BadTable(f"{sheet.path}: has the GPUs of one instance, as Alibaba's traces of PAI; use --from pai")
     how = "see docs/simulator.md for its names"
     if kind == "sacct":
         columns = "JobID,User,Submit,Eligible,Start,End,ElapsedRaw,State,NNodes,AllocTRES,ReqTRES"
@@ -120,7 +128,7 @@ def _complete(sheet: Sheet, kind: str) -> None:
         without = " (-P gives delimiters, and -n takes the header line away)" if kind == "sacct" else ""
         raise BadTable(f"{sheet.path} line 1: does not name the columns{without}; {how}")
     wanted = {
-        "GPUs": ("gpus", "gpu_percent", "gpu_milli", "tres", "asked", "gres"),
+        "GPUs": ("gpus", "gpus_each", "gpu_percent", "gpu_milli", "tres", "asked", "gres"),
         "arrival": ("submit", "eligible", "start"),
         "duration": ("elapsed",) if {"start", "end"} - have else (),
     }
@@ -136,15 +144,13 @@ def record_of(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> Reco
         Unreadable: a cell is not what its column holds.
     """
     tres = parse_tres(line.text("tres") or line.text("asked"))
-    milli, model = _gpus(line, tres, how)
-    if milli == 0 and not how.cpu_jobs:
+    sizes, model = _sizes(line, tres, accounts, how)
+    if not any(sizes) and not how.cpu_jobs:
         accounts.drop(SHARED if any(name.startswith(("gres/shard", "gres/mps")) for name in tres) else NO_GPU)
         return None
     times = _times(line, kind, accounts, how)
     if times is None:
         return None
-    nodes = line.read("nodes", parse_number) or line.read("tres", lambda _: parse_number(tres.get("node", "")))
-    sizes = spread(milli, max(1, round(nodes)))
     memory = _memory(line, tres, len(sizes))
     return Record(
         name=line.text("name") or f"{line.what}-{line.number}",
@@ -152,11 +158,38 @@ def record_of(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> Reco
         duration_s=times[1],
         sizes_milli=sizes,
         model=line.text("model") or model,
-        cpu_milli=math.ceil(_cpu_milli(line, tres) / len(sizes)),
+        cpu_milli=math.ceil(_cpu_milli(line, tres, len(sizes))),
         memory_mib=math.ceil(memory / len(sizes)),
         priority=round(line.read("priority", parse_number)) if line.has("priority") else 0,
         user=line.text("user"),
     )
+
+
+def _sizes(line: Line, tres: dict[str, str], accounts: JobAccounts, how: Wanted) -> tuple[tuple[int, ...], str]:
+    """Milli-GPU of each part of a job: of its pods where the table counts them, else of its nodes; and the model."""
+    pods = line.read("pods", parse_parts)
+    if line.text("gpus_each").lower() not in NOTHING:
+        return (round(line.read("gpus_each", parse_number) * MILLI),) * pods, ""
+    milli, model = _gpus(line, tres, how)
+    if pods > 1:
+        if milli:
+            accounts.notes["jobs of several pods, whose GPUs the table has in total, share them evenly"] += 1
+        return shared(milli, pods), model
+    nodes = line.read("nodes", parse_parts) if line.has("nodes") else line.read("tres", lambda _: _nodes(tres))
+    return spread(milli, nodes), model
+
+
+def _nodes(tres: dict[str, str]) -> int:
+    return parse_parts(tres.get("node", ""))
+
+
+def shared(milli: int, pods: int) -> tuple[int, ...]:
+    """A job's GPUs in its pods: evenly, by whole GPUs where there is at least one for each; none without a GPU."""
+    if milli >= pods * MILLI:
+        return spread(milli, pods)
+    each, more = divmod(milli, pods)
+    sizes = [each + (number < more) for number in range(pods)]
+    return tuple(size for size in sizes if size) or (0,) * pods
 
 
 def spread(milli: int, nodes: int) -> tuple[int, ...]:
@@ -215,12 +248,15 @@ def _ran(line: Line, kind: str, span: tuple[float | None, float | None], account
     return end - start
 
 
-def _cpu_milli(line: Line, tres: dict[str, str]) -> float:
+def _cpu_milli(line: Line, tres: dict[str, str], parts: int) -> float:
+    """Milli-CPU of one of so many parts."""
+    if line.has("cpus_each"):
+        return line.read("cpus_each", parse_number) * 1000
     if line.has("cpu_milli"):
-        return line.read("cpu_milli", parse_number)
+        return line.read("cpu_milli", parse_number) / parts
     if "cpu" in tres:
-        return line.read("tres", lambda _: parse_number(tres["cpu"])) * 1000
-    return line.read("cpus", parse_number) * 1000
+        return line.read("tres", lambda _: parse_number(tres["cpu"])) * 1000 / parts
+    return line.read("cpus", parse_number) * 1000 / parts
 
 
 def _memory(line: Line, tres: dict[str, str], nodes: int) -> int:

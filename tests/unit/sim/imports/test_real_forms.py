@@ -141,6 +141,48 @@ def test_a_time_of_zero_is_unknown_in_pai(tmp_path: Path):
     assert {"without usable times": 1} == imported.facts["dropped"]
 
 
+def test_pais_simulator_has_the_gpus_of_a_job_or_of_an_instance(tmp_path: Path):
+    """Of a job beside num_pod, of one instance beside num_inst: the same job is 3.0 there and 0.25 here."""
+    of_job = "job_id,user,num_gpu,num_cpu,num_pod,duration,submit_time,gpu_type\n1,u,3.0,72.0,12.0,60,3,T4\n"
+    of_instance = "job_id,num_inst,submit_time,num_cpu,num_gpu,gpu_type,duration,user\n1,12.0,3,6.0,0.25,T4,60,u\n"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+
+    first = Imported(tmp_path / "a", "pai", table(tmp_path, of_job, "of_job.csv"))
+    second = Imported(tmp_path / "b", "pai", table(tmp_path, of_instance, "of_instance.csv"))
+
+    assert {f"1#{pod}": (0, 60, 0.25) for pod in range(12)} == first.times()
+    assert first.rows == second.rows
+
+
+@pytest.mark.parametrize(
+    "header", ["job_id,num_inst,submit_time,num_gpu,duration", "job_name,inst_num,plan_gpu,start,end"]
+)
+def test_a_table_of_pai_is_not_taken_for_ones_own(tmp_path: Path, header: str):
+    """Its GPUs are those of one instance, so --from csv would lose all instances but one; --from pai is named."""
+    own = table(tmp_path, f"{header}\n1,12,3,0.25,60\n", "own.csv")
+
+    with pytest.raises(UserError, match=r"own\.csv: has the GPUs of one instance.*use --from pai"):
+        Imported(tmp_path, "csv", own)
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "parts"),
+    [
+        ("pods,gpus", "4,2", [0.5] * 4),
+        ("replicas,num_gpus", "2,5", [3, 2]),
+        ("num_pods,gpus", "3,1", [0.334, 0.333, 0.333]),
+        ("instances,gpus_per_pod", "2,1.5", [1.5, 1.5]),
+        ("replicas,gpus", ",2", [2]),
+    ],
+)
+def test_pods_of_a_job_in_ones_own_table(tmp_path: Path, columns: str, cells: str, parts: list[float]):
+    """GPUs are the job's, shared evenly among its pods, or each pod's where the column says so."""
+    own = table(tmp_path, f"job,submit,duration,{columns}\na,0,60,{cells}\n", "own.csv")
+
+    assert parts == [gpus for _, _, gpus in Imported(tmp_path, "csv", own).times().values()]
+
+
 @pytest.mark.parametrize("cell", ["inf", "-inf", "-50", "1e400", "1e13", "1,000", "many"])
 @pytest.mark.parametrize("column", ["inst_num", "plan_cpu", "plan_gpu"])
 def test_a_number_of_pai_that_cannot_be_is_named(tmp_path: Path, column: str, cell: str):
