@@ -79,12 +79,11 @@ def facts(picture: TopologyPicture, ask: int | None) -> dict[str, Any]:
         entry["costs"] = list(topology.cost[gpu])
         entry["nearest"] = nearest(topology, [gpu], [other for other in range(topology.count) if other != gpu])
         gpus.append(entry)
-    state = topology.state(picture.free_milli)
     told: dict[str, Any] = {
         "source": picture.source,
         "count": topology.count,
         "free": list(picture.free),
-        "fragments": list(state.fragments),
+        "fragments": [gpu for gpu, milli in enumerate(picture.free_milli) if 0 < milli < MILLI],
         "exact_tree": topology.is_tree,
         "gpus": gpus,
         "tree": _tree_facts(topology.tree, picture.free),

@@ -2,8 +2,8 @@
 
 Level-triggered work needs to know *what* to reconcile, not what happened: so the queue holds keys, and adding one that
 waits changes nothing. A key that is added while it is worked on is handed out again afterwards, never twice at once.
-The queue cannot grow beyond the number of objects; `most` bounds it all the same, and what is dropped then is counted
-and is added again with the next full resync (`overflowed`).
+The queue cannot grow beyond the number of objects; `most` bounds it all the same, and what is dropped then is added
+again with the next full resync.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ class WorkQueue:
     def __init__(
         self, *, most: int = 100_000, first_s: float = 0.05, max_s: float = 60.0, seed: random.Random | None = None
     ) -> None:
-        self.overflowed = 0
         self._most = most
         self._first_s = first_s
         self._max_s = max_s
@@ -50,7 +49,6 @@ class WorkQueue:
             self._again.add(key)
         elif key not in self._waiting:
             if len(self._waiting) >= self._most:
-                self.overflowed += 1
                 return
             self._waiting.add(key)
             self._ready.append(key)

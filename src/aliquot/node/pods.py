@@ -19,8 +19,6 @@ from aliquot.node.checkpoint import PodKey
 class ContainerStateRunning(Wire):
     """The state of a container that runs."""
 
-    started_at: str = ""
-
 
 class ContainerState(Wire):
     """The state of a container; at most one is set."""
@@ -33,7 +31,6 @@ class ContainerStatus(Wire):
 
     name: str = ""
     container_id: str = msgspec.field(name="containerID", default="")
-    restart_count: int = 0
     state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 

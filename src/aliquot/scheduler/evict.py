@@ -59,7 +59,6 @@ class Evictor:
     find: Callable[[str], Pod | None]
     leads: Callable[[], bool] = lambda: True
     clock: Clock = field(default_factory=RealClock)
-    evicted: int = 0
     wishes: dict[str, Wish] = field(default_factory=dict)
 
     def waits(self, pod: Pod, ask: PodAsk, failed: Iterable[str]) -> None:
@@ -170,6 +169,5 @@ class Evictor:
     async def _evict(self, key: str, uid: str) -> None:
         try:
             await self._ask(key, uid)
-            self.evicted += 1
         except KubeError as error:
             log.warning("pod %s could not be evicted: %s", key, error)

@@ -8,7 +8,7 @@ from typing import Final
 
 from aliquot.model.errors import UserError
 from aliquot.topology.links import LABELS, SELF, known_label, link_cost
-from aliquot.topology.tree import TreeNode, TreeState, build_tree, is_ultrametric, tree_state
+from aliquot.topology.tree import TreeNode, build_tree, is_ultrametric
 
 MAX_GPUS: Final = 64
 
@@ -71,10 +71,6 @@ class Topology:
     def __hash__(self) -> int:
         """Reckoned once: choices are remembered by topology."""
         return self._hash
-
-    def state(self, free_milli: Sequence[int]) -> TreeState:
-        """The tree with what is left of each GPU [n], in milli-GPU."""
-        return tree_state(self.tree, free_milli)
 
 
 def _apart(i: int, j: int, numa: Sequence[int | None], cores: Sequence[tuple[int, ...]]) -> bool:

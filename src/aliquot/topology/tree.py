@@ -38,39 +38,6 @@ class TreeNode:
             yield from child.walk()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFreedom:
-    """What the paper stores in a node, at one moment: `free` = wholly free GPUs at or below it."""
-
-    node: TreeNode
-    free: int
-    depth: int
-    free_milli: int
-    """What is left below it in all, in milli-GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class TreeState:
-    """What the paper stores in the tree: every node's holding, parents first, and the fragment GPUs."""
-
-    holdings: tuple[NodeFreedom, ...]
-    fragments: tuple[int, ...]
-    """GPUs partly taken, ascending; their number is the paper's number of fragment nodes."""
-
-
-def tree_state(root: TreeNode, free_milli: Sequence[int]) -> TreeState:
-    """The tree with what is free: `free_milli[i]` is what is left of GPU i, 0 to 1000."""
-
-    def below(node: TreeNode, depth: int) -> Iterator[NodeFreedom]:
-        free = sum(free_milli[gpu] >= 1000 for gpu in node.gpus)
-        yield NodeFreedom(node, free, depth, sum(free_milli[gpu] for gpu in node.gpus))
-        for child in node.children:
-            yield from below(child, depth + 1)
-
-    fragments = tuple(gpu for gpu in root.gpus if 0 < free_milli[gpu] < 1000)
-    return TreeState(tuple(below(root, 0)), fragments)
-
-
 @dataclass
 class _Group:
     """A node in the making."""

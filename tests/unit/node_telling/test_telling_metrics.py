@@ -16,7 +16,6 @@ from aliquot.node.settings import METRIC_ALIASES
 from aliquot.node.telling.aliases import ALIASES
 from aliquot.node.telling.facts import look
 from aliquot.node.telling.metrics import (
-    ALWAYS,
     CONTAINER_COUNTERS,
     CONTAINER_GAUGES,
     GPU_GAUGES,
@@ -27,6 +26,13 @@ from aliquot.status.nodes import NodeReport
 from aliquot.status.sensors import Sensors
 from aliquot.status.tenants import WakeStatus
 
+ALWAYS = (
+    "aliquot_node_arbiter_up",
+    "aliquot_node_info",
+    "aliquot_node_audited",
+    "aliquot_node_unregistered_found_total",
+    "aliquot_node_unregistered_killed_total",
+)
 NAMES = {*ALWAYS, *GPU_GAUGES, *CONTAINER_GAUGES, *CONTAINER_COUNTERS}
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 WEB = {"namespace": "team", "pod": "web-1", "container": "app", "gpu": "0", "uuid": UUIDS[0], "node": "node-a"}

@@ -87,28 +87,6 @@ def test_only_the_dgx_1_family_is_no_tree(name):
     assert mesh is not machine(name).is_tree
 
 
-def test_a_node_holds_what_the_paper_stores_in_it():
-    """Mode, wholly free GPUs and access cost per node; the fragment GPUs in the tree."""
-    topology = machine("tencent_test_6gpu")
-    state = topology.state([1000, 0, 1000, 400, 1000, 1000])
-    told = [(h.node.mode or f"GPU{h.node.gpu}", h.depth, h.free, h.node.access_cost) for h in state.holdings]
-
-    assert (3,) == state.fragments
-    assert told == [
-        ("SYS", 0, 4, 0),
-        ("PHB", 1, 2, 0),
-        ("PIX", 2, 1, 0),
-        ("GPU0", 3, 1, 2000),
-        ("GPU1", 3, 0, 2000),
-        ("PIX", 2, 1, 0),
-        ("GPU2", 3, 1, 2000),
-        ("GPU3", 3, 0, 2000),
-        ("PIX", 1, 2, 0),
-        ("GPU4", 2, 1, 2000),
-        ("GPU5", 2, 1, 2000),
-    ]
-
-
 def test_equal_machines_are_equal_and_hash_alike():
     """A cluster of one kind of machine has one topology for its memories."""
     one, other = machine("h20_4gpu"), machine("h20_4gpu")

@@ -89,13 +89,6 @@ CONTAINER_COUNTERS: Final[dict[str, tuple[str, Callable[[TenantStatus], float]]]
     ),
     "aliquot_container_gpu_busy_kept_total": ("Of those, its request kept", lambda t: t.promise.busy_kept),
 }
-ALWAYS: Final = (
-    "aliquot_node_arbiter_up",
-    "aliquot_node_info",
-    "aliquot_node_audited",
-    "aliquot_node_unregistered_found_total",
-    "aliquot_node_unregistered_killed_total",
-)
 
 
 def registry_of(facts: Callable[[], NodeReport], aliases: Sequence[str] = ()) -> CollectorRegistry:
