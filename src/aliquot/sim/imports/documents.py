@@ -58,6 +58,9 @@ def read(path: Path, hint: str = "") -> str:
 def read_philly(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     """The jobs of `cluster_job_log`: GPUs of the last attempt, the time of all attempts together.
 
+    The authors' notebook takes the first attempt's GPUs, and the time from its start to the end of the last. Between
+    attempts a job holds no GPU, but waits again, and how long it waits is what a simulation is to say.
+
     Raises:
         BadTable: no list of jobs.
     """
@@ -94,9 +97,10 @@ def _philly(job: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Recor
         accounts.drop(NO_TIMES)
     else:
         if any(None in span for span in spans):
-            accounts.notes[
-                "jobs with an attempt whose times are not recorded, which is left out of their duration"
-            ] += 1
+            accounts.note(
+                "of the jobs kept have an attempt whose times are not recorded, and which their duration leaves out",
+                str(job["jobid"]),
+            )
         return Record(str(job["jobid"]), submitted, ran_s, sizes or (0,), user=str(job.get("user") or ""))
     return None
 

@@ -49,11 +49,17 @@ class JobAccounts:
     ignored: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     models: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
     _warned: int = 0
 
     def drop(self, reason: str) -> None:
         """A job is left out."""
         self.dropped[reason] += 1
+
+    def note(self, what: str, job: str) -> None:
+        """Something is to be known of a job that is kept; the first such job is named."""
+        self.notes[what] += 1
+        self.first.setdefault(what, job[:80])
 
     def unreadable(self, what: str) -> None:
         """A job is left out because its line cannot be read; the first of these are named."""
@@ -84,5 +90,9 @@ class JobAccounts:
             lines.append("dropped: " + ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items()))
         if self.ignored:
             lines.append("not jobs: " + ", ".join(f"{count:,} {reason}" for reason, count in self.ignored.items()))
-        lines += [f"{count:,} {note}" if count > 1 else note for note, count in self.notes.items()]
-        return "\n".join(lines)
+        return "\n".join(lines + [self._noted(note, count) for note, count in self.notes.items()])
+
+    def _noted(self, note: str, count: int) -> str:
+        if note in self.first:
+            return f"{count:,} {note} (the first: {self.first[note]})"
+        return f"{count:,} {note}" if count > 1 else note

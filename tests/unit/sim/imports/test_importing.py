@@ -131,7 +131,10 @@ def test_philly(tmp_path: Path):
         "application_1_0003": (360, 600, 1),
     } == imported.times()
     assert {"never started": 1, "still running at the end": 1} == imported.facts["dropped"]
-    assert any("attempt whose times are not recorded" in note for note in imported.facts["notes"])
+    assert (
+        "1 of the jobs kept have an attempt whose times are not recorded, and which their duration leaves out "
+        "(the first: application_1_0003)"
+    ) in imported.facts["text"].splitlines()
 
 
 def test_pai_tasks(tmp_path: Path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import pytest
 from imported_traces import DATA, Imported
 
 
@@ -65,3 +66,17 @@ def test_every_job_of_the_published_trace_for_the_simulator(tmp_path: Path):
         imported[job] = (arrival, duration, gpus + imported.get(job, (0, 0, 0))[2])
 
     assert wanted == imported
+
+
+@pytest.mark.parametrize("unknown", ['"None"', "null", '""'])
+def test_published_jobs_of_philly_with_retries(tmp_path: Path, unknown: str):
+    """Of four attempts one has both times, 03:11:14 to 03:11:57; a job without attempts never started."""
+    text = (DATA / "philly_published_retries.json").read_text()
+    log = tmp_path / "cluster_job_log"
+    log.write_text(text.replace('"None"', unknown))
+
+    imported = Imported(tmp_path, "philly", log)
+
+    assert {"application_1506638472019_16565": (0, 43, 1)} == imported.times()
+    assert {"never started": 1} == imported.facts["dropped"]
+    assert 3 == text.count('"None"')
