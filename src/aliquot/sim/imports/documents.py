@@ -96,12 +96,11 @@ def _philly(job: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Recor
     elif submitted is None or not ran_s:
         accounts.drop(NO_TIMES)
     else:
-        if any(None in span for span in spans):
-            accounts.note(
-                "of the jobs kept have an attempt whose times are not recorded, and which their duration leaves out",
-                str(job["jobid"]),
-            )
-        return Record(str(job["jobid"]), submitted, ran_s, sizes or (0,), user=str(job.get("user") or ""))
+        note = "of the jobs kept have an attempt whose times are not recorded, and which their duration leaves out"
+        return Record(
+            str(job["jobid"]), submitted, ran_s, sizes or (0,), user=str(job.get("user") or ""),
+            notes=(note,) if any(None in span for span in spans) else (),
+        )  # fmt: skip
     return None
 
 

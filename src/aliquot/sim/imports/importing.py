@@ -75,8 +75,9 @@ def import_trace(
     accounts = JobAccounts(warn)
     if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
         raise UserError(f"-o {out}: is one of the files to read; name another one")
+    if not out.parent.is_dir():
+        raise UserError(f"-o {out}: there is no folder {out.parent}; make it, or name a file in another one")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile("w+", dir=out.parent, newline="", encoding="utf-8") as spool:
             first_s = _spool(_told(READERS[kind](paths, accounts, how), accounts, tell), spool, accounts, models)
             if not accounts.kept:
@@ -114,6 +115,8 @@ def _spool(records: Iterator[Record], spool: TextIO, accounts: JobAccounts, mode
             )
             continue
         accounts.kept += 1
+        for note in record.notes:
+            accounts.note(note, record.name)
         accounts.gpu_hours += sum(record.sizes_milli) / MILLI * record.duration_s / 3600
         first_s = min(first_s, record.arrival_s)
         if record.model:

@@ -71,21 +71,22 @@ def _kueue(item: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Itera
     stay = _stay(meta, status, said, accounts, how)
     if stay is None:
         return
-    created, ran_s = stay
+    created, ran_s, notes = stay
     name, user = f"{meta.get('namespace', 'default')}/{meta['name']}", str(meta.get("namespace", ""))
     for number, ((milli, cpu, memory), count) in enumerate(pods):
         if milli or how.cpu_jobs:
             part = name if len(pods) == 1 else f"{name}/{spec['podSets'][number].get('name', number)}"
             yield Record(
                 part, created, ran_s, (milli,) * count, cpu_milli=cpu, memory_mib=memory,
-                priority=max(0, int(spec.get("priority") or 0)), user=user,
+                priority=max(0, int(spec.get("priority") or 0)), user=user, notes=notes,
             )  # fmt: skip
+            notes = ()  # they are of the workload
 
 
 def _stay(
     meta: Mapping[str, Any], status: Mapping[str, Any], said: Mapping[str, Any], accounts: JobAccounts, how: Wanted
-) -> tuple[float, float] | None:
-    """When a workload was created and how long it ran; None where that is not known, which the accounts then say."""
+) -> tuple[float, float, tuple[str, ...]] | None:
+    """When a workload was created, how long it ran, and notes; None where that is not known: the accounts say it."""
     created = when(meta["creationTimestamp"], how)
     admitted, finished = said.get("Admitted") or said.get("QuotaReserved"), said.get("Finished", {})
     if finished.get("status") != "True":
@@ -100,11 +101,9 @@ def _stay(
     if created is None or start is None or end is None or end <= start or before < 0:
         accounts.drop(NO_TIMES)
         return None
-    if before:
-        accounts.notes["workloads were evicted once or more; their stays are joined to one"] += 1
-    elif "Evicted" in said:
-        accounts.notes["workloads were evicted once or more; only their last stay is known"] += 1
-    return created, before + end - start
+    known = "their stays are joined to one" if before else "only their last stay is known"
+    notes = (f"workloads were evicted once or more; {known}",) if before or "Evicted" in said else ()
+    return created, before + end - start, notes
 
 
 def _pod_sets(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:

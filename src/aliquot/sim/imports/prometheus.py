@@ -176,11 +176,10 @@ def _record(
     elif max(ran) + step > last:
         accounts.drop(RUNNING)
     else:
-        if min(ran) - step < first:
-            accounts.notes["pods ran before the range began; they arrive with it, with what was left of them"] += 1
+        note = "pods ran before the range began; they arrive with it, with what was left of them"
         arrival = min(pod.since, min(ran))
         return Record(
             name, arrival, max(ran) - min(ran) + step, (milli,), pod.model, round(sum(pod.cpu_milli.values())),
-            round(sum(pod.memory_mib.values())), user=pod.user,
+            round(sum(pod.memory_mib.values())), user=pod.user, notes=(note,) if min(ran) - step < first else (),
         )  # fmt: skip
     return None

@@ -22,7 +22,8 @@ class Record:
     """One job of the source: when it could have started, how long it ran, and what each of its parts held.
 
     `sizes_milli` has the milli-GPU of each part; CPU and memory are those of one part. A job on several machines is
-    several parts, because a request is placed on one machine.
+    several parts, because a request is placed on one machine. `notes` are what the reader of the trace should know of
+    it, counted where the job is kept.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Record:
     memory_mib: int = 0
     priority: int = 0
     user: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass

@@ -70,6 +70,9 @@ CSV: Final[Fields] = {
     "cpus_each": ("cpus_per_pod", "cpu_per_pod", "cpus_per_replica", "cpus_per_instance"),
 }  # fmt: skip
 _OF_PAI: Final = (("num_inst", "num_gpu"), ("inst_num", "plan_gpu"))
+Notes = tuple[str, ...]
+DIFFERS: Final = "durations differ from the time from start to end, which was taken"
+EVENLY: Final = "jobs of several pods, whose GPUs the table has in total, share them evenly"
 _RUNNING: Final = frozenset(("RUNNING", "SUSPENDED", "COMPLETING", "RESIZING", "STOPPED"))
 _PENDING: Final = frozenset(("PENDING", "WAITING", "QUEUED", "CONFIGURING", "REVOKED"))
 _OVER: Final = frozenset((
@@ -144,7 +147,7 @@ def record_of(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> Reco
         Unreadable: a cell is not what its column holds.
     """
     tres = parse_tres(line.text("tres") or line.text("asked"))
-    sizes, model = _sizes(line, tres, accounts, how)
+    sizes, model, shares = _sizes(line, tres, how)
     if not any(sizes) and not how.cpu_jobs:
         accounts.drop(SHARED if any(name.startswith(("gres/shard", "gres/mps")) for name in tres) else NO_GPU)
         return None
@@ -162,21 +165,20 @@ def record_of(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> Reco
         memory_mib=math.ceil(memory / len(sizes)),
         priority=round(line.read("priority", parse_number)) if line.has("priority") else 0,
         user=line.text("user"),
+        notes=(*times[2], *shares),
     )
 
 
-def _sizes(line: Line, tres: dict[str, str], accounts: JobAccounts, how: Wanted) -> tuple[tuple[int, ...], str]:
-    """Milli-GPU of each part of a job: of its pods where the table counts them, else of its nodes; and the model."""
+def _sizes(line: Line, tres: dict[str, str], how: Wanted) -> tuple[tuple[int, ...], str, Notes]:
+    """Milli-GPU of each part of a job: of its pods where the table counts them, else of its nodes; model and notes."""
     pods = line.read("pods", parse_parts)
     if line.text("gpus_each").lower() not in NOTHING:
-        return (round(line.read("gpus_each", parse_number) * MILLI),) * pods, ""
+        return (round(line.read("gpus_each", parse_number) * MILLI),) * pods, "", ()
     milli, model = _gpus(line, tres, how)
     if pods > 1:
-        if milli:
-            accounts.notes["jobs of several pods, whose GPUs the table has in total, share them evenly"] += 1
-        return shared(milli, pods), model
+        return shared(milli, pods), model, (EVENLY,) if milli else ()
     nodes = line.read("nodes", parse_parts) if line.has("nodes") else line.read("tres", lambda _: _nodes(tres))
-    return spread(milli, nodes), model
+    return spread(milli, nodes), model, ()
 
 
 def _nodes(tres: dict[str, str]) -> int:
@@ -215,15 +217,15 @@ def _gpus(line: Line, tres: dict[str, str], how: Wanted) -> tuple[int, str]:
     return (milli, model) if milli or not line.has("gres") else line.read("gres", gpus_of_gres)
 
 
-def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[float, float] | None:
-    """Arrival and duration; None where the job did not run from one known time to another."""
+def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[float, float, Notes] | None:
+    """Arrival, duration and notes on them; None where the job did not run from one known time to another."""
     time = partial(parse_time, zone=how.zone)
     state = line.text("state").partition(" ")[0].upper()
     if state in _RUNNING or state in _PENDING:
         accounts.drop(RUNNING if state in _RUNNING else NEVER_RAN)
         return None
     start, end = line.read("start", time), line.read("end", time)
-    ran = _ran(line, kind, (start, end), accounts)
+    ran, notes = _ran(line, kind, (start, end))
     known = [when for field in ("submit", "eligible") if (when := line.read(field, time)) is not None]
     arrival = max(known) if known else start
     if end is None and start is not None and (ran is None or state == "REQUEUED"):
@@ -233,19 +235,18 @@ def _times(line: Line, kind: str, accounts: JobAccounts, how: Wanted) -> tuple[f
     elif ran is None or ran < 0 or arrival is None:
         accounts.drop(NO_TIMES)
     else:
-        return (arrival if start is None else min(arrival, start)), ran
+        return (arrival if start is None else min(arrival, start)), ran, notes
     return None
 
 
-def _ran(line: Line, kind: str, span: tuple[float | None, float | None], accounts: JobAccounts) -> float | None:
-    """How long a job ran: from start to end, but for Slurm, whose elapsed time leaves out suspensions."""
+def _ran(line: Line, kind: str, span: tuple[float | None, float | None]) -> tuple[float | None, Notes]:
+    """How long a job ran: from start to end, but for Slurm, whose elapsed time leaves out suspensions; and notes."""
     elapsed = line.read("elapsed", parse_elapsed)
     start, end = span
     if start is None or end is None or (kind == "sacct" and elapsed is not None):
-        return elapsed
-    if elapsed is not None and abs(elapsed - (end - start)) > max(2, 0.01 * elapsed):
-        accounts.notes["durations differ from the time from start to end, which was taken"] += 1
-    return end - start
+        return elapsed, ()
+    differs = elapsed is not None and abs(elapsed - (end - start)) > max(2, 0.01 * elapsed)
+    return end - start, (DIFFERS,) if differs else ()
 
 
 def _cpu_milli(line: Line, tres: dict[str, str], parts: int) -> float:

@@ -11,7 +11,7 @@ from imported_traces import Imported
 
 from aliquot.model.errors import UserError
 from aliquot.sim.imports.importing import READERS, import_trace
-from aliquot.sim.imports.tables import Wanted
+from aliquot.sim.imports.tables import DIFFERS, Wanted
 from aliquot.sim.workloads.table import read_jobs
 
 FILES = {
@@ -101,6 +101,25 @@ def test_a_number_of_gpus_that_cannot_be_is_named_once(tmp_path: Path):
     assert (1, {"unreadable": 2}) == (facts["jobs_kept"], facts["dropped"])
     assert [f"{tmp_path}/own.csv line 2 column \"num_gpus\": '-1' must be a number from 0 to 1,000,000,000,000",
             'job "b": 1,000,000,000 GPUs; a job has at most 100,000'] == warnings[1:]  # fmt: skip
+
+
+def test_a_trace_is_written_into_a_folder_that_exists(tmp_path: Path):
+    """A folder that does not exist is named, and none is made."""
+    source = tmp_path / "own.csv"
+    source.write_text("job_id,start,end,num_gpus\na,0,3600,1\n")
+    with pytest.raises(UserError, match=rf"-o {tmp_path}/no/out.csv: there is no folder {tmp_path}/no; make it"):
+        import_trace("csv", [source], tmp_path / "no" / "out.csv", how=Wanted(), models=False, warn=print)
+
+    assert not (tmp_path / "no").exists()
+
+
+def test_notes_count_the_jobs_that_are_kept(tmp_path: Path):
+    """Of three jobs whose duration is not the time from start to end, the two that are left out are not counted."""
+    rows = ("a,0,0,3600,99,1", "b,0,0,3600,99,0", "c,0,0,3600,99,1000000", "d,0,0,3600,3600,1")
+    facts, _ = own_table(tmp_path, "\n".join(["job_id,submit,start,end,duration,num_gpus", *rows, ""]))
+
+    assert 2 == facts["jobs_kept"]
+    assert {DIFFERS: 1} == facts["notes"]
 
 
 def test_a_file_that_is_read_is_not_written(tmp_path: Path):
