@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from aliquot.model.errors import AliquotError, UserError
 from aliquot.model.ids import GpuUuid, TenantName
-from aliquot.model.quantities import format_mib, format_milli
+from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.model.requests import Device, GpuRequest, Plan
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement, Resident
@@ -89,7 +89,7 @@ class MachineBooks:
         if needed > len(candidates):
             raise NeverFits(
                 f"{format_milli(request.request_milli)} GPUs were asked, {len(candidates)} can be given; "
-                f"ask for at most {len(candidates)}.0"
+                f"ask for at most {len(candidates)}.0{_percent_meant(request.request_milli)}"
             )
         self._require_memory(request, candidates)
         uuid = ",".join(device.uuid for device in candidates) if request.gpu else ""
@@ -181,3 +181,10 @@ class MachineBooks:
                 f"{format_mib(asked)} of GPU memory were asked, GPU {largest.index} has "
                 f"{format_mib(largest.memory_mib)} in all; ask for less"
             )
+
+
+def _percent_meant(milli: int) -> str:
+    """A hint for a whole number that may have been meant as hundredths of a GPU."""
+    number, rest = divmod(milli, MILLI)
+    meant = not rest and 10 <= number < 100
+    return f", or for {number} % of one GPU write {number / 100:g} or {number}%" if meant else ""

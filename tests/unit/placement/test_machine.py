@@ -78,6 +78,15 @@ def test_more_than_one_gpu_is_whole_ones_and_a_rest():
     assert [400, 0, 0, 1000] == free_milli(machine.books)
 
 
+@pytest.mark.parametrize(("milli", "hint"), [(30_000, "for 30 % of one GPU write 0.3 or 30%"), (4_000, "")])
+def test_a_number_that_may_be_a_percentage_has_a_hint(milli: int, hint: str):
+    """A request of 30 GPUs on a machine of one is told how 30 % of a GPU is written; one of 4 GPUs is not."""
+    with pytest.raises(NeverFits) as refused:
+        Machine(gpus=1).place("x", milli)
+
+    assert str(refused.value).endswith(f"ask for at most 1.0{', or ' if hint else ''}{hint}")
+
+
 def test_more_gpus_than_there_are_never_fit():
     """A sum over the machine is refused with what it has."""
     with pytest.raises(NeverFits, match=r"ask for at most 1\.0"):
