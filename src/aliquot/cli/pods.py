@@ -13,6 +13,7 @@ from aliquot.cli.completion import sharepod_names
 from aliquot.cli.forms import show
 from aliquot.cli.options import output_option
 from aliquot.cli.tables import memory_of
+from aliquot.model.ages import format_age
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import format_milli
 
@@ -72,7 +73,7 @@ def _description(pod: PodFacts) -> Iterator[str]:
         ("Memory", memory_of(pod)),
         ("Enforced", ENFORCED[pod.enforce]),
         *([("Wakes in", _wake(pod))] if pod.wake_us else []),
-        ("Age", f"{pod.age_s:.0f} s"),
+        ("Age", format_age(pod.age_s)),
     ]
     for label, value in rows:
         yield f"{label + ':':<12}{value}"

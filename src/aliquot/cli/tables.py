@@ -10,6 +10,7 @@ from aliquot.cli.calling import short_name
 from aliquot.model.quantities import format_mib, format_milli
 
 if TYPE_CHECKING:
+from aliquot.model.ages import format_age
     from aliquot.standalone.wire import GpuFacts, PodFacts
 
 Table = list[list[str]]
@@ -55,7 +56,7 @@ def _pod_row(pod: PodFacts, *, wide: bool, namespaces: bool) -> list[str]:
         format_milli(pod.limit_milli),
         memory_of(pod),
         str(pod.restarts),
-        f"{pod.age_s:.0f} s",
+        format_age(pod.age_s),
     ]
     if wide:
         pids = [str(c["pid"]) for c in pod.containers if c["pid"]]

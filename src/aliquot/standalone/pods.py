@@ -16,6 +16,7 @@ import msgspec
 
 from aliquot.kube.manifest import BadYaml, read_yaml
 from aliquot.lib.log import Logger
+from aliquot.model.ages import format_age
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.requests import GpuRequest
@@ -96,8 +97,8 @@ class SharePodRun:
     def at_stake(self, spec: SharePodManifest) -> str:
         """What a new start for `spec` would lose, as the beginning of a sentence."""
         running = [f"{run.spec.name} (pid {run.pid})" for run in self.containers if run.pid is not None]
-        age_s = time.monotonic() - self.created_s
-        programs = f", which ends {', '.join(running)} after {age_s:.0f} s" if running else ""
+        age = format_age(time.monotonic() - self.created_s)
+        programs = f", which ends {', '.join(running)} after {age}" if running else ""
         name, what = spec.metadata.name, changes(self.spec, spec)
         return f'sharepod "{name}" runs and cannot be changed in place: {what} needs a new start{programs}'
 

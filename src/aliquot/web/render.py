@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from aliquot.model.ages import format_age
 from aliquot.model.quantities import format_mib, format_milli
 from aliquot.web.history.table import format_hours
 
@@ -102,16 +103,6 @@ def percent(value: float | None) -> str:
     return "100 %" if value >= 100 else f"{int(value * 10) / 10:.1f} %"
 
 
-def age(seconds: float) -> str:
-    """`5400` -> `1 h 30 min`."""
-    minutes = int(seconds // 60)
-    if minutes < 1:
-        return f"{int(seconds)} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{minutes // 1440} d"
-
-
 def moment(at_s: float) -> str:
     """`2026-03-01 14:05 UTC`."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -129,7 +120,7 @@ def address(path: str, /, **query: Any) -> str:
 
 
 _ENVIRONMENT.filters |= {
-    "milli": format_milli, "used": used, "mib": format_mib, "gib": gib, "percent": percent, "age": age,
+    "milli": format_milli, "used": used, "mib": format_mib, "gib": gib, "percent": percent, "age": format_age,
     "hours": format_hours, "moment": moment, "part": quote, "slug": slug, "pairs": pairs,
     "count": count, "gpus": gpus, "size": size, "size_unit": size_unit,
     "clock_time": clock_time,

@@ -20,6 +20,7 @@ from aliquot.kube.errors import BadAnswer, Gone, KubeError, NotFound
 from aliquot.kube.objects import HasMeta, Node, Pod
 from aliquot.kube.reflector import Change
 from aliquot.kube.resources import NODES, PODS, Resource
+from aliquot.model.ages import format_age
 from aliquot.model.errors import AliquotError
 from aliquot.placement.policy import policy as named_policy
 from aliquot.placement.quota import Quotas
@@ -148,12 +149,8 @@ async def listed(api: Api, resource: Resource[T], namespace: str = "") -> list[T
 
 
 def age(created: str | None, now: datetime.datetime | None = None) -> str:
-    """How long ago, as kubectl writes it: 12s, 5m, 3h, 2d."""
+    """How long ago, as kubectl writes it."""
     if not created:
         return "-"
     now = now or datetime.datetime.now(datetime.UTC)
-    seconds = max(0, int((now - datetime.datetime.fromisoformat(created)).total_seconds()))
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
+    return format_age((now - datetime.datetime.fromisoformat(created)).total_seconds())
