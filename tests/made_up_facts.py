@@ -198,7 +198,10 @@ class MadeUpFacts:
         """See `Facts`."""
         if all(name != workload.name for workload in self.workloads()):
             return None
-        return Explanation(name, f"{name} is made up.", reasons=[Reason("9 nodes", "have no V100", lasting=True)])
+        ways = ["Nearest: ask 0.10 GPU less, and it fits on n.", "Or: after batch/one has ended it fits on n."]
+        return Explanation(
+            name, f"{name} is made up.", reasons=[Reason("9 nodes", "have no V100", lasting=True)], ways=ways
+        )
 
     def try_request(self, request: GpuRequest) -> Trial:
         """See `Facts`: the first GPU with enough free."""

@@ -69,6 +69,16 @@ class PlacementExplanation:
     node: str = ""
 
     @property
+    def ways(self) -> list[str]:
+        """What would let it in, a line for each change, the smallest first; none for what has room or a place."""
+        if self.held or self.placement is not None:
+            return []
+        if not self.changes:
+            return ["Nothing smaller than another request would make it fit."]
+        shown = self.changes[:_CHANGES_SHOWN]
+        return [f"{'Nearest' if number == 0 else 'Or'}: {suggestion(change)}." for number, change in enumerate(shown)]
+
+    @property
     def nearest(self) -> str:
         """The smallest change that would make it fit, in words; empty where there is none or none is needed."""
         return suggestion(self.changes[0]) if self.changes else ""
@@ -99,10 +109,7 @@ class PlacementExplanation:
         lines = [self.headline(name, fits=fits)]
         if self.held or self.placement is not None:
             return [*lines, *(f"  {line}" for line in self.account)]
-        lines += _table(self.place_reasons)
-        for number, change in enumerate(self.changes[:_CHANGES_SHOWN]):
-            lines.append(f"{'Nearest' if number == 0 else 'Or'}: {suggestion(change)}.")
-        return lines if self.changes else [*lines, "Nothing smaller than another request would make it fit."]
+        return [*lines, *_table(self.place_reasons), *self.ways]
 
     def facts(self) -> dict[str, Any]:
         """The same as data for JSON."""

@@ -95,8 +95,8 @@ class Reason(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True):
     """Why a workload waits or stands where it does: the answer first, then place by place.
 
-    `why` are sentences for one that has a place, `reasons` and `nearest` (the smallest change that would help) for one
-    that has none.
+    `why` are sentences for one that has a place. For one that has none there are `reasons`, `nearest` (the smallest
+    change that would help) and `ways` (that one and others, as sentences).
     """
 
     name: str
@@ -104,6 +104,7 @@ class Explanation(msgspec.Struct, frozen=True):
     why: list[str] = []
     reasons: list[Reason] = []
     nearest: str = ""
+    ways: list[str] = []
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -118,3 +119,4 @@ class Trial(msgspec.Struct, frozen=True):
     why: list[str] = []
     reasons: list[Reason] = []
     nearest: str = ""
+    ways: list[str] = []

@@ -129,7 +129,11 @@ class NamespacedView:
         if found is None:
             return None
         return msgspec.structs.replace(
-            found, why=self._nameless(found.why), reasons=self._nameless_reasons(found.reasons), nearest=""
+            found,
+            why=self._nameless(found.why),
+            reasons=self._nameless_reasons(found.reasons),
+            nearest="",  # it may name another viewer's workload
+            ways=[],
         )
 
     def try_request(self, request: GpuRequest) -> Trial:
@@ -141,7 +145,8 @@ class NamespacedView:
             after=[self._masked(gpu, own=len(was.shares)) for gpu, was in zip(trial.after, trial.before, strict=True)],
             why=self._nameless(trial.why),
             reasons=self._nameless_reasons(trial.reasons),
-            nearest="",  # it may name another viewer's workload
+            nearest="",
+            ways=[],
         )
 
     def _mine(self, name: str) -> bool:

@@ -25,7 +25,7 @@ def shown(name: str, found: PlacementExplanation, said: str = "") -> Explanation
     reasons = [Reason(each.where, each.text, each.lasting) for each in found.place_reasons[:REASONS]]
     sentence = found.headline(name, fits=FREE_NOW if said else FITS)
     why = [*found.account, reported(said)] if said and found.placement is not None else found.account
-    return Explanation(name, sentence, why, reasons, found.nearest)
+    return Explanation(name, sentence, why, reasons, found.nearest, found.ways)
 
 
 def trial(found: PlacementExplanation, gpus: Iterable[Gpu]) -> Trial:
@@ -39,7 +39,7 @@ def trial(found: PlacementExplanation, gpus: Iterable[Gpu]) -> Trial:
     fits = found.placement is not None
     place = " and ".join(f"GPU {piece.index}" for piece in pieces)
     sentence = f"It fits on {place} of {pieces[0].node}." if pieces else it.sentence
-    return Trial(fits, sentence, found.policy, pieces, before, after, it.why, it.reasons, it.nearest)
+    return Trial(fits, sentence, found.policy, pieces, before, after, it.why, it.reasons, it.nearest, it.ways)
 
 
 def try_request(books: MachineBooks, gpus: Iterable[Gpu], request: GpuRequest) -> Trial:

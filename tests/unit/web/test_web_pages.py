@@ -111,9 +111,13 @@ def test_what_is_not_there_is_told(visitor: TestClient, path: str):
 
 
 def test_a_waiting_workload_says_why(visitor: TestClient):
-    """The list shows the message, the workload's page the reasons one by one."""
+    """The list shows the message, the workload's page the reasons one by one, and all that would let it in."""
+    page = visitor.get("/workloads/batch/wait-0").text
+
     assert "no node has two idle GPUs" in visitor.get("/workloads?phase=Pending").text
-    assert "have no V100" in visitor.get("/workloads/batch/wait-0").text
+    assert "have no V100" in page
+    assert "Nearest: ask 0.10 GPU less, and it fits on n." in page
+    assert "Or: after batch/one has ended it fits on n." in page
 
 
 def test_try_it_answers_on_the_page(visitor: TestClient):

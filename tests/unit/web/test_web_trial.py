@@ -84,6 +84,18 @@ def test_a_waiting_workload_is_explained(books: MachineBooks):
     assert why.nearest
 
 
+def test_pages_have_every_way_out_that_the_command_prints(books: MachineBooks):
+    """A waiting request's ways out are the lines of `aliquot explain`: the nearest, then the others."""
+    for n in range(2):
+        request = GpuRequest(300, 300, gpu=str(n))
+        books.reserve(TenantName(f"b{n}"), books.plan(request), request)
+    request = GpuRequest(700, 700)
+    printed = [line for line in books.explain(request).lines("x/a") if line.startswith(("Nearest: ", "Or: "))]
+
+    assert 1 < len(printed)
+    assert printed == explain_request(books, "x/a", request).ways == tried(books, request="0.7", limit="0.7").ways
+
+
 def test_a_tenant_is_explained_where_it_is(books: MachineBooks):
     """A tenant's explanation says its GPU; one that is not in the books has ended."""
     index = {device.uuid: device.index for device in books.devices}
