@@ -59,8 +59,8 @@ def get(
     """List sharepods (also: pods, sp), tenants, gpus, hours or all; with NAMEs only those.
 
     A selector is Kubernetes': key=value, key!=value, key in (a,b), key notin (a,b), key and !key, with commas between.
-    hours are GPU-hours as on the dashboard's page. jsonpath=TEMPLATE and custom-columns=COLUMNS pick fields of -o json
-    as kubectl does: a template is about the list as .items, or about the one object that was named.
+    hours are GPU-hours as on the dashboard's page. -o json and yaml print a list, or the one object that was named.
+    jsonpath=TEMPLATE and custom-columns=COLUMNS pick its fields as kubectl does, those of a list under .items.
     """
     kinds, names = read_words(words)
     if namespace and everywhere:
@@ -132,7 +132,8 @@ def _print(query: Query, found: dict[str, list[Any]]) -> None:
         click.echo(text, nl=False)
         return
     if form in ("json", "yaml"):
-        click.echo(_text(form, every if len(found) == 1 else found), nl=form == "json")
+        told = every[0] if _one(query) else every if len(found) == 1 else found
+        click.echo(_text(form, told), nl=form == "json")
         return
     for number, (kind, facts) in enumerate(found.items()):
         if form == "name":
@@ -164,7 +165,12 @@ def _picked(query: Query, facts: list[Any]) -> str | None:
     import msgspec
 
     plain = msgspec.to_builtins(facts)
-    return query.form.picked(plain, plain[0] if len(query.names) == 1 and plain else {"items": plain})
+    return query.form.picked(plain, plain[0] if _one(query) else {"items": plain})
+
+
+def _one(query: Query) -> bool:
+    """Whether one thing was named: programs then get that object, and a list in any other case, as of kubectl."""
+    return len(query.names) == 1
 
 
 def _text(form: str, facts: Any, *, indent: int | None = 2) -> str:

@@ -43,8 +43,8 @@ def get(what: str, name: str, target: Target, form: Form, since: str, by: str, d
     """List gpus, sharepods, vgpus, quota or hours; with NAME only that one (of gpus: those of that node).
 
     hours are GPU-hours as the dashboard's page shows them to you, of all namespaces unless -n names one.
-    jsonpath=TEMPLATE and custom-columns=COLUMNS pick fields of -o json as kubectl does: a template is about the list as
-    .items, or about the one object that was named.
+    -o json and yaml print a list, or the one object that was named. jsonpath=TEMPLATE and custom-columns=COLUMNS pick
+    its fields as kubectl does, those of a list under .items.
     """
     kind = "quota" if what in ALIASES_OF_QUOTA else ALIASES.get(what, what)
     if kind == HOURS:
@@ -72,11 +72,12 @@ def get(what: str, name: str, target: Target, form: Form, since: str, by: str, d
         if not told:
             where = f' in namespace "{scene.namespace}"' if kind in ("sharepods", "quota") and scene.namespace else ""
             raise UserError(f'there are no {kind} called "{name}"{where}; list them: kubectl aliquot get {kind}')
-    picked = form.picked(told, told[0] if name and kind != "gpus" else {"items": told})
+    one = bool(name) and kind != "gpus" and len(told) == 1
+    picked = form.picked(told, told[0] if one else {"items": told})
     if picked is not None:
         click.echo(picked, nl=False)
     else:
-        show(form.word, told, lambda: _rows(kind, told, scene, wide=form.word == "wide"))
+        show(form.word, told[0] if one else told, lambda: _rows(kind, told, scene, wide=form.word == "wide"))
 
 
 def _rows(kind: str, told: list[dict[str, Any]], scene: ClusterScene, *, wide: bool) -> Iterable[str]:
