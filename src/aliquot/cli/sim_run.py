@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import Any
 import click
 
 from aliquot.cli.entry import INTERRUPTED
+from aliquot.cli.tables import columns
 from aliquot.model.errors import UserError
 from aliquot.sim import load, parallel, runs, sizes, study, terminal
 from aliquot.sim.imports.quantities import Unreadable, parse_elapsed
@@ -101,13 +101,6 @@ def _tell(facts: dict[str, Any], output: str) -> None:
         if offered["impossible"]:
             click.echo(load.left_out(offered))
     click.echo(terminal.table(facts, columns()))
-
-
-def columns() -> int:
-    """How wide a table may be: the terminal, COLUMNS, or all there is where the output goes to a file."""
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
-        return terminal.ALL_COLUMNS
-    return shutil.get_terminal_size((80, 24)).columns
 
 
 def _made() -> study.Made:

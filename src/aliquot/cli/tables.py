@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aliquot.cli.calling import short_name
 from aliquot.model.quantities import format_mib, format_milli
@@ -14,6 +17,15 @@ from aliquot.model.ages import format_age
     from aliquot.standalone.wire import GpuFacts, PodFacts
 
 Table = list[list[str]]
+UNBOUNDED: Final = 10_000
+"""The width of what goes to a file or a pipe."""
+
+
+def columns() -> int:
+    """How wide a table may be: as the terminal, or as COLUMNS says; UNBOUNDED where the output goes to a file."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        return shutil.get_terminal_size().columns
+    return UNBOUNDED
 
 
 def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int] = (), *, right: Collection[int] = ()) -> Iterable[str]:

@@ -1,0 +1,62 @@
+"""The printed table of `aliquot top` on terminals of several widths."""
+
+from __future__ import annotations
+
+import pytest
+
+from aliquot.arbiter.records import GpuStatus, Status
+from aliquot.cli.tables import UNBOUNDED, columns
+from aliquot.cli.top_text import bar, render
+from aliquot.driver.discovery import Gpu
+from aliquot.model.ids import GpuUuid
+from aliquot.standalone.wire import EngineFacts
+from aliquot.status.tenants import TenantStatus, WakeStatus
+
+UUID = "GPU-0"
+WHY = "GPU 0 has 0.00 free, 0.50 were asked. See who holds the rest: aliquot get tenants"
+
+
+def tenant(name: str) -> TenantStatus:
+    """A tenant that uses a quarter of the GPU."""
+    wake = WakeStatus(5, 9.8, 19.9, 420, kept=False, allowed_ms=3.2, longest_ms=20.1, longest_by="training")
+    return TenantStatus(name, 300, 600, 0.25, 0, 2048, 4096, 0, 70.6, 0.0, 0.0, 0, 1, waiting=False, wake=wake)
+
+
+def shown(width: int, *names: str) -> list[str]:
+    """The lines of one GPU with these tenants, while one more waits."""
+    facts = EngineFacts(1, "/run/aliquot", "h100", 2, [Gpu(GpuUuid(UUID), 0, "NVIDIA H100 80GB HBM3", 81559)], 2)
+    gpu = GpuStatus(UUID, None, 0.5, [tenant(name) for name in names])
+    status = Status(0, 1, 2, 10_000, "fluid", 100.0, "auto", "pace", 2, [gpu])
+    return render(facts, status, {"default/later": WHY}, width).splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("name", ["a", "default/notebook-of-a-team-with-a-long-name"])
+def test_no_line_is_wider_than_the_terminal(width: int, name: str):
+    """Whatever tenants are called, a table for a terminal of that width fits it, and all numbers are there."""
+    lines = shown(width, name, "default/b")
+
+    assert [] == [line for line in lines if len(line) > width]
+    for number in ("0.30", "0.60", "0.25", "2.0 / 4.0 GiB", "71 ms", "4.0 / 79.6 GiB"):
+        assert any(number in line for line in lines), number
+
+
+def test_bars_shrink_before_they_go():
+    """On 80 columns the bars are shorter than on 200, on 60 there are none, and the use is a number on each."""
+    drawn = [max(sum(cell in "█░│" for cell in line) for line in shown(width, "default/b")) for width in (60, 80, 200)]
+
+    assert 0 == drawn[0] < drawn[1] < drawn[2] == 22
+
+
+def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Output that goes to no terminal is not cut, unless COLUMNS says how wide it is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert UNBOUNDED == columns()
+
+    monkeypatch.setenv("COLUMNS", "60")
+    assert 60 == columns()
+
+
+def test_the_limit_is_a_stroke_in_the_bar():
+    """A limit below the whole GPU is marked where it is."""
+    assert "██░░░│░░░░" == bar(0.2, 500, 10)
