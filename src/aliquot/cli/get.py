@@ -77,10 +77,22 @@ def get(
     if watch and len(kinds) > 1:
         raise UserError(f"-w watches one kind, {len(kinds)} were named; write one of {', '.join(kinds)}")
     query = Query(kinds, names, namespace, everywhere, parse_selector(selector), form)
+    if "sharepods" in kinds and not names:
+        _tell_lost(namespace)
     if watch:
         _watch(query)
         return
     _print(query, {kind: _read(query, kind) for kind in kinds})
+
+
+def _tell_lost(namespace: str) -> None:
+    """Name on stderr the SharePods that a killed engine had: they are in no list, and nothing else tells of them."""
+    from aliquot.standalone.roster import told
+
+    lost = ask_engine("pods").lost
+    mine = {name: phase for name, phase in lost.items() if name.startswith(f"{namespace}/" if namespace else "")}
+    if mine:
+        click.echo(f"aliquot: {told(mine)}", err=True)
 
 
 def _print_hours(view: HoursView) -> None:

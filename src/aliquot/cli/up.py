@@ -116,16 +116,19 @@ def _serve(text: str, options: dict[str, Any]) -> None:
 
 def _attend(engine: Engine, text: str, options: dict[str, Any], stopping: threading.Event) -> None:
     from aliquot.standalone.paths import state_dir
-    from aliquot.standalone.pods import Pods
+    from aliquot.standalone.pods import Pods, read_documents
+    from aliquot.standalone.roster import Roster, told
     from aliquot.standalone.server import EngineServer
 
-    pods = Pods(engine)
+    coming = {spec.full_name for spec in read_documents(text)} if text else set()
+    pods = Pods(engine, Roster(engine.runtime.sharepods))
     kept = _history_file(options["history"], options["state_dir"] or state_dir(), emulated=engine.emulated)
     server = EngineServer(engine, pods, history=kept if options["web"] else None)
     try:
         pages = _dashboard(engine, pods, server, options["port"], kept) if options["web"] else contextlib.nullcontext()
         with pages as url:
-            _announce(engine, url, options["metrics_port"])
+            lost = told({name: phase for name, phase in pods.lost.items() if name not in coming})
+            _announce(engine, url, options["metrics_port"], lost)
             for line in pods.apply(text) if text else []:
                 click.echo(line)
             while not stopping.wait(1.0):
@@ -168,7 +171,7 @@ def _history_file(named: str | None, state_dir: Path, *, emulated: bool) -> Path
     return Path(named).absolute() if named else state_dir / HISTORY_FILES[emulated]
 
 
-def _announce(engine: Engine, dashboard: str | None, metrics_port: int | None) -> None:
+def _announce(engine: Engine, dashboard: str | None, metrics_port: int | None, lost: str) -> None:
     for gpu in engine.gpus:
         kind = " (emulated)" if engine.emulated else ""
         click.echo(f"GPU {gpu.index}  {gpu.model}{kind}  {format_mib(gpu.memory_mib)}  {gpu.uuid}")
@@ -176,6 +179,8 @@ def _announce(engine: Engine, dashboard: str | None, metrics_port: int | None) -
         click.echo(f"dashboard at {dashboard}")
     if metrics_port is not None:
         click.echo(f"metrics at http://127.0.0.1:{metrics_port}/metrics")
+    if lost:
+        click.echo(lost)
     click.echo(f"ready at {engine.runtime.root}. Give it work: aliquot apply -f FILE")
 
 

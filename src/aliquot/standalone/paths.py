@@ -73,7 +73,7 @@ class RuntimeDir:
             raise RuntimeDirError(f"{self.root} belongs to another user; set ALIQUOT_RUNTIME_DIR to a folder of yours")
         self.root.chmod(0o700)
         of_arbiter = (self.root / name for name in ("arbiter.lock", "journal", "tenants.json"))
-        for file in (self.lock, self.engine_log, *of_arbiter):
+        for file in (self.lock, self.engine_log, self.sharepods, *of_arbiter):
             if file.exists() and not file.is_file():
                 raise RuntimeDirError(f"{file} is not a plain file; remove it, or set ALIQUOT_RUNTIME_DIR")
         for folder in (self.emulated, self.tenants, self.logs):
@@ -99,6 +99,11 @@ class RuntimeDir:
     def tenants(self) -> Path:
         """One folder per tenant."""
         return self.root / "tenants"
+
+    @property
+    def sharepods(self) -> Path:
+        """The names of SharePods that have not ended; outlives an engine that is killed."""
+        return self.root / "sharepods.json"
 
     @property
     def logs(self) -> Path:

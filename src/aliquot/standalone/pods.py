@@ -24,6 +24,7 @@ from aliquot.model.sharepod import SharePodManifest, parse_sharepod
 from aliquot.standalone.container import ContainerRun
 from aliquot.standalone.engine import Engine, TenantPlace
 from aliquot.standalone.logs import ALL, ContainerLog
+from aliquot.standalone.roster import Roster
 from aliquot.standalone.wire import LogCut, PodFacts, RunLease
 
 EVENTS_KEPT = 50
@@ -63,6 +64,10 @@ def changes(old: SharePodManifest, new: SharePodManifest) -> str:
     if old.metadata != new.metadata:
         found.append("metadata")
     return ", ".join(found) or "spec"
+
+
+def _full(name: str) -> str:
+    return name if "/" in name else f"default/{name}"
 
 
 class SharePodRun:
@@ -106,8 +111,9 @@ class SharePodRun:
 class Pods:
     """All SharePods of an engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, roster: Roster | None = None) -> None:
         self._engine = engine
+        self._roster = roster or Roster()
         self._lock = threading.RLock()
         # One apply at a time. Not `_lock`: a container that ends takes that one, and an apply waits for old containers.
         self._applying = threading.Lock()
@@ -138,8 +144,12 @@ class Pods:
             UnknownPod: it does not exist.
         """
         with self._lock:
+            full = _full(name)
+            if full not in self._pods and self._roster.forget(full):
+                return f"sharepod/{full.rpartition('/')[2]} deleted"
             pod = self._find(name)
             del self._pods[pod.spec.full_name]
+            self._remember()
         self._end(pod)
         for container in pod.containers:
             container.log.clear()
@@ -151,6 +161,12 @@ class Pods:
         with self._lock:
             pods = [self._find(name)] if name else list(self._pods.values())
             return [self._describe(pod) for pod in pods]
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """SharePods of an engine that was killed, with the phases they were in."""
+        with self._lock:
+            return dict(self._roster.lost)
 
     def request_of(self, name: str) -> GpuRequest | None:
         """The request of a SharePod; None if no SharePod has that full name."""
@@ -202,6 +218,7 @@ class Pods:
         with self._lock:
             pods = list(self._pods.values())
             self._pods.clear()
+            self._roster.clear()
         for pod in pods:
             for container in pod.containers:
                 container.ask_to_end()
@@ -214,6 +231,7 @@ class Pods:
             for pod in self._pods.values():
                 if pod.phase == "Pending":
                     self._place(pod)
+            self._remember()
 
     def _apply_one(self, spec: SharePodManifest) -> str:
         name = spec.metadata.name
@@ -231,6 +249,7 @@ class Pods:
         with self._lock:
             self._pods[spec.full_name] = pod
             self._place(pod)
+            self._remember()
         waits = f", waits: {pod.message}" if pod.seat is None else ""
         ignored = f" (no effect on one machine: {', '.join(spec.ignored)})" if spec.ignored else ""
         return f"sharepod/{name} {'created' if old is None else 'configured'}{waits}{ignored}"
@@ -307,6 +326,9 @@ class Pods:
             pod.note("all containers have ended; the GPU is given back")
         self.place_waiting()
 
+    def _remember(self) -> None:
+        self._roster.keep({name: pod.phase for name, pod in self._pods.items()})
+
     def _end(self, pod: SharePodRun) -> None:
         for container in pod.containers:
             container.ask_to_end()
@@ -316,8 +338,10 @@ class Pods:
             self._engine.release(pod.seat)
 
     def _find(self, name: str) -> SharePodRun:
-        full = name if "/" in name else f"default/{name}"
+        full = _full(name)
         pod = self._pods.get(full)
+        if pod is None and full in self._roster.lost:
+            raise UnknownPod(f'sharepod "{name}" ended when the engine before this one was killed; apply it again')
         if pod is None:
             known = ", ".join(sorted(self._pods)) or "none"
             raise UnknownPod(f'there is no sharepod "{name}"; there is {known}')

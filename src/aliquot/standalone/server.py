@@ -118,7 +118,7 @@ class EngineServer:
             case "apply":
                 yield Reply(lines=self._pods.apply(call.text, restart=call.restart))
             case "pods":
-                yield Reply(pods=self._pods.facts(call.name))
+                yield Reply(pods=self._pods.facts(call.name), lost=self._pods.lost)
             case "gpus":
                 yield Reply(gpus=self._engine.look(lambda books: gpu_facts(books, self._engine.gpus)))
             case "explain":

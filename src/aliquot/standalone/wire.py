@@ -184,3 +184,5 @@ class Reply(msgspec.Struct, omit_defaults=True):
     processes: dict[str, list[RunProcess]] | None = None
     queue: list[QueuedRun] | None = None
     hours: dict[str, Any] | None = None
+    lost: dict[str, str] = {}
+    """SharePods of an engine that was killed, with the phases they were in."""

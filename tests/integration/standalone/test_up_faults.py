@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -87,6 +88,34 @@ def test_an_engine_that_is_killed_takes_everything_along(aliquot_cli: Aliquot, t
 
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), "nothing of the engine is left")
     assert aliquot_cli.run("--", "true").returncode == 0
+
+
+def test_what_a_killed_engine_had_is_named_by_the_next(aliquot_cli: Aliquot, tmp_path):
+    """After kill -9 `up` and `get` name the SharePods that ended with the engine, until each is applied or deleted."""
+    engine = aliquot_cli.start("up", "--emulate", "v100", "--no-web")
+    eventually(lambda: aliquot_cli.engine_is_up, "the engine is up")
+    first = Cluster(aliquot_cli, tmp_path)
+    for name in ("web", "db"):
+        first.apply(sharepod(name, "exec sleep 300"))
+        first.wait_phase(name, "Running")
+    engine.kill()
+    engine.communicate()
+    lost = "2 SharePods ended when the engine before this one was killed: default/web (Running), default/db (Running)."
+
+    again = aliquot_cli.start("up", "--emulate", "v100", "--no-web")
+    try:
+        assert again.stdout is not None
+        said = list(itertools.takewhile(lambda line: not line.startswith("ready at "), again.stdout))
+        assert said[-1].startswith(lost)
+        assert aliquot_cli("get").stderr.startswith(f"aliquot: {lost}")
+        assert 'sharepod "web" ended when the engine before this one was killed' in aliquot_cli("logs", "web").stderr
+        first.apply(sharepod("web", "exec sleep 300"))
+        assert "1 SharePod ended" in aliquot_cli("get").stderr
+        assert "sharepod/db deleted\n" == aliquot_cli("delete", "db").stdout
+        assert "" == aliquot_cli("get").stderr
+    finally:
+        again.terminate()
+        again.communicate(timeout=30)
 
 
 def test_a_second_engine_is_refused(up: Cluster):

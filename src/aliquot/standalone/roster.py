@@ -1,0 +1,85 @@
+"""Which SharePods an engine has, in a file of its runtime directory, so that the next one knows what a kill ended.
+
+An engine that is stopped removes the file. One that is killed leaves it, and takes its programs along: the next engine
+names what was there, until it is applied again or deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from aliquot.lib.files import read_plain, write_whole
+from aliquot.lib.log import Logger, Repeats
+from aliquot.model.errors import in_words
+
+NOT_ENDED: Final = ("Pending", "Running")
+log = Logger("standalone")
+
+
+class Roster:
+    """Names and phases of SharePods that have not ended; without a path nothing is kept. Not safe for threads."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._repeats = Repeats()
+        self._written = self._read()
+        self.lost = dict(self._written)
+        """Those of an engine that was killed, with the phases they were in."""
+
+    def keep(self, phases: Mapping[str, str]) -> None:
+        """Write down the SharePods that there are now; one that was lost and is there again is lost no more."""
+        self.lost = {name: phase for name, phase in self.lost.items() if name not in phases}
+        self._write(self.lost | {name: phase for name, phase in phases.items() if phase in NOT_ENDED})
+
+    def forget(self, name: str) -> bool:
+        """Name a lost SharePod no more; whether it was lost."""
+        if self.lost.pop(name, None) is None:
+            return False
+        self._write({other: phase for other, phase in self._written.items() if other != name})
+        return True
+
+    def clear(self) -> None:
+        """Nothing is lost by what comes now."""
+        self._write({})
+
+    def _read(self) -> dict[str, str]:
+        if self._path is None:
+            return {}
+        try:
+            return msgspec.json.decode(read_plain(self._path), type=dict[str, str])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError, RecursionError) as error:
+            why = in_words(error) if isinstance(error, OSError) else str(error)
+            log.warning("%s cannot be read (%s); what a killed engine had is not known", self._path, why)
+            return {}
+
+    def _write(self, phases: dict[str, str]) -> None:
+        if self._path is None or phases == self._written:
+            return
+        try:
+            if phases:
+                write_whole(self._path, msgspec.json.encode(phases), synced=False)
+            else:
+                self._path.unlink(missing_ok=True)
+            self._written = phases
+            self._repeats.news("")
+        except OSError as error:
+            if self._repeats.news(text := in_words(error)):
+                log.warning("which SharePods there are cannot be written down: %s", text)
+
+
+def told(lost: Mapping[str, str]) -> str:
+    """What a person should know of SharePods that were lost; empty where there are none."""
+    if not lost:
+        return ""
+    names = ", ".join(f"{name} ({phase})" for name, phase in lost.items())
+    what, them = ("1 SharePod", "it") if len(lost) == 1 else (f"{len(lost)} SharePods", "them")
+    return (
+        f"{what} ended when the engine before this one was killed: {names}. Apply {them} again, or forget {them}: "
+        "aliquot delete NAME"
+    )

@@ -1,0 +1,74 @@
+"""What the engine after a killed one knows of its SharePods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aliquot.standalone.roster import Roster, told
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the names are kept."""
+    return tmp_path / "sharepods.json"
+
+
+def killed(path: Path, **phases: str) -> Roster:
+    """The roster of an engine that comes after one that had these SharePods and was killed."""
+    Roster(path).keep({f"default/{name}": phase for name, phase in phases.items()})
+    return Roster(path)
+
+
+def test_a_killed_engine_leaves_the_names_of_what_had_not_ended(path: Path):
+    """SharePods that ran or waited are lost with a killed engine; what had ended before is not."""
+    after = killed(path, web="Running", later="Pending", done="Succeeded", broken="Failed")
+
+    assert {"default/web": "Running", "default/later": "Pending"} == after.lost
+
+
+def test_a_stopped_engine_leaves_nothing(path: Path):
+    """An engine that is stopped ends its SharePods on purpose, and the next one names none."""
+    engine = killed(path, web="Running")
+    engine.keep({"default/other": "Running"})
+    engine.clear()
+
+    assert {} == Roster(path).lost
+    assert not path.exists()
+
+
+def test_what_is_lost_is_named_until_it_is_applied_again_or_deleted(path: Path):
+    """A second kill loses nothing of what the first one left; an applied or deleted SharePod is lost no more."""
+    first = killed(path, web="Running", db="Running", later="Pending")
+    first.keep({"default/web": "Running"})
+    assert {"default/db", "default/later"} == first.lost.keys()
+    assert first.forget("default/db") and not first.forget("default/db")
+
+    assert {"default/web", "default/later"} == Roster(path).lost.keys()
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": 1}', "[" * 10_000])
+def test_a_broken_file_stops_no_engine(path: Path, text: str):
+    """A file that cannot be read is a warning, and is written anew."""
+    path.write_text(text)
+    roster = Roster(path)
+    roster.keep({"default/web": "Running"})
+
+    assert {} == roster.lost
+    assert {"default/web": "Running"} == Roster(path).lost
+
+
+def test_a_full_disk_stops_no_engine(tmp_path: Path):
+    """Names that cannot be written are a warning."""
+    (tmp_path / "file").write_text("")
+    Roster(tmp_path / "file" / "sharepods.json").keep({"default/web": "Running"})
+
+
+def test_people_are_told_what_ended_and_what_to_do():
+    """One sentence names the SharePods with the phases they were in, and the two ways on."""
+    assert "" == told({})
+    assert (
+        "2 SharePods ended when the engine before this one was killed: a/web (Running), a/later (Pending). "
+        "Apply them again, or forget them: aliquot delete NAME"
+    ) == told({"a/web": "Running", "a/later": "Pending"})
