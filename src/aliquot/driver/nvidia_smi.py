@@ -1,8 +1,9 @@
 """`nvidia-smi` for emulated GPUs: prints what NVML tells this process, in the forms that scripts read.
 
-Started as a script of its own in a tenant's environment, where NVML is the hook's view: the tenant's GPUs, memory and
-processes. It takes those of nvidia-smi's options that people and programs look with; nothing can be set. Imports only
-NVML's bindings and the standard library, for it starts wherever a tenant's program does.
+Started as a script of its own in a tenant's environment, where NVML is the hook's view: the tenant's memory and
+processes. Of the machine's GPUs it shows those in CUDA_VISIBLE_DEVICES, numbered from 0, as nvidia-smi in a container
+shows those that the container has. It takes those of nvidia-smi's options that people and programs look with; nothing
+can be set. Imports only NVML's bindings and the standard library, for it starts wherever a tenant's program does.
 """
 
 from __future__ import annotations
@@ -42,12 +43,33 @@ def _mig(handle: Any) -> str:
     return "Enabled" if nvml.nvmlDeviceGetMigMode(handle)[0] else "Disabled"
 
 
+def _visible() -> list[Any]:
+    """The GPUs that CUDA shows this program, in its order: the list ends at a wrong entry, and one twice voids it."""
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    words = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if words is None:
+        return handles
+    uuids = [str(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    chosen: list[int] = []
+    for word in words.split(","):
+        named = [n for n, uuid in enumerate(uuids) if word == str(n) or (word[:4] == "GPU-" and uuid.startswith(word))]
+        if len(named) != 1:
+            break
+        chosen += named
+    return [handles[n] for n in chosen] if len({*chosen}) == len(chosen) else []
+
+
+def _index(handle: Any) -> int:
+    uuid = nvml.nvmlDeviceGetUUID(handle)
+    return [nvml.nvmlDeviceGetUUID(other) for other in _visible()].index(uuid)
+
+
 # field of --query-gpu -> (unit, how it is read)
 FIELDS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "timestamp": ("", lambda _: time.strftime("%Y/%m/%d %H:%M:%S.000")),
     "driver_version": ("", lambda _: nvml.nvmlSystemGetDriverVersion()),
-    "count": ("", lambda _: nvml.nvmlDeviceGetCount()),
-    "index": ("", lambda h: nvml.nvmlDeviceGetIndex(h)),
+    "count": ("", lambda _: len(_visible())),
+    "index": ("", _index),
     "name": ("", lambda h: nvml.nvmlDeviceGetName(h)),
     "gpu_name": ("", lambda h: nvml.nvmlDeviceGetName(h)),
     "uuid": ("", lambda h: nvml.nvmlDeviceGetUUID(h)),
@@ -255,7 +277,9 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _chosen(ids: str) -> list[Any]:
-    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    handles = _visible()
+    if not handles:
+        _end("No devices were found")
     if not ids:
         return handles
     names = {name: h for h in handles for name in (_value(h, "index"), _value(h, "uuid"), _value(h, "pci.bus_id"))}

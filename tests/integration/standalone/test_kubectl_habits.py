@@ -212,6 +212,19 @@ def test_the_view_of_nvidia_smi_is_the_tenants(up: Cluster):
     assert any("MiB /   4096MiB" in line for line in table) and any("emulated" in line for line in table)
 
 
+def test_nvidia_smi_lists_the_tenants_gpus_alone(up: Cluster):
+    """Of several GPUs nvidia-smi shows those of the tenant, numbered from 0 as CUDA numbers them."""
+    query = "nvidia-smi --query-gpu=index,count,uuid --format=csv,noheader"
+    shown = up.command("run", "--gpu", "1", "--gpu-request", ".25", "--", "sh", "-c", f"{query}; nvidia-smi -L")
+    every = up.command("run", "--gpus", "2", "--", "sh", "-c", query)
+    uuids = [gpu["uuid"] for gpu in json.loads(up.command("get", "gpus", "-o", "json").stdout)]
+
+    values, *listed = shown.stdout.splitlines()
+    assert f"0, 1, {uuids[1]}" == values, shown.stderr
+    assert [f"GPU 0: Tesla V100-SXM2-16GB (UUID: {uuids[1]})"] == listed
+    assert [f"0, 2, {uuids[0]}", f"1, 2, {uuids[1]}"] == sorted(every.stdout.splitlines())
+
+
 def test_a_real_nvidia_smi_is_not_hidden(up: Cluster, tmp_path):
     """Where PATH has an nvidia-smi already, that one runs."""
     real = tmp_path / "nvidia-smi"
