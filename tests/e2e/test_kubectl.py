@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 import yaml
+from accounts import allow, token_of
 from agent_pods import agent
 from cluster.control_plane import ControlPlane
 from cluster.fake import gpu_uuid
+from cluster.images import PAUSE
+from cluster.kubelet_node import KubeletNode
 from cluster.ours import serve_pages
 from scheduling import PORT, ROOT, OurScheduler, eventually, gpu_pod, percent, wait_bound
 from tmux import Tmux
@@ -26,6 +29,7 @@ from aliquot.status.tenants import TenantStatus
 
 CRDS = ROOT / "deploy" / "crds"
 HOME = "aliquot-system"
+WEB_PORT = 8771
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +41,8 @@ def nodes(control_plane: ControlPlane) -> Iterator[list[str]]:
         *control_plane.fake_nodes(1, "v100", gpus=4, prefix="kc"),
         *control_plane.fake_nodes(1, "a100", gpus=2, prefix="kc"),
     ]
-    ours = OurScheduler(control_plane, PORT, "--bind", f"0.0.0.0:{PORT}")
+    pages = ("--web", f"127.0.0.1:{WEB_PORT}", "--web-access", "token")
+    ours = OurScheduler(control_plane, PORT, "--bind", f"0.0.0.0:{PORT}", *pages)
     ours.part.start()
     ours.configure()
     serve_pages(control_plane, PORT, HOME)
@@ -284,3 +289,46 @@ def test_mistakes_are_told_in_one_sentence(
     text = ask(control_plane, *arguments, status=2)
 
     assert sentence in text and 1 == text.count("\n")
+
+
+@pytest.fixture
+def dashboard(control_plane: ControlPlane, nodes: list[str], kubelet_node: KubeletNode) -> Iterator[None]:
+    """The dashboard's Service as the chart makes it; a pod in the node's network stands in for the scheduler's."""
+    label = {"app": "dashboard"}
+    spec = {
+        "nodeName": kubelet_node.name, "hostNetwork": True, "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "main", "image": PAUSE, "imagePullPolicy": "Never"}],
+    }  # fmt: skip
+    ports = [{"name": "web", "port": 80, "targetPort": WEB_PORT}]
+    root = f"/api/v1/namespaces/{HOME}"
+    control_plane.api.create(f"{root}/pods", {"metadata": {"name": "dashboard", "labels": label}, "spec": spec})
+    service = {"metadata": {"name": "aliquot-dashboard"}, "spec": {"selector": label, "ports": ports}}
+    control_plane.api.create(f"{root}/services", service)
+    control_plane.kubectl("wait", "-n", HOME, "--for=condition=Ready", "pod/dashboard", "--timeout=60s")
+    yield
+    control_plane.api.delete(f"{root}/services/aliquot-dashboard")
+    control_plane.api.delete(f"{root}/pods/dashboard")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("dashboard")
+def test_hours_come_through_a_port_forward(control_plane: ControlPlane, nodes: list[str], tmp_path: Path):
+    """`get hours` reaches the dashboard's Service by kubectl's own port-forward, with a token of the cluster."""
+    (tmp_path / "kubectl").symlink_to(control_plane.programs.program("kubectl"))
+    env = environment(control_plane) | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    where = ("--kubeconfig", str(control_plane.kubeconfig))
+    command = [sys.executable, "-m", "aliquot.cli.kubectl", "get", "hours", "--since", "24h", "-o", "json", *where]
+
+    def hours(**token: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, env=env | token, timeout=60)
+
+    token = token_of(control_plane, HOME, "viewer")
+    allow(control_plane, HOME, "viewer", "pods")
+    found, refused = hours(ALIQUOT_DASHBOARD_TOKEN=token), hours()
+
+    assert 0 == found.returncode, found.stderr
+    told = json.loads(found.stdout)
+    assert 24 * 3600 <= told["until_s"] - told["since_s"] <= 25 * 3600
+    assert {"lines", "total", "recorded"} <= told.keys()
+    assert 1 == refused.returncode
+    assert refused.stderr.startswith("aliquot: the dashboard wants a token and the kubeconfig has none"), refused.stderr
