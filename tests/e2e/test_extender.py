@@ -155,7 +155,7 @@ def test_constraints_that_are_full_keep_pods_waiting(
 
     eventually(lambda: bound(control_plane, namespace, "a-more"), "one of the same label does not come in")
     for name in ("b", "plain", "thirteenth"):
-        eventually(lambda name=name: "that its labels allow" in told(name) or "unreserved" in told(name), name)
+        eventually(lambda name=name: "that its labels allow" in told(name) or " free" in told(name), name)
         assert not bound(control_plane, namespace, name)
     control_plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/a3")
     eventually(lambda: sum(bound(control_plane, namespace, n) for n in ("b", "plain", "thirteenth")) == 1, "nobody")

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from aliquot.cli.calling import short_name
+from aliquot.model.ages import format_age
 from aliquot.model.quantities import format_mib, format_milli
 
 if TYPE_CHECKING:
-from aliquot.model.ages import format_age
     from aliquot.standalone.wire import GpuFacts, PodFacts
 
 Table = list[list[str]]
@@ -98,7 +98,7 @@ def tenant_table(tenants: Sequence[dict[str, Any]], *, wide: bool = False) -> Ta
 def gpu_table(gpus: Sequence[GpuFacts], *, wide: bool = False) -> Table:
     """Each GPU with its class of links to the others, and under it its tenants."""
     more = ["NUMA", "CORES", "DRIVER"] if wide else []
-    table = [["GPU", "MODEL", "SHARES", "MEMORY", "NEAREST", "LABELS", "UUID", *more]]
+    table = [["GPU", "MODEL", "PROMISED", "MEMORY", "NEAREST", "LABELS", "UUID", *more]]
     for gpu in gpus:
         held = f"{format_milli(1000 - gpu.free_milli)} of 1.00"
         memory = f"{(gpu.memory_mib - gpu.free_mib) / 1024:.1f} / {format_mib(gpu.memory_mib)}"

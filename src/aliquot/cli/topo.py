@@ -145,7 +145,7 @@ def _tree_rows(
     topology = picture.topology
     if node.gpu is not None:
         left, numa = picture.free_milli[node.gpu], topology.numa[node.gpu]
-        free = "free" if left == 1000 else "taken" if left == 0 else f"{format_milli(left)} left"
+        free = "free" if left == 1000 else "taken" if left == 0 else f"{format_milli(left)} free"
         cores = core_list(list(topology.cores[node.gpu]))
         yield f"{stem}{branch}GPU {node.gpu}", str(node.access_cost), free, "" if numa is None else str(numa), cores
         return

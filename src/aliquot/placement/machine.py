@@ -104,7 +104,7 @@ class MachineBooks:
         """
         found = self.decider.decide(self.ask(request), again=again)
         if isinstance(found, Infeasible):
-            raise NoRoom(f"{refusal(found.reasons()[0], _SHOWN)}. Free the rest: aliquot get tenants")
+            raise NoRoom(f"{refusal(found.reasons()[0], _SHOWN)}. See who holds the rest: aliquot get tenants")
         return Plan(found.slices)
 
     def explain(self, request: GpuRequest) -> PlacementExplanation:

@@ -165,7 +165,7 @@ def because(reason: PlacedBecause) -> str:
     """One part of the reason for a placement."""
     match reason:
         case Room(node, gpu, milli, mib, takes_milli, takes_mib):
-            compute = f"{format_milli(milli)} unreserved now, {format_milli(milli - takes_milli)} after"
+            compute = f"{format_milli(milli)} free now, {format_milli(milli - takes_milli)} after"
             return f"GPU {gpu} of {node}: {compute}; {format_mib(mib)} now, {format_mib(mib - takes_mib)} after"
         case UnmeasuredKernels(tenant):
             return f"whether it wakes in time is not certain yet: kernels of {tenant} were not measured"
@@ -254,11 +254,11 @@ def _few(wanted: Ask, reason: UnmetConstraint) -> str:
 def _room(wanted: Ask) -> str:
     parts = []
     if wanted.whole:
-        parts.append(f"{wanted.whole} idle GPU{'s' * (wanted.whole > 1)}")
+        parts.append(f"{wanted.whole} free GPU{'s' * (wanted.whole > 1)}")
     if wanted.rest_milli:
         memory = f" and {format_mib(wanted.gpu_mib)}" if wanted.gpu_mib else ""
         memory = f" and {_percent(wanted.gpu_mem_ppm)} of its memory" if wanted.gpu_mem_ppm else memory
-        parts.append(f"a GPU with {format_milli(wanted.rest_milli)}{memory} unreserved")
+        parts.append(f"a GPU with {format_milli(wanted.rest_milli)}{memory} free")
     return f"{' and '.join(parts)}{'' if wanted.plain else ' that its labels allow'}"
 
 
@@ -284,8 +284,8 @@ _TEXTS: Final[Mapping[Code, Callable[[UnmetConstraint], str]]] = {
     Code.NODE_UNKNOWN: lambda r: "has no GPUs that Aliquot knows of",
     Code.NODE_FAULTY: lambda r: f"takes no pods: {r.label}",
     Code.NODE_CORDONED: lambda r: "takes no pods (cordoned)",
-    Code.NODE_CPU: lambda r: f"has {r.have / MILLI:g} CPU unreserved, {r.asked / MILLI:g} were asked",
-    Code.NODE_MEMORY: lambda r: f"has {format_mib(r.have)} of memory unreserved, {format_mib(r.asked)} were asked",
+    Code.NODE_CPU: lambda r: f"has {r.have / MILLI:g} CPU free, {r.asked / MILLI:g} were asked",
+    Code.NODE_MEMORY: lambda r: f"has {format_mib(r.have)} of memory free, {format_mib(r.asked)} were asked",
     Code.NODE_NO_GPU: lambda r: "has no GPU",
     Code.NODE_FEW_GPUS: lambda r: _few(r.wanted or Ask(), r),
     Code.NODE_GPU_SIZE: lambda r: (
@@ -305,6 +305,6 @@ _TEXTS: Final[Mapping[Code, Callable[[UnmetConstraint], str]]] = {
     Code.GPU_ANTI_AFFINITY: lambda r: f'has a resident with anti-affinity "{r.label}" too',
     Code.GPU_WAKE: _wake,
     Code.GPU_TURNS: lambda r: f"takes turns by {r.label}, wake is kept by fluid alone",
-    Code.GPU_COMPUTE: lambda r: f"has {format_milli(r.have)} unreserved, {format_milli(r.asked)} were asked",
-    Code.GPU_MEMORY: lambda r: f"has {format_mib(r.have)} unreserved, {format_mib(r.asked)} were asked",
+    Code.GPU_COMPUTE: lambda r: f"has {format_milli(r.have)} free, {format_milli(r.asked)} were asked",
+    Code.GPU_MEMORY: lambda r: f"has {format_mib(r.have)} free, {format_mib(r.asked)} were asked",
 }

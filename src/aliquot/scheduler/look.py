@@ -1,7 +1,7 @@
 """Which nodes could take a pod now, why the others could not, and how good each is.
 
 All nodes are judged at once on the columns of the placement cluster. A reason is the same for all nodes of a kind,
-because kube-scheduler counts equal reasons in its event ("3 does not have a GPU with 0.30 unreserved"). The exact
+because kube-scheduler counts equal reasons in its event ("3 does not have a GPU with 0.30 free"). The exact
 account per device is `aliquot explain`'s.
 """
 

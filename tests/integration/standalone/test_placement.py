@@ -85,7 +85,7 @@ def test_get_gpus_shows_shares_and_links(quad: Cluster):
     quad.apply(sharepod("a", "sleep 60", request=0.3, memory="2Gi"))
     lines = quad.command("get", "gpus").stdout.splitlines()
 
-    assert ["GPU", "MODEL", "SHARES", "MEMORY", "NEAREST", "LABELS", "UUID"] == lines[0].split()
+    assert ["GPU", "MODEL", "PROMISED", "MEMORY", "NEAREST", "LABELS", "UUID"] == lines[0].split()
     assert 6 == len(lines)
     shares = next(line for line in lines if "0.30 of 1.00" in line)
     assert "2.0 / 16.0 GiB" in shares

@@ -102,7 +102,7 @@ def test_runs_share_one_engine(aliquot_cli: Aliquot):
     first.communicate(timeout=20)
 
     assert (0, 1) == (second.returncode, third.returncode)
-    assert "GPU 0 has 0.30 unreserved, 0.40 were asked" in third.stderr
+    assert "GPU 0 has 0.30 free, 0.40 were asked" in third.stderr
 
 
 def test_a_runner_that_is_killed_leaves_nothing(aliquot_cli: Aliquot, tmp_path):

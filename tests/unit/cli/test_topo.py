@@ -43,7 +43,7 @@ def test_the_tree_is_drawn_with_what_is_free(topo):
         ["│", "│", "└─", "GPU", "1", "2000", "free"],
         ["│", "└─", "PIX", "2000", "1", "of", "2"],
     ]
-    assert "GPU 3  2000  0.75 left" in out
+    assert "GPU 3  2000  0.75 free" in out
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -84,7 +84,7 @@ def test_what_other_pods_have_of_a_node_is_counted():
     ]
     ended, both = ([msgspec.convert(one, Pod) for one in some] for some in (others[1:], others))
 
-    assert {"n": "has 1 of cpu left, 2 are requested"} == barred(asking, [where], both)
+    assert {"n": "has 1 of cpu free, 2 are requested"} == barred(asking, [where], both)
     assert {} == barred(asking, [where], ended)
 
 

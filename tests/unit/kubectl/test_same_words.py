@@ -104,13 +104,13 @@ NODES = [
     Situation(Code.NODE_FEW_GPUS, "has 1 GPU, 3 were asked", pod("w", 300)),
     Situation(Code.NODE_GPU_SIZE, "has no GPU with 40.0 GiB of memory, its largest has 16.0 GiB",
               pod("w", 150, memory="40Gi"), (node("a", V100, V100), node("b", V100, V100))),
-    Situation(Code.NODE_GPUS, "does not have a GPU with 0.30 and 4.0 GiB unreserved", pod("w", 30, memory="4Gi"),
+    Situation(Code.NODE_GPUS, "does not have a GPU with 0.30 and 4.0 GiB free", pod("w", 30, memory="4Gi"),
               holders=full()),
-    Situation(Code.NODE_GPUS, "does not have 1 idle GPU and a GPU with 0.50 unreserved", pod("w", 150),
+    Situation(Code.NODE_GPUS, "does not have 1 free GPU and a GPU with 0.50 free", pod("w", 150),
               (node("a", V100, V100), node("b", V100, V100)), full()),
-    Situation(Code.NODE_GPUS, "does not have a GPU with 0.30 unreserved that its labels allow",
+    Situation(Code.NODE_GPUS, "does not have a GPU with 0.30 free that its labels allow",
               pod("w", 30, notes={"anti-affinity": "x"}), holders=full(milli=100, labels=Labels(anti_affinity="x"))),
-    Situation(Code.NODE_ONE_MODEL, "does not have 2 idle GPUs of one model", pod("w", 200),
+    Situation(Code.NODE_ONE_MODEL, "does not have 2 free GPUs of one model", pod("w", 200),
               (node("a", V100, V100, T4), node("b", V100, V100, T4)), full()),
     Situation(Code.QUOTA, 'namespace "lab" holds 0.00 of V100 GPUs of 0.10 it may have, 0.30 more were asked',
               pod("w", 30), quota=True),
@@ -135,13 +135,13 @@ DEVICES = [
               holders=full(milli=100), kernel_us=900_000),
     Situation(Code.GPU_TURNS, "takes turns by kubeshare, wake is kept by fluid alone",
               pod("w", 30, notes={"wake": "5ms"}), turns="kubeshare"),
-    Situation(Code.GPU_COMPUTE, "has 0.20 unreserved, 0.30 were asked", pod("w", 30), holders=full()),
-    Situation(Code.GPU_MEMORY, "has 2.0 GiB unreserved, 4.0 GiB were asked", pod("w", 30, memory="4Gi"),
+    Situation(Code.GPU_COMPUTE, "has 0.20 free, 0.30 were asked", pod("w", 30), holders=full()),
+    Situation(Code.GPU_MEMORY, "has 2.0 GiB free, 4.0 GiB were asked", pod("w", 30, memory="4Gi"),
               holders=full(milli=100, mib=14 * 1024)),
 ]  # fmt: skip
 HOST = [
-    (Code.NODE_CPU, "has 1 CPU unreserved, 2 were asked", asking(rest_milli=300, cpu_milli=2000)),
-    (Code.NODE_MEMORY, "has 1.0 GiB of memory unreserved, 2.0 GiB were asked", asking(rest_milli=300, memory_mib=2048)),
+    (Code.NODE_CPU, "has 1 CPU free, 2 were asked", asking(rest_milli=300, cpu_milli=2000)),
+    (Code.NODE_MEMORY, "has 1.0 GiB of memory free, 2.0 GiB were asked", asking(rest_milli=300, memory_mib=2048)),
 ]
 ELSEWHERE = {Code.POD_FAULTY, Code.POD_TOGETHER, Code.POD_GROUP, Code.NODE_UNKNOWN, Code.NODE_FAULTY}
 """Codes of which placement alone knows nothing: the scheduler and the plugin have them."""

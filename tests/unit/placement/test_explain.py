@@ -131,7 +131,7 @@ def test_many_nodes_are_told_in_few_lines():
         "default/train-7 waits: asks 2 GPUs of model V100 close to each other, none of 13 nodes has that much free.",
         "  9 nodes  has no GPU of model V100, 2 were asked: "
         '4 x is "Tesla T4", another model was asked  (cannot change)',
-        "  4 nodes  does not have 2 idle GPUs: has 0.00 unreserved, 1.00 were asked",
+        "  4 nodes  does not have 2 free GPUs: has 0.00 free, 1.00 were asked",
         "Nearest: ask 1.00 GPU less, and it fits on v0.",
     ] == lines[:4]
 
@@ -144,7 +144,7 @@ def test_what_fits_is_told_with_the_reason():
 
     assert ("b", 2, 2) == (found.placement.node, found.nodes_fitting, found.nodes)
     assert [
-        "GPU 0 of b: 0.50 unreserved now, 0.20 after; 8.0 GiB now, 3.2 GiB after",
+        "GPU 0 of b: 0.50 free now, 0.20 after; 8.0 GiB now, 3.2 GiB after",
         "binpack takes the fullest GPU that holds the request",
     ] == found.account[:2]
     assert found.account[2].startswith("2 of 2 nodes have room; score ")
@@ -167,7 +167,7 @@ def test_devices_are_called_by_their_own_index():
 
     assert [1, 2] == [reason.gpu for reason in found.verdicts[0].devices]
     assert "ask 0.10 GPU less, and it fits on GPU 1 of n" == found.nearest
-    assert "GPU 2 of n: 0.30 unreserved now" in explained(scene, 200).account[0]
+    assert "GPU 2 of n: 0.30 free now" in explained(scene, 200).account[0]
 
 
 def test_explaining_changes_and_teaches_nothing():

@@ -46,11 +46,11 @@ def test_the_fullest_gpu_with_room_is_taken():
 
 
 def test_requests_on_a_gpu_never_exceed_one():
-    """A request beyond what is unreserved finds no room, and the message says what is missing where."""
+    """A request beyond what is free finds no room, and the message says what is missing where."""
     machine = Machine(gpus=1)
     machine.place("a", 600)
 
-    with pytest.raises(NoRoom, match=r"GPU 0 has 0\.40 unreserved, 0\.50 were asked.*aliquot get tenants"):
+    with pytest.raises(NoRoom, match=r"GPU 0 has 0\.40 free, 0\.50 were asked.*aliquot get tenants"):
         machine.place("b", 500)
 
 
@@ -59,7 +59,7 @@ def test_memory_on_a_gpu_is_never_promised_twice():
     machine = Machine(gpus=1)
     machine.place("a", 100, memory_mib=15000)
 
-    with pytest.raises(NoRoom, match=r"1\.4 GiB unreserved, 2\.0 GiB were asked"):
+    with pytest.raises(NoRoom, match=r"1\.4 GiB free, 2\.0 GiB were asked"):
         machine.place("b", 100, memory_mib=2048)
 
 

@@ -66,7 +66,7 @@ def test_a_refusal_says_that_models_are_the_reason():
     busy.cluster.reserve("a", busy.decide(asking(whole=1, models=("V100",))), asking(whole=1, models=("V100",)))
     now = busy.decide(asking(whole=2))
     assert isinstance(now, Infeasible) and not now.lasting
-    assert ["n does not have 2 idle GPUs of one model"] == [sentence_of(verdict.reason) for verdict in now.reasons()]
+    assert ["n does not have 2 free GPUs of one model"] == [sentence_of(verdict.reason) for verdict in now.reasons()]
 
 
 def test_the_smaller_model_is_taken_first():

@@ -71,8 +71,8 @@ def test_a_full_node_is_said_to_be_full():
     errors = [asyncio.run(s.bind(pod, "n")) for pod in pods]
 
     assert ["", ""] == errors[:2]
-    assert 'pod default/c: container "main": node n does not have a GPU with 0.50 and 4.0 GiB unreserved' in errors[2]
-    assert "GPU 0 has 0.00 unreserved, 0.50 were asked" in errors[2]
+    assert 'pod default/c: container "main": node n does not have a GPU with 0.50 and 4.0 GiB free' in errors[2]
+    assert "GPU 0 has 0.00 free, 0.50 were asked" in errors[2]
     assert {"GPU-n-0": (1000, 8192)} == s.booked()
 
 

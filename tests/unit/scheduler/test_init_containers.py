@@ -77,7 +77,7 @@ def test_what_an_init_container_held_is_there_for_the_next_pod():
     before = cluster.run("next", container("main", 60))
     cluster.initialized("p")
 
-    assert "0.30 unreserved, 0.60 were asked" in before
+    assert "0.30 free, 0.60 were asked" in before
     assert "" == asyncio.run(cluster.scene.bind(cluster.truth.pod("next"), "n"))
     cluster.scene.catch_up()
     assert [900] == cluster.milli
@@ -111,7 +111,7 @@ def test_an_init_container_that_fits_beside_nobody_else_is_refused():
     cluster = Cluster()
     cluster.run("other", container("main", 60))
 
-    assert "0.40 unreserved, 0.50 were asked" in cluster.run("p", container("main", 30), init=(container("warm", 50),))
+    assert "0.40 free, 0.50 were asked" in cluster.run("p", container("main", 30), init=(container("warm", 50),))
     assert [600] == cluster.milli
 
 

@@ -105,7 +105,7 @@ def test_a_full_node_is_told_apart_from_an_unsuited_one():
     put(s, "b", "n", percent(80))
     found = verdicts(s.ledger, ask(pod(percent(30, "4Gi"))), ["n"])
 
-    assert {"n": "does not have a GPU with 0.30 and 4.0 GiB unreserved"} == found.failed
+    assert {"n": "does not have a GPU with 0.30 and 4.0 GiB free"} == found.failed
 
 
 def test_a_cordoned_node_takes_nobody():
@@ -134,9 +134,7 @@ def test_an_unhealthy_device_takes_nobody_new():
     sick = msgspec.convert({"metadata": {"name": "sick", "annotations": {GPUS: text}}}, Node)
     s.ledger.node_changed(Change("added", sick))
 
-    assert {"sick": "does not have a GPU with 0.30 unreserved"} == verdicts(
-        s.ledger, ask(pod(percent(30))), ["sick"]
-    ).failed
+    assert {"sick": "does not have a GPU with 0.30 free"} == verdicts(s.ledger, ask(pod(percent(30))), ["sick"]).failed
     devices = judge(s.ledger.cluster, asking(rest_milli=300), "sick").devices
     assert ["is not well"] == [text_of(reason) for reason in devices if reason]
 

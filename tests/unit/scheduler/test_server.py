@@ -342,5 +342,5 @@ def test_a_pod_that_slept_is_refused_in_other_words():
         clock.now_s += wait_s
         heard.append(served.post("filter", {"Pod": pod(), "NodeNames": ["m"]})[1]["FailedNodes"]["m"])
 
-    reason = "does not have a GPU with 0.50 unreserved"
+    reason = "does not have a GPU with 0.50 free"
     assert [reason, reason, f"{reason} now", f"{reason} now"] == heard

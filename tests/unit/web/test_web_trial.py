@@ -56,8 +56,8 @@ def test_what_does_not_fit_now_says_why(books: MachineBooks):
     trial = tried(books, request="2")
 
     assert not trial.fits and trial.nearest
-    assert "It waits: asks 2 GPUs close to each other; node here does not have 2 idle GPUs." == trial.sentence
-    assert [("GPU 0", "has 0.40 unreserved, 1.00 were asked")] == [(r.where, r.text) for r in trial.reasons]
+    assert "It waits: asks 2 GPUs close to each other; node here does not have 2 free GPUs." == trial.sentence
+    assert [("GPU 0", "has 0.40 free, 1.00 were asked")] == [(r.where, r.text) for r in trial.reasons]
 
 
 def test_what_never_fits_says_so(books: MachineBooks):

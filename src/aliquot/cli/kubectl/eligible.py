@@ -161,7 +161,7 @@ def _resources(asked: Mapping[str, int], node: Node, used: Mapping[str, int], *,
         if has < amount:
             return f"offers {_shown(name, has)} of {name}, {_shown(name, amount)} are requested"
         if has - used.get(name, 0) < amount:
-            return f"has {_shown(name, has - used.get(name, 0))} of {name} left, {_shown(name, amount)} are requested"
+            return f"has {_shown(name, has - used.get(name, 0))} of {name} free, {_shown(name, amount)} are requested"
     return ""
 
 

@@ -94,7 +94,7 @@ def _rows(kind: str, told: list[dict[str, Any]], scene: ClusterScene, *, wide: b
 
 
 def _gpu_rows(told: list[dict[str, Any]], *, wide: bool) -> Iterable[str]:
-    head = ["NODE", "GPU", "MODEL", "REQUESTED", "MEMORY", "TENANTS"]
+    head = ["NODE", "GPU", "MODEL", "PROMISED", "MEMORY", "TENANTS"]
     rows = [
         [g["node"], str(g["index"]), g["model"], *facts.reserved(g), str(len(g["residents"]) or "-")]
         + ([nearest(g["links"]), g["uuid"]] if wide else [])

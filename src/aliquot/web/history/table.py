@@ -20,7 +20,7 @@ DEFAULT_DIMENSIONS: Final = ("namespace", "controller")
 COLUMNS: Final[Mapping[str, str]] = {
     "promised": "Promised",
     "used": "Used",
-    "borrowed": "Beyond the promise",
+    "borrowed": "Borrowed",
     "lent": "Lent to others",
     "idle": "Idle",
     "waited": "Waited",
