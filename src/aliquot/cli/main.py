@@ -24,7 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("aliquot.cli.up", "Serve this machine's GPUs to SharePods until stopped; -d in the background."),
     "down": ("aliquot.cli.down", "End the engine that is up with everything it runs."),
     "apply": ("aliquot.cli.pods", "Create or update SharePods from files."),
-    "get": ("aliquot.cli.get", "List sharepods, tenants, gpus or all; -w goes on with changes."),
+    "get": ("aliquot.cli.get", "List sharepods, tenants, gpus, hours or all; -w goes on with changes."),
     "describe": ("aliquot.cli.pods", "Show details of one SharePod."),
     "logs": ("aliquot.cli.logs", "Show the output of SharePods."),
     "exec": ("aliquot.cli.exec", "Run a command in the place of a SharePod's container."),

@@ -8,7 +8,6 @@ from aliquot.arbiter.records import GpuStatus, Status
 from aliquot.cli.tables import UNBOUNDED, columns
 from aliquot.cli.top_text import bar, render
 from aliquot.driver.discovery import Gpu
-from aliquot.model.ids import GpuUuid
 from aliquot.standalone.wire import EngineFacts
 from aliquot.status.tenants import TenantStatus, WakeStatus
 
@@ -24,7 +23,7 @@ def tenant(name: str) -> TenantStatus:
 
 def shown(width: int, *names: str) -> list[str]:
     """The lines of one GPU with these tenants, while one more waits."""
-    facts = EngineFacts(1, "/run/aliquot", "h100", 2, [Gpu(GpuUuid(UUID), 0, "NVIDIA H100 80GB HBM3", 81559)], 2)
+    facts = EngineFacts(1, "/run/aliquot", "h100", 2, [Gpu(0, UUID, "NVIDIA H100 80GB HBM3", 81559)], 2)
     gpu = GpuStatus(UUID, None, 0.5, [tenant(name) for name in names])
     status = Status(0, 1, 2, 10_000, "fluid", 100.0, "auto", "pace", 2, [gpu])
     return render(facts, status, {"default/later": WHY}, width).splitlines()
