@@ -108,7 +108,7 @@ def test_what_a_killed_engine_had_is_named_by_the_next(aliquot_cli: Aliquot, tmp
         said = list(itertools.takewhile(lambda line: not line.startswith("ready at "), again.stdout))
         assert said[-1].startswith(lost)
         assert aliquot_cli("get").stderr.startswith(f"aliquot: {lost}")
-        assert 'sharepod "web" ended when the engine before this one was killed' in aliquot_cli("logs", "web").stderr
+        assert '"default/web" ended when the engine before this one was killed' in aliquot_cli("logs", "web").stderr
         first.apply(sharepod("web", "exec sleep 300"))
         assert "1 SharePod ended" in aliquot_cli("get").stderr
         assert "sharepod/db deleted\n" == aliquot_cli("delete", "db").stdout

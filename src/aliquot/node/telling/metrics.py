@@ -28,7 +28,10 @@ GPU_GAUGES: Final[dict[str, tuple[str, Callable[[NodeGpu], float]]]] = {
     "aliquot_node_gpu_busy_ratio": ("Part of the window charged to anybody", lambda g: g.busy),
     "aliquot_node_gpu_held": ("1 while a container holds a valid grant", lambda g: 1 if g.holder else 0),
     "aliquot_node_gpu_containers": ("Containers on the GPU", lambda g: len(g.uses)),
-    "aliquot_node_gpu_free_ratio": ("Part of the GPU that is free: promised to no container", lambda g: g.free_milli / 1000),
+    "aliquot_node_gpu_free_ratio": (
+        "Part of the GPU that is free: promised to no container",
+        lambda g: g.free_milli / 1000,
+    ),
     "aliquot_node_gpu_memory_bytes": ("Device memory", lambda g: g.memory_mib * _MIB),
     "aliquot_node_gpu_memory_used_bytes": ("Device memory used by containers", lambda g: g.memory_used_mib * _MIB),
     "aliquot_node_gpu_unregistered_processes": ("Programs on it without a share", lambda g: g.bypassing),
