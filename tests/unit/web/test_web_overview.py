@@ -123,11 +123,11 @@ def test_a_clusters_commands_are_kubectls():
     ("message", "said"),
     [
         (
-            "0/4 nodes are available: 4 does not have a GPU with 0.50 unreserved. preemption: 0/4 nodes are available: "
+            "0/4 nodes are available: 4 does not have a GPU with 0.50 free. preemption: 0/4 nodes are available: "
             "4 Preemption is not helpful for scheduling.",
-            "0/4 nodes are available: 4 does not have a GPU with 0.50 unreserved.",
+            "0/4 nodes are available: 4 does not have a GPU with 0.50 free.",
         ),
-        ("GPU 0 has 0.40 unreserved, 0.50 were asked", "GPU 0 has 0.40 unreserved, 0.50 were asked"),
+        ("GPU 0 has 0.40 free, 0.50 were asked", "GPU 0 has 0.40 free, 0.50 were asked"),
         ("", "is not scheduled yet"),
     ],
 )
