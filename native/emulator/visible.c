@@ -2,6 +2,7 @@
  *
  * A list of numbers or UUIDs (their beginnings will do), with commas between them; the devices are numbered anew in its
  * order. The list ends at the first entry that names no device, and names none at all when it names one twice.
+ * Numbers are those of CUDA_DEVICE_ORDER=PCI_BUS_ID, also without it: no emulated GPU is put first for being fast.
  * Source: CUDA C++ programming guide, "CUDA environment variables".
  */
 #include "config.h"

@@ -66,6 +66,11 @@ class Found(msgspec.Struct, frozen=True):
     gpus: list[Gpu]
     silent: list[str] = []
 
+    @property
+    def all_seen(self) -> tuple[Gpu, ...]:
+        """All GPUs of the machine; none where one does not answer."""
+        return () if self.silent else tuple(self.gpus)
+
 
 def find_driver() -> DriverLibraries:
     """The driver that this machine's loader would choose.

@@ -144,6 +144,12 @@ class EnvVar(Value, frozen=True):
     value: str = ""
 
 
+class SecurityContext(Value, frozen=True):
+    """What a container may do on its node."""
+
+    privileged: bool = False
+
+
 class Container(Value, frozen=True):
     """One container of a pod."""
 
@@ -151,6 +157,7 @@ class Container(Value, frozen=True):
     resources: Resources = Resources()
     restart_policy: str = ""
     env: list[EnvVar] = []
+    security_context: SecurityContext = SecurityContext()
 
 
 class SchedulingGate(Value, frozen=True):

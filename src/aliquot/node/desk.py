@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
+from aliquot.driver.discovery import Gpu
 from aliquot.kube.dialects import foreign
 from aliquot.kube.errors import KubeError
 from aliquot.kube.names import GPU_PERCENT, PLAN
@@ -185,11 +186,15 @@ class ShareDesk:
         return plan, text
 
     def _environment(self, claim: Claim, plan: PodPlan) -> tuple[str, ...]:
-        """The variables of the pod's dialect: those of the container's first start."""
+        """Its variables beside those of its tenant: the ones of its first start."""
         settled = self.allotments.get(claim.name)
         if settled is not None and settled.plan:
             return settled.env
-        return environment(self.pods.get(claim.owner.uid), claim.container, plan, self.seating.machine, self._dialects)
+        pod, machine = self.pods.get(claim.owner.uid), self.seating.machine
+        env = environment(pod, claim.container, plan, machine, self._dialects)
+        if pod is not None and pod.privileged(claim.container):
+            env += machine.variables(self._given(plan, claim.container), privileged=True)
+        return env
 
     def _seat(self, claim: Claim, plan: PodPlan, env: tuple[str, ...]) -> ProvisionedTenant:
         settled = self.allotments.get(claim.name)
@@ -202,6 +207,11 @@ class ShareDesk:
             plan = read_plan(pod.metadata.annotations)
         except BadPlan:
             return []
-        given = plan.containers.get(container) if plan is not None else None
-        gpus = [self.seating.machine.by_uuid(piece.gpu) for piece in given.slices] if given is not None else []
-        return [gpu.index for gpu in gpus if gpu is not None]
+        return [gpu.index for gpu in self._given(plan, container)] if plan is not None else []
+
+    def _given(self, plan: PodPlan, container: str) -> list[Gpu]:
+        """The GPUs of a container, which may be those of another that it uses."""
+        given = plan.containers.get(container)
+        host = plan.containers.get(given.uses or container) if given is not None else None
+        gpus = [self.seating.machine.by_uuid(piece.gpu) for piece in host.slices] if host is not None else []
+        return [gpu for gpu in gpus if gpu is not None]

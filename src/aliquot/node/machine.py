@@ -13,6 +13,7 @@ from aliquot.driver import emulation
 from aliquot.driver.choice import choose
 from aliquot.driver.discovery import Gpu, NoDriver
 from aliquot.driver.modules import CONTROL_NODES, MAKE_NODES, make_nodes, missing_nodes, node_name
+from aliquot.driver.visible import cuda_variables
 from aliquot.node.cdi import DeviceNode, Edits, Mount
 from aliquot.placement.books import NodeSpec
 from aliquot.tenancy.machine import SharedMachine, answering_gpus
@@ -59,6 +60,15 @@ class Machine(SharedMachine):
         # emulated driver finds only where it was loaded from there.
         env = (f"LD_LIBRARY_PATH={self.folder}",) if bare else ()
         return Edits(env, (Mount(self.folder, self.folder, writable=True),)) + shown
+
+    def variables(self, gpus: Sequence[Gpu], *, privileged: bool = False) -> tuple[str, ...]:
+        """CUDA's variables in a container with those GPUs.
+
+        A container sees its own GPUs alone, by their device nodes; a privileged one sees all, and so does any on an
+        emulated machine.
+        """
+        seen = self.seen if privileged or self.folder is not None else gpus
+        return tuple(f"{name}={value}" for name, value in cuda_variables([gpu.uuid for gpu in gpus], seen).items())
 
     def extra_nodes(self) -> list[Path]:
         """The further devices of the node that every container gets, by their paths there."""
@@ -119,7 +129,9 @@ def _with_gpus(machine: Machine, only: str, excluded: str) -> Machine:
         make_nodes(machine.devices)  # without them NVML itself does not answer
     found = answering_gpus(machine.libnvml, WAY_OUT)
     choice = choose(found.gpus, only=only, excluded=excluded)
-    machine = replace(machine, gpus=choice.gpus, silent=tuple(found.silent), left_out=choice.left_out)
+    machine = replace(
+        machine, gpus=choice.gpus, silent=tuple(found.silent), left_out=choice.left_out, seen=found.all_seen
+    )
     if machine.devices is not None and (missing := _missing(machine)):
         named = ", ".join(str(path) for path in missing)
         raise NoDriver(f"{named}: no such device node. Make it on the node: {MAKE_NODES}; see: aliquot doctor --node")

@@ -63,6 +63,11 @@ class NodePod(Wire):
         every = [*self.spec.init_containers, *self.spec.containers]
         return [c for c in every if c.resources.limits.get(GPU_PERCENT) or c.resources.requests.get(GPU_PERCENT)]
 
+    def privileged(self, container: str) -> bool:
+        """Whether that container reaches every device of its node."""
+        every = [*self.spec.init_containers, *self.spec.containers]
+        return any(c.name == container and c.security_context.privileged for c in every)
+
     def running(self) -> set[str]:
         """Names of its containers that run now."""
         every = [*self.status.init_container_statuses, *self.status.container_statuses]

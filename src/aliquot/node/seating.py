@@ -181,8 +181,7 @@ class TenantProvisioner:
         folder = TenantFolder(directory, conf, bare=given.enforce == "never")
         models = self.machine.models
         record = tenant_record(name, conf.socket, given.slices, models, enforce=given.enforce, wake_us=given.wake_us)
-        visible = ",".join(piece.gpu for piece in given.slices)
-        env = (f"CUDA_VISIBLE_DEVICES={visible}", "NVIDIA_VISIBLE_DEVICES=void", f"ALIQUOT_TENANT={name}")
+        env = (*self.machine.variables(gpus), "NVIDIA_VISIBLE_DEVICES=void", f"ALIQUOT_TENANT={name}")
         if folder.bare:
             edits = Edits(env) + shown.edits(None) + self.machine.edits(gpus, bare=True)
         else:

@@ -52,7 +52,7 @@ class ContainerRun:
         self._policy = policy
         self._grace_s = grace_s
         self._env = with_tools(dict(base_env) | {v.name: v.value for v in spec.env}, seat.folder.conf.libcuda)
-        self._env["CUDA_VISIBLE_DEVICES"] = seat.visible_devices
+        self._env |= seat.variables
         self._note = note
         self._on_done = on_done
         self._injection: Mode = injection

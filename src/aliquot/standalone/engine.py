@@ -30,6 +30,7 @@ from aliquot.driver.cores import nearest_cores, read_core_list
 from aliquot.driver.discovery import Gpu
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder
 from aliquot.driver.native import HOOK, native_part
+from aliquot.driver.visible import cuda_variables
 from aliquot.model.errors import AliquotError, in_words
 from aliquot.model.ids import TenantName
 from aliquot.model.quantities import Memory
@@ -71,6 +72,9 @@ class TenantPlace:
     cpus: str = ""
     """The cores that its programs are bound to; empty for all."""
 
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """CUDA's, for its programs."""
+
     @property
     def key(self) -> TenantName:
         """Its name, under which the ledger has it."""
@@ -78,7 +82,7 @@ class TenantPlace:
 
     @property
     def visible_devices(self) -> str:
-        """The value of CUDA_VISIBLE_DEVICES for its programs."""
+        """Its GPUs by UUID, as CUDA_VISIBLE_DEVICES may have them."""
         return ",".join(self.plan.uuids)
 
     def lease(self) -> RunLease:
@@ -86,7 +90,7 @@ class TenantPlace:
         conf = self.folder.conf
         return RunLease(
             self.name, str(self.folder.directory), str(conf.socket), str(conf.libcuda), str(conf.libnvml),
-            self.visible_devices, self.enforce,
+            self.visible_devices, self.enforce, dict(self.variables),
         )  # fmt: skip
 
 
@@ -269,7 +273,7 @@ class Engine:
         request = GpuRequest(request_milli, limit_milli, memory, gpu=str(gpu), enforce=enforce, wake_us=wake_us)
         seat = self.admit(TenantName(name), request)
         environment = with_tools(os.environ if env is None else env, self.machine.libcuda)
-        environment |= {"CUDA_VISIBLE_DEVICES": seat.visible_devices}
+        environment |= seat.variables
         try:
             way = injection or self.injection
             process = self._starter.submit(
@@ -314,7 +318,8 @@ class Engine:
         conf = TenantConf(name, directory / "socket", self.machine.libcuda, self.machine.libnvml, cpus)
         folder = TenantFolder(directory, conf, bare=enforce == "never")
         record = tenant_record(name, conf.socket, plan.slices, self.machine.models, enforce=enforce, wake_us=wake_us)
-        return TenantPlace(name, plan, folder, enforce, record, cpus)
+        variables = cuda_variables(plan.uuids, self.machine.seen)
+        return TenantPlace(name, plan, folder, enforce, record, cpus, variables)
 
     def _release_share(self, key: str) -> None:
         self.books.release(TenantName(key))

@@ -71,8 +71,8 @@ def find_machine(spec: str | None, directory: Path, *, only: str = "", excluded:
         found = _emulated(spec, directory)
     else:
         driver = find_driver()
-        gpus = answering_gpus(driver.libnvml, WAY_OUT).gpus
-        found = Machine(tuple(gpus), driver.libcuda, driver.libnvml)
+        answering = answering_gpus(driver.libnvml, WAY_OUT)
+        found = Machine(tuple(answering.gpus), driver.libcuda, driver.libnvml, seen=answering.all_seen)
     check_named(found.gpus, only, "--only-gpus")
     check_named(found.gpus, excluded, "--not-gpus")
     return replace(found, gpus=choose(found.gpus, only=only, excluded=excluded).gpus)
@@ -90,4 +90,4 @@ def _emulated(spec: str, directory: Path) -> Machine:
             zip(emulated.uuids, wired.cores, wired.links, wired.numa, strict=True)
         )
     )
-    return Machine(gpus, emulated.libcuda, emulated.libnvml, spec)
+    return Machine(gpus, emulated.libcuda, emulated.libnvml, spec, seen=gpus)

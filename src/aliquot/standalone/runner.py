@@ -65,13 +65,14 @@ def run_command(
 
     `engine_gone` returns when the engine is gone, and the place with it: then the command gets SIGTERM. So it does
     after `timeout_s`, and SIGKILL if it goes on; the status is then TIMED_OUT, as that of `timeout`. `visible_devices`
-    replaces the UUIDs in CUDA_VISIBLE_DEVICES: some programs read numbers only.
+    is the user's own CUDA_VISIBLE_DEVICES, which CUDA reads in the order of the user's choice too.
     """
     conf = TenantConf(lease.name, Path(lease.socket), Path(lease.libcuda), Path(lease.libnvml))
     folder = TenantFolder(Path(lease.directory), conf, bare=lease.enforce == "never")
-    environment = with_tools(env, conf.libcuda) | {
-        "CUDA_VISIBLE_DEVICES": lease.visible_devices if visible_devices is None else visible_devices
-    }
+    variables = {"CUDA_VISIBLE_DEVICES": lease.visible_devices} | lease.variables  # none of an older engine
+    if visible_devices is not None:
+        variables = {"CUDA_VISIBLE_DEVICES": visible_devices}
+    environment = with_tools(env, conf.libcuda) | variables
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*FORWARDED, signal.SIGCHLD])
     try:
         ready = launch(

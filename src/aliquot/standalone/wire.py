@@ -80,6 +80,7 @@ class RunLease(msgspec.Struct):
     libnvml: str
     visible_devices: str
     enforce: Enforce = "all"
+    variables: dict[str, str] = {}
     container: str = ""
     env: dict[str, str] = {}
     cwd: str = ""

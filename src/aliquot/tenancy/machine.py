@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +21,8 @@ class SharedMachine:
     gpus: tuple[Gpu, ...]
     libcuda: Path
     libnvml: Path
+    seen: tuple[Gpu, ...] = field(default=(), kw_only=True)
+    """All GPUs that a program on the machine itself can open, shared or not; empty where one does not answer."""
 
     @property
     def placed(self) -> tuple[Device, ...]:

@@ -173,7 +173,7 @@ class Applied:
         if not said:
             return "it says nothing"
         if isinstance(said, str):
-            assert f"hello from GPU {planned[0][0]}" == said.strip()
+            assert "hello from GPU" == said.strip().rstrip("0123456789").strip()
             made.seen = [(planned[0][0], planned[0][3])]
             return made
         assert made.tenant == said["tenant"]

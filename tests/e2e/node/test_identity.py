@@ -103,7 +103,7 @@ def compare(scene: Scene, name: str, container: str, piece: Slice) -> None:
     assert ([piece.gpu], piece.memory_mib, {0}) == (seen["uuids"], seen["total_mib"], set(seen["statuses"]))
     assert f"{scene.namespace}/{name}/{container}" == seen["tenant"]
     spec = scene.node.container_spec(scene.namespace, name, container)
-    assert f"CUDA_VISIBLE_DEVICES={piece.gpu}" in spec["process"]["env"]
+    assert f"CUDA_VISIBLE_DEVICES={scene.gpus.index(piece.gpu)}" in spec["process"]["env"]
     assert f"ALIQUOT_TENANT={scene.namespace}/{name}/{container}" in spec["process"]["env"]
 
 

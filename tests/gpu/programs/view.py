@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+import uuid
 from pathlib import Path
 
 
@@ -18,7 +19,7 @@ def main() -> None:
     d.cuCtxSetCurrent(d.cuDevicePrimaryCtxRetain(0)[1])
     time.sleep(1.5)
     n.nvmlInit()
-    device = n.nvmlDeviceGetHandleByUUID(os.environ["CUDA_VISIBLE_DEVICES"].split(",")[0])
+    device = n.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.UUID(bytes=bytes(d.cuDeviceGetUuid_v2(0)[1].bytes))}")
 
     def pids(call, *arguments) -> list[int] | str:
         try:

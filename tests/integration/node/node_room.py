@@ -135,7 +135,9 @@ class Room:
         assert self.arbiter.stdout
         self.arbiter.stdout.close()
 
-    def pod(self, name: str, gpu: int, milli: int, mib: int, *, late: bool = False, **notes: str) -> PodPlan:
+    def pod(
+        self, name: str, gpu: int, milli: int, mib: int, *, late: bool = False, privileged: bool = False, **notes: str
+    ) -> PodPlan:
         """A pod of one container with a plan; `notes` are further annotations, `aliquot.dev/` being left out."""
         piece = Slice(self.machine.gpus[gpu].uuid, milli, 1000, mib)  # type: ignore[arg-type]
         plan = PodPlan(NODE, {"main": ContainerPlan((piece,))})
@@ -147,7 +149,11 @@ class Room:
                 "uid": f"uid-{name}",
                 "annotations": {PLAN: write_plan(plan)} | {f"{PREFIX}{key}": text for key, text in notes.items()},
             },
-            "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+            "spec": {
+                "containers": [
+                    {"name": "main", "resources": {"limits": limits}, "securityContext": {"privileged": privileged}}
+                ]
+            },
         }
         made = msgspec.json.decode(msgspec.json.encode(body), type=NodePod)
         (self.pods.late if late else self.pods.known)[made.metadata.uid] = made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from kubelet_stand_in import AdmissionError, StartError
@@ -41,8 +42,22 @@ def test_each_container_gets_what_its_plan_says(room: Room):
     tenants = room.tenants()
     for number, name in enumerate(names):
         uuid = room.machine.gpus[number % 2].uuid
-        assert f"CUDA_VISIBLE_DEVICES={uuid}" in room.edits(devices[name])["env"]
+        assert f"CUDA_VISIBLE_DEVICES={number % 2}" in room.edits(devices[name])["env"]
         assert (uuid, 512 + number) == tenants[f"ns/{name}/main"]
+
+
+def test_a_gpu_has_the_number_under_which_its_container_sees_it(room: Room):
+    """A container that sees its own GPU alone finds it under 0, a privileged one under its index on the node."""
+    room.seating.machine = replace(room.machine, folder=None)
+    seen = {}
+    for name, privileged in (("plain", False), ("all", True)):
+        room.pod(name, 1, 100, 512, privileged=privileged)
+        device = room.admit(name, 10)
+        room.start(name)
+        env = dict(variable.split("=", 1) for variable in room.edits(device)["env"])
+        seen[name] = env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]
+
+    assert {"plain": ("0", "PCI_BUS_ID"), "all": ("1", "PCI_BUS_ID")} == seen
 
 
 def test_a_container_gets_the_device_node_of_its_plans_gpu():

@@ -160,11 +160,11 @@ def test_exec_runs_in_the_containers_place(up: Cluster):
         "env": [{"name": "COLOUR", "value": "red"}], "workingDir": "/usr"
     }  # fmt: skip
     up.apply(json.dumps(document))
-    uuid = up.wait_phase("a", "Running")["gpu_uuids"][0]
+    index = up.wait_phase("a", "Running")["gpus"][0]
     told = up.command("exec", "a", "--", "sh", "-c", "echo $COLOUR $CUDA_VISIBLE_DEVICES; pwd; exit 7")
     memory = up.command("exec", "-it", "a", "--", sys.executable, "-c", VIEW)
 
-    assert (7, f"red {uuid}\n/usr\n") == (told.returncode, told.stdout)
+    assert (7, f"red {index}\n/usr\n") == (told.returncode, told.stdout)
     assert "1024\n" == memory.stdout, memory.stderr
 
 

@@ -100,9 +100,9 @@ def test_a_run_carries_labels_and_names(quad: Cluster):
         "run", "--gpu-request", ".2", "--exclusion", "mine", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"
     )
     apart = quad.command("run", "--gpu-request", ".2", "--gpu-id", "v", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
-    uuid = quad.pod("a")["gpu_uuids"][0]
+    index = str(quad.pod("a")["gpus"][0])
 
-    assert joined.stdout.strip() == uuid != apart.stdout.strip()
+    assert joined.stdout.strip() == index != apart.stdout.strip()
 
 
 def test_an_unknown_policy_is_told_before_anything_starts(aliquot_cli: Aliquot):

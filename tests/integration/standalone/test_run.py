@@ -72,7 +72,7 @@ def test_streams_arguments_and_directory_are_the_commands(aliquot_cli: Aliquot, 
 
 
 def test_a_program_without_cuda_sees_nothing_new_but_its_gpu(aliquot_cli: Aliquot):
-    """By substitution the environment gains CUDA_VISIBLE_DEVICES and a folder at the end of PATH; signals are kept."""
+    """By substitution the environment gains CUDA's two variables and a folder at the end of PATH; signals are kept."""
     code = "import os,signal; print(dict(os.environ)); print(signal.pthread_sigmask(0, []))"
     plain = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=aliquot_cli.env, check=True
@@ -80,9 +80,9 @@ def test_a_program_without_cuda_sees_nothing_new_but_its_gpu(aliquot_cli: Aliquo
     under = aliquot_cli.run("--inject", "substitute", "--", sys.executable, "-c", code).stdout.splitlines()
     added = dict(eval(under[0]).items() - eval(plain[0]).items())
 
-    assert ({"CUDA_VISIBLE_DEVICES", "PATH"}, plain[1]) == (set(added), under[1])
+    assert ({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH"}, plain[1]) == (set(added), under[1])
     assert f"{aliquot_cli.env['PATH']}:{aliquot_cli.runtime}/emulated/bin" == added["PATH"]
-    assert added["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
+    assert ("0", "PCI_BUS_ID") == (added["CUDA_VISIBLE_DEVICES"], added["CUDA_DEVICE_ORDER"])
 
 
 def test_the_engine_ends_with_its_last_run(aliquot_cli: Aliquot):

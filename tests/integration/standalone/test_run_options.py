@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -94,17 +95,31 @@ def test_a_variable_that_is_not_set_is_named(aliquot_cli: Aliquot):
 
 
 def test_visible_devices_of_ones_own(aliquot_cli: Aliquot):
-    """--env CUDA_VISIBLE_DEVICES replaces the UUIDs, for programs that read numbers."""
-    done = aliquot_cli.run("--env", "CUDA_VISIBLE_DEVICES=0", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    """--env CUDA_VISIBLE_DEVICES replaces the number of the GPU, and leaves the order of the numbers to the program."""
+    own = "echo $CUDA_VISIBLE_DEVICES ${CUDA_DEVICE_ORDER-none}"
+    done = aliquot_cli.run("--env", "CUDA_VISIBLE_DEVICES=GPU-0", "--", "sh", "-c", own)
 
-    assert "0\n" == done.stdout, done.stderr
+    assert "GPU-0 none\n" == done.stdout, done.stderr
 
 
 def test_whole_gpus_by_number(aliquot_cli: Aliquot):
     """--gpus 2 is two whole GPUs."""
     done = aliquot_cli("run", "--emulate", "v100x2", "--gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
 
-    assert 2 == len(done.stdout.split(",")), done.stderr
+    assert "0,1\n" == done.stdout, done.stderr
+
+
+def test_programs_read_their_gpu_as_a_number(aliquot_cli: Aliquot):
+    """The number in CUDA_VISIBLE_DEVICES is the index of the GPU on the machine, and CUDA shows that GPU alone."""
+    code = (
+        "import ctypes, os; cuda = ctypes.CDLL('libcuda.so.1'); count, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()\n"
+        "cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count)), cuda.cuDeviceGetUuid_v2(raw, 0)\n"
+        "print(int(os.environ['CUDA_VISIBLE_DEVICES']), count.value, bytes(raw).hex())"
+    )
+    done = aliquot_cli("run", "--emulate", "v100x3", "--gpu", "2", "-v", "--", sys.executable, "-c", code)
+    uuid = done.stderr.partition("GPU-")[2].partition(",")[0].replace("-", "")
+
+    assert f"2 1 {uuid}\n" == done.stdout, done.stderr
 
 
 def test_a_share_may_be_a_percentage(aliquot_cli: Aliquot):

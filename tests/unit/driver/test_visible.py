@@ -1,0 +1,41 @@
+"""How CUDA's variables name the GPUs of a tenant."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aliquot.driver.discovery import Gpu
+from aliquot.driver.visible import cuda_variables
+
+# Indices that are not in the order of the addresses, as after an address was given to another slot.
+GPUS = [
+    Gpu(0, "GPU-a", "NVIDIA H100", 81559, pci="00000000:1B:00.0"),
+    Gpu(1, "GPU-b", "NVIDIA H100", 81559, pci="00000000:0A:00.0"),
+    Gpu(2, "GPU-c", "NVIDIA H100", 81559, pci="00000001:05:00.0"),
+]
+
+
+def devices(given: list[str], seen: list[Gpu]) -> str:
+    """CUDA_VISIBLE_DEVICES alone."""
+    return cuda_variables(given, seen)["CUDA_VISIBLE_DEVICES"]
+
+
+def test_numbers_follow_the_pci_addresses_of_the_gpus_that_are_seen():
+    """A GPU's number is its place by PCI address among all that the program can open, and CUDA is told that order."""
+    assert {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} == cuda_variables(["GPU-a"], GPUS)
+    assert "2,0" == devices(["GPU-c", "GPU-b"], GPUS)
+    assert "0" == devices(["GPU-c"], [GPUS[2]])
+
+
+def test_without_addresses_the_index_is_the_number():
+    """GPUs whose PCI addresses are not known are numbered by index."""
+    assert "1" == devices(["GPU-b"], [msgspec.structs.replace(gpu, pci="") for gpu in GPUS])
+
+
+def test_uuids_stand_where_the_numbers_are_not_certain():
+    """Beside a GPU in MIG mode, and where a GPU is not among those that are seen, the UUIDs are given."""
+    mig = [*GPUS[:2], msgspec.structs.replace(GPUS[2], mig=True)]
+
+    assert {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a"} == cuda_variables(["GPU-b", "GPU-a"], mig)
+    assert {"CUDA_VISIBLE_DEVICES": "GPU-a"} == cuda_variables(["GPU-a"], [])
+    assert "GPU-c" == devices(["GPU-c"], GPUS[:2])
