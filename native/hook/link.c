@@ -7,6 +7,9 @@
  * A process that only asks, for memory or for processes, attaches as a viewer: no answers of it are waited for and it has
  * no helper thread, which in a program that uses NVML alone would have to load the driver. Its first context, allocation
  * or launch attaches it again, in full.
+ *
+ * The descriptor is the program's to close, as daemons do with all they find, and its number then the program's to use
+ * again. So before each use the file behind it is compared with the socket that was connected.
  */
 #include "hook.h"
 
@@ -14,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #define UNREACHED_NS 1000000000u
@@ -27,9 +31,27 @@ static _Atomic int link_fd = -1;
 static _Atomic int reviver; /* the thread that may speak while the slots are attached again */
 static _Atomic uint64_t next_try_ns, sequence, boot_id, features, reported;
 
+static struct {
+    dev_t device;
+    ino_t inode;
+} connected; /* the file behind link_fd */
+
+/* With link_lock held: the descriptor, -1: none, or the program has closed it. */
+static int link_open(void)
+{
+    struct stat file;
+    int fd = atomic_load(&link_fd);
+    if (fd >= 0 && (fstat(fd, &file) != 0 || file.st_dev != connected.device || file.st_ino != connected.inode)) {
+        atomic_store(&link_fd, -1);
+        fd = -1;
+    }
+    return fd;
+}
+
 static void link_close(void)
 {
-    int fd = atomic_exchange(&link_fd, -1);
+    int fd = link_open();
+    atomic_store(&link_fd, -1);
     if (fd >= 0)
         close(fd);
 }
@@ -54,7 +76,7 @@ bool link_alive(void)
         return atomic_load(&reviver) != 0;
     if (pthread_mutex_trylock(&link_lock) != 0)
         return true;
-    int fd = atomic_load(&link_fd);
+    int fd = link_open();
     ssize_t got = fd < 0 ? 0 : recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     bool alive = got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR));
     if (!alive)
@@ -73,7 +95,7 @@ bool link_send(const aliquot_message *message)
     if (!may_speak())
         return false;
     pthread_mutex_lock(&link_lock);
-    int fd = atomic_load(&link_fd);
+    int fd = link_open();
     bool sent = fd >= 0 && send(fd, message, sizeof *message, MSG_NOSIGNAL) == (ssize_t)sizeof *message;
     if (!sent)
         link_close();
@@ -108,7 +130,7 @@ static bool receive(int fd, aliquot_message *answer, int *passed)
 static bool ask(aliquot_message *message, uint16_t expect, int *passed)
 {
     pthread_mutex_lock(&link_lock);
-    int fd = atomic_load(&link_fd);
+    int fd = link_open();
     uint64_t seq = message->seq = atomic_fetch_add(&sequence, 1) + 1;
     bool good = fd >= 0 && send(fd, message, sizeof *message, MSG_NOSIGNAL) == (ssize_t)sizeof *message;
     for (int strays = 0; good && strays < 16; strays++) {
@@ -145,10 +167,19 @@ static bool connect_once(void)
         close(fd);
         return false;
     }
+    struct stat file;
+    if (fstat(fd, &file) != 0) {
+        close(fd);
+        return false;
+    }
+    pthread_mutex_lock(&link_lock);
+    connected.device = file.st_dev;
+    connected.inode = file.st_ino;
     atomic_store(&link_fd, fd);
+    pthread_mutex_unlock(&link_lock);
     aliquot_message hello = {.type = ALIQUOT_MSG_HELLO, .a = ALIQUOT_ABI_VERSION, .c = (uint64_t)getpid()};
     if (!ask(&hello, ALIQUOT_MSG_WELCOME, NULL) || hello.type != ALIQUOT_MSG_WELCOME) {
-        link_close();
+        link_drop();
         return false;
     }
     atomic_store(&boot_id, hello.a);
