@@ -95,7 +95,7 @@ static CUresult end(CUresult result, struct slot *slot, void **array, const stru
     if (!slot || result != CUDA_SUCCESS)
         return charge_end(result, slot, LEDGER_ARRAY, 0, cost->whole + (cost->shared ? PAGE_BYTES : 0));
     charge_enter((struct ledger_entry){.kind = LEDGER_ARRAY, .key = (uintptr_t)*array, .slot = slot,
-                                       .bytes = cost->whole, .other = whose(slot), .refs = 1,
+                                       .bytes = cost->whole, .other = charge_owner, .refs = 1,
                                        .page = cost->shared ? block_join(slot, cost->shared) : 0});
     pthread_rwlock_unlock(&slot->books);
     return result;

@@ -8,14 +8,32 @@ struct slot *charged_slot(void)
     return conf_load() == MODE_HELD ? thread_slot() : NULL;
 }
 
-uint64_t whose(struct slot *slot)
+__thread uint64_t charge_owner __attribute__((tls_model("initial-exec")));
+
+uint64_t owner_new(void)
+{
+    static _Atomic uint64_t numbers = 1;
+    struct ledger_entry owner = {.kind = LEDGER_OWNER, .key = atomic_fetch_add(&numbers, 1), .refs = 1};
+    return ledger_put(owner, NULL) ? owner.key : 0;
+}
+
+static uint64_t primary_owner(struct slot *slot)
+{
+    uint64_t known = atomic_load(&slot->owner), mine = known ? 0 : owner_new();
+    if (!mine || atomic_compare_exchange_strong(&slot->owner, &known, mine))
+        return known ? known : mine;
+    ledger_take_of(LEDGER_OWNER, mine, 0);
+    return known;
+}
+
+uint64_t owner_now(struct slot *slot)
 {
     void *context = NULL;
     struct ledger_entry entry;
     if (slot->contexts > (slot->primary_charged) && REAL(cuCtxGetCurrent, void **)(&context) == CUDA_SUCCESS &&
         ledger_get(LEDGER_CONTEXT, (uintptr_t)context, &entry))
-        return (uintptr_t)context;
-    return (uintptr_t)slot;
+        return entry.other;
+    return primary_owner(slot);
 }
 
 /* Has the driver return what pools and graphs keep unused; true: more may come once frees under way are done. */
@@ -33,7 +51,8 @@ bool charge_try(struct slot *slot, bool (*attempt)(struct slot *, bool, void *),
 {
     if (!context_noticed(slot))
         return false;
-    pthread_rwlock_rdlock(&slot->books);
+    if (pthread_rwlock_rdlock(&slot->books) != 0)
+        return false; /* the driver calls back into the program at the end of the context */
     if (attempt(slot, false, with))
         return true;
     pthread_rwlock_unlock(&slot->books);
@@ -60,7 +79,12 @@ static bool reserve(struct slot *slot, bool alone, void *with)
 
 bool charge_begin(struct slot *slot, uint64_t bytes)
 {
-    return !slot || charge_try(slot, reserve, &bytes);
+    if (!slot)
+        return true;
+    if (!charge_try(slot, reserve, &bytes))
+        return false;
+    charge_owner = owner_now(slot);
+    return true;
 }
 
 static bool is_pointer(uint32_t kind)
@@ -88,7 +112,7 @@ CUresult charge_end(CUresult result, struct slot *slot, uint32_t kind, uint64_t 
     bool ends = kind == LEDGER_POINTER || kind == LEDGER_SMALL || kind == LEDGER_ARRAY || kind == LEDGER_MODULE;
     if (result == CUDA_SUCCESS)
         charge_enter((struct ledger_entry){
-            .kind = kind, .key = key, .slot = slot, .bytes = bytes, .other = ends ? whose(slot) : 0, .refs = 1});
+            .kind = kind, .key = key, .slot = slot, .bytes = bytes, .other = ends ? charge_owner : 0, .refs = 1});
     else
         memory_release(slot, bytes);
     pthread_rwlock_unlock(&slot->books);
@@ -114,25 +138,13 @@ CUresult charge_freed(CUresult result, bool known, const struct ledger_entry *en
     return result;
 }
 
-/* The context's entries get another owner first: once the driver has freed them, their addresses belong to others. */
-uint64_t charges_ending(uint64_t whose)
-{
-    static _Atomic uint64_t numbers = 1; /* odd, as no context or slot is */
-    uint64_t ending = atomic_fetch_add(&numbers, 2);
-    ledger_rename_owner(whose, ending);
-    return ending;
-}
-
-void charges_ended(uint64_t ending, uint64_t whose, bool gone)
+void owner_ended(uint64_t owner)
 {
     struct ledger_entry some[32];
-    uint64_t at = 0;
     unsigned count;
-    if (!gone) {
-        ledger_rename_owner(ending, whose);
+    if (!owner || !ledger_take_of(LEDGER_OWNER, owner, 0))
         return;
-    }
-    while ((count = ledger_take_owned(ending, &at, some, 32)))
+    while ((count = ledger_take_owned(owner, some, 32)))
         for (unsigned i = 0; i < count; i++)
             charge_gone(&some[i]);
 }

@@ -3,7 +3,8 @@
  * The rules: reserve before the driver is asked; take an entry out before the driver frees and put it back when it did
  * not, since the next allocation may have the same address; one locked operation for each change. An allocation holds
  * the slot's books, shared, from its reservation to its entry. One that was refused holds them alone and has what can be
- * spared returned first, so no allocation is refused for what another thread is about to give back.
+ * spared returned first, so no allocation is refused for what another thread is about to give back. A context may end in
+ * another thread at any of these moments: what is entered after the end of its owner is given back.
  */
 #ifndef ALIQUOT_CHARGE_H
 #define ALIQUOT_CHARGE_H
@@ -39,9 +40,10 @@ bool context_noticed(struct slot *slot);
 /* charge.c */
 /* The slot that pays for the current context's allocations; NULL: none does (no context, no tenant). */
 struct slot *charged_slot(void);
-/* What the current context's memory ends with: a context of the program's own making is its own key; the primary one,
- * and the green ones that are views of it, stand under their slot. */
-uint64_t whose(struct slot *slot);
+/* The owner that the current context's memory ends with; the primary context, and the green ones that are views of it,
+ * are one. For an allocation it is found before the driver is asked, since the context may be gone afterwards. */
+uint64_t owner_now(struct slot *slot);
+extern HIDDEN __thread uint64_t charge_owner __attribute__((tls_model("initial-exec"))); /* since charge_begin() */
 /* Tries with the books held, then alone with what can be spared returned. True: done, and the books are still held. */
 bool charge_try(struct slot *slot, bool (*attempt)(struct slot *, bool alone, void *), void *with);
 /* Holds the books and reserves; false: over the limit, nothing is held. Without a slot nothing is to be done. */

@@ -19,7 +19,8 @@ static void entered(void *context, struct slot *slot)
         known->created = true; /* also where it was seen before */
         pthread_mutex_unlock(&slot->driver_lock);
     }
-    ledger_put((struct ledger_entry){.kind = LEDGER_CONTEXT, .key = (uintptr_t)context, .slot = slot, .refs = 1}, NULL);
+    ledger_put((struct ledger_entry){.kind = LEDGER_CONTEXT, .key = (uintptr_t)context, .slot = slot,
+                                     .other = owner_new(), .refs = 1}, NULL);
 }
 
 static CUresult created(CUresult result, struct slot *slot, void **context)
@@ -68,9 +69,8 @@ CUresult on_ctx_create_v4(enum aliquot_symbol symbol, void **context, void *para
 
 CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *context)
 {
-    struct ledger_entry gone;
-    bool charged = conf_load() == MODE_HELD && ledger_take(LEDGER_CONTEXT, (uintptr_t)context, &gone);
-    uint64_t ending = charged ? charges_ending((uintptr_t)context) : 0;
+    struct ledger_entry gone; /* found until the driver has ended it: other threads may be allocating in it */
+    bool charged = conf_load() == MODE_HELD && ledger_get(LEDGER_CONTEXT, (uintptr_t)context, &gone);
     struct gpu_context *known = context_known(context);
     if (known)
         pthread_mutex_lock(&known->slot->driver_lock);
@@ -80,12 +80,11 @@ CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *context)
     if (known)
         pthread_mutex_unlock(&known->slot->driver_lock);
     thread_forget();
-    if (charged && result != CUDA_SUCCESS)
-        ledger_put(gone, NULL);
-    if (charged)
-        charges_ended(ending, (uintptr_t)context, result == CUDA_SUCCESS);
-    if (charged && result == CUDA_SUCCESS)
+    if (charged && result == CUDA_SUCCESS) {
+        ledger_take_of(LEDGER_CONTEXT, (uintptr_t)context, gone.other); /* not a new one's with the same handle */
+        owner_ended(gone.other);
         context_release(gone.slot);
+    }
     return result;
 }
 
@@ -154,22 +153,36 @@ static void primary_forget(struct slot *slot)
             context_ended(context);
 }
 
+/* The primary context may be there again at once, under the same handle. So that each allocation is known to be of before
+ * or after its end, none is under way from primary_ends() to primary_ended(). */
+static void primary_ends(struct slot *slot)
+{
+    pthread_mutex_lock(&slot->primary_lock);
+    pthread_rwlock_wrlock(&slot->books);
+    pthread_mutex_lock(&slot->driver_lock);
+}
+
+static void primary_ended(struct slot *slot, bool gone)
+{
+    pthread_mutex_unlock(&slot->driver_lock);
+    if (gone)
+        owner_ended(atomic_exchange(&slot->owner, 0));
+    pthread_rwlock_unlock(&slot->books);
+    primary_leave(slot);
+    thread_forget();
+}
+
 static CUresult primary_gone(enum aliquot_symbol symbol, int device, bool emptied)
 {
     struct slot *slot = conf_load() == MODE_HELD ? slot_of_device(device) : NULL;
     if (!slot)
         return REAL_AT(symbol, int)(device);
-    pthread_mutex_lock(&slot->primary_lock);
-    uint64_t ending = charges_ending((uintptr_t)slot);
-    pthread_mutex_lock(&slot->driver_lock);
+    primary_ends(slot);
     CUresult result = REAL_AT(symbol, int)(device);
     bool active = primary_active(device);
     if (result == CUDA_SUCCESS && !active)
         primary_forget(slot);
-    pthread_mutex_unlock(&slot->driver_lock);
-    charges_ended(ending, (uintptr_t)slot, result == CUDA_SUCCESS && (emptied || !active));
-    primary_leave(slot);
-    thread_forget();
+    primary_ended(slot, result == CUDA_SUCCESS && (emptied || !active));
     return result;
 }
 
@@ -211,18 +224,13 @@ CUresult on_green_destroy(enum aliquot_symbol symbol, void *green)
     struct slot *slot = known ? known->slot : NULL;
     if (!slot)
         return REAL_AT(symbol, void *)(green);
-    pthread_mutex_lock(&slot->primary_lock);
-    uint64_t ending = charges_ending((uintptr_t)slot);
-    pthread_mutex_lock(&slot->driver_lock);
+    primary_ends(slot);
     CUresult result = REAL_AT(symbol, void *)(green);
     bool active = primary_active(slot->device);
     if (result == CUDA_SUCCESS)
         context_ended(known);
     if (!active)
         primary_forget(slot);
-    pthread_mutex_unlock(&slot->driver_lock);
-    charges_ended(ending, (uintptr_t)slot, !active);
-    primary_leave(slot);
-    thread_forget();
+    primary_ended(slot, !active);
     return result;
 }

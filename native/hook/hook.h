@@ -105,6 +105,7 @@ struct slot {
     uint32_t demand_answered;
     _Atomic unsigned contexts; /* likewise */
     _Atomic bool primary_charged;
+    _Atomic uint64_t owner; /* of what ends with the primary context, 0: nothing was entered since it last ended */
     pthread_mutex_t primary_lock; /* taken before driver_lock and lock */
     uint64_t graph_bytes, graph_charge; /* of living graphs; charged for them and for what the device keeps of others */
     uint64_t graph_lost, graph_looked_ns; /* in use though their graphs are gone, and when that was last read */
@@ -246,7 +247,7 @@ enum ledger_kind {
     LEDGER_MAP, /* a mapping; other: the memory behind it */
     LEDGER_GRAPH,
     LEDGER_ASYNC, /* a pointer of a pool; other: the pool */
-    LEDGER_CONTEXT,
+    LEDGER_CONTEXT, /* other: the owner of what ends with it */
     LEDGER_MODULE,
     LEDGER_LIMIT,
     LEDGER_SMALL,  /* a pointer that shares pages with others */
@@ -256,35 +257,37 @@ enum ledger_kind {
     LEDGER_LAZY,   /* a module of which nothing is on a device until it is used; other: the number of its load */
     LEDGER_CODE,   /* its code in one context */
     LEDGER_NODE,   /* a pointer of a graph; other: the graph's number, 0: it is gone */
+    LEDGER_OWNER,  /* a number, there as long as the context whose memory stands under it */
 };
 struct ledger_entry {
     uint64_t key;
     struct slot *slot;
-    uint64_t bytes, other; /* other: what it leads to, or whose() it ends with, 0: nothing */
+    uint64_t bytes, other; /* other: what it leads to, or the owner it ends with, 0: none */
     uint64_t page;         /* the page that it shares with others, 0: none; of an object: its number at the arbiter, which
                               is charged for it instead of the process */
     uint32_t kind, refs;
 };
-/* Enters; what stood under the same key comes back in `stale`, kind 0: nothing. False: no memory for the table. */
+/* Enters; what stood under the same key comes back in `stale`, kind 0: nothing. So does the entry itself where its owner
+ * has ended. False: no memory for the table. */
 bool ledger_put(struct ledger_entry entry, struct ledger_entry *stale);
 bool ledger_get(uint32_t kind, uint64_t key, struct ledger_entry *out);
 bool ledger_take(uint32_t kind, uint64_t key, struct ledger_entry *out);
-/* Another reference to an entry, which is made when it is not there; true: it was made. */
+bool ledger_take_of(uint32_t kind, uint64_t key, uint64_t other); /* only where it leads there */
+/* Another reference to an entry, which is made when it is not there, unless its owner has ended; true: it was made. */
 bool ledger_join(struct ledger_entry entry);
 void ledger_page(uint32_t kind, uint64_t key, uint64_t page); /* sets it */
 /* Adds to the references and bytes of an entry. LEDGER_GONE: it was the last reference, the entry is in `out`. */
 enum ledger_answer { LEDGER_NONE, LEDGER_KEPT, LEDGER_GONE };
 enum ledger_answer ledger_change(uint32_t kind, uint64_t key, int refs, uint64_t bytes, struct ledger_entry *out);
 void ledger_disown(uint32_t kind, uint64_t key); /* it ends with no context */
-/* What ends with a context (see whose()): names its owner anew; takes some out, from `*at` on. */
-void ledger_rename_owner(uint64_t whose, uint64_t to);
-unsigned ledger_take_owned(uint64_t whose, uint64_t *at, struct ledger_entry *out, unsigned room);
+/* Takes out some of what ends with a context. */
+unsigned ledger_take_owned(uint64_t owner, struct ledger_entry *out, unsigned room);
 void ledger_each(uint32_t kind, void (*visit)(struct ledger_entry *, void *), void *with);
 uint64_t ledger_count(void);
 void ledger_clear(void);
-/* charge.c: a context ends: before the driver is asked, and with its answer. */
-uint64_t charges_ending(uint64_t whose);
-void charges_ended(uint64_t ending, uint64_t whose, bool gone);
+/* charge.c: a number for what ends with a new context, 0: none could be had; and its end. */
+uint64_t owner_new(void);
+void owner_ended(uint64_t owner);
 /* pool.c */
 void pools_refresh(void);
 /* Work may have ended. */

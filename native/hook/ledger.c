@@ -77,10 +77,23 @@ static bool room(void)
     return used * 2 < capacity || grow();
 }
 
+static bool ends_with_context(uint32_t kind)
+{
+    return kind == LEDGER_POINTER || kind == LEDGER_SMALL || kind == LEDGER_ARRAY || kind == LEDGER_MODULE ||
+           kind == LEDGER_LIMIT || kind == LEDGER_LATER || kind == LEDGER_CODE;
+}
+
+/* Its context is gone, and the driver has freed it with that. */
+static bool orphaned(const struct ledger_entry *entry)
+{
+    return entry->other && ends_with_context(entry->kind) && !find(LEDGER_OWNER, entry->other);
+}
+
 bool ledger_put(struct ledger_entry entry, struct ledger_entry *stale)
 {
     pthread_mutex_lock(&lock);
-    struct ledger_entry *old = find(entry.kind, entry.key);
+    bool late = orphaned(&entry);
+    struct ledger_entry *old = late ? &entry : find(entry.kind, entry.key);
     bool good = old || room();
     if (stale)
         *stale = old ? *old : (struct ledger_entry){0};
@@ -96,12 +109,13 @@ bool ledger_join(struct ledger_entry entry)
 {
     pthread_mutex_lock(&lock);
     struct ledger_entry *old = find(entry.kind, entry.key);
+    bool made = !old && !orphaned(&entry);
     if (old)
         old->refs++;
-    else if (room())
+    else if (made && room())
         place(&entry);
     pthread_mutex_unlock(&lock);
-    return !old;
+    return made;
 }
 
 bool ledger_get(uint32_t kind, uint64_t key, struct ledger_entry *out)
@@ -126,15 +140,15 @@ bool ledger_take(uint32_t kind, uint64_t key, struct ledger_entry *out)
     return entry != NULL;
 }
 
-static bool ends_with_context(uint32_t kind)
+bool ledger_take_of(uint32_t kind, uint64_t key, uint64_t other)
 {
-    return kind == LEDGER_POINTER || kind == LEDGER_SMALL || kind == LEDGER_ARRAY || kind == LEDGER_MODULE ||
-           kind == LEDGER_LIMIT || kind == LEDGER_LATER || kind == LEDGER_CODE;
-}
-
-static bool owned(const struct ledger_entry *entry, uint64_t whose)
-{
-    return whose && ends_with_context(entry->kind) && entry->other == whose;
+    pthread_mutex_lock(&lock);
+    struct ledger_entry *entry = find(kind, key);
+    bool its = entry && entry->other == other;
+    if (its)
+        removed(entry);
+    pthread_mutex_unlock(&lock);
+    return its;
 }
 
 void ledger_disown(uint32_t kind, uint64_t key)
@@ -146,26 +160,18 @@ void ledger_disown(uint32_t kind, uint64_t key)
     pthread_mutex_unlock(&lock);
 }
 
-void ledger_rename_owner(uint64_t whose, uint64_t to)
-{
-    pthread_mutex_lock(&lock);
-    for (uint64_t i = 0; i < capacity; i++)
-        if (owned(&table[i], whose))
-            table[i].other = to;
-    pthread_mutex_unlock(&lock);
-}
-
-unsigned ledger_take_owned(uint64_t whose, uint64_t *at, struct ledger_entry *out, unsigned room)
+/* From the beginning each time: others move entries and make the table larger between two calls. */
+unsigned ledger_take_owned(uint64_t owner, struct ledger_entry *out, unsigned room)
 {
     unsigned count = 0;
     pthread_mutex_lock(&lock);
-    while (*at < capacity && count < room) {
-        if (!owned(&table[*at], whose)) {
-            ++*at;
+    for (uint64_t i = 0; i < capacity && count < room;) {
+        if (table[i].other != owner || !ends_with_context(table[i].kind)) {
+            i++;
             continue;
         }
-        out[count++] = table[*at];
-        removed(&table[*at]); /* and look again: a later entry may have moved here */
+        out[count++] = table[i];
+        removed(&table[i]); /* and look again: a later entry may have moved here */
     }
     pthread_mutex_unlock(&lock);
     return count;

@@ -69,7 +69,7 @@ CUresult on_ctx_set_limit(enum aliquot_symbol symbol, int limit, size_t value)
         return result;
     }
     struct ledger_entry entry = {.kind = LEDGER_LIMIT, .key = (uintptr_t)context + (unsigned)limit, .slot = slot,
-                                 .other = whose(slot), .refs = 1};
+                                 .other = charge_owner, .refs = 1};
     ledger_take(LEDGER_LIMIT, entry.key, &entry);
     settle(&entry, had, reserved, by, limit);
     pthread_rwlock_unlock(&slot->books);

@@ -11,7 +11,6 @@
  */
 #include "charge.h"
 #include "image.h"
-#include "own.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -139,10 +138,10 @@ static CUresult finish(struct load *load, CUresult result, void **module, enum a
     return charge_end(result, load->slot, LEDGER_MODULE, result == CUDA_SUCCESS ? (uintptr_t)*module : 0, charge);
 }
 
-/* The entry of the code of load number `number` in a context, by what it ends with. */
-static uint64_t code_key(uint64_t number, uint64_t whose)
+/* The entry of the code of load number `number` in a context. */
+static uint64_t code_key(uint64_t number, uint64_t owner)
 {
-    return number * 0x9e3779b97f4a7c15ull ^ whose;
+    return number * 0x9e3779b97f4a7c15ull ^ owner;
 }
 
 /* Before something is used; false: its code does not fit. */
@@ -153,7 +152,7 @@ static bool using(struct load *load, void *module)
     load->slot = NULL;
     if (!ledger_get(LEDGER_LAZY, (uintptr_t)module, &lazy) || !(slot = charged_slot()))
         return true;
-    uint64_t owner = whose(slot);
+    uint64_t owner = owner_now(slot);
     load->key = code_key(lazy.other, owner);
     if (!ledger_join((struct ledger_entry){.kind = LEDGER_CODE, .key = load->key, .slot = slot, .other = owner, .refs = 1}))
         return true;
@@ -308,11 +307,30 @@ CUresult on_library_load(enum aliquot_symbol symbol, void **library, const void 
     return result;
 }
 
-static void code_gone(uint64_t number, uint64_t whose)
+struct unloaded {
+    uint64_t number;
+    struct ledger_entry code[MAX_SLOTS];
+    unsigned count;
+};
+
+static void note_code(struct ledger_entry *entry, void *with)
 {
-    struct ledger_entry code;
-    if (ledger_take(LEDGER_CODE, code_key(number, whose), &code))
-        charge_gone(&code);
+    struct unloaded *unloaded = with;
+    if (entry->key == code_key(unloaded->number, entry->other) && unloaded->count < MAX_SLOTS)
+        unloaded->code[unloaded->count++] = *entry;
+}
+
+/* In every context. */
+static void code_gone(uint64_t number)
+{
+    struct unloaded unloaded;
+    do {
+        unloaded = (struct unloaded){.number = number};
+        ledger_each(LEDGER_CODE, note_code, &unloaded);
+        for (unsigned i = 0; i < unloaded.count; i++)
+            if (ledger_take(LEDGER_CODE, unloaded.code[i].key, &unloaded.code[i]))
+                charge_gone(&unloaded.code[i]);
+    } while (unloaded.count == MAX_SLOTS);
 }
 
 /* What is known of a module is out before the driver may give its handle to another. */
@@ -324,9 +342,7 @@ CUresult on_module_unload(enum aliquot_symbol symbol, void *module)
     CUresult result = REAL_AT(symbol, void *)(module);
     if (later && result != CUDA_SUCCESS)
         charge_enter(lazy);
-    for (unsigned i = 0; later && result == CUDA_SUCCESS && slot_at(i); i++)
-        code_gone(lazy.other, (uintptr_t)slot_at(i));
-    for (struct gpu_context *context = context_at(NULL); later && result == CUDA_SUCCESS && context; context = context->next)
-        code_gone(lazy.other, (uintptr_t)__atomic_load_n(&context->handle, __ATOMIC_ACQUIRE));
+    if (later && result == CUDA_SUCCESS)
+        code_gone(lazy.other);
     return charge_freed(result, known, &entry);
 }

@@ -26,7 +26,7 @@ CUresult linear_end(CUresult result, struct slot *slot, uint64_t ptr, uint64_t b
     if (!ledger_join(page))
         memory_release(slot, PAGE_BYTES); /* another pays for it */
     charge_enter((struct ledger_entry){.kind = LEDGER_SMALL, .key = ptr, .slot = slot, .bytes = bytes,
-                                       .other = whose(slot), .page = page.key, .refs = 1});
+                                       .other = charge_owner, .page = page.key, .refs = 1});
     pthread_rwlock_unlock(&slot->books);
     return result;
 }
