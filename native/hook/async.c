@@ -127,9 +127,12 @@ static struct slot *stream_slot(void *stream)
     return slot_of_device(device);
 }
 
-static bool captured(void *stream, bool own)
+static bool captured(void *stream, bool own, struct capturing *into)
 {
-    return capture_running() && stream_captures(stream, own);
+    if (!capture_running() || !stream_captures(stream, own))
+        return false;
+    *into = (struct capturing){!stream && own ? STREAM_PER_THREAD : stream, capture_graph(stream, own)};
+    return true;
 }
 
 CUresult on_mem_alloc_async(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t bytes, void *stream)
@@ -137,14 +140,15 @@ CUresult on_mem_alloc_async(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t
     struct slot *slot = stream_slot(stream);
     bool own = symbol == SYM_cuMemAllocAsync_ptsz;
     struct request ask = {own ? SYM_cuMemAllocFromPoolAsync_ptsz : SYM_cuMemAllocFromPoolAsync, ptr, bytes, NULL, stream, 0};
-    bool into_graph = slot && captured(stream, own);
+    struct capturing into;
+    bool into_graph = slot && captured(stream, own, &into);
     if (slot && ptr && bytes && !into_graph &&
         REAL(cuDeviceGetMemPool, void **, int)(&ask.pool, slot->device) == CUDA_SUCCESS)
         return from_pool(&ask, slot);
     if (into_graph && (!slot_attach(slot) || !graph_begin(slot, granules(bytes))))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL_AT(symbol, CUdeviceptr *, size_t, void *)(ptr, bytes, stream);
-    return into_graph ? graph_captured_alloc(result, slot, stream, granules(bytes), ptr) : result;
+    return into_graph ? graph_captured_alloc(result, slot, &into, granules(bytes), ptr) : result;
 }
 
 CUresult on_mem_alloc_from_pool(enum aliquot_symbol symbol, CUdeviceptr *ptr, size_t bytes, void *handle, void *stream)
@@ -159,9 +163,10 @@ CUresult on_mem_alloc_from_pool(enum aliquot_symbol symbol, CUdeviceptr *ptr, si
         return CUDA_ERROR_INVALID_VALUE;
     if (!slot || !ptr || !bytes)
         return forward(&ask);
-    if (!captured(stream, own))
+    struct capturing into;
+    if (!captured(stream, own, &into))
         return from_pool(&ask, slot);
     if (!slot_attach(slot) || !graph_begin(slot, granules(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return graph_captured_alloc(forward(&ask), slot, stream, granules(bytes), ptr);
+    return graph_captured_alloc(forward(&ask), slot, &into, granules(bytes), ptr);
 }

@@ -105,7 +105,11 @@ bool pools_reclaim(struct slot *slot);
 bool graphs_reclaim(struct slot *slot);
 /* charge_begin for memory of graphs, and what follows an allocation that was captured. */
 bool graph_begin(struct slot *slot, uint64_t bytes);
-CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, uint64_t bytes, const CUdeviceptr *ptr);
+struct capturing {
+    void *stream, *graph;
+};
+CUresult graph_captured_alloc(CUresult result, struct slot *slot, const struct capturing *into, uint64_t bytes,
+                              const CUdeviceptr *ptr);
 void graph_freed(CUdeviceptr ptr);
 bool later_reclaim(void);
 bool shared_reclaim(void);

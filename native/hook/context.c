@@ -85,6 +85,7 @@ CUresult on_ctx_destroy(enum aliquot_symbol symbol, void *context)
         owner_ended(gone.other);
         context_release(gone.slot);
     }
+    captures_abandoned();
     return result;
 }
 
@@ -168,6 +169,7 @@ static void primary_ended(struct slot *slot, bool gone)
     if (gone)
         owner_ended(atomic_exchange(&slot->owner, 0));
     pthread_rwlock_unlock(&slot->books);
+    captures_abandoned();
     primary_leave(slot);
     thread_forget();
 }

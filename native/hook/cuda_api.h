@@ -41,6 +41,7 @@ enum {
 #define MANAGED_GLOBAL 1
 #define MANAGED_HOST 2
 #define CAPTURE_MODE_RELAXED 2
+#define CAPTURE_INVALIDATED 2 /* of cuStreamIsCapturing */
 #define EVENT_NO_TIMING 2
 #define POOL_RELEASE_THRESHOLD 4
 #define POOL_RESERVED_CURRENT 5

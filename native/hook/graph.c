@@ -280,26 +280,23 @@ CUresult on_graph_add_node_v2(enum aliquot_symbol symbol, void **node, void *gra
     return added(result, slot, graph, bytes, slot ? params->alloc.ptr : 0);
 }
 
-/* An allocation that was captured: the graph being captured into pays. Called with the books held. */
-CUresult graph_captured_alloc(CUresult result, struct slot *slot, void *stream, uint64_t bytes, const CUdeviceptr *ptr)
+/* An allocation that was captured: the graph that the stream captured into before it pays. Called with the books held. */
+CUresult graph_captured_alloc(CUresult result, struct slot *slot, const struct capturing *into, uint64_t bytes,
+                              const CUdeviceptr *ptr)
 {
     int status = 0;
-    uint64_t id;
-    void *graph = NULL;
-    const void *deps;
-    size_t count;
     if (result == CUDA_SUCCESS)
-        REAL(cuStreamGetCaptureInfo_v2, void *, int *, uint64_t *, void **, const void **, size_t *)(
-            stream, &status, &id, &graph, &deps, &count);
-    if (result == CUDA_SUCCESS && !graph) { /* no graph to tie it to: stays charged, on the safe side */
-        pthread_rwlock_unlock(&slot->books);
-        return result;
-    }
-    return added(result, slot, graph, bytes, result == CUDA_SUCCESS ? *ptr : 0);
+        REAL(cuStreamIsCapturing, void *, int *)(into->stream, &status);
+    if (status == CAPTURE_INVALIDATED) /* by another thread: the graph will never run */
+        gone(slot, bytes, 0);
+    else if (result != CUDA_SUCCESS || into->graph)
+        return added(result, slot, into->graph, bytes, result == CUDA_SUCCESS ? *ptr : 0);
+    pthread_rwlock_unlock(&slot->books); /* without a graph to tie it to it stays charged, on the safe side */
+    return result;
 }
 
 /* What leads to `number` is gone; its memory is, when it was the last. */
-static void drop(const struct ledger_entry *name)
+void graph_dropped(const struct ledger_entry *name)
 {
     struct ledger_entry body;
     if (name->bytes)
@@ -336,7 +333,7 @@ static CUresult instantiated(CUresult result, struct ledger_entry *exec, void **
         exec->key = (uintptr_t)*handle;
         ledger_put(*exec, NULL);
     } else {
-        drop(exec);
+        graph_dropped(exec);
     }
     return result;
 }
@@ -374,7 +371,7 @@ CUresult on_graph_destroy(enum aliquot_symbol symbol, void *handle)
     bool known = ledger_take(LEDGER_GRAPH, (uintptr_t)handle, &name);
     CUresult result = REAL_AT(symbol, void *)(handle);
     if (known && result == CUDA_SUCCESS)
-        drop(&name);
+        graph_dropped(&name);
     else if (known)
         ledger_put(name, NULL);
     return result;

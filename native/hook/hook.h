@@ -231,6 +231,8 @@ uint64_t burst_estimate(struct slot *slot, uint64_t now);
 bool capture_running(void);
 bool capture_possible(void);
 bool stream_captures(void *stream, bool own);
+void *capture_graph(void *stream, bool own); /* the graph that it captures into; NULL: none, or the driver cannot say */
+void captures_abandoned(void);               /* gives back what captures held that ended with their stream or context */
 void captures_after_fork(void);
 /* lease.c: bytes of a slot's limit; charge.h has what only the memory's files need. */
 bool context_reserve(struct slot *slot);
@@ -288,6 +290,8 @@ void ledger_clear(void);
 /* charge.c: a number for what ends with a new context, 0: none could be had; and its end. */
 uint64_t owner_new(void);
 void owner_ended(uint64_t owner);
+/* graph.c: the driver has destroyed a graph whose name has been taken out. */
+void graph_dropped(const struct ledger_entry *name);
 /* pool.c */
 void pools_refresh(void);
 /* Work may have ended. */
