@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from aliquot.driver.injection import Mode, TenantConf, TenantFolder, launch
+from aliquot.standalone.broadcast import Broadcasts
 from aliquot.standalone.tools import with_tools
 from aliquot.standalone.wire import RunLease
 
@@ -75,14 +76,15 @@ def run_command(
     environment = with_tools(env, conf.libcuda) | variables
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*FORWARDED, signal.SIGCHLD])
     try:
-        ready = launch(
-            folder, argv, environment, mode=mode, verbose=verbose, blocked=[int(n) for n in before], cwd=cwd,
-            death_signal=signal.SIGTERM, container=lease.container,
-        )  # fmt: skip
-        # Descriptors that were handed to us on purpose are for the command.
-        process = subprocess.Popen(ready.argv, env=ready.env, close_fds=False)
-        threading.Thread(target=_end_with_engine, args=(process, engine_gone), daemon=True).start()
-        status = _attend(process, timeout_s)
+        with Broadcasts(FORWARDED) as broadcasts:
+            ready = launch(
+                folder, argv, environment, mode=mode, verbose=verbose, blocked=[int(n) for n in before], cwd=cwd,
+                death_signal=signal.SIGTERM, container=lease.container,
+            )  # fmt: skip
+            # Descriptors that were handed to us on purpose are for the command.
+            process = subprocess.Popen(ready.argv, env=ready.env, close_fds=False)
+            threading.Thread(target=_end_with_engine, args=(process, engine_gone), daemon=True).start()
+            status = _attend(process, broadcasts, timeout_s)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return 128 - status if status < 0 else status
@@ -97,7 +99,7 @@ def _end_with_engine(process: subprocess.Popen[bytes], engine_gone: Callable[[],
         process.terminate()
 
 
-def _attend(process: subprocess.Popen[bytes], timeout_s: float | None) -> int:
+def _attend(process: subprocess.Popen[bytes], broadcasts: Broadcasts, timeout_s: float | None) -> int:
     """Pass signals on until the command ends; negative: the signal that ended it."""
     waited = [*FORWARDED, signal.SIGCHLD]
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -113,8 +115,10 @@ def _attend(process: subprocess.Popen[bytes], timeout_s: float | None) -> int:
             sys.stderr.write(f"aliquot: the command has run for its --timeout and was sent {ending.name}\n")
             sys.stderr.flush()
             process.send_signal(ending)
+        elif came.si_signo == signal.SIGCHLD:
+            continue
         # A terminal's Ctrl-C reaches the whole group, so the command has it already; one sent to us alone has not.
-        elif came.si_signo != signal.SIGCHLD and came.si_code <= 0:
+        elif not broadcasts.reached_all(came.si_signo) and came.si_code <= 0:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(came.si_signo)
 

@@ -60,6 +60,32 @@ def test_signals_reach_the_command(aliquot_cli: Aliquot, number):
     assert process.returncode == 33
 
 
+COUNTS = """
+import signal, time
+came = []
+signal.signal({number}, lambda *_: came.append(time.monotonic()))
+print("ready", flush=True)
+while not came or time.monotonic() < came[0] + 0.5:
+    time.sleep(0.01)
+print(len(came), flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_a_signal_reaches_the_command_once(aliquot_cli: Aliquot, number, send):
+    """Whether it was sent to the run alone, as by a supervisor, or to its group, as by Jupyter; so does the next."""
+    script = COUNTS.format(number=int(number)) * 2
+    process = aliquot_cli.start("run", "--emulate", "v100", "--", sys.executable, "-c", script, start_new_session=True)
+    assert process.stdout is not None
+
+    for _ in range(2):
+        assert "ready\n" == process.stdout.readline()
+        send(process.pid, number)
+        assert "1\n" == process.stdout.readline()
+    assert 0 == process.wait(timeout=20)
+
+
 def test_streams_arguments_and_directory_are_the_commands(aliquot_cli: Aliquot, tmp_path):
     """Stdin, stdout, stderr, arguments with odd characters and the working directory pass unchanged."""
     done = subprocess.run(
