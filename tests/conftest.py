@@ -25,9 +25,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 def pytest_configure() -> None:
     """Undo what a caller may have set: an ignored Ctrl-C is inherited by children, and so is a low descriptor limit.
 
+    COLUMNS and LINES are the terminal's that pytest was started in: readline writes them into the environment.
     The log is set up as programs do: `structlog.testing.capture_logs` would leave structlog's own default behind.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     set_up_log()

@@ -1,9 +1,13 @@
-"""Everything a cluster is started from, in one value."""
+"""Everything a cluster is started from, in one value.
+
+`python -m cluster.prepare` builds and fetches what is missing, helm too, so that a test run finds it there.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -65,3 +69,19 @@ def prepare() -> Parts:
     if reason := why_not():
         raise Unavailable(reason)
     return Parts(built=programs.folder(), unpacked=packages.folder())
+
+
+def main() -> None:
+    """Leaves everything in the cache."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores Ctrl-C
+    if os.environ.get("ALIQUOT_E2E") == "skip":
+        return
+    try:
+        prepare()
+        programs.helm()
+    except Unavailable as error:
+        sys.exit(f"test cluster: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ from aliquot.arbiter.abi import ReserveFlag
 from aliquot.arbiter.client import ArbiterClient, ArbiterError, TenantGpu, TenantRecord, Unanswered
 
 
+@pytest.mark.real_time
 def test_thousand_processes_register_in_five_seconds(arbiter):
     """A thousand processes of four tenants connect, say hello and attach within five seconds."""
     for index in range(4):
@@ -223,6 +224,7 @@ def test_a_tenant_that_can_not_be_written_down_is_not_taken(arbiter):
     assert arbiter.tenant("a", request=500).name == "a"
 
 
+@pytest.mark.real_time
 def test_a_client_goes_on_after_an_arbiter_that_did_not_answer(arbiter):
     """A request that an arbiter did not answer in time is an error; the next one is answered by its own answer."""
     arbiter.tenant("a")

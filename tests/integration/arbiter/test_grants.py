@@ -13,6 +13,8 @@ from waiting import eventually
 
 from aliquot.arbiter.abi import AttachFlag, Feature, MessageType
 
+pytestmark = pytest.mark.real_time
+
 
 def test_first_want_opens_the_gate(arbiter):
     """A tenant alone that wants the GPU is granted within milliseconds."""

@@ -110,6 +110,7 @@ def test_answers_for_another_epoch_are_ignored(arbiter):
     assert process.pages[0].epoch == epoch
 
 
+@pytest.mark.real_time
 def test_flood_is_throttled_and_neighbours_are_served(arbiter):
     """A connection that floods is not read for a while; another tenant's hand-overs go on."""
     arbiter.tenant("flood")

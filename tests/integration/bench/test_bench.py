@@ -11,6 +11,8 @@ from aliquot.bench.driver_calls import memory
 from aliquot.cli.bench import bench
 from aliquot.cli.demo import demo
 
+pytestmark = pytest.mark.real_time
+
 pytest.importorskip("cuda.bindings")
 
 

@@ -18,6 +18,8 @@ from aliquot.bench.progress import read_intervals, read_totals
 from aliquot.bench.scene import native_client
 from aliquot.driver import emulation
 
+pytestmark = pytest.mark.real_time
+
 pytest.importorskip("cuda.bindings")
 
 

@@ -12,6 +12,8 @@ from waiting import eventually
 
 from aliquot.bench.progress import read_intervals
 
+pytestmark = pytest.mark.real_time
+
 JOURNAL_NS = 300_000_000  # the books are written down four times a second
 SILENT_S = 3.0  # after which the hook takes an arbiter without a sign of life for gone
 LAST_GRANT_S = 1.3  # a grant of a dead arbiter ends by its deadline

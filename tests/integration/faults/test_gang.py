@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.real_time
+
 PROGRAM = Path(__file__).parent / "programs" / "gang.py"
 
 

@@ -17,6 +17,8 @@ from waiting import eventually
 
 from aliquot.arbiter.abi import MESSAGE_STRUCT, MessageType
 
+pytestmark = pytest.mark.real_time
+
 SECONDS = 1.5
 
 

@@ -8,9 +8,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from irregular import STEP_NS, fluid_of, random_phases, windows
 
 from aliquot.tokens import SECOND, Share
+
+pytestmark = pytest.mark.real_time
 
 PROGRAM = Path(__file__).parent / "programs" / "phases.py"
 SHARES = {"a": Share(200, 500), "b": Share(300, 1000), "c": Share(500, 500)}

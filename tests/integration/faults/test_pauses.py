@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.real_time
+
 
 @pytest.mark.parametrize(("work_ms", "pause_ms"), [(5, 5), (2, 1), (1, 0.5), (0.5, 3)])
 def test_no_pattern_of_pauses_gains_anything(stage, work_ms, pause_ms):

@@ -14,6 +14,8 @@ from turns import Grants, Span, Steps, going_before_other_programs, turns
 
 from aliquot.bench.progress import read_totals
 
+pytestmark = pytest.mark.real_time
+
 PROGRAM = Path(__file__).parent / "programs" / "rendezvous.py"
 SECONDS = float(os.environ.get("ALIQUOT_RENDEZVOUS_SECONDS", "3"))
 

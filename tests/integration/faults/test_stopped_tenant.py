@@ -5,8 +5,11 @@ from __future__ import annotations
 import signal
 import time
 
+import pytest
 from stage import Client, Stage
 from waiting import eventually
+
+pytestmark = pytest.mark.real_time
 
 BEYOND_S = 0.05
 READ_S = 0.03

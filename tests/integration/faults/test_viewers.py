@@ -12,6 +12,8 @@ import pytest
 from stage import Client, Stage
 from waiting import eventually
 
+pytestmark = pytest.mark.real_time
+
 VIEWER = Path(__file__).parent / "programs" / "viewer.py"
 SPELL_S = 1.5
 

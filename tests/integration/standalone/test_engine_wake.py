@@ -16,6 +16,8 @@ from aliquot.placement.machine import NoRoom
 from aliquot.standalone.engine import Engine
 from aliquot.status.tenants import TenantStatus
 
+pytestmark = pytest.mark.real_time
+
 MS_NS = 1_000_000
 WAKE_US = 5000
 WAKES = 120

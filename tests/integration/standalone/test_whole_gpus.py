@@ -103,6 +103,7 @@ def test_a_shared_gpu_is_always_enforced(aliquot_cli: Aliquot):
     assert "aliquot: --enforce memory needs whole GPUs, --gpu-request is 0.50" in done.stderr
 
 
+@pytest.mark.real_time
 def test_what_is_not_gated_is_measured_and_known(engine: Engine, tmp_path: Path):
     """The arbiter tells the tenant's use, memory and processes by NVML; none of them counts as unregistered.
 
@@ -134,6 +135,7 @@ def shares(progress: list[Path], seconds: float) -> list[float]:
     return [(b.kernel_ns - a.kernel_ns) / span_ns for a, b in zip(first, last, strict=True) if a and b]
 
 
+@pytest.mark.real_time
 def test_a_whole_gpu_beside_a_shared_one_takes_no_turns(engine: Engine, tmp_path: Path):
     """A tenant of 1.5 GPUs has its whole one all the time, whoever's turn it is on the other; there it has its half."""
     paths = [tmp_path / name for name in ("whole", "part", "half")]
