@@ -77,7 +77,6 @@ class Simulation:
         self._jobs = {job.name: number for number, job in enumerate(jobs)}
         self._arriving = iter(jobs)
         self._clock_ns, self._tell_part = clock_ns, tell_part
-        self._runs: dict[int, int] = {}
         self._ever_fits = ever_fits(nodes)
         if len(self._jobs) != len(jobs):
             raise ValueError("two jobs have one name")
@@ -111,9 +110,7 @@ class Simulation:
             pass
         self._step()
 
-    def _depart(self, number: int, run: int) -> None:
-        if self._runs.get(number) != run:
-            return
+    def _depart(self, number: int) -> None:
         job = self.record.jobs[number]
         holding = self.decider.release(job.name)
         assert holding is not None
@@ -155,8 +152,7 @@ class Simulation:
         holding = self.cluster.tenants[job.name]
         delay = self.pool.take(tuple((holding.node, gpu) for gpu in holding.cells), now)
         self.record.started(number, now, delay, holding)
-        self._runs[number] = self._runs.get(number, 0) + 1
-        self.kernel.after(delay + job.service_us, Kind.DEPARTURE, partial(self._depart, number, self._runs[number]))
+        self.kernel.after(delay + job.service_us, Kind.DEPARTURE, partial(self._depart, number))
 
     def _moved(self, moved: dict[str, Placement]) -> None:
         """Ledger and pool follow pods that were moved; the pods continue their work."""

@@ -193,10 +193,9 @@ def gpu_use(outcome: Outcome, counts: Sequence[int], end_us: int) -> FloatArray:
     """
     offset = np.concatenate(([0], np.cumsum(counts)))
     width = max(end_us, 1) / BINS
-    at = np.array([offset[stay.node] + stay.gpu for stay in outcome.stays], dtype=np.int64)
-    milli = np.array([stay.milli for stay in outcome.stays], dtype=np.float64)
-    starts = np.array([stay.start_us for stay in outcome.stays]) / width
-    ends = np.array([stay.end_us for stay in outcome.stays]) / width
+    stays = outcome.stays
+    at, milli = offset[stays.node] + stays.gpu, stays.milli.astype(np.float64)
+    starts, ends = stays.start_us / width, stays.end_us / width
     # Each edge changes the rate from its place inside a bin on: part of it counts in this bin, all of it in the next.
     change = np.zeros((int(offset[-1]), BINS + 2))
     for edges, sign in ((starts, 1), (ends, -1)):

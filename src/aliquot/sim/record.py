@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,15 @@ from aliquot.sim.waiting import Waiting
 NEVER = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """One job on one device: from when to when, in microseconds, and how much of it."""
+@dataclass(frozen=True)
+class Stays:
+    """Each job on each of its devices: from when to when, in microseconds, and how much of it; arrays of one length."""
 
-    job: int
-    node: int
-    gpu: int
-    milli: int
-    start_us: int
-    end_us: int
+    node: IntArray
+    gpu: IntArray
+    milli: IntArray
+    start_us: IntArray
+    end_us: IntArray
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Outcome:
     used_milli: IntArray
     waiting_milli: IntArray
     active_gpus: IntArray
-    stays: Sequence[Stay]
+    stays: Stays
     changes: NodeChanges
 
     def fragmentation(self, measure: Fragmentation) -> NDArray[np.float64]:
@@ -71,7 +70,7 @@ class RunRecorder:
         self._columns = {name: array("q") for name in ("us", "used", "waiting_milli", "active")}
         self._changes = NodeChanges(cluster)
         self._open: dict[int, tuple[int, Holding]] = {}
-        self._stays: list[Stay] = []
+        self._stays = array("q")
         self._used = 0
         self._users: dict[tuple[int, int], int] = {}
 
@@ -114,11 +113,12 @@ class RunRecorder:
         for number in sorted(self._open):
             self._stay(number, end_us)
         columns = {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
+        stays = np.array(self._stays, dtype=np.int64).reshape(-1, len(fields(Stays)))
         return Outcome(
             jobs=self.jobs, end_us=end_us, gpus=self._gpus, placed_us=self._placed, start_us=self._start,
             finish_us=self._finish, impossible=self._impossible, moves=self._moves, pool=pool,
             decision_ns=np.array(self._decisions, dtype=np.int64), step_us=columns["us"], used_milli=columns["used"],
-            waiting_milli=columns["waiting_milli"], active_gpus=columns["active"], stays=self._stays,
+            waiting_milli=columns["waiting_milli"], active_gpus=columns["active"], stays=Stays(*stays.T),
             changes=self._changes,
         )  # fmt: skip
 
@@ -144,4 +144,4 @@ class RunRecorder:
     def _stay(self, number: int, end_us: int) -> None:
         since, holding = self._open[number]
         for gpu, piece in zip(holding.cells, holding.placement.slices, strict=True):
-            self._stays.append(Stay(number, holding.node, gpu, piece.request_milli, since, end_us))
+            self._stays.extend((holding.node, gpu, piece.request_milli, since, end_us))
