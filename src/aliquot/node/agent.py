@@ -21,11 +21,11 @@ from aliquot.kube.names import GPU_PERCENT
 from aliquot.lib.log import Logger
 from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid
+from aliquot.node.allocator import Outcome, ShareAllocator
 from aliquot.node.allotments import Allotments
 from aliquot.node.calls import KubeletCalls
 from aliquot.node.check import AllocationCheck
 from aliquot.node.checkpoint import CheckpointError, PodKey
-from aliquot.node.desk import Outcome, ShareDesk
 from aliquot.node.driver import follow, open_driver
 from aliquot.node.events import Events
 from aliquot.node.health import Health, HealthWatch
@@ -37,8 +37,8 @@ from aliquot.node.outcomes import Outcomes
 from aliquot.node.peers import started
 from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod, NodePods
+from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.recovery import Recovering
-from aliquot.node.seating import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 from aliquot.node.status import OF_GPUSHARE, OWN, NodePublisher, labels_of, resources_of
 from aliquot.node.tasks import Tasks, every
@@ -63,11 +63,11 @@ class Agent:
     machine: Machine
     driver: NodeDriver
     health: HealthWatch
-    seating: TenantProvisioner
+    provisioner: TenantProvisioner
     pods: NodePods
     check: AllocationCheck
     leaving: Leaving
-    desk: ShareDesk
+    allocator: ShareAllocator
     plugin: DevicePlugin
 
     def __init__(self, settings: NodeSettings, api: Api, spans: Spans | None = None) -> None:
@@ -138,28 +138,30 @@ class Agent:
         runtime = Path(self.settings.runtime_dir)
         runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.settings.tenants.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self.seating = TenantProvisioner(self.node, self.machine, self.settings.tenants, runtime, self.driver)
-        self.seating.sick = lambda: self.sick
+        self.provisioner = TenantProvisioner(self.node, self.machine, self.settings.tenants, runtime, self.driver)
+        self.provisioner.sick = lambda: self.sick
         if self.settings.gpus == "coexist":
             holders = Holders.of(self.settings, self.api, self.pods, self.machine)
             self._opened.push_async_callback(holders.close)
             self.holders = holders
-            self.seating.offered = lambda: self.machine.only(holders.held)
+            self.provisioner.offered = lambda: self.machine.only(holders.held)
         dialects = foreign(aliyun_unit=self.settings.aliyun_unit)
         self.outcomes = Outcomes(
             self.api, self.events, started=lambda owner: started(self.pods.get(owner.uid), dialects)
         )
         self._tasks.last("outcomes", self.outcomes.run())
-        self.desk = ShareDesk(
-            self.settings, self.seating, self.pods, self.allotments, self.resources, self._on_outcome, self.calls
+        self.allocator = ShareAllocator(
+            self.settings, self.provisioner, self.pods, self.allotments, self.resources, self._on_outcome, self.calls
         )
         if self.calls.starts is not None:
             first_grants = self.calls.starts.follow(lambda: arbiter_status(runtime), self.pods.lives)
             self._tasks.last("first-grants", first_grants)
-        held = (self.pods, self.resources, self.allotments, self.seating)
+        held = (self.pods, self.resources, self.allotments, self.provisioner)
         self.check = AllocationCheck(self.settings, self.api, *held, self.events, self._leave)
-        self.leaving = Leaving(Path(self.settings.cdi_dir), self.allotments, self.seating, self.resources, self.pods)
-        why = await asyncio.to_thread(self.seating.look_at_arbiter)
+        self.leaving = Leaving(
+            Path(self.settings.cdi_dir), self.allotments, self.provisioner, self.resources, self.pods
+        )
+        why = await asyncio.to_thread(self.provisioner.check_arbiter)
         return why or "the arbiter answers"
 
     async def _see_topology(self) -> str:
@@ -167,7 +169,7 @@ class Agent:
         return ", ".join(sorted(links)) or "one GPU"
 
     async def _recover(self) -> str:
-        parts = (self.pods, self.resources, self.allotments, self.seating, self.events)
+        parts = (self.pods, self.resources, self.allotments, self.provisioner, self.events)
         return await Recovering(self.settings, *parts).run()
 
     async def _serve_plugin(self) -> str:
@@ -181,7 +183,7 @@ class Agent:
             await self.holders.look()
         await self._look()
         self.plugin = DevicePlugin(
-            self.settings.device_plugins, GPU_PERCENT, self.desk, on_registered=registered, on_listed=listed
+            self.settings.device_plugins, GPU_PERCENT, self.allocator, on_registered=registered, on_listed=listed
         )
         self._tasks.last("device-plugin", self.plugin.run())
         return f"{GPU_PERCENT}, {self.settings.ids_per_gpu} ids a GPU"
@@ -189,7 +191,9 @@ class Agent:
     async def _tell_node(self) -> str:
         self._tasks.last("look", every(self.settings.health_period_s, self._look))
         self._tasks.last("health", self._watch_health())
-        self._tasks.last("driver", follow(self.seating, self.allotments, self._redriven, self.settings.health_period_s))
+        self._tasks.last(
+            "driver", follow(self.provisioner, self.allotments, self._redriven, self.settings.health_period_s)
+        )
         if self.holders is not None:
             self._tasks.last("holders", every(HOLDERS_S, self._look_at_holders))
         self._tasks.last("check", every(self.settings.allocation_check_period_s, self.check.look))
@@ -204,7 +208,7 @@ class Agent:
         sensors = SensorReader(self.machine.libnvml)
         self._opened.callback(sensors.close)
         sources, auditing = telling_of(
-            self.settings, self.seating, self.pods, self.events, lambda: self.sick, sensors.read
+            self.settings, self.provisioner, self.pods, self.events, lambda: self.sick, sensors.read
         )
         self._tasks.last("notices", tell_pods(sources, self.events, self.settings.health_period_s))
         self._tasks.last("audit", auditing.run(self.settings.health_period_s))
@@ -221,10 +225,10 @@ class Agent:
 
     async def _look(self) -> None:
         """Check everything that a new tenant needs; report a change to kubelet and the API server."""
-        before = (self.desk.unfit, dict(self.sick))
-        self.desk.unfit = await self._unfit()
-        if before != (self.desk.unfit, self.sick):
-            _LOG.info("fit" if not self.desk.unfit else "unfit", why=self.desk.unfit, sick=len(self.sick))
+        before = (self.allocator.unfit, dict(self.sick))
+        self.allocator.unfit = await self._unfit()
+        if before != (self.allocator.unfit, self.sick):
+            _LOG.info("fit" if not self.allocator.unfit else "unfit", why=self.allocator.unfit, sick=len(self.sick))
             if hasattr(self, "plugin"):
                 await self.plugin.tell()
         await self._leave_init()
@@ -235,17 +239,17 @@ class Agent:
 
     async def _leave_init(self) -> None:
         """Release what init containers had when they have ended, also where no later container requests a GPU."""
-        seats = list(self.seating.seats.values()) if hasattr(self, "leaving") else []
-        for uid in {seat.owner.uid for seat in seats if seat.plan.init > 0}:
+        tenants = list(self.provisioner.tenants.values()) if hasattr(self, "leaving") else []
+        for uid in {provisioned.owner.uid for provisioned in tenants if provisioned.plan.init > 0}:
             pod = self.pods.get(uid)
             if pod is not None and pod.status.initialized:
-                await asyncio.to_thread(self.seating.leave_init, uid)
+                await asyncio.to_thread(self.provisioner.remove_init, uid)
 
     async def _unfit(self) -> str:
-        why = await asyncio.to_thread(self.seating.look_at_arbiter)
+        why = await asyncio.to_thread(self.provisioner.check_arbiter)
         # A single failure is an arbiter that is being restarted: a pod that is on its way here would fail permanently.
         self._misses = self._misses + 1 if why else 0
-        if why and (self._misses > MISSES or self.desk.unfit):
+        if why and (self._misses > MISSES or self.allocator.unfit):
             return why
         if self.allotments.failure:
             with contextlib.suppress(CheckpointError):
@@ -280,15 +284,15 @@ class Agent:
             _LOG.info("gpu-said-well", gpus=sorted(said))
 
     async def _redriven(self, version: str) -> None:
-        self.machine = self.seating.machine = self.machine.redriven(version)
+        self.machine = self.provisioner.machine = self.machine.redriven(version)
         with contextlib.suppress(KubeError):
             await self._describe()
 
     async def _describe(self) -> None:
-        offered, labels = self.seating.offered(), dict(self.settings.own_labels)
+        offered, labels = self.provisioner.offered(), dict(self.settings.own_labels)
         if self.settings.node_labels:
             labels |= labels_of(self.machine)
-        await self.status.describe(self.sick, offered=offered, labels=labels, kernels=self.seating.kernels)
+        await self.status.describe(self.sick, offered=offered, labels=labels, kernels=self.provisioner.kernels)
         await self.status.advertise(self._resources())
 
     async def _look_at_holders(self) -> None:
@@ -299,13 +303,13 @@ class Agent:
             with contextlib.suppress(KubeError):
                 await self._describe()
         if lost:
-            await tell_taken(self.seating.seats.values(), lost, self.events)
+            await tell_taken(self.provisioner.tenants.values(), lost, self.events)
 
     def _resources(self) -> dict[str, int]:
         """The GPUs that the node offers; none while kubelet would refuse their pods."""
-        if self.desk.unfit or not self.plugin.listed:
+        if self.allocator.unfit or not self.plugin.listed:
             return {}
-        well = [gpu for gpu in self.seating.offered().gpus if GpuUuid(gpu.uuid) not in self.sick]
+        well = [gpu for gpu in self.provisioner.offered().gpus if GpuUuid(gpu.uuid) not in self.sick]
         return resources_of(well, self.settings.aliyun_unit if self.settings.gpushare_inspect else None)
 
     def _gone(self, pod: NodePod) -> None:

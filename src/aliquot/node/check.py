@@ -18,15 +18,15 @@ from typing import Final, Literal
 from aliquot.kube.api import Api
 from aliquot.kube.errors import KubeError
 from aliquot.kube.resources import PODS
+from aliquot.node.allocator import Outcome
 from aliquot.node.allotments import Allotments
 from aliquot.node.checkpoint import CheckpointError, PodKey
-from aliquot.node.desk import Outcome
 from aliquot.node.events import Events
 from aliquot.node.identity import Held, Noted
 from aliquot.node.kubelet import PodResources, noted
 from aliquot.node.leaving import remove_specs
 from aliquot.node.pods import NodePod, NodePods
-from aliquot.node.seating import TenantProvisioner
+from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 
 Kind = Literal["slipped", "failed", "refused"]
@@ -95,7 +95,7 @@ class AllocationCheck:
     pods: NodePods
     resources: PodResources
     allotments: Allotments
-    seating: TenantProvisioner
+    provisioner: TenantProvisioner
     events: Events
     leave: Callable[[PodKey], None]
     _refused: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class AllocationCheck:
         """Record the outcome of a container: a refusal stands until it is provisioned or its pod has ended."""
         if outcome == "refused":
             self._refused.setdefault(owner.uid, {})[container] = why
-        elif outcome == "seated":
+        elif outcome == "provisioned":
             self._refused.get(owner.uid, {}).pop(container, None)
 
     def forget(self, owner: PodKey) -> None:
@@ -153,7 +153,7 @@ class AllocationCheck:
         if not self.pods.synced:
             return
         owners = {allotment.uid: allotment.owner for allotment in self.allotments if allotment.owner is not None}
-        owners |= {seat.owner.uid: seat.owner for seat in list(self.seating.seats.values())}
+        owners |= {tenant.owner.uid: tenant.owner for tenant in list(self.provisioner.tenants.values())}
         over = {uid for uid in owners if not self.pods.lives(uid)}
         for uid in sorted(over & self._over):
             self.leave(owners[uid])

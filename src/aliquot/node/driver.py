@@ -14,7 +14,7 @@ from aliquot.driver.native import HOOK, native_part
 from aliquot.lib.log import Logger
 from aliquot.node.allotments import Allotments
 from aliquot.node.machine import WAY_OUT, Machine, emulated_machine, real_machine
-from aliquot.node.seating import TenantProvisioner
+from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.names import wanted
@@ -48,7 +48,7 @@ def open_driver(settings: NodeSettings) -> tuple[Machine, NodeDriver]:
 
 
 async def follow(
-    seating: TenantProvisioner, allotments: Allotments, on_change: Callable[[str], Awaitable[None]], period_s: float
+    provisioner: TenantProvisioner, allotments: Allotments, on_change: Callable[[str], Awaitable[None]], period_s: float
 ) -> None:
     """Follow the driver: a changed driver is used for new containers, and a driver that no container has is removed.
 
@@ -58,7 +58,7 @@ async def follow(
     while True:
         await asyncio.sleep(period_s)
         try:
-            found = await asyncio.to_thread(seating.driver.look)
+            found = await asyncio.to_thread(provisioner.driver.look)
         except (VolumeError, OSError) as error:
             if told != str(error):
                 _LOG.warning("driver-not-mirrored", why=str(error))
@@ -69,7 +69,7 @@ async def follow(
                 _LOG.info("driver-changed", version=found.version, generation=found.name)
                 await on_change(found.version)
         # Also after a failure: unused generations may be what fills the disk.
-        if gone := await asyncio.to_thread(seating.prune, [allotment.driver for allotment in allotments]):
+        if gone := await asyncio.to_thread(provisioner.prune, [allotment.driver for allotment in allotments]):
             _LOG.info("driver-pruned", generations=gone)
 
 

@@ -25,7 +25,7 @@ from aliquot.node.identity import Held
 from aliquot.node.kubelet import PodResources
 from aliquot.node.machine import Machine
 from aliquot.node.pods import NodePod
-from aliquot.node.seating import ProvisionedTenant
+from aliquot.node.provisioner import ProvisionedTenant
 from aliquot.node.settings import NodeSettings
 
 _LOG: Final = Logger("node")
@@ -137,10 +137,10 @@ class Holders:
             _LOG.info("held", gpu=uuid, vgpu=meta.labels[VGPU])
 
 
-async def tell_taken(seats: Iterable[ProvisionedTenant], lost: Collection[GpuUuid], events: Events) -> None:
+async def tell_taken(tenants: Iterable[ProvisionedTenant], lost: Collection[GpuUuid], events: Events) -> None:
     """Write an event on every pod on a GPU whose holder is gone: the stock plugin may give it to another pod."""
-    for seat in list(seats):
-        if taken := [piece.gpu for piece in seat.plan.slices if piece.gpu in lost]:
-            why = f"container {seat.container}: the holder pod of {taken[0]} is gone, so others may be given it"
-            owner = seat.owner
+    for provisioned in list(tenants):
+        if taken := [piece.gpu for piece in provisioned.plan.slices if piece.gpu in lost]:
+            why = f"container {provisioned.container}: the holder pod of {taken[0]} is gone, so others may be given it"
+            owner = provisioned.owner
             await events.about_pod(owner.namespace, owner.pod, owner.uid, "GpuTakenAway", why, "Warning")

@@ -15,7 +15,7 @@ from aliquot.node.cdi import CdiError, remove_spec, remove_unfinished, written_n
 from aliquot.node.checkpoint import CheckpointError, PodKey
 from aliquot.node.kubelet import PodResources
 from aliquot.node.pods import NodePod, NodePods
-from aliquot.node.seating import TenantProvisioner
+from aliquot.node.provisioner import TenantProvisioner
 
 _LOG: Final = Logger("node")
 WAIT_S: Final = 120.0
@@ -28,7 +28,7 @@ class Leaving:
 
     cdi: Path
     allotments: Allotments
-    seating: TenantProvisioner
+    provisioner: TenantProvisioner
     resources: PodResources
     pods: NodePods
     _leaving: set[str] = field(default_factory=set)
@@ -50,12 +50,12 @@ class Leaving:
         ids = {frozenset(allotment.ids) for allotment in self.allotments if allotment.uid == owner.uid}
         await containers_ended(owner, ids, self.resources, self.pods)
         names = [allotment.name for allotment in self.allotments if allotment.uid == owner.uid]
-        seats = await asyncio.to_thread(self.seating.leave_pod, owner.uid)
+        tenants = await asyncio.to_thread(self.provisioner.remove_pod, owner.uid)
         gone = remove_specs(self.cdi, names)
         with contextlib.suppress(CheckpointError):  # the allocation check drops them when there is space again
             await self.allotments.drop(gone)
-        if names or seats:
-            _LOG.info("cleared", pod=str(owner), seats=len(seats), devices=len(gone))
+        if names or tenants:
+            _LOG.info("cleared", pod=str(owner), tenants=len(tenants), devices=len(gone))
 
 
 async def containers_ended(
@@ -93,8 +93,8 @@ def remove_specs(cdi: Path, names: Iterable[str]) -> list[str]:
     return gone
 
 
-def sweep(cdi: Path, allotments: Allotments, seating: TenantProvisioner) -> int:
+def sweep(cdi: Path, allotments: Allotments, provisioner: TenantProvisioner) -> int:
     """Remove CDI files, tenants' folders and tenants without an owner; returns how many."""
     remove_unfinished(cdi)
     stray = written_names(cdi) - {allotment.name for allotment in allotments}
-    return len(remove_specs(cdi, stray)) + len(seating.sweep())
+    return len(remove_specs(cdi, stray)) + len(provisioner.sweep())

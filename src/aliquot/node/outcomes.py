@@ -16,8 +16,8 @@ from aliquot.kube.errors import Conflict, KubeError, NotFound
 from aliquot.kube.names import PLAN_STATUS
 from aliquot.kube.objects import Pod
 from aliquot.kube.resources import PODS, Resource
+from aliquot.node.allocator import Outcome
 from aliquot.node.checkpoint import PodKey
-from aliquot.node.desk import Outcome
 from aliquot.node.events import Events
 
 LOOK_S: Final = 0.5
@@ -49,7 +49,7 @@ class Outcomes:
         self._events = events
         self._clock = clock or RealClock()
         self._started = started
-        self._seated: set[PodKey] = set()
+        self._provisioned: set[PodKey] = set()
         self._told: dict[PodKey, dict[str, str]] = {}
         self._written: dict[PodKey, str] = {}
         self._due_s: dict[PodKey, float] = {}
@@ -57,19 +57,19 @@ class Outcomes:
     async def tell(self, owner: PodKey, container: str, outcome: Outcome, why: str) -> None:
         """Record the outcome of an announced container."""
         self._told.setdefault(owner, {})[container] = f"{container}: {outcome}" + (f" ({why})" if why else "")
-        if outcome == "seated":
-            self._seated.add(owner)
-        wait_s = GOOD_NEWS_S if outcome == "seated" and owner not in self._written else 0.0
+        if outcome == "provisioned":
+            self._provisioned.add(owner)
+        wait_s = GOOD_NEWS_S if outcome == "provisioned" and owner not in self._written else 0.0
         due_s = self._clock.monotonic_s() + wait_s
         self._due_s[owner] = min(due_s, self._due_s.get(owner, due_s))
-        if outcome != "seated":
+        if outcome != "provisioned":
             reason = "GpuShareRefused" if outcome == "refused" else "GpuShareWaits"
             message = f"container {container} does not get its share: {why}"
             await self._events.about_pod(owner.namespace, owner.pod, owner.uid, reason, message, "Warning")
 
     def forget(self, owner: PodKey) -> None:
         """The pod is over."""
-        self._seated.discard(owner)
+        self._provisioned.discard(owner)
         for known in (self._told, self._written, self._due_s):
             known.pop(owner, None)
 
@@ -90,7 +90,7 @@ class Outcomes:
         text = "; ".join(self._told.get(owner, {}).values())[:STATUS_BYTES]
         if text == self._written.get(owner, ""):
             return
-        theirs = self._started(owner) if owner in self._seated else {}
+        theirs = self._started(owner) if owner in self._provisioned else {}
         body = {"metadata": {"uid": owner.uid, "annotations": {PLAN_STATUS: text, **theirs}}}
         try:
             await self._api.patch(PODS, owner.pod, body, namespace=owner.namespace)

@@ -30,7 +30,7 @@ REGISTER_TIMEOUT_S: Final = 15.0
 ASK_BYTES: Final = 16 << 20
 
 
-class Desk(Protocol):
+class DeviceAllocator(Protocol):
     """The handler of kubelet's calls."""
 
     def devices(self) -> list[DeviceId]:
@@ -65,7 +65,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self,
         folder: Path,
         resource: str,
-        desk: Desk,
+        allocator: DeviceAllocator,
         *,
         on_registered: Callable[[], None],
         on_listed: Callable[[], None] = lambda: None,
@@ -74,7 +74,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self.resource = resource
         self.registrations = 0
         self._folder = folder
-        self._desk = desk
+        self._allocator = allocator
         self._endpoint = resource.replace("/", "-") + ".sock"
         self._on_registered = on_registered
         self._on_listed = on_listed
@@ -174,7 +174,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         serving, told = self._serving, -1
         while serving == self._serving:
             told = self._version
-            yield pb.ListAndWatchResponse(devices=[_device(device) for device in self._desk.devices()])
+            yield pb.ListAndWatchResponse(devices=[_device(device) for device in self._allocator.devices()])
             if not self._listed and serving == self._serving:
                 self._listed = True
                 if self.registered:
@@ -186,7 +186,9 @@ class DevicePlugin(rpc.DevicePluginServicer):
         """The ids of the GPU that the plan names, where it is known."""
         answers = [
             pb.ContainerPreferredAllocationResponse(
-                deviceIDs=self._desk.prefer(one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size)
+                deviceIDs=self._allocator.prefer(
+                    one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size
+                )
             )
             for one in request.container_requests
         ]
@@ -196,7 +198,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         """A CDI device name and nothing else: the container is not known yet."""
 
         async def one(ids: Sequence[str]) -> Any:
-            device = pb.CDIDevice(name=await self._desk.allocate(ids))
+            device = pb.CDIDevice(name=await self._allocator.allocate(ids))
             return pb.ContainerAllocateResponse(cdi_devices=[device])
 
         async def all_of_them() -> Any:
@@ -210,7 +212,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         """The container of these ids is about to be created; an error keeps it waiting, with our sentence."""
 
         async def prepare() -> Any:
-            await self._desk.before_start(tuple(request.devices_ids))
+            await self._allocator.before_start(tuple(request.devices_ids))
             return pb.PreStartContainerResponse()
 
         return await _or_refuse(context, prepare())

@@ -32,7 +32,7 @@ from aliquot.node.identity import Held, Noted
 from aliquot.node.kubelet import PodResources, noted
 from aliquot.node.leaving import sweep
 from aliquot.node.pods import NodePods
-from aliquot.node.seating import TenantProvisioner
+from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 
 
@@ -155,7 +155,7 @@ class Recovering:
     pods: NodePods
     resources: PodResources
     allotments: Allotments
-    seating: TenantProvisioner
+    provisioner: TenantProvisioner
     events: Events
 
     async def run(self) -> str:
@@ -175,9 +175,9 @@ class Recovering:
             await self.events.about_node("BooksDiffer", difference)
         await self.allotments.start_with(found.allotments)
         standing = [allotment for allotment in found.allotments if not self._over(allotment, found.allotments)]
-        seated = [allotment for allotment in standing if await self._seat_again(allotment)]
-        swept = await asyncio.to_thread(sweep, Path(self.settings.cdi_dir), self.allotments, self.seating)
-        return f"{len(seated)} seats, {len(found.differences)} differences, {swept} left-overs removed"
+        provisioned_again = [allotment for allotment in standing if await self._provision_again(allotment)]
+        swept = await asyncio.to_thread(sweep, Path(self.settings.cdi_dir), self.allotments, self.provisioner)
+        return f"{len(provisioned_again)} tenants, {len(found.differences)} differences, {swept} left-overs removed"
 
     def _known(self) -> dict[str, Known] | None:
         """The node's pods; None while the API server has not listed them."""
@@ -195,7 +195,7 @@ class Recovering:
         later = any(other is not None and other.starts > own.starts for other in others)
         return later or (pod is not None and pod.status.initialized)
 
-    async def _seat_again(self, allotment: Allotment) -> bool:
+    async def _provision_again(self, allotment: Allotment) -> bool:
         """Whether its container has its share again; a failure is reported on its pod."""
         owner = allotment.owner
         if owner is None or not allotment.plan:
@@ -204,10 +204,12 @@ class Recovering:
             plan = read_plan({PLAN: allotment.plan})
             assert plan is not None
             had = allotment.driver
-            seat = await asyncio.to_thread(self.seating.take, owner, allotment.container, plan, driver=had, again=True)
-            write_spec(Path(self.settings.cdi_dir), allotment.name, seat.edits + Edits(allotment.env))
+            provisioned = await asyncio.to_thread(
+                self.provisioner.provision, owner, allotment.container, plan, driver=had, again=True
+            )
+            write_spec(Path(self.settings.cdi_dir), allotment.name, provisioned.edits + Edits(allotment.env))
         except (AliquotError, OSError) as error:
-            _LOG.warning("not-seated-again", pod=str(owner), container=allotment.container, why=str(error))
+            _LOG.warning("not-provisioned-again", pod=str(owner), container=allotment.container, why=str(error))
             text = f"container {allotment.container}: {error}"
             await self.events.about_pod(owner.namespace, owner.pod, owner.uid, "GpuShareLost", text, "Warning")
             return False

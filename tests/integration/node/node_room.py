@@ -1,4 +1,4 @@
-"""The node's desk, plugin and seats with a real arbiter and an emulated machine; kubelet and the API are stand-ins."""
+"""The node's allocator, plugin and tenants with a real arbiter and an emulated machine; the others are stand-ins."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from aliquot.driver.native import HOOK, native_part
 from aliquot.kube.names import GPU_PERCENT, PLAN, PREFIX
 from aliquot.kube.plan import ContainerPlan, PodPlan, write_plan
 from aliquot.model.requests import Slice
+from aliquot.node.allocator import ShareAllocator
 from aliquot.node.allotments import Allotments
 from aliquot.node.checkpoint import PodKey
-from aliquot.node.desk import ShareDesk
 from aliquot.node.driver import emulated_driver
 from aliquot.node.kubelet import PodResources
 from aliquot.node.machine import emulated_machine
 from aliquot.node.plugin import DevicePlugin
 from aliquot.node.pods import NodePod
-from aliquot.node.seating import TenantProvisioner
+from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 from aliquot.node.volume.volume import DriverVolume
 
@@ -79,7 +79,7 @@ class Room:
         self.machine = emulated_machine(gpus, self.settings.emulated)
         self.settings.tenants.mkdir()
         driver = emulated_driver(self.machine, DriverVolume(self.settings.driver_volume, native_part(HOOK)))
-        self.seating = TenantProvisioner(NODE, self.machine, self.settings.tenants, self.folder, driver)
+        self.provisioner = TenantProvisioner(NODE, self.machine, self.settings.tenants, self.folder, driver)
         self.kubelet.start()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -90,15 +90,15 @@ class Room:
     async def _open(self) -> DevicePlugin:
         self.allotments = Allotments(self.settings.checkpoint, NODE)
         self.resources = PodResources(self.settings.pod_resources)
-        self.desk = ShareDesk(
-            self.settings, self.seating, self.pods, self.allotments, self.resources, self._outcome  # type: ignore[arg-type]
+        self.allocator = ShareAllocator(
+            self.settings, self.provisioner, self.pods, self.allotments, self.resources, self._outcome  # type: ignore[arg-type]
         )  # fmt: skip
-        self.desk.unfit = ""
+        self.allocator.unfit = ""
         self.listed = 0
         return DevicePlugin(
             self.settings.device_plugins,
             GPU_PERCENT,
-            self.desk,
+            self.allocator,
             on_registered=lambda: None,
             on_listed=self._listed,
         )

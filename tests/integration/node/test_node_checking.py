@@ -45,8 +45,8 @@ class Checked(Room):
     def __init__(self) -> None:
         super().__init__()
         self.answers = Told()
-        parts = (cast("NodePods", self.pods), self.resources, self.allotments, self.seating)
-        self.leaving = Leaving(Path(self.settings.cdi_dir), self.allotments, self.seating, self.resources, parts[0])
+        parts = (cast("NodePods", self.pods), self.resources, self.allotments, self.provisioner)
+        self.leaving = Leaving(Path(self.settings.cdi_dir), self.allotments, self.provisioner, self.resources, parts[0])
         anything = cast("Any", self.answers)
         self.one = AllocationCheck(self.settings, anything, *parts, anything, self._leave)
         self.recovering = Recovering(self.settings, *parts, anything)
@@ -82,7 +82,7 @@ def room() -> Iterator[Checked]:
         made.close()
 
 
-def test_the_seat_of_a_pod_whose_end_was_missed_is_left_at_the_second_check(room: Checked):
+def test_the_tenant_of_a_pod_whose_end_was_missed_is_left_at_the_second_check(room: Checked):
     """As where clearing it failed, or it ended while the agent recovered; its part of the GPU is free again."""
     room.started("a")
     room.kubelet.end_pod("ns", "a")
@@ -92,11 +92,11 @@ def test_the_seat_of_a_pod_whose_end_was_missed_is_left_at_the_second_check(room
     assert {"ns/a/main"} == set(room.tenants())
     room.check()
 
-    assert ({}, {}) == (room.tenants(), room.seating.seats)
+    assert ({}, {}) == (room.tenants(), room.provisioner.tenants)
     assert [] == list((room.folder / "cdi").iterdir())
 
 
-def test_no_seat_is_left_before_the_api_server_has_told_the_pods(room: Checked):
+def test_no_tenant_is_left_before_the_api_server_has_told_the_pods(room: Checked):
     """An agent that goes on with what is on disk knows of no pod, which says nothing about them."""
     room.started("a")
     room.pods.known.clear()
@@ -109,7 +109,7 @@ def test_no_seat_is_left_before_the_api_server_has_told_the_pods(room: Checked):
 
 
 def test_a_device_file_that_can_not_be_removed_is_tried_again(room: Checked):
-    """The seat is left all the same, nothing fails, and the name stays known until its file is gone."""
+    """The tenant is left all the same, nothing fails, and the name stays known until its file is gone."""
     owner = room.started("a")
     (file,) = (room.folder / "cdi").iterdir()
     file.unlink()
@@ -128,16 +128,16 @@ def test_a_device_file_that_can_not_be_removed_is_tried_again(room: Checked):
 
 
 def test_a_refusal_that_came_right_costs_no_pod_its_life(room: Checked):
-    """A pod of a controller is replaced while one of its containers is refused, not after that one was seated."""
+    """A pod of a controller is replaced while one of its containers is refused, not after that one was provisioned."""
     owner = room.started("a")
     room.pods.known["uid-a"].metadata.owner_references = [cast("Any", Controller())]
 
     room.one.note(owner, "main", "refused", "no plan")
     room.one.note(owner, "side", "refused", "no such GPU")
-    room.one.note(owner, "main", "seated", "")
+    room.one.note(owner, "main", "provisioned", "")
     room.check()
     assert ["ns/a uid-a"] == room.answers.deleted
-    room.one.note(owner, "side", "seated", "")
+    room.one.note(owner, "side", "provisioned", "")
     room.check()
 
     assert ["ns/a uid-a"] == room.answers.deleted
@@ -149,19 +149,19 @@ class Controller:
     controller = True
 
 
-def test_a_seat_that_can_not_be_had_again_is_told_on_its_pod(room: Checked, monkeypatch: pytest.MonkeyPatch):
+def test_a_tenant_that_can_not_be_had_again_is_told_on_its_pod(room: Checked, monkeypatch: pytest.MonkeyPatch):
     """An error of the disk is one container's trouble; the agent starts."""
     room.started("a")
     plan = room.pods.known["uid-a"].metadata.annotations[PLAN]
     assert plan == next(iter(room.allotments)).plan
-    room.seating.leave_pod("uid-a")
+    room.provisioner.remove_pod("uid-a")
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(room.seating, "take", full)
+    monkeypatch.setattr(room.provisioner, "provision", full)
 
-    assert room.do(room.recovering.run()).startswith("0 seats")
+    assert room.do(room.recovering.run()).startswith("0 tenants")
     assert ["GpuShareLost"] == room.answers.reasons
 
 
@@ -172,15 +172,15 @@ def test_what_a_crash_left_amid_writing_a_device_file_is_swept(room: Checked):
 
     said = room.do(room.recovering.run())
 
-    assert said.startswith("1 seats, ")
+    assert said.startswith("1 tenants, ")
     assert [".json"] == [path.suffix for path in (room.folder / "cdi").iterdir()]
 
 
 def test_an_init_container_that_has_ended_takes_nothing_from_others_after_a_restart(room: Checked, tmp_path: Path):
-    """What was given on to another pod stays with it: the new agent seats those that run, and tells no loss."""
+    """What was given on to another pod stays with it: the new agent provisions those that run, and tells no loss."""
     uuid = GpuUuid(room.machine.gpus[0].uuid)
 
-    def seat(pod: str, container: str, plan: PodPlan) -> Allotment:
+    def provisioned(pod: str, container: str, plan: PodPlan) -> Allotment:
         return Allotment(f"{pod}-{container}", (), f"uid-{pod}", "ns", pod, container, write_plan(plan))
 
     def given(milli: int, init: int = 0) -> ContainerPlan:
@@ -188,10 +188,10 @@ def test_an_init_container_that_has_ended_takes_nothing_from_others_after_a_rest
 
     first = PodPlan(NODE, {"warm": given(800, 1), "main": given(300)})
     second = PodPlan(NODE, {"main": given(700)})
-    kept = (seat("a", "warm", first), seat("b", "main", second), seat("a", "main", first))
+    kept = (provisioned("a", "warm", first), provisioned("b", "main", second), provisioned("a", "main", first))
     write_checkpoint(room.settings.checkpoint, Content(NODE, kept))
     settings = replace(room.settings, kubelet_dir=str(tmp_path))
-    parts = (cast("NodePods", room.pods), room.resources, room.allotments, room.seating, cast("Any", room.answers))
+    parts = (cast("NodePods", room.pods), room.resources, room.allotments, room.provisioner, cast("Any", room.answers))
     for pod, plan in (("a", first), ("b", second)):
         body = {
             "metadata": {"name": pod, "namespace": "ns", "uid": f"uid-{pod}", "annotations": {PLAN: write_plan(plan)}},
@@ -201,6 +201,6 @@ def test_an_init_container_that_has_ended_takes_nothing_from_others_after_a_rest
 
     said = room.do(Recovering(settings, *parts).run())
 
-    assert said.startswith("2 seats, 0 differences")
+    assert said.startswith("2 tenants, 0 differences")
     assert {"ns/a/main", "ns/b/main"} == set(room.tenants())
     assert [] == room.answers.reasons

@@ -10,7 +10,7 @@ from volume_room import Room
 
 @pytest.fixture
 def room() -> Iterator[Room]:
-    """A node with one tenant seated."""
+    """A node with one tenant provisioned."""
     made = Room()
     try:
         yield made

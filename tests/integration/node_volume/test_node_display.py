@@ -49,7 +49,7 @@ def told(client: TestClient, name: str) -> float:
 
 def test_what_a_program_did_is_told_under_its_containers_name(room: Room):
     """Charged time, grants and the allocation that was refused; the graph and the JSON name the container."""
-    client = TestClient(application(sources_of(room.seating, room.folder)))
+    client = TestClient(application(sources_of(room.provisioner, room.folder)))
     assert 0 == told(client, "aliquot_container_gpu_oom_total")
 
     env = os.environ | {"LD_LIBRARY_PATH": str(room.library.parent)}
@@ -65,9 +65,9 @@ def test_what_a_program_did_is_told_under_its_containers_name(room: Room):
 
 def test_the_pages_follow_an_upgrade_of_the_driver(room: Room):
     """They tell the version that new containers are shown, not that of the agent's start."""
-    client = TestClient(application(sources_of(room.seating, room.folder)))
+    client = TestClient(application(sources_of(room.provisioner, room.folder)))
 
-    room.seating.machine = room.machine.redriven("599.11.22")
+    room.provisioner.machine = room.machine.redriven("599.11.22")
 
     assert "driver 599.11.22" in client.get("/version").text
     assert "599.11.22" == client.get("/node.json").json()["driver"]
@@ -75,7 +75,7 @@ def test_the_pages_follow_an_upgrade_of_the_driver(room: Room):
 
 def test_a_dead_arbiter_is_told_by_every_page(room: Room):
     """The pages answer, and say that the arbiter does not."""
-    client = TestClient(application(sources_of(room.seating, room.folder)))
+    client = TestClient(application(sources_of(room.provisioner, room.folder)))
     room.kill_arbiter()
 
     assert 0 == told(client, "aliquot_node_arbiter_up")
@@ -93,7 +93,7 @@ def free_port() -> int:
 async def _started(room: Room, **settings: Any) -> tuple[str, str]:
     """What the agent's last step says, and the page /usage if there is one then."""
     agent = Agent(NodeSettings(node_name="node-1", runtime_dir=str(room.folder), **settings), cast("Api", None))
-    agent.machine, agent.seating, agent.pods = room.machine, room.seating, cast("NodePods", ())
+    agent.machine, agent.provisioner, agent.pods = room.machine, room.provisioner, cast("NodePods", ())
     (name, step) = agent.steps[-1]
     assert name == "display"
     async with contextlib.AsyncExitStack() as after:
@@ -105,7 +105,7 @@ async def _started(room: Room, **settings: Any) -> tuple[str, str]:
 
 
 def test_the_agent_serves_the_display_as_its_last_step(room: Room):
-    """On loopback, at the port of its settings, with its own seats."""
+    """On loopback, at the port of its settings, with its own tenants."""
     port = free_port()
 
     said, page = asyncio.run(_started(room, display_port=port))
@@ -138,7 +138,7 @@ class Told:
 
 async def _told_of(room: Room) -> tuple[str, ...]:
     events = Told()
-    sources = sources_of(room.seating, room.folder)
+    sources = sources_of(room.provisioner, room.folder)
     watch = asyncio.create_task(tell_pods(sources, cast("Events", events), 0.1))
     await asyncio.sleep(0.5)
     env = os.environ | {"LD_LIBRARY_PATH": str(room.library.parent)}

@@ -1,4 +1,4 @@
-"""A node without kubelet: an emulated machine, a real arbiter, tenants' seats, and what a container of one sees."""
+"""A node without kubelet: an emulated machine, a real arbiter, tenants, and what a container of one sees."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aliquot.node.cdi import Mount
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.driver import emulated_driver
 from aliquot.node.machine import Machine, emulated_machine
-from aliquot.node.seating import ProvisionedTenant, TenantProvisioner
+from aliquot.node.provisioner import ProvisionedTenant, TenantProvisioner
 from aliquot.node.volume.following import NodeDriver
 from aliquot.node.volume.source import from_root
 from aliquot.node.volume.volume import DriverVolume
@@ -52,7 +52,7 @@ os.execve(command[0], command, {} if not os.environ.get("VIEW_ENV") else json.lo
 
 
 class Room:
-    """`seat` is that of a container with 0.3 of the first GPU and 512 MiB.
+    """`provisioned` is that of a container with 0.3 of the first GPU and 512 MiB.
 
     The driver is emulated and stays in its folder, or, `installed`, the same libraries lie in a root as NVIDIA's do,
     with the kernel module `module` loaded.
@@ -71,8 +71,8 @@ class Room:
             assert self.arbiter.stdout and self.arbiter.stdout.readline() == "ready\n"
             volume = DriverVolume(self.folder / "driver", native_part(HOOK))
             self.driver = self._installed() if installed else emulated_driver(self.machine, volume)
-            self.seating = self.agent()
-            self.seat: ProvisionedTenant = self.take("train")
+            self.provisioner = self.agent()
+            self.provisioned: ProvisionedTenant = self.take("train")
         except BaseException:
             self.close()
             raise
@@ -80,18 +80,18 @@ class Room:
     @property
     def library(self) -> Path:
         """The tenant's own copy of the hook that stands for libcuda."""
-        return Path(self.seat.record.socket).parent / "lib" / "libcuda.so.1"
+        return Path(self.provisioned.record.socket).parent / "lib" / "libcuda.so.1"
 
     def agent(self) -> TenantProvisioner:
-        """The seats of an agent that starts."""
+        """The tenants of an agent that starts."""
         return TenantProvisioner(NODE, self.machine, self.folder / "tenants", self.folder, self.driver)
 
     def take(self, pod: str, *, whole: Enforce | None = None, **how: object) -> ProvisionedTenant:
-        """The seat of a pod's only container; of the second GPU, enforced so far, if it has that `whole`."""
+        """The tenant of a pod's only container; of the second GPU, enforced so far, if it has that `whole`."""
         gpu, milli, mib = (self.machine.gpus[1], 1000, 16384) if whole else (self.machine.gpus[0], 300, 512)
         piece = Slice(gpu.uuid, milli, 1000, mib)  # type: ignore[arg-type]
         plan = PodPlan(NODE, {"main": ContainerPlan((piece,), enforce=whole or "all")})
-        return self.seating.take(PodKey(f"uid-{pod}", "team", pod), "main", plan, **how)  # type: ignore[arg-type]
+        return self.provisioner.provision(PodKey(f"uid-{pod}", "team", pod), "main", plan, **how)  # type: ignore[arg-type]
 
     def upgrade(self) -> None:
         """Version NEW is installed, and its kernel module loaded; two looks see it."""
@@ -109,9 +109,9 @@ class Room:
         assert self.driver.look() is not None
         self._let_the_emulator_run()
 
-    def view(self, seat: ProvisionedTenant, program: str, env: dict[str, str]) -> str:
-        """What a Python program prints in a container of a seat, over a copy-on-write root."""
-        mounts = [*seat.edits.mounts, Mount(Path(sys.base_prefix), Path(sys.base_prefix))]
+    def view(self, provisioned: ProvisionedTenant, program: str, env: dict[str, str]) -> str:
+        """What a Python program prints in a container of a tenant, over a copy-on-write root."""
+        mounts = [*provisioned.edits.mounts, Mount(Path(sys.base_prefix), Path(sys.base_prefix))]
         if self.root.exists():
             mounts.append(Mount(self.emulated, self.emulated, writable=True))  # in the place of device nodes
         listed = [(str(m.host), str(m.inside), m.body()["options"][0]) for m in mounts]

@@ -25,7 +25,7 @@ from aliquot.model.errors import AliquotError
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.quantities import Memory
 from aliquot.model.requests import GpuRequest, Slice
-from aliquot.node import seating as node_tenants
+from aliquot.node import provisioner as node_tenants
 from aliquot.node.cdi import Edits
 from aliquot.node.checkpoint import PodKey
 from aliquot.node.machine import Machine as NodeMachine
@@ -249,8 +249,8 @@ class EngineFaults(Faults):
 
     def remove_now(self, name: str) -> None:
         """By what `admit` returned."""
-        if name in self.engine.seats:
-            self.engine.release(self.engine.seats[TenantName(name)], keep=True)
+        if name in self.engine.tenants:
+            self.engine.release(self.engine.tenants[TenantName(name)], keep=True)
 
     def reconcile_now(self) -> None:
         """As the thread that watches the arbiter does."""
@@ -262,7 +262,7 @@ class EngineFaults(Faults):
 
     def records(self) -> dict[str, TenantRecord]:
         """By the engine's list."""
-        return {name: seat.record for name, seat in self.engine.seats.items()}
+        return {name: provisioned.record for name, provisioned in self.engine.tenants.items()}
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ class NodeFaults(Faults):
         gpus = tuple(Gpu(g, uuid, "Tesla V100", GPU_MIB) for g, uuid in enumerate(UUIDS))
         machine = NodeMachine(gpus, self.folder / "libcuda.so.1", self.folder / "libnvidia-ml.so.1", devices=None)
         drivers: Any = self.drivers
-        self.seating = node_tenants.TenantProvisioner(NODE, machine, self.tenants, self.folder, drivers)
+        self.provisioner = node_tenants.TenantProvisioner(NODE, machine, self.tenants, self.folder, drivers)
 
     def restart(self) -> None:
         """It takes over what its checkpoint has, then removes the rest."""
@@ -319,13 +319,13 @@ class NodeFaults(Faults):
         self.start()
         for name, (gpu, milli, mib) in self.oracle.here.items():
             self.take(name, gpu, milli, mib, again=True)
-        self.seating.sweep()
+        self.provisioner.sweep()
         self.torn.clear()
 
     def take(self, name: str, gpu: int, milli: int, mib: int, *, again: bool = False) -> None:
         """A container of a pod of its own starts."""
         plan = PodPlan(NODE, {"main": ContainerPlan((Slice(GpuUuid(UUIDS[gpu]), milli, 1000, mib),))})
-        self.seating.take(PodKey(f"uid-{name}", "ns", name), "main", plan, again=again)
+        self.provisioner.provision(PodKey(f"uid-{name}", "ns", name), "main", plan, again=again)
 
     def admit_now(self, name: str, gpu: int, milli: int, mib: int) -> bool:
         """A first start; a later one of a container that is here changes nothing."""
@@ -363,16 +363,16 @@ class NodeFaults(Faults):
 
     def remove_now(self, name: str) -> None:
         """With its pod."""
-        self.seating.leave_pod(f"uid-{name}")
+        self.provisioner.remove_pod(f"uid-{name}")
 
     def reconcile_now(self) -> None:
         """As the agent does every few seconds."""
-        self.seating.look_at_arbiter()
+        self.provisioner.check_arbiter()
 
     def reserved(self) -> set[str]:
         """By the ledger of the node."""
-        return {key.removeprefix("uid-").removesuffix("/main") for key in self.seating.books.tenants}
+        return {key.removeprefix("uid-").removesuffix("/main") for key in self.provisioner.books.tenants}
 
     def records(self) -> dict[str, TenantRecord]:
         """By the agent's list."""
-        return {seat.owner.pod: seat.record for seat in self.seating.seats.values()}
+        return {provisioned.owner.pod: provisioned.record for provisioned in self.provisioner.tenants.values()}

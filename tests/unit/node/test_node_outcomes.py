@@ -52,11 +52,11 @@ class Scene:
 def test_good_news_waits_until_a_crowd_has_started_and_is_one_write_for_a_pod():
     """Nobody needs to know at once that all is well; the pod's containers are told together."""
     scene = Scene()
-    scene.tell("main", "seated")
+    scene.tell("main", "provisioned")
     assert [] == scene.after(GOOD_NEWS_S - 1)
-    scene.tell("side", "seated")
+    scene.tell("side", "provisioned")
 
-    assert [("default/a", "main: seated; side: seated")] == scene.after(1)
+    assert [("default/a", "main: provisioned; side: provisioned")] == scene.after(1)
     assert [] == scene.warned
 
 
@@ -65,7 +65,7 @@ def test_tools_of_other_projects_are_told_that_a_pod_has_its_devices_once_it_has
     scene = Scene()
     scene.tell("main", "waits", "the arbiter is away")
     scene.after()
-    scene.tell("main", "seated")
+    scene.tell("main", "provisioned")
     scene.after(GOOD_NEWS_S)
 
     assert [{}, {"theirs/assigned": "true"}] == scene.theirs
@@ -77,19 +77,19 @@ def test_bad_news_is_told_at_once_and_so_is_its_end():
     for _ in range(3):
         scene.tell("main", "waits", "the GPU is full")
         scene.after(0.2)
-    scene.tell("main", "seated")
+    scene.tell("main", "provisioned")
 
-    assert [("default/a", "main: waits (the GPU is full)"), ("default/a", "main: seated")] == scene.after()
+    assert [("default/a", "main: waits (the GPU is full)"), ("default/a", "main: provisioned")] == scene.after()
     assert 3 * ["GpuShareWaits container main does not get its share: the GPU is full"] == scene.warned
 
 
 def test_a_refusal_does_not_wait_for_good_news_of_the_same_pod():
     """One container has its share, the other is refused: both are told now."""
     scene = Scene()
-    scene.tell("main", "seated")
+    scene.tell("main", "provisioned")
     scene.tell("side", "refused", "no plan")
 
-    assert [("default/a", "main: seated; side: refused (no plan)")] == scene.after()
+    assert [("default/a", "main: provisioned; side: refused (no plan)")] == scene.after()
 
 
 def test_what_the_api_server_did_not_take_is_told_again():
@@ -103,7 +103,7 @@ def test_what_the_api_server_did_not_take_is_told_again():
     assert [("default/a", "main: refused (no plan)")] == scene.after(1)
 
     scene.fails = NotFound("no such pod")
-    scene.tell("main", "seated")
+    scene.tell("main", "provisioned")
     assert 1 == len(scene.after())
     scene.fails = None
     assert 1 == len(scene.after(10 * AGAIN_S))
@@ -112,7 +112,7 @@ def test_what_the_api_server_did_not_take_is_told_again():
 def test_a_pod_that_is_over_is_forgotten():
     """Nothing is written about it, and nothing of it is kept."""
     scene = Scene()
-    scene.tell("main", "seated")
+    scene.tell("main", "provisioned")
     scene.outcomes.forget(POD)
 
     assert [] == scene.after(GOOD_NEWS_S)

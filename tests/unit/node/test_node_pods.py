@@ -66,7 +66,7 @@ def test_a_pod_that_was_asked_for_is_known_before_the_watch_brings_it(pods: Node
 def test_a_pod_that_ended_while_it_was_asked_for_is_not_known_for_ever(
     pods: NodePods, server: Server, now_s: list[float]
 ):
-    """The watch told its end before the answer came and will not tell it again: its seat would never be left."""
+    """The watch told its end before the answer came and will not tell it again: its tenant would never be left."""
     server.meanwhile = [Change("added", POD), Change("deleted", POD, POD)]
     asyncio.run(pods.refresh())
 

@@ -63,20 +63,20 @@ class Plugin:
         self.told += 1
 
 
-class Seats:
-    """Seating that has all it needs."""
+class Tenants:
+    """A provisioner that has all it needs."""
 
     kernels = ""
 
-    def look_at_arbiter(self) -> str:
+    def check_arbiter(self) -> str:
         return ""
 
     def offered(self) -> Machine:
         return MACHINE
 
 
-class Desk:
-    """A desk that was fit."""
+class DeviceAllocator:
+    """An allocator that was fit."""
 
     unfit = ""
 
@@ -90,7 +90,7 @@ def server() -> Server:
 def agent(server: Server) -> Agent:
     """One that has started."""
     made = Agent(NodeSettings(node_name="node-1"), cast("Api", server))
-    made.machine, made.seating, made.desk, made.plugin = MACHINE, Seats(), Desk(), Plugin()  # type: ignore[assignment]
+    made.machine, made.provisioner, made.allocator, made.plugin = MACHINE, Tenants(), DeviceAllocator(), Plugin()  # type: ignore[assignment]
     return made
 
 
@@ -123,7 +123,12 @@ def test_gpushares_resources_are_offered_on_request_and_otherwise_left_to_others
     """A node counts whole units of each GPU; without the request another plugin's resource of that name stays."""
     for wanted in (False, True):
         agent = Agent(NodeSettings(node_name="node-1", gpushare_inspect=wanted), cast("Api", server))
-        agent.machine, agent.seating, agent.desk, agent.plugin = MACHINE, Seats(), Desk(), Plugin()  # type: ignore[assignment]
+        agent.machine, agent.provisioner, agent.allocator, agent.plugin = (
+            MACHINE,
+            Tenants(),
+            DeviceAllocator(),
+            Plugin(),
+        )  # type: ignore[assignment]
         server.node["status"]["capacity"] = {"aliyun.com/gpu-mem": "7"}
         asyncio.run(agent._look())
         capacity = {name: value for name, value in server.node["status"]["capacity"].items() if "aliyun" in name}
@@ -208,7 +213,7 @@ def test_what_is_measured_of_kernels_is_told_where_it_changes(agent: Agent, serv
     async def life() -> None:
         await agent._describe()
         assert GPU_KERNELS not in server.node["metadata"]["annotations"]
-        agent.seating.kernels = write_kernels(KernelLengths("fluid", {"GPU-a": {"default/a/main": 20_000}}))
+        agent.provisioner.kernels = write_kernels(KernelLengths("fluid", {"GPU-a": {"default/a/main": 20_000}}))
         await agent._describe()
 
     asyncio.run(life())

@@ -192,7 +192,7 @@ def test_a_driver_that_can_not_be_mirrored_is_tried_ever_more_seldom(node: Node,
 def test_what_nobody_needs_goes_also_while_a_driver_can_not_be_mirrored():
     """It may be what fills the disk."""
 
-    class Seats:
+    class Tenants:
         """Of a node whose disk is full; `driver` is its driver too."""
 
         def __init__(self) -> None:
@@ -207,10 +207,10 @@ def test_what_nobody_needs_goes_also_while_a_driver_can_not_be_mirrored():
             return []
 
     async def followed() -> None:
-        seats = Seats()
-        task = asyncio.create_task(follow(seats, (), print, 0.01))  # type: ignore[arg-type]
+        tenants = Tenants()
+        task = asyncio.create_task(follow(tenants, (), print, 0.01))  # type: ignore[arg-type]
         try:
-            await asyncio.wait_for(seats.pruned.wait(), 10)
+            await asyncio.wait_for(tenants.pruned.wait(), 10)
         finally:
             task.cancel()
 

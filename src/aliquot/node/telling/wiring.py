@@ -16,7 +16,7 @@ from aliquot.node.audit import Audit
 from aliquot.node.events import Events
 from aliquot.node.pods import NodePods
 from aliquot.node.processes import read_program
-from aliquot.node.seating import TenantProvisioner
+from aliquot.node.provisioner import TenantProvisioner
 from aliquot.node.settings import NodeSettings
 from aliquot.node.telling.auditing import Auditing
 from aliquot.node.telling.facts import Sources, look
@@ -28,7 +28,7 @@ _TIMEOUT_S: Final = 2.0
 
 
 def sources_of(
-    seating: TenantProvisioner,
+    provisioner: TenantProvisioner,
     runtime_dir: Path,
     sick: Callable[[], Mapping[GpuUuid, str]] = dict,
     audit: Callable[[], AuditTotals] = AuditTotals,
@@ -37,11 +37,11 @@ def sources_of(
     """The sources of a node whose arbiter listens in `runtime_dir`."""
 
     def owners() -> dict[str, Owner]:
-        seats = list(seating.seats.values())
-        return {s.record.name: Owner(s.owner.namespace, s.owner.pod, s.container, s.owner.uid) for s in seats}
+        tenants = list(provisioner.tenants.values())
+        return {s.record.name: Owner(s.owner.namespace, s.owner.pod, s.container, s.owner.uid) for s in tenants}
 
     def driver() -> str:
-        return seating.machine.gpus[0].driver
+        return provisioner.machine.gpus[0].driver
 
     def turns(gpu: str) -> GpuTurns | None:
         try:
@@ -51,13 +51,21 @@ def sources_of(
             return None
 
     return Sources(
-        seating.node, seating.machine, lambda: arbiter_status(runtime_dir), owners, sick, audit, driver, turns, sensors
+        provisioner.node,
+        provisioner.machine,
+        lambda: arbiter_status(runtime_dir),
+        owners,
+        sick,
+        audit,
+        driver,
+        turns,
+        sensors,
     )
 
 
 def telling_of(
     settings: NodeSettings,
-    seating: TenantProvisioner,
+    provisioner: TenantProvisioner,
     pods: NodePods,
     events: Events,
     sick: Callable[[], Mapping[GpuUuid, str]],
@@ -65,7 +73,7 @@ def telling_of(
 ) -> tuple[Sources, Auditing]:
     """The sources of an agent's pages, with its audit."""
     audit = Audit(read_program, settings.audit_grace_s)
-    sources = sources_of(seating, Path(settings.runtime_dir), sick, lambda: audit.totals, sensors)
+    sources = sources_of(provisioner, Path(settings.runtime_dir), sick, lambda: audit.totals, sensors)
     return sources, Auditing(audit, sources, pods, events, kill=settings.audit_kill)
 
 

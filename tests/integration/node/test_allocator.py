@@ -14,7 +14,7 @@ from aliquot.kube.plan import ContainerPlan, PodPlan
 from aliquot.model.ids import GpuUuid
 from aliquot.model.requests import Slice
 from aliquot.node.checkpoint import PodKey, read_checkpoint
-from aliquot.node.seating import TenantProvisioner
+from aliquot.node.provisioner import TenantProvisioner
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_each_container_gets_what_its_plan_says(room: Room):
 
 def test_a_gpu_has_the_number_under_which_its_container_sees_it(room: Room):
     """A container that sees its own GPU alone finds it under 0, a privileged one under its index on the node."""
-    room.seating.machine = replace(room.machine, folder=None)
+    room.provisioner.machine = replace(room.machine, folder=None)
     seen = {}
     for name, privileged in (("plain", False), ("all", True)):
         room.pod(name, 1, 100, 512, privileged=privileged)
@@ -103,11 +103,11 @@ def test_an_init_containers_share_is_free_for_what_starts_after_it(room: Room):
     )
     had = []
     for name in ("warm", "side", "main", "side", "warm"):
-        room.seating.take(key, name, plan)
+        room.provisioner.provision(key, name, plan)
         had.append([name.rpartition("/")[2] for name in sorted(room.tenants())])
 
     assert [["warm"], ["side"], ["main", "side"], ["main", "side"], ["warm"]] == had
-    assert ["uid-p/warm"] == room.seating.leave_init("uid-p")
+    assert ["uid-p/warm"] == room.provisioner.remove_init("uid-p")
     assert {} == room.tenants()
 
 
@@ -133,16 +133,16 @@ def test_a_name_is_never_given_twice(room: Room):
     assert 5 == len(seen)
 
 
-def test_a_start_again_finds_the_same_seat(room: Room):
-    """A container that starts again changes nothing: same file, same tenant, one seat."""
+def test_a_start_again_finds_the_same_tenant(room: Room):
+    """A container that starts again changes nothing: same file, one tenant."""
     room.pod("a", 0, 300, 1024)
     device = room.admit("a", 30)
     room.start("a")
-    before = (room.edits(device), room.tenants(), list(room.seating.seats))
+    before = (room.edits(device), room.tenants(), list(room.provisioner.tenants))
 
     room.start("a")
 
-    assert before == (room.edits(device), room.tenants(), list(room.seating.seats))
+    assert before == (room.edits(device), room.tenants(), list(room.provisioner.tenants))
 
 
 def test_a_pod_that_the_watch_has_not_brought_is_asked_for(room: Room):
@@ -165,7 +165,7 @@ def test_the_ids_of_the_planned_gpu_are_preferred(room: Room):
 
 
 def test_what_does_not_fit_is_not_started(room: Room):
-    """Beside those that are seated there has to be room, whatever a plan says; it fits when they have left."""
+    """Beside those that are provisioned there has to be room, whatever a plan says; it fits when they have left."""
     room.pod("a", 0, 700, 1024)
     room.pod("b", 0, 700, 1024)
     for name in ("a", "b"):
@@ -177,7 +177,7 @@ def test_what_does_not_fit_is_not_started(room: Room):
     assert {"ns/a/main"} == set(room.tenants())
     assert "waits" in {outcome for _, _, outcome, _ in room.told}
 
-    room.seating.leave_pod("uid-a")
+    room.provisioner.remove_pod("uid-a")
     room.start("b")
     assert {"ns/b/main"} == set(room.tenants())
 
@@ -195,7 +195,7 @@ def test_a_start_waits_while_its_files_cannot_be_written(room: Room):
 
     in_the_way.unlink()
     room.start("a")
-    assert "seated" == room.told[-1][2]
+    assert "provisioned" == room.told[-1][2]
 
 
 def test_a_pod_nobody_planned_is_refused_at_once(room: Room):
@@ -211,7 +211,7 @@ def test_a_pod_nobody_planned_is_refused_at_once(room: Room):
 
 def test_an_agent_that_is_not_fit_gives_nothing(room: Room):
     """All ids are unhealthy while something is amiss, and an Allocate that comes all the same is refused."""
-    room.desk.unfit = "the arbiter is away"
+    room.allocator.unfit = "the arbiter is away"
     room.do(room.plugin.tell())
 
     room.kubelet.wait_allocatable(GPU_PERCENT, 0)
@@ -237,16 +237,16 @@ def test_a_new_arbiter_learns_who_is_here(room: Room):
     room.pod("a", 1, 300, 1024)
     room.admit("a", 30)
     room.start("a")
-    assert "" == room.seating.look_at_arbiter()
+    assert "" == room.provisioner.check_arbiter()
     before = room.tenants()
 
     room.kill_arbiter()
-    assert "no arbiter" in room.seating.look_at_arbiter()
+    assert "no arbiter" in room.provisioner.check_arbiter()
     (room.folder / "tenants.json").unlink()
     room.arbiter = room.start_arbiter()
     assert {} == room.tenants()
 
-    assert "" == room.seating.look_at_arbiter()
+    assert "" == room.provisioner.check_arbiter()
     assert before == room.tenants()
 
 
@@ -255,19 +255,19 @@ def test_a_pod_of_the_same_name_takes_the_tenants_place(room: Room):
     first, second = room.pod("a", 0, 300, 1024), room.pod("a", 1, 300, 2048)
     key = room.pods.known["uid-a"].key
 
-    room.seating.take(key, "main", first)
-    room.seating.leave(f"{key.uid}/main")
-    room.seating.take(type(key)("uid-2", key.namespace, key.pod), "main", second)
+    room.provisioner.provision(key, "main", first)
+    room.provisioner.remove(f"{key.uid}/main")
+    room.provisioner.provision(type(key)("uid-2", key.namespace, key.pod), "main", second)
 
     assert {"ns/a/main": (room.machine.gpus[1].uuid, 2048)} == room.tenants()
 
 
 def test_left_overs_are_swept(room: Room):
-    """Folders and tenants that belong to no seat, as a crash leaves them, are removed."""
+    """Folders and tenants without a container, as a crash leaves them, are removed."""
     plan = room.pod("a", 0, 300, 1024)
-    room.seating.take(room.pods.known["uid-a"].key, "main", plan)
+    room.provisioner.provision(room.pods.known["uid-a"].key, "main", plan)
     (room.settings.tenants / "stray").mkdir()
-    crashed = room.seating
+    crashed = room.provisioner
     after = TenantProvisioner(NODE, room.machine, room.settings.tenants, room.folder, crashed.driver)
 
     assert {"stray", "ns/a/main"} <= set(after.sweep())
@@ -276,16 +276,16 @@ def test_left_overs_are_swept(room: Room):
     assert [] == list(room.settings.tenants.iterdir())
 
 
-def test_a_seat_that_was_had_is_kept_while_the_arbiter_is_away(room: Room):
+def test_a_tenant_that_was_had_is_kept_while_the_arbiter_is_away(room: Room):
     """An agent that comes back before its arbiter does keeps what running containers have, and tells it then."""
     plan = room.pod("a", 0, 300, 1024)
     key = room.pods.known["uid-a"].key
     room.kill_arbiter()
 
-    seat = room.seating.take(key, "main", plan, again=True)
-    assert [] == room.seating.sweep()
-    assert seat.edits.mounts[0].host.is_dir()
+    provisioned = room.provisioner.provision(key, "main", plan, again=True)
+    assert [] == room.provisioner.sweep()
+    assert provisioned.edits.mounts[0].host.is_dir()
 
     room.arbiter = room.start_arbiter()
-    assert "" == room.seating.look_at_arbiter()
+    assert "" == room.provisioner.check_arbiter()
     assert {"ns/a/main"} == set(room.tenants())

@@ -32,13 +32,13 @@ from aliquot.node.identity import Claim, UnknownOwner, identify
 from aliquot.node.kubelet import PodResources, noted
 from aliquot.node.peers import environment
 from aliquot.node.pods import NodePod, NodePods
-from aliquot.node.seating import NoSeat, NotYet, ProvisionedTenant, TenantProvisioner
+from aliquot.node.provisioner import NotYet, ProvisionedTenant, TenantProvisioner, UnusablePlan
 from aliquot.node.settings import NodeSettings
 from aliquot.node.spans import Start
 
 _LOG: Final = Logger("node")
 AGAIN_S: Final = 0.2
-Outcome = Literal["seated", "waits", "refused"]
+Outcome = Literal["provisioned", "waits", "refused"]
 """`waits` may come right by itself, `refused` never does."""
 
 
@@ -46,20 +46,20 @@ class Refused(AliquotError):
     """A container must not start; the text gives the reason."""
 
 
-class ShareDesk:
+class ShareAllocator:
     """Serves kubelet's allocation calls. `on_outcome` is called with the outcome of each announced container."""
 
     def __init__(
         self,
         settings: NodeSettings,
-        seating: TenantProvisioner,
+        provisioner: TenantProvisioner,
         pods: NodePods,
         allotments: Allotments,
         resources: PodResources,
         on_outcome: Callable[[PodKey, str, Outcome, str], Awaitable[None]],
         calls: KubeletCalls | None = None,
     ) -> None:
-        self.seating = seating
+        self.provisioner = provisioner
         self.pods = pods
         self.allotments = allotments
         self.resources = resources
@@ -72,25 +72,25 @@ class ShareDesk:
         self._dialects = foreign(aliyun_unit=settings.aliyun_unit)
 
     def devices(self) -> list[DeviceId]:
-        """See `plugin.Desk`; while the agent is not ready, none is healthy."""
-        gpus = self.seating.offered().gpus
-        sick = self.seating.sick()
+        """See `plugin.DeviceAllocator`; while the agent is not ready, none is healthy."""
+        gpus = self.provisioner.offered().gpus
+        sick = self.provisioner.sick()
         if self.unfit:
             sick = {GpuUuid(gpu.uuid): self.unfit for gpu in gpus}
         return device_ids(gpus, self._settings.ids_per_gpu, sick)
 
     def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        """See `plugin.Desk`: the GPUs of the oldest waiting pod with that many ids, since this is only a hint."""
+        """See `plugin.DeviceAllocator`: the GPUs of the oldest waiting pod with that many ids, as a hint."""
         for pod in sorted(self.pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
             for container in pod.asking():
                 key = f"{pod.metadata.uid}/{container.name}"
                 percent = container.resources.limits.get(GPU_PERCENT, 0)
-                if not pod.ended and key not in self.seating.seats and parse_count(percent) == size:
+                if not pod.ended and key not in self.provisioner.tenants and parse_count(percent) == size:
                     return preferred(available, must, size, self._planned(pod, container.name))
         return preferred(available, must, size, [])
 
     async def allocate(self, ids: Sequence[str]) -> str:
-        """See `plugin.Desk`."""
+        """See `plugin.DeviceAllocator`."""
         if self.unfit:
             raise Refused(f"nothing can be given now: {self.unfit}")
         began_s = time.perf_counter()
@@ -99,7 +99,7 @@ class ShareDesk:
         return qualified(name)
 
     async def before_start(self, ids: Sequence[str]) -> None:
-        """See `plugin.Desk`."""
+        """See `plugin.DeviceAllocator`."""
         began_s, claims, why = time.perf_counter(), list[Claim](), "cancelled"
         try:
             await self._before_start(ids, claims)
@@ -146,24 +146,25 @@ class ShareDesk:
         try:
             plan, text = self._plan(claim)
             env = self._environment(claim, plan)
-            seat = await asyncio.to_thread(self._seat, claim, plan, env)
-            await self.allotments.settle(claim, ids, text, seat.driver, env)
+            provisioned = await asyncio.to_thread(self._provision, claim, plan, env)
+            await self.allotments.settle(claim, ids, text, provisioned.driver, env)
         except (NotYet, CdiError, CheckpointError) as error:
             await self._on_outcome(claim.owner, claim.container, "waits", str(error))
             raise
-        except (NoSeat, BadPlan) as error:
+        except (UnusablePlan, BadPlan) as error:
             await self._on_outcome(claim.owner, claim.container, "refused", str(error))
             raise Refused(str(error)) from None
-        _LOG.info("seated", pod=str(claim.owner), container=claim.container, device=claim.name, tenant=seat.key)
-        await self._on_outcome(claim.owner, claim.container, "seated", "")
+        where = {"pod": str(claim.owner), "container": claim.container, "device": claim.name}
+        _LOG.info("provisioned", **where, tenant=provisioned.key)
+        await self._on_outcome(claim.owner, claim.container, "provisioned", "")
 
     def _note_prepared(self, claims: Sequence[Claim], seconds: float, why: str) -> None:
-        starts, tenants = [], {seat.owner.uid + seat.container: seat for seat in list(self.seating.seats.values())}
+        now = list(self.provisioner.tenants.values())
+        starts, names = [], {(each.owner.uid, each.container): each.record.name for each in now}
         for claim in claims:
             pod, settled = self.pods.get(claim.owner.uid), self.allotments.get(claim.name)
-            seat = tenants.get(claim.owner.uid + claim.container)
             if pod is not None:
-                plan, tenant = settled.plan if settled else "", seat.record.name if seat else ""
+                plan, tenant = settled.plan if settled else "", names.get((claim.owner.uid, claim.container), "")
                 starts.append(Start(claim, pod.metadata, plan, tenant))
         self._calls.prepared(starts, seconds, why)
 
@@ -171,7 +172,7 @@ class ShareDesk:
         """The plan, and its text: that which was followed before, else the pod's own.
 
         Raises:
-            NoSeat: the pod has no plan. BadPlan: it cannot be read.
+            UnusablePlan: the pod has no plan. BadPlan: it cannot be read.
         """
         settled = self.allotments.get(claim.name)
         pod = self.pods.get(claim.owner.uid)
@@ -179,7 +180,7 @@ class ShareDesk:
         text = text or (pod.metadata.annotations.get(PLAN, "") if pod is not None else "")
         plan = read_plan({PLAN: text}) if text else None
         if plan is None:
-            raise NoSeat(
+            raise UnusablePlan(
                 f"{claim.owner} requests {GPU_PERCENT} and has no {PLAN}: it was not scheduled by Aliquot; "
                 "let it be scheduled by a scheduler with Aliquot's extender"
             )
@@ -190,17 +191,19 @@ class ShareDesk:
         settled = self.allotments.get(claim.name)
         if settled is not None and settled.plan:
             return settled.env
-        pod, machine = self.pods.get(claim.owner.uid), self.seating.machine
+        pod, machine = self.pods.get(claim.owner.uid), self.provisioner.machine
         env = environment(pod, claim.container, plan, machine, self._dialects)
         if pod is not None and pod.privileged(claim.container):
             env += machine.variables(self._given(plan, claim.container), privileged=True)
         return env
 
-    def _seat(self, claim: Claim, plan: PodPlan, env: tuple[str, ...]) -> ProvisionedTenant:
+    def _provision(self, claim: Claim, plan: PodPlan, env: tuple[str, ...]) -> ProvisionedTenant:
         settled = self.allotments.get(claim.name)
-        seat = self.seating.take(claim.owner, claim.container, plan, driver=settled.driver if settled else "")
-        write_spec(self._cdi, claim.name, seat.edits + Edits(env))
-        return seat
+        provisioned = self.provisioner.provision(
+            claim.owner, claim.container, plan, driver=settled.driver if settled else ""
+        )
+        write_spec(self._cdi, claim.name, provisioned.edits + Edits(env))
+        return provisioned
 
     def _planned(self, pod: NodePod, container: str) -> list[int]:
         try:
@@ -213,5 +216,5 @@ class ShareDesk:
         """The GPUs of a container, which may be those of another that it uses."""
         given = plan.containers.get(container)
         host = plan.containers.get(given.uses or container) if given is not None else None
-        gpus = [self.seating.machine.by_uuid(piece.gpu) for piece in host.slices] if host is not None else []
+        gpus = [self.provisioner.machine.by_uuid(piece.gpu) for piece in host.slices] if host is not None else []
         return [gpu for gpu in gpus if gpu is not None]

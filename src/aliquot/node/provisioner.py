@@ -1,7 +1,7 @@
 """Tenants of the node: everything a tenant has, created before its container and removed after it.
 
-A seat is an entry in the node's ledger, a tenant folder with the library that enforces the share, and a record at the
-arbiter. Taking the same seat again changes nothing, so a container that starts again, an agent that starts again and
+A provisioned tenant is an entry in the node's ledger, a folder with the library that enforces the share, and a record
+at the arbiter. Provisioning it again changes nothing, so a container that starts again, an agent that starts again and
 an arbiter that starts again all find what they need. The ledger is the last line of defence: a plan that does not fit
 with the current tenants is refused, whatever its origin.
 """
@@ -36,7 +36,7 @@ from aliquot.tenancy.lifecycle import Tenancy
 from aliquot.tenancy.records import kernel_lengths_us, tenant_record
 
 
-class NoSeat(AliquotError):
+class UnusablePlan(AliquotError):
     """A plan that cannot be honoured on this node, and will not be by waiting."""
 
 
@@ -79,11 +79,11 @@ class TenantProvisioner:
         """The kernel lengths of the node's tenants; empty before the arbiter has answered."""
 
     @property
-    def seats(self) -> Mapping[str, ProvisionedTenant]:
+    def tenants(self) -> Mapping[str, ProvisionedTenant]:
         """The tenants now, by key."""
         return self._tenancy.tenants
 
-    def take(
+    def provision(
         self, owner: PodKey, container: str, plan: PodPlan, *, driver: str = "", again: bool = False
     ) -> ProvisionedTenant:
         """Provision a container by its pod's plan.
@@ -92,36 +92,36 @@ class TenantProvisioner:
         running: nothing that it has is replaced, and an unavailable arbiter is informed when it is back.
 
         Raises:
-            NoSeat: the plan is for another node, has nothing for the container, or names a GPU of another node.
+            UnusablePlan: the plan is for another node, has nothing for the container, or names a GPU of another node.
             NotYet: it does not fit with the others, a GPU is unhealthy, or the arbiter does not answer.
         """
         host, given = _share_of(owner, container, plan, self.node)
         key = f"{owner.uid}/{host}"
         with self._tenancy.lock:
-            self._leave_passed(owner, key, plan.containers[container], again=again)
-            seat = self.seats.get(key)
-            had = driver or (seat.driver if seat is not None else made_for(self._folder(key)) or "")
+            self._remove_passed(owner, key, plan.containers[container], again=again)
+            provisioned = self.tenants.get(key)
+            had = driver or (provisioned.driver if provisioned is not None else made_for(self._folder(key)) or "")
             shown = self.driver.shown(had, again=again)
-            if seat is not None and seat.driver == shown.name:
-                self._provide(seat, again=again)
-                return seat
+            if provisioned is not None and provisioned.driver == shown.name:
+                self._provide(provisioned, again=again)
+                return provisioned
             made = self._make(key, owner, host, given, shown)
-            self._provide(made, again=again, new=seat is None)
+            self._provide(made, again=again, new=provisioned is None)
             return made
 
-    def leave(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         """Release a tenant; a missing one is no error."""
         self._tenancy.remove(key)
 
-    def leave_init(self, uid: str) -> list[str]:
+    def remove_init(self, uid: str) -> list[str]:
         """Release the tenants of a pod's init containers, which have ended; returns them."""
-        return self._leave_all(lambda seat: seat.owner.uid == uid and seat.plan.init > 0)
+        return self._remove_all(lambda held: held.owner.uid == uid and held.plan.init > 0)
 
-    def leave_pod(self, uid: str) -> list[str]:
+    def remove_pod(self, uid: str) -> list[str]:
         """Release all tenants of a pod; returns them."""
-        return self._leave_all(lambda seat: seat.owner.uid == uid)
+        return self._remove_all(lambda held: held.owner.uid == uid)
 
-    def look_at_arbiter(self) -> str:
+    def check_arbiter(self) -> str:
         """Return why the arbiter is unavailable, or "". After an arbiter restart, register all tenants again."""
         try:
             with ArbiterClient(self._arbiter_dir, timeout_s=5.0) as client:
@@ -135,7 +135,7 @@ class TenantProvisioner:
     def prune(self, named: Iterable[str]) -> list[str]:
         """Remove generations of the driver that are not in `named`, not used and not current; returns them."""
         with self._tenancy.lock:
-            return self.driver.prune({*named, *(seat.driver for seat in self.seats.values())})
+            return self.driver.prune({*named, *(provisioned.driver for provisioned in self.tenants.values())})
 
     def sweep(self) -> list[str]:
         """Remove folders without an owner, and tenants at the arbiter without one; returns what was removed."""
@@ -143,22 +143,22 @@ class TenantProvisioner:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _leave_all(self, leaves: Callable[[ProvisionedTenant], bool]) -> list[str]:
+    def _remove_all(self, leaves: Callable[[ProvisionedTenant], bool]) -> list[str]:
         with self._tenancy.lock:
-            return [key for key, seat in self.seats.items() if leaves(seat) and self._tenancy.remove(key)]
+            return [key for key, held in self.tenants.items() if leaves(held) and self._tenancy.remove(key)]
 
-    def _leave_passed(self, owner: PodKey, key: str, starting: ContainerPlan, *, again: bool) -> None:
+    def _remove_passed(self, owner: PodKey, key: str, starting: ContainerPlan, *, again: bool) -> None:
         """Release the tenants of the pod's containers that no longer run when this one starts.
 
         Init containers before it have ended. Where a plain init container starts, those after it have ended too: the
         pod restarts.
         """
         starts = starting.starts
-        for other, seat in self.seats.items():
-            if seat.owner.uid != owner.uid or other == key:
+        for other, provisioned in self.tenants.items():
+            if provisioned.owner.uid != owner.uid or other == key:
                 continue
-            before = 0 < seat.plan.init < starts
-            after = not again and starting.init > 0 and seat.plan.starts > starts
+            before = 0 < provisioned.plan.init < starts
+            after = not again and starting.init > 0 and provisioned.plan.starts > starts
             if before or after:
                 self._tenancy.remove(other)
 
@@ -172,7 +172,9 @@ class TenantProvisioner:
         for piece in given.slices:
             gpu = self.machine.by_uuid(piece.gpu)
             if gpu is None:
-                raise NoSeat(f"the plan gives container {container} {piece.gpu}, which node {self.node} does not have")
+                raise UnusablePlan(
+                    f"the plan gives container {container} {piece.gpu}, which node {self.node} does not have"
+                )
             gpus.append(gpu)
         directory = self._folder(key)
         name = f"{owner.namespace}/{owner.pod}/{container}"
@@ -189,29 +191,29 @@ class TenantProvisioner:
             edits = Edits(env, mounts) + shown.edits(folder.lib) + self.machine.edits(gpus)
         return ProvisionedTenant(key, owner, container, given, record, folder, shown.name, edits)
 
-    def _provide(self, seat: ProvisionedTenant, *, again: bool, new: bool = False) -> None:
+    def _provide(self, provisioned: ProvisionedTenant, *, again: bool, new: bool = False) -> None:
         try:
             if new:
-                reserve = partial(self._reserve, seat, again=again)
-                self._tenancy.provision(seat, reserve, purpose=seat.driver, running=again)
+                reserve = partial(self._reserve, provisioned, again=again)
+                self._tenancy.provision(provisioned, reserve, purpose=provisioned.driver, running=again)
             else:
-                self._tenancy.renew(seat, purpose=seat.driver, running=again)
+                self._tenancy.renew(provisioned, purpose=provisioned.driver, running=again)
         except OSError as error:
-            where = f"the tenant's folder {seat.folder.directory}"
+            where = f"the tenant's folder {provisioned.folder.directory}"
             raise NotYet(f"{where} could not be made ({error.strerror})") from None
         except ArbiterError as error:
-            raise NotYet(f"the arbiter does not take {seat.record.name}: {error}") from None
+            raise NotYet(f"the arbiter does not take {provisioned.record.name}: {error}") from None
 
-    def _reserve(self, seat: ProvisionedTenant, *, again: bool) -> None:
-        for piece in seat.plan.slices if not again else ():
+    def _reserve(self, provisioned: ProvisionedTenant, *, again: bool) -> None:
+        for piece in provisioned.plan.slices if not again else ():
             if reason := self.sick().get(piece.gpu):
                 raise NotYet(f"{piece.gpu} is not well: {reason}")
             if self.offered().by_uuid(piece.gpu) is None:
                 raise NotYet(f"{piece.gpu} is the stock plugin's, no holder pod has it now")
-        milli = sum(piece.request_milli for piece in seat.plan.slices)
+        milli = sum(piece.request_milli for piece in provisioned.plan.slices)
         ask = Ask(GpuRequest(milli))
         try:
-            self.books.reserve(seat.key, Placement(self.node, seat.plan.slices), ask)
+            self.books.reserve(provisioned.key, Placement(self.node, provisioned.plan.slices), ask)
         except LedgerError as error:
             raise NotYet(str(error)) from None
 
@@ -220,13 +222,13 @@ def _share_of(owner: PodKey, container: str, plan: PodPlan, node: str) -> tuple[
     """The container whose slices are used, and the slices.
 
     Raises:
-        NoSeat: see `TenantProvisioner.take`.
+        UnusablePlan: see `TenantProvisioner.provision`.
     """
     if plan.node != node:
-        raise NoSeat(f"the plan of {owner.namespace}/{owner.pod} is for node {plan.node}, this is {node}")
+        raise UnusablePlan(f"the plan of {owner.namespace}/{owner.pod} is for node {plan.node}, this is {node}")
     given = plan.containers.get(container)
     host = given.uses if given is not None and given.uses else container
     given = plan.containers.get(host)
     if given is None or not given.slices:
-        raise NoSeat(f"the plan of {owner.namespace}/{owner.pod} has no GPU for container {container}")
+        raise UnusablePlan(f"the plan of {owner.namespace}/{owner.pod} has no GPU for container {container}")
     return host, given
