@@ -12,15 +12,20 @@ its request could not make up for a neighbour's long turn; whoever is below its 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from .account import Account, Rank
-from .actions import SECOND, Action, Renew, Share, TokenConfig
+from .actions import MS, SECOND, Action, Renew, Share, TokenConfig
 from .device import ActiveGrant
 from .lag import KEPT_NS, Flow, Lag
 from .policy import TokenPolicy
 from .promise import WAITING_WINDOWS, PromiseBalance
 from .tenant import PolicyTenant
 from .window import LimitBucket
+
+
+SURE_NS: Final = 10 * MS
+"""For so long the window is looked ahead: a turn that has ended has ended for good by then, long kernels aside."""
 
 
 class WindowAccount(Account):
@@ -124,6 +129,9 @@ class WindowAccount(Account):
         used = 1_000_000 * (other.window.used_ns(now_ns) - 2)
         key, age = self.rank(now_ns)[1] + 1, max(other.age_ns(now_ns), self.config.quota_ns)
         falls = (used - key * age) // (1_000_000 + key)  # at most all that passes leaves the other's window
+        left = 1_000_000 * (other.window.left_ns(now_ns, SURE_NS) - 2)
+        if left >= key * max(other.age_ns(now_ns + SURE_NS), self.config.quota_ns):
+            falls = max(falls, SURE_NS)
         return min(_until(1000 * (-theirs - 2), other.share.request_milli), falls)
 
 

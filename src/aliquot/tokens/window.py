@@ -63,6 +63,16 @@ class ChargeWindow:
                 used -= buckets[0][1] * outside // width
         return used
 
+    def left_ns(self, now_ns: int, after_ns: int) -> int:
+        """What will still be in the window after a time without a charge. To be asked at the time of `used_ns`."""
+        horizon, used, width = now_ns + after_ns - self._window_ns, self._sum_ns, self._width_ns
+        for index, charged in self._buckets:
+            outside = min(horizon - index * width, width)
+            if outside <= 0:
+                break
+            used -= -(-charged * outside // width)
+        return used
+
 
 class LimitBucket:
     """Room under the limit: fills at `limit_milli` per mille of time, pays for every charge, may go below zero.
