@@ -23,7 +23,6 @@ from .promise import WAITING_WINDOWS, PromiseBalance
 from .tenant import PolicyTenant
 from .window import LimitBucket
 
-
 SURE_NS: Final = 10 * MS
 """For so long the window is looked ahead: a turn that has ended has ended for good by then, long kernels aside."""
 
