@@ -249,8 +249,8 @@ class EngineFaults(Faults):
 
     def remove_now(self, name: str) -> None:
         """By what `admit` returned."""
-        if name in self.engine.tenants:
-            self.engine.release(self.engine.tenants[TenantName(name)], keep=True)
+        if name in self.engine.seats:
+            self.engine.release(self.engine.seats[TenantName(name)], keep=True)
 
     def reconcile_now(self) -> None:
         """As the thread that watches the arbiter does."""
@@ -262,7 +262,7 @@ class EngineFaults(Faults):
 
     def records(self) -> dict[str, TenantRecord]:
         """By the engine's list."""
-        return {name: provisioned.record for name, provisioned in self.engine.tenants.items()}
+        return {name: provisioned.record for name, provisioned in self.engine.seats.items()}
 
 
 @dataclass(frozen=True)
