@@ -39,6 +39,7 @@ class Hook(NamedTuple):
     kind: str
     args: tuple[tuple[str, str], ...]
     extra: str
+    when: str = ""
 
 
 class Tables(NamedTuple):
@@ -71,7 +72,7 @@ def make_hook(symbol: str, entry: dict[str, Any]) -> Hook:
     """One exact symbol's hook; `extra` is the stream or the body's name."""
     kind = entry["kind"]
     extra = entry.get({"gate": "stream", "body": "body"}.get(kind, ""), "")
-    return Hook(symbol, kind, parse_signature(entry.get("sig", "")), extra)
+    return Hook(symbol, kind, parse_signature(entry.get("sig", "")), extra, entry.get("when", ""))
 
 
 def load() -> Tables:
@@ -157,8 +158,10 @@ def write_hook(hook: Hook) -> str:
     weight = "LAUNCH_GRAPH" if base_of(hook.symbol) == "cuGraphLaunch" else "LAUNCH_KERNEL"
     head = f"HOOK CUresult hook_{hook.symbol}({args})\n{{\n"
     if hook.kind == "gate":
+        enter = f"gate_enter({hook.extra}, {own})"
+        enter = f"{hook.when} ? {enter} : NULL" if hook.when else enter
         body = (
-            f"    struct gate_entry *entry = gate_enter({hook.extra}, {own});\n    CUresult result = {call};\n"
+            f"    struct gate_entry *entry = {enter};\n    CUresult result = {call};\n"
             f"    gate_leave(entry, {weight});\n    return result;\n"
         )
     elif hook.kind == "sync":
@@ -175,7 +178,7 @@ def write_hook(hook: Hook) -> str:
 def write_hooks(tables: Tables) -> str:
     """hooks.c: the prototypes of the bodies and a function for each intercepted symbol."""
     typed = [hook for hook in tables.hooks.values() if hook.kind not in REFUSED]
-    lines = [f"/* {HEADER} */", '#include "../hook.h"', '#include "../gate.h"', "#define HOOK", ""]
+    lines = [f"/* {HEADER} */", *(f'#include "../{name}.h"' for name in ("hook", "gate", "copy")), "#define HOOK", ""]
     seen: set[str] = set()
     for hook in sorted(typed):
         if hook.kind == "body" and hook.extra not in seen:

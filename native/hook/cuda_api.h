@@ -60,6 +60,34 @@ struct launch_config {
     void *hStream;
 };
 
+struct copy2d {
+    size_t src_x, src_y;
+    int src_type;
+    const void *src_host;
+    CUdeviceptr src_device;
+    void *src_array;
+    size_t src_pitch, dst_x, dst_y;
+    int dst_type;
+    void *dst_host;
+    CUdeviceptr dst_device;
+    void *dst_array;
+    size_t dst_pitch, width, height;
+};
+
+struct copy3d {
+    size_t src_x, src_y, src_z, src_level;
+    int src_type;
+    const void *src_host;
+    CUdeviceptr src_device;
+    void *src_array, *src_reserved;
+    size_t src_pitch, src_height, dst_x, dst_y, dst_z, dst_level;
+    int dst_type;
+    void *dst_host;
+    CUdeviceptr dst_device;
+    void *dst_array, *dst_reserved;
+    size_t dst_pitch, dst_height, width, height, depth;
+};
+
 struct launch_params {
     void *function;
     unsigned grid[3], block[3], shared;

@@ -99,9 +99,79 @@ extern char hook_cuMemPoolTrimTo[];
 extern char hook_cuMemRelease[];
 extern char hook_cuMemRetainAllocationHandle[];
 extern char hook_cuMemUnmap[];
+extern char hook_cuMemcpy[];
+extern char hook_cuMemcpy2D[];
+extern char hook_cuMemcpy2DAsync[];
+extern char hook_cuMemcpy2DAsync_v2[];
+extern char hook_cuMemcpy2DAsync_v2_ptsz[];
+extern char hook_cuMemcpy2DUnaligned[];
+extern char hook_cuMemcpy2DUnaligned_v2[];
+extern char hook_cuMemcpy2DUnaligned_v2_ptds[];
+extern char hook_cuMemcpy2D_v2[];
+extern char hook_cuMemcpy2D_v2_ptds[];
+extern char hook_cuMemcpy3D[];
+extern char hook_cuMemcpy3DAsync[];
+extern char hook_cuMemcpy3DAsync_v2[];
+extern char hook_cuMemcpy3DAsync_v2_ptsz[];
+extern char hook_cuMemcpy3D_v2[];
+extern char hook_cuMemcpy3D_v2_ptds[];
+extern char hook_cuMemcpyAsync[];
+extern char hook_cuMemcpyAsync_ptsz[];
+extern char hook_cuMemcpyAtoA[];
+extern char hook_cuMemcpyAtoA_v2[];
+extern char hook_cuMemcpyAtoA_v2_ptds[];
+extern char hook_cuMemcpyAtoD[];
+extern char hook_cuMemcpyAtoD_v2[];
+extern char hook_cuMemcpyAtoD_v2_ptds[];
+extern char hook_cuMemcpyBatchAsync[];
+extern char hook_cuMemcpyBatchAsync_ptsz[];
+extern char hook_cuMemcpyBatchAsync_v2[];
+extern char hook_cuMemcpyBatchAsync_v2_ptsz[];
+extern char hook_cuMemcpyDtoA[];
+extern char hook_cuMemcpyDtoA_v2[];
+extern char hook_cuMemcpyDtoA_v2_ptds[];
+extern char hook_cuMemcpyDtoD[];
+extern char hook_cuMemcpyDtoDAsync[];
+extern char hook_cuMemcpyDtoDAsync_v2[];
+extern char hook_cuMemcpyDtoDAsync_v2_ptsz[];
+extern char hook_cuMemcpyDtoD_v2[];
+extern char hook_cuMemcpyDtoD_v2_ptds[];
 extern char hook_cuMemcpyDtoH[];
 extern char hook_cuMemcpyDtoH_v2[];
 extern char hook_cuMemcpyDtoH_v2_ptds[];
+extern char hook_cuMemcpyWithAttributesAsync[];
+extern char hook_cuMemcpyWithAttributesAsync_ptsz[];
+extern char hook_cuMemcpy_ptds[];
+extern char hook_cuMemsetD16[];
+extern char hook_cuMemsetD16Async[];
+extern char hook_cuMemsetD16Async_ptsz[];
+extern char hook_cuMemsetD16_v2[];
+extern char hook_cuMemsetD16_v2_ptds[];
+extern char hook_cuMemsetD2D16[];
+extern char hook_cuMemsetD2D16Async[];
+extern char hook_cuMemsetD2D16Async_ptsz[];
+extern char hook_cuMemsetD2D16_v2[];
+extern char hook_cuMemsetD2D16_v2_ptds[];
+extern char hook_cuMemsetD2D32[];
+extern char hook_cuMemsetD2D32Async[];
+extern char hook_cuMemsetD2D32Async_ptsz[];
+extern char hook_cuMemsetD2D32_v2[];
+extern char hook_cuMemsetD2D32_v2_ptds[];
+extern char hook_cuMemsetD2D8[];
+extern char hook_cuMemsetD2D8Async[];
+extern char hook_cuMemsetD2D8Async_ptsz[];
+extern char hook_cuMemsetD2D8_v2[];
+extern char hook_cuMemsetD2D8_v2_ptds[];
+extern char hook_cuMemsetD32[];
+extern char hook_cuMemsetD32Async[];
+extern char hook_cuMemsetD32Async_ptsz[];
+extern char hook_cuMemsetD32_v2[];
+extern char hook_cuMemsetD32_v2_ptds[];
+extern char hook_cuMemsetD8[];
+extern char hook_cuMemsetD8Async[];
+extern char hook_cuMemsetD8Async_ptsz[];
+extern char hook_cuMemsetD8_v2[];
+extern char hook_cuMemsetD8_v2_ptds[];
 extern char hook_cuMipmappedArrayCreate[];
 extern char hook_cuMipmappedArrayDestroy[];
 extern char hook_cuModuleEnumerateFunctions[];
@@ -668,20 +738,20 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemSetAccess", 0},
     {"cuMemSetMemPool", 0},
     {"cuMemUnmap", hook_cuMemUnmap},
-    {"cuMemcpy", 0},
-    {"cuMemcpy2D", 0},
-    {"cuMemcpy2DAsync", 0},
-    {"cuMemcpy2DAsync_v2", 0},
-    {"cuMemcpy2DAsync_v2_ptsz", 0},
-    {"cuMemcpy2DUnaligned", 0},
-    {"cuMemcpy2DUnaligned_v2", 0},
-    {"cuMemcpy2DUnaligned_v2_ptds", 0},
-    {"cuMemcpy2D_v2", 0},
-    {"cuMemcpy2D_v2_ptds", 0},
-    {"cuMemcpy3D", 0},
-    {"cuMemcpy3DAsync", 0},
-    {"cuMemcpy3DAsync_v2", 0},
-    {"cuMemcpy3DAsync_v2_ptsz", 0},
+    {"cuMemcpy", hook_cuMemcpy},
+    {"cuMemcpy2D", hook_cuMemcpy2D},
+    {"cuMemcpy2DAsync", hook_cuMemcpy2DAsync},
+    {"cuMemcpy2DAsync_v2", hook_cuMemcpy2DAsync_v2},
+    {"cuMemcpy2DAsync_v2_ptsz", hook_cuMemcpy2DAsync_v2_ptsz},
+    {"cuMemcpy2DUnaligned", hook_cuMemcpy2DUnaligned},
+    {"cuMemcpy2DUnaligned_v2", hook_cuMemcpy2DUnaligned_v2},
+    {"cuMemcpy2DUnaligned_v2_ptds", hook_cuMemcpy2DUnaligned_v2_ptds},
+    {"cuMemcpy2D_v2", hook_cuMemcpy2D_v2},
+    {"cuMemcpy2D_v2_ptds", hook_cuMemcpy2D_v2_ptds},
+    {"cuMemcpy3D", hook_cuMemcpy3D},
+    {"cuMemcpy3DAsync", hook_cuMemcpy3DAsync},
+    {"cuMemcpy3DAsync_v2", hook_cuMemcpy3DAsync_v2},
+    {"cuMemcpy3DAsync_v2_ptsz", hook_cuMemcpy3DAsync_v2_ptsz},
     {"cuMemcpy3DBatchAsync", 0},
     {"cuMemcpy3DBatchAsync_ptsz", 0},
     {"cuMemcpy3DBatchAsync_v2", 0},
@@ -692,35 +762,35 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemcpy3DPeer_ptds", 0},
     {"cuMemcpy3DWithAttributesAsync", 0},
     {"cuMemcpy3DWithAttributesAsync_ptsz", 0},
-    {"cuMemcpy3D_v2", 0},
-    {"cuMemcpy3D_v2_ptds", 0},
-    {"cuMemcpyAsync", 0},
-    {"cuMemcpyAsync_ptsz", 0},
-    {"cuMemcpyAtoA", 0},
-    {"cuMemcpyAtoA_v2", 0},
-    {"cuMemcpyAtoA_v2_ptds", 0},
-    {"cuMemcpyAtoD", 0},
-    {"cuMemcpyAtoD_v2", 0},
-    {"cuMemcpyAtoD_v2_ptds", 0},
+    {"cuMemcpy3D_v2", hook_cuMemcpy3D_v2},
+    {"cuMemcpy3D_v2_ptds", hook_cuMemcpy3D_v2_ptds},
+    {"cuMemcpyAsync", hook_cuMemcpyAsync},
+    {"cuMemcpyAsync_ptsz", hook_cuMemcpyAsync_ptsz},
+    {"cuMemcpyAtoA", hook_cuMemcpyAtoA},
+    {"cuMemcpyAtoA_v2", hook_cuMemcpyAtoA_v2},
+    {"cuMemcpyAtoA_v2_ptds", hook_cuMemcpyAtoA_v2_ptds},
+    {"cuMemcpyAtoD", hook_cuMemcpyAtoD},
+    {"cuMemcpyAtoD_v2", hook_cuMemcpyAtoD_v2},
+    {"cuMemcpyAtoD_v2_ptds", hook_cuMemcpyAtoD_v2_ptds},
     {"cuMemcpyAtoH", 0},
     {"cuMemcpyAtoHAsync", 0},
     {"cuMemcpyAtoHAsync_v2", 0},
     {"cuMemcpyAtoHAsync_v2_ptsz", 0},
     {"cuMemcpyAtoH_v2", 0},
     {"cuMemcpyAtoH_v2_ptds", 0},
-    {"cuMemcpyBatchAsync", 0},
-    {"cuMemcpyBatchAsync_ptsz", 0},
-    {"cuMemcpyBatchAsync_v2", 0},
-    {"cuMemcpyBatchAsync_v2_ptsz", 0},
-    {"cuMemcpyDtoA", 0},
-    {"cuMemcpyDtoA_v2", 0},
-    {"cuMemcpyDtoA_v2_ptds", 0},
-    {"cuMemcpyDtoD", 0},
-    {"cuMemcpyDtoDAsync", 0},
-    {"cuMemcpyDtoDAsync_v2", 0},
-    {"cuMemcpyDtoDAsync_v2_ptsz", 0},
-    {"cuMemcpyDtoD_v2", 0},
-    {"cuMemcpyDtoD_v2_ptds", 0},
+    {"cuMemcpyBatchAsync", hook_cuMemcpyBatchAsync},
+    {"cuMemcpyBatchAsync_ptsz", hook_cuMemcpyBatchAsync_ptsz},
+    {"cuMemcpyBatchAsync_v2", hook_cuMemcpyBatchAsync_v2},
+    {"cuMemcpyBatchAsync_v2_ptsz", hook_cuMemcpyBatchAsync_v2_ptsz},
+    {"cuMemcpyDtoA", hook_cuMemcpyDtoA},
+    {"cuMemcpyDtoA_v2", hook_cuMemcpyDtoA_v2},
+    {"cuMemcpyDtoA_v2_ptds", hook_cuMemcpyDtoA_v2_ptds},
+    {"cuMemcpyDtoD", hook_cuMemcpyDtoD},
+    {"cuMemcpyDtoDAsync", hook_cuMemcpyDtoDAsync},
+    {"cuMemcpyDtoDAsync_v2", hook_cuMemcpyDtoDAsync_v2},
+    {"cuMemcpyDtoDAsync_v2_ptsz", hook_cuMemcpyDtoDAsync_v2_ptsz},
+    {"cuMemcpyDtoD_v2", hook_cuMemcpyDtoD_v2},
+    {"cuMemcpyDtoD_v2_ptds", hook_cuMemcpyDtoD_v2_ptds},
     {"cuMemcpyDtoH", hook_cuMemcpyDtoH},
     {"cuMemcpyDtoHAsync", 0},
     {"cuMemcpyDtoHAsync_v2", 0},
@@ -743,39 +813,39 @@ const struct symbol_row aliquot_symbols[ALIQUOT_SYMBOL_COUNT] = {
     {"cuMemcpyPeerAsync", 0},
     {"cuMemcpyPeerAsync_ptsz", 0},
     {"cuMemcpyPeer_ptds", 0},
-    {"cuMemcpyWithAttributesAsync", 0},
-    {"cuMemcpyWithAttributesAsync_ptsz", 0},
-    {"cuMemcpy_ptds", 0},
-    {"cuMemsetD16", 0},
-    {"cuMemsetD16Async", 0},
-    {"cuMemsetD16Async_ptsz", 0},
-    {"cuMemsetD16_v2", 0},
-    {"cuMemsetD16_v2_ptds", 0},
-    {"cuMemsetD2D16", 0},
-    {"cuMemsetD2D16Async", 0},
-    {"cuMemsetD2D16Async_ptsz", 0},
-    {"cuMemsetD2D16_v2", 0},
-    {"cuMemsetD2D16_v2_ptds", 0},
-    {"cuMemsetD2D32", 0},
-    {"cuMemsetD2D32Async", 0},
-    {"cuMemsetD2D32Async_ptsz", 0},
-    {"cuMemsetD2D32_v2", 0},
-    {"cuMemsetD2D32_v2_ptds", 0},
-    {"cuMemsetD2D8", 0},
-    {"cuMemsetD2D8Async", 0},
-    {"cuMemsetD2D8Async_ptsz", 0},
-    {"cuMemsetD2D8_v2", 0},
-    {"cuMemsetD2D8_v2_ptds", 0},
-    {"cuMemsetD32", 0},
-    {"cuMemsetD32Async", 0},
-    {"cuMemsetD32Async_ptsz", 0},
-    {"cuMemsetD32_v2", 0},
-    {"cuMemsetD32_v2_ptds", 0},
-    {"cuMemsetD8", 0},
-    {"cuMemsetD8Async", 0},
-    {"cuMemsetD8Async_ptsz", 0},
-    {"cuMemsetD8_v2", 0},
-    {"cuMemsetD8_v2_ptds", 0},
+    {"cuMemcpyWithAttributesAsync", hook_cuMemcpyWithAttributesAsync},
+    {"cuMemcpyWithAttributesAsync_ptsz", hook_cuMemcpyWithAttributesAsync_ptsz},
+    {"cuMemcpy_ptds", hook_cuMemcpy_ptds},
+    {"cuMemsetD16", hook_cuMemsetD16},
+    {"cuMemsetD16Async", hook_cuMemsetD16Async},
+    {"cuMemsetD16Async_ptsz", hook_cuMemsetD16Async_ptsz},
+    {"cuMemsetD16_v2", hook_cuMemsetD16_v2},
+    {"cuMemsetD16_v2_ptds", hook_cuMemsetD16_v2_ptds},
+    {"cuMemsetD2D16", hook_cuMemsetD2D16},
+    {"cuMemsetD2D16Async", hook_cuMemsetD2D16Async},
+    {"cuMemsetD2D16Async_ptsz", hook_cuMemsetD2D16Async_ptsz},
+    {"cuMemsetD2D16_v2", hook_cuMemsetD2D16_v2},
+    {"cuMemsetD2D16_v2_ptds", hook_cuMemsetD2D16_v2_ptds},
+    {"cuMemsetD2D32", hook_cuMemsetD2D32},
+    {"cuMemsetD2D32Async", hook_cuMemsetD2D32Async},
+    {"cuMemsetD2D32Async_ptsz", hook_cuMemsetD2D32Async_ptsz},
+    {"cuMemsetD2D32_v2", hook_cuMemsetD2D32_v2},
+    {"cuMemsetD2D32_v2_ptds", hook_cuMemsetD2D32_v2_ptds},
+    {"cuMemsetD2D8", hook_cuMemsetD2D8},
+    {"cuMemsetD2D8Async", hook_cuMemsetD2D8Async},
+    {"cuMemsetD2D8Async_ptsz", hook_cuMemsetD2D8Async_ptsz},
+    {"cuMemsetD2D8_v2", hook_cuMemsetD2D8_v2},
+    {"cuMemsetD2D8_v2_ptds", hook_cuMemsetD2D8_v2_ptds},
+    {"cuMemsetD32", hook_cuMemsetD32},
+    {"cuMemsetD32Async", hook_cuMemsetD32Async},
+    {"cuMemsetD32Async_ptsz", hook_cuMemsetD32Async_ptsz},
+    {"cuMemsetD32_v2", hook_cuMemsetD32_v2},
+    {"cuMemsetD32_v2_ptds", hook_cuMemsetD32_v2_ptds},
+    {"cuMemsetD8", hook_cuMemsetD8},
+    {"cuMemsetD8Async", hook_cuMemsetD8Async},
+    {"cuMemsetD8Async_ptsz", hook_cuMemsetD8Async_ptsz},
+    {"cuMemsetD8_v2", hook_cuMemsetD8_v2},
+    {"cuMemsetD8_v2_ptds", hook_cuMemsetD8_v2_ptds},
     {"cuMipmappedArrayCreate", hook_cuMipmappedArrayCreate},
     {"cuMipmappedArrayDestroy", hook_cuMipmappedArrayDestroy},
     {"cuMipmappedArrayGetLevel", 0},
@@ -1500,9 +1570,79 @@ const struct version_row aliquot_versions[] = {
     {"cuMemRelease", 10020, 0, 428},
     {"cuMemRetainAllocationHandle", 11000, 0, 429},
     {"cuMemUnmap", 10020, 0, 432},
+    {"cuMemcpy", 4000, 0, 433},
+    {"cuMemcpy", 7000, 1, 510},
+    {"cuMemcpy2D", 2000, 0, 434},
+    {"cuMemcpy2D", 3020, 0, 441},
+    {"cuMemcpy2D", 7000, 1, 442},
+    {"cuMemcpy2DAsync", 2000, 0, 435},
+    {"cuMemcpy2DAsync", 3020, 0, 436},
+    {"cuMemcpy2DAsync", 7000, 1, 437},
+    {"cuMemcpy2DUnaligned", 2000, 0, 438},
+    {"cuMemcpy2DUnaligned", 3020, 0, 439},
+    {"cuMemcpy2DUnaligned", 7000, 1, 440},
+    {"cuMemcpy3D", 2000, 0, 443},
+    {"cuMemcpy3D", 3020, 0, 457},
+    {"cuMemcpy3D", 7000, 1, 458},
+    {"cuMemcpy3DAsync", 2000, 0, 444},
+    {"cuMemcpy3DAsync", 3020, 0, 445},
+    {"cuMemcpy3DAsync", 7000, 1, 446},
+    {"cuMemcpyAsync", 4000, 0, 459},
+    {"cuMemcpyAsync", 7000, 1, 460},
+    {"cuMemcpyAtoA", 2000, 0, 461},
+    {"cuMemcpyAtoA", 3020, 0, 462},
+    {"cuMemcpyAtoA", 7000, 1, 463},
+    {"cuMemcpyAtoD", 2000, 0, 464},
+    {"cuMemcpyAtoD", 3020, 0, 465},
+    {"cuMemcpyAtoD", 7000, 1, 466},
+    {"cuMemcpyBatchAsync", 12080, 0, 473},
+    {"cuMemcpyBatchAsync", 12080, 1, 474},
+    {"cuMemcpyBatchAsync", 13000, 0, 475},
+    {"cuMemcpyBatchAsync", 13000, 1, 476},
+    {"cuMemcpyDtoA", 2000, 0, 477},
+    {"cuMemcpyDtoA", 3020, 0, 478},
+    {"cuMemcpyDtoA", 7000, 1, 479},
+    {"cuMemcpyDtoD", 2000, 0, 480},
+    {"cuMemcpyDtoD", 3020, 0, 484},
+    {"cuMemcpyDtoD", 7000, 1, 485},
+    {"cuMemcpyDtoDAsync", 3000, 0, 481},
+    {"cuMemcpyDtoDAsync", 3020, 0, 482},
+    {"cuMemcpyDtoDAsync", 7000, 1, 483},
     {"cuMemcpyDtoH", 2000, 0, 486},
     {"cuMemcpyDtoH", 3020, 0, 490},
     {"cuMemcpyDtoH", 7000, 1, 491},
+    {"cuMemcpyWithAttributesAsync", 13020, 0, 508},
+    {"cuMemcpyWithAttributesAsync", 13020, 1, 509},
+    {"cuMemsetD16", 2000, 0, 511},
+    {"cuMemsetD16", 3020, 0, 514},
+    {"cuMemsetD16", 7000, 1, 515},
+    {"cuMemsetD16Async", 3020, 0, 512},
+    {"cuMemsetD16Async", 7000, 1, 513},
+    {"cuMemsetD2D16", 2000, 0, 516},
+    {"cuMemsetD2D16", 3020, 0, 519},
+    {"cuMemsetD2D16", 7000, 1, 520},
+    {"cuMemsetD2D16Async", 3020, 0, 517},
+    {"cuMemsetD2D16Async", 7000, 1, 518},
+    {"cuMemsetD2D32", 2000, 0, 521},
+    {"cuMemsetD2D32", 3020, 0, 524},
+    {"cuMemsetD2D32", 7000, 1, 525},
+    {"cuMemsetD2D32Async", 3020, 0, 522},
+    {"cuMemsetD2D32Async", 7000, 1, 523},
+    {"cuMemsetD2D8", 2000, 0, 526},
+    {"cuMemsetD2D8", 3020, 0, 529},
+    {"cuMemsetD2D8", 7000, 1, 530},
+    {"cuMemsetD2D8Async", 3020, 0, 527},
+    {"cuMemsetD2D8Async", 7000, 1, 528},
+    {"cuMemsetD32", 2000, 0, 531},
+    {"cuMemsetD32", 3020, 0, 534},
+    {"cuMemsetD32", 7000, 1, 535},
+    {"cuMemsetD32Async", 3020, 0, 532},
+    {"cuMemsetD32Async", 7000, 1, 533},
+    {"cuMemsetD8", 2000, 0, 536},
+    {"cuMemsetD8", 3020, 0, 539},
+    {"cuMemsetD8", 7000, 1, 540},
+    {"cuMemsetD8Async", 3020, 0, 537},
+    {"cuMemsetD8Async", 7000, 1, 538},
     {"cuMipmappedArrayCreate", 5000, 0, 541},
     {"cuMipmappedArrayDestroy", 5000, 0, 542},
     {"cuModuleEnumerateFunctions", 12040, 0, 546},
