@@ -18,7 +18,8 @@ from aliquot.sim.tables import BadTable, opened
 
 MAX_DOCUMENT: Final = 1 << 30
 """Characters of a document; parsed, they take about eight times their size."""
-BROKEN: Final = (KeyError, TypeError, AttributeError, IndexError)
+BROKEN: Final = (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError)
+"""What reading a document raises where a part of it is of another type, or a number is none or infinite."""
 
 
 def load(path: Path, hint: str = "") -> Any:
@@ -84,7 +85,7 @@ def _philly(job: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Recor
     attempts = job["attempts"]
     spans = [tuple(when(attempt.get(name), how) for name in ("start_time", "end_time")) for attempt in attempts]
     details = [attempt["detail"] for attempt in attempts if attempt.get("detail")]
-    sizes = tuple(len(machine["gpus"]) * MILLI for machine in details[-1] if machine["gpus"]) if details else ()
+    sizes = tuple(size for machine in details[-1] if (size := _gpus(machine["gpus"]))) if details else ()
     submitted = when(job.get("submitted_time"), how)
     ran_s = sum(end - start for start, end in spans if start is not None and end is not None and end > start)
     if not attempts:
@@ -102,6 +103,17 @@ def _philly(job: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Recor
             notes=(note,) if any(None in span for span in spans) else (),
         )  # fmt: skip
     return None
+
+
+def _gpus(names: object) -> int:
+    """Milli-GPU of the list of GPUs on a machine.
+
+    Raises:
+        Unreadable: no list.
+    """
+    if not isinstance(names, list):
+        raise Unreadable(f'"gpus" is {str(names)[:80]!r}; allowed is a list of names')
+    return len(names) * MILLI
 
 
 def when(value: object, how: Wanted) -> float | None:

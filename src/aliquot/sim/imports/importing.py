@@ -17,15 +17,19 @@ from aliquot.lib.files import UNFINISHED
 from aliquot.model.errors import UserError
 from aliquot.model.quantities import MILLI
 from aliquot.sim.imports import documents, kueue, pai, prometheus, slurm, tables
-from aliquot.sim.imports.records import JobAccounts, Record
+from aliquot.sim.imports.records import JobAccounts, Record, plain
 from aliquot.sim.imports.tables import Wanted
 from aliquot.sim.tables import BadTable
+from aliquot.sim.workloads.table import MAX_MILLI
 
 Reader = Callable[[Sequence[Path], JobAccounts, Wanted], Iterator[Record]]
 LONGEST_S: Final = 10 * 366 * 86_400.0
 """Ten years: what is longer is a defect of the record."""
 MAX_GPUS: Final = 100_000
 """Of one job; more is a mistake of the source."""
+MAX_PRIORITY: Final = 10**6
+MAX_AMOUNT: Final = 10**12
+"""Of milli-CPU and of MiB."""
 TELL_EVERY: Final = 10_000
 LATEST_S: Final = 4_102_444_800.0
 """The year 2100, as seconds since 1970."""
@@ -101,42 +105,63 @@ def _told(records: Iterator[Record], accounts: JobAccounts, tell: Callable[[floa
 def _spool(records: Iterator[Record], spool: TextIO, accounts: JobAccounts, models: bool) -> float:
     """Write all lines with times as the source has them; the first arrival."""
     writer = csv.writer(spool, lineterminator="\n")
-    first_s, names = float("inf"), set()
+    first_s, names = float("inf"), set[int]()
     for record in records:
-        if record.duration_s > LONGEST_S or record.arrival_s > LATEST_S:
-            accounts.unreadable(
-                f'job "{record.name[:80]}": {record.duration_s:.6g} s from {record.arrival_s:.6g} s on; a job arrives '
-                f"before {LATEST_S:.6g} s and takes at most {LONGEST_S:.6g} s"
-            )
-            continue
-        if sum(record.sizes_milli) > MAX_GPUS * MILLI:
-            accounts.unreadable(
-                f'job "{record.name[:80]}": {sum(record.sizes_milli) // MILLI:,} GPUs; a job has at most {MAX_GPUS:,}'
-            )
+        if fault := _fault(record):
+            accounts.unreadable(f'job "{plain(record.name)[:80]}": {fault}')
             continue
         accounts.kept += 1
         for note in record.notes:
             accounts.note(note, record.name)
         accounts.gpu_hours += sum(record.sizes_milli) / MILLI * record.duration_s / 3600
         first_s = min(first_s, record.arrival_s)
-        if record.model:
-            accounts.models[record.model] += 1
-        parts = len(record.sizes_milli)
-        if parts > 1:
+        if record.model and any(record.sizes_milli):
+            accounts.models[plain(record.model)] += 1
+        if len(record.sizes_milli) > 1:
             accounts.notes["jobs of several machines or pods became one line for each, placed one by one"] += 1
+        if record.priority > MAX_PRIORITY:
+            accounts.note(f"jobs had a higher priority than a trace has and got {MAX_PRIORITY:,}", record.name)
         for number, milli in enumerate(record.sizes_milli):
-            name = record.name if parts == 1 else f"{record.name}#{number}"
-            if hash(name) in names:
-                accounts.notes["names appeared again and got a number"] += 1
-                name = f"{name}~{accounts.written}"
-            names.add(hash(name))
-            accounts.written += 1
             writer.writerow(
-                (name, record.arrival_s, f"{record.duration_s:.12g}", f"{milli / MILLI:g}",
-                 record.model if models and milli else "", record.cpu_milli, record.memory_mib, record.priority,
-                 record.user)
+                (_name(record, number, names, accounts), record.arrival_s, f"{record.duration_s:.12g}",
+                 f"{milli / MILLI:g}", plain(record.model) if models and milli else "", record.cpu_milli,
+                 record.memory_mib, min(record.priority, MAX_PRIORITY), plain(record.user))
             )  # fmt: skip
+            accounts.written += 1
     return first_s
+
+
+def _fault(record: Record) -> str:
+    """What no job has, and what jobs have; empty for a record that can be one."""
+    if not (0 <= record.arrival_s <= LATEST_S and 0 < record.duration_s <= LONGEST_S):
+        return (
+            f"{record.duration_s:.6g} s from {record.arrival_s:.6g} s on; a job arrives from 0 to {LATEST_S:.6g} s and "
+            f"takes at most {LONGEST_S:.6g} s"
+        )
+    if sum(record.sizes_milli) > MAX_GPUS * MILLI:
+        return f"{sum(record.sizes_milli) // MILLI:,} GPUs; a job has at most {MAX_GPUS:,}"
+    if max(record.sizes_milli) > MAX_MILLI:
+        return (
+            f"{max(record.sizes_milli) // MILLI:,} GPUs on one machine; allowed are {MAX_MILLI // MILLI}, or a column "
+            "with the number of its machines or pods"
+        )
+    if max(record.cpu_milli, record.memory_mib) > MAX_AMOUNT:
+        return f"{record.cpu_milli:,} milli-CPU and {record.memory_mib:,} MiB; either is at most {MAX_AMOUNT:,}"
+    return ""
+
+
+def _name(record: Record, number: int, names: set[int], accounts: JobAccounts) -> str:
+    """The name of a line, which no other has: that of the job, with the number of the part where it has several."""
+    name = plain(record.name) or "job"
+    if len(record.sizes_milli) > 1:
+        name = f"{name}#{number}"
+    if hash(name) in names:
+        accounts.notes["names appeared again and got a number"] += 1
+        again, name = name, f"{name}~{accounts.written}"
+        while hash(name) in names:
+            name = f"{again}~{name.rpartition('~')[2]}0"
+    names.add(hash(name))
+    return name
 
 
 def _write(out: Path, spool: TextIO, first_s: float) -> None:

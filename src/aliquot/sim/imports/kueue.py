@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from aliquot.sim.imports.documents import BROKEN, parsed, read, when
-from aliquot.sim.imports.quantities import Unreadable, milli_of_resource, parse_quantity
+from aliquot.sim.imports.quantities import MAX_PARTS, Unreadable, milli_of_resource, parse_quantity
 from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
 from aliquot.sim.imports.tables import Wanted
 from aliquot.sim.tables import BadTable
@@ -45,7 +45,7 @@ def read_kueue(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Recor
             yield from _kueue(item, accounts, how)
         except Unreadable as error:
             accounts.unreadable(f"{path} workload {number}: {error}")
-        except (*BROKEN, ValueError):
+        except BROKEN:
             accounts.unreadable(f"{path} workload {number}: is not a Workload of Kueue")
 
 
@@ -55,7 +55,7 @@ def _document(path: Path) -> Any:
         return parsed(path, text)
     try:
         return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         where = getattr(error, "problem_mark", None)
         line = f" line {where.line + 1}" if where else ""
         raise BadTable(f"{path}{line}: is neither JSON nor YAML; write it with: {COMMAND}") from None
@@ -65,7 +65,7 @@ def _kueue(item: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Itera
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     said = {entry["type"]: entry for entry in status.get("conditions") or []}
     pods = [(_pod(pod_set["template"]["spec"]), count) for pod_set, count in _pod_sets(spec, status)]
-    if not any(milli for (milli, _, _), _ in pods) and not how.cpu_jobs:
+    if not any(milli and count for (milli, _, _), count in pods) and not how.cpu_jobs:
         accounts.drop(NO_GPU)
         return
     stay = _stay(meta, status, said, accounts, how)
@@ -74,7 +74,7 @@ def _kueue(item: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Itera
     created, ran_s, notes = stay
     name, user = f"{meta.get('namespace', 'default')}/{meta['name']}", str(meta.get("namespace", ""))
     for number, ((milli, cpu, memory), count) in enumerate(pods):
-        if milli or how.cpu_jobs:
+        if count and (milli or how.cpu_jobs):
             part = name if len(pods) == 1 else f"{name}/{spec['podSets'][number].get('name', number)}"
             yield Record(
                 part, created, ran_s, (milli,) * count, cpu_milli=cpu, memory_mib=memory,
@@ -111,7 +111,18 @@ def _pod_sets(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[tu
     assigned = (status.get("admission") or {}).get("podSetAssignments") or []
     counts = {entry.get("name"): entry.get("count") for entry in assigned}
     for pod_set in spec["podSets"]:
-        yield pod_set, int(counts.get(pod_set.get("name")) or pod_set.get("count", 1))
+        yield pod_set, _count(counts.get(pod_set.get("name")) or pod_set.get("count", 1))
+
+
+def _count(pods: object) -> int:
+    """How many pods a pod set has.
+
+    Raises:
+        Unreadable: no number from 0 to `MAX_PARTS`.
+    """
+    if not isinstance(pods, int) or not 0 <= pods <= MAX_PARTS:
+        raise Unreadable(f'"count" is {str(pods)[:80]!r}; allowed are whole numbers from 0 to {MAX_PARTS:,}')
+    return pods
 
 
 def _pod(spec: Mapping[str, Any]) -> tuple[int, int, int]:

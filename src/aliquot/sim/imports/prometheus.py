@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -92,8 +93,10 @@ def _series(path: Path) -> Iterator[tuple[Labels, Samples]]:
         if answer["data"]["resultType"] != "matrix":
             raise BadTable(f"{path}: is the answer to a query for one moment; ask /api/v1/query_range")
         for series in answer["data"]["result"]:
-            yield series["metric"], [(float(when), float(value)) for when, value in series["values"]]
-    except (KeyError, TypeError, ValueError):
+            labels = {str(name): str(value) for name, value in dict(series["metric"]).items()}
+            samples = [(float(when), float(value)) for when, value in series["values"]]
+            yield labels, [(when, value) for when, value in samples if 0 <= when < inf and 0 <= value < inf]
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise BadTable(
             f"{path}: is not the answer of Prometheus to a range query: data.result with the metric and values of each"
         ) from None

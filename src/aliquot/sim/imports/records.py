@@ -15,6 +15,14 @@ NO_TIMES: Final = "without usable times"
 SHARED: Final = "with gres/shard or gres/mps, whose size is not recorded"
 UNREADABLE: Final = "unreadable"
 MAX_WARNINGS: Final = 20
+MAX_NAME: Final = 200
+
+
+def plain(text: str) -> str:
+    """A name for a cell or a message: on one line, of letters that UTF-8 has, and not longer than `MAX_NAME`."""
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else " " for letter in text)
+    return text[:MAX_NAME].strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class JobAccounts:
     def note(self, what: str, job: str) -> None:
         """Something is to be known of a job that is kept; the first such job is named."""
         self.notes[what] += 1
-        self.first.setdefault(what, job[:80])
+        self.first.setdefault(what, plain(job))
 
     def unreadable(self, what: str) -> None:
         """A job is left out because its line cannot be read; the first of these are named."""

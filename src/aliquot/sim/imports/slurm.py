@@ -49,7 +49,7 @@ def _read_json(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Recor
             record = record_of(line, "sacct", accounts, how)
         except Unreadable as error:
             accounts.unreadable(str(error))
-        except (*BROKEN, ValueError):
+        except BROKEN:
             accounts.unreadable(f"{path} job {line.number}: is not a job of sacct --json")
         else:
             if record is not None:

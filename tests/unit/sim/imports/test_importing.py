@@ -122,6 +122,37 @@ def test_notes_count_the_jobs_that_are_kept(tmp_path: Path):
     assert {DIFFERS: 1} == facts["notes"]
 
 
+def test_a_job_that_no_machine_can_hold_is_left_out_by_name(tmp_path: Path):
+    """A trace with more than 64 GPUs in a line is refused by a run, so such a job does not spoil it."""
+    facts, warnings = own_table(
+        tmp_path, "job_id,submit,duration,num_gpus,nodes\na,0,9,128,\nb,0,9,128,16\nc,0,9,64,\n"
+    )
+
+    assert (2, {"unreadable": 1}) == (facts["jobs_kept"], facts["dropped"])
+    assert [
+        'job "a": 128 GPUs on one machine; allowed are 64, or a column with the number of its machines or pods'
+    ] == (warnings)
+
+
+def test_priorities_beyond_those_of_a_trace_become_the_highest(tmp_path: Path):
+    """Kubernetes allows a thousand million; a trace ends at a million, and the note names the first such job."""
+    facts, _ = own_table(tmp_path, "job_id,submit,duration,gpus,priority\na,0,9,1,1000000000\nb,0,9,1,7\n")
+
+    assert ["1000000", "7"] == [line.split(",")[-2] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
+    assert (
+        "1 jobs had a higher priority than a trace has and got 1,000,000 (the first: a)" in facts["text"].splitlines()
+    )
+
+
+def test_names_are_of_one_line_and_unique(tmp_path: Path):
+    """What cannot stand in a trace is a blank, and a name that is there already gets a number."""
+    own_table(tmp_path, 'job_id,submit,duration,gpus\n" a\n1",0,9,1\n"a\t1",0,9,1\n,0,9,1\n')
+
+    assert ["a 1", "a 1~1", "line-4"] == [
+        line.split(",")[0] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]
+    ]
+
+
 def test_a_file_that_is_read_is_not_written(tmp_path: Path):
     """The trace may not take the place of the record it is made from."""
     source = tmp_path / "own.csv"
