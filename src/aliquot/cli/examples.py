@@ -30,7 +30,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
     "doctor": ("the problems of this machine, as JSON", "aliquot doctor -o json"),
     "demo": ("a figure of KubeShare in under five minutes", "aliquot demo fig6 --fast --out demo-out"),
     "bench": ("the hook's cost of a launch", "aliquot bench gate"),
-    "sim": ("the available simulations", "aliquot sim --help"),
+    "sim": (
+        "two policies on generated jobs, side by side in a report",
+        "aliquot sim run --nodes 'v100x4*8' --trace kubeshare:rate=150 --policy aliquot,binpack --out out",
+    ),
     "convert": ("a manifest of another project, in Aliquot's words", "aliquot convert -f pod.yaml --to aliquot"),
     "node": ("this node's settings as a file", "aliquot node --print-config"),
     "scheduler": ("the configuration for kube-scheduler", "aliquot scheduler --print-kube-scheduler-config"),

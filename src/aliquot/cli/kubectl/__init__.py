@@ -16,7 +16,7 @@ from aliquot.cli.main import run_group
 
 # name -> (module, what --help says)
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "get": (f"{__name__}.get", "List gpus, sharepods, vgpus or quota."),
+    "get": (f"{__name__}.get", "List gpus, sharepods, vgpus, quota or hours."),
     "top": (f"{__name__}.top", "Show the use of the GPUs, live."),
     "explain": (f"{__name__}.explain", "Explain why a pod waits, or where it is placed."),
     "inspect": (f"{__name__}.inspect", "Compare the scheduler's ledger with the pods' plans."),
