@@ -41,7 +41,8 @@ def import_jobs(
     philly      cluster_job_log
     helios      cluster_log.csv
     pai         pai_task_table.csv, with pai_job_table.csv and
-                pai_instance_table.csv where they are at hand
+                pai_instance_table.csv where they are at hand; or the trace
+                for its simulator, pai_job_duration_estimate_100K.csv
     csv         a table with a header line and usual names of columns
 
     A job arrives when it was submitted or, if later, could first have run. Jobs on several machines become a line for
