@@ -50,13 +50,13 @@ lint: dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# Tests marked real_time measure time: they run one after the other and come before other programs where this user may
-# ask for that. All but the cluster's run beside them, and that of tests/e2e afterwards: every file there has a cluster of
+# Tests marked real_time measure time: they run one after the other, before other programs where this user may ask for
+# that. All others run beside them, except those of tests/e2e, which come afterwards: every file there has a cluster of
 # its own, and two fit beside each other. What clusters are made of is built meanwhile where it is missing.
 #
-# All but the first run a test again when it failed; more than two such tests in all fail the whole. The summary says
-# what was run again, and why, and build/reruns keeps it.
-AGAIN := --reruns 2 -rR
+# A test that failed is run again once, but not a unit or property test; a second such test fails the whole. The summary
+# says what was run again, and why, and build/reruns keeps it.
+AGAIN := --reruns 1 -rR
 AHEAD := $(if $(filter -10,$(shell nice -n -10 nice 2> /dev/null)),nice -n -10)
 BEHIND := $(if $(AHEAD),,nice -n 10)
 test: export ALIQUOT_RERUNS := $(CURDIR)/build/reruns

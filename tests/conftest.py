@@ -13,7 +13,7 @@ from aliquot.lib.log import set_up_log
 MAX_REASON = 500
 # All runs of one `make test` write here which tests they ran again.
 RERUNS = os.environ.get("ALIQUOT_RERUNS", "")
-MAX_RERUNS = 2
+MAX_RERUNS = 1
 
 # The same examples in every run, so that what passes here passes there; `make test-slow` draws others each time. No
 # deadline for one example: a busy machine is no defect, and pytest's own time limit ends what hangs.
