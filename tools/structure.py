@@ -29,6 +29,7 @@ LABELS = {"labels", "affinity"}
 SENTENCES = 3
 LACK = re.compile(r"unreserved|were asked|takes no pods|has no GPU|GPUs that Aliquot knows of|not together")
 FILLS = {"write", "write_text", "write_bytes", "copyfile", "dump"}
+MOVES = {"replace", "rename", "mkdir"}
 
 
 @dataclass
@@ -172,9 +173,9 @@ def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def _calls(node: ast.AST) -> Iterator[tuple[str, str, int, int]]:
-    """Calls of methods: of what, which, with how many arguments, in which line."""
+    """Calls of methods that fill or move files: of what, which, with how many arguments, in which line."""
     for call in ast.walk(node):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in FILLS | MOVES:
             yield ast.unparse(call.func.value), call.func.attr, len(call.args), call.lineno
 
 

@@ -18,7 +18,7 @@ def output() -> str:
     """What the tool prints."""
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "structure.py", "--details"],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=110,
     )  # fmt: skip
     return done.stdout
 
