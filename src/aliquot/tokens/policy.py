@@ -77,7 +77,7 @@ class TokenPolicy(Tenants):
     def note_carried_out(self, took_ns: int) -> None:
         """The end of a turn had effect so long after the tick that decided it.
 
-        A turn that lasts to its deadline is ended by twice that before, for from the deadline on its tenant launches
+        A turn that lasts to its deadline is ended so long before it, for from the deadline on its tenant launches
         nothing and the GPU would wait for the caller.
         """
         self._carry_out_ns += (min(took_ns, MAX_CARRY_OUT_NS) - self._carry_out_ns) // 8
@@ -202,7 +202,7 @@ class TokenPolicy(Tenants):
 
     def _revoked_at_ns(self, hold: ActiveGrant) -> int:
         """When a turn is ended that lasts to its deadline. Before the deadline that its tenant knows nothing waits."""
-        ahead_ns = min(2 * self._carry_out_ns, hold.quota_ns // 16) if hold.deadline_ns >= hold.told_ns else 0
+        ahead_ns = min(self._carry_out_ns, hold.quota_ns // 16) if hold.deadline_ns >= hold.told_ns else 0
         return hold.deadline_ns - ahead_ns
 
     def _revoke(self, tenant: PolicyTenant, hold: ActiveGrant, now_ns: int, actions: list[Action]) -> None:
