@@ -110,6 +110,32 @@ def test_what_is_not_there_is_told(visitor: TestClient, path: str):
     assert 404 == answer.status_code and "There is no" in answer.text and 'href="/"' in answer.text
 
 
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/workloads?phase=zzz", 'phase "zzz" is not one of Pending, Running, Succeeded, Failed.'),
+        ("/hours?since=abc", 'There is no parameter "since" here; the page takes range, by, sort.'),
+        ("/hours?by=model,abc", 'by "model,abc" is not one of namespace, controller, model.'),
+        ("/gpus?state=zzz", 'state "zzz" is not one of idle, shared, whole, unhealthy, unmeasured.'),
+        ("/timeline?range=2y", 'range "2y" is not one of 1m, '),
+        ("/try?request=abc", '"abc"'),
+    ],
+)
+def test_a_wrong_parameter_is_named_with_what_is_allowed(visitor: TestClient, path: str, sentence: str):
+    """A page whose address has a parameter or a word that it does not know is drawn, with a sentence that says so."""
+    answer = visitor.get(path)
+
+    assert 200 == answer.status_code and sentence in html.unescape(answer.text)
+
+
+@pytest.mark.parametrize(
+    "path", ["/workloads?phase=", "/hours?by=namespace,controller", "/gpus?sort=&group=&state=idle"]
+)
+def test_what_a_form_sends_is_understood(visitor: TestClient, path: str):
+    """Empty fields of a form and combinations that the page offers bring up no such sentence."""
+    assert 'id="misread"' not in visitor.get(path).text
+
+
 def test_a_waiting_workload_says_why(visitor: TestClient):
     """The list shows the message, the workload's page the reasons one by one, and all that would let it in."""
     page = visitor.get("/workloads/batch/wait-0").text

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aliquot.web.facts import Facts
-from aliquot.web.render import Block
+from aliquot.web.render import Block, block
 
 Query = Mapping[str, str]
 NO_GPU: Final = (
@@ -30,6 +30,21 @@ Draw = Callable[[Facts, Query], Drawn]
 
 class NotHere(Exception):
     """The thing that a page is about does not exist (any more)."""
+
+
+def misread(query: Query, known: Mapping[str, Iterable[str] | None]) -> list[Block]:
+    """A sentence for each parameter that a page does not take and for each word that it does not know.
+
+    `known` are the parameters with the words that they may be; None for any word.
+    """
+    found = []
+    for name, word in query.items():
+        words = known.get(name)
+        if name not in known:
+            found.append(f'There is no parameter "{name[:40]}" here; the page takes {", ".join(known)}.')
+        elif word and words is not None and word not in (allowed := list(words)):
+            found.append(f'{name} "{word[:40]}" is not one of {", ".join(allowed)}.')
+    return [block("misread", "blocks/none.html", text=" ".join(found))] if found else []
 
 
 def number(query: Query, name: str, default: int) -> int:

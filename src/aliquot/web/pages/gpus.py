@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
 from aliquot.web.api import Gpu, Node
 from aliquot.web.facts import Facts
-from aliquot.web.pages import NO_GPU, Drawn, Query, commands, number
+from aliquot.web.pages import NO_GPU, Drawn, Query, commands, misread, number
 from aliquot.web.pages.bars import compute_bar, memory_bar
 from aliquot.web.render import Block, address, block, slug
 
@@ -27,6 +27,11 @@ SORTS: Final[dict[str, tuple[str, Callable[[Gpu], Any]]]] = {
     "memory": ("most free memory", lambda gpu: -gpu.free_mib),
 }
 GROUPS: Final = {"": "by node", "model": "by model"}
+PARAMETERS: Final[Mapping[str, Iterable[str] | None]] = {
+    "q": None, "model": None, "node": None, "state": STATES, "sort": [*filter(None, SORTS)],
+    "group": [*filter(None, GROUPS)], "page": None,
+}  # fmt: skip
+"""What the page may be asked for, and the words of those that have some."""
 
 
 def draw(facts: Facts, query: Query) -> Drawn:
@@ -38,7 +43,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
     shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
     key = _group_key(query)
     silent = {node.name: node for node in facts.nodes() if node.silent}
-    blocks = []
+    blocks = misread(query, PARAMETERS)
     for name, gpus in groupby(shown, key=key):
         blocks.append(_group(name, list(gpus), silent.get(name), by_model=query.get("group") == "model"))
     if not shown:

@@ -9,7 +9,7 @@ from aliquot.web.facts import Facts
 from aliquot.web.history.reading import DIMENSIONS, RANGES, summed_by
 from aliquot.web.history.records import HourLine, Hours
 from aliquot.web.history.table import COLUMNS, DEFAULT_RANGE, dimensions, hours_range
-from aliquot.web.pages import Drawn, Query
+from aliquot.web.pages import Drawn, Query, misread
 from aliquot.web.render import address, block
 
 SHOWN: Final = 200
@@ -24,7 +24,11 @@ SORTS: Final = (NAME, *COLUMNS)
 
 
 def draw(facts: Facts, query: Query) -> Drawn:
-    """The hours of a range, by some of the dimensions, sorted; a page has its usual ones in place of unknown words."""
+    """The hours of a range, by some of the dimensions, sorted.
+
+    In place of words that are unknown the page has its usual ones, and says so.
+    """
+    mistakes = misread(query, {"range": RANGES, "by": _known_dimensions(query), "sort": SORTS})
     query = {name: text for name, text in query.items() if _known(name, text)}
     hours, by = asked_hours(facts, query), dimensions(query.get("by", ""))
     sort = query.get("sort", "promised")
@@ -50,7 +54,7 @@ def draw(facts: Facts, query: Query) -> Drawn:
         csv=address("/api/v1/hours.csv", **asked),
         bars=[_bar(line) for line in lines[:SHOWN]],
     )
-    return Drawn("GPU-hours", [hours_block], {"ranges": ranges, "groups": groups})
+    return Drawn("GPU-hours", [*mistakes, hours_block], {"ranges": ranges, "groups": groups})
 
 
 def asked_hours(facts: Facts, query: Query) -> Hours:
@@ -67,6 +71,12 @@ def _order(sort: str) -> Callable[[HourLine], Any]:
     if sort == NAME:
         return lambda line: (line.namespace, line.owner, line.model)
     return lambda line: -float(getattr(line, sort))
+
+
+def _known_dimensions(query: Query) -> list[str]:
+    """The dimensions, and the combination of them that a query has."""
+    text = query.get("by", "")
+    return [*DIMENSIONS, *([text] if _known("by", text) else [])]
 
 
 def _known(name: str, text: str) -> bool:

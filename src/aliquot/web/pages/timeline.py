@@ -14,7 +14,7 @@ from aliquot.web.api import Gpu
 from aliquot.web.facts import Facts
 from aliquot.web.history.reading import RANGES, range_of
 from aliquot.web.history.records import Lane, Timeline, Turns
-from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query
+from aliquot.web.pages import NO_GPU, Drawn, NotHere, Query, misread
 from aliquot.web.pages.bars import SHADES
 from aliquot.web.pages.gpu import find
 from aliquot.web.render import Block, address, block, slug
@@ -69,9 +69,8 @@ def draw(facts: Facts, query: Query) -> Drawn:
     whom = {"tenant": tenant} if tenant else {"gpu": gpus[0].uuid if gpus else ""}
     labels = {TURNS: "1 minute", **{each: span.label for each, span in RANGES.items()}}
     ranges = [(label, address("/timeline", **whom, range=each), each == word) for each, label in labels.items()]
-    blocks = [_one(facts, gpu, word, tenant) for gpu in gpus]
-    if not gpus:
-        blocks = [block("none", "blocks/none.html", text=NO_GPU)]
+    blocks = misread(query, {"gpu": None, "tenant": None, "range": [TURNS, *RANGES]})
+    blocks += [_one(facts, gpu, word, tenant) for gpu in gpus] or [block("none", "blocks/none.html", text=NO_GPU)]
     names = [(gpu.uuid, f"GPU {gpu.index} of {gpu.node}") for gpu in facts.gpus()]
     frame = {"ranges": ranges, "gpus": names, "chosen": gpus[0].uuid if gpus else "", "word": word}
     return Drawn(f"Timeline of {tenant}" if tenant else "Timeline", blocks, frame)

@@ -7,7 +7,7 @@ from typing import Final
 
 from aliquot.web.api import Workload
 from aliquot.web.facts import Facts
-from aliquot.web.pages import Drawn, NotHere, Query, commands, number
+from aliquot.web.pages import Drawn, NotHere, Query, commands, misread, number
 from aliquot.web.render import Block, address, block
 
 PER_PAGE: Final = 50
@@ -22,7 +22,9 @@ def draw(facts: Facts, query: Query) -> Drawn:
     page = min(max(1, number(query, "page", 1)), pages)
     shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
     counts = {phase: sum(workload.phase == phase for workload in everything) for phase in PHASES}
+    phases = dict.fromkeys([*PHASES, *(workload.phase for workload in everything)])
     blocks = [
+        *misread(query, {"q": None, "phase": phases, "namespace": None, "page": None}),
         block("counts", "blocks/counts.html", counts=counts),
         block("workloads", "blocks/workloads.html", workloads=shown, window_s=facts.window_s)
         if shown
