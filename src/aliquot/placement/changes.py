@@ -298,6 +298,7 @@ def _drop(cluster: Cluster, ask: Ask, quotas: Quotas | None, namespace: str) -> 
     """The ask without one of its wishes, where that is all it takes."""
     wishes = {"model": bool(ask.models), "gpu": bool(ask.gpu_uuid), "gpu_id": bool(ask.gpu_id)}
     without = [ask.but(**{name: ""}) for name, given in wishes.items() if given]
+    without += [ask.but(wake_us=0)] if ask.wake_us else []
     for name in ("affinity", "anti_affinity", "exclusion"):
         if getattr(ask.labels, name):
             without.append(ask.but(labels=replace(ask.labels, **{name: ""})))

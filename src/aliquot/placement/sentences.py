@@ -158,6 +158,8 @@ def _dropped(change: Suggestion) -> str:
     """The wish that is left out."""
     if change.asked.models != change.ask.models:
         return f"model {' or '.join(change.asked.models)}"
+    if change.asked.wake_us != change.ask.wake_us:
+        return f"wake {format_wake(change.asked.wake_us)}"
     return ", ".join(wish for wish in _named(change.asked) if wish not in _named(change.ask))
 
 
@@ -259,7 +261,9 @@ def _room(wanted: Ask) -> str:
         memory = f" and {format_mib(wanted.gpu_mib)}" if wanted.gpu_mib else ""
         memory = f" and {_percent(wanted.gpu_mem_ppm)} of its memory" if wanted.gpu_mem_ppm else memory
         parts.append(f"a GPU with {format_milli(wanted.rest_milli)}{memory} free")
-    return f"{' and '.join(parts)}{'' if wanted.plain else ' that its labels allow'}"
+    allowed = ["its labels allow"] if _named(wanted) else []
+    allowed += ["can promise when it wakes"] if wanted.wake_us else []
+    return " and ".join(parts) + "".join(f"{' and' if n else ''} that {each}" for n, each in enumerate(allowed))
 
 
 def _percent(ppm: int) -> str:

@@ -104,3 +104,17 @@ def test_an_explanation_says_what_is_not_certain_and_what_would_help():
     assert found.placement is None
     assert "0.30 GPU, to wake in 5ms" in found.lines("x")[0]
     assert 'has "training" with kernels of 20 ms' in "\n".join(found.lines("x"))
+
+
+def test_a_refusal_of_a_wake_names_the_wake_and_no_labels():
+    """Where only the promise of waking stands against a request, the answer says so, and that it fits without."""
+    scene = Scene(node("a", 1))
+    scene.place(500, "training")
+    measure(scene.cluster, "a/0", training=20_000)
+
+    lines = explain_with(scene.decider, ask(300, **WAKE)).lines("x")
+    labelled = explain_with(scene.decider, ask(300, affinity="lab", **WAKE)).lines("x")
+
+    assert lines[0].endswith("does not have a GPU with 0.30 free that can promise when it wakes.")
+    assert "without wake 5ms it fits on a now" in "\n".join(lines)
+    assert labelled[0].endswith("free that its labels allow and that can promise when it wakes.")
