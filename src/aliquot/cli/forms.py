@@ -130,6 +130,11 @@ class Template:
         """The text for an object."""
         return "".join(_filled(self._parts, whole, whole))
 
+    @property
+    def paths(self) -> list[Path]:
+        """The paths from the whole object, without those inside of ranges."""
+        return [part.path if isinstance(part, _Range) else part for part in self._parts if not isinstance(part, str)]
+
 
 def _filled(parts: Sequence[str | Path | _Range], here: Any, root: Any) -> Iterator[str]:
     for part in parts:
@@ -204,6 +209,11 @@ class CustomColumns:
                 raise BadPath(f'the column "{header.strip():.60}" is there twice; give each a header of its own')
             self._paths[header.strip()] = Path.of(path.strip().removeprefix("{").removesuffix("}"))
 
+    @property
+    def paths(self) -> list[Path]:
+        """The paths, in the order of the columns."""
+        return list(self._paths.values())
+
     def table(self, objects: Sequence[Any]) -> list[list[str]]:
         """The headers, and a row for each object."""
         return [
@@ -237,15 +247,29 @@ class Form:
     template: Template | None = None
     columns: CustomColumns | None = None
 
-    def picked(self, objects: Sequence[Any], whole: Any) -> str | None:
-        """The fields of plain objects; None where this form picks none. A template is about the `whole`."""
+    def picked(self, objects: Sequence[Any], whole: Any, *, headers: bool = True) -> str | None:
+        """The fields of plain objects; None where this form picks none. A template is about the `whole`.
+
+        As with kubectl it is no error that a field does not exist. A sentence on stderr says which fields there are
+        where not one of the paths leads to anything.
+        """
         if self.template is not None:
+            self._tell_unmatched(self.template.paths, objects, [whole])
             return self.template.filled(whole)
         if self.columns is None:
             return None
         from aliquot.cli.tables import aligned
 
-        return "".join(f"{line}\n" for line in aligned(self.columns.table(objects)))
+        self._tell_unmatched(self.columns.paths, objects, objects)
+        lines = list(aligned(self.columns.table(objects)))
+        return "".join(f"{line}\n" for line in lines[0 if headers else 1 :])
+
+    def _tell_unmatched(self, paths: Sequence[Path], objects: Sequence[Any], roots: Sequence[Any]) -> None:
+        if not objects or any("?" in path.text or path.found(root, root) for path in paths for root in roots):
+            return  # a filter that nothing passes is an answer
+        items = self.template is not None and list(roots[0]) == ["items"]
+        where, fields = ("each of .items", objects[0]) if items else ("the object", roots[0])
+        click.echo(f"aliquot: -o {self.word}: nothing matches; {where} has {', '.join(fields)}", err=True)
 
 
 def text_of(word: str, facts: Any, *, indent: int | None = 2) -> str:

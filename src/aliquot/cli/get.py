@@ -16,6 +16,7 @@ from aliquot.cli.forms import Form, form_option, text_of
 from aliquot.cli.hours import CSV, HoursView, hours_options, refuse_hours_options
 from aliquot.cli.kinds import HOURS, read_words
 from aliquot.cli.tables import Table, aligned, gpu_table, pod_table, tenant_table
+from aliquot.lib.misspelt import hint
 from aliquot.model.errors import UserError
 from aliquot.model.selectors import Term, parse_selector, selects
 
@@ -34,6 +35,7 @@ class Query:
     everywhere: bool
     selector: tuple[Term, ...]
     form: Form
+    headers: bool = True
 
 
 @click.command()
@@ -45,6 +47,7 @@ class Query:
     "-l", "--selector", default="", metavar="LABELS", help="Only SharePods with these labels: app=web,!debug."
 )
 @click.option("-w", "--watch", is_flag=True, help="Go on with what changes, until Ctrl-C or the engine's end.")
+@click.option("--no-headers", is_flag=True, help="Print tables without their first line.")
 @hours_options
 def get(
     words: tuple[str, ...],
@@ -53,6 +56,7 @@ def get(
     everywhere: bool,
     selector: str,
     watch: bool,
+    no_headers: bool,
     since: str,
     by: str,
 ) -> None:
@@ -66,8 +70,8 @@ def get(
     if namespace and everywhere:
         raise UserError("-n names one namespace and -A means all; give one of them")
     if kinds == [HOURS]:
-        if selector or watch or form.word == "name":
-            raise UserError("-l, -w and -o name are for what is there now; hours have no labels, changes or names")
+        if selector or watch or no_headers or form.word == "name":
+            raise UserError("-l, -w, --no-headers and -o name are for what is there now; hours are a table with totals")
         _print_hours(HoursView(since, by, form, namespace))
         return
     refuse_hours_options(since, by, form, kinds)
@@ -76,13 +80,19 @@ def get(
         raise UserError(f"{option} is for sharepods; {', '.join(kinds)} have no namespaces and no labels")
     if watch and len(kinds) > 1:
         raise UserError(f"-w watches one kind, {len(kinds)} were named; write one of {', '.join(kinds)}")
-    query = Query(kinds, names, namespace, everywhere, parse_selector(selector), form)
+    query = Query(kinds, names, namespace, everywhere, parse_selector(selector), form, not no_headers)
     if "sharepods" in kinds and not names:
         _tell_lost(namespace)
     if watch:
         _watch(query)
         return
-    _print(query, {kind: _read(query, kind) for kind in kinds})
+    found = {kind: _facts(query, kind) for kind in kinds}
+    named = {kind: _named(query, kind, facts) for kind, facts in found.items()}
+    missing = _missing(query, kinds[0], found[kinds[0]])
+    if missing is None or any(named.values()):
+        _print(query, named)
+    if missing is not None:
+        raise missing
 
 
 def _tell_lost(namespace: str) -> None:
@@ -103,12 +113,8 @@ def _print_hours(view: HoursView) -> None:
     view.print(msgspec.convert(ask_engine(HOURS, text=view.since).hours, Hours))
 
 
-def _read(query: Query, kind: str, *, strict: bool = True) -> list[Any]:
-    """The facts of a kind.
-
-    Raises:
-        UserError: a name does not exist; without `strict` it is left out.
-    """
+def _facts(query: Query, kind: str) -> list[Any]:
+    """Everything of a kind that has the namespace and the labels."""
     reply = ask_engine("pods" if kind == "sharepods" else kind)
     facts: list[Any] = [*(reply.pods or []), *(reply.tenants or []), *(reply.gpus or [])]
     if kind == "sharepods":
@@ -118,15 +124,30 @@ def _read(query: Query, kind: str, *, strict: bool = True) -> list[Any]:
             if pod.name.startswith(f"{query.namespace}/" if query.namespace else "")
             and selects(query.selector, pod.labels)
         ]
+    return facts
+
+
+def _named(query: Query, kind: str, facts: list[Any]) -> list[Any]:
+    """Those that are named, in that order; all where none is."""
     if not query.names:
         return facts
     known = {name: fact for fact in facts for name in _names(kind, fact)}
-    wanted = [full_name(name, query.namespace) if kind == "sharepods" else name for name in query.names]
-    for name, written in zip(wanted, query.names, strict=True):
-        if strict and name not in known:
-            there = ", ".join(_names(kind, fact)[0] for fact in facts) or "none"
-            raise UserError(f'there is no {kind.removesuffix("s")} "{written:.100}"; there is {there}')
-    return [known[name] for name in wanted if name in known]
+    return [known[name] for name in _wanted(query, kind) if name in known]
+
+
+def _wanted(query: Query, kind: str) -> list[str]:
+    return [full_name(name, query.namespace) if kind == "sharepods" else name for name in query.names]
+
+
+def _missing(query: Query, kind: str, facts: list[Any]) -> UserError | None:
+    """The error of the first name that does not exist."""
+    known = {name for fact in facts for name in _names(kind, fact)}
+    there = [_names(kind, fact)[0] for fact in facts]
+    for name, written in zip(_wanted(query, kind), query.names, strict=True):
+        if name not in known:
+            near = hint(name, there, prefix=f"{query.namespace or 'default'}/")
+            return UserError(f'there is no {kind.removesuffix("s")} "{written:.100}"; {near}')
+    return None
 
 
 def _names(kind: str, fact: Any) -> list[str]:
@@ -157,7 +178,7 @@ def _print(query: Query, found: dict[str, list[Any]]) -> None:
         if not facts and kind != "gpus":
             click.echo(f"no {kind}{f' in namespace {query.namespace}' if query.namespace else ''}", err=True)
         else:
-            for line in aligned(_table(query, kind, facts)):
+            for line in list(aligned(_table(query, kind, facts)))[0 if query.headers else 1 :]:
                 click.echo(line)
 
 
@@ -177,7 +198,7 @@ def _picked(query: Query, facts: list[Any]) -> str | None:
     import msgspec
 
     plain = msgspec.to_builtins(facts)
-    return query.form.picked(plain, plain[0] if _one(query) else {"items": plain})
+    return query.form.picked(plain, plain[0] if _one(query) else {"items": plain}, headers=query.headers)
 
 
 def _one(query: Query) -> bool:
@@ -200,17 +221,17 @@ def _watch(query: Query) -> None:
     put = _Lines(query, kind)
     while True:
         try:
-            facts = {_names(kind, fact)[0]: fact for fact in _read(query, kind, strict=not put.begun)}
+            every = _facts(query, kind)
         except NoEngine:
             if not put.begun:
                 raise
             click.echo("aliquot: the engine has ended", err=True)
             return
-        for name, fact in facts.items():
-            if name not in shown or _visible(fact) != _visible(shown[name]):
-                put(fact)
-        for name in shown.keys() - facts.keys():
-            put(_deleted(kind, shown[name]))
+        if not put.begun and (missing := _missing(query, kind, every)) is not None:
+            raise missing
+        facts = {_names(kind, fact)[0]: fact for fact in _named(query, kind, every)}
+        new = [fact for name, fact in facts.items() if name not in shown or _visible(fact) != _visible(shown[name])]
+        put([*new, *(_deleted(kind, shown[name]) for name in shown.keys() - facts.keys())])
         shown = facts
         put.begun = True
         time.sleep(WATCH_EVERY_S)
@@ -230,18 +251,32 @@ def _deleted(kind: str, fact: Any) -> Any:
 
 
 class _Lines:
-    """What a watch prints: a head once, then rows that are as wide as those before them."""
+    """What a watch prints: what is there as one table, then rows whose columns are as wide as those before them."""
 
     def __init__(self, query: Query, kind: str) -> None:
         self.begun = False
         self._query, self._kind = query, kind
         self._widths: list[int] = []
 
-    def __call__(self, fact: Any) -> None:
-        """One thing, as it is now."""
+    def __call__(self, facts: list[Any]) -> None:
+        """Things, as they are now."""
         import msgspec
 
         form, columns = self._query.form.word, self._query.form.columns
+        if not facts:
+            return
+        if columns is not None:
+            self._rows(columns.table(msgspec.to_builtins(facts)))
+        elif form in ("text", "wide"):
+            self._rows(_table(self._query, self._kind, facts))
+        else:
+            for fact in facts:
+                self._alone(form, fact)
+        sys.stdout.flush()
+
+    def _alone(self, form: str, fact: Any) -> None:
+        import msgspec
+
         if form == "name":
             click.echo(_name(self._kind, fact))
         elif form == "json":
@@ -250,14 +285,9 @@ class _Lines:
             click.echo(f"---\n{_text(form, fact)}", nl=False)
         elif self._query.form.template is not None:
             click.echo(self._query.form.template.filled(msgspec.to_builtins(fact)), nl=False)
-        elif columns is not None:
-            self._rows(columns.table([msgspec.to_builtins(fact)]))
-        else:
-            self._rows(_table(self._query, self._kind, [fact]))
-        sys.stdout.flush()
 
     def _rows(self, table: Table) -> None:
-        first = not self._widths
+        first = not self._widths and self._query.headers
         lines = list(aligned(table, self._widths))
         before = self._widths or [0] * len(table[0])
         self._widths = [max(before[c], *(len(row[c]) for row in table)) for c in range(len(table[0]))]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final
 
+from aliquot.lib.misspelt import closest
 from aliquot.model.errors import UserError
 
 HOURS: Final = "hours"
@@ -20,6 +20,11 @@ _NAMES: Final = {
     name: kind for kind, others in {**KINDS, HOURS: ("hour", "gpu-hours")}.items() for name in (kind, *others)
 }
 """GPU-hours are of a time that has passed, so they are not among `all`."""
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("node", "nodes", "no"), "an engine is of one machine; its GPUs are listed by aliquot get gpus"),
+    **dict.fromkeys(("namespace", "namespaces", "ns"), "SharePods with their namespaces are listed by aliquot get -A"),
+}
+"""What shows the nearest thing to a kind of Kubernetes that an engine does not have."""
 
 
 def kind_names() -> list[str]:
@@ -54,6 +59,6 @@ def read_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _kind(word: str) -> str:
     if word in _NAMES:
         return _NAMES[word]
-    close = get_close_matches(word, kind_names(), n=1)
-    hint = f"did you mean {close[0]}?" if close else f"list {', '.join(KINDS)}, {HOURS} or all"
-    raise UserError(f'"{word:.60}" is no kind of resource; {hint}')
+    close = closest(word, kind_names())
+    hint = f"did you mean {close}?" if close else f"list {', '.join(KINDS)}, {HOURS} or all"
+    raise UserError(f'"{word:.60}" is no kind of resource; {_ELSEWHERE.get(word, hint)}')

@@ -16,6 +16,7 @@ import msgspec
 
 from aliquot.kube.manifest import BadYaml, read_yaml
 from aliquot.lib.log import Logger
+from aliquot.lib.misspelt import hint
 from aliquot.model.ages import format_age
 from aliquot.model.errors import AliquotError, UserError, in_words
 from aliquot.model.ids import TenantName
@@ -343,8 +344,7 @@ class Pods:
         if pod is None and full in self._roster.lost:
             raise UnknownPod(f'sharepod "{name}" ended when the engine before this one was killed; apply it again')
         if pod is None:
-            known = ", ".join(sorted(self._pods)) or "none"
-            raise UnknownPod(f'there is no sharepod "{name}"; there is {known}')
+            raise UnknownPod(f'there is no sharepod "{name}"; {hint(full, sorted(self._pods), prefix="default/")}')
         return pod
 
     def _run_of(self, name: str, container: str) -> ContainerRun:

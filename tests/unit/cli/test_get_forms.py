@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from aliquot.cli import get as command
+from aliquot.standalone.client import NoEngine
 from aliquot.standalone.wire import PodFacts, Reply
 
 
@@ -48,3 +50,62 @@ def test_several_names_or_none_give_a_list(words: tuple[str, ...]):
 def test_columns_of_one_name_are_its_row():
     """Columns are a table of one row for one name."""
     assert ["NAME", "default/b"] == printed("pod", "b", "-o", "custom-columns=NAME:.name").split()
+
+
+@pytest.mark.parametrize("form", ["jsonpath={.items[*].metadata.name}", "custom-columns=NAME:.metadata.name"])
+def test_paths_that_lead_nowhere_are_said_to(form: str):
+    """A template or columns of which no path leads to anything succeed, and stderr names the fields that exist."""
+    done = CliRunner().invoke(command.get, ["pods", "-o", form], catch_exceptions=False)
+
+    assert (0, 1) == (done.exit_code, done.stderr.count("\n"))
+    assert "nothing matches" in done.stderr and " has name, phase, gpus, " in done.stderr
+
+
+@pytest.mark.parametrize("form", ["jsonpath={.items[*].message}", "jsonpath={.items[?(@.phase=='Failed')].name}"])
+def test_an_empty_answer_is_no_mistake(form: str):
+    """Fields that are empty, and filters that nothing passes, print nothing on stderr."""
+    done = CliRunner().invoke(command.get, ["pods", "-o", form], catch_exceptions=False)
+
+    assert (0, "") == (done.exit_code, done.stderr)
+
+
+def test_names_that_exist_are_printed_beside_one_that_does_not():
+    """Of several names those that exist are printed, and the error for the other one follows."""
+    done = CliRunner().invoke(command.get, ["pods", "b", "nosuch", "-o", "name"])
+
+    assert "sharepod/b\n" == done.stdout
+    assert 'there is no sharepod "nosuch"; there is default/a, default/b' == str(done.exception)
+
+
+@pytest.mark.parametrize("form", ["text", "wide", "custom-columns=NAME:.name"])
+def test_tables_without_headers(form: str):
+    """--no-headers leaves out the first line of a table and nothing else."""
+    table = printed("pods", "-o", form).splitlines()
+
+    assert table[1:] == printed("pods", "--no-headers", "-o", form).splitlines()
+
+
+def test_a_watch_begins_with_one_table(monkeypatch: pytest.MonkeyPatch):
+    """What is there when a watch begins is one table; a column of later rows is never narrower than it was there."""
+    short, long = (
+        PodFacts(f"default/{name}", "Running", [0], ["GPU-0"], 300, 600, 2048, 0, 5.0) for name in ("a", "a-long-name")
+    )
+    changed = msgspec.structs.replace(short, phase="Failed")
+    replies = iter([Reply(pods=[short, long]), Reply(pods=[changed, long])])
+
+    def ask(verb: str, **_: Any) -> Reply:
+        found = next(replies, None)
+        if found is None:
+            raise NoEngine("none")
+        return found
+
+    monkeypatch.setattr(command, "WATCH_EVERY_S", 0.0)
+    monkeypatch.setattr(command, "_tell_lost", lambda namespace: None)
+    monkeypatch.setattr(command, "ask_engine", ask)
+
+    lines = printed("pods", "-w").splitlines()
+
+    assert ["NAME", "a", "a-long-name", "a"] == [line.split()[0] for line in lines]
+    assert 1 == len(
+        {line.index(word) for line, word in zip(lines, ("STATUS", "Running", "Running", "Failed"), strict=True)}
+    )

@@ -84,6 +84,7 @@ def test_a_group_lists_its_commands_with_whole_sentences(group):
         (["gte"], "No such command 'gte'. Did you mean get?"),
         (["stop"], "No such command 'stop'. Did you mean down?"),
         (["get", "shareposd"], '"shareposd" is no kind of resource; did you mean sharepod'),
+        (["get", "nodes"], "an engine is of one machine; its GPUs are listed by aliquot get gpus"),
         (["get", "volumes"], '"volumes" is no kind of resource; list sharepods, tenants, gpus, hours or all'),
         (["get", "--wathc"], "Did you mean"),
         (["get", "-l", "a=b=c"], 'selector "a=b=c": "a=b=c" is no condition on a label'),
