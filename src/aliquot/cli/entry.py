@@ -2,11 +2,15 @@
 
 Imports nothing of the package before it is ready for Ctrl-C. What an interrupted import raises may be anything:
 packages with parts in C turn it into errors of their own.
+
+A standard stream that the caller closed is /dev/null from here on, also for the command of `aliquot run`.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Final, NoReturn
 
@@ -34,6 +38,7 @@ def interruptible(run: Callable[[], None]) -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
+        open_standard_streams()
         run()
     except Exception:
         if not came:
@@ -41,6 +46,23 @@ def interruptible(run: Callable[[], None]) -> None:
         raise SystemExit(INTERRUPTED) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
+
+
+def open_standard_streams() -> None:
+    """Put /dev/null where the caller closed standard input, output or error.
+
+    A file that is opened later would get the number, and what is meant for the stream would be written into it. The
+    command of `aliquot run` inherits the descriptors for the same reason: in its process the hook has files of its own.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, so this one
+    # The interpreter has None in place of a stream that was closed when it started.
+    sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def _aliquot() -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a program quietly, whatever it is doing."""
+"""Ctrl-C ends a program quietly, whatever it is doing, and streams that are closed change nothing."""
 
 from __future__ import annotations
 
@@ -66,3 +66,20 @@ def test_an_ignored_ctrl_c_stays_ignored():
     body = "signal.signal(signal.SIGINT, signal.SIG_IGN); interruptible(lambda: os.kill(os.getpid(), signal.SIGINT))"
 
     assert (0, "") == ((done := run(body)).returncode, done.stderr)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_error(closed: str):
+    """A program ends with the same status where the caller closed a standard stream."""
+    program = f"exec {sys.executable} -m aliquot.cli --version {closed}"
+    done = subprocess.run(["sh", "-c", program], capture_output=True, text=True, timeout=30)
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_no_file_gets_the_number_of_a_closed_stream():
+    """What a program opens later has a number above those of the standard streams."""
+    code = "import os; from aliquot.cli import entry; entry.interruptible(lambda: os._exit(os.open(os.devnull, 0)))"
+    done = subprocess.run(["sh", "-c", f'exec {sys.executable} -c "$1" <&- >&-', "sh", code], timeout=30)
+
+    assert done.returncode >= 3
