@@ -1,6 +1,7 @@
 """The engine behind `aliquot run` where none is up: starts with the first run, ends with the last.
 
-Says on stdout, in one JSON line, that it is ready or why it is not, then closes stdout.
+Says on stdout, in one JSON line, that it is ready or why it is not, then closes stdout. Where the run that started it
+has ended meanwhile, as by Ctrl-C, it ends too, unless another run has a place by then.
 """
 
 from __future__ import annotations
@@ -29,11 +30,17 @@ REST_EVERY_S: Final = 5.0
 PREDECESSOR_S: Final = 15.0
 
 
-def _say(reply: Reply) -> None:
-    os.write(1, msgspec.json.encode(reply) + b"\n")
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, 1)
-    os.close(devnull)
+def _say(reply: Reply) -> bool:
+    """Answer the run that started this engine; returns whether it is still there."""
+    try:
+        os.write(1, msgspec.json.encode(reply) + b"\n")
+    except BrokenPipeError:
+        return False
+    finally:
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, 1)
+        os.close(devnull)
+    return True
 
 
 def main() -> int:
@@ -63,7 +70,8 @@ def _serve(engine: Engine) -> None:
     idle = threading.Event()
     server = EngineServer(engine, Pods(engine), on_idle=idle.set)
     try:
-        _say(Reply())
+        if not _say(Reply()) and server.close_if_idle():
+            return
         first_s = time.monotonic() + FIRST_CALLER_S
         while True:
             told = idle.wait(REST_EVERY_S)
