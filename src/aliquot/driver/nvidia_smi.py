@@ -1,9 +1,10 @@
 """`nvidia-smi` for emulated GPUs: prints what NVML tells this process, in the forms that scripts read.
 
 Started as a script of its own in a tenant's environment, where NVML is the hook's view: the tenant's memory and
-processes. Of the machine's GPUs it shows those in CUDA_VISIBLE_DEVICES, numbered from 0, as nvidia-smi in a container
-shows those that the container has. It takes those of nvidia-smi's options that people and programs look with; nothing
-can be set. Imports only NVML's bindings and the standard library, for it starts wherever a tenant's program does.
+processes. Of the machine's GPUs it shows those in CUDA_VISIBLE_DEVICES, by the same numbers: NVML's on this machine, as
+nvidia-smi has them outside containers, so `-i $CUDA_VISIBLE_DEVICES` is the program's GPU. It takes those of
+nvidia-smi's options that people and programs look with; nothing can be set. Imports only NVML's bindings and the
+standard library, for it starts wherever a tenant's program does.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _mig(handle: Any) -> str:
 
 
 def _visible() -> list[Any]:
-    """The GPUs that CUDA shows this program, in its order: the list ends at a wrong entry, and one twice voids it."""
+    """The GPUs that CUDA shows this program, by number: the list ends at a wrong entry, and one twice voids it."""
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     words = os.environ.get("CUDA_VISIBLE_DEVICES")
     if words is None:
@@ -56,12 +57,7 @@ def _visible() -> list[Any]:
         if len(named) != 1:
             break
         chosen += named
-    return [handles[n] for n in chosen] if len({*chosen}) == len(chosen) else []
-
-
-def _index(handle: Any) -> int:
-    uuid = nvml.nvmlDeviceGetUUID(handle)
-    return [nvml.nvmlDeviceGetUUID(other) for other in _visible()].index(uuid)
+    return [handles[n] for n in sorted(chosen)] if len({*chosen}) == len(chosen) else []
 
 
 # field of --query-gpu -> (unit, how it is read)
@@ -69,7 +65,7 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "timestamp": ("", lambda _: time.strftime("%Y/%m/%d %H:%M:%S.000")),
     "driver_version": ("", lambda _: nvml.nvmlSystemGetDriverVersion()),
     "count": ("", lambda _: len(_visible())),
-    "index": ("", _index),
+    "index": ("", lambda h: nvml.nvmlDeviceGetIndex(h)),
     "name": ("", lambda h: nvml.nvmlDeviceGetName(h)),
     "gpu_name": ("", lambda h: nvml.nvmlDeviceGetName(h)),
     "uuid": ("", lambda h: nvml.nvmlDeviceGetUUID(h)),

@@ -213,16 +213,17 @@ def test_the_view_of_nvidia_smi_is_the_tenants(up: Cluster):
 
 
 def test_nvidia_smi_lists_the_tenants_gpus_alone(up: Cluster):
-    """Of several GPUs nvidia-smi shows those of the tenant, numbered from 0 as CUDA numbers them."""
+    """Of several GPUs nvidia-smi shows those of the tenant, by the numbers in its CUDA_VISIBLE_DEVICES."""
     query = "nvidia-smi --query-gpu=index,count,uuid --format=csv,noheader"
-    shown = up.command("run", "--gpu", "1", "--gpu-request", ".25", "--", "sh", "-c", f"{query}; nvidia-smi -L")
+    mine = f"{query} -i $CUDA_VISIBLE_DEVICES; nvidia-smi -L"
+    shown = up.command("run", "--gpu", "1", "--gpu-request", ".25", "--", "sh", "-c", mine)
     every = up.command("run", "--gpus", "2", "--", "sh", "-c", query)
     uuids = [gpu["uuid"] for gpu in json.loads(up.command("get", "gpus", "-o", "json").stdout)]
 
     values, *listed = shown.stdout.splitlines()
-    assert f"0, 1, {uuids[1]}" == values, shown.stderr
-    assert [f"GPU 0: Tesla V100-SXM2-16GB (UUID: {uuids[1]})"] == listed
-    assert [f"0, 2, {uuids[0]}", f"1, 2, {uuids[1]}"] == sorted(every.stdout.splitlines())
+    assert f"1, 1, {uuids[1]}" == values, shown.stderr
+    assert [f"GPU 1: Tesla V100-SXM2-16GB (UUID: {uuids[1]})"] == listed
+    assert [f"0, 2, {uuids[0]}", f"1, 2, {uuids[1]}"] == every.stdout.splitlines()
 
 
 def test_a_real_nvidia_smi_is_not_hidden(up: Cluster, tmp_path):
