@@ -16,6 +16,7 @@ from aliquot.model.quantities import MILLI, format_mib, format_milli
 from aliquot.model.requests import Device, GpuRequest, Plan
 from aliquot.placement.asks import Ask, model_matches
 from aliquot.placement.cluster import Cluster, NodeSpec, Placement, Resident
+from aliquot.placement.codes import Code
 from aliquot.placement.decide import Decider
 from aliquot.placement.explain import PlacementExplanation, explain_with
 from aliquot.placement.policy import Policy, policy
@@ -99,12 +100,16 @@ class MachineBooks:
         """A plan that can be reserved at once; `again` for a request that waited.
 
         Raises:
-            NeverFits: the request asks for more than the machine has.
+            NeverFits: the request asks for more than the machine has, or for a wake where turns are not taken for it.
             NoRoom: it would fit on an emptier machine; the text says what is missing on each device.
         """
         found = self.decider.decide(self.ask(request), again=again)
         if isinstance(found, Infeasible):
-            raise NoRoom(f"{refusal(found.reasons()[0], _SHOWN)}. See who holds the rest: aliquot get tenants")
+            verdict = found.reasons()[0]
+            why = refusal(verdict, _SHOWN)
+            if any(reason.code == Code.GPU_TURNS for reason in verdict.devices if reason is not None):
+                raise NeverFits(f"{why}. End this engine (aliquot down) and start one with: aliquot up --turns fluid")
+            raise NoRoom(f"{why}. See who holds the rest: aliquot get tenants")
         return Plan(found.slices)
 
     def explain(self, request: GpuRequest) -> PlacementExplanation:

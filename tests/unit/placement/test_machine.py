@@ -54,6 +54,23 @@ def test_requests_on_a_gpu_never_exceed_one():
         machine.place("b", 500)
 
 
+def test_a_wake_where_turns_do_not_keep_it_names_those_that_do():
+    """A wake on an engine that takes turns otherwise never fits, and the message says how to start another."""
+    machine = Machine(gpus=1)
+    machine.books.cluster.measured.turns = {machine.books.node: "kubeshare"}
+
+    with pytest.raises(NeverFits, match=r"wake is kept by fluid alone\. .*: aliquot up --turns fluid$"):
+        machine.place("a", 300, wake_us=5000)
+
+
+def test_several_named_gpus_are_those_to_choose_from():
+    """A request that names two GPUs gets a share of one of them."""
+    machine = Machine(gpus=3)
+
+    assert ["GPU-1"] == machine.place("a", 300, gpu="1,2")
+    assert ["GPU-2"] == machine.place("b", 800, gpu="1,2")
+
+
 def test_memory_on_a_gpu_is_never_promised_twice():
     """Memory is reserved like compute."""
     machine = Machine(gpus=1)
