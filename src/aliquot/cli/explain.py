@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--gpu-request", type=Milli(), help="A request that you think of: 0.3, 30%, 300m, 2.5.")
 @click.option("--gpu-limit", type=Milli(), help="Its limit.")
 @memory_option("Its GPU memory: 4Gi, 4096 (MiB), 25%.")
-@click.option("--gpu", type=Name(), default="", metavar="UUID|INDEX", help="Only this GPU.")
+@click.option("--gpu", type=Name(), default="", metavar="UUID|INDEX[,...]", help="Only this GPU, or one of these: 0,2.")
 @device_options
 @wake_option
 @emulate_option

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,13 +21,15 @@ from aliquot.cli.options import (
 )
 from aliquot.driver.cores import nearest_cores
 from aliquot.driver.injection import MODES, Mode
-from aliquot.model.errors import UserError, in_words
+from aliquot.model.errors import UserError, in_words, one_line
 from aliquot.model.ids import tenant_name
 from aliquot.model.quantities import MILLI
 from aliquot.model.requests import GpuRequest, Labels, checked
 
 if TYPE_CHECKING:
     from aliquot.standalone.wire import RunLease
+
+_GPU_NAMES: Final = r"(?:[0-9]+|GPU-[0-9a-fA-F-]{36})(?:,(?:[0-9]+|GPU-[0-9a-fA-F-]{36}))*"
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -36,7 +39,12 @@ if TYPE_CHECKING:
 @click.option("--gpu-limit", type=Milli(), help="Maximum while others are idle. [default: the whole GPU]")
 @memory_option("GPU memory: 4Gi, 4096 (MiB), 25%. [default: the request's fraction]")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="N whole GPUs, in place of --gpu-request.")
-@click.option("--gpu", default="", metavar="UUID|INDEX", help="Which GPU. [default: chosen by the placement policy]")
+@click.option(
+    "--gpu",
+    default="",
+    metavar="UUID|INDEX[,...]",
+    help="The GPU, or those to choose from: 0,2. CUDA_VISIBLE_DEVICES is not read. [default: all]",
+)
 @device_options
 @enforce_option
 @wake_option
@@ -88,6 +96,8 @@ def run(
     call = Call("lease", name=who, request=request, cpu_bind=cpu_bind, pid=os.getpid(), wait=wait)
     connection, place = lease(RuntimeDir(runtime_dir()), call, emulate=emulate, waits=_waits)
     try:
+        if not request.gpu and "CUDA_VISIBLE_DEVICES" not in chosen:
+            _say_unread(place)
         if verbose:
             _say_place(place, request)
         sys.stderr.flush()
@@ -134,6 +144,18 @@ def _say_place(place: RunLease, request: GpuRequest) -> None:
 
 def _waits(reason: str) -> None:
     click.echo(f"aliquot: waits: {reason}. Ctrl-C leaves the queue", err=True)
+
+
+def _say_unread(place: RunLease) -> None:
+    """The variable that chooses GPUs elsewhere chooses none here, unless it happens to name those of the place."""
+    own = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if own is None or own in (place.variables.get("CUDA_VISIBLE_DEVICES"), place.visible_devices):
+        return
+    gpu = own if re.fullmatch(_GPU_NAMES, own) else "UUID|INDEX"
+    click.echo(
+        f"aliquot: CUDA_VISIBLE_DEVICES={one_line(own)} is not read by aliquot run; name a GPU with --gpu {gpu}",
+        err=True,
+    )
 
 
 def _folder(cwd: str) -> Path:

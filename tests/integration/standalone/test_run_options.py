@@ -102,6 +102,19 @@ def test_visible_devices_of_ones_own(aliquot_cli: Aliquot):
     assert "GPU-0 none\n" == done.stdout, done.stderr
 
 
+def test_the_callers_visible_devices_choose_no_gpu(up: Cluster):
+    """CUDA_VISIBLE_DEVICES of the caller is not read, and a run says so, unless --gpu or --env names a GPU."""
+    env = up.command.env | {"CUDA_VISIBLE_DEVICES": "1"}
+    said = [
+        up.command("run", *words, "--gpu-request", ".3", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", env=env)
+        for words in ((), ("--gpu", "0"), ("--env", "CUDA_VISIBLE_DEVICES"))
+    ]
+
+    assert ["0\n", "0\n", "1\n"] == [each.stdout for each in said]
+    line = "aliquot: CUDA_VISIBLE_DEVICES=1 is not read by aliquot run; name a GPU with --gpu 1\n"
+    assert [line, "", ""] == [each.stderr for each in said]
+
+
 def test_whole_gpus_by_number(aliquot_cli: Aliquot):
     """--gpus 2 is two whole GPUs."""
     done = aliquot_cli("run", "--emulate", "v100x2", "--gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
