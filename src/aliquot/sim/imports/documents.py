@@ -6,7 +6,7 @@ Source: msr-fiddle/philly-traces, README.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,20 +68,24 @@ def read_philly(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Reco
     jobs = load(path)
     if not isinstance(jobs, list):
         raise BadTable(f"{path}: is no list of jobs; Philly's cluster_job_log is wanted")
-    for number, job in enumerate(jobs):
+    return jobs_in(jobs, f"{path} job", "a job of Philly's log", lambda job: _philly(job, accounts, how), accounts)
+
+
+def jobs_in(
+    items: Iterable[Any], place: str, kind: str, read: Callable[[Any], Iterable[Record]], accounts: JobAccounts
+) -> Iterator[Record]:
+    """The jobs that `read` makes of the items of a document, which warnings call by place and number."""
+    for number, item in enumerate(items):
         accounts.seen += 1
         try:
-            record = _philly(job, accounts, how)
+            yield from read(item)
         except Unreadable as error:
-            accounts.unreadable(f"{path} job {number}: {error}")
+            accounts.unreadable(f"{place} {number}: {error}")
         except BROKEN:
-            accounts.unreadable(f"{path} job {number}: is not a job of Philly's log")
-        else:
-            if record is not None:
-                yield record
+            accounts.unreadable(f"{place} {number}: is not {kind}")
 
 
-def _philly(job: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Record | None:
+def _philly(job: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     attempts = job["attempts"]
     spans = [tuple(when(attempt.get(name), how) for name in ("start_time", "end_time")) for attempt in attempts]
     details = [attempt["detail"] for attempt in attempts if attempt.get("detail")]
@@ -98,11 +102,10 @@ def _philly(job: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Recor
         accounts.drop(NO_TIMES)
     else:
         note = "of the jobs kept have an attempt whose times are not recorded, and which their duration leaves out"
-        return Record(
+        yield Record(
             str(job["jobid"]), submitted, ran_s, sizes or (0,), user=str(job.get("user") or ""),
             notes=(note,) if any(None in span for span in spans) else (),
         )  # fmt: skip
-    return None
 
 
 def _gpus(names: object) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from aliquot.sim.imports.documents import BROKEN, parsed, read, when
+from aliquot.sim.imports.documents import jobs_in, parsed, read, when
 from aliquot.sim.imports.quantities import MAX_PARTS, Unreadable, milli_of_resource, parse_quantity
 from aliquot.sim.imports.records import NEVER_RAN, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
 from aliquot.sim.imports.tables import Wanted
@@ -39,14 +39,9 @@ def read_kueue(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Recor
         raise BadTable(f"{path}: has no Workload; write it with: {COMMAND}")
     if len(workloads) < len(items):
         accounts.ignored["objects of another kind"] += len(items) - len(workloads)
-    for number, item in enumerate(workloads):
-        accounts.seen += 1
-        try:
-            yield from _kueue(item, accounts, how)
-        except Unreadable as error:
-            accounts.unreadable(f"{path} workload {number}: {error}")
-        except BROKEN:
-            accounts.unreadable(f"{path} workload {number}: is not a Workload of Kueue")
+    return jobs_in(
+        workloads, f"{path} workload", "a Workload of Kueue", lambda item: _kueue(item, accounts, how), accounts
+    )
 
 
 def _document(path: Path) -> Any:
@@ -64,23 +59,27 @@ def _document(path: Path) -> Any:
 def _kueue(item: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
     meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
     said = {entry["type"]: entry for entry in status.get("conditions") or []}
-    pods = [(_pod(pod_set["template"]["spec"]), count) for pod_set, count in _pod_sets(spec, status)]
-    if not any(milli and count for (milli, _, _), count in pods) and not how.cpu_jobs:
+    name, user = f"{meta.get('namespace', 'default')}/{meta['name']}", str(meta.get("namespace", ""))
+    parts = [
+        (name if len(spec["podSets"]) == 1 else f"{name}/{pod_set.get('name', number)}", pod, count)
+        for number, (pod_set, count) in enumerate(_pod_sets(spec, status))
+        if (pod := _pod(pod_set["template"]["spec"])) and count and (pod[0] or how.cpu_jobs)
+    ]
+    if not parts:
         accounts.drop(NO_GPU)
         return
     stay = _stay(meta, status, said, accounts, how)
     if stay is None:
         return
     created, ran_s, notes = stay
-    name, user = f"{meta.get('namespace', 'default')}/{meta['name']}", str(meta.get("namespace", ""))
-    for number, ((milli, cpu, memory), count) in enumerate(pods):
-        if count and (milli or how.cpu_jobs):
-            part = name if len(pods) == 1 else f"{name}/{spec['podSets'][number].get('name', number)}"
-            yield Record(
-                part, created, ran_s, (milli,) * count, cpu_milli=cpu, memory_mib=memory,
-                priority=max(0, int(spec.get("priority") or 0)), user=user, notes=notes,
-            )  # fmt: skip
-            notes = ()  # they are of the workload
+    priority = max(0, int(spec.get("priority") or 0))
+    accounts.seen += len(parts) - 1  # each pod set is a job of the trace
+    for part, (milli, cpu, memory), count in parts:
+        yield Record(
+            part, created, ran_s, (milli,) * count, cpu_milli=cpu, memory_mib=memory, priority=priority, user=user,
+            notes=notes,
+        )  # fmt: skip
+        notes = ()  # they are of the workload
 
 
 def _stay(

@@ -13,16 +13,16 @@ Sources: alibaba/clusterdata, cluster-trace-gpu-v2020/README.md, which also has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from aliquot.model.quantities import MILLI
 from aliquot.sim.imports.quantities import Unreadable, parse_memory_mib, parse_number, parse_parts, parse_time
 from aliquot.sim.imports.records import NEVER_RAN, NO_END, NO_GPU, NO_TIMES, RUNNING, JobAccounts, Record
 from aliquot.sim.imports.sheet import Line, Sheet, key
-from aliquot.sim.imports.tables import Fields, Wanted, read_table
+from aliquot.sim.imports.tables import Fields, Wanted, jobs_of, read_table
 from aliquot.sim.tables import BadTable
 
 COLUMNS: Final = {
@@ -47,7 +47,10 @@ class _Task(NamedTuple):
     model: str
 
 
-Jobs = dict[str, tuple[float | None, str]]
+Names = tuple[str, ...]
+Tasks = dict[Names, _Task]
+Jobs = dict[Names, tuple[float | None, str]]
+Value = TypeVar("Value")
 
 
 def read_pai(paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
@@ -85,12 +88,20 @@ def _read_tables(paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -> I
         sheets[kind] = sheet
     if "tasks" not in sheets:
         raise BadTable(f"{paths[0]}: the table of tasks is missing, which says how many GPUs; add pai_task_table.csv")
-    jobs = _jobs(sheets["jobs"], accounts, how) if "jobs" in sheets else {}
+    jobs: Jobs = {}
+    if "jobs" in sheets:
+        time = partial(_when, how=how)
+        jobs = _by_name(
+            sheets["jobs"], ("job_name",), lambda line: (line.read("start_time", time), line.text("user")), accounts
+        )
     if not jobs:
         accounts.notes["without pai_job_table.csv a task arrives when it started, and past waits are left out"] = 1
     if "instances" in sheets:
-        return _instances(sheets["instances"], _tasks(sheets["tasks"], accounts), jobs, accounts, how)
-    return _whole_tasks(sheets["tasks"], jobs, accounts, how)
+        tasks = _by_name(sheets["tasks"], ("job_name", "task_name"), _task, accounts)
+        read = partial(_instance, tasks=tasks, jobs=jobs, accounts=accounts, how=how)
+        return jobs_of(sheets["instances"].lines(accounts.broken), read, accounts)
+    read = partial(_whole_task, jobs=jobs, accounts=accounts, how=how)
+    return jobs_of(sheets["tasks"].lines(accounts.broken), read, accounts)
 
 
 def _sheet(path: Path) -> tuple[str, Sheet]:
@@ -104,14 +115,15 @@ def _sheet(path: Path) -> tuple[str, Sheet]:
     raise BadTable(f"{path}: is none of PAI's tables; wanted are {wanted}, or the trace for its simulator")
 
 
-def _jobs(sheet: Sheet, accounts: JobAccounts, how: Wanted) -> Jobs:
-    jobs: Jobs = {}
-    for line in sheet.lines(accounts.warn):
+def _by_name(sheet: Sheet, names: Names, read: Callable[[Line], Value], accounts: JobAccounts) -> dict[Names, Value]:
+    """What `read` makes of each line of a table that jobs are looked up in, by the cells that name the line."""
+    found: dict[Names, Value] = {}
+    for line in sheet.lines(accounts.warn_of_line):
         try:
-            jobs[line.text("job_name")] = (line.read("start_time", partial(_when, how=how)), line.text("user"))
+            found[tuple(map(line.text, names))] = read(line)
         except Unreadable as error:
-            accounts.warn(str(error))
-    return jobs
+            accounts.warn_of_line(str(error))
+    return found
 
 
 def _task(line: Line) -> _Task:
@@ -123,45 +135,17 @@ def _task(line: Line) -> _Task:
     )
 
 
-def _tasks(sheet: Sheet, accounts: JobAccounts) -> dict[tuple[str, str], _Task]:
-    tasks = {}
-    for line in sheet.lines(accounts.warn):
-        try:
-            tasks[line.text("job_name"), line.text("task_name")] = _task(line)
-        except Unreadable as error:
-            accounts.warn(str(error))
-    return tasks
+def _whole_task(line: Line, jobs: Jobs, accounts: JobAccounts, how: Wanted) -> Record | None:
+    count = line.read("inst_num", parse_parts)
+    return _record(line, line.text("task_name"), _task(line), count, jobs, accounts, how)
 
 
-def _whole_tasks(sheet: Sheet, jobs: Jobs, accounts: JobAccounts, how: Wanted) -> Iterator[Record]:
-    for line in sheet.lines(accounts.unreadable):
-        accounts.seen += 1
-        try:
-            task, count = _task(line), line.read("inst_num", parse_parts)
-            record = _record(line, line.text("task_name"), task, count, jobs, accounts, how)
-        except Unreadable as error:
-            accounts.unreadable(str(error))
-            continue
-        if record is not None:
-            yield record
-
-
-def _instances(
-    sheet: Sheet, tasks: dict[tuple[str, str], _Task], jobs: Jobs, accounts: JobAccounts, how: Wanted
-) -> Iterator[Record]:
-    for line in sheet.lines(accounts.unreadable):
-        accounts.seen += 1
-        task = tasks.get((line.text("job_name"), line.text("task_name")))
-        if task is None:
-            accounts.drop("of a task that pai_task_table.csv does not have")
-            continue
-        try:
-            record = _record(line, line.text("inst_name"), task, 1, jobs, accounts, how)
-        except Unreadable as error:
-            accounts.unreadable(str(error))
-            continue
-        if record is not None:
-            yield record
+def _instance(line: Line, tasks: Tasks, jobs: Jobs, accounts: JobAccounts, how: Wanted) -> Record | None:
+    task = tasks.get((line.text("job_name"), line.text("task_name")))
+    if task is None:
+        accounts.drop("of a task that pai_task_table.csv does not have")
+        return None
+    return _record(line, line.text("inst_name"), task, 1, jobs, accounts, how)
 
 
 def _record(
@@ -169,7 +153,7 @@ def _record(
 ) -> Record | None:
     time = partial(_when, how=how)
     start, end = line.read("start_time", time), line.read("end_time", time)
-    submitted, user = jobs.get(line.text("job_name"), (None, ""))
+    submitted, user = jobs.get((line.text("job_name"),), (None, ""))
     status = line.text("status").upper()
     # A task that waits has empty cells in place of what it asks for.
     if status in ("WAITING", "INTERUPTED") or (start is None and end is None):

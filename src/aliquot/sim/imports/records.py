@@ -72,8 +72,17 @@ class JobAccounts:
         self.first.setdefault(what, plain(job))
 
     def unreadable(self, what: str) -> None:
-        """A job is left out because its line cannot be read; the first of these are named."""
+        """A job is left out because it cannot be read; the first of these are named."""
         self.drop(UNREADABLE)
+        self.warn_of_line(what)
+
+    def broken(self, what: str) -> None:
+        """A line that has no cells to read counts as a job, too."""
+        self.seen += 1
+        self.unreadable(what)
+
+    def warn_of_line(self, what: str) -> None:
+        """Warn of what cannot be read, unless there were many warnings already."""
         self._warned += 1
         if self._warned <= MAX_WARNINGS:
             self.warn(what)

@@ -9,15 +9,14 @@ Source: Slurm's REST API, db_v0.0.37 (21.08) to v0.0.42 (25.05), whose types `sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from aliquot.sim.imports.documents import BROKEN, load
-from aliquot.sim.imports.quantities import Unreadable
 from aliquot.sim.imports.records import JobAccounts, Record
 from aliquot.sim.imports.sheet import Line
-from aliquot.sim.imports.tables import SACCT, Wanted, read_table, record_of
+from aliquot.sim.imports.tables import SACCT, Wanted, jobs_of, read_table, record_of
 from aliquot.sim.tables import BadTable, opened
 
 COLUMNS: Final = ("name", "submit", "eligible", "start", "end", "elapsed", "state", "user", "tres", "asked", "nodes")
@@ -41,19 +40,19 @@ def _read_json(path: Path, accounts: JobAccounts, how: Wanted) -> Iterator[Recor
     jobs = document.get("jobs")
     if not isinstance(jobs, list):
         raise BadTable(f"{path}: has no list of jobs; write it with: sacct -a -X --json")
+    return jobs_of(_lines(path, jobs, accounts), lambda line: record_of(line, "sacct", accounts, how), accounts)
+
+
+def _lines(path: Path, jobs: Sequence[Any], accounts: JobAccounts) -> Iterator[Line]:
+    """Each job in the cells of a line; the same object for every job."""
     line = Line(path, COLUMNS, {name: at for at, name in enumerate(COLUMNS)}, "job")
     for line.number, job in enumerate(jobs):
-        accounts.seen += 1
         try:
             line.cells = _cells(job)
-            record = record_of(line, "sacct", accounts, how)
-        except Unreadable as error:
-            accounts.unreadable(str(error))
         except BROKEN:
-            accounts.unreadable(f"{path} job {line.number}: is not a job of sacct --json")
+            accounts.broken(f"{path} job {line.number}: is not a job of sacct --json")
         else:
-            if record is not None:
-                yield record
+            yield line
 
 
 def _cells(job: Mapping[str, Any]) -> list[str]:
@@ -61,7 +60,7 @@ def _cells(job: Mapping[str, Any]) -> list[str]:
     known = [str(int(times.get(name) or 0) or "") for name in ("submission", "eligible", "start", "end")]
     states = [state] if isinstance(state, str) else state
     return [
-        _name(job), *known, str(times.get("elapsed", "")), states[0] if states else "", str(job.get("user") or ""),
+        _name(job), *known, str(times.get("elapsed", "")), str(states[0]) if states else "", str(job.get("user") or ""),
         _tres(tres.get("allocated")), _tres(tres.get("requested")), str(_number(job.get("allocation_nodes")) or ""),
     ]  # fmt: skip
 

@@ -6,7 +6,7 @@ Sources: sacct(1); the schema of `cluster_log.csv` in S-Lab-System-Group/HeliosD
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import partial
@@ -103,13 +103,26 @@ def read_table(path: Path, fields: Fields, kind: str, accounts: JobAccounts, how
         accounts.warn(f"{path}: columns that are not read: {', '.join(sheet.unused)}")
     if not {"submit", "eligible"} & sheet.columns.keys():
         accounts.warn(f"{path}: has no time of submission; jobs arrive when they started, so past waits are left out")
-    for line in sheet.lines(accounts.unreadable):
-        if kind == "sacct" and "." in line.text("name"):
+    lines = sheet.lines(accounts.broken)
+    if kind == "sacct":
+        lines = _without_steps(lines, accounts)
+    yield from jobs_of(lines, lambda line: record_of(line, kind, accounts, how), accounts)
+
+
+def _without_steps(lines: Iterable[Line], accounts: JobAccounts) -> Iterator[Line]:
+    for line in lines:
+        if "." in line.text("name"):
             accounts.ignored["job steps"] += 1
-            continue
+        else:
+            yield line
+
+
+def jobs_of(lines: Iterable[Line], read: Callable[[Line], Record | None], accounts: JobAccounts) -> Iterator[Record]:
+    """The jobs that `read` makes of lines; every line is a job that was seen, kept or not."""
+    for line in lines:
         accounts.seen += 1
         try:
-            record = record_of(line, kind, accounts, how)
+            record = read(line)
         except Unreadable as error:
             accounts.unreadable(str(error))
             continue

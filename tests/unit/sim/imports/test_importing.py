@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from imported_traces import Imported
+from imported_traces import DATA, Imported
 
 from aliquot.model.errors import UserError
 from aliquot.sim.imports.importing import READERS, import_trace
@@ -101,6 +102,16 @@ def test_a_number_of_gpus_that_cannot_be_is_named_once(tmp_path: Path):
     assert (1, {"unreadable": 2}) == (facts["jobs_kept"], facts["dropped"])
     assert [f"{tmp_path}/own.csv line 2 column \"num_gpus\": '-1' must be a number from 0 to 1,000,000,000,000",
             'job "b": 1,000,000,000 GPUs; a job has at most 100,000'] == warnings[1:]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ["b,0", "b,0,9,1,5", "b,0,9,many", "b,never,9,1", "b,0,9,1000000000"])
+def test_a_line_that_cannot_be_read_counts_as_a_job(tmp_path: Path, line: str):
+    """Too few or too many cells, a cell that is not what its column holds, or a number that no job has."""
+    facts, warnings = own_table(tmp_path, f"job_id,start,end,num_gpus\na,0,9,1\n{line}\n")
+
+    assert (2, 1, {"unreadable": 1}) == (facts["jobs_seen"], facts["jobs_kept"], facts["dropped"])
+    assert facts["text"].startswith("1 of 2 jobs kept")
+    assert 2 == len(warnings)  # that of the line, and that the table has no time of submission
 
 
 def test_a_trace_is_written_into_a_folder_that_exists(tmp_path: Path):
@@ -225,6 +236,22 @@ def test_kueue(tmp_path: Path):
     assert {"still running at the end": 1, "never started": 1, "without GPU": 1} == imported.facts["dropped"]
     assert "100" == imported.rows["team-a/job-train-1/workers#0"]["priority"]
     assert any("evicted" in note for note in imported.facts["notes"])
+
+
+def test_each_pod_set_of_a_workload_counts_as_a_job(tmp_path: Path):
+    """A workload with two kinds of pods is two jobs of two, not two of one."""
+    workloads = json.loads((DATA / "workloads.json").read_text())
+    first = next(item for item in workloads["items"] if item["metadata"]["name"] == "job-again")
+    [pod_set] = first["spec"]["podSets"]
+    first["spec"]["podSets"] = [pod_set | {"name": name, "count": 1} for name in ("leader", "workers")]
+    first["status"].pop("admission", None)
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps({"items": [first]}))
+
+    imported = Imported(tmp_path, "kueue", own)
+
+    assert ["team-b/job-again/leader", "team-b/job-again/workers"] == list(imported.rows)
+    assert (2, 2) == (imported.facts["jobs_seen"], imported.facts["jobs_kept"])
 
 
 def test_prometheus(tmp_path: Path):
