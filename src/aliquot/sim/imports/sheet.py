@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from aliquot.sim.imports.quantities import Unreadable
 from aliquot.sim.tables import BadTable, opened
@@ -79,7 +79,7 @@ class Sheet:
         self._before, first = _first_line(path, known)
         self._delimiter = sniffed(first)
         csv.field_size_limit(MAX_CELL)
-        cells = next(self._reader(iter([first])), [])
+        cells: list[str] = next(self._reader(iter([first])), [])
         self.width = len(cells)
         self.has_header = bool({key(cell) for cell in cells} & known)
         self.header = list(cells) if self.has_header or not headless else list(headless)
@@ -89,7 +89,7 @@ class Sheet:
         used = {place for places in found.values() for place in places}
         self.unused = [name.strip() for number, name in enumerate(self.header) if number not in used and name.strip()]
 
-    def _reader(self, lines: Iterable[str]) -> Iterator[list[str]]:
+    def _reader(self, lines: Iterable[str]) -> Any:  # csv's own type has no public name
         # sacct quotes nothing, and names of jobs may have quotation marks.
         if self._delimiter == "|":
             return csv.reader(lines, delimiter="|", quoting=csv.QUOTE_NONE)
@@ -102,8 +102,11 @@ class Sheet:
         with opened(self.path, "replace") as file:
             for _ in range(self._before):
                 file.readline(MAX_CELL)
+            rows, ended = self._reader(file), self._before
             try:
-                for line.number, cells in enumerate(self._reader(file), self._before + 1):
+                for cells in rows:
+                    # A quoted cell may hold line breaks: a row begins behind the last line of the one before.
+                    line.number, ended = ended + 1, self._before + rows.line_num
                     if cells == header or not any(cells):
                         continue
                     if len(cells) == width:
@@ -112,7 +115,7 @@ class Sheet:
                     else:
                         broken(f"{self.path} line {line.number}: has {len(cells)} cells, the first line {width}")
             except csv.Error as error:
-                raise BadTable(f"{self.path} line {line.number + 1}: is no table ({error})") from None
+                raise BadTable(f"{self.path} line {self._before + rows.line_num}: is no table ({error})") from None
 
 
 def _first_line(path: Path, known: Collection[str]) -> tuple[int, str]:

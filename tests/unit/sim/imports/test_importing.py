@@ -63,6 +63,15 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path: Path):
     assert any("columns that are not read: JobName, Partition" in line for line in imported.warnings)
 
 
+def test_a_line_is_called_by_its_number_in_the_file(tmp_path: Path):
+    """A quoted cell with line breaks takes several lines; a row is named by the first of its own."""
+    rows = ('"a\n\nb",0,9,1', "c,0,9,many", '"d\ne",0,9', "f,never,9,1")
+    _, warnings = own_table(tmp_path, "\n".join(["# of May", "job_id,submit,duration,num_gpus", *rows, ""]))
+
+    places = [warning.removeprefix(f"{tmp_path}/own.csv ")[:7] for warning in warnings]
+    assert ["line 6 ", "line 7:", "line 9 "] == places
+
+
 def test_a_job_of_centuries_is_left_out_by_name(tmp_path: Path):
     """A duration or an arrival that no job has is a defect of the record, and does not spoil the trace."""
     head = "JobID|User|Submit|Eligible|Start|End|ElapsedRaw|State|NNodes|AllocTRES|ReqTRES\n"
@@ -159,7 +168,7 @@ def test_names_are_of_one_line_and_unique(tmp_path: Path):
     """What cannot stand in a trace is a blank, and a name that is there already gets a number."""
     own_table(tmp_path, 'job_id,submit,duration,gpus\n" a\n1",0,9,1\n"a\t1",0,9,1\n,0,9,1\n')
 
-    assert ["a 1", "a 1~1", "line-4"] == [
+    assert ["a 1", "a 1~1", "line-5"] == [
         line.split(",")[0] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]
     ]
 
