@@ -77,12 +77,13 @@ def jobs_in(
     """The jobs that `read` makes of the items of a document, which warnings call by place and number."""
     for number, item in enumerate(items):
         accounts.seen += 1
+        accounts.place = f"{place} {number}"
         try:
             yield from read(item)
         except Unreadable as error:
-            accounts.unreadable(f"{place} {number}: {error}")
+            accounts.unreadable(f"{accounts.place}: {error}")
         except BROKEN:
-            accounts.unreadable(f"{place} {number}: is not {kind}")
+            accounts.unreadable(f"{accounts.place}: is not {kind}")
 
 
 def _philly(job: Mapping[str, Any], accounts: JobAccounts, how: Wanted) -> Iterator[Record]:

@@ -10,6 +10,7 @@ import csv
 import gzip
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -33,6 +34,8 @@ MAX_AMOUNT: Final = 10**12
 TELL_EVERY: Final = 10_000
 LATEST_S: Final = 4_102_444_800.0
 """The year 2100, as seconds since 1970."""
+LEAST_DATE_S: Final = 1e9
+"""September 2001: times from here on are dates, and what is less are seconds from the start of a trace."""
 COLUMNS: Final = ("name", "arrival_s", "duration_s", "gpu", "gpu_model", "cpu_milli", "memory_mib", "priority", "user")
 
 
@@ -105,11 +108,12 @@ def _told(records: Iterator[Record], accounts: JobAccounts, tell: Callable[[floa
 def _spool(records: Iterator[Record], spool: TextIO, accounts: JobAccounts, models: bool) -> float:
     """Write all lines with times as the source has them; the first arrival."""
     writer = csv.writer(spool, lineterminator="\n")
-    first_s, names = float("inf"), set[int]()
+    first_s, names, clocks = float("inf"), set[int](), dict[bool, str]()
     for record in records:
         if fault := _fault(record):
             accounts.unreadable(f'job "{plain(record.name)[:80]}": {fault}')
             continue
+        _one_clock(clocks, record.arrival_s, accounts.place)
         accounts.kept += 1
         for note in record.notes:
             accounts.note(note, record.name)
@@ -129,6 +133,24 @@ def _spool(records: Iterator[Record], spool: TextIO, accounts: JobAccounts, mode
             )  # fmt: skip
             accounts.written += 1
     return first_s
+
+
+def _one_clock(first: dict[bool, str], arrival_s: float, place: object) -> None:
+    """Dates and seconds from the start of a trace do not mix: `first` has the first arrival of either kind.
+
+    Raises:
+        BadTable: both have been seen; the place of the later one is named.
+    """
+    dated = arrival_s >= LEAST_DATE_S
+    if dated in first:
+        return
+    when = f"on {datetime.fromtimestamp(arrival_s, UTC):%Y-%m-%d}" if dated else f"at {arrival_s:.12g} s"
+    if first:
+        raise BadTable(
+            f"{place}: the job arrives {when}, and {first[not dated]}; the times of a trace are either all dates, or "
+            "all seconds from its start"
+        )
+    first[dated] = f"that of {place} {when}"
 
 
 def _fault(record: Record) -> str:

@@ -78,6 +78,7 @@ def read_prometheus(paths: Sequence[Path], accounts: JobAccounts, how: Wanted) -
     accounts.notes[f"times are known to {step:g} s, the step of the query; shorter pods and waits are not seen"] = 1
     if not any(pod.running for pod in pods.values()) and any(pod.on_node for pod in pods.values()):
         accounts.warn(f"without {PHASE} a pod that has ended counts as running until it is deleted")
+    accounts.place = paths[0]
     for (namespace, name, _), pod in pods.items():
         accounts.seen += 1
         record = _record(f"{namespace}/{name}", pod, (first, last, step), accounts, how)

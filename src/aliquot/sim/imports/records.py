@@ -60,6 +60,8 @@ class JobAccounts:
     notes: Counter[str] = field(default_factory=Counter)
     models: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
+    place: object = ""
+    """Its text names the line, or the item of a document, that is being read."""
     _warned: int = 0
 
     def drop(self, reason: str) -> None:

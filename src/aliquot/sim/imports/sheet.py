@@ -42,6 +42,9 @@ class Line:
         self.cells: Sequence[str] = ()
         self._path, self._header, self._columns = path, header, columns
 
+    def __str__(self) -> str:
+        return f"{self._path} {self.what} {self.number}"
+
     def has(self, field: str) -> bool:
         """Whether the table has a column for a field."""
         return field in self._columns
@@ -63,9 +66,7 @@ class Line:
         except Unreadable as error:
             at = self._columns.get(field)
             column = field if at is None else self._header[at]
-            raise Unreadable(
-                f'{self._path} {self.what} {self.number} column "{column}": {cell[:80]!r} {error}'
-            ) from None
+            raise Unreadable(f'{self} column "{column}": {cell[:80]!r} {error}') from None
 
 
 class Sheet:
@@ -113,7 +114,7 @@ class Sheet:
                         line.cells = cells
                         yield line
                     else:
-                        broken(f"{self.path} line {line.number}: has {len(cells)} cells, the first line {width}")
+                        broken(f"{line}: has {len(cells)} cells, the first line {width}")
             except csv.Error as error:
                 raise BadTable(f"{self.path} line {self._before + rows.line_num}: is no table ({error})") from None
 

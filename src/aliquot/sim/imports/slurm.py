@@ -50,7 +50,7 @@ def _lines(path: Path, jobs: Sequence[Any], accounts: JobAccounts) -> Iterator[L
         try:
             line.cells = _cells(job)
         except BROKEN:
-            accounts.broken(f"{path} job {line.number}: is not a job of sacct --json")
+            accounts.broken(f"{line}: is not a job of sacct --json")
         else:
             yield line
 

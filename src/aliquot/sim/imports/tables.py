@@ -121,6 +121,7 @@ def jobs_of(lines: Iterable[Line], read: Callable[[Line], Record | None], accoun
     """The jobs that `read` makes of lines; every line is a job that was seen, kept or not."""
     for line in lines:
         accounts.seen += 1
+        accounts.place = line
         try:
             record = read(line)
         except Unreadable as error:

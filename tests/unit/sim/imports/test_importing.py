@@ -72,6 +72,33 @@ def test_a_line_is_called_by_its_number_in_the_file(tmp_path: Path):
     assert ["line 6 ", "line 7:", "line 9 "] == places
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ("2026-01-02T03:00:00", "5", "line 3: the job arrives at 5 s, and that of {} line 2 on 2026-01-02;"),
+        ("0", "2026-01-02", "line 3: the job arrives on 2026-01-02, and that of {} line 2 at 0 s;"),
+        ("1767355200", "0", "line 3: the job arrives at 0 s, and that of {} line 2 on 2026-01-02;"),
+    ],
+)
+def test_dates_and_seconds_from_the_start_are_not_mixed(tmp_path: Path, first: str, second: str, said: str):
+    """The trace would be half a century long; both lines are named, and nothing is written."""
+    with pytest.raises(UserError) as error:
+        own_table(tmp_path, f"job_id,submit,duration,gpus\na,{first},9,1\nb,{second},9,1\n")
+
+    own = f"{tmp_path}/own.csv"
+    assert f"{own} {said.format(own)}" in str(error.value)
+    assert ["own.csv"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_time_of_0_does_not_spoil_dates_where_a_job_never_ran(tmp_path: Path):
+    """Many tables write 0 for a time that is not known; such a job is left out before its times are compared."""
+    facts, _ = own_table(
+        tmp_path, "job_id,submit,start,end,gpus\na,1767355200,1767355260,1767355320,1\nb,1767355200,0,0,1\n"
+    )
+
+    assert (1, {"never started": 1}) == (facts["jobs_kept"], facts["dropped"])
+
+
 def test_a_job_of_centuries_is_left_out_by_name(tmp_path: Path):
     """A duration or an arrival that no job has is a defect of the record, and does not spoil the trace."""
     head = "JobID|User|Submit|Eligible|Start|End|ElapsedRaw|State|NNodes|AllocTRES|ReqTRES\n"
