@@ -80,6 +80,8 @@ def import_trace(
         UserError: a file cannot be read or is of another kind, no job is left, or the trace cannot be written.
     """
     accounts = JobAccounts(warn)
+    if not out.name.endswith((".csv", ".csv.gz")):
+        raise UserError(f"-o {out}: a trace is a CSV file; name it .csv or .csv.gz")
     if any(path.exists() and out.exists() and path.samefile(out) for path in paths):
         raise UserError(f"-o {out}: is one of the files to read; name another one")
     if not out.parent.is_dir():

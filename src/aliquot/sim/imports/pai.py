@@ -112,7 +112,10 @@ def _sheet(path: Path) -> tuple[str, Sheet]:
         if not sheet.has_header and len(columns) == sheet.width:
             return kind, Sheet(path, {name: (name,) for name in columns}, headless=columns)
     wanted = ", ".join(f"{len(columns)} columns ({kind})" for kind, columns in COLUMNS.items())
-    raise BadTable(f"{path}: is none of PAI's tables; wanted are {wanted}, or the trace for its simulator")
+    raise BadTable(
+        f"{path}: is none of PAI's tables; wanted are {wanted}, or the trace for its simulator; "
+        "for a table of your own use --from csv"
+    )
 
 
 def _by_name(sheet: Sheet, names: Names, read: Callable[[Line], Value], accounts: JobAccounts) -> dict[Names, Value]:

@@ -101,6 +101,7 @@ class JobAccounts:
             "dropped": dict(self.dropped),
             "not_jobs": dict(self.ignored),
             "notes": dict(self.notes),
+            "first_jobs": dict(self.first),
             "models": dict(self.models),
         }
 
@@ -115,5 +116,5 @@ class JobAccounts:
 
     def _noted(self, note: str, count: int) -> str:
         if note in self.first:
-            return f"{count:,} {note} (the first: {self.first[note]})"
+            return f"{count:,} {note} (the first: job {self.first[note]})"
         return f"{count:,} {note}" if count > 1 else note

@@ -141,6 +141,8 @@ def _complete(sheet: Sheet, kind: str) -> None:
     if kind == "sacct":
         columns = "JobID,User,Submit,Eligible,Start,End,ElapsedRaw,State,NNodes,AllocTRES,ReqTRES"
         how = f"write the table with: sacct -a -P -X -o {columns}"
+    elif kind == "helios":
+        how = "wanted is cluster_log.csv of HeliosData; for a table of your own use --from csv"
     if not sheet.has_header:
         without = " (-P gives delimiters, and -n takes the header line away)" if kind == "sacct" else ""
         raise BadTable(f"{sheet.path} line 1: does not name the columns{without}; {how}")

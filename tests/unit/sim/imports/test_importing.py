@@ -160,6 +160,17 @@ def test_a_trace_is_written_into_a_folder_that_exists(tmp_path: Path):
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.parametrize("name", ["x.parquet", "x.json", "x.gz", "x"])
+def test_a_trace_is_named_for_what_it_is(tmp_path: Path, name: str):
+    """It is CSV, packed or not, under a name that says so."""
+    source = tmp_path / "own.csv"
+    source.write_text("job_id,start,end,num_gpus\na,0,3600,1\n")
+    with pytest.raises(UserError, match=rf"^-o {tmp_path}/{name}: a trace is a CSV file; name it \.csv or \.csv\.gz$"):
+        import_trace("csv", [source], tmp_path / name, how=Wanted(), models=False, warn=print)
+
+    assert [source] == list(tmp_path.iterdir())
+
+
 def test_notes_count_the_jobs_that_are_kept(tmp_path: Path):
     """Of three jobs whose duration is not the time from start to end, the two that are left out are not counted."""
     rows = ("a,0,0,3600,99,1", "b,0,0,3600,99,0", "c,0,0,3600,99,1000000", "d,0,0,3600,3600,1")
@@ -167,6 +178,7 @@ def test_notes_count_the_jobs_that_are_kept(tmp_path: Path):
 
     assert 2 == facts["jobs_kept"]
     assert {DIFFERS: 1} == facts["notes"]
+    assert {DIFFERS: "a"} == facts["first_jobs"]
 
 
 def test_a_job_that_no_machine_can_hold_is_left_out_by_name(tmp_path: Path):
@@ -187,7 +199,8 @@ def test_priorities_beyond_those_of_a_trace_become_the_highest(tmp_path: Path):
 
     assert ["1000000", "7"] == [line.split(",")[-2] for line in (tmp_path / "out.csv").read_text().splitlines()[1:]]
     assert (
-        "1 jobs had a higher priority than a trace has and got 1,000,000 (the first: a)" in facts["text"].splitlines()
+        "1 jobs had a higher priority than a trace has and got 1,000,000 (the first: job a)"
+        in facts["text"].splitlines()
     )
 
 
@@ -230,7 +243,7 @@ def test_philly(tmp_path: Path):
     assert {"never started": 1, "still running at the end": 1} == imported.facts["dropped"]
     assert (
         "1 of the jobs kept have an attempt whose times are not recorded, and which their duration leaves out "
-        "(the first: application_1_0003)"
+        "(the first: job application_1_0003)"
     ) in imported.facts["text"].splitlines()
 
 
@@ -381,6 +394,9 @@ def test_jobs_without_a_gpu_and_models_are_kept_on_request(tmp_path: Path):
         ("kueue", "- a\n", "is no list of workloads"),
         ("csv", "name,num_gpu,gpu_milli,creation_time\na,1,500,0\n", "is the openb trace, which needs no import"),
         ("pai", "a,b\n1,2\n", "is none of PAI's tables"),
+        ("pai", "a,b\n1,2\n", "; for a table of your own use --from csv"),
+        ("helios", "a,b\n1,2\n", "wanted is cluster_log.csv of HeliosData; for a table of your own use --from csv"),
+        ("helios", "job_id,gpus,submit_time\n1,2,3\n", "no column has a job's GPUs; wanted is cluster_log.csv of"),
     ],
 )
 def test_what_is_no_account_of_jobs_is_refused_in_a_sentence(tmp_path: Path, kind: str, content: str, said: str):
