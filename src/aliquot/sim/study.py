@@ -20,6 +20,8 @@ from aliquot.sim.parallel import Finished
 from aliquot.sim.runs import RunTask, Scenario, cluster_of, workload
 from aliquot.sim.tables import csv_text, write_whole
 
+OF_SOME: Final = frozenset(("sizes.csv", "timing.json"))
+"""Files that a study has or has not, as it was asked."""
 WAIT_PERCENTS: Final = (*range(0, 100, 2), 99, 99.5, 99.9, 100)
 
 
@@ -197,19 +199,24 @@ Page = Callable[[Study, dict[str, Any], dict[str, Any] | None, Made | None], str
 
 
 def write_study(folder: Path, study: Study, page: Page, made: Made | None = None) -> dict[str, Any]:
-    """Write `summary.json`, `runs.csv`, `curves.csv`, `waits.csv`, `report.html` by `page` and others; the facts."""
+    """Write `summary.json`, `runs.csv`, `curves.csv`, `waits.csv`, `report.html` by `page` and others; the facts.
+
+    What only some studies have and this one has not goes away, so that nothing in the folder is of an earlier study.
+    """
     facts = summary(study)
     times = timing(study) if study.scenario.timing else None
-    write_whole(folder / "runs.csv", _runs_csv(study))
-    write_whole(folder / "curves.csv", _curves_csv(study))
-    write_whole(folder / "waits.csv", _waits_csv(study))
+    files = {"runs.csv": _runs_csv(study), "curves.csv": _curves_csv(study), "waits.csv": _waits_csv(study)}
     if times is not None:
-        write_whole(folder / "timing.json", json.dumps(times, indent=2) + "\n")
+        files["timing.json"] = json.dumps(times, indent=2) + "\n"
     if study.sizes is not None:
         rows = study.sizes["rows"]
-        write_whole(folder / "sizes.csv", csv_text(list(rows[0]), [list(row.values()) for row in rows]))
-    write_whole(folder / "report.html", page(study, facts, times, made))
-    write_whole(folder / "summary.json", json.dumps(facts, indent=2) + "\n")
+        files["sizes.csv"] = csv_text(list(rows[0]), [list(row.values()) for row in rows])
+    files["report.html"] = page(study, facts, times, made)
+    files["summary.json"] = json.dumps(facts, indent=2) + "\n"
+    for name in OF_SOME - files.keys():
+        (folder / name).unlink(missing_ok=True)
+    for name, content in files.items():
+        write_whole(folder / name, content)
     return facts
 
 

@@ -156,6 +156,19 @@ def test_a_range_of_sizes_says_how_many_gpus_are_enough(tmp_path):
     assert "by the size of the cluster" in (tmp_path / "1" / "report.html").read_text()
 
 
+def test_a_folder_that_is_used_again_holds_the_last_run_alone(tmp_path):
+    """sizes.csv and timing.json of an earlier run go away; files of other names stay."""
+    words = ("--trace", "mix:jobs=20,rate=20", "--policy", "bestfit", "--out", tmp_path / "o")
+    sim("run", "--nodes", "v100x4*1..2", "--timing", *words)
+    (tmp_path / "o" / "notes.txt").write_text("mine")
+    before = {path.name for path in (tmp_path / "o").iterdir()}
+
+    done = sim("run", "--nodes", "v100x4", *words)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert {"sizes.csv", "timing.json"} == before - {path.name for path in (tmp_path / "o").iterdir()}
+
+
 def test_a_column_that_is_not_known_is_a_warning(tmp_path):
     """The run goes on; users have their waits in the report."""
     jobs = tmp_path / "jobs.csv"
