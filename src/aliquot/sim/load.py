@@ -33,6 +33,8 @@ class Offered:
     percent: float | None
     jobs: int
     impossible: int
+    impossible_gpu_hours: float
+    """What the jobs ask that fit on no node; it is not in `gpu_hours`."""
     peak_gpus: float
     """The most that is wanted at a time if no job waits."""
     why: Mapping[str, int]
@@ -51,6 +53,7 @@ class Offered:
             "span_s": round(self.span_s, 4),
             "jobs": self.jobs,
             "impossible": self.impossible,
+            "impossible_gpu_hours": round(self.impossible_gpu_hours, 4),
             "impossible_because": dict(self.why),
             "peak_gpus": round(self.peak_gpus, 3),
             "holds": not self.too_much,
@@ -76,15 +79,20 @@ def offered(load: Workload, nodes: Sequence[NodeSpec], drawn: float | None = Non
     """
     fits = ever_fits(nodes)
     possible = [job for job in load.jobs if fits(job.ask.shape)]
-    why = Counter(_why(job.ask.shape, nodes) for job in load.jobs if not fits(job.ask.shape))
+    impossible = [job for job in load.jobs if not fits(job.ask.shape)]
+    why = Counter(_why(job.ask.shape, nodes) for job in impossible)
     gpus = sum(len(node.gpus) for node in nodes)
-    asked_s = sum(job.ask.milli * job.service_us for job in possible) / MILLI / US_PER_S
+    asked_s = _gpu_seconds(possible)
     span_s = (load.jobs[-1].arrive_us - load.jobs[0].arrive_us) / US_PER_S if load.jobs else 0.0
     percent = 100 * asked_s / (gpus * span_s) if gpus and span_s > 0 else None
     return Offered(
         asked_s / 3600, gpus, span_s, percent if drawn is None else 100 * drawn, len(load.jobs),
-        why.total(), _peak(possible), why,
+        len(impossible), _gpu_seconds(impossible) / 3600, _peak(possible), why,
     )  # fmt: skip
+
+
+def _gpu_seconds(jobs: Sequence[Job]) -> float:
+    return sum(job.ask.milli * job.service_us for job in jobs) / MILLI / US_PER_S
 
 
 def all_impossible(load: Workload, nodes: Sequence[NodeSpec]) -> str:

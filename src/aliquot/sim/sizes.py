@@ -78,7 +78,8 @@ def _row(scenario: Scenario, policy: str, runs: list[tuple[RunTask, RunMeasures]
     row: dict[str, Any] = {
         "nodes": scenario.nodes, "gpus": asked.gpus, "policy": policy, "seeds": len(runs),
         "offered_load_percent": asked.facts()["percent"], **waits, "makespan_s": round(makespan_s, 4),
-        "left_out": asked.impossible, "cluster_gpu_hours": round(hours, 4),
+        "jobs": asked.jobs, "asked_gpu_hours": round(asked.gpu_hours, 4), "left_out": asked.impossible,
+        "left_out_gpu_hours": round(asked.impossible_gpu_hours, 4), "cluster_gpu_hours": round(hours, 4),
     }  # fmt: skip
     return row if goal.gpu_hour_price is None else row | {"cost": round(hours * goal.gpu_hour_price, 2)}
 
@@ -102,23 +103,29 @@ def chosen_size(facts: Mapping[str, Any]) -> str:
 
 def sentences(facts: Mapping[str, Any]) -> list[str]:
     """The answer for each policy, the one that needs the fewest GPUs first."""
-    goal = facts["goal"]
-    told = part_waits(goal["at"])
-    lines = []
-    for answer in sorted(facts["answers"], key=lambda answer: (not answer["holds"], answer["gpus"])):
-        wait = duration(answer[f"wait_{goal['at']}_s"])
-        cost = f", cost {number(answer['cost'])} for the trace" if "cost" in answer else ""
-        if answer["holds"]:
-            lines.append(
-                f"{answer['policy']}: {answer['gpus']} GPUs ({answer['nodes']}) are enough: {told} {wait}, "
-                f"within {duration(goal['wait_s'])}{cost}"
-            )
-        else:
-            lines.append(
-                f"{answer['policy']}: none of these sizes is enough: with {answer['gpus']} GPUs {told} {wait}, "
-                f"wanted are {duration(goal['wait_s'])}"
-            )
-    return lines
+    ordered = sorted(facts["answers"], key=lambda answer: (not answer["holds"], answer["gpus"]))
+    return [f"Policy {answer['policy']}: {_sentence(answer, facts['goal'])}" for answer in ordered]
+
+
+def _sentence(answer: Mapping[str, Any], goal: Mapping[str, Any]) -> str:
+    """Whether a size is enough, and for which jobs: those that fit on no node wait for ever, whatever the size."""
+    never, whom, them, rest = answer["left_out"], "", "the jobs", ""
+    if never:
+        fit = answer["jobs"] - never
+        whom, them = f" for the {fit:,} job{'s' * (fit > 1)} that fit{'s' * (fit == 1)} on a node", "them"
+        hours = answer["left_out_gpu_hours"]
+        of_all = f"{number(hours)} of {number(hours + answer['asked_gpu_hours'])} GPU-hours"
+        rest = f"; {never:,} of {answer['jobs']:,} jobs ({of_all}) can never run"
+    at = goal["at"]
+    told = f"{part_waits(at, them)} {duration(answer[f'wait_{at}_s'])}"
+    if not answer["holds"]:
+        wanted = duration(goal["wait_s"])
+        return f"none of these sizes is enough{whom}: with {answer['gpus']} GPUs {told}, wanted are {wanted}{rest}"
+    cost = f", cost {number(answer['cost'])} for the trace" if "cost" in answer else ""
+    return (
+        f"{answer['gpus']} GPUs ({answer['nodes']}) are enough{whom}: {told}, within "
+        f"{duration(goal['wait_s'])}{cost}{rest}"
+    )
 
 
 def table(facts: Mapping[str, Any]) -> str:

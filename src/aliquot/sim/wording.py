@@ -32,6 +32,6 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if size >= 1000 else f"{value:.2f}" if size >= 0.1 else f"{value:.4f}"
 
 
-def part_waits(at: str) -> str:
+def part_waits(at: str, whom: str = "the jobs") -> str:
     """How `p90` is read in a sentence about waits."""
-    return "on average jobs wait" if at == "mean" else f"{at.removeprefix('p')} % of the jobs wait at most"
+    return f"the mean wait of {whom} is" if at == "mean" else f"{at.removeprefix('p')} % of {whom} wait at most"

@@ -35,6 +35,7 @@ def test_jobs_that_fit_on_no_node_are_left_out():
     seen = offered(jobs((0, 100, 2), (50, 1e6, 8), (100, 100, 2)), read_cluster("v100x4*2"))
 
     assert (50.0, 1, 3) == (seen.percent, seen.impossible, seen.jobs)
+    assert 8e6 / 3600 == pytest.approx(seen.impossible_gpu_hours)
 
 
 def test_what_a_job_asks_that_no_node_has_is_said():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_the_answer_is_the_smallest_size_from_which_on_waits_are_short_enough():
     rows = [row for row in facts["rows"] if row["policy"] == "bestfit"]
 
     assert answer["holds"]
-    assert sizes.sentences(facts)[0].startswith(f"bestfit: {answer['gpus']} GPUs ({answer['nodes']}) are enough")
+    assert sizes.sentences(facts)[0].startswith(f"Policy bestfit: {answer['gpus']} GPUs ({answer['nodes']}) are enough")
     assert [row["gpus"] >= answer["gpus"] for row in rows] == [row["wait_p90_s"] <= 60 for row in rows]
     assert [2, 4, 6] == [row["gpus"] for row in rows]
     assert sorted((row["offered_load_percent"] for row in rows), reverse=True) == [
@@ -53,7 +54,36 @@ def test_a_goal_that_no_size_keeps_is_told_with_what_the_largest_does():
 
     assert [False, False] == [answer["holds"] for answer in facts["answers"]]
     assert "v100x2*3" == sizes.chosen_size(facts)
-    assert "none of these sizes is enough: with 6 GPUs" in sizes.sentences(facts)[0]
+    assert sizes.sentences(facts)[0].startswith(
+        "Policy bestfit: none of these sizes is enough for the 197 jobs that fit on a node: with 6 GPUs 99 % "
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        (
+            "v100x2*2..3",
+            "Policy bestfit: 4 GPUs (v100x2*2) are enough for the 3 jobs that fit on a node: 90 % of them wait at most "
+            "0 s, within 1 min; 2 of 5 jobs (12.00 of 15.00 GPU-hours) can never run",
+        ),
+        (
+            "v100x2*1..1",
+            "Policy bestfit: none of these sizes is enough for the 3 jobs that fit on a node: with 2 GPUs 90 % of them "
+            "wait at most 48 min, wanted are 1 min; 2 of 5 jobs (12.00 of 15.00 GPU-hours) can never run",
+        ),
+    ],
+)
+def test_jobs_that_can_never_run_are_part_of_the_answer(tmp_path: Path, nodes: str, said: str):
+    """A size is enough for the jobs that fit on a node; the others are counted in jobs and in GPU-hours."""
+    rows = ["a,0,3600,1", "b,0,3600,1", "c,0,3600,1", "large-1,0,3600,4", "large-2,5,3600,8"]
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("\n".join(["name,arrival_s,duration_s,gpu", *rows, ""]))
+    clusters = sizes.scenarios(runs.Scenario(nodes, str(trace)), sizes.sizes_of(nodes))
+    todo = [task for each in clusters for task in runs.tasks(each, ["bestfit"], [1])]
+    done = parallel.run_all(runs.run, todo, workers=1).results
+
+    assert [said] == sizes.sentences(sizes.size_facts(done, sizes.Goal(60, "p90")))
 
 
 def test_a_price_gives_each_size_its_cost():
