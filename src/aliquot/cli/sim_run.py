@@ -101,6 +101,8 @@ def _tell(facts: dict[str, Any], output: str) -> None:
         if offered["impossible"]:
             click.echo(load.left_out(offered))
     click.echo(terminal.table(facts, columns()))
+    if cost := terminal.cost(facts):
+        click.echo(cost)
 
 
 def _made() -> study.Made:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aliquot.sim.tables import csv_text
-from aliquot.sim.wording import duration
+from aliquot.sim.wording import duration, number
 
 ALL_COLUMNS: Final = 10_000
 GAP: Final = 2
@@ -76,9 +76,23 @@ def _line(names: Sequence[Sequence[str]], columns: Sequence[Sequence[str]], numb
     return (" " * GAP).join([*head, *(cells[number].rjust(_wide(cells)) for cells in columns)])
 
 
+def cost(facts: Mapping[str, Any]) -> str:
+    """What the cluster costs under each policy; empty where no price was given."""
+    price = facts["gpu_hour_price"]
+    if price is None:
+        return ""
+    told = ", ".join(f"{row['policy']} {number(row['cost']['cluster'])}" for row in facts["policies"])
+    return f"cost of all GPUs until the last job ends, at {price:g} an hour: {told}"
+
+
 def csv_table(facts: Mapping[str, Any]) -> str:
-    """Every mean of every policy, in seconds, as CSV."""
+    """Every mean of every policy, in seconds, as CSV; the cost too, where a price was given."""
     rows = facts["policies"]
     names = list(dict.fromkeys(name for row in rows for name in row["mean"]))
-    cells = [[row["policy"], len(row["seeds"]), *(row["mean"].get(name, "") for name in names)] for row in rows]
-    return csv_text(["policy", "seeds", *names], cells).rstrip("\n")
+    priced = facts["gpu_hour_price"] is not None
+    cells = [
+        [row["policy"], len(row["seeds"]), *(row["mean"].get(name, "") for name in names),
+         *([row["cost"]["cluster"]] if priced else [])]
+        for row in rows
+    ]  # fmt: skip
+    return csv_text(["policy", "seeds", *names, *(["cost"] if priced else [])], cells).rstrip("\n")

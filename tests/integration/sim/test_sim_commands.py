@@ -109,14 +109,17 @@ def test_two_folders_are_laid_side_by_side(tmp_path):
 
 def test_the_first_line_says_whether_the_cluster_can_hold_the_trace(tmp_path):
     """The offered load stands above the table; more than all GPUs is told for what it is, in the report too."""
-    words = ("--trace", "mix:jobs=120,rate=10,service=600", "--policy", "bestfit,aliquot", "--out", tmp_path / "o")
-    over, under = (sim("run", "--nodes", nodes, *words).stdout.splitlines()[0] for nodes in ("v100x4", "v100x4*20"))
+    words = ("--trace", "mix:jobs=120,rate=10,service=600", "--policy", "bestfit,aliquot", "--gpu-hour-price", "2",
+             "--out", tmp_path / "o")  # fmt: skip
+    told = [sim("run", "--nodes", nodes, *words).stdout.splitlines() for nodes in ("v100x4", "v100x4*20")]
+    over, under = (lines[0] for lines in told)
 
     assert re.fullmatch(
         r"offered load \d{3,4} %: .*; this cluster cannot hold it: waits grow as long as jobs arrive", over
     )
     assert re.fullmatch(r"offered load \d\d %: [\d.]+ GPU-hours asked of 80 GPUs in .* of arrivals", under)
     assert under.removeprefix("offered") in (tmp_path / "o" / "report.html").read_text()
+    assert all(line[-2].startswith("cost of all GPUs until the last job ends, at 2 an hour: bestfit ") for line in told)
 
 
 def test_the_table_fits_the_terminal(tmp_path):

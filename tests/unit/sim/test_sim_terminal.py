@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from aliquot.sim import parallel, runs, study, terminal
+from aliquot.sim.wording import number
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,22 @@ def test_a_wider_terminal_shows_more(facts: dict[str, Any]):
 
     assert titles == sorted(titles, key=len)
     assert terminal.table(facts) == terminal.table(facts, 200)
+
+
+def test_a_price_of_a_gpu_hour_gives_each_policy_a_cost():
+    """All GPUs until the last job ends, in a line below the table and in the CSV; without a price in neither."""
+    todo = runs.tasks(runs.Scenario("v100x4", "mix:jobs=60,rate=20"), ("bestfit", "clustering"), (1,))
+    done = parallel.run_all(runs.run, todo, workers=1)
+    priced, free = (study.summary(study.Study.of(todo, done, price)) for price in (2.5, None))
+    hours = [4 * row["mean"]["makespan_s"] / 3600 for row in priced["policies"]]
+    told = terminal.cost(priced)
+    rows = list(csv.DictReader(terminal.csv_table(priced).splitlines()))
+
+    assert told.startswith("cost of all GPUs until the last job ends, at 2.5 an hour: bestfit ")
+    assert f", clustering {number(hours[1] * 2.5)}" in told
+    assert [pytest.approx(each * 2.5, abs=0.01) for each in hours] == [float(row["cost"]) for row in rows]
+    assert "" == terminal.cost(free)
+    assert "cost" not in terminal.csv_table(free)
 
 
 def test_csv_has_every_figure_in_seconds(facts: dict[str, Any]):
