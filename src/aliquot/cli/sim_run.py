@@ -33,7 +33,7 @@ def run_study(
     for line in runs.warnings(scenario):
         click.echo(f"aliquot: {line}", err=True)
     if output == "text" and len(clusters) == 1:
-        click.echo(_offered(asked[0]))
+        click.echo("\n".join(load.sentences(runs.offered_load(scenario, seeds[0]).facts())))
     done = _done(asked, options)
     if not done.results:
         return nothing_finished(out)
@@ -74,14 +74,6 @@ def _wait_s(text: str) -> float:
     return wait_s
 
 
-def _offered(task: runs.RunTask) -> str:
-    scenario = task.scenario
-    drawn = scenario.draws.load if scenario.draws else None
-    asked = load.offered(runs.workload(scenario, task.seed), runs.cluster_of(scenario.nodes), drawn)
-    told = load.sentence(asked.percent, asked.gpu_hours, asked.gpus, asked.span_s, holds=not asked.too_much)
-    return "\n".join(filter(None, (told, load.left_out(asked.facts()))))
-
-
 def _tell(facts: dict[str, Any], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(facts))
@@ -93,13 +85,7 @@ def _tell(facts: dict[str, Any], output: str) -> None:
         for line in sizes.sentences(facts["sizes"]):
             click.echo(line)
         click.echo(sizes.table(facts["sizes"]))
-        offered, cluster = facts["offered"], facts["cluster"]
-        told = load.sentence(
-            offered["percent"], offered["gpu_hours"], cluster["gpus"], offered["span_s"], holds=offered["holds"]
-        )
-        click.echo(f"{cluster['source']}: {told}")
-        if offered["impossible"]:
-            click.echo(load.left_out(offered))
+        click.echo(f"{facts['cluster']['source']}: " + "\n".join(load.sentences(facts["offered"])))
     click.echo(terminal.table(facts, columns()))
     if cost := terminal.cost(facts):
         click.echo(cost)

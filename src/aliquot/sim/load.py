@@ -50,6 +50,7 @@ class Offered:
         return {
             "percent": None if self.percent is None else round(self.percent, 2),
             "gpu_hours": round(self.gpu_hours, 4),
+            "gpus": self.gpus,
             "span_s": round(self.span_s, 4),
             "jobs": self.jobs,
             "impossible": self.impossible,
@@ -97,10 +98,8 @@ def _gpu_seconds(jobs: Sequence[Job]) -> float:
 
 def all_impossible(load: Workload, nodes: Sequence[NodeSpec]) -> str:
     """Why none of the jobs fits on a node, most frequent reason first; empty where some do."""
-    empty = Cluster(nodes)
-    everywhere = np.arange(len(empty.rank))
     shapes = Counter(job.ask.shape for job in load.jobs)
-    if any(fitting_nodes(empty, shape, everywhere).any() for shape in shapes):
+    if any(map(ever_fits(nodes), shapes)):
         return ""
     why: Counter[str] = Counter()
     for shape, count in shapes.items():
@@ -137,6 +136,11 @@ def _peak(jobs: Sequence[Job]) -> float:
     return float(np.cumsum(milli[order]).max(initial=0)) / MILLI
 
 
+def sentences(offered: Mapping[str, Any]) -> list[str]:
+    """What `facts` say: the offered load, and where some jobs fit on no node, what becomes of them."""
+    return [line for line in (sentence(offered), left_out(offered)) if line]
+
+
 def left_out(offered: Mapping[str, Any]) -> str:
     """What becomes of jobs that no node can hold, and why, from `facts`; empty where there are none."""
     count = offered["impossible"]
@@ -149,13 +153,14 @@ def left_out(offered: Mapping[str, Any]) -> str:
     )
 
 
-def sentence(percent: float | None, gpu_hours: float, gpus: int, span_s: float, *, holds: bool) -> str:
-    """The offered load in words, with what follows from it."""
-    asked = f"{gpu_hours:,.1f} GPU-hours asked of {gpus:,} GPUs"
+def sentence(offered: Mapping[str, Any]) -> str:
+    """The offered load in words, from `facts`, with what follows from it."""
+    percent = offered["percent"]
+    asked = f"{offered['gpu_hours']:,.1f} GPU-hours asked of {offered['gpus']:,} GPUs"
     if percent is None:
         return f"{asked} at once: there is no offered load where all jobs arrive together"
     verdict = "; this cluster cannot hold it: waits grow as long as jobs arrive"
-    if holds:
+    if offered["holds"]:
         verdict = ", but never more GPUs at a time than there are" if percent > 100 else ""
     shown = f"{percent:.1f}" if 99 < percent < 101 else f"{percent:.0f}"
-    return f"offered load {shown} %: {asked} in {duration(span_s)} of arrivals{verdict}"
+    return f"offered load {shown} %: {asked} in {duration(offered['span_s'])} of arrivals{verdict}"

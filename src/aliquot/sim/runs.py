@@ -15,7 +15,7 @@ from aliquot.sim.clusters import ranked, read_cluster
 from aliquot.sim.engine import SimSettings, Simulation
 from aliquot.sim.jobs import Workload, on_whole_gpus
 from aliquot.sim.kernel import us
-from aliquot.sim.load import all_impossible
+from aliquot.sim.load import Offered, all_impossible, offered
 from aliquot.sim.measures import RunMeasures, measured
 from aliquot.sim.openb.trace import read_pods, workload_name
 from aliquot.sim.parallel import part_done
@@ -87,6 +87,12 @@ def _jobs(scenario: Scenario, seed: int) -> Workload:
     gpus = sum(len(node.gpus) for node in cluster_of(scenario.nodes))
     services = read_pods_once(Path(scenario.services)) if scenario.services else None
     return drawn(pods, name, gpus, seed, scenario.draws, services=services)
+
+
+def offered_load(scenario: Scenario, seed: int) -> Offered:
+    """What the jobs of one seed ask of the cluster."""
+    drawn_for = scenario.draws.load if scenario.draws else None
+    return offered(workload(scenario, seed), cluster_of(scenario.nodes), drawn_for)
 
 
 def is_openb(path: Path) -> bool:

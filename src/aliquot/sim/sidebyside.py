@@ -81,7 +81,7 @@ def _pair(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def table(facts: dict[str, Any]) -> str:
     """The comparison as lines for a terminal."""
     lines = [
-        f"{folder}: {sentence(load['percent'], load['gpu_hours'], load['gpus'], load['span_s'], holds=load['holds'])}"
+        f"{folder}: {sentence(load)}"
         for folder, load in zip((facts["first"], facts["second"]), facts["offered"], strict=True)
         if load is not None
     ]

@@ -9,9 +9,8 @@ from statistics import fmean
 from typing import Any, Final
 
 from aliquot.model.errors import UserError
-from aliquot.sim.load import offered
 from aliquot.sim.measures import RunMeasures
-from aliquot.sim.runs import RunTask, Scenario, cluster_of, workload
+from aliquot.sim.runs import RunTask, Scenario, offered_load
 from aliquot.sim.wording import duration, number, part_waits
 
 MAX_SIZES: Final = 100
@@ -70,8 +69,7 @@ def size_facts(done: Mapping[RunTask, RunMeasures], goal: Goal) -> dict[str, Any
 
 
 def _row(scenario: Scenario, policy: str, runs: list[tuple[RunTask, RunMeasures]], goal: Goal) -> dict[str, Any]:
-    nodes = cluster_of(scenario.nodes)
-    asked = offered(workload(scenario, runs[0][0].seed), nodes, scenario.draws.load if scenario.draws else None)
+    asked = offered_load(scenario, runs[0][0].seed)
     waits = {f"wait_{at}_s": round(fmean(run.figures[f"wait_{at}_s"] for _, run in runs), 4) for at in WAITS}
     makespan_s = fmean(run.figures["makespan_s"] for _, run in runs)
     hours = asked.gpus * makespan_s / 3600

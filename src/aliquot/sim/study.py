@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from aliquot.lib.arrays import FloatArray
-from aliquot.sim.load import offered
 from aliquot.sim.measures import BINS, CURVES, RunMeasures, UserWaits
 from aliquot.sim.parallel import Finished
-from aliquot.sim.runs import RunTask, Scenario, cluster_of, workload
+from aliquot.sim.runs import RunTask, Scenario, cluster_of, offered_load
 from aliquot.sim.tables import csv_text, write_whole
 
 OF_SOME: Final = frozenset(("sizes.csv", "timing.json"))
@@ -135,14 +134,14 @@ def summary(study: Study) -> dict[str, Any]:
     nodes = cluster_of(study.scenario.nodes)
     scenario = study.scenario
     seed = study.policies[0].seeds[0] if study.policies else 0
-    load = offered(workload(scenario, seed), nodes, scenario.draws.load if scenario.draws else None)
+    load = offered_load(scenario, seed)
     facts: dict[str, Any] = {
         "complete": study.complete,
         "missing": [{"policy": policy, "seed": seed} for policy, seed in study.missing],
         "cluster": {
             "source": Path(scenario.nodes).name,
             "nodes": len(nodes),
-            "gpus": sum(len(node.gpus) for node in nodes),
+            "gpus": load.gpus,
         },
         "trace": Path(scenario.trace).name,
         "queue": scenario.settings.queue.value,

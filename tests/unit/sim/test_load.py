@@ -64,9 +64,7 @@ def test_jobs_that_arrive_at_once_offer_no_load():
     seen = offered(jobs((5, 100, 2), (5, 100, 2)), read_cluster("v100x4"))
 
     assert seen.percent is None
-    assert "all jobs arrive together" in sentence(
-        seen.percent, seen.gpu_hours, seen.gpus, seen.span_s, holds=not seen.too_much
-    )
+    assert "all jobs arrive together" in sentence(seen.facts())
 
 
 def test_a_burst_that_fits_at_once_is_no_overload():
@@ -76,7 +74,8 @@ def test_a_burst_that_fits_at_once_is_no_overload():
 
     assert (4.0, False) == (fits.peak_gpus, fits.too_much)
     assert (4.5, True) == (more.peak_gpus, more.too_much)
-    assert sentence(886, 3.4, 48, 47, holds=True).endswith("of arrivals, but never more GPUs at a time than there are")
+    burst = {"percent": 886.0, "gpu_hours": 3.4, "gpus": 48, "span_s": 47.0, "holds": True}
+    assert sentence(burst).endswith("of arrivals, but never more GPUs at a time than there are")
 
 
 def test_jobs_drawn_for_a_load_offer_that_load():
@@ -96,4 +95,5 @@ def test_jobs_drawn_for_a_load_offer_that_load():
 )  # fmt: skip
 def test_a_load_above_the_whole_is_told_for_what_it_is(percent: float, said: str):
     """Above 100 % the sentence says that waits grow."""
-    assert said == sentence(percent, 240, 48, 18_000, holds=percent < 100)
+    facts = {"percent": percent, "gpu_hours": 240.0, "gpus": 48, "span_s": 18_000.0, "holds": percent < 100}
+    assert said == sentence(facts)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aliquot.sim.load import left_out, sentence
+from aliquot.sim import load
 from aliquot.sim.sizes import sentences
 from aliquot.sim.wording import duration, number
 
@@ -22,12 +22,7 @@ Facts = Mapping[str, Any]
 def verdict(facts: Facts) -> list[str]:
     """The answer in a few sentences: load, which policy waits least, who pays for it, and how many GPUs are enough."""
     offered = facts["offered"]
-    load = sentence(
-        offered["percent"], offered["gpu_hours"], facts["cluster"]["gpus"], offered["span_s"], holds=offered["holds"]
-    )
-    told = [f"{load[0].upper()}{load[1:]}."]
-    if offered["impossible"]:
-        told.append(f"{left_out(offered)}.")
+    told = [f"{line[0].upper()}{line[1:]}." for line in load.sentences(offered)]
     if facts["policies"]:
         told.append(f"{waiting(facts)}.")
     if not offered["holds"] and facts["policies"]:

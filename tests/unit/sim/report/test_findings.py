@@ -17,7 +17,7 @@ def row(policy: str, mean: float, seeds: tuple[float, ...] = (), **kinds: float)
 def facts(*rows: dict[str, Any], percent: float = 80.0) -> dict[str, Any]:
     """A summary with these policies."""
     offered = {"percent": percent, "gpu_hours": 100.0, "span_s": 3600.0, "impossible": 0, "jobs": 10,
-               "holds": percent <= 100}  # fmt: skip
+               "holds": percent <= 100, "gpus": 8}  # fmt: skip
     return {"offered": offered, "cluster": {"gpus": 8}, "policies": list(rows)}
 
 
