@@ -58,7 +58,7 @@ def _tenant_lines(gpu: GpuStatus, window: str, width: int) -> list[str]:
         if cells >= _LEAST_BAR
         else _without_bars(gpu.tenants, width)
     )  # fmt: skip
-    wakes = [f"  {t.name} wakes: {t.wake.text}" for t in gpu.tenants if t.wake is not None]
+    wakes = [f"  {tenant.wake_text}" for tenant in gpu.tenants if tenant.wake is not None]
     return [*lines, *(line for text in wakes for line in _wrapped(text, width))]
 
 

@@ -221,13 +221,18 @@ class Engine:
                 raise EngineError(f'the arbiter does not take tenant "{name}": {error}') from None
             return seat
 
-    def measure(self) -> None:
-        """Give the ledger the lengths of the tenants' kernels, as the arbiter measures them, and the turn policy."""
+    def measure(self) -> Status | None:
+        """Give the ledger the lengths of the tenants' kernels, as the arbiter measures them, and the turn policy.
+
+        Returns all that the arbiter measures; None where it does not answer.
+        """
         with self._lock, contextlib.suppress(ArbiterError, OSError), ArbiterClient(self.runtime.root) as client:
             status = client.status()
             found = self.books.cluster.measured
             found.turns = {self.books.node: status.turns}
             found.kernels = kernel_lengths_us(status)
+            return status
+        return None
 
     def rest(self) -> None:
         """Let placement learn from what came, for a moment, and now and then keep it; when nothing else is to do."""

@@ -12,6 +12,7 @@ from aliquot.driver.cores import core_list
 from aliquot.driver.discovery import Gpu
 from aliquot.driver.kernels import use_kernels
 from aliquot.driver.policies import maker
+from aliquot.lib.misspelt import hint
 from aliquot.model.errors import UserError
 from aliquot.model.ids import GpuUuid, TenantName
 from aliquot.model.requests import GpuRequest
@@ -26,6 +27,7 @@ from aliquot.placement.sentences import never
 from aliquot.standalone.wire import Call, ExplanationFacts, GpuFacts
 
 if TYPE_CHECKING:
+    from aliquot.arbiter.records import Status
     from aliquot.standalone.engine import Engine
     from aliquot.standalone.pods import Pods
 
@@ -61,12 +63,13 @@ def explanations(engine: Engine, pods: Pods, call: Call) -> list[ExplanationFact
     Raises:
         UserError: no tenant or SharePod of that name.
     """
-    engine.measure()
+    status = engine.measure()
     request = call.request
     if request is not None:
         return [engine.look(lambda books: explained(books, call.name or "the request", request))]
     names = [call.name] if call.name else [pod.name for pod in pods.facts() if pod.phase == "Pending"]
-    return [_by_name(engine, pods, name) for name in names]
+    found = [_by_name(engine, pods, name) for name in names]
+    return [_with_wakes(each, status) if status is not None else each for each in found]
 
 
 def explained(books: MachineBooks, name: str, request: GpuRequest) -> ExplanationFacts:
@@ -106,8 +109,8 @@ def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:
             return found
     request = pods.request_of(full)
     if request is None:
-        known_names = ", ".join(sorted({*tenants, *(pod.name for pod in pods.facts())})) or "none"
-        raise UserError(f'there is no sharepod or tenant "{name}"; there is {known_names}')
+        known_names = sorted({*tenants, *(pod.name for pod in pods.facts())})
+        raise UserError(f'there is no sharepod or tenant "{name}"; {hint(full, known_names, prefix="default/")}')
     phase = next((pod.phase for pod in pods.facts(full)), "")
     if phase in ("Succeeded", "Failed"):
         return ExplanationFacts(full, True, [f"{full} has ended ({phase}); it holds no GPU."], {"fits": True})
@@ -117,6 +120,17 @@ def _by_name(engine: Engine, pods: Pods, name: str) -> ExplanationFacts:
 def _placed(books: MachineBooks, tenant: TenantName) -> ExplanationFacts | None:
     """A tenant in the ledger: its place, and whether it would be placed there again."""
     return _facts(tenant, books.explain_tenant(tenant)) if tenant in books.plans else None
+
+
+def _with_wakes(found: ExplanationFacts, status: Status) -> ExplanationFacts:
+    """The explanation, with how soon the tenant wakes and what stands against its promise, as `aliquot top` says it."""
+    mine = [each for gpu in status.gpus for each in gpu.tenants if each.name == found.name and each.wake is not None]
+    if not mine:
+        return found
+    lines = [*found.lines, *(f"  {each.wake_text}" for each in mine)]
+    return msgspec.structs.replace(
+        found, lines=lines, facts=found.facts | {"wake": [msgspec.to_builtins(each.wake) for each in mine]}
+    )
 
 
 def _facts(name: str, found: PlacementExplanation) -> ExplanationFacts:

@@ -101,6 +101,11 @@ class TenantStatus(msgspec.Struct):
     first_grant_ns: int = 0
 
     @property
+    def wake_text(self) -> str:
+        """How soon it wakes and what stands against its promise, in words; empty without a promise."""
+        return f"{self.name} wakes: {self.wake.text}" if self.wake is not None else ""
+
+    @property
     def usage_milli(self) -> int:
         """Its use of the GPU's time over the window."""
         return round(self.usage * MILLI)
