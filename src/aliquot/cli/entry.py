@@ -59,8 +59,8 @@ def open_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, so this one
-    # The interpreter has None in place of a stream that was closed when it started.
-    sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
+    # The interpreter has None in place of a stream that was closed when it started. Standard input stays so: a command
+    # that is to read it says that it is closed.
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
 
