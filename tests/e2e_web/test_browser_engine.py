@@ -128,12 +128,13 @@ def test_what_happens_is_seen_within_two_seconds(visit: Open, up: Up):
 
 
 def test_a_waiting_pod_is_explained_device_by_device(visit: Open, up: Up):
-    """The page of a waiting SharePod says for each GPU what stands against it."""
+    """The page of a waiting SharePod says for each GPU what stands against it, and what would let it in."""
     page = visit(up.url).go("/workloads/default/waits")
 
     expect(page.locator("#why")).to_contain_text("default/waits waits: asks 2 GPUs")
-    assert 1 <= page.locator("#why li").count() <= 2
-    assert "1.00 were asked" in page.locator("#why li").first.inner_text()
+    assert 1 <= page.locator("#why .reasons li").count() <= 2
+    assert "1.00 were asked" in page.locator("#why .reasons li").first.inner_text()
+    assert 1 <= page.locator("#why .ways li").count()
 
 
 def test_try_it_says_what_apply_would_do(visit: Open, up: Up):
