@@ -91,7 +91,7 @@ def test_training_gets_the_share_that_it_is_due(room: Room, lone_steps_per_s: fl
     waited = facts["waited_s"] / facts["seconds"]
     assert due - 0.02 - waited <= share <= due + over, facts
     assert due - 0.02 <= facts["usage"] <= share + 0.02 + waited, facts
-    assert facts["launches"]["emulator"] == facts["launches"]["gate"] > facts["kernels"], facts
+    assert facts["launches"]["gate"] >= facts["launches"]["emulator"] > facts["kernels"], facts  # fills pass it too
 
 
 @pytest.mark.timeout(900)
@@ -114,4 +114,4 @@ def test_training_runs_out_of_memory_at_its_limit_and_goes_on(room: Room, block_
     assert 4096 - max(block_mib, 20) - 2 <= held_mib <= 4096, facts
     assert facts["refused_s"] < 2, facts
     assert after["steps"] > 0
-    assert after["launches"]["emulator"] == after["launches"]["gate"] > 0, after
+    assert after["launches"]["gate"] >= after["launches"]["emulator"] > 0, after
