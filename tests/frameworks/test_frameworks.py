@@ -80,4 +80,4 @@ def test_two_ranks_on_two_gpus(seen: Seen, client: Client):
         seen.note(client, "substitute", line)
 
     assert ["", ""] == [each["error"] for each in said]
-    assert all(each["emulator"] == each["gate"] > 0 for each in said)
+    assert all(each["gate"] >= each["emulator"] > 0 for each in said)

@@ -54,7 +54,7 @@ def test_serving_and_training_with_equal_requests_have_equal_shares():
     assert {SERVER: 0.5, TRAINING: 0.5} == pytest.approx(charged, abs=0.02), seen
     assert all(0.48 - short[tenant] <= share for tenant, share in done.items()), seen
     assert all(share * (1 - lone[tenant].short) <= 0.52 for tenant, share in done.items()), seen
-    assert all(each["emulator"] == each["gate"] > 1000 for each in launches.values()), launches
+    assert all(each["gate"] >= each["emulator"] > 1000 for each in launches.values()), launches
 
 
 @pytest.mark.timeout(600)
@@ -79,4 +79,4 @@ def test_a_server_that_is_to_wake_in_time_beside_training():
     assert all(windows == good > 10 for good, windows in kept.values()), kept
     assert wake.count > 50, wake
     assert wake.p50_ms <= wake.promised_ms, wake  # 99 of 100 where the machine is not busy: see bench/README.md
-    assert all(each["emulator"] == each["gate"] > 1000 for each in launches.values()), launches
+    assert all(each["gate"] >= each["emulator"] > 1000 for each in launches.values()), launches
